@@ -1,0 +1,55 @@
+# Every target does its own set-up: a fresh clone with Python >= 3.11, git and make is enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export HF_HUB_OFFLINE := 1
+export HF_HUB_DISABLE_TELEMETRY := 1
+
+.PHONY: setup setup-dev demo test check bench gpu pair notebooks clean
+
+setup: $(VENV)/.user
+
+setup-dev: $(VENV)/.dev
+
+$(VENV)/bin/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "treespec needs Python 3.11 or newer; choose one with: make PYTHON=python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.user: $(VENV)/bin/pip pyproject.toml constraints.txt
+	@echo "Installing treespec into $(VENV) (about two minutes the first time) ..."
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/bin/pip pyproject.toml constraints.txt
+	@echo "Installing treespec and its development tools into $(VENV) (about two minutes the first time) ..."
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/.user
+
+demo: setup ## compare token trees with chains on the embedded model pair
+	$(BIN)/treespec run tree_vs_chain
+
+test: setup-dev ## the tests
+	$(BIN)/pytest -m 'not slow and not gpu'
+
+notebooks: setup-dev ## run every notebook from a fresh kernel
+	$(BIN)/pytest --nbmake --nbmake-timeout=240 notebooks
+
+check: setup-dev ## format, lint, types, direction of imports
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyrefly check
+	$(BIN)/lint-imports
+
+bench: setup ## what is claimed about speed, as ratios
+	$(BIN)/python -m experiments.benchmarks.loop_overhead
+	$(BIN)/python -m experiments.benchmarks.speedup
+
+gpu: setup-dev ## the tests that need a CUDA device
+	$(BIN)/pytest -m gpu || [ $$? -eq 5 ]
+
+pair: setup ## train the embedded pair again (about an hour on two cores)
+	$(BIN)/python -m experiments.training
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

@@ -1,0 +1,1 @@
+"""Experiments: configs, runner, records, reports, and the training of the embedded pair."""

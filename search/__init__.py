@@ -1,0 +1,1 @@
+"""Tree shapes: static optima, growth policies, acceptance estimates and latency models."""

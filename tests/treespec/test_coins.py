@@ -1,0 +1,120 @@
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+
+from treespec import Law, TorchCoins
+from treespec.coins import inverse_cdf
+from treespec.distributions import without
+from treespec.errors import InvalidTree
+from treespec.testing import EnumeratingCoins, outcomes
+
+FALSE_ALARM = 1e-4
+"""Chance that a statistical test below fails though the code is right (seeds are fixed)."""
+
+
+def test_one_stream_for_all_scalar_calls():
+    stream = torch.rand(
+        256, generator=torch.Generator().manual_seed(5), dtype=torch.float64
+    ).tolist()
+    coins, row = TorchCoins(5), torch.tensor([0.1, 0.2, 0.3, 0.4])
+    assert coins.accept(0.5) == (stream[0] < 0.5)
+    assert coins.draw(row) == int((row.double().cumsum(0) > stream[1]).nonzero()[0])
+    assert coins.accept(torch.tensor(0.25)) == (stream[2] < 0.25)
+
+
+def test_a_generator_is_taken_as_it_is():
+    one, two = TorchCoins(3), TorchCoins(torch.Generator().manual_seed(3))
+    assert [one.uniform() for _ in range(600)] == [two.uniform() for _ in range(600)]
+
+
+@given(st.lists(st.sampled_from([0.0, 0.25, 1.0, 3.0]), min_size=1, max_size=6), st.integers(0, 99))
+def test_inverse_cdf_is_the_first_token_past_the_uniform(weights, seed):
+    if sum(weights) == 0:
+        weights[0] = 1.0
+    row = torch.tensor(weights, dtype=torch.float64)
+    points = torch.rand(20, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    for u, token in zip(points.tolist(), inverse_cdf(row, points).tolist(), strict=True):
+        mass = 0.0
+        expected = next(i for i, w in enumerate(weights) if (mass := mass + w) > u * sum(weights))
+        assert token == expected
+
+
+@pytest.mark.parametrize("row", [[0.0, 1.0, 0.0], [0.3, 0.7, 0.0], [1e-30, 0.0, 0.0]])
+def test_the_largest_uniform_never_gives_a_token_without_mass(row):
+    last = torch.tensor([1 - 2.0**-53], dtype=torch.float64)
+    token = int(inverse_cdf(torch.tensor(row), last))
+    assert row[token] > 0
+
+
+def law_of_children(probs, k, law):
+    """The law of k children by hand: products of conditional probabilities."""
+    table = {}
+    for children in itertools.product(range(len(probs)), repeat=k):
+        weight, gone = 1.0, []
+        for token in children:
+            left = probs
+            if law is Law.WITHOUT_REPLACEMENT and gone:
+                if token in gone:
+                    weight = 0.0
+                    break
+                left = without(probs, torch.tensor(gone))
+            weight *= float(left[token] / left.sum())
+            gone.append(token)
+        table[children] = weight
+    return table
+
+
+@pytest.mark.parametrize("law", [Law.IID, Law.WITHOUT_REPLACEMENT])
+@pytest.mark.parametrize("probs", [[0.5, 0.3, 0.2, 0.0], [1.0, 0.0, 0.0, 0.0], [0.25] * 4])
+def test_draw_many_follows_its_law(law, probs):
+    row = torch.tensor(probs, dtype=torch.float64)
+    expected = law_of_children(row, 3, law)
+    exact: dict[tuple[int, ...], float] = {}
+    for weight, drawn in outcomes(lambda coins: coins.draw_many(row[None], 3, law)):
+        key = tuple(drawn[0].tolist())
+        exact[key] = exact.get(key, 0.0) + weight
+    assert exact == pytest.approx({c: w for c, w in expected.items() if w > 0}, abs=1e-14)
+
+    rows, coins = row.repeat(4000, 1), TorchCoins(1)
+    seen = [tuple(c) for c in coins.draw_many(rows, 3, law).tolist()]
+    possible = [c for c, w in expected.items() if w > 0]
+    assert set(seen) <= set(possible)
+    if len(possible) > 1:
+        counts = [seen.count(c) for c in possible]
+        assert chisquare(counts, [expected[c] * len(seen) for c in possible]).pvalue > FALSE_ALARM
+
+
+def test_deterministic_children_are_the_best_and_use_no_coin():
+    coins = EnumeratingCoins()
+    scores = torch.tensor([[0.1, 0.5, 0.4], [3.0, 1.0, 2.0]])
+    assert coins.draw_many(scores, 2, Law.DETERMINISTIC).tolist() == [[1, 2], [0, 2]]
+    assert TorchCoins(0).draw_many(scores, 2, Law.DETERMINISTIC).tolist() == [[1, 2], [0, 2]]
+    assert coins.trail == []
+
+
+@pytest.mark.parametrize("law", [Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC])
+@pytest.mark.parametrize("coins", [TorchCoins(0), EnumeratingCoins()])
+def test_more_distinct_children_than_tokens(law, coins):
+    with pytest.raises(InvalidTree, match="4 distinct children.*vocabulary has 3"):
+        coins.draw_many(torch.ones(1, 3), 4, law)
+
+
+def test_enumeration_is_exact_and_complete():
+    def play(coins):
+        first = coins.draw(torch.tensor([1.0, 2.0, 0.0, 1.0]))
+        return first, coins.accept(0.25) if first else coins.accept(1.0)
+
+    found = list(outcomes(play))
+    assert found == [
+        (0.25, (0, True)), (0.125, (1, True)), (0.375, (1, False)),
+        (0.0625, (3, True)), (0.1875, (3, False)),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "sides"), [(2.0, 1), (-1.0, 1), (float("nan"), 1), (0.5, 2)])
+def test_probabilities_outside_the_unit_interval_are_certain(given, sides):
+    assert len(list(outcomes(lambda coins: coins.accept(given)))) == sides

@@ -1,0 +1,143 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from treespec import Sampling
+from treespec.distributions import InvalidSampling, require_finite, residual, without
+from treespec.errors import NonFiniteLogits
+
+
+def warpers(sampling):
+    """What transformers builds for the same settings, in its order."""
+    chain = LogitsProcessorList()
+    if sampling.temperature != 1:
+        chain.append(TemperatureLogitsWarper(sampling.temperature))
+    if sampling.top_k is not None:
+        chain.append(TopKLogitsWarper(top_k=sampling.top_k))
+    if sampling.top_p is not None and sampling.top_p < 1:
+        chain.append(TopPLogitsWarper(top_p=sampling.top_p))
+    if sampling.min_p is not None:
+        chain.append(MinPLogitsWarper(min_p=sampling.min_p))
+    return chain
+
+
+settings = st.builds(
+    Sampling,
+    temperature=st.sampled_from([0.3, 0.7, 1.0, 1.7]),
+    top_k=st.none() | st.integers(1, 70),
+    top_p=st.none() | st.floats(0.05, 1.0),
+    min_p=st.none() | st.floats(0.0, 1.0),
+)
+
+
+@given(settings, st.integers(0, 2**31), st.sampled_from([0.1, 1.0, 6.0]))
+def test_equal_to_transformers_warpers(sampling, seed, spread):
+    logits = spread * torch.randn(3, 64, generator=torch.Generator().manual_seed(seed))
+    theirs = warpers(sampling)(torch.zeros(3, 1, dtype=torch.long), logits.clone()).softmax(-1)
+    assert torch.equal(sampling(logits), theirs)
+
+
+def test_our_order_is_the_order_of_generate():
+    from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=8,
+            hidden_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=1,
+            intermediate_size=8,
+        )
+    )
+    config = GenerationConfig(do_sample=True, temperature=0.5, top_k=4, top_p=0.8, min_p=0.1)
+    config._eos_token_tensor = None
+    processors = model._get_logits_processor(config, input_ids_seq_length=1)
+    assert [type(p) for p in processors] == [
+        TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MinPLogitsWarper
+    ]  # fmt: skip
+
+
+def test_temperature_zero_takes_the_lowest_of_the_best():
+    logits = torch.tensor([[0.0, 2.0, 2.0], [3.0, 1.0, 3.0]])
+    assert Sampling(temperature=0.0)(logits).tolist() == [[0, 1, 0], [1, 0, 0]]
+
+
+@given(st.integers(0, 2**31))
+def test_small_temperatures_approach_zero(seed):
+    logits = torch.randn(4, 9, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    near, at = Sampling(temperature=1e-6)(logits), Sampling(temperature=0.0)(logits)
+    margin = logits.topk(2).values.diff().abs().min()
+    assert margin < 1e-4 or torch.allclose(near, at, atol=1e-9)
+
+
+def test_half_precision_is_computed_in_float32():
+    assert Sampling()(torch.zeros(2, dtype=torch.bfloat16)).dtype == torch.float32
+    assert Sampling()(torch.zeros(2, dtype=torch.float64)).dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"temperature": -0.1}, "temperature = -0.1.*at least 0"),
+        ({"temperature": float("nan")}, "temperature = nan"),
+        ({"temperature": float("inf")}, "temperature = inf"),
+        ({"top_p": 0.0}, r"top_p = 0.0.*\(0, 1\]"),
+        ({"top_p": 1.5}, "top_p = 1.5"),
+        ({"top_k": 0}, "top_k = 0"),
+        ({"min_p": 1.1}, "min_p = 1.1"),
+        ({"min_p": -0.1}, "min_p = -0.1"),
+    ],
+)
+def test_settings_outside_their_range(changes, says):
+    with pytest.raises(InvalidSampling, match=says):
+        Sampling(**changes)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_rows_refuse_bad_logits_by_node(bad):
+    logits = torch.zeros(4, 5)
+    logits[2, 3] = bad
+    rows = Sampling().rows(logits)
+    assert torch.allclose(rows[1], torch.full((5,), 0.2))
+    with pytest.raises(NonFiniteLogits, match="target model.*node 2"):
+        rows[2]
+    with pytest.raises(NonFiniteLogits, match="node 2"):
+        require_finite(logits, "draft")
+
+
+def test_rows_are_computed_once_and_only_when_asked():
+    calls = []
+
+    class Counting(Sampling):
+        def __call__(self, logits):
+            calls.append(logits)
+            return super().__call__(logits)
+
+    rows = Counting().rows(torch.zeros(5, 3))
+    assert rows[4] is rows[4]
+    assert len(calls) == 1
+
+
+def test_residual_by_hand():
+    p, q = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.6, 0.2])
+    assert torch.allclose(residual(p, q), torch.tensor([1.0, 0.0, 0.0]))
+    assert torch.equal(residual(p, p), p)
+
+
+def test_without_by_hand():
+    q = torch.tensor([0.5, 0.3, 0.2, 0.0], dtype=torch.float64)
+    assert torch.allclose(without(q, torch.tensor([0])), torch.tensor([0, 0.6, 0.4, 0]).double())
+    assert without(q, torch.tensor([0, 1, 2])).tolist() == [0, 0, 0, 1]
+    one = torch.tensor([0.0, 1.0, 0.0, 0.0], dtype=torch.float64)
+    assert torch.allclose(without(one, torch.tensor([1])), torch.tensor([1, 0, 1, 1]).double() / 3)
+    both = without(torch.stack([q, one]), torch.tensor([[0], [1]]))
+    assert torch.equal(both[0], without(q, torch.tensor([0])))
+    assert torch.equal(both[1], without(one, torch.tensor([1])))

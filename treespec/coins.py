@@ -1,0 +1,102 @@
+"""Randomness for real decoding: one stream of uniforms, used by drafting and acceptance alike."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from treespec.distributions import without
+from treespec.errors import InvalidTree
+from treespec.tree import Law
+
+__all__ = ["TorchCoins", "inverse_cdf", "top_k"]
+
+_BLOCK = 256
+
+
+class TorchCoins:
+    """Coins from a torch generator.
+
+    Uniforms are drawn in float64 on the CPU, in blocks, and handed out one by one: a decision depends on
+    the seed and on the order of calls, never on the device of the model.
+
+    Args:
+        seed: a seed, or a CPU generator to draw from.
+    """
+
+    def __init__(self, seed: int | torch.Generator) -> None:
+        if isinstance(seed, torch.Generator):
+            self._generator = seed
+        else:
+            self._generator = torch.Generator().manual_seed(seed)
+        self._block: list[float] = []
+
+    def uniform(self) -> float:
+        """The next number of the stream, in [0, 1)."""
+        if not self._block:
+            block = torch.rand(_BLOCK, generator=self._generator, dtype=torch.float64)
+            self._block = block.tolist()[::-1]
+        return self._block.pop()
+
+    def accept(self, probability: float | Float[Tensor, ""]) -> bool:
+        """True with this probability."""
+        return self.uniform() < float(probability)
+
+    def draw(self, probabilities: Float[Tensor, "V"]) -> int:
+        """A token id, by inverse CDF."""
+        uniform = torch.tensor([self.uniform()], dtype=torch.float64, device=probabilities.device)
+        return int(inverse_cdf(probabilities, uniform))
+
+    def draw_many(
+        self, probabilities: Float[Tensor, "R V"], k: int, law: Law
+    ) -> Int[Tensor, "R k"]:
+        """k children for each row, in draw order; the uniforms are taken row by row.
+
+        Raises:
+            InvalidTree: if more distinct children are asked for than there are tokens.
+        """
+        if law is Law.DETERMINISTIC:
+            return top_k(probabilities, k)
+        rows = probabilities.shape[0]
+        uniforms = torch.tensor(
+            [self.uniform() for _ in range(rows * k)],
+            dtype=torch.float64,
+            device=probabilities.device,
+        ).view(rows, k)
+        if law is Law.IID:
+            return inverse_cdf(probabilities, uniforms)
+        require_distinct(k, probabilities.shape[-1])
+        drawn = inverse_cdf(probabilities, uniforms[:, :1])
+        for i in range(1, k):
+            rest = without(probabilities, drawn)
+            drawn = torch.cat([drawn, inverse_cdf(rest, uniforms[:, i : i + 1])], dim=1)
+        return drawn
+
+
+def inverse_cdf(
+    probabilities: Float[Tensor, "*rows V"], uniforms: Float[Tensor, "*rows k"]
+) -> Int[Tensor, "*rows k"]:
+    """The tokens at which the cumulative mass first exceeds the uniforms, in the order of ids.
+
+    Tokens of probability 0 are never returned. Rows need not be normalised. Cumulated in float64.
+    """
+    cumulative = probabilities.cumsum(-1, dtype=torch.float64)
+    total = cumulative[..., -1:]
+    # u * total can round up to total, past which only tokens without mass lie.
+    points = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, points, right=True)
+
+
+def top_k(scores: Float[Tensor, "R V"], k: int) -> Int[Tensor, "R k"]:
+    """The k best tokens of each row, best first.
+
+    Raises:
+        InvalidTree: if k is larger than the vocabulary.
+    """
+    require_distinct(k, scores.shape[-1])
+    return scores.topk(k, dim=-1).indices
+
+
+def require_distinct(k: int, vocabulary: int) -> None:
+    """Refuse to choose more distinct tokens than there are."""
+    if k > vocabulary:
+        raise InvalidTree(f"{k} distinct children of one node, but the vocabulary has {vocabulary}")

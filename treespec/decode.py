@@ -1,0 +1,129 @@
+"""The loop. Draft, verify, accept, commit; nothing flows back except `commit`."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from treespec.distributions import Sampling
+from treespec.errors import ContextOverflow, EmptyPrompt, NonFiniteLogits, TreespecError
+from treespec.protocols import Coins, Drafter, Observer, Target, Verifier
+from treespec.step import Step
+from treespec.stopping import Stop
+
+__all__ = ["InvalidBudget", "NullObserver", "decode"]
+
+
+class InvalidBudget(TreespecError, ValueError):
+    """A number of new tokens that is not positive."""
+
+
+class NullObserver:
+    """Observes nothing."""
+
+    def stage(self, name: str) -> AbstractContextManager[object]:
+        """An empty context."""
+        return nullcontext()
+
+
+@torch.inference_mode()
+def decode(
+    target: Target,
+    drafter: Drafter,
+    verifier: Verifier,
+    prompt: Int[Tensor, "T"],
+    *,
+    sampling: Sampling,
+    coins: Coins,
+    max_new_tokens: int,
+    stop: Stop = lambda ids: False,
+    observer: Observer | None = None,
+) -> Iterator[Step]:
+    """Decode speculatively, yielding every step as soon as it is committed.
+
+    Plain decoding is the same loop with a drafter that proposes the root alone (`NoDrafter`).
+
+    Args:
+        target: whose distribution the text follows.
+        drafter: proposes a tree at every step.
+        verifier: the acceptance rule.
+        prompt: token ids, at least one, on the models' device.
+        sampling: applied to the target's logits; give the drafter the same.
+        coins: all randomness, of drafting and of acceptance.
+        max_new_tokens: at least 1. The last step may draft past it; what is past it is not kept.
+        stop: asked after every kept token.
+        observer: told of the stages prefill, draft, verify, accept and commit.
+
+    Yields:
+        One `Step` per pass of the target. `step.tokens` of all steps, joined, are the text.
+
+    Raises:
+        EmptyPrompt: if the prompt has no token.
+        InvalidBudget: if max_new_tokens is not positive.
+        ContextOverflow: if the prompt, the new tokens and a tree beyond them pass the target's context.
+        NonFiniteLogits: if a model returns NaN or infinite logits, with step and node.
+        RefusedTree: if the verifier does not cover the drafted tree.
+    """
+    require_room(len(prompt), max_new_tokens, drafter.max_depth, target.max_length)
+    watch = observer or NullObserver()
+    ids: list[int] = prompt.tolist()
+    end = len(ids) + max_new_tokens
+    with watch.stage("prefill"):
+        target.prefill(prompt)
+        drafter.prefill(prompt)
+    over, index = False, 0
+    while not over:
+        try:
+            with watch.stage("draft"):
+                tree = drafter.propose(coins)
+            with watch.stage("verify"):
+                scores = target.score(tree)
+            with watch.stage("accept"):
+                verdict = verifier(tree, sampling.rows(scores.logits), coins)
+        except NonFiniteLogits as error:
+            raise NonFiniteLogits(error.node, error.model, index) from None
+        kept = []
+        for token in (*(tree.token_ids[node] for node in verdict.path[1:]), verdict.bonus):
+            kept.append(token)
+            ids.append(token)
+            over = len(ids) == end or stop(ids)
+            if over:
+                break
+        step = Step(tree, verdict, scores, tuple(kept))
+        with watch.stage("commit"):
+            target.commit(step)
+            drafter.commit(step)
+        yield step
+        index += 1
+
+
+def require_room(prompt: int, max_new_tokens: int, tree_depth: int, context: int) -> None:
+    """Refuse a prompt and budget that cannot be decoded, before any model runs.
+
+    Args:
+        prompt: tokens of the prompt.
+        max_new_tokens: tokens to decode.
+        tree_depth: most edges of a tree; the last tree may reach so far beyond the budget.
+        context: positions of the model.
+
+    Raises:
+        EmptyPrompt, InvalidBudget, ContextOverflow: see `decode`.
+    """
+    if prompt < 1:
+        raise EmptyPrompt(
+            "the prompt has no tokens; give at least one (a beginning-of-text token, say)"
+        )
+    if max_new_tokens < 1:
+        raise InvalidBudget(f"max_new_tokens = {max_new_tokens}, but must be at least 1")
+    if prompt > context:
+        raise ContextOverflow(
+            f"the prompt has {prompt} tokens, but the model's context is {context}"
+        )
+    needed = prompt + max_new_tokens + tree_depth
+    if needed > context:
+        raise ContextOverflow(
+            f"{prompt} prompt tokens + {max_new_tokens} new tokens + {tree_depth} levels of a tree = "
+            f"{needed} positions, but the model's context is {context}; shorten one of them"
+        )

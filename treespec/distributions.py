@@ -1,0 +1,177 @@
+"""From logits to the distributions that drafting and acceptance share.
+
+Pure functions on rows `[V]` or stacks of rows `[..., V]`. Half precision is computed in float32; float64
+stays float64. What is *not* here: repetition penalties and other processors that look at the context.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from treespec.errors import NonFiniteLogits, TreespecError
+
+__all__ = ["InvalidSampling", "SampledRows", "Sampling", "require_finite", "residual", "without"]
+
+
+class InvalidSampling(TreespecError, ValueError):
+    """A sampling setting outside its range."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Logits to probabilities: temperature, then top-k, top-p, min-p, in transformers' order and meaning.
+
+    The same object serves target and draft, so both distributions are changed alike.
+
+    Args:
+        temperature: at least 0. 0 puts all mass on the most probable token (ties: the lowest id); the
+            truncations then change nothing.
+        top_k: keep the k most probable tokens (ties with the k-th are kept).
+        top_p: keep the fewest most probable tokens whose mass reaches top_p, in (0, 1].
+        min_p: drop tokens less probable than min_p times the most probable one, in [0, 1].
+
+    Raises:
+        InvalidSampling: if a setting is outside its range.
+
+    Example:
+        >>> Sampling(temperature=0.0)(torch.tensor([1.0, 3.0, 3.0]))
+        tensor([0., 1., 0.])
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse settings outside their ranges."""
+        finite = 0 <= self.temperature < float("inf")
+        _in_range("temperature", self.temperature, finite, "at least 0 and finite")
+        if self.top_k is not None:
+            whole = isinstance(self.top_k, int) and not isinstance(self.top_k, bool)
+            _in_range("top_k", self.top_k, whole and self.top_k >= 1, "an integer of at least 1")
+        if self.top_p is not None:
+            _in_range("top_p", self.top_p, 0 < self.top_p <= 1, "in (0, 1]")
+        if self.min_p is not None:
+            _in_range("min_p", self.min_p, 0 <= self.min_p <= 1, "in [0, 1]")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether every distribution is one-hot."""
+        return self.temperature == 0
+
+    def __call__(self, logits: Float[Tensor, "*rows V"]) -> Float[Tensor, "*rows V"]:
+        """Probabilities of the next token.
+
+        Args:
+            logits: finite; `rows` checks that, this function does not.
+
+        Returns:
+            Rows that sum to 1, in float32, or float64 for float64 logits.
+        """
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        if self.greedy:
+            best = logits.argmax(-1, keepdim=True)
+            return torch.zeros_like(logits).scatter_(-1, best, 1.0)
+        if self.temperature != 1:
+            logits = logits / self.temperature
+        if self.top_k is not None and self.top_k < logits.shape[-1]:
+            kth = logits.topk(self.top_k, dim=-1).values[..., -1:]
+            logits = logits.masked_fill(logits < kth, -torch.inf)
+        if self.top_p is not None and self.top_p < 1:
+            ascending, order = logits.sort(dim=-1)
+            drop = ascending.softmax(-1).cumsum(-1) <= 1 - self.top_p
+            drop[..., -1] = False
+            logits = logits.masked_fill(drop.scatter(-1, order, drop), -torch.inf)
+        if self.min_p:
+            probs = logits.softmax(-1)
+            logits = logits.masked_fill(
+                probs < self.min_p * probs.amax(-1, keepdim=True), -torch.inf
+            )
+        return logits.softmax(-1)
+
+    def rows(self, logits: Float[Tensor, "N V"], model: str = "target") -> "SampledRows":
+        """The same for each row of `logits`, computed when a row is first asked for."""
+        return SampledRows(logits, self, model)
+
+
+class SampledRows:
+    """Rows of probabilities, computed from logits at first use and kept.
+
+    Args:
+        logits: one row per node.
+        sampling: the settings.
+        model: what to call the model if a row is not finite.
+
+    Raises:
+        NonFiniteLogits: when a row that is asked for holds NaN or infinities.
+    """
+
+    def __init__(
+        self, logits: Float[Tensor, "N V"], sampling: Sampling, model: str = "target"
+    ) -> None:
+        self._logits, self._sampling, self._model = logits, sampling, model
+        self._rows: dict[int, Tensor] = {}
+
+    def __getitem__(self, node: int) -> Float[Tensor, "V"]:
+        if node not in self._rows:
+            logits = self._logits[node]
+            require_finite(logits[None], self._model, first=node)
+            self._rows[node] = self._sampling(logits)
+        return self._rows[node]
+
+
+def require_finite(logits: Float[Tensor, "T V"], model: str, first: int = 0) -> None:
+    """Raise `NonFiniteLogits` naming the first node whose row holds NaN or an infinity.
+
+    Args:
+        logits: rows of consecutive nodes.
+        model: what to call the model in the message.
+        first: the node of row 0.
+    """
+    low, high = logits.aminmax()
+    if not (torch.isfinite(low) & torch.isfinite(high)):
+        bad = (~torch.isfinite(logits)).any(-1).nonzero()[0]
+        raise NonFiniteLogits(first + int(bad), model)
+
+
+def residual(
+    target_probs: Float[Tensor, "V"], draft_probs: Float[Tensor, "V"]
+) -> Float[Tensor, "V"]:
+    """norm([p - q]+), the target's mass that the draft does not cover (arXiv:2211.17192, Section 2.3).
+
+    Where rounding leaves no mass (p = q), p itself is returned: there was nothing to reject.
+    """
+    rest = (target_probs - draft_probs).clamp_min(0)
+    mass = rest.sum()
+    return rest / mass if mass > 0 else target_probs
+
+
+def without(
+    draft_probs: Float[Tensor, "*rows V"], removed: Int[Tensor, "*rows j"]
+) -> Float[Tensor, "*rows V"]:
+    """The draft distribution given that the next token is none of `removed`.
+
+    Where these tokens were its whole support it becomes uniform over all other tokens, so that drawing
+    can go on (Sequoia, arXiv:2402.12374, Algorithm 2). Drawing without replacement and its acceptance
+    rule both call this function: their distributions agree to the last bit.
+
+    Args:
+        draft_probs: the initial distribution of each row.
+        removed: distinct token ids, fewer than V.
+    """
+    rest = draft_probs.scatter(-1, removed, 0.0)
+    mass = rest.sum(-1, keepdim=True)
+    if bool((mass > 0).all()):
+        return rest / mass
+    others = torch.ones_like(rest).scatter_(-1, removed, 0.0)
+    others = others / others.sum(-1, keepdim=True)
+    return torch.where(mass > 0, rest / mass.clamp_min(torch.finfo(rest.dtype).tiny), others)
+
+
+def _in_range(name: str, value: Any, fine: bool, allowed: str) -> None:
+    if not fine:
+        raise InvalidSampling(f"{name} = {value!r}, but must be {allowed}")

@@ -1,0 +1,7 @@
+"""Draft sources, one a file."""
+
+from treespec.draft.growth import StaticGrowth
+from treespec.draft.model import ModelDrafter
+from treespec.draft.nothing import NoDrafter
+
+__all__ = ["ModelDrafter", "NoDrafter", "StaticGrowth"]

@@ -1,0 +1,34 @@
+"""How a tree grows: the static policy. Dynamic ones live in `search`."""
+
+from collections.abc import Callable, Sequence
+
+from jaxtyping import Float
+from torch import Tensor
+
+from treespec.tree import TreeShape
+
+__all__ = ["StaticGrowth"]
+
+
+class StaticGrowth:
+    """Grows one and the same shape, level by level.
+
+    Args:
+        shape: the shape to grow. Nodes are drafted breadth first, so the drafted tree has the numbering
+            of `shape.breadth_first()`.
+    """
+
+    def __init__(self, shape: TreeShape) -> None:
+        self.shape = shape.breadth_first()
+        self.max_depth = shape.depth
+        counts = [len(children) for children in self.shape.children]
+        self._next: dict[int, list[tuple[int, int]]] = {}
+        for depth in range(self.max_depth):
+            level = [node for node in range(shape.size) if self.shape.depths[node] == depth]
+            self._next[level[-1] + 1] = [(node, counts[node]) for node in level if counts[node]]
+
+    def next(
+        self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
+    ) -> Sequence[tuple[int, int]]:
+        """The nodes of the last level that have children in the shape, with how many."""
+        return self._next.get(shape.size, ())

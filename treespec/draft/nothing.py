@@ -1,0 +1,28 @@
+"""No draft: every tree is its root. Plain decoding through the same loop."""
+
+from jaxtyping import Int
+from torch import Tensor
+
+from treespec.protocols import Coins
+from treespec.step import Step
+from treespec.tree import Law, TokenTree, TreeShape
+
+__all__ = ["NoDrafter"]
+
+
+class NoDrafter:
+    """Proposes the root alone, so that each step emits one token of the target's own."""
+
+    max_depth = 0
+
+    def prefill(self, tokens: Int[Tensor, "T"]) -> None:
+        """Remember the root."""
+        self._root = tokens[-1:]
+
+    def propose(self, coins: Coins) -> TokenTree:
+        """The root."""
+        return TokenTree(TreeShape.chain(0), self._root, None, Law.DETERMINISTIC)
+
+    def commit(self, step: Step) -> None:
+        """The bonus is the next root."""
+        self._root = self._root.new_tensor([step.verdict.bonus])

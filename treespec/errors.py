@@ -1,0 +1,62 @@
+"""What can go wrong, by name. Every message says what was given, what is allowed, and the way out."""
+
+__all__ = [
+    "CannotGrow",
+    "ContextOverflow",
+    "EmptyPrompt",
+    "InvalidTree",
+    "LoadError",
+    "NonFiniteLogits",
+    "RefusedTree",
+    "TokenizerMismatch",
+    "TreespecError",
+    "UnsupportedModel",
+]
+
+
+class TreespecError(Exception):
+    """Base class of all errors that treespec raises on purpose."""
+
+
+class InvalidTree(TreespecError, ValueError):
+    """A parent array, path list or token tree that is not a tree in the sense of `TreeShape`."""
+
+
+class RefusedTree(TreespecError, TypeError):
+    """An acceptance rule was given a tree of a law or shape that it does not cover."""
+
+
+class NonFiniteLogits(TreespecError, ArithmeticError):
+    """A model returned NaN or infinite logits; no token is ever drawn from them."""
+
+    def __init__(self, node: int, model: str = "target", step: int | None = None) -> None:
+        self.node, self.model, self.step = node, model, step
+        where = f"node {node}" if step is None else f"step {step}, node {node}"
+        super().__init__(
+            f"the {model} model returned NaN or infinite logits at {where}; "
+            "check its weights and dtype (float16 overflows easily: try bfloat16 or float32)"
+        )
+
+
+class EmptyPrompt(TreespecError, ValueError):
+    """A prompt without tokens: there is no committed token to be the root of a tree."""
+
+
+class ContextOverflow(TreespecError, ValueError):
+    """Prompt, new tokens and tree together do not fit in a model's context."""
+
+
+class LoadError(TreespecError, OSError):
+    """A model or tokenizer that cannot be read from where the user said."""
+
+
+class TokenizerMismatch(TreespecError, ValueError):
+    """Draft and target use different tokenizers, so drafted ids mean different text."""
+
+
+class CannotGrow(TreespecError, ValueError):
+    """A size that a model cannot be grown to."""
+
+
+class UnsupportedModel(TreespecError, TypeError):
+    """A model that cannot verify trees exactly, with the reason."""

@@ -1,0 +1,118 @@
+"""Generate a text: a thin consumer of `decode`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from treespec.coins import TorchCoins
+from treespec.decode import decode
+from treespec.distributions import Sampling
+from treespec.draft.model import ModelDrafter
+from treespec.protocols import Coins, Drafter, Growth, Observer, Verifier
+from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
+from treespec.target.model import ModelTarget
+from treespec.tree import Law, TreeShape
+from treespec.verify import greedy, rrsw
+
+if TYPE_CHECKING:
+    from treespec.models.load import Pair
+
+__all__ = ["Generation", "generate"]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A generated text and how it came about.
+
+    Args:
+        tokens: the new token ids, a stop token included.
+        text: these tokens as text, special tokens left out.
+        steps: passes of the target.
+        emitted: tokens that the steps yielded, before a stop or the budget cut the last one.
+        drafted: draft tokens verified.
+        accepted_per_step: accepted draft tokens of each step.
+    """
+
+    tokens: tuple[int, ...]
+    text: str
+    steps: int
+    emitted: int
+    drafted: int
+    accepted_per_step: tuple[int, ...] = field(repr=False)
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Emitted tokens per pass of the target (block efficiency, tau)."""
+        return self.emitted / self.steps
+
+
+def generate(
+    pair: "Pair",
+    prompt: str | Sequence[int],
+    *,
+    growth: Growth | TreeShape | None = None,
+    law: Law | None = None,
+    drafter: Drafter | None = None,
+    verifier: Verifier | None = None,
+    sampling: Sampling | None = None,
+    coins: Coins | None = None,
+    max_new_tokens: int = 128,
+    stop_strings: Sequence[str] = (),
+    observer: Observer | None = None,
+) -> Generation:
+    """Continue a prompt by tree-based speculative decoding.
+
+    Args:
+        pair: target, draft and tokenizer, as `load_pair` gives them.
+        prompt: text, or token ids. No chat template is applied here.
+        growth: the tree to draft; `TreeShape.expansion([3, 2, 1, 1])` by default.
+        law: how children are chosen. By default DETERMINISTIC at temperature 0, else WITHOUT_REPLACEMENT.
+        drafter: a draft source of one's own, instead of `growth` and `law`.
+        verifier: the acceptance rule. By default `greedy` at temperature 0, else `rrsw`.
+        sampling: temperature 0 by default.
+        coins: all randomness; `TorchCoins(0)` by default.
+        max_new_tokens: at least 1.
+        stop_strings: end after the token that completes one of these. The tokenizer's and the model's
+            end-of-sequence tokens always end the text.
+        observer: told of the stages.
+
+    Returns:
+        The text and a summary.
+
+    Raises:
+        EmptyPrompt, InvalidBudget, ContextOverflow, NonFiniteLogits, RefusedTree: see `decode`.
+    """
+    sampling = sampling or Sampling(temperature=0.0)
+    law = law or (Law.DETERMINISTIC if sampling.greedy else Law.WITHOUT_REPLACEMENT)
+    growth = growth or TreeShape.expansion([3, 2, 1, 1])
+    ids = pair.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+    stop = stop_at_tokens(pair.end_tokens)
+    if stop_strings:
+        stop = any_of(stop, stop_at_strings(stop_strings, pair.tokenizer))
+    tokens: list[int] = []
+    accepted: list[int] = []
+    drafted = 0
+    for step in decode(
+        ModelTarget(pair.target),
+        drafter or ModelDrafter(pair.draft, growth, law, sampling),
+        verifier or (greedy if sampling.greedy else rrsw),
+        torch.tensor(ids, dtype=torch.long, device=pair.target.device),
+        sampling=sampling,
+        coins=coins or TorchCoins(0),
+        max_new_tokens=max_new_tokens,
+        stop=stop,
+        observer=observer,
+    ):
+        tokens += step.tokens
+        accepted.append(step.verdict.accepted)
+        drafted += step.tree.shape.size - 1
+    return Generation(
+        tokens=tuple(tokens),
+        text=pair.tokenizer.decode(tokens, skip_special_tokens=True),
+        steps=len(accepted),
+        emitted=sum(accepted) + len(accepted),
+        drafted=drafted,
+        accepted_per_step=tuple(accepted),
+    )

@@ -1,0 +1,90 @@
+"""A language model that is a table: exact, tiny, and dependent on its whole context.
+
+It keeps its cache like a real model does, as rows that `run` adds and `keep` commits, so drafters and
+targets over it run the code that they run over transformers.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+__all__ = ["TabularModel", "random_table"]
+
+class TabularModel:
+    """Logits looked up by the tokens of the context.
+
+    Args:
+        row: gives the logits `[V]` after a context (all committed tokens and the path to a node).
+        vocab_size: V.
+        max_length: positions; large by default, since a table has no limit of its own.
+    """
+
+    def __init__(
+        self,
+        row: Callable[[tuple[int, ...]], Float[Tensor, "V"]],
+        vocab_size: int,
+        max_length: int = 1_000_000,
+    ) -> None:
+        self.row, self.vocab_size, self.max_length = row, vocab_size, max_length
+        self._committed: tuple[int, ...] = ()
+        self._tree: list[int] = []
+        self._parents: tuple[int, ...] = ()
+
+    def fresh(self) -> "TabularModel":
+        """The same table with an empty cache."""
+        return TabularModel(self.row, self.vocab_size, self.max_length)
+
+    @property
+    def length(self) -> int:
+        """Number of committed rows."""
+        return len(self._committed)
+
+    def prefill(self, tokens: Int[Tensor, "T"]) -> None:
+        """Forget all rows and commit these tokens."""
+        self._committed, self._tree = tuple(tokens.tolist()), []
+
+    def run(
+        self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
+    ) -> Float[Tensor, "T V"]:
+        """Logits after nodes first .. first + T - 1."""
+        self._tree = self._tree[:first] + tokens.tolist()
+        self._parents = parents
+        return torch.stack([self.row(self.context(node)) for node in range(first, len(self._tree))])
+
+    def context(self, node: int) -> tuple[int, ...]:
+        """The tokens that a node sees: committed ones, its ancestors, itself."""
+        path = []
+        while node >= 0:
+            path.append(self._tree[node])
+            node = self._parents[node]
+        return self._committed + tuple(reversed(path))
+
+    def keep(self, nodes: Sequence[int]) -> None:
+        """Commit these nodes and forget the others."""
+        self._committed += tuple(self._tree[node] for node in nodes)
+        self._tree = []
+
+
+def random_table(
+    vocab_size: int, seed: int, spread: float = 1.5
+) -> Callable[[tuple[int, ...]], Float[Tensor, "V"]]:
+    """Independent normal logits for every context, in float64, the same for the same seed.
+
+    Args:
+        vocab_size: V.
+        seed: names the table.
+        spread: standard deviation of the logits; 0 gives the uniform distribution.
+    """
+
+    @lru_cache(maxsize=None)
+    def row(context: tuple[int, ...]) -> Tensor:
+        mixed = seed + 1
+        for token in context:
+            mixed = (mixed * 1_000_003 + token + 1) % (2**61 - 1)
+        generator = torch.Generator().manual_seed(mixed)
+        return spread * torch.randn(vocab_size, generator=generator, dtype=torch.float64)
+
+    return row

@@ -1,0 +1,171 @@
+"""The parts that the loop joins. Each is small, and none knows how another works."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol, runtime_checkable
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from treespec.step import Scores, Step, Verdict
+from treespec.tree import Law, TokenTree, TreeShape
+
+__all__ = [
+    "Coins",
+    "Drafter",
+    "Growth",
+    "Observer",
+    "Rows",
+    "Target",
+    "TreeModel",
+    "Verifier",
+]
+
+
+@runtime_checkable
+class Rows(Protocol):
+    """Probabilities of nodes, `rows[i] -> [V]`, computed when first asked for. A tensor is one."""
+
+    def __getitem__(self, node: int, /) -> Float[Tensor, "V"]:
+        """The target's distribution after node `node`, sampling settings applied."""
+        ...
+
+
+@runtime_checkable
+class Coins(Protocol):
+    """Where randomness comes from, in drafting and in acceptance.
+
+    The scalar calls take the next uniform of one stream, so that another implementation can reproduce a
+    decision from the same uniforms.
+    """
+
+    def accept(self, probability: float | Float[Tensor, ""]) -> bool:
+        """True with this probability (values outside [0, 1] count as the nearer end)."""
+        ...
+
+    def draw(self, probabilities: Float[Tensor, "V"]) -> int:
+        """A token id, by inverse CDF in the order of ids; the row need not be normalised."""
+        ...
+
+    def draw_many(
+        self, probabilities: Float[Tensor, "R V"], k: int, law: Law
+    ) -> Int[Tensor, "R k"]:
+        """k children for each row, in draw order, by a law."""
+        ...
+
+
+@runtime_checkable
+class Growth(Protocol):
+    """How a tree grows while it is drafted. The drafter draws; the growth only decides where."""
+
+    max_depth: int
+    """Most edges that a tree of this growth can have."""
+
+    def next(
+        self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
+    ) -> Sequence[tuple[int, int]]:
+        """Which nodes get how many children next; empty when the tree is done.
+
+        Args:
+            shape: the tree so far, numbered in the order of creation.
+            probs: gives the draft probability of each node's token given its parent (1 for the root),
+                computed when called: a static shape never calls it.
+        """
+        ...
+
+
+@runtime_checkable
+class TreeModel(Protocol):
+    """A causal language model with a cache that can run the nodes of a tree.
+
+    `length` committed rows stand in the cache. `run` puts the rows of tree nodes after them; `keep` makes
+    some of these rows committed and forgets the others.
+    """
+
+    vocab_size: int
+    max_length: int
+    """Positions that the model was made for."""
+
+    @property
+    def length(self) -> int:
+        """Number of committed rows."""
+        ...
+
+    def prefill(self, tokens: Int[Tensor, "T"]) -> None:
+        """Forget all rows, run these tokens and commit their rows; T = 0 only forgets."""
+        ...
+
+    def run(
+        self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
+    ) -> Float[Tensor, "T V"]:
+        """Logits after nodes first .. first + T - 1 of the tree `parents`.
+
+        Args:
+            tokens: the tokens of these nodes.
+            parents: the tree of all nodes that have been run since the last `keep` and of those to run
+                now, first + T of them. Node 0 follows the committed rows.
+            first: index of the first node to run.
+        """
+        ...
+
+    def keep(self, nodes: Sequence[int]) -> None:
+        """Commit the rows of these nodes, a path from node 0 down, and forget all other tree rows."""
+        ...
+
+
+@runtime_checkable
+class Drafter(Protocol):
+    """A draft source."""
+
+    max_depth: int
+    """Most edges that a proposed tree can have."""
+
+    def prefill(self, tokens: Int[Tensor, "T"]) -> None:
+        """Start anew on a prompt; its last token is the first root."""
+        ...
+
+    def propose(self, coins: Coins) -> TokenTree:
+        """A tree over the last committed token."""
+        ...
+
+    def commit(self, step: Step) -> None:
+        """Take over what the step decided."""
+        ...
+
+
+@runtime_checkable
+class Target(Protocol):
+    """The model whose distribution is kept."""
+
+    max_length: int
+    """Positions that the model was made for."""
+
+    def prefill(self, tokens: Int[Tensor, "T"]) -> None:
+        """Start anew on a prompt: all tokens but the last are cached, the last is the first root."""
+        ...
+
+    def score(self, tree: TokenTree) -> Scores:
+        """Logits after every node, in one pass."""
+        ...
+
+    def commit(self, step: Step) -> None:
+        """Keep the cached rows of the accepted path and forget the other nodes."""
+        ...
+
+
+@runtime_checkable
+class Verifier(Protocol):
+    """An acceptance rule: pure, no input mutated."""
+
+    def __call__(self, tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
+        """Which path is accepted, and the bonus token after it."""
+        ...
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """Told of the stages of decoding (prefill, draft, verify, accept, commit) as they happen."""
+
+    def stage(self, name: str) -> AbstractContextManager[object]:
+        """A context that lasts as long as the stage."""
+        ...

@@ -1,0 +1,81 @@
+"""One step of speculative decoding, and the glossary that the whole project keeps to.
+
+    root       the last committed token, node 0 of every tree
+    size       nodes of a tree, the root included; draft tokens = size - 1
+    depth      edges from the root; levels = depth + 1
+    accepted   draft tokens that a step keeps
+    bonus      the one token more that the target supplies
+    emitted    accepted + 1
+    tokens per step (block efficiency, tau)
+               emitted, pooled over steps; plain decoding has 1.0
+
+`emitted` counts what a step yields by its verdict. Decoding may keep fewer of them in its last step, when
+a stop token or the budget falls inside; `Step.tokens` are those kept.
+"""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from treespec.tree import TokenTree
+
+__all__ = ["Scores", "Step", "Verdict"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an acceptance rule decided about a tree.
+
+    Args:
+        path: accepted node indices, from the root (always first) downwards.
+        bonus: the token that the target adds after the last node of the path.
+    """
+
+    path: tuple[int, ...]
+    bonus: int
+
+    @property
+    def accepted(self) -> int:
+        """Draft tokens kept."""
+        return len(self.path) - 1
+
+    @property
+    def emitted(self) -> int:
+        """Tokens that the step yields: accepted + 1."""
+        return self.accepted + 1
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What a target computed for a tree.
+
+    Args:
+        logits: one row per node, in node order, before any sampling setting.
+        features: last hidden states, if a drafter asked for them.
+    """
+
+    logits: Float[Tensor, "N V"]
+    features: Float[Tensor, "N D"] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One round of drafting and verification, as handed to `commit` and yielded by `decode`.
+
+    Args:
+        tree: what was drafted.
+        verdict: what was accepted.
+        scores: what the target computed; some draft sources learn from it.
+        tokens: the emitted token ids that decoding keeps (all of them but in a last, cut step).
+    """
+
+    tree: TokenTree
+    verdict: Verdict
+    scores: Scores
+    tokens: tuple[int, ...]
+
+    def _repr_svg_(self) -> str:
+        from treespec.drawing import draw_svg
+
+        return draw_svg(self.tree.shape.children, self.tree.token_ids, self.verdict.path)

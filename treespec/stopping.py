@@ -1,0 +1,42 @@
+"""When a text is over. A stop condition is asked after every single token, as plain decoding would."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+
+__all__ = ["Stop", "any_of", "stop_at_strings", "stop_at_tokens"]
+
+Stop = Callable[[Sequence[int]], bool]
+"""Whether the text is over after these ids (prompt and generated, the newest last)."""
+
+
+def stop_at_tokens(tokens: Collection[int]) -> Stop:
+    """Over once the newest token is one of these (which is kept, as `generate` does)."""
+    ends = frozenset(tokens)
+    return lambda ids: ids[-1] in ends
+
+
+def stop_at_strings(strings: Collection[str], tokenizer: Any) -> Stop:
+    """Over once the newest token completes one of these strings.
+
+    Args:
+        strings: the stop strings.
+        tokenizer: a transformers tokenizer; the decision is transformers' own `StopStringCriteria`.
+    """
+    from transformers import StopStringCriteria
+
+    criteria = StopStringCriteria(tokenizer=tokenizer, stop_strings=list(strings))
+    longest = max(map(len, strings))
+
+    def over(ids: Sequence[int]) -> bool:
+        # A token holds at least one byte, so this tail reaches back past the longest string.
+        tail = torch.tensor([list(ids[-4 * longest - 8 :])])
+        return bool(criteria(tail, torch.empty(0)).all())
+
+    return over
+
+
+def any_of(*stops: Stop) -> Stop:
+    """Over once any of these says so."""
+    return lambda ids: any(stop(ids) for stop in stops)

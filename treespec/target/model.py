@@ -1,0 +1,38 @@
+"""The target of the loop, over any model that can run a tree."""
+
+from jaxtyping import Int
+from torch import Tensor
+
+from treespec.protocols import TreeModel
+from treespec.step import Scores, Step
+from treespec.tree import TokenTree
+
+__all__ = ["ModelTarget"]
+
+
+class ModelTarget:
+    """Scores a whole tree in one pass and keeps the rows of the accepted path.
+
+    Args:
+        model: a model with a tree cache of its own (not shared with a drafter).
+    """
+
+    def __init__(self, model: TreeModel) -> None:
+        self.model = model
+
+    @property
+    def max_length(self) -> int:
+        """Positions that the model was made for."""
+        return self.model.max_length
+
+    def prefill(self, tokens: Int[Tensor, "T"]) -> None:
+        """Cache all tokens but the last, which is the first root."""
+        self.model.prefill(tokens[:-1])
+
+    def score(self, tree: TokenTree) -> Scores:
+        """Logits after every node of the tree."""
+        return Scores(self.model.run(tree.tokens, tree.shape.parents))
+
+    def commit(self, step: Step) -> None:
+        """Keep the rows of the accepted path: root and accepted nodes. The bonus is the next root."""
+        self.model.keep(step.verdict.path)

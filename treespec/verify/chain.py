@@ -1,0 +1,50 @@
+"""Single-draft rejection sampling along a chain."""
+
+from collections.abc import Sequence
+
+from jaxtyping import Float
+from torch import Tensor
+
+from treespec.distributions import residual
+from treespec.protocols import Coins, Rows
+from treespec.step import Verdict
+from treespec.tree import Law, TokenTree
+from treespec.verify.rule import NodeChoice, rule, top_down
+
+__all__ = ["chain"]
+
+
+def _branches(tree: TokenTree) -> str | None:
+    return None if tree.shape.is_chain else "needs a chain, but the tree has siblings"
+
+
+@rule(laws={Law.IID, Law.WITHOUT_REPLACEMENT}, reference="arXiv:2211.17192", needs=_branches)
+def chain(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
+    """Accept the drafted x with min(1, p(x) / q(x)); on rejection draw from norm([p - q]+).
+
+    Speculative decoding (Leviathan et al., arXiv:2211.17192, Algorithm 1) and speculative sampling (Chen
+    et al., arXiv:2302.01318, Algorithm 2). Acceptance is the sum of min(p, q). With one child the two
+    sampled laws are the same law.
+
+    Args:
+        tree: a chain whose nodes were drawn from `draft_probs`.
+        target_probs: `[V]` rows by node.
+        coins: one coin for each node tried and one draw at the end.
+
+    Raises:
+        RefusedTree: if the tree branches or was not sampled.
+    """
+    return top_down(tree, target_probs, coins, _at_node)
+
+
+def _at_node(
+    target_probs: Float[Tensor, "V"],
+    draft_probs: Float[Tensor, "V"] | None,
+    children: Sequence[int],
+    coins: Coins,
+) -> NodeChoice:
+    assert draft_probs is not None
+    (token,) = children
+    if coins.accept(target_probs[token] / draft_probs[token]):
+        return NodeChoice(child=0)
+    return NodeChoice(token=coins.draw(residual(target_probs, draft_probs)))

@@ -1,0 +1,39 @@
+"""Greedy acceptance: follow the target's most probable token."""
+
+from treespec.errors import RefusedTree
+from treespec.protocols import Coins, Rows
+from treespec.step import Verdict
+from treespec.tree import Law, TokenTree
+from treespec.verify.rule import rule
+
+__all__ = ["greedy"]
+
+
+@rule(laws=Law, reference="arXiv:2305.09781", one_hot=True)
+def greedy(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
+    """Follow the child equal to the target's token at temperature 0, as long as there is one.
+
+    SpecInfer's greedy verification (arXiv:2305.09781, Algorithm 2, VerifyGreedy). No coin is used. Every
+    other rule coincides with it on one-hot rows. Of equal siblings the first is taken.
+
+    Args:
+        tree: any tree.
+        target_probs: one-hot rows, as `Sampling(temperature=0)` gives (ties: the lowest id).
+        coins: not used.
+
+    Raises:
+        RefusedTree: if a visited row is not one-hot; sampling needs a sampling rule.
+    """
+    path = [0]
+    while True:
+        mass, token = target_probs[path[-1]].max(-1)
+        if mass != 1:
+            raise RefusedTree(
+                f"rule 'greedy' needs one-hot target rows (temperature 0), but the best token of node "
+                f"{path[-1]} has probability {float(mass):.6g}"
+            )
+        token = int(token)
+        matches = [c for c in tree.shape.children[path[-1]] if tree.token_ids[c] == token]
+        if not matches:
+            return Verdict(tuple(path), token)
+        path.append(matches[0])

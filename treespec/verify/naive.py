@@ -1,0 +1,42 @@
+"""Naive sampling: draw from the target, and follow the draw as far as it was drafted."""
+
+from collections.abc import Sequence
+
+from jaxtyping import Float
+from torch import Tensor
+
+from treespec.protocols import Coins, Rows
+from treespec.step import Verdict
+from treespec.tree import Law, TokenTree
+from treespec.verify.rule import NodeChoice, rule, top_down
+
+__all__ = ["naive"]
+
+
+@rule(laws=Law, reference="arXiv:2305.09781")
+def naive(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
+    """At each node draw y from the target; if y is a child go there, else y is the bonus.
+
+    The naive sampling that SpecInfer (arXiv:2305.09781, Section 4.3) compares with; OPT-Tree, SpecExec
+    and DDTree decode so. Acceptance at a node is the target's mass on its children. Lossless for any
+    children that were chosen without seeing these coins. One draw a node, which is also the output:
+    drawing again after a mismatch is biased. Of equal siblings the first is taken.
+
+    Args:
+        tree: any tree.
+        target_probs: `[V]` rows by node.
+        coins: one draw for each visited node.
+    """
+    return top_down(tree, target_probs, coins, _at_node)
+
+
+def _at_node(
+    target_probs: Float[Tensor, "V"],
+    draft_probs: Float[Tensor, "V"] | None,
+    children: Sequence[int],
+    coins: Coins,
+) -> NodeChoice:
+    token = coins.draw(target_probs)
+    if token in children:
+        return NodeChoice(child=children.index(token))
+    return NodeChoice(token=token)

@@ -1,0 +1,58 @@
+"""One-hot (target-only) acceptance for distinct, deterministic children."""
+
+from collections.abc import Sequence
+
+from jaxtyping import Float
+from torch import Tensor
+
+from treespec.protocols import Coins, Rows
+from treespec.step import Verdict
+from treespec.tree import Law, TokenTree
+from treespec.verify.rule import NodeChoice, rule, top_down
+
+__all__ = ["onehot"]
+
+
+def _repeated_children(tree: TokenTree) -> str | None:
+    for node in tree.shape.internal:
+        tokens = [tree.token_ids[child] for child in tree.shape.children[node]]
+        if len(set(tokens)) < len(tokens):
+            return f"needs distinct children, but node {node} has the tokens {tokens}"
+    return None
+
+
+@rule(laws={Law.DETERMINISTIC}, reference="arXiv:2406.16858", needs=_repeated_children)
+def onehot(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
+    """Accept each child x in turn with the target's p(x); after a rejection p(x) <- 0, renormalise.
+
+    The acceptance of EAGLE-2/3 (arXiv:2406.16858) and SGLang: rejection sampling in which each child is
+    a draft distribution of one token. Has the law of naive sampling. Biased if children repeat, or if
+    they were sampled and then reordered by what was drawn.
+
+    Args:
+        tree: a tree with deterministic, distinct children.
+        target_probs: `[V]` rows by node.
+        coins: one coin for each child tried and one draw at the end.
+
+    Raises:
+        RefusedTree: if children were sampled or repeat.
+    """
+    return top_down(tree, target_probs, coins, _at_node)
+
+
+def _at_node(
+    target_probs: Float[Tensor, "V"],
+    draft_probs: Float[Tensor, "V"] | None,
+    children: Sequence[int],
+    coins: Coins,
+) -> NodeChoice:
+    left = target_probs
+    for child, token in enumerate(children):
+        if coins.accept(left[token]):
+            return NodeChoice(child=child)
+        rest = left.clone()
+        rest[token] = 0
+        mass = rest.sum()
+        # Rounding can leave nothing (p(x) just below 1): then p stands, and x itself is drawn.
+        left = rest / mass if mass > 0 else left
+    return NodeChoice(token=coins.draw(left))
