@@ -110,7 +110,7 @@ def generate(
         drafted += step.tree.shape.size - 1
     return Generation(
         tokens=tuple(tokens),
-        text=pair.tokenizer.decode(tokens, skip_special_tokens=True),
+        text=str(pair.tokenizer.decode(tokens, skip_special_tokens=True)),
         steps=len(accepted),
         emitted=sum(accepted) + len(accepted),
         drafted=drafted,

@@ -58,8 +58,10 @@ class Coins(Protocol):
 class Growth(Protocol):
     """How a tree grows while it is drafted. The drafter draws; the growth only decides where."""
 
-    max_depth: int
-    """Most edges that a tree of this growth can have."""
+    @property
+    def max_depth(self) -> int:
+        """Most edges that a tree of this growth can have."""
+        ...
 
     def next(
         self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
@@ -82,9 +84,15 @@ class TreeModel(Protocol):
     some of these rows committed and forgets the others.
     """
 
-    vocab_size: int
-    max_length: int
-    """Positions that the model was made for."""
+    @property
+    def vocab_size(self) -> int:
+        """Length of a row of logits."""
+        ...
+
+    @property
+    def max_length(self) -> int:
+        """Positions that the model was made for."""
+        ...
 
     @property
     def length(self) -> int:
@@ -117,8 +125,10 @@ class TreeModel(Protocol):
 class Drafter(Protocol):
     """A draft source."""
 
-    max_depth: int
-    """Most edges that a proposed tree can have."""
+    @property
+    def max_depth(self) -> int:
+        """Most edges that a proposed tree can have."""
+        ...
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
         """Start anew on a prompt; its last token is the first root."""
@@ -137,8 +147,10 @@ class Drafter(Protocol):
 class Target(Protocol):
     """The model whose distribution is kept."""
 
-    max_length: int
-    """Positions that the model was made for."""
+    @property
+    def max_length(self) -> int:
+        """Positions that the model was made for."""
+        ...
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
         """Start anew on a prompt: all tokens but the last are cached, the last is the first root."""

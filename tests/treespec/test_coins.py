@@ -99,7 +99,7 @@ def test_deterministic_children_are_the_best_and_use_no_coin():
 @pytest.mark.parametrize("law", [Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC])
 @pytest.mark.parametrize("coins", [TorchCoins(0), EnumeratingCoins()])
 def test_more_distinct_children_than_tokens(law, coins):
-    with pytest.raises(InvalidTree, match="4 distinct children.*vocabulary has 3"):
+    with pytest.raises(InvalidTree, match=r"4 distinct children.*vocabulary has 3"):
         coins.draw_many(torch.ones(1, 3), 4, law)
 
 

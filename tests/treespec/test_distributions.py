@@ -107,7 +107,7 @@ def test_rows_refuse_bad_logits_by_node(bad):
     logits[2, 3] = bad
     rows = Sampling().rows(logits)
     assert torch.allclose(rows[1], torch.full((5,), 0.2))
-    with pytest.raises(NonFiniteLogits, match="target model.*node 2"):
+    with pytest.raises(NonFiniteLogits, match=r"target model.*node 2"):
         rows[2]
     with pytest.raises(NonFiniteLogits, match="node 2"):
         require_finite(logits, "draft")

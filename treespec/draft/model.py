@@ -1,6 +1,7 @@
 """Drafting with an autoregressive model, level by level, along any growth."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int
@@ -60,9 +61,8 @@ class ModelDrafter:
         passes = _Passes(self.model, self._pending)
         while True:
             shape = TreeShape(tuple(parents))
-            places = self.growth.next(
-                shape, lambda: known.node_probs(parents, tokens, self._device)
-            )
+            probs = partial(known.node_probs, parents, tokens, self._device)
+            places = self.growth.next(shape, probs)
             if not places:
                 break
             nodes = [node for node, _ in places]

@@ -8,11 +8,12 @@ from torch import Tensor
 
 from treespec.distributions import Sampling
 from treespec.draft.model import ModelDrafter
+from treespec.errors import RefusedTree
 from treespec.models.tabular import TabularModel, random_table
 from treespec.protocols import Verifier
 from treespec.testing.laws import DraftWith, step_law, target_law
 from treespec.testing.trees import plane_trees
-from treespec.tree import Law, TreeShape
+from treespec.tree import Law, TokenTree, TreeShape
 
 __all__ = ["NotLossless", "Proof", "assert_lossless"]
 
@@ -82,7 +83,7 @@ def assert_lossless(
     Raises:
         NotLossless: with the smallest failing tree and the two laws; or if no case was enumerated.
     """
-    laws = list(Law) if laws is None and not hasattr(verifier, "laws") else laws or verifier.laws
+    laws = getattr(verifier, "laws", Law) if laws is None else laws
     shapes = [s for n in range(1, 5) for s in plane_trees(n)] if shapes is None else list(shapes)
     one_hot = getattr(verifier, "one_hot", False)
     if samplings is None:
@@ -146,9 +147,6 @@ def _impossible(shape: TreeShape, law: Law, vocab: int) -> bool:
 
 def _refuses(verifier: Verifier, shape: TreeShape, law: Law, vocab: int) -> bool:
     """Whether the rule states that it does not cover the shape (a tree for a rule of chains, say)."""
-    from treespec.errors import RefusedTree
-    from treespec.tree import TokenTree
-
     tokens = torch.tensor([0] + [rank % vocab for rank in shape.ranks[1:]])
     rows = torch.full((len(shape.internal), vocab), 1 / vocab, dtype=torch.float64)
     try:

@@ -75,7 +75,7 @@ def test_greedy_by_hand():
 def test_greedy_refuses_rows_that_are_not_one_hot():
     tree = tree_of(Law.IID, [0, 1], [-1, 0])
     with pytest.raises(
-        RefusedTree, match="one-hot target rows .temperature 0..*node 0 has probability 0.5"
+        RefusedTree, match=r"one-hot target rows .temperature 0..*node 0 has probability 0.5"
     ):
         verify.greedy(tree, torch.full((2, 2), 0.5), TorchCoins(0))
 
