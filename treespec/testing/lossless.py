@@ -125,9 +125,8 @@ def _pairs(
     first = torch.tensor([0.0] + [-1e4] * (vocab - 1), dtype=torch.float64)
     plain = Sampling(temperature=0.0) if one_hot else Sampling()
     yield _Tables("p = q", p, p, plain)
-    yield _Tables(
-        "uniform p and q", *[lambda c: torch.zeros(vocab, dtype=torch.float64)] * 2, plain
-    )
+    flat = torch.zeros(vocab, dtype=torch.float64)
+    yield _Tables("uniform p and q", lambda c: flat, lambda c: flat, plain)
     yield _Tables(
         "disjoint supports", lambda c: p(c) + first.flip(0), lambda c: q(c) + first, plain
     )

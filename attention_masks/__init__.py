@@ -1,0 +1,64 @@
+"""Masks and attention for token trees, in plain PyTorch.
+
+    >>> import torch
+    >>> from attention_masks import topology, tree_attention
+    >>> tree = topology([-1, 0, 0, 1])  # a root, two children, a grandchild
+    >>> q = torch.randn(1, 8, tree.size, 64)  # one query for each node
+    >>> k, v = torch.randn(2, 1, 2, 100, 64)  # 100 slots, 20 used before the tree
+    >>> tree_attention(q, k, v, tree, prefix_len=20).shape
+    torch.Size([1, 8, 4, 64])
+
+The parts: `topology` (a parent array as the arrays that masks need), `dense_mask` and
+`additive_mask`, `tree_attention`, and for models with many layers `TreePass` with `attend` (masks
+made once for each pass). Imports torch and nothing heavier; knows no models and no tokens.
+
+The functions `topology` and `tree_attention` have the names of the modules they come from, so reach
+into these modules with `from attention_masks.tree_attention import ...`.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from attention_masks.errors import (
+    AttentionMaskError,
+    InvalidInput,
+    NotATree,
+    Unavailable,
+    Unsupported,
+)
+from attention_masks.topology import Topology, topology
+from attention_masks.tree_attention import TreePass, attend, tree_attention
+
+if TYPE_CHECKING:
+    from attention_masks.dense import additive_mask, dense_mask
+
+__all__ = [
+    "AttentionMaskError",
+    "InvalidInput",
+    "NotATree",
+    "Topology",
+    "TreePass",
+    "Unavailable",
+    "Unsupported",
+    "additive_mask",
+    "attend",
+    "dense_mask",
+    "topology",
+    "tree_attention",
+]
+
+# Forms of the mask load at first use, so that each of their files also runs with `python -m`.
+_FORMS = {"additive_mask": "dense", "dense_mask": "dense"}
+
+
+def __getattr__(name: str) -> Any:
+    """Load the file of a mask form when its name is first asked for."""
+    if name not in _FORMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_FORMS[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """The public names, those not loaded yet included."""
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,63 @@
+"""Checks of the arguments that masks and attention share; each returns one fixed form.
+
+Typed as anything, since what they are for is what does not fit its type.
+"""
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+from attention_masks.errors import InvalidInput
+from attention_masks.topology import Topology
+
+__all__ = ["checked_prefix_len", "checked_rows", "checked_window"]
+
+
+def checked_prefix_len(prefix_len: Any) -> int:
+    """The number of cached keys before node 0, at least 0."""
+    value = _integer("prefix_len", prefix_len)
+    if value < 0:
+        raise InvalidInput(f"prefix_len = {prefix_len}, but it counts cached keys: at least 0")
+    return value
+
+
+def checked_window(window: Any) -> int | None:
+    """The width of the sliding window, at least 1, or None for no window."""
+    if window is None:
+        return None
+    value = _integer("window", window)
+    if value < 1:
+        raise InvalidInput(
+            f"window = {window}, but a row sees at least itself: at least 1, or None for no window"
+        )
+    return value
+
+
+def checked_rows(topology: Topology, rows: Iterable[Any] | None) -> range | tuple[int, ...]:
+    """The nodes that are queried, as a range where they are one (a view instead of a gather)."""
+    if rows is None:
+        return range(topology.size)
+    if isinstance(rows, range) and rows.step == 1:
+        nodes = rows
+        inside = not rows or (rows[0] >= 0 and rows[-1] < topology.size)
+    else:
+        nodes = tuple(_integer(f"rows[{i}]", node) for i, node in enumerate(rows))
+        inside = not nodes or (min(nodes) >= 0 and max(nodes) < topology.size)
+    if not nodes:
+        raise InvalidInput("rows is empty: name at least one node, or None for all of them")
+    if not inside:
+        i, node = next((i, n) for i, n in enumerate(nodes) if not 0 <= n < topology.size)
+        raise InvalidInput(
+            f"rows[{i}] = {node}, but the tree has {topology.size} nodes: "
+            f"rows must be in 0..{topology.size - 1}"
+        )
+    if isinstance(nodes, tuple) and nodes == tuple(range(nodes[0], nodes[0] + len(nodes))):
+        return range(nodes[0], nodes[0] + len(nodes))
+    return nodes
+
+
+def _integer(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InvalidInput(f"{name} = {value!r}, but it must be a plain integer") from None

@@ -1,0 +1,42 @@
+"""Tree attention written out: scores, softmax, weighted sum. It defines what is correct."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attention_masks.tree_attention.tree_pass import TreePass
+
+__all__ = ["reference"]
+
+
+def reference(
+    q: Float[Tensor, "batch q_heads rows head_dim"],
+    k: Float[Tensor, "batch kv_heads slots head_dim"],
+    v: Float[Tensor, "batch kv_heads slots head_dim"],
+    tree_pass: TreePass,
+    *,
+    scale: float,
+    softcap: float | None,
+    window: int | None,
+) -> Float[Tensor, "batch q_heads rows head_dim"]:
+    """Softmax of the visible keys' scores times their values, in float32 or wider.
+
+    Per head, `softmax(mask(cap(scale * q @ k.T))) @ v` with `cap(x) = softcap * tanh(x / softcap)`.
+    float64 inputs stay float64, all others are computed in float32 and rounded once at the end.
+    Query heads that share a key head are rows of one matrix product, so keys are not repeated.
+    Slots from `tree_pass.key_count` on are never read. Differentiable.
+    """
+    batch, q_heads, rows, head_dim = q.shape
+    kv_heads, used = k.shape[1], tree_pass.key_count
+    wide = torch.promote_types(q.dtype, torch.float32)
+    keys, values = k[:, :, :used].to(wide), v[:, :, :used].to(wide)
+
+    factor = scale if softcap is None else scale / softcap
+    grouped = (q.to(wide) * factor).reshape(batch, kv_heads, -1, head_dim)
+    scores = grouped @ keys.transpose(-1, -2)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores)
+    mask = tree_pass.mask(window, q.device)
+    scores = scores.view(batch, q_heads, rows, used).masked_fill(~mask, float("-inf"))
+    weights = torch.softmax(scores, dim=-1).view(batch, kv_heads, -1, used)
+    return (weights @ values).view(batch, q_heads, rows, head_dim).to(q.dtype)

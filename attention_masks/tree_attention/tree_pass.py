@@ -1,0 +1,125 @@
+"""What one forward pass over tree nodes shares across its layers, masks included."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attention_masks._inputs import checked_prefix_len, checked_rows
+from attention_masks.topology import Topology
+
+__all__ = ["TreePass"]
+
+
+class TreePass:
+    """The queried nodes of a tree behind a prefix, and each mask that they need, made once.
+
+    Make one for each forward pass and hand it to `attend` in every layer. Window, dtype and device
+    come from the layer: a model that mixes them gets one mask for each combination, at first use.
+
+    Key slot of prefix key j is j, of node i `prefix_len + i`. Slots from `key_count` on are not
+    used.
+
+    Args:
+        topology: of all nodes whose keys are in the cache, the queried ones included. Committed
+            tokens that the model has not run yet come first in it, as a chain above the root.
+        prefix_len: number of cached keys before node 0.
+        rows: the nodes that are queried, in the order of q's rows; all of them by default.
+
+    Raises:
+        InvalidInput: if `prefix_len` is negative or `rows` is empty or not in the tree.
+    """
+
+    def __init__(
+        self, topology: Topology, prefix_len: int, rows: Sequence[int] | None = None
+    ) -> None:
+        self.topology = topology
+        self.prefix_len = checked_prefix_len(prefix_len)
+        self.rows = checked_rows(topology, rows)
+        self.row_count = len(self.rows)
+        self.key_count = self.prefix_len + topology.size
+        depths = [topology.depths[node] for node in self.rows]
+        self._shallowest, self._deepest = min(depths), max(depths)
+        self._masks: dict[Any, Tensor] = {}
+        self._biases: dict[Any, Tensor | None] = {}
+
+    def __repr__(self) -> str:
+        """The three arguments."""
+        return f"TreePass({self.topology}, prefix_len={self.prefix_len}, rows={self.rows})"
+
+    def keys(self, window: int | None = None) -> slice:
+        """The slots that hold every key some row sees: all of them unless there is a window."""
+        window = self._binding(window)
+        if window is None:
+            return slice(0, self.key_count)
+        oldest = self.prefix_len + self._shallowest - window + 1
+        return slice(min(max(oldest, 0), self.prefix_len), self.key_count)
+
+    def mask(
+        self, window: int | None, device: torch.device
+    ) -> Bool[Tensor, "rows prefix_and_nodes"]:
+        """Which of all `key_count` keys each row sees, as `dense_mask` gives it."""
+        window = self._binding(window)
+        key = (window, device)
+        if key not in self._masks:
+            # Here, since only implementations that read a dense mask need that file.
+            from attention_masks.dense import dense_mask
+
+            with torch.inference_mode(False):  # what is kept must serve autograd too
+                self._masks[key] = dense_mask(
+                    self.topology.to(device), self.prefix_len, rows=self.rows, window=window
+                )
+        return self._masks[key]
+
+    def bias(
+        self, window: int | None, dtype: torch.dtype, device: torch.device, group: int = 1
+    ) -> Float[Tensor, "group_and_rows keys"] | None:
+        """The additive mask over the slots `keys(window)`, or None where nothing is hidden.
+
+        Args:
+            window: width of the sliding window over positions, None for no window.
+            dtype: of the scores.
+            device: of the scores.
+            group: how many times the rows are repeated, for the query heads that share a key head:
+                row `g * row_count + t` is row t of head g.
+
+        Returns:
+            Mask `[group * row_count, keys]`, 0 where visible, the least finite number elsewhere.
+        """
+        window = self._binding(window)
+        key = (window, dtype, device, group)
+        if key not in self._biases:
+            self._biases[key] = self._bias(window, dtype, device, group)
+        return self._biases[key]
+
+    def _bias(
+        self, window: int | None, dtype: torch.dtype, device: torch.device, group: int
+    ) -> Tensor | None:
+        if self._sees_all(window):
+            return None
+        from attention_masks.dense import additive_mask
+
+        # Positions count from the first slot that is read: a shorter prefix, the same differences.
+        prefix_len = self.prefix_len - self.keys(window).start
+        with torch.inference_mode(False):
+            bias = additive_mask(
+                self.topology.to(device), prefix_len, rows=self.rows, window=window, dtype=dtype
+            )
+            return bias.expand(group, *bias.shape).flatten(0, 1)
+
+    def _binding(self, window: int | None) -> int | None:
+        """None for a window that hides nothing, so that such layers share one mask."""
+        if window is None or self.prefix_len + self._deepest < window:
+            return None
+        return window
+
+    def _sees_all(self, window: int | None) -> bool:
+        """Whether no key in `keys(window)` is hidden from any row.
+
+        A row sees depth + 1 nodes, so all of them only as the end of a chain.
+        """
+        if self._shallowest + 1 < self.topology.size:
+            return False
+        return window is None or self.prefix_len + self._deepest - self.keys(window).start < window

@@ -1,0 +1,294 @@
+"""Tree attention: by hand, against float64 on random trees, against itself, and what it refuses."""
+
+import inspect
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attention_masks import (
+    InvalidInput,
+    TreePass,
+    Unavailable,
+    Unsupported,
+    attend,
+    topology,
+    tree_attention,
+)
+from attention_masks.testing import assert_accurate, plain_attention, visible_by_walk
+from attention_masks.tree_attention import IMPLEMENTATIONS, choose
+
+IMPLS = [name for name in IMPLEMENTATIONS if name != "triton"]
+TREE = [-1, 0, 0, 1, 2, 1, 4]
+CPU = torch.device("cpu")
+
+
+def tensors(seed, rows, slots, used, *, batch=1, kv_heads=2, group=2, dim=8, dtype=torch.float32):
+    """q as models give it (heads transposed, not contiguous), k and v as views of a cache.
+
+    Slots from `used` on hold NaN.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    q = torch.randn(batch, rows, kv_heads * group, dim, generator=generator).mul(2).transpose(1, 2)
+    cache = torch.randn(2, batch, kv_heads, slots, dim, generator=generator)
+    cache[:, :, :, used:] = math.nan
+    k, v = cache.to(dtype)
+    return q.to(dtype), k, v
+
+
+@st.composite
+def cases(draw):
+    """A tree, the queried rows, prefix, window and soft-cap, and sizes of the tensors."""
+    draws = draw(st.lists(st.integers(0, 10**6), max_size=12))
+    parents = [-1, *(value % (i + 1) for i, value in enumerate(draws))]
+    rows = draw(st.none() | st.lists(st.integers(0, len(draws)), min_size=1, max_size=6))
+    prefix_len = draw(st.integers(0, 10))
+    options = {
+        "window": draw(st.none() | st.integers(1, 14)),
+        "softcap": draw(st.none() | st.sampled_from([0.5, 5.0, 50.0])),
+        "scale": draw(st.none() | st.sampled_from([0.1, 1.0])),
+    }
+    used = prefix_len + len(parents)
+    q, k, v = tensors(
+        draw(st.integers(0, 99)),
+        len(parents) if rows is None else len(rows),
+        used + draw(st.integers(0, 5)),
+        used,
+        batch=draw(st.integers(1, 2)),
+        kv_heads=draw(st.integers(1, 2)),
+        group=draw(st.sampled_from([1, 2, 3, 5])),
+        dim=draw(st.sampled_from([4, 8])),
+        dtype=draw(st.sampled_from([torch.float32, torch.float32, torch.bfloat16, torch.float16])),
+    )
+    return parents, prefix_len, rows, options, (q, k, v)
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_by_hand(impl):
+    # One head of one number; all scores are zero, so an output is the mean of the visible values.
+    q, k = torch.zeros(1, 1, 4, 1), torch.zeros(1, 1, 8, 1)
+    v = torch.tensor([1.0, 2, 4, 8, 16, 32, 999, math.nan])[None, None, :, None]
+    out = tree_attention(q, k, v, topology([-1, 0, 0, 1]), 2, impl=impl)
+    # root: 1 2 4; children: 1 2 4 8 and 1 2 4 16; grandchild: 1 2 4 8 32
+    torch.testing.assert_close(out.flatten(), torch.tensor([7 / 3, 15 / 4, 23 / 4, 47 / 5]))
+    out = tree_attention(q, k, v, topology([-1, 0, 0, 1]), 2, window=2, impl=impl)
+    # root: 2 4; children: 4 8 and 4 16; grandchild: 8 32
+    torch.testing.assert_close(out.flatten(), torch.tensor([3.0, 6, 10, 20]))
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+@settings(max_examples=120)
+@given(case=cases())
+def test_as_accurate_as_plain_attention_on_random_trees(impl, case):
+    parents, prefix_len, rows, options, (q, k, v) = case
+    if impl == "sdpa":
+        options = {**options, "softcap": None}
+    window = options.pop("window")
+    visible = visible_by_walk(parents, prefix_len, rows=rows, window=window)
+    before = [x.clone() for x in (q, k, v)]
+    out = tree_attention(
+        q, k, v, topology(parents), prefix_len, rows=rows, window=window, impl=impl, **options
+    )
+    assert_accurate(out, q, k, v, visible, **options)
+    for now, then in zip((q, k, v), before, strict=True):
+        assert torch.equal(now, then) or torch.allclose(now, then, rtol=0, atol=0, equal_nan=True)
+
+
+@given(case=cases())
+def test_the_reference_keeps_float64(case):
+    parents, prefix_len, rows, options, qkv = case
+    q, k, v = (x.double() for x in qkv)
+    window = options.pop("window")
+    visible = visible_by_walk(parents, prefix_len, rows=rows, window=window)
+    truth = plain_attention(q, k, v, visible, dtype=torch.float64, **options)
+    tree_pass = TreePass(topology(parents), prefix_len, rows)
+    out = attend(q, k, v, tree_pass, window=window, impl="reference", **options)
+    torch.testing.assert_close(out, truth, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_reference_rounds_narrow_dtypes_once(dtype):
+    q, k, v = tensors(0, 7, 20, 17, dtype=dtype)
+    out = tree_attention(q, k, v, topology(TREE), 10, impl="reference")
+    wide = tree_attention(q.float(), k.float(), v.float(), topology(TREE), 10, impl="reference")
+    assert torch.equal(out, wide.to(dtype))
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_a_chain_is_causal_attention(impl):
+    q, k, v = tensors(1, 9, 12, 9, group=1)
+    causal = torch.nn.functional.scaled_dot_product_attention(
+        q, k[:, :, :9], v[:, :, :9], is_causal=True
+    )
+    out = tree_attention(q, k, v, topology(range(-1, 8)), 0, impl=impl)
+    torch.testing.assert_close(out, causal)
+
+
+@pytest.mark.parametrize("window", [None, 1, 4, 9])
+@pytest.mark.parametrize("impl", IMPLS)
+def test_pending_tokens_as_a_chain_equal_a_longer_prefix(impl, window):
+    prefix_len, pending = 5, 3
+    q, k, v = tensors(2, len(TREE), 18, prefix_len + pending + len(TREE))
+    committed = tree_attention(
+        q, k, v, topology(TREE), prefix_len + pending, window=window, impl=impl
+    )
+    chained = [-1, *range(pending), *(pending + parent for parent in TREE[1:])]
+    chained[pending] = pending - 1  # the root hangs below the last pending token
+    out = tree_attention(
+        q,
+        k,
+        v,
+        topology(chained),
+        prefix_len,
+        rows=range(pending, len(chained)),
+        window=window,
+        impl=impl,
+    )
+    torch.testing.assert_close(out, committed)
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_growing_level_by_level_equals_the_whole_tree(impl):
+    prefix_len, parents = 4, [-1, 0, 0, 1, 2, 2, 3, 5]
+    q, k, v = tensors(3, 8, 14, 12, group=3)
+    whole = tree_attention(q, k, v, topology(parents), prefix_len, window=5, impl=impl)
+    for start, stop in ((0, 1), (1, 3), (3, 6), (6, 8)):
+        keys, values = k.clone(), v.clone()
+        keys[:, :, prefix_len + stop :] = values[:, :, prefix_len + stop :] = math.nan
+        level = tree_attention(
+            q[:, :, start:stop],
+            keys,
+            values,
+            topology(parents[:stop]),
+            prefix_len,
+            rows=range(start, stop),
+            window=5,
+            impl=impl,
+        )
+        torch.testing.assert_close(level, whole[:, :, start:stop])
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_gradients_flow_even_from_a_pass_made_in_inference_mode(impl):
+    with torch.inference_mode():
+        tree_pass = TreePass(topology([-1, 0, 0, 2]), 3)
+        attend(*tensors(4, 4, 8, 7, dim=4), tree_pass, window=4, impl=impl)
+        assert not tree_pass.mask(4, CPU).is_inference()
+    inputs = [x.double().requires_grad_() for x in tensors(4, 4, 7, 7, dim=4)]
+    assert torch.autograd.gradcheck(
+        lambda q, k, v: attend(q, k, v, tree_pass, window=4, impl=impl), inputs
+    )
+    narrow = [x.detach().float().requires_grad_() for x in inputs]
+    attend(*narrow, tree_pass, window=4, impl=impl).sum().backward()
+    assert all(x.grad is not None and x.grad.isfinite().all() for x in narrow)
+
+
+def test_sdpa_skips_keys_before_every_window():
+    tree_pass = TreePass(topology(TREE), 10, rows=[3, 6])  # positions 12 and 13
+    assert tree_pass.keys(None) == slice(0, 17)
+    assert tree_pass.keys(4) == slice(9, 17)
+    assert tree_pass.keys(1) == slice(10, 17)  # never past the first node
+    q, k, v = tensors(5, 2, 17, 17)
+    expected = attend(q, k, v, tree_pass, window=4, impl="reference")
+    k[:, :, :9] = v[:, :, :9] = math.nan
+    torch.testing.assert_close(attend(q, k, v, tree_pass, window=4, impl="sdpa"), expected)
+
+
+@pytest.mark.parametrize(
+    ("parents", "rows", "window", "needed"),
+    [
+        ([-1], None, None, False),
+        ([-1], None, 4, False),  # the four keys that are read are all visible
+        ([-1, 0, 1], [2], None, False),
+        ([-1, 0, 1], [2], 3, False),
+        ([-1, 0, 1], [2], 2, True),  # node 0 is out of the window
+        ([-1, 0, 1], [1], None, True),
+        ([-1, 0, 1], [1, 2], None, True),
+        ([-1, 0, 0], [2], None, True),
+        ([-1, 0, 0], None, None, True),
+    ],
+)
+def test_no_mask_is_made_where_nothing_is_hidden(parents, rows, window, needed):
+    tree_pass = TreePass(topology(parents), 6, rows)
+    bias = tree_pass.bias(window, torch.float32, CPU)
+    assert (bias is not None) == needed
+    visible = tree_pass.mask(window, CPU)[:, tree_pass.keys(window)]
+    assert torch.equal(visible, torch.ones_like(visible) if bias is None else bias == 0)
+
+
+def test_layers_of_one_pass_share_its_masks():
+    tree_pass = TreePass(topology(TREE), 10)
+    bias = tree_pass.bias(None, torch.bfloat16, CPU, 3)
+    assert bias is not None
+    assert bias.shape == (21, 17)
+    assert tree_pass.bias(None, torch.bfloat16, CPU, 3) is bias
+    assert tree_pass.bias(14, torch.bfloat16, CPU, 3) is bias  # the deepest row is at position 13
+    assert tree_pass.bias(13, torch.bfloat16, CPU, 3) is not bias
+    assert tree_pass.mask(14, CPU) is tree_pass.mask(None, CPU)
+
+
+def test_auto_takes_what_can_and_says_which():
+    q, k, v = tensors(6, 7, 20, 17)
+    assert choose() == "sdpa"
+    assert choose(softcap=3.0) == "reference"
+    for softcap in (None, 3.0):
+        by_auto = tree_attention(q, k, v, topology(TREE), 10, softcap=softcap)
+        named = choose(softcap=softcap)
+        by_name = tree_attention(q, k, v, topology(TREE), 10, softcap=softcap, impl=named)
+        assert torch.equal(by_auto, by_name)
+
+
+def test_what_an_implementation_cannot_do_is_never_done_by_another():
+    q, k, v = tensors(7, 7, 20, 17)
+    with pytest.raises(Unsupported, match=r"'sdpa' cannot apply softcap = 3\.0: use .*reference"):
+        tree_attention(q, k, v, topology(TREE), 10, softcap=3.0, impl="sdpa")
+    with pytest.raises(Unavailable, match="impl='triton' is not available yet: use impl='sdpa'"):
+        tree_attention(q, k, v, topology(TREE), 10, impl="triton")
+    assert issubclass(Unsupported, NotImplementedError)
+    assert issubclass(Unavailable, NotImplementedError)
+
+
+GOOD = {
+    "q": torch.zeros(1, 4, 7, 8),
+    "k": torch.zeros(1, 2, 20, 8),
+    "v": torch.zeros(1, 2, 20, 8),
+    "prefix_len": 10,
+}
+BAD = [
+    (
+        {"q": torch.zeros(4, 7, 8)},
+        r"q is \[4, 7, 8\] and k .* but q must be \[batch, q_heads, rows",
+    ),
+    ({"v": torch.zeros(1, 2, 19, 8)}, r"k is \[1, 2, 20, 8\] and v \[1, 2, 19, 8\]"),
+    ({"q": torch.zeros(2, 4, 7, 8)}, "batch and head_dim must be equal"),
+    ({"q": torch.zeros(1, 4, 7, 16)}, "batch and head_dim must be equal"),
+    ({"q": torch.zeros(1, 5, 7, 8)}, "q has 5 heads and k 2, but q_heads must be a multiple"),
+    ({"q": torch.zeros(1, 4, 2, 8)}, "q holds 2 rows, but 7 of the tree's 7 nodes are queried"),
+    ({"rows": [1, 2]}, "q holds 7 rows, but 2 of the tree's 7 nodes are queried"),
+    ({"prefix_len": 14}, r"k has 20 slots, but prefix_len \+ nodes = 14 \+ 7 = 21 keys are needed"),
+    ({"prefix_len": -1}, "prefix_len = -1"),
+    ({"rows": [0, 7]}, r"rows\[1\] = 7, but the tree has 7 nodes"),
+    ({"rows": []}, "rows is empty"),
+    ({"q": torch.zeros(1, 4, 7, 8).half()}, r"are torch\.float16, torch\.float32, torch\.float32"),
+    ({"v": torch.zeros(1, 2, 20, 8).double()}, "must be of one floating dtype"),
+    ({name: GOOD[name].int() for name in "qkv"}, "must be of one floating dtype"),
+    ({"q": torch.zeros(1, 4, 7, 8, device="meta")}, "are on meta, cpu, cpu, but must be on one"),
+    ({"window": 0}, "window = 0"),
+    ({"softcap": 0.0}, r"softcap = 0\.0, but it bounds the scores: above 0, or None"),
+    ({"softcap": math.nan}, "softcap = nan"),
+    ({"impl": "spda"}, "impl = 'spda' is not known: .* 'auto', 'reference', 'sdpa', 'triton'"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD)
+@pytest.mark.parametrize("impl", ["auto", *IMPLS])
+def test_what_does_not_fit_is_refused_at_the_door(monkeypatch, impl, change, message):
+    # As users call it, without the type checks that tests switch on and that would speak first.
+    bare = inspect.unwrap(tree_attention)
+    monkeypatch.setitem(bare.__globals__, "attend", inspect.unwrap(attend))
+    monkeypatch.setitem(bare.__globals__, "_check", inspect.unwrap(bare.__globals__["_check"]))
+    with pytest.raises(ValueError, match=message) as caught:
+        bare(**{**GOOD, "topology": topology(TREE), "impl": impl, **change})
+    assert isinstance(caught.value, InvalidInput)
