@@ -1,0 +1,60 @@
+"""`python -m experiments.training`: make the embedded pair from nothing."""
+
+import logging
+import tempfile
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from experiments.training.corpus import standard_library
+from experiments.training.recipe import RecipeError, make_pair
+from experiments.training.sizes import EMBEDDED, MINIATURE
+
+EMBEDDED_FOLDER = Path(__file__).parents[2] / "treespec" / "embedded"
+
+
+class Size(StrEnum):
+    """Which pair to make."""
+
+    EMBEDDED = "embedded"
+    MINIATURE = "miniature"
+
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def main(
+    out: Annotated[Path, typer.Option(help="where the product goes")] = EMBEDDED_FOLDER,
+    work: Annotated[Path | None, typer.Option(help="checkpoints; give it to resume a run")] = None,
+    corpus: Annotated[Path | None, typer.Option(help="default: this Python's library")] = None,
+    size: Annotated[Size, typer.Option(help="the real pair, or one for tests")] = Size.EMBEDDED,
+    target_tokens: Annotated[int, typer.Option(min=1)] = 4_400_000,
+    draft_tokens: Annotated[int, typer.Option(min=1)] = 2_500_000,
+    seed: Annotated[int, typer.Option()] = 0,
+) -> None:
+    """Train the tokenizer, the target and the draft, measure them, and write the product."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    with tempfile.TemporaryDirectory() as fresh:
+        try:
+            make_pair(
+                out=out,
+                work=work or Path(fresh),
+                folder=corpus or standard_library(),
+                pair={Size.EMBEDDED: EMBEDDED, Size.MINIATURE: MINIATURE}[size],
+                target_tokens=target_tokens,
+                draft_tokens=draft_tokens,
+                seed=seed,
+                command=(
+                    f"python -m experiments.training --size {size} --target-tokens {target_tokens}"
+                    f" --draft-tokens {draft_tokens} --seed {seed}"
+                ),
+            )
+        except RecipeError as error:
+            raise typer.BadParameter(str(error)) from error
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,67 @@
+"""The corpus: Python sources of a folder, split by file into training and held-out text.
+
+The default folder is the running interpreter's own standard library, because every machine that
+can run the recipe already has it, its licence allows redistribution, and code drafts well.
+"""
+
+import hashlib
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+EXCLUDED_FOLDERS = frozenset(
+    {"test", "tests", "idle_test", "site-packages", "dist-packages", "lib2to3", "__pycache__"}
+)
+HELD_OUT_PER_MILLE = 60
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file of the corpus: its path relative to the corpus folder, and its text."""
+
+    path: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The files of a corpus folder, split once and for all by a hash of their path."""
+
+    training: tuple[SourceFile, ...]
+    held_out: tuple[SourceFile, ...]
+
+    @property
+    def sha256(self) -> str:
+        """Digest of every path and text, sorted by path: names the data exactly."""
+        digest = hashlib.sha256()
+        for file in sorted(self.training + self.held_out, key=lambda file: file.path):
+            digest.update(f"{file.path}\0{len(file.text.encode())}\0{file.text}".encode())
+        return digest.hexdigest()
+
+
+def standard_library() -> Path:
+    """The folder of the running interpreter's standard library."""
+    return Path(sysconfig.get_paths()["stdlib"])
+
+
+def read_corpus(folder: Path) -> Corpus:
+    """Read every UTF-8 Python file below `folder`, without tests and installed packages."""
+    files = []
+    for path in sorted(folder.rglob("*.py")):
+        relative = path.relative_to(folder)
+        if EXCLUDED_FOLDERS.isdisjoint(relative.parts[:-1]):
+            try:
+                text = path.read_bytes().decode("utf-8")
+            except UnicodeDecodeError:
+                continue
+            if text:
+                files.append(SourceFile(relative.as_posix(), text))
+    return Corpus(
+        training=tuple(file for file in files if not is_held_out(file.path)),
+        held_out=tuple(file for file in files if is_held_out(file.path)),
+    )
+
+
+def is_held_out(path: str) -> bool:
+    """Whether a file is held out: decided by its path alone, so it can be checked anywhere."""
+    return int.from_bytes(hashlib.sha256(path.encode()).digest()[:4]) % 1000 < HELD_OUT_PER_MILLE

@@ -1,0 +1,123 @@
+"""The whole recipe, from a folder of sources to the product and its card."""
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from experiments.training.card import Measurement, Run, write_card
+from experiments.training.corpus import Corpus, SourceFile, read_corpus
+from experiments.training.distil import distillation_loss
+from experiments.training.evaluate import measure_pair
+from experiments.training.packing import tokenize
+from experiments.training.product import choose_prompts, save_model, write_held_out
+from experiments.training.sizes import PairSize, build_model
+from experiments.training.tokenizer import train_tokenizer
+from experiments.training.train import next_token_loss, train
+
+# Training loss is measured on every 16th training file, about as much text as is held out.
+TRAINING_SAMPLE = 16
+
+logger = logging.getLogger(__name__)
+
+
+class RecipeError(ValueError):
+    """What was asked for cannot be trained; the message says why."""
+
+
+def make_pair(
+    out: Path,
+    work: Path,
+    folder: Path,
+    pair: PairSize,
+    target_tokens: int,
+    draft_tokens: int,
+    seed: int,
+    command: str,
+) -> None:
+    """Train target, then draft, and write both to `out`; `work` holds resumable checkpoints."""
+    corpus = read_corpus(folder)
+    if not corpus.training or not corpus.held_out:
+        raise RecipeError(f"{folder} must hold Python files on both sides of the split")
+    claim(work, {"corpus": corpus.sha256, "pair": repr(pair), "seed": seed})
+    out.mkdir(parents=True, exist_ok=True)
+    write_held_out(choose_prompts(corpus.held_out), out / "held_out.jsonl")
+
+    tokenizer = train_tokenizer((file.text for file in corpus.training), pair.vocab, pair.context)
+    files = tokenize(corpus.training, tokenizer)
+    logger.info("training text: %d files, %d tokens", len(files), sum(map(len, files)))
+
+    target = build_model(pair.target, pair, tokenizer, seed)
+    target_progress = train(
+        target,
+        files,
+        next_token_loss,
+        pair.target_schedule,
+        target_tokens,
+        seed,
+        work / "target.pt",
+    )
+    target = save_model(target, tokenizer, out / "target")
+
+    draft = build_model(pair.draft, pair, tokenizer, seed + 1)
+    draft_progress = train(
+        draft,
+        files,
+        distillation_loss(target),
+        pair.draft_schedule,
+        draft_tokens,
+        seed + 1,
+        work / f"draft-of-{target_progress.tokens}.pt",
+    )
+    draft = save_model(draft, tokenizer, out / "draft")
+
+    run = Run(
+        command=command,
+        corpus=corpus,
+        pair=pair,
+        seed=seed,
+        target=target,
+        draft=draft,
+        target_progress=target_progress,
+        draft_progress=draft_progress,
+        training_tokens=sum(map(len, files)),
+        measurements=measure(target, draft, tokenizer, corpus, pair),
+    )
+    write_card(run, out / "MODEL_CARD.md")
+
+
+def claim(work: Path, identity: dict[str, str | int]) -> None:
+    """Refuse to resume in `work` what was begun with other data, sizes or seed."""
+    work.mkdir(parents=True, exist_ok=True)
+    path = work / "recipe.json"
+    text = json.dumps(identity, indent=1)
+    if path.exists() and path.read_text() != text:
+        raise RecipeError(f"{work} holds checkpoints of another recipe: {path.read_text()}")
+    path.write_text(text)
+
+
+def measure(
+    target: LlamaForCausalLM,
+    draft: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    corpus: Corpus,
+    pair: PairSize,
+) -> tuple[Measurement, ...]:
+    """Both models on held-out text in short and long blocks, and on a sample of training text."""
+
+    def on(text: str, files: Sequence[SourceFile], length: int) -> Measurement:
+        tokens: list[np.ndarray] = tokenize(files, tokenizer)
+        size = sum(len(file.text.encode()) for file in files)
+        statistics = measure_pair(target, draft, tokens, size, length)
+        logger.info("%s, context %d: %s", text, length, statistics)
+        return Measurement(text, length, statistics)
+
+    short, long = pair.target_schedule.length, pair.target_schedule.long_length
+    return (
+        on("held out", corpus.held_out, short),
+        on("held out", corpus.held_out, long),
+        on("training sample", corpus.training[::TRAINING_SAMPLE], short),
+    )

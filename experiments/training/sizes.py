@@ -1,0 +1,104 @@
+"""How large the two models are, and how long and fast they are trained."""
+
+from dataclasses import dataclass
+
+import torch
+from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """The dimensions of a llama model with grouped-query heads and tied embeddings."""
+
+    hidden: int
+    layers: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Warm-up, constant rate, linear decay; short blocks first, long blocks at the end.
+
+    Shares are of the token budget. Everything before the decay is independent of the budget, so
+    a run may be shortened from a checkpoint without becoming another recipe.
+    """
+
+    muon_lr: float
+    adamw_lr: float
+    weight_decay: float = 0.1
+    warmup_steps: int = 40
+    decay_share: float = 0.45
+    batch_tokens: int = 4096
+    length: int = 512
+    long_share: float = 0.12
+    long_length: int = 4096
+    long_rows: int = 2
+
+
+@dataclass(frozen=True)
+class PairSize:
+    """Everything that differs between the embedded pair and a miniature of it."""
+
+    vocab: int
+    context: int
+    target: ModelSize
+    draft: ModelSize
+    target_schedule: Schedule
+    draft_schedule: Schedule
+
+
+EMBEDDED = PairSize(
+    vocab=4096,
+    context=4096,
+    target=ModelSize(hidden=384, layers=5, intermediate=960, heads=6, kv_heads=2, head_dim=64),
+    draft=ModelSize(hidden=128, layers=2, intermediate=384, heads=4, kv_heads=2, head_dim=32),
+    target_schedule=Schedule(muon_lr=4e-3, adamw_lr=3e-3),
+    draft_schedule=Schedule(muon_lr=6e-3, adamw_lr=4e-3),
+)
+
+# The same recipe for tests: some seconds, same head grouping.
+MINIATURE_SCHEDULE = Schedule(
+    muon_lr=4e-3,
+    adamw_lr=3e-3,
+    warmup_steps=2,
+    batch_tokens=128,
+    length=32,
+    long_length=64,
+)
+MINIATURE = PairSize(
+    vocab=300,
+    context=64,
+    target=ModelSize(hidden=32, layers=2, intermediate=48, heads=4, kv_heads=2, head_dim=8),
+    draft=ModelSize(hidden=16, layers=1, intermediate=24, heads=2, kv_heads=1, head_dim=8),
+    target_schedule=MINIATURE_SCHEDULE,
+    draft_schedule=MINIATURE_SCHEDULE,
+)
+
+
+def build_model(
+    size: ModelSize, pair: PairSize, tokenizer: PreTrainedTokenizerFast, seed: int
+) -> LlamaForCausalLM:
+    """A freshly initialised float32 model whose generation config changes nothing."""
+    torch.manual_seed(seed)
+    end = tokenizer.eos_token_id
+    config = LlamaConfig(
+        vocab_size=pair.vocab,
+        hidden_size=size.hidden,
+        intermediate_size=size.intermediate,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        num_key_value_heads=size.kv_heads,
+        head_dim=size.head_dim,
+        max_position_embeddings=pair.context,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        tie_word_embeddings=True,
+        bos_token_id=end,
+        eos_token_id=end,
+        pad_token_id=end,
+    )
+    model = LlamaForCausalLM(config)
+    model.generation_config = GenerationConfig(bos_token_id=end, eos_token_id=end, pad_token_id=end)
+    return model
