@@ -62,11 +62,13 @@ def decode(
     Raises:
         EmptyPrompt: if the prompt has no token.
         InvalidBudget: if max_new_tokens is not positive.
-        ContextOverflow: if the prompt, the new tokens and a tree beyond them pass the target's context.
+        ContextOverflow: if the prompt, the new tokens and a tree beyond them pass the context of target or
+            drafter.
         NonFiniteLogits: if a model returns NaN or infinite logits, with step and node.
         RefusedTree: if the verifier does not cover the drafted tree.
     """
-    require_room(len(prompt), max_new_tokens, drafter.max_depth, target.max_length)
+    context = min(target.max_length, drafter.max_length)
+    require_room(len(prompt), max_new_tokens, drafter.max_depth, context)
     watch = observer or NullObserver()
     ids: list[int] = prompt.tolist()
     end = len(ids) + max_new_tokens
@@ -106,7 +108,7 @@ def require_room(prompt: int, max_new_tokens: int, tree_depth: int, context: int
         prompt: tokens of the prompt.
         max_new_tokens: tokens to decode.
         tree_depth: most edges of a tree; the last tree may reach so far beyond the budget.
-        context: positions of the model.
+        context: positions of the model, or of the shorter one of two.
 
     Raises:
         EmptyPrompt, InvalidBudget, ContextOverflow: see `decode`.
@@ -119,11 +121,11 @@ def require_room(prompt: int, max_new_tokens: int, tree_depth: int, context: int
         raise InvalidBudget(f"max_new_tokens = {max_new_tokens}, but must be at least 1")
     if prompt > context:
         raise ContextOverflow(
-            f"the prompt has {prompt} tokens, but the model's context is {context}"
+            f"the prompt has {prompt} tokens, but the models' context is {context}"
         )
     needed = prompt + max_new_tokens + tree_depth
     if needed > context:
         raise ContextOverflow(
             f"{prompt} prompt tokens + {max_new_tokens} new tokens + {tree_depth} levels of a tree = "
-            f"{needed} positions, but the model's context is {context}; shorten one of them"
+            f"{needed} positions, but the models' context is {context}; shorten one of them"
         )

@@ -130,6 +130,11 @@ class Drafter(Protocol):
         """Most edges that a proposed tree can have."""
         ...
 
+    @property
+    def max_length(self) -> int:
+        """Positions up to which it can draft."""
+        ...
+
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
         """Start anew on a prompt; its last token is the first root."""
         ...

@@ -225,6 +225,14 @@ def test_what_cannot_be_decoded_is_refused_before_a_model_runs(changes, error, s
         run(target=ModelTarget(TabularModel(never, 4, max_length=32)), **changes)
 
 
+def test_a_draft_with_a_shorter_context_is_refused_at_the_door():
+    draft = ModelDrafter(
+        TabularModel(random_table(4, 9), 4, max_length=16), WIDE, Law.IID, Sampling()
+    )
+    with pytest.raises(ContextOverflow, match=r"23 positions.*context is 16"):
+        run(drafter=draft)
+
+
 def test_bad_logits_name_step_and_node():
     table = random_table(4, 8)
 

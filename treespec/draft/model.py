@@ -45,6 +45,11 @@ class ModelDrafter:
         """Most edges that a proposed tree can have."""
         return self.growth.max_depth
 
+    @property
+    def max_length(self) -> int:
+        """Positions that the model was made for."""
+        return self.model.max_length
+
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
         """Cache all tokens but the last, which is the first root."""
         self.model.prefill(tokens[:-1])

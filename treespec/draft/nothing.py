@@ -1,5 +1,7 @@
 """No draft: every tree is its root. Plain decoding through the same loop."""
 
+import sys
+
 from jaxtyping import Int
 from torch import Tensor
 
@@ -14,6 +16,7 @@ class NoDrafter:
     """Proposes the root alone, so that each step emits one token of the target's own."""
 
     max_depth = 0
+    max_length = sys.maxsize
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
         """Remember the root."""

@@ -5,13 +5,14 @@ targets over it run the code that they run over transformers.
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cache
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 __all__ = ["TabularModel", "random_table"]
+
 
 class TabularModel:
     """Logits looked up by the tokens of the context.
@@ -79,7 +80,7 @@ def random_table(
         spread: standard deviation of the logits; 0 gives the uniform distribution.
     """
 
-    @lru_cache(maxsize=None)
+    @cache
     def row(context: tuple[int, ...]) -> Tensor:
         mixed = seed + 1
         for token in context:

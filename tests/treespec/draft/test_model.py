@@ -114,7 +114,10 @@ def test_a_dynamic_growth_decodes_through_the_loop():
 
 def test_bad_draft_logits_are_an_error():
     drafter = ModelDrafter(
-        TabularModel(lambda c: torch.full((6,), torch.nan), 6), TreeShape.chain(2), Law.IID, Sampling()
+        TabularModel(lambda c: torch.full((6,), torch.nan), 6),
+        TreeShape.chain(2),
+        Law.IID,
+        Sampling(),
     )
     drafter.prefill(torch.tensor([0]))
     with pytest.raises(NonFiniteLogits, match="draft model"):

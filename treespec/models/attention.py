@@ -1,0 +1,246 @@
+"""Tree attention inside any transformers model: one registered function, told of the tree by the call.
+
+`AttentionInterface.register("treespec", ...)` makes it an attention like any other. What a pass is about
+travels as the keyword argument `treespec_pass` of `model(...)`, which models hand through to the function.
+Window, softcap and scale come from the call, as the layer states them. A meaningful argument that is not
+known here (attention sinks, position biases) is refused: ignoring it would be silently wrong.
+
+Without `treespec_pass` (a plain `generate` on a model that was left on this attention) the function raises.
+"""
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from attention_masks import TreePass, attend, topology
+from treespec.errors import UnsupportedModel
+
+__all__ = ["MASK_MAKER", "NAME", "AttentionPass", "CausalAttention", "TreeAttention"]
+
+NAME = "treespec"
+"""What our attention is called in `attn_implementation`."""
+
+BLOCK = 256
+"""Rows of a prompt that are masked at once where `is_causal` cannot say what is hidden."""
+
+WITHOUT_MEANING = frozenset(
+    {
+        "cache_position",
+        "is_causal",
+        "logits_to_keep",
+        "output_attentions",
+        "output_hidden_states",
+        "output_router_logits",
+        "position_embeddings",
+        "position_ids",
+        "return_dict",
+        "use_cache",
+    }
+)
+"""Arguments that change nothing in a causal pass without padding; `is_causal=False` is refused."""
+
+MASK_MAKER: ContextVar[Callable[..., Tensor] | None] = ContextVar("MASK_MAKER", default=None)
+"""Who answers when a model asks for a mask. Only the probe sets it, to learn what models ask for."""
+
+
+@runtime_checkable
+class AttentionPass(Protocol):
+    """What one forward pass is about; every layer calls it once."""
+
+    def __call__(
+        self,
+        module: nn.Module,
+        query: Float[Tensor, "B Hq T D"],
+        key: Float[Tensor, "B Hkv S D"],
+        value: Float[Tensor, "B Hkv S D"],
+        mask: Tensor | None,
+        *,
+        scale: float | None,
+        softcap: float | None,
+        window: int | None,
+    ) -> Float[Tensor, "B Hq T D"]:
+        """The attention of one layer."""
+        ...
+
+
+class TreeAttention:
+    """The nodes of a tree over the rows of a cache.
+
+    Args:
+        tree_pass: tree, cached rows and queried nodes; holds the masks, one for each distinct window.
+        impl: implementation of `attention_masks`, or "auto".
+    """
+
+    def __init__(self, tree_pass: TreePass, impl: str = "auto") -> None:
+        self.tree_pass, self.impl = tree_pass, impl
+
+    def __call__(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        *,
+        scale: float | None,
+        softcap: float | None,
+        window: int | None,
+    ) -> Tensor:
+        """The attention of one layer."""
+        _refuse_mask(mask, module)
+        return attend(
+            query,
+            key,
+            value,
+            self.tree_pass,
+            scale=scale,
+            softcap=softcap,
+            window=window,
+            impl=self.impl,
+        )
+
+
+class CausalAttention:
+    """A prompt: a chain with nothing cached before it.
+
+    Layers without window and softcap need no mask at all. The others take the prompt in blocks of rows,
+    each a chain behind the rows before it, so with a window no mask is larger than a block times
+    (block + window).
+
+    Args:
+        length: tokens of the prompt.
+        impl: implementation of `attention_masks`, or "auto".
+    """
+
+    def __init__(self, length: int, impl: str = "auto") -> None:
+        self.length, self.impl = length, impl
+        self._blocks: list[tuple[slice, TreePass]] = []
+
+    def __call__(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        *,
+        scale: float | None,
+        softcap: float | None,
+        window: int | None,
+    ) -> Tensor:
+        """The attention of one layer."""
+        _refuse_mask(mask, module)
+        if window is not None and window >= self.length:
+            window = None
+        if window is None and softcap is None and self.impl in ("auto", "sdpa"):
+            grouped = query.shape[1] != key.shape[1]
+            return F.scaled_dot_product_attention(
+                query, key, value, is_causal=self.length > 1, scale=scale, enable_gqa=grouped
+            )
+        out = torch.empty_like(query)
+        for rows, tree_pass in self._blocks or self._split():
+            out[:, :, rows] = attend(
+                query[:, :, rows],
+                key,
+                value,
+                tree_pass,
+                scale=scale,
+                softcap=softcap,
+                window=window,
+                impl=self.impl,
+            )
+        return out
+
+    def _split(self) -> list[tuple[slice, TreePass]]:
+        for start in range(0, self.length, BLOCK):
+            end = min(start + BLOCK, self.length)
+            chain = topology(range(-1, end - start - 1))
+            self._blocks.append((slice(start, end), TreePass(chain, start)))
+        return self._blocks
+
+
+def attention(
+    module: nn.Module,
+    query: Float[Tensor, "B Hq T D"],
+    key: Float[Tensor, "B Hkv S D"],
+    value: Float[Tensor, "B Hkv S D"],
+    attention_mask: Tensor | None,
+    *,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    sliding_window: int | None = None,
+    treespec_pass: AttentionPass | None = None,
+    **others: Any,
+) -> tuple[Float[Tensor, "B T Hq D"], None]:
+    """The function that transformers calls in every layer of a model on our attention.
+
+    Raises:
+        UnsupportedModel: if the layer asks for something that is not known here, or the call is not ours.
+    """
+    if treespec_pass is None:
+        raise UnsupportedModel(
+            f"{type(module).__name__} runs treespec's attention, but was not told of a tree: for plain "
+            "calls and `generate` use `with model.as_transformers() as plain: ...`"
+        )
+    _refuse_unknown(module, dropout, others)
+    out = treespec_pass(
+        module,
+        query,
+        key,
+        value,
+        attention_mask,
+        scale=scaling,
+        softcap=softcap,
+        window=sliding_window,
+    )
+    return out.transpose(1, 2), None
+
+
+def make_mask(
+    *, attention_mask: Tensor | None = None, mask_function: Any = None, **sizes: Any
+) -> Tensor | None:
+    """The mask function that belongs to `attention`: no mask, since the pass knows what is visible.
+
+    Raises:
+        UnsupportedModel: if there is a padding mask, which the pass does not know.
+    """
+    if attention_mask is not None:
+        raise UnsupportedModel(
+            "treespec's attention takes no attention_mask: padding is not supported"
+        )
+    maker = MASK_MAKER.get()
+    return None if maker is None else maker(mask_function, **sizes)
+
+
+def _refuse_unknown(module: nn.Module, dropout: float, others: dict[str, Any]) -> None:
+    for name, value in others.items():
+        if value is None or (value is False and name != "is_causal"):
+            continue
+        if name in WITHOUT_MEANING and not (name == "is_causal" and not value):
+            continue
+        meaning = " (attention sinks)" if name in ("s_aux", "sinks") else ""
+        raise UnsupportedModel(
+            f"{type(module).__name__} passes `{name}`{meaning} to its attention, "
+            "which tree attention does not know"
+        )
+    if dropout:
+        raise UnsupportedModel(f"{type(module).__name__} asks for dropout: call model.eval()")
+
+
+def _refuse_mask(mask: Tensor | None, module: nn.Module) -> None:
+    if mask is not None:
+        raise UnsupportedModel(
+            f"{type(module).__name__} was given a mask that transformers' mask functions did not make: "
+            "tree attention would ignore it"
+        )
+
+
+AttentionInterface.register(NAME, attention)
+AttentionMaskInterface.register(NAME, make_mask)

@@ -1,0 +1,200 @@
+"""The key/value cache: preallocated, written in place, and able to keep one path of a tree.
+
+Rows 0 .. length - 1 are committed tokens, row `length + i` is node i of the tree in progress. A pass writes
+its rows where they belong and reads all rows up to its last one as views. `keep` moves the accepted rows
+next to the committed ones; what is behind them is overwritten by the next pass.
+
+Layers with equal shapes share one tensor, so `keep` costs a few operations however many layers there are.
+Layers with a sliding window keep all rows: the window is in the mask.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+__all__ = ["LayerShape", "TreeCache", "TreeLayer"]
+
+FIRST_CAPACITY = 256
+
+
+class LayerShape(NamedTuple):
+    """What one layer stores, all but the number of rows."""
+
+    batch: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    dtype: torch.dtype
+    device: torch.device
+
+
+class TreeCache(Cache):
+    """A cache whose last rows are the nodes of a tree.
+
+    Args:
+        layout: the shape of each layer, None for layers that store nothing; as `layout` of a cache that
+            has been through a pass gives it. Without it layers are found out during the first pass, and
+            each has tensors of its own.
+    """
+
+    def __init__(self, layout: Sequence[LayerShape | None] = ()) -> None:
+        super().__init__(layers=[])
+        self.length = 0
+        """Number of committed rows."""
+        self.start = self.end = 0
+        self._capacity = 0
+        self._pools: list[_Pool] = []
+        layers = [TreeLayer(self) for _ in layout]
+        self.layers = [*layers]
+        for shape in dict.fromkeys(layout):
+            if shape is not None:
+                members = [layer for layer, own in zip(layers, layout, strict=True) if own == shape]
+                self._pools.append(_Pool(shape, members))
+
+    @property
+    def layout(self) -> tuple[LayerShape | None, ...]:
+        """The shape of each layer that has been met."""
+        shapes = {id(layer): pool.shape for pool in self._pools for layer in pool.layers}
+        return tuple(shapes.get(id(layer)) for layer in self.layers)
+
+    @property
+    def capacity(self) -> int:
+        """Rows for which there is memory."""
+        return self._capacity
+
+    def begin(self, first: int, count: int) -> None:
+        """Say which tree rows the next pass writes, and make room for them.
+
+        Args:
+            first: index of the first node; all nodes before it must have been written.
+            count: number of nodes.
+        """
+        self.start = self.length + first
+        self.end = self.start + count
+        if self.end > self._capacity:
+            self._capacity = max(2 * self._capacity, self.end, FIRST_CAPACITY)
+            for pool in self._pools:
+                pool.grow(self._capacity, used=self.start)
+
+    def update(
+        self,
+        key_states: Float[Tensor, "B Hkv T D"],
+        value_states: Float[Tensor, "B Hkv T D"],
+        layer_idx: int,
+        *args: Any,
+        **kwargs: Any,
+    ) -> tuple[Float[Tensor, "B Hkv S D"], Float[Tensor, "B Hkv S D"]]:
+        """Write the rows of this pass in one layer; return views of all rows up to the last of them."""
+        while len(self.layers) <= layer_idx:
+            self.layers.append(TreeLayer(self))
+        layer: Any = self.layers[layer_idx]
+        return layer.update(key_states, value_states)
+
+    def keep(self, nodes: Sequence[int]) -> None:
+        """Commit the rows of these nodes, in this order, and forget all other tree rows.
+
+        Args:
+            nodes: strictly increasing node indices. The leading ones that are in place already
+                (`nodes[i] == i`) are not moved.
+        """
+        still = next((i for i, node in enumerate(nodes) if node != i), len(nodes))
+        if still < len(nodes):
+            for pool in self._pools:
+                pool.move([self.length + node for node in nodes[still:]], self.length + still)
+        self.length += len(nodes)
+        self.start = self.end = self.length
+
+    def reset(self) -> None:
+        """Forget all rows; the memory stays."""
+        self.length = self.start = self.end = 0
+
+    def adopt(self, layer: "TreeLayer", shape: LayerShape) -> None:
+        """Give a layer that was not in the layout tensors of its own."""
+        self._pools.append(_Pool(shape, [layer]))
+        self._pools[-1].grow(self._capacity, used=0)
+
+
+class TreeLayer(CacheLayerMixin):
+    """One layer of a `TreeCache`: `keys` and `values` are `[B, Hkv, capacity, D]`."""
+
+    is_sliding = False
+
+    def __init__(self, cache: TreeCache) -> None:
+        super().__init__()
+        self._cache = cache
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Make room for rows of this shape."""
+        batch, kv_heads, _, key_dim = key_states.shape
+        self._cache.adopt(
+            self,
+            LayerShape(
+                batch,
+                kv_heads,
+                key_dim,
+                value_states.shape[-1],
+                key_states.dtype,
+                key_states.device,
+            ),
+        )
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write the rows of this pass; return views of all rows up to the last of them."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        keys, values = self.keys, self.values
+        assert keys is not None
+        assert values is not None
+        start, end = self._cache.start, self._cache.end
+        keys[:, :, start:end] = key_states
+        values[:, :, start:end] = value_states
+        return keys[:, :, :end], values[:, :, :end]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Keys that a pass of so many queries sees at most, and the offset of the first."""
+        return self._cache.start + query_length, 0
+
+    def get_seq_length(self) -> int:
+        """Rows before those of the pass in progress."""
+        return self._cache.start
+
+    def get_max_length(self) -> int:
+        """-1: the cache grows."""
+        return -1
+
+
+class _Pool:
+    """Memory of all layers that have one shape: `[L, B, Hkv, capacity, D]` for keys and for values."""
+
+    def __init__(self, shape: LayerShape, layers: Sequence[TreeLayer]) -> None:
+        self.shape, self.layers = shape, layers
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+
+    def grow(self, capacity: int, used: int) -> None:
+        """Move to larger tensors, of which the first `used` rows are copied."""
+        self.keys = keys = self._larger(self.keys, self.shape.key_dim, capacity, used)
+        self.values = values = self._larger(self.values, self.shape.value_dim, capacity, used)
+        for i, layer in enumerate(self.layers):
+            layer.keys, layer.values = keys[i], values[i]
+            layer.is_initialized = True
+
+    def move(self, sources: Sequence[int], target: int) -> None:
+        """Copy rows `sources` to target, target + 1, ...; read before written, so they may overlap."""
+        index = torch.tensor(sources, device=self.shape.device)
+        for rows in (self.keys, self.values):
+            if rows is not None:
+                rows[:, :, :, target : target + len(sources)] = rows.index_select(3, index)
+
+    def _larger(self, old: Tensor | None, dim: int, capacity: int, used: int) -> Tensor:
+        shape = (len(self.layers), self.shape.batch, self.shape.kv_heads, capacity, dim)
+        new = torch.empty(shape, dtype=self.shape.dtype, device=self.shape.device)
+        if old is not None and used:
+            new[:, :, :, :used] = old[:, :, :, :used]
+        return new

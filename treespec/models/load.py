@@ -1,0 +1,119 @@
+"""A target, a draft and their tokenizer, from one call."""
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedTokenizerBase as Tokenizer
+
+from treespec.errors import LoadError
+from treespec.models.grow import GrowTo
+from treespec.models.grow import grow as grow_model
+from treespec.models.same_tokenizer import require_same_tokenizer
+from treespec.models.source import Source, device_of, dtype_of, find, read_model, read_tokenizer
+from treespec.models.transformers_model import TransformersModel
+
+__all__ = ["Pair", "load_pair"]
+
+EMBEDDED = "embedded"
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Two models that speak of the same tokens.
+
+    Args:
+        target: the model whose distribution is kept.
+        draft: a cheaper model, its vocabulary cut or padded to the target's.
+        tokenizer: the target's.
+        name: what the user called the pair, for records.
+    """
+
+    target: TransformersModel
+    draft: TransformersModel
+    tokenizer: Tokenizer
+    name: str
+
+    @cached_property
+    def end_tokens(self) -> frozenset[int]:
+        """Ids that end a text: those of the tokenizer and of the target's generation settings."""
+        model = self.target.model
+        ends: set[int] = set()
+        for stated in (
+            self.tokenizer.eos_token_id,
+            getattr(model.generation_config, "eos_token_id", None),
+            getattr(model.config, "eos_token_id", None),
+        ):
+            ends |= {stated} if isinstance(stated, int) else set(stated or ())
+        return frozenset(ends)
+
+
+def load_pair(
+    name_or_target: Source,
+    draft: Source | None = None,
+    *,
+    dtype: torch.dtype | str = "float32",
+    device: torch.device | str = "cpu",
+    grow: int | str | GrowTo | None = None,
+) -> Pair:
+    """Load a target and a draft model.
+
+    Args:
+        name_or_target: "embedded", the small pair that comes with treespec; or the folder or hub id of the
+            target; or a folder with the subfolders target and draft.
+        draft: folder or hub id of the draft; not needed where the first argument brings one.
+        dtype: of both models: a torch dtype, its name, or "auto" for what each was stored in.
+        device: where both models run.
+        grow: makes the target as expensive as a larger model without changing its tokens
+            (`treespec.models.grow`): a number of parameters, text like "100M", or config fields.
+
+    Returns:
+        The pair, loaded without a word on stderr unless something is downloaded.
+
+    Raises:
+        LoadError: if a model, its weights, its tokenizer, the dtype or the device cannot be had.
+        TokenizerMismatch: if the two models' token ids mean different text.
+        UnsupportedModel: if a model cannot verify trees exactly, or `grow` is asked of another
+            architecture than llama.
+        CannotGrow: if `grow` is no size, or smaller than the target.
+    """
+    weights_dtype, place = dtype_of(dtype), device_of(device)
+    target_source, draft_source = _sources(name_or_target, draft)
+    target_place, draft_place = find(target_source), find(draft_source)
+    tokenizer = read_tokenizer(target_place)
+    require_same_tokenizer(tokenizer, read_tokenizer(draft_place))
+    target_model = read_model(target_place, weights_dtype, place)
+    if grow is not None:
+        target_model = grow_model(target_model, grow)
+    target = TransformersModel(target_model)
+    draft_model = read_model(draft_place, weights_dtype, place)
+    return Pair(
+        target=target,
+        draft=TransformersModel(draft_model, vocab_size=target.vocab_size),
+        tokenizer=tokenizer,
+        name=os.fspath(name_or_target) + ("" if draft is None else f" + {os.fspath(draft)}"),
+    )
+
+
+def _sources(name_or_target: Source, draft: Source | None) -> tuple[Source, Source]:
+    """Where the two models are: as given, or the subfolders of a pair's folder."""
+    name = os.fspath(name_or_target)
+    folder = Path(name).expanduser()
+    if name == EMBEDDED:
+        folder = Path(str(files("treespec").joinpath(EMBEDDED)))
+        if not (folder / "target").is_dir():
+            raise LoadError(
+                f"the embedded pair is missing from this installation: no {str(folder)!r}"
+            )
+    if (folder / "target").is_dir() and not (folder / "config.json").exists():
+        return folder / "target", folder / "draft" if draft is None else draft
+    if draft is None:
+        nowhere = "" if folder.is_dir() else " (and it is no folder here)"
+        raise LoadError(
+            f"{name!r} is a target without a draft{nowhere}: give load_pair a second, smaller model of the "
+            f"same tokenizer; only {EMBEDDED!r} and folders with target/ and draft/ bring their own"
+        )
+    return name_or_target, draft

@@ -1,0 +1,212 @@
+"""The probe: does this model, by this route, compute on a tree what it computes in sequence?
+
+Nothing in transformers promises that a model hands keyword arguments to its attention, honours
+`position_ids`, or shows its window to the attention and not only to its mask. So every model is tried
+once, when it is wrapped, with a prompt of 3 tokens and a bushy tree of 8 nodes behind it:
+
+1. Truth: the *plain* model, its own attention, no cache, each branch as a text of its own (one batch).
+   One text more is the tree's nodes in row order, which is what a model computes that overlooks the tree.
+2. The prompt by our route. On our own attention, every layer must have called it once, with the window
+   that the model asked transformers' mask functions for.
+3. The tree by our route. For every node
+
+       error = |logits - truth| / |truth|        (2-norms, rows centred)
+
+   must be within `TOLERANCE[dtype]`, and at most a quarter of the largest difference that overlooking
+   the tree makes. So rounding in bfloat16 passes, and a wrong mask does not.
+
+Three forward passes over at most 55 tokens.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from treespec.errors import UnsupportedModel
+from treespec.models.cache import LayerShape
+from treespec.models.recorder import NOT_ASKED, Recorder
+from treespec.models.routes import OwnAttention, OwnMask, Route, plain_implementation
+from treespec.models.runner import TreeRunner
+from treespec.models.support import (
+    context_length,
+    embedding_count,
+    local_attention,
+    refusal,
+)
+
+__all__ = ["Finding", "probe"]
+
+PREFIX = 3
+PARENTS = (-1, 0, 0, 1, 2, 1, 0, 6)
+BRANCHES = ((0, 1, 3), (0, 2, 4), (0, 1, 5), (0, 6, 7))
+TOKENS = PREFIX + len(PARENTS)
+TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.15}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the probe found out.
+
+    Args:
+        route: by which trees enter the model.
+        plain: the attention that transformers would run the model with.
+        layout: of its cache.
+        vocab_size: width of its logits.
+        error: largest error of a node, as defined above.
+        effect: largest difference that overlooking the tree makes.
+    """
+
+    route: Route
+    plain: str
+    layout: tuple[LayerShape | None, ...]
+    vocab_size: int
+    error: float
+    effect: float
+
+
+@torch.inference_mode()
+def probe(model: PreTrainedModel, attention: str = "auto") -> Finding:
+    """Find the route by which a model runs trees correctly, and leave the model set to it.
+
+    Args:
+        model: in eval mode.
+        attention: "auto" tries our attention, then the model's own under our mask; "transformers" only
+            the latter; the name of an implementation of `attention_masks` only the former, with it.
+
+    Raises:
+        UnsupportedModel: with the model's type and what is wrong with each route.
+    """
+    kind = model.config.model_type
+    reason = refusal(model)
+    if reason is None and context_length(model.config) < TOKENS:
+        reason = (
+            f"its context is {context_length(model.config)} tokens, fewer than the probe's {TOKENS}"
+        )
+    if reason is not None:
+        raise UnsupportedModel(f"{kind} models cannot verify trees: {reason}")
+    plain = plain_implementation(model)
+    routes: list[Route] = []
+    if attention != "transformers":
+        routes.append(OwnAttention(attention))
+    if attention in ("auto", "transformers"):
+        routes.append(OwnMask(plain, model.dtype, model.device))
+
+    _switch(model, plain)
+    tokens = _tokens(model)
+    truth, overlooked = _truth(model, tokens)
+    if not torch.isfinite(truth).all():
+        raise UnsupportedModel(
+            f"{kind} model: it returns NaN or infinite logits; check its weights"
+        )
+    effect = float(_error(overlooked, truth).max())
+    reasons = []
+    for route in routes:
+        name = (
+            "by our attention" if isinstance(route, OwnAttention) else "by its own under our mask"
+        )
+        try:
+            _switch(model, route.implementation)
+            runner = TreeRunner(model, route)
+            _try_prompt(runner, tokens[:PREFIX])
+            logits = runner.run(tokens[PREFIX:], PARENTS)
+            error = float(_error(logits, truth).max())
+            _judge(error, effect, model.dtype)
+            return Finding(route, plain, runner.cache.layout, truth.shape[-1], error, effect)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as problem:  # whatever it raises, the model does not work by this route
+            text = str(problem) if isinstance(problem, UnsupportedModel) else repr(problem)
+            reasons.append(f"{name}: {text}")
+    _switch(model, plain)
+    raise UnsupportedModel(f"{kind} models cannot verify trees; " + "; ".join(reasons))
+
+
+def _switch(model: PreTrainedModel, implementation: str) -> None:
+    if model.config._attn_implementation == implementation:
+        return
+    if not model._can_set_attn_implementation():
+        raise UnsupportedModel("it does not look attention functions up in AttentionInterface")
+    model.set_attn_implementation(implementation)
+
+
+def _tokens(model: PreTrainedModel) -> Tensor:
+    """Distinct tokens from the middle of the vocabulary, if it is large enough."""
+    size = embedding_count(model)
+    step = max(size * 3 // 4 // TOKENS, 1)
+    return (torch.arange(TOKENS) * step + size // 8).remainder(size).to(model.device)
+
+
+def _truth(
+    model: PreTrainedModel, tokens: Tensor
+) -> tuple[Float[Tensor, "N V"], Float[Tensor, "N V"]]:
+    """Logits after each node in sequence, and in row order with the tree overlooked.
+
+    Texts are padded on the right, where a causal model does not look.
+    """
+    prompt, nodes = tokens[:PREFIX], tokens[PREFIX:]
+    texts = [torch.cat([prompt, nodes[list(branch)]]) for branch in BRANCHES]
+    padded = [torch.cat([text, text[-1:].expand(TOKENS - len(text))]) for text in texts]
+    logits = model(input_ids=torch.stack([*padded, tokens]), use_cache=False).logits
+    truth = torch.empty_like(logits[-1, PREFIX:])
+    for row, branch in zip(logits, BRANCHES, strict=False):
+        truth[list(branch)] = row[PREFIX : PREFIX + len(branch)]
+    return truth, logits[-1, PREFIX:]
+
+
+def _error(logits: Float[Tensor, "N V"], truth: Float[Tensor, "N V"]) -> Float[Tensor, "N"]:
+    """Distance of centred rows, relative to the length of the true one."""
+    centred = truth.double() - truth.double().mean(-1, keepdim=True)
+    difference = logits.double() - truth.double()
+    difference = difference - difference.mean(-1, keepdim=True)
+    return difference.norm(dim=-1) / centred.norm(dim=-1).clamp_min(1e-30)
+
+
+def _judge(error: float, effect: float, dtype: torch.dtype) -> None:
+    tolerance = TOLERANCE.get(dtype, TOLERANCE[torch.bfloat16])
+    if not error <= tolerance:
+        raise UnsupportedModel(
+            f"its logits on a tree differ from sequential decoding by {error:.2g} of their size "
+            f"({tolerance:.2g} is allowed in {dtype}; overlooking the tree makes {effect:.2g})"
+        )
+    if error > effect / 4:
+        raise UnsupportedModel(
+            f"rounding in {dtype} moves its logits by {error:.2g} of their size and overlooking the "
+            f"tree by {effect:.2g}, so a wrong mask could not be told from a right one: "
+            "load it in float32"
+        )
+
+
+def _try_prompt(runner: TreeRunner, prompt: Tensor) -> None:
+    """Prefill. On our attention, check who called it, and that it is told of every window."""
+    model, route = runner.model, runner.route
+    if not isinstance(route, OwnAttention):
+        if limit := local_attention(model.config):
+            raise UnsupportedModel(f"its layers do not all see the whole text ({limit})")
+        runner.prefill(prompt)
+        return
+    recorder = Recorder(route, context_length(model.config))
+    with recorder.asked_for_masks():
+        TreeRunner(model, recorder, ()).prefill(prompt)
+    layers = model.config.get_text_config(decoder=True).num_hidden_layers
+    called = sorted(layer for layer, _, _ in recorder.calls)
+    if called != list(range(layers)):
+        raise UnsupportedModel(
+            f"its {layers} layers should call the attention once each, but the calls came from "
+            f"layers {called}"
+            if called
+            else f"none of its {layers} layers called the attention"
+        )
+    limit = local_attention(model.config)
+    for layer, window, asked in recorder.calls:
+        if isinstance(asked, str):
+            raise UnsupportedModel(asked)
+        if asked is NOT_ASKED and limit:
+            raise UnsupportedModel(f"layer {layer} does not say what it sees ({limit})")
+        if asked is not NOT_ASKED and asked != window:
+            raise UnsupportedModel(
+                f"layer {layer} tells the attention of window {window}, its mask of window {asked}"
+            )
+    runner.prefill(prompt)

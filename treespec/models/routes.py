@@ -1,0 +1,89 @@
+"""The two ways by which a tree enters a transformers model. The probe decides which one a model takes.
+
+`OwnAttention` is our registered attention, told of the tree by a keyword argument. `OwnMask` is an
+additive 4D mask through the model's own attention, for models that drop keyword arguments (StableLM) or
+do not look attention functions up (Falcon, GPT-J). Both use our cache.
+"""
+
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from transformers import PreTrainedModel
+
+from attention_masks import TreePass
+from treespec.models.attention import NAME, CausalAttention, TreeAttention
+
+__all__ = ["OwnAttention", "OwnMask", "Route", "plain_implementation"]
+
+
+@runtime_checkable
+class Route(Protocol):
+    """How a pass says what each row may see."""
+
+    implementation: str
+    """The attention implementation that transformers must be set to."""
+
+    def prompt(self, length: int) -> dict[str, Any]:
+        """Keyword arguments of a pass over the first `length` tokens of a text."""
+        ...
+
+    def tree(self, tree_pass: TreePass) -> dict[str, Any]:
+        """Keyword arguments of a pass over the nodes of a tree."""
+        ...
+
+
+class OwnAttention:
+    """Our attention, told of the tree.
+
+    Args:
+        impl: implementation of `attention_masks`, or "auto".
+    """
+
+    implementation = NAME
+
+    def __init__(self, impl: str = "auto") -> None:
+        self.impl = impl
+
+    def prompt(self, length: int) -> dict[str, Any]:
+        """A causal pass."""
+        return {"treespec_pass": CausalAttention(length, self.impl)}
+
+    def tree(self, tree_pass: TreePass) -> dict[str, Any]:
+        """A tree pass."""
+        return {"treespec_pass": TreeAttention(tree_pass, self.impl)}
+
+
+class OwnMask:
+    """The model's own attention under our mask.
+
+    The mask is additive: a boolean one is right with sdpa and silently wrong with eager attention, which
+    adds it to the scores.
+
+    Args:
+        implementation: the model's own attention.
+        dtype: of the model.
+        device: of the model.
+    """
+
+    def __init__(self, implementation: str, dtype: torch.dtype, device: torch.device) -> None:
+        self.implementation, self.dtype, self.device = implementation, dtype, device
+
+    def prompt(self, length: int) -> dict[str, Any]:
+        """Nothing: the model is causal by itself."""
+        return {}
+
+    def tree(self, tree_pass: TreePass) -> dict[str, Any]:
+        """A mask `[1, 1, rows, keys]`."""
+        mask = tree_pass.bias(None, self.dtype, self.device)
+        if mask is None:
+            shape = (tree_pass.row_count, tree_pass.key_count)
+            mask = torch.zeros(shape, dtype=self.dtype, device=self.device)
+        return {"attention_mask": mask[None, None]}
+
+
+def plain_implementation(model: PreTrainedModel) -> str:
+    """The attention that transformers would run this model with."""
+    current = model.config._attn_implementation
+    if current and current != NAME:
+        return current
+    return "sdpa" if model._supports_sdpa else "eager"

@@ -1,0 +1,114 @@
+"""Prefill, run and keep: a transformers model, a route and a cache at work together."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from attention_masks import TreePass, topology
+from treespec.errors import InvalidTree, UnsupportedModel
+from treespec.models.cache import LayerShape, TreeCache
+from treespec.models.routes import Route
+
+__all__ = ["TreeRunner"]
+
+
+class TreeRunner:
+    """Runs tree nodes through a model, with a cache of its own.
+
+    Args:
+        model: in eval mode, set to the route's attention implementation.
+        route: how the model is told what each row may see.
+        layout: of the cache, if known.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None] = ()
+    ) -> None:
+        self.model, self.route = model, route
+        self.cache = TreeCache(layout)
+        self._parents: tuple[int, ...] = ()
+
+    @property
+    def length(self) -> int:
+        """Number of committed rows."""
+        return self.cache.length
+
+    @torch.inference_mode()
+    def prefill(self, tokens: Int[Tensor, "T"]) -> None:
+        """Forget all rows, run these tokens in one pass without logits, and commit their rows."""
+        self.cache.reset()
+        self._parents = ()
+        count = len(tokens)
+        if not count:
+            return
+        self._require_route()
+        self.cache.begin(0, count)
+        self.model.base_model(
+            input_ids=tokens[None],
+            position_ids=torch.arange(count, device=tokens.device)[None],
+            past_key_values=self.cache,
+            use_cache=True,
+            **self.route.prompt(count),
+        )
+        self.cache.keep(range(count))
+
+    @torch.inference_mode()
+    def run(
+        self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
+    ) -> Float[Tensor, "T V"]:
+        """Logits after nodes first .. first + T - 1; see `treespec.protocols.TreeModel.run`.
+
+        Raises:
+            InvalidTree: if parents, tokens and the nodes run so far do not fit together.
+            UnsupportedModel: if the model was set to another attention since.
+        """
+        count = len(tokens)
+        if len(parents) != first + count or not 0 <= first <= len(self._parents):
+            raise InvalidTree(
+                f"a tree of {len(parents)} nodes, of which {len(self._parents)} have run, "
+                f"cannot be continued by {count} tokens from node {first} on"
+            )
+        self._require_route()
+        tree = topology(parents)
+        length = self.cache.length
+        self.cache.begin(first, count)
+        depth = tree.to(tokens.device).depth[first:]
+        output = self.model(
+            input_ids=tokens[None],
+            position_ids=(depth + length).long()[None],
+            past_key_values=self.cache,
+            use_cache=True,
+            **self.route.tree(TreePass(tree, length, range(first, first + count))),
+        )
+        self._parents = tree.parents
+        return output.logits[0]
+
+    @torch.inference_mode()
+    def keep(self, nodes: Sequence[int]) -> None:
+        """Commit the rows of a path from node 0 down, and forget all other tree rows.
+
+        Raises:
+            InvalidTree: if the nodes are no such path, or have not been run.
+        """
+        above = -1
+        for node in nodes:
+            if not 0 <= node < len(self._parents) or self._parents[node] != above:
+                raise InvalidTree(
+                    f"keep wants a path from node 0 down, not {tuple(nodes)}, "
+                    f"in the tree of the {len(self._parents)} nodes that have run"
+                )
+            above = node
+        self.cache.keep(nodes)
+        self._parents = ()
+
+    def _require_route(self) -> None:
+        """Other attentions would not say that they do not know what a tree is."""
+        current = self.model.config._attn_implementation
+        if current != self.route.implementation:
+            raise UnsupportedModel(
+                f"the model is set to {current!r} attention instead of {self.route.implementation!r}: it "
+                "is in use as a plain model (`as_transformers`), or was wrapped or set anew"
+            )

@@ -1,0 +1,217 @@
+"""Read models and tokenizers from folders and from the Hugging Face hub, quietly, or say why not."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+from huggingface_hub.utils import validate_repo_id
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedTokenizerBase as Tokenizer
+from transformers.utils import logging
+
+from treespec.errors import LoadError, UnsupportedModel
+
+__all__ = ["Place", "Source", "device_of", "dtype_of", "find", "read_model", "read_tokenizer"]
+
+DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
+
+Source = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a model is.
+
+    Args:
+        name: what transformers is asked for: a folder or a hub id.
+        local: whether it must look at local files only.
+    """
+
+    name: str
+    local: bool
+
+
+def find(source: Source) -> Place:
+    """The place of a folder or hub id. Nothing is read or downloaded yet.
+
+    Raises:
+        LoadError: if there is no such folder, or no such model on the hub, or the hub is out of reach and
+            the model not in its local cache.
+    """
+    name = os.fspath(source)
+    folder = Path(name).expanduser()
+    if name and folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise LoadError(
+                f"the folder {str(folder)!r} has no config.json: give one that save_pretrained wrote"
+            )
+        return Place(str(folder), local=True)
+    if folder.is_file():
+        raise LoadError(
+            f"{name!r} is a file: give the folder that holds config.json and the weights"
+        )
+    try:
+        validate_repo_id(name)
+        is_hub_id = isinstance(source, str) and not name.startswith((".", "~"))
+    except HFValidationError:
+        is_hub_id = False
+    if not is_hub_id:
+        raise LoadError(f"there is no model folder {name!r} (looked from {str(Path.cwd())!r})")
+    return Place(name, local=not _online(name))
+
+
+def _online(hub_id: str) -> bool:
+    """Whether the hub has the model and answers; one short request without retries decides."""
+    try:
+        HfApi().model_info(hub_id, timeout=10)
+    except RepositoryNotFoundError:
+        raise LoadError(
+            f"the Hugging Face hub has no model {hub_id!r} that you may read, and there is no folder of "
+            "that name: check the spelling, or log in with `hf auth login`"
+        ) from None
+    except Exception:  # no network, or HF_HUB_OFFLINE: each HTTP client has its own errors
+        if isinstance(try_to_load_from_cache(hub_id, "config.json"), str):
+            return False
+        raise LoadError(
+            f"{hub_id!r} is no folder here and not in the local cache of the Hugging Face hub, and the hub "
+            f"cannot be reached (no network, or HF_HUB_OFFLINE is set): run `hf download {hub_id}` where "
+            "there is a network, or give a folder"
+        ) from None
+    return True
+
+
+def read_model(place: Place, dtype: torch.dtype | str, device: torch.device) -> PreTrainedModel:
+    """The causal language model there, in evaluation mode, all its weights found.
+
+    Raises:
+        LoadError: if its configuration or some of its weights are missing or broken.
+        UnsupportedModel: if transformers has no causal language model of this type.
+    """
+    with _quiet(place):
+        with _reading(place, "configuration"):
+            try:
+                config = AutoConfig.from_pretrained(
+                    place.name, local_files_only=place.local, trust_remote_code=False
+                )
+            except ValueError as error:
+                raise UnsupportedModel(f"{place.name!r}: {_first_sentence(error)}") from None
+        if type(config) not in AutoModelForCausalLM._model_mapping:
+            raise UnsupportedModel(
+                f"{place.name!r} is a {config.model_type!r} model, which transformers does not know as a "
+                "causal language model; treespec needs a decoder-only model that generates text"
+            )
+        with _reading(place, "weights"):
+            model, found = AutoModelForCausalLM.from_pretrained(
+                place.name,
+                config=config,
+                dtype=dtype,
+                local_files_only=place.local,
+                trust_remote_code=False,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )
+    wrong = sorted(found["missing_keys"]) + sorted(str(key[0]) for key in found["mismatched_keys"])
+    if wrong:
+        raise LoadError(
+            f"the weights of {place.name!r} do not fit its config.json: {len(wrong)} tensors are missing "
+            f"or of another shape, {wrong[0]} first; transformers would fill them with random numbers"
+        )
+    return model.to(device).eval().requires_grad_(False)
+
+
+def read_tokenizer(place: Place) -> Tokenizer:
+    """The tokenizer there.
+
+    Raises:
+        LoadError: if there is none. (Without its files transformers makes an empty one for some models.)
+    """
+    with _quiet(place), _reading(place, "tokenizer"):
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(
+                place.name, local_files_only=place.local, trust_remote_code=False
+            )
+        except ValueError as error:
+            if "Couldn't instantiate" not in str(error):
+                raise
+            tokenizer = None
+    if tokenizer is None or not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
+        raise LoadError(
+            f"{place.name!r} has no tokenizer (tokenizer.json, tokenizer.model or the like): "
+            "save one there with tokenizer.save_pretrained"
+        )
+    return tokenizer
+
+
+def dtype_of(dtype: torch.dtype | str) -> torch.dtype | str:
+    """The torch dtype of a name; "auto", the dtype that the weights are stored in, stays.
+
+    Raises:
+        LoadError: if it is no dtype that models run in.
+    """
+    if dtype == "auto" or dtype in DTYPES.values():
+        return dtype
+    if isinstance(dtype, str) and dtype.removeprefix("torch.") in DTYPES:
+        return DTYPES[dtype.removeprefix("torch.")]
+    raise LoadError(
+        f"dtype={str(dtype)!r} is no dtype that models run in: choose one of {', '.join(DTYPES)}, auto"
+    )
+
+
+def device_of(device: torch.device | str) -> torch.device:
+    """The torch device, if this machine has it.
+
+    Raises:
+        LoadError: if torch does not know the device, or finds none.
+    """
+    try:
+        found = torch.device(device)
+        if found.type == "cuda" and not torch.cuda.is_available():
+            raise LoadError(
+                f"device={str(device)!r}, but torch finds no CUDA device here: use device='cpu'"
+            )
+        torch.empty(1, device=found)
+    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
+        raise LoadError(
+            f"device={str(device)!r} cannot be used ({_first_sentence(error)}): use 'cpu', or one that "
+            "this machine has, such as 'cuda' or 'cuda:1'"
+        ) from None
+    return found
+
+
+@contextmanager
+def _reading(place: Place, part: str) -> Iterator[None]:
+    """Turn whatever goes wrong inside into one sentence."""
+    try:
+        yield
+    except (LoadError, UnsupportedModel):
+        raise
+    except Exception as error:
+        raise LoadError(
+            f"cannot read the {part} of {place.name!r}: {_first_sentence(error)}"
+        ) from error
+
+
+@contextmanager
+def _quiet(place: Place) -> Iterator[None]:
+    """No warnings of transformers while loading, and no progress bars unless it may be a download."""
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    if place.local:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if place.local and bars:
+            logging.enable_progress_bar()
+
+
+def _first_sentence(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return re.split(r"(?<=[.!?]) (?=[A-Z])", text)[0].rstrip(".")

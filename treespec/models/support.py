@@ -1,0 +1,106 @@
+"""What a model's configuration says about trees: its context, and why it cannot work if it cannot."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
+
+__all__ = ["UNLIMITED", "context_length", "embedding_count", "local_attention", "refusal"]
+
+UNLIMITED = 1 << 20
+"""Context of a model whose configuration states none."""
+
+CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
+NAMES_A_LIMIT = re.compile(r"window(?!_layers|_pattern)|attention_chunk")
+LENGTH_DEPENDENT_ROPE = ("longrope", "dynamic")
+
+
+def refusal(model: PreTrainedModel) -> str | None:
+    """Why this model cannot run trees whatever the attention, or None if nothing is known against it."""
+    config = model.config
+    text = config.get_text_config(decoder=True)
+    if config.is_encoder_decoder:
+        return "it is an encoder-decoder model; only decoder-only models are supported"
+    if model._is_stateful:
+        return "it keeps a recurrent state, which cannot be rolled back to a branch of a tree"
+    if _alibi(text):
+        return (
+            "its ALiBi position bias follows the order of rows, in which the branches of a tree stand "
+            "one behind the other, and not the depth of nodes"
+        )
+    for layer in DynamicCache(config=config).layers:
+        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, DummyLayer):
+            return (
+                f"its cache has layers of type {type(layer).__name__}, which do not hold plain rows"
+            )
+    return None
+
+
+def context_length(config: Any) -> int:
+    """Positions that a model was made for.
+
+    Rotary embeddings that change with the length of the text (longrope, dynamic NTK) are used within
+    their original context only: beyond it, cached rows and new ones would follow different frequencies,
+    and one tree could straddle the change.
+    """
+    text = config.get_text_config(decoder=True)
+    limits = [
+        value
+        for name in CONTEXT_NAMES
+        if isinstance(value := getattr(text, name, None), int) and value
+    ][:1]
+    for rope in _ropes(text):
+        if rope.get("rope_type", rope.get("type")) in LENGTH_DEPENDENT_ROPE:
+            original = rope.get("original_max_position_embeddings") or getattr(
+                text, "original_max_position_embeddings", None
+            )
+            if original:
+                limits.append(int(original))
+    return min(limits, default=UNLIMITED)
+
+
+def embedding_count(model: PreTrainedModel) -> int:
+    """Token ids that the model can read."""
+    table: Any = model.get_input_embeddings()
+    return table.weight.shape[0]
+
+
+def local_attention(config: Any) -> str | None:
+    """The setting by which some layers see less than the whole text before them, or None.
+
+    For models whose masks cannot be asked for it: those that make masks by themselves.
+    """
+    text = config.get_text_config(decoder=True)
+    longest = context_length(config)
+    unused = getattr(text, "use_sliding_window", True) is False
+    for name, value in vars(text).items():
+        if name == "sliding_window" and unused:
+            continue
+        if NAMES_A_LIMIT.search(name) and type(value) is int and 0 < value < longest:
+            return f"{name} = {value}"
+    kinds = getattr(text, "layer_types", None) or ()
+    other = sorted({kind for kind in kinds if kind != "full_attention"})
+    if other and not getattr(text, "sliding_window", None):
+        return f"layer_types with {', '.join(other)}"
+    return None
+
+
+def _alibi(config: Any) -> bool:
+    inner = getattr(config, "attn_config", None)
+    return bool(
+        getattr(config, "alibi", False)
+        or getattr(inner, "alibi", False)
+        or getattr(config, "position_embedding_type", None) == "alibi"
+        or config.model_type == "bloom"
+    )
+
+
+def _ropes(config: Any) -> Iterator[dict[str, Any]]:
+    """Every set of rotary parameters: one, or one for each layer type."""
+    rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    if any(isinstance(value, dict) for value in rope.values()):
+        yield from (value for value in rope.values() if isinstance(value, dict))
+    else:
+        yield rope

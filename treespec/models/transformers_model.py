@@ -1,0 +1,142 @@
+"""Any decoder-only model of transformers, as a model that can run the nodes of a tree."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from treespec.errors import ContextOverflow
+from treespec.models.probe import Finding, probe
+from treespec.models.routes import OwnAttention
+from treespec.models.runner import TreeRunner
+from treespec.models.support import context_length, embedding_count
+
+__all__ = ["TransformersModel"]
+
+
+class TransformersModel:
+    """A transformers model with a tree cache (`treespec.protocols.TreeModel`).
+
+    The model is put in eval mode and probed (`treespec.models.probe`): three short passes that show that
+    trees give the logits of sequential decoding. It stays set to tree attention; use `as_transformers`
+    for plain calls and `generate`.
+
+    Args:
+        model: a causal language model; its dtype and device stay as they are.
+        vocab_size: width of the logits, the model's own by default. What the model lacks is padded with
+            the least finite number, what is too much is cut: for a pair that shares a tokenizer but pads
+            its vocabularies differently. A token id beyond the model's embeddings is read as token 0;
+            only a drafter meets one (the target drew it from padding that its training gave no meaning).
+        attention: "auto": our attention with the best implementation for each layer, or if the model
+            does not take it, the model's own under our mask. "transformers": only the latter. Any other
+            name: our attention with this implementation of `attention_masks`, or a refusal.
+
+    Raises:
+        UnsupportedModel: if the model cannot run trees exactly, with the reason.
+
+    Not covered: batches, padding, and rotary scalings that change with the text's length beyond the
+    original context (`max_length` ends there).
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, *, vocab_size: int | None = None, attention: str = "auto"
+    ) -> None:
+        model.eval()
+        self._set_up(model, probe(model, attention), vocab_size)
+
+    def _set_up(self, model: PreTrainedModel, finding: Finding, vocab_size: int | None) -> None:
+        self.model, self.finding = model, finding
+        self.vocab_size = vocab_size or finding.vocab_size
+        self.max_length = context_length(model.config)
+        self._runner = TreeRunner(model, finding.route, finding.layout)
+        self._embeddings = embedding_count(model)
+
+    def fresh(self, *, vocab_size: int | None = None) -> "TransformersModel":
+        """The same weights with an empty cache of its own; not probed again."""
+        twin = object.__new__(type(self))
+        twin._set_up(self.model, self.finding, vocab_size or self.vocab_size)
+        return twin
+
+    @property
+    def device(self) -> torch.device:
+        """Where tokens must be."""
+        return self.model.device
+
+    @property
+    def attention(self) -> str:
+        """How trees enter the model: "auto", an implementation's name, or "transformers"."""
+        route = self.finding.route
+        return route.impl if isinstance(route, OwnAttention) else "transformers"
+
+    @property
+    def length(self) -> int:
+        """Number of committed rows."""
+        return self._runner.length
+
+    def prefill(self, tokens: Int[Tensor, "T"]) -> None:
+        """Forget all rows, run these tokens in one pass and commit their rows; T = 0 only forgets.
+
+        Raises:
+            ContextOverflow: if there are more tokens than positions.
+        """
+        self._require_positions(len(tokens))
+        self._runner.prefill(self._known(tokens))
+
+    def run(
+        self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
+    ) -> Float[Tensor, "T V"]:
+        """Logits after nodes first .. first + T - 1; see `treespec.protocols.TreeModel.run`.
+
+        Raises:
+            InvalidTree: if parents, tokens and the nodes run so far do not fit together.
+            ContextOverflow: if a node lies beyond the model's positions.
+        """
+        if self.length + len(parents) > self.max_length:  # only then the depth need be known
+            depths = [0]
+            for parent in parents[1:]:
+                depths.append(depths[parent] + 1)
+            self._require_positions(self.length + max(depths) + 1)
+        logits = self._runner.run(self._known(tokens), parents, first)
+        missing = self.vocab_size - logits.shape[-1]
+        if missing > 0:
+            return F.pad(logits, (0, missing), value=torch.finfo(logits.dtype).min)
+        return logits if not missing else logits[:, : self.vocab_size]
+
+    def keep(self, nodes: Sequence[int]) -> None:
+        """Commit the rows of these nodes, a path from node 0 down, and forget all other tree rows.
+
+        Raises:
+            InvalidTree: if the nodes are no such path, or have not been run.
+        """
+        self._runner.keep(nodes)
+
+    @contextmanager
+    def as_transformers(self) -> Iterator[PreTrainedModel]:
+        """The plain model, with the attention that it had, for `generate` and other baselines.
+
+        Wrappers that share its weights (`fresh`) cannot run while it is out.
+        """
+        ours = self.finding.route.implementation
+        plain = self.finding.plain
+        if plain != ours:
+            self.model.set_attn_implementation(plain)
+        try:
+            yield self.model
+        finally:
+            if plain != ours:
+                self.model.set_attn_implementation(ours)
+
+    def _known(self, tokens: Tensor) -> Tensor:
+        if self.vocab_size <= self._embeddings:
+            return tokens
+        return torch.where(tokens < self._embeddings, tokens, 0)
+
+    def _require_positions(self, needed: int) -> None:
+        if needed > self.max_length:
+            raise ContextOverflow(
+                f"{needed} positions are needed, but the model's context is {self.max_length}"
+            )
