@@ -1,0 +1,164 @@
+"""The command line: `treespec run`, `treespec report`, `treespec configs`.
+
+Nothing heavy is imported here: each command imports what it needs when it is called.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+
+PIPED_WIDTH = 120
+"""Columns of a table that goes to a file or a pipe."""
+
+USER_ERROR = 2
+FAILED = 1
+INTERRUPTED = 130
+
+
+@app.callback()
+def _treespec() -> None:
+    """Compare token trees with chains in speculative decoding."""
+
+
+@app.command("run")
+def run_command(
+    config: Annotated[str, typer.Argument(help="A YAML file, or the name of a shipped config.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Such as models.dtype=float32 seed=1."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The run's folder.")] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Delete the results of an earlier run there first.")
+    ] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Run again what failed.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress, no table.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Run an experiment. The same command goes on where a killed run stopped.
+
+    Exit code 0: all is measured. 1: a method failed on a prompt (it is recorded). 2: the input is wrong.
+    """
+    with _friendly(debug):
+        from rich.console import Console
+
+        from experiments.config_file import load_config
+        from experiments.runner import run
+
+        _calm_transformers()
+        console = None if quiet else Console(stderr=True)
+        result = run(
+            load_config(config, overrides or ()),
+            folder=out,
+            fresh=fresh,
+            retry=retry,
+            console=console,
+        )
+        if console and result.already_finished:
+            console.print(f"{result.folder} is finished already; its results:", highlight=False)
+        _show(result.folder, quiet)
+        for row in result.failures:
+            _complain(f"failed: prompt {row.prompt}, {row.sampling}, {row.method}: {row.error}")
+        if result.failures:
+            _complain(f"{len(result.failures)} failed; --retry runs them again")
+            raise typer.Exit(FAILED)
+
+
+@app.command("report")
+def report_command(
+    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No table.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Print a run's table and write its report.html anew."""
+    with _friendly(debug):
+        from experiments.errors import RunFolderError
+
+        if not (run / "manifest.json").is_file():
+            raise RunFolderError(f"{run} is no folder of a run: it has no manifest.json")
+        _show(run, quiet)
+
+
+@app.command("configs")
+def configs_command() -> None:
+    """List the shipped configs."""
+    from experiments.config_file import shipped
+
+    for name, path in shipped().items():
+        first = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
+        typer.echo(f"{name:20} {first}")
+
+
+def main() -> None:
+    """The console script."""
+    app()
+
+
+def _show(folder: Path, quiet: bool) -> None:
+    from rich.console import Console
+
+    from experiments.report import write_report
+    from experiments.table import print_table
+
+    report = write_report(folder)
+    if not quiet:
+        piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+        print_table(folder, Console(width=PIPED_WIDTH if piped else None))
+        typer.echo(f"report: {report}")
+
+
+def _calm_transformers() -> None:
+    """No progress bars and advice of transformers between ours."""
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+@contextmanager
+def _friendly(debug: bool) -> Iterator[None]:
+    """One clear message instead of a traceback; `--debug` shows the traceback too."""
+    from treespec.errors import TreespecError
+
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except KeyboardInterrupt:
+        _complain("interrupted; the same command goes on where it stopped")
+        raise typer.Exit(INTERRUPTED) from None
+    except TreespecError as error:
+        if debug:
+            traceback.print_exc()
+        _complain(f"error: {error}")
+        raise typer.Exit(USER_ERROR) from None
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        hint = "" if debug else " (--debug shows where)"
+        _complain(f"error: {type(error).__name__}: {error}{hint}")
+        raise typer.Exit(FAILED) from None
+
+
+def _complain(text: str) -> None:
+    print(text, file=sys.stderr)

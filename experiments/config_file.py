@@ -1,0 +1,192 @@
+"""Read a config from YAML, with overrides, and say precisely what is wrong with it."""
+
+import json
+import re
+from collections.abc import Hashable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from experiments.config import Config, nearest
+from experiments.errors import ConfigError
+
+__all__ = ["load_config", "override", "shipped"]
+
+
+def load_config(source: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """The config in a file, changed by overrides.
+
+    Args:
+        source: path of a YAML file, or the name of a config that is shipped (`shipped()`).
+        overrides: `key=value` with dotted keys, list indices included, and values in YAML.
+
+    Raises:
+        ConfigError: if it cannot be read, or is no valid config.
+    """
+    path = _find(source)
+    data = _parse(path)
+    for text in overrides:
+        data = override(data, text)
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        problems = {
+            _walk(data, problem["loc"])[0]: problem
+            for problem in reversed(_causes(error.errors(include_url=False)))
+        }
+        lines = [f"{path}: {_explain(data, problem)}" for problem in reversed(problems.values())]
+        raise ConfigError("\n".join(lines)) from None
+
+
+def shipped() -> dict[str, Path]:
+    """The configs in the package, by name."""
+    folder = Path(str(files("experiments"))) / "configs"
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def override(data: dict[str, Any], text: str) -> dict[str, Any]:
+    """A copy of `data` in which one value is set.
+
+    Args:
+        data: a parsed config; not changed.
+        text: `models.dtype=float32`, `methods.3.shape.depth=8`, `methods[3].shape.depth=8`.
+
+    Raises:
+        ConfigError: if the text is no override or its key leads nowhere.
+    """
+    key, equals, value = text.partition("=")
+    parts = [part for part in re.split(r"[.\[\]]+", key.strip()) if part]
+    if not equals or not parts:
+        raise ConfigError(f"override {text!r}: write key=value, such as models.dtype=float32")
+    try:
+        parsed = yaml.load(value, _Loader)
+    except yaml.YAMLError as error:
+        raise ConfigError(
+            f"override {text!r}: the value is no YAML ({_first_line(error)})"
+        ) from None
+    changed = json.loads(json.dumps(data, default=str))
+    place, walked = changed, ""
+    for i, part in enumerate(parts):
+        last = i == len(parts) - 1
+        if isinstance(place, list):
+            if not part.isdigit() or int(part) >= len(place):
+                raise ConfigError(
+                    f"override {text!r}: {walked or 'it'} is a list of {len(place)}; "
+                    f"{part!r} is no index in 0..{len(place) - 1}"
+                )
+            index: Any = int(part)
+        elif isinstance(place, dict):
+            index = part
+        else:
+            raise ConfigError(f"override {text!r}: {walked} is {place!r} and has no key {part!r}")
+        walked = _join(walked, index)
+        if last:
+            place[index] = parsed
+        elif isinstance(place, dict) and place.get(index) is None:
+            place[index] = {}
+        place = place[index]
+    return changed
+
+
+def _find(source: str | Path) -> Path:
+    path = Path(source)
+    if path.is_file():
+        return path
+    known = shipped()
+    if str(source) in known:
+        return known[str(source)]
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder; give a YAML file or one of: {', '.join(known)}")
+    hint = nearest(str(source), list(known))
+    raise ConfigError(f"no config file {str(source)!r}{hint} (shipped: {', '.join(known)})")
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{path}: not UTF-8 text ({error.reason} at byte {error.start})"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: a config is a mapping of keys, not {type(data).__name__}")
+    return data
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML in which a key stands once."""
+
+
+def _unique_keys(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
+    keys = [key.value for key, _ in node.value]
+    for (key, _), value in zip(node.value, keys, strict=True):
+        if value != "<<" and keys.count(value) > 1:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"key {value!r} stands twice", key.start_mark
+            )
+    return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _unique_keys)
+
+
+def _causes(problems: Sequence[Any]) -> list[Any]:
+    """Leave out that a list is too short because its items are wrong."""
+    places = [problem["loc"] for problem in problems]
+
+    def follows(problem: Any) -> bool:
+        loc = problem["loc"]
+        inside = any(len(other) > len(loc) and other[: len(loc)] == loc for other in places)
+        return problem["type"] == "too_short" and inside
+
+    return [problem for problem in problems if not follows(problem)]
+
+
+def _explain(data: Any, problem: Any) -> str:
+    """One problem that pydantic found, as `path: what is wrong, what is allowed`."""
+    path, value = _walk(data, problem["loc"])
+    kind, context = problem["type"], problem.get("ctx", {})
+    if kind == "unknown_key":
+        return f"{_join(path, context['key'])}: {problem['msg']}"
+    if kind == "union_tag_invalid":
+        tags = [tag.strip(" '") for tag in context["expected_tags"].split(",")]
+        hint = nearest(context["tag"], tags)
+        return f"{_join(path, 'kind')}: unknown kind {context['tag']!r}{hint} (kinds: {', '.join(tags)})"
+    if kind == "union_tag_not_found":
+        return f"{path}: a mapping with a 'kind' is needed, not {value!r}"
+    if kind == "missing":
+        return f"{_join(path, problem['loc'][-1])} is missing"
+    message = problem["msg"].removeprefix("Value error, ")
+    message = re.sub(r"^(Input|Tuple|List|String) should", "must", message)
+    return f"{path or 'the config'} = {value!r}: {message}"
+
+
+def _walk(data: Any, loc: Sequence[int | str]) -> tuple[str, Any]:
+    """Follow a pydantic location, in which the kinds of unions stand between the keys."""
+    path, tagged = "", False
+    for part in loc:
+        tag = isinstance(data, dict) and not tagged and data.get("kind") == part
+        inside = isinstance(data, dict | list) and part in (
+            data if isinstance(data, dict) else range(len(data))
+        )
+        if inside and not tag:
+            data, path = data[part], _join(path, part)
+        tagged = tag
+    return path, data
+
+
+def _join(path: str, part: int | str) -> str:
+    if isinstance(part, int):
+        return f"{path}[{part}]"
+    return f"{path}.{part}" if path else part
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]

@@ -1,0 +1,17 @@
+"""What a user can get wrong around a run. Each ends the command with one message and exit code 2."""
+
+from treespec.errors import TreespecError
+
+__all__ = ["ConfigError", "PromptError", "RunFolderError"]
+
+
+class ConfigError(TreespecError, ValueError):
+    """A config that cannot be run: the message names the file and the path in it."""
+
+
+class PromptError(TreespecError, ValueError):
+    """A prompt source that cannot be read, or a prompt that cannot be decoded."""
+
+
+class RunFolderError(TreespecError, OSError):
+    """A run folder of another config, in use, or damaged."""

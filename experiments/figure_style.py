@@ -1,0 +1,124 @@
+"""How figures look: colours that colour-blind readers tell apart, one meaning each, and no clutter.
+
+Colours are Okabe and Ito's. Pages replace them by CSS variables (`PALETTE`), so that an inlined SVG follows
+light and dark mode; the files on disk are right on white.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "GROUP_COLOURS",
+    "GROUP_MARKERS",
+    "GROUP_NAMES",
+    "INK",
+    "MUTED",
+    "PAGE",
+    "PALETTE",
+    "STAGE_COLOURS",
+    "clean",
+    "drawing",
+    "inline_svg",
+    "save",
+]
+
+INK = "#1b1e23"
+MUTED = "#6b7078"
+GRID = "#dcdfe4"
+PAGE = "#ffffff"
+
+GROUP_COLOURS = {"plain": "#74797f", "assisted": "#d55e00", "chain": "#0072b2", "tree": "#009e73"}
+GROUP_MARKERS = {"plain": "s", "assisted": "D", "chain": "o", "tree": "^"}
+GROUP_NAMES = {
+    "plain": "plain decoding",
+    "assisted": "assisted generation",
+    "chain": "our chains",
+    "tree": "our trees",
+}
+STAGE_COLOURS = {
+    "draft": "#e69f00",
+    "verify": "#56b4e9",
+    "accept": "#cc79a7",
+    "commit": "#4c4f8c",
+    "other": "#b4b8be",
+}
+
+PALETTE = {
+    INK: "--ink",
+    MUTED: "--muted",
+    GRID: "--line",
+    **{colour: f"--{name}" for name, colour in GROUP_COLOURS.items()},
+    PAGE: "--page",
+}
+"""Colours that a page may replace; the others are right on light and dark alike."""
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """The style, for everything drawn inside. Draws to files only: no window is ever opened."""
+    from matplotlib import rc_context
+
+    settings: dict[Any, Any] = {
+        "font.family": "sans-serif",
+        "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"],
+        "font.size": 10.5,
+        "axes.labelsize": 10.5,
+        "legend.fontsize": 9.5,
+        "text.color": INK,
+        "axes.labelcolor": INK,
+        "axes.edgecolor": MUTED,
+        "xtick.color": INK,
+        "ytick.color": INK,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.axisbelow": True,
+        "grid.color": GRID,
+        "grid.linewidth": 0.8,
+        "legend.frameon": False,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "treespec",
+        "figure.constrained_layout.use": True,
+    }
+    with rc_context(settings):
+        yield
+
+
+def clean(axes: "Axes", grid: str = "x") -> None:
+    """Grid lines along one axis, and no tick marks."""
+    axes.grid(visible=True, axis=grid)  # pyrefly: ignore[bad-argument-type]
+    axes.tick_params(length=0)
+
+
+def save(figure: "Figure", folder: Path, name: str) -> Path:
+    """Write `name.svg` (transparent) and `name.png` (on white); return the path of the SVG."""
+    folder.mkdir(parents=True, exist_ok=True)
+    svg = folder / f"{name}.svg"
+    figure.savefig(svg, transparent=True, metadata={"Date": None})
+    figure.set_layout_engine(
+        "none"
+    )  # keeps the places that were found, instead of finding them again
+    figure.savefig(folder / f"{name}.png", dpi=160, facecolor=PAGE)
+    return svg
+
+
+def inline_svg(path: Path) -> str:
+    """An SVG of `save` for use inside a page: its colours become CSS variables, its ids its own."""
+    text = path.read_text(encoding="utf-8")
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    prefix = path.stem
+    text = re.sub(r'\bid="', f'id="{prefix}-', text)
+    text = re.sub(r'href="#', f'href="#{prefix}-', text)
+    text = re.sub(r"url\(#", f"url(#{prefix}-", text)
+    for colour, variable in PALETTE.items():
+        text = re.sub(colour, f"var({variable})", text, flags=re.IGNORECASE)
+    return re.sub(
+        r'<svg ([^>]*?)width="[^"]*" height="[^"]*"|<svg height="[^"]*" ', r"<svg \1", text, count=1
+    )

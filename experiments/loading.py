@@ -1,0 +1,148 @@
+"""Reading the folder of a run (SCHEMA.md), finished or still running."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments.errors import RunFolderError
+from experiments.records import SCHEMA_VERSION, PromptRow, Row, StepRow, read_lines, to_frame
+
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = ["Method", "Run", "load_run"]
+
+PLAIN_KINDS = ("generate", "plain")
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method, as the manifest describes it.
+
+    Args:
+        name: of the method.
+        kind: `generate`, `plain`, `assisted` or `tree`.
+        parents: of its tree, if it has one.
+        law, rule: by sampling setting.
+        lossless: whether the output keeps the target's law.
+    """
+
+    name: str
+    kind: str
+    parents: tuple[int, ...] | None
+    law: Mapping[str, str]
+    rule: Mapping[str, str]
+    lossless: bool
+
+    @property
+    def group(self) -> str:
+        """`plain`, `assisted`, `chain` or `tree`."""
+        if self.kind in PLAIN_KINDS:
+            return "plain"
+        if self.kind != "tree":
+            return self.kind
+        straight = self.parents is not None and len(set(self.parents)) == len(self.parents)
+        return "chain" if straight else "tree"
+
+    @property
+    def draft_tokens(self) -> int | None:
+        """Nodes of the tree without its root; 0 for plain decoding, None if not fixed."""
+        if self.group == "plain":
+            return 0
+        return None if self.parents is None else len(self.parents) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run: its manifest and its rows.
+
+    Args:
+        folder: where it lies.
+        manifest: the parsed `manifest.json`.
+        prompts: one row per prompt, sampling and method.
+        steps: one row per step of our methods.
+    """
+
+    folder: Path
+    manifest: dict[str, Any]
+    prompts: "pl.DataFrame"
+    steps: "pl.DataFrame"
+
+    @cached_property
+    def methods(self) -> tuple[Method, ...]:
+        """The methods, in the order of the config."""
+        return tuple(
+            Method(
+                name=m["name"],
+                kind=m["kind"],
+                parents=None if m.get("parents") is None else tuple(m["parents"]),
+                law=m.get("law") or {},
+                rule=m.get("rule") or {},
+                lossless=m.get("lossless", True),
+            )
+            for m in self.manifest["methods"]
+        )
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return self.manifest.get("finished") is not None
+
+
+def load_run(folder: Path) -> Run:
+    """Read the manifest and all rows of a run that can be reported.
+
+    A run that is not finished is read from its JSONL logs; a last line that was cut short is left out.
+
+    Raises:
+        RunFolderError: if the folder is no run, is damaged, has a newer schema, or no finished prompt.
+    """
+    folder = Path(folder)
+    manifest = _manifest(folder)
+    finished = manifest.get("finished") is not None
+    prompts = _rows(folder, finished, "prompts", PromptRow)
+    steps = _rows(folder, finished, "steps", StepRow)
+    if not len(prompts):
+        raise RunFolderError(
+            f"{folder} has no finished prompt yet, so there is nothing to report; "
+            "let the run get further (the same `treespec run` command resumes it)"
+        )
+    if prompts["error"].null_count() == 0:
+        raise RunFolderError(
+            f"{folder} has no finished prompt: all {len(prompts)} rows hold an error, the first: "
+            f"{prompts['error'][0]}"
+        )
+    return Run(folder, manifest, prompts, steps)
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    path = folder / "manifest.json"
+    if not path.is_file():
+        raise RunFolderError(f"{folder} is no run folder: it has no manifest.json")
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        version = int(manifest["schema_version"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(f"{path} is damaged: {error!r}") from error
+    if version > SCHEMA_VERSION:
+        raise RunFolderError(
+            f"{path} has schema version {version}, but this treespec reads versions up to "
+            f"{SCHEMA_VERSION}; report it with the newer treespec that wrote it"
+        )
+    return manifest
+
+
+def _rows(folder: Path, finished: bool, name: str, kind: type[Row]) -> "pl.DataFrame":
+    """The rows of a table: from Parquet if the run is finished, else from the log that it appends to."""
+    import polars as pl
+
+    parquet = folder / f"{name}.parquet"
+    if not finished or not parquet.is_file():
+        return to_frame(read_lines(folder / f"{name}.jsonl", kind), kind)
+    try:
+        return pl.read_parquet(parquet)
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise RunFolderError(f"{parquet} cannot be read: {error}") from error

@@ -1,0 +1,175 @@
+"""What a run says about itself: config, code, versions, hardware, models, methods."""
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from experiments.builder import BuiltMethod, Experiment
+from experiments.config import Config
+from experiments.records import SCHEMA_VERSION
+
+__all__ = [
+    "config_data",
+    "config_hash",
+    "differences",
+    "environment",
+    "new_manifest",
+    "now",
+    "session",
+]
+
+_PACKAGES = ("torch", "transformers", "triton", "numpy", "polars", "scikit-learn")
+
+
+def new_manifest(
+    experiment: Experiment,
+    prompts_hash: str,
+    models: Mapping[str, Any],
+    tuning: Mapping[str, Any],
+    warmup: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The manifest of a run that starts now; SCHEMA.md explains the keys."""
+    config = experiment.config
+    started = session()
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "name": config.name,
+        "config": config_data(config),
+        "config_hash": config_hash(config),
+        "prompts_hash": prompts_hash,
+        "created": started["started"],
+        "finished": None,
+        "sessions": [started],
+        **environment(),
+        "seed": config.seed,
+        "models": dict(models),
+        "methods": [_method(method) for method in experiment.methods],
+        "samplings": [{"name": s.name, **s.model_dump()} for s in config.samplings],
+        "tuning": dict(tuning),
+        "warmup": dict(warmup),
+        "errors": 0,
+    }
+
+
+def environment() -> dict[str, Any]:
+    """What a figure was measured with: code, versions of packages, hardware."""
+    return {
+        "treespec_version": _version("treespec-decoding"),
+        "git_hash": _git_hash(),
+        "versions": {"python": platform.python_version()}
+        | {name: _version(name) for name in _PACKAGES},
+        "hardware": _hardware(),
+    }
+
+
+def now() -> str:
+    """The time, ISO 8601 in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def session() -> dict[str, str | None]:
+    """A start or resumption: when, and by which code."""
+    return {"started": now(), "git_hash": _git_hash()}
+
+
+def config_data(config: Config) -> dict[str, Any]:
+    """The whole config as plain data."""
+    return config.model_dump(mode="json")
+
+
+def config_hash(config: Config) -> str:
+    """SHA-256 of the config, the output folder left out."""
+    data = {key: value for key, value in config_data(config).items() if key != "output"}
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def differences(before: Any, after: Any, path: str = "") -> list[str]:
+    """The places in which two configs differ, as `path: before -> after`; `output` does not count."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        found = []
+        for key in dict.fromkeys([*before, *after]):
+            if path or key != "output":
+                inner = f"{path}.{key}" if path else key
+                found += differences(before.get(key), after.get(key), inner)
+        return found
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        pairs = enumerate(zip(before, after, strict=True))
+        return [line for i, (a, b) in pairs for line in differences(a, b, f"{path}[{i}]")]
+    if before == after:
+        return []
+    if isinstance(before, list) and isinstance(after, list):
+        return [f"{path}: {len(before)} entries -> {len(after)} entries"]
+    return [f"{path}: {json.dumps(before)} -> {json.dumps(after)}"]
+
+
+def _method(method: BuiltMethod) -> dict[str, Any]:
+    tree = method.shape if method.kind == "tree" else None
+    choices = method.choices
+    return {
+        "name": method.name,
+        "kind": method.kind,
+        "parents": None if tree is None else list(tree.parents),
+        "size": None if tree is None else tree.size,
+        "depth": None if tree is None else tree.depth,
+        "law": {name: str(choice.law) for name, choice in choices.items()} or None,
+        "rule": {name: str(choice.rule) for name, choice in choices.items()} or None,
+        "lossless": method.lossless,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git_hash() -> str | None:
+    """The commit of the project's own repository, `-dirty` if files differ; None outside of it."""
+    root = Path(__file__).resolve().parents[1]
+    if not (root / ".git").exists():
+        return None
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(root), *arguments]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=20
+        ).stdout
+
+    try:
+        head = git("rev-parse", "HEAD").strip()
+        return head + ("-dirty" if git("status", "--porcelain").strip() else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _hardware() -> dict[str, Any]:
+    import psutil
+    import torch
+
+    return {
+        "machine": platform.machine(),
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()

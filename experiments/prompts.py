@@ -1,0 +1,198 @@
+"""Where prompts come from: the embedded held-out set, a text file, JSONL, Spec-Bench."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from experiments.config import (
+    EmbeddedPrompts,
+    JsonlPrompts,
+    Prompts,
+    TextPrompts,
+)
+from experiments.errors import PromptError
+
+__all__ = ["Prompt", "RawPrompt", "encode", "hash_of", "read_prompts"]
+
+
+@dataclass(frozen=True)
+class RawPrompt:
+    """A prompt as it stands in its source.
+
+    Args:
+        id: file name, line or question id.
+        text: not empty.
+        category: of Spec-Bench and the like.
+        where: for messages, such as `questions.jsonl, line 3`.
+    """
+
+    id: str
+    text: str
+    category: str | None
+    where: str
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """An encoded prompt.
+
+    Args:
+        index: its place in the run, from 0.
+        id: see `RawPrompt`.
+        category: see `RawPrompt`.
+        ids: token ids, at least one.
+        where: for messages.
+    """
+
+    index: int
+    id: str
+    category: str | None
+    ids: tuple[int, ...]
+    where: str
+
+
+def read_prompts(config: Prompts) -> list[RawPrompt]:
+    """All prompts of a source, those past `count` included; no model or tokenizer is needed.
+
+    Raises:
+        PromptError: if the file is missing, empty, not UTF-8 or not in its format, if a prompt is empty,
+            or if there are fewer than `count`.
+    """
+    if isinstance(config, EmbeddedPrompts):
+        path = Path(str(files("treespec"))) / "embedded" / "held_out.jsonl"
+        prompts = _jsonl(path, field="text", name="file")
+    elif isinstance(config, TextPrompts):
+        path = Path(config.path)
+        prompts = _text(path, config.separator)
+    elif isinstance(config, JsonlPrompts):
+        path = Path(config.path)
+        prompts = _jsonl(path, field=config.field, name="question_id")
+    else:
+        path = Path(config.path)
+        prompts = _jsonl(path, field="turns", name="question_id")
+    if config.count is not None and config.count > len(prompts):
+        raise PromptError(f"prompts.count = {config.count}, but {path} has {len(prompts)} prompts")
+    return prompts
+
+
+def encode(
+    prompts: Sequence[RawPrompt], config: Prompts, tokenizer: Any, first: int = 0
+) -> list[Prompt]:
+    """Token ids of prompts, chat template and truncation applied.
+
+    Truncation to `tokens` is of the text, before it is put into a chat template.
+
+    Args:
+        prompts: what to encode.
+        config: of their source.
+        tokenizer: a transformers tokenizer.
+        first: the index of the first one.
+
+    Raises:
+        PromptError: if a chat template is asked for but the tokenizer has none, or nothing is left of a
+            prompt.
+    """
+    wanted = getattr(config, "chat_template", False)
+    has_template = bool(getattr(tokenizer, "chat_template", None))
+    if wanted is True and not has_template:
+        raise PromptError(
+            "prompts.chat_template = true, but the tokenizer has no chat template; "
+            "use 'auto' or false, or an instruction-tuned model"
+        )
+    chat = has_template and wanted is not False
+    encoded = []
+    for index, prompt in enumerate(prompts, start=first):
+        ids = (
+            _chat(prompt.text, config.tokens, tokenizer) if chat else tokenizer.encode(prompt.text)
+        )
+        if config.tokens is not None and not chat:
+            ids = ids[: config.tokens]
+        if not ids:
+            raise PromptError(f"{prompt.where}: the prompt has no tokens")
+        encoded.append(Prompt(index, prompt.id, prompt.category, tuple(ids), prompt.where))
+    return encoded
+
+
+def hash_of(prompts: Sequence[Prompt]) -> str:
+    """SHA-256 of the token ids of prompts."""
+    return sha256(json.dumps([prompt.ids for prompt in prompts]).encode()).hexdigest()
+
+
+def _chat(text: str, tokens: int | None, tokenizer: Any) -> list[int]:
+    if tokens is not None:
+        text = tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)[:tokens])
+    rendered = tokenizer.apply_chat_template(
+        [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False
+    )
+    return tokenizer.encode(rendered, add_special_tokens=False)
+
+
+def _text(path: Path, separator: str | None) -> list[RawPrompt]:
+    text = _read(path)
+    if separator is None:
+        return [RawPrompt(path.name, text, None, str(path))]
+    parts: list[list[str]] = [[]]
+    for line in text.splitlines(keepends=True):
+        if line.rstrip("\r\n") == separator:
+            parts.append([])
+        else:
+            parts[-1].append(line)
+    prompts = []
+    for i, part in enumerate(parts):
+        where = f"{path}, prompt {i + 1} of {len(parts)}"
+        if not "".join(part).strip():
+            raise PromptError(f"{where}: the prompt is empty")
+        prompts.append(RawPrompt(f"{path.name}:{i + 1}", "".join(part), None, where))
+    return prompts
+
+
+def _jsonl(path: Path, field: str, name: str) -> list[RawPrompt]:
+    prompts = []
+    for number, line in enumerate(_read(path).split("\n"), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}, line {number}"
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise PromptError(f"{where}: not JSON: {error.msg} at column {error.colno}") from None
+        if not isinstance(row, dict):
+            raise PromptError(f"{where}: a JSON object is needed, not {type(row).__name__}")
+        if field not in row:
+            present = ", ".join(map(str, row)) or "none"
+            raise PromptError(f"{where}: no field {field!r} (fields present: {present})")
+        text = row[field]
+        if isinstance(text, list) and text:
+            text = text[0]
+        if not isinstance(text, str):
+            raise PromptError(f"{where}: field {field!r} holds {text!r}, but text is needed")
+        if not text.strip():
+            raise PromptError(f"{where}: field {field!r} is empty: a prompt needs text")
+        category = row.get("category")
+        prompts.append(
+            RawPrompt(
+                id=str(row.get(name, row.get("id", number))),
+                text=text,
+                category=None if category is None else str(category),
+                where=where,
+            )
+        )
+    return prompts
+
+
+def _read(path: Path) -> str:
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PromptError(
+            f"{path}: not UTF-8 text (byte {error.start}: {error.reason}); convert the file"
+        ) from None
+    except OSError as error:
+        raise PromptError(f"{path}: {error.strerror}") from None
+    if not text.strip():
+        raise PromptError(f"{path}: the file is empty: a prompt needs text")
+    return text

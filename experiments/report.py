@@ -1,0 +1,58 @@
+"""The report of a run: one HTML file that needs no network, and the figures as files."""
+
+from html import escape
+from pathlib import Path
+from string import Template
+
+from experiments import report_details as details
+from experiments import report_sections as sections
+from experiments.figure_style import inline_svg
+from experiments.figures import draw_figures
+from experiments.loading import load_run
+from experiments.summary import summarise
+from experiments.table_text import hardware_line
+
+__all__ = ["write_report"]
+
+TEMPLATE = Path(__file__).with_name("report_template.html")
+
+
+def write_report(run_folder: Path) -> Path:
+    """Write `report.html` and `figures/*.svg|png` into the folder of a run.
+
+    An unfinished run is reported as far as it got, and says so.
+
+    Args:
+        run_folder: as SCHEMA.md describes it.
+
+    Returns:
+        The path of the report.
+
+    Raises:
+        RunFolderError: see `experiments.loading.load_run`.
+    """
+    run = load_run(run_folder)
+    summaries = summarise(run)
+    figures = draw_figures(run, run.folder / "figures")
+    body = [
+        sections.verdict_section(run),
+        sections.result_section(run, summaries),
+        sections.comparison_section(run),
+        sections.figure_section((name, inline_svg(path)) for name, path in figures.items()),
+        details.equality_section(run, summaries),
+        sections.speedup_section(summaries),
+        details.samples_section(run, summaries),
+        details.tree_section(run),
+        details.tuning_section(run),
+        details.error_section(run),
+        details.environment_section(run),
+    ]
+    page = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
+        title=escape(run.manifest["name"]),
+        subtitle=escape(hardware_line(run)),
+        body="\n".join(part for part in body if part),
+    )
+    path = run.folder / "report.html"
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(page, encoding="utf-8")
+    return temporary.replace(path)

@@ -1,0 +1,220 @@
+"""The sections of the report that show what the result rests on, each from data to HTML.
+
+Everything that a model or a user wrote is escaped.
+"""
+
+from collections.abc import Sequence
+from html import escape
+from itertools import takewhile
+
+from experiments.loading import Run
+from experiments.measurements import measure
+from experiments.report_html import name_html, section, table
+from experiments.summary import SamplingSummary, near_tie_margin
+from treespec.tree import TreeShape
+
+__all__ = [
+    "environment_section",
+    "equality_section",
+    "error_section",
+    "samples_section",
+    "tree_section",
+    "tuning_section",
+]
+
+LAWS = {
+    "deterministic": "the most probable children",
+    "iid": "children drawn independently",
+    "without_replacement": "children drawn without replacement",
+}
+
+
+def equality_section(run: Run, summaries: Sequence[SamplingSummary]) -> str:
+    """Whether greedy outputs equal plain decoding, and every place where one does not."""
+    compared = [(s, row) for s in summaries for row in s.rows if row.compared]
+    if not compared:
+        return ""
+    equal, total = sum(row.equal for _, row in compared), sum(row.compared for _, row in compared)
+    text = (
+        f"<p>{equal} of {total} greedy outputs equal those of transformers' <code>generate</code>, "
+        "id by id.</p>"
+    )
+    rows = [
+        [
+            name_html(row),
+            escape(s.sampling),
+            escape(d.prompt),
+            str(d.position),
+            "unknown" if d.margin is None else f"{d.margin:.4g}",
+            "near-tie: rounding" if d.near_tie else "not rounding: a bug",
+        ]
+        for s, row in compared
+        for d in row.divergences
+    ]
+    if rows:
+        heads = ["method", "sampling", "prompt", "first differing token", "top-2 margin", ""]
+        dtype = str(run.manifest["models"]["target"]["dtype"])
+        text += table(heads, rows, text=(1, 2, 5)) + (
+            f'<p class="muted">The margin is the distance of the target\'s two best logits where the texts '
+            f"part. Up to {near_tie_margin(run):g} ({escape(dtype)}) "
+            "it counts as rounding: a tree's pass adds in another order than a pass over one token.</p>"
+        )
+    return section("Equality with plain decoding at temperature 0", text)
+
+
+def samples_section(run: Run, summaries: Sequence[SamplingSummary], length: int = 900) -> str:
+    """One prompt continued by plain decoding, the fastest chain and the fastest tree, side by side."""
+    import polars as pl
+
+    parts = []
+    for s in summaries:
+        compared = measure(run, s.sampling).prompts
+        if not compared:
+            continue
+        rows = run.prompts.filter(pl.col("sampling") == s.sampling, pl.col("prompt") == compared[0])
+        texts = dict(zip(rows["method"], rows["text"], strict=True))
+        shown = [
+            name
+            for group in (("plain",), ("chain", "assisted"), ("tree",))
+            if (name := _fastest(s, group))
+        ]
+        same = [name for name in shown if texts[name] == texts[shown[0]]]
+        shown = [name for name in shown if name not in same[1:]]
+        heads = {name: name for name in shown} | {shown[0]: ", ".join(same)}
+        letters = zip(*(texts[name] for name in shown), strict=False)
+        alike = sum(1 for _ in takewhile(lambda same: len(set(same)) == 1, letters))
+        greedy = any(row.compared for row in s.rows)
+        if not greedy:  # sampled texts differ everywhere, by right
+            alike = length
+        columns = "".join(
+            f"<div><h3>{escape(heads[name])}</h3>"
+            f"<pre>{_marked(texts[name], alike, length)}</pre></div>"
+            for name in shown
+        )
+        if greedy:
+            said = "the same text" if len(shown) == 1 else "what differs is marked"
+        else:
+            said = "drawn anew by each method: other texts, the same law"
+        parts.append(
+            f"<h3>{escape(s.sampling)}, {escape(str(rows['prompt_id'][0]))} <small>({said})</small></h3>"
+            f'<div class="texts">{columns}</div>'
+        )
+    return section("One prompt, continued", "".join(parts)) if parts else ""
+
+
+def tree_section(run: Run) -> str:
+    """Every tree that was drafted, drawn."""
+    parts = []
+    for m in run.methods:
+        if m.kind != "tree" or m.parents is None:
+            continue
+        shape = TreeShape(m.parents)
+        rules = "; ".join(
+            f"{s}: {LAWS.get(m.law.get(s, ''), 'children')}, rule {rule}"
+            for s, rule in m.rule.items()
+        )
+        lossy = "" if m.lossless else " Lossy."
+        facts = f"{shape.size - 1} draft tokens, depth {shape.depth}. {rules}.{lossy}"
+        kind = "narrow" if shape.is_chain else "wide"
+        # wide trees scroll rather than shrink until nothing can be read
+        parts.append(
+            f'<figure class="{kind}"><figcaption><strong class="{m.group}">{escape(m.name)}</strong><br>'
+            f"{escape(facts)}</figcaption>"
+            f'<div class="scroll">{shape._repr_svg_()}</div></figure>'
+        )
+    return section("Trees", f'<div class="trees">{"".join(parts)}</div>') if parts else ""
+
+
+def tuning_section(run: Run) -> str:
+    """How assisted generation was tuned."""
+    parts = []
+    for method, settings in run.manifest.get("tuning", {}).get("assisted", {}).items():
+        for sampling, tuned in settings.items():
+            chosen = tuned["chosen"]
+            pick = (chosen["length"], chosen["threshold"])
+            rows = [
+                [
+                    str(entry["length"]),
+                    f"{entry['threshold']:g}",
+                    f"{entry['tokens_per_second']:.1f}",
+                    "chosen" if (entry["length"], entry["threshold"]) == pick else "",
+                ]
+                for entry in tuned["table"]
+            ]
+            title = f"{method}, {sampling}: length {pick[0]}, confidence threshold {pick[1]:g}"
+            body = (
+                table(["length", "threshold", "tokens per second", ""], rows, text=(3,))
+                if rows
+                else "<p>Nothing to choose.</p>"
+            )
+            parts.append(f"<details><summary>{escape(title)}</summary>{body}</details>")
+    note = '<p class="muted">Tuned by tokens per second on prompts that are not measured.</p>'
+    return section("Tuning of assisted generation", note + "".join(parts)) if parts else ""
+
+
+def error_section(run: Run) -> str:
+    """Every prompt on which a method failed."""
+    rows = [
+        [escape(str(row[column])) for column in ("method", "sampling", "prompt_id", "error")]
+        for row in run.prompts.filter(run.prompts["error"].is_not_null()).iter_rows(named=True)
+    ]
+    if not rows:
+        return ""
+    heads = ["method", "sampling", "prompt", "error"]
+    return section(
+        "Errors", table(heads, rows[:200], text=(1, 2, 3)) + f"<p>{len(rows)} in all.</p>"
+    )
+
+
+def environment_section(run: Run) -> str:
+    """Machine, versions, and how to run this again."""
+    import yaml
+
+    m = run.manifest
+    hardware, warmup = m["hardware"], m.get("warmup") or {}
+    facts = {
+        "machine": f"{hardware['machine']}, {hardware['cpu']}, {hardware['cores']} cores, "
+        f"{hardware['threads']} threads, {hardware['memory_gib']:g} GiB",
+        "GPU": hardware["gpu"] or "none",
+        **{f"{role} model": _model(m["models"][role]) for role in ("target", "draft")},
+        "versions": ", ".join(
+            f"{name} {version}" for name, version in m["versions"].items() if version
+        ),
+        "treespec": f"{m['treespec_version']}, git {m['git_hash'] or 'unknown'}",
+        "seed": m["seed"],
+        "warm-up": f"{warmup['prompts']} prompts, {warmup['seconds']:.1f} s, not measured"
+        if warmup
+        else "none",
+        "started": m["created"],
+        "finished": m["finished"] or "not yet",
+        "sessions": len(m.get("sessions") or [1]),
+        "config hash": m["config_hash"][:16],
+    }
+    rows = [[escape(name), escape(str(value))] for name, value in facts.items()]
+    config = yaml.safe_dump(m["config"], sort_keys=False, allow_unicode=True)
+    return section(
+        "Environment, and how to run this again",
+        table(["", ""], rows, text=(1,), head=False)
+        + "<p>Save the config as <code>config.yaml</code>, then <code>treespec run config.yaml</code>.</p>"
+        + f"<details><summary>The whole config</summary><pre>{escape(config)}</pre></details>",
+    )
+
+
+def _fastest(summary: SamplingSummary, groups: Sequence[str]) -> str | None:
+    rows = [row for row in summary.rows if row.method.group in groups and row.method.lossless]
+    best = max(rows, key=lambda row: row.tokens_per_second.estimate, default=None)
+    return None if best is None else best.method.name
+
+
+def _marked(text: str, same: int, length: int) -> str:
+    """The text, cut to `length`, with what follows its first `same` characters marked."""
+    cut = text[:length]
+    rest = f"<mark>{escape(cut[same:])}</mark>" if cut[same:] else ""
+    return escape(cut[:same]) + rest + (" …" if len(text) > length else "")
+
+
+def _model(model: dict[str, object]) -> str:
+    millions = float(str(model["parameters"])) / 1e6
+    return (
+        f"{model['name']}, {millions:.3g} M parameters, {model['architecture']}, {model['dtype']}"
+    )

@@ -1,0 +1,227 @@
+"""Run an experiment into its folder. A run that was killed goes on where it stopped."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from experiments.builder import Experiment, build
+from experiments.config import AssistedMethod, Config, ModelsConfig
+from experiments.errors import PromptError, RunFolderError
+from experiments.folder import RunFolder
+from experiments.manifest import new_manifest, session
+from experiments.progress import Reporter
+from experiments.prompts import Prompt, RawPrompt, encode, hash_of, read_prompts
+from experiments.records import PromptRow
+from experiments.tuning import prompts_needed, tune, tuned_choices
+from experiments.unit import Bench, run_unit, seed_of
+from treespec.decode import require_room
+from treespec.errors import TreespecError
+from treespec.tree import Law
+
+if TYPE_CHECKING:
+    from treespec.models.load import Pair
+
+__all__ = ["WARMUP_TOKENS", "RunResult", "load_models", "run"]
+
+WARMUP_TOKENS = 8
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Where the records are, and what went wrong.
+
+    Args:
+        folder: of the run.
+        already_finished: nothing was left to do.
+        failures: the rows that hold an error.
+    """
+
+    folder: Path
+    already_finished: bool
+    failures: tuple[PromptRow, ...]
+
+
+def load_models(config: ModelsConfig) -> "Pair":
+    """The pair that a config names."""
+    from treespec.models.load import load_pair
+
+    return load_pair(
+        config.target, config.draft, dtype=config.dtype, device=config.device, grow=config.grow
+    )
+
+
+def run(
+    config: Config,
+    *,
+    folder: Path | None = None,
+    fresh: bool = False,
+    retry: bool = False,
+    console: Console | None = None,
+    load: Callable[[ModelsConfig], "Pair"] = load_models,
+) -> RunResult:
+    """Run what is missing of an experiment.
+
+    Args:
+        config: the experiment.
+        folder: of its records; `config.output`, or `runs/<name>`, by default.
+        fresh: delete the records of an earlier run there first.
+        retry: run those units again that hold an error.
+        console: where progress is shown; nowhere by default.
+        load: gives the models.
+
+    Raises:
+        ConfigError, PromptError, RunFolderError, ContextOverflow, LoadError: what a user can mend; raised
+            before anything is decoded.
+    """
+    reporter = Reporter(console)
+    experiment = build(config)
+    raw = read_prompts(config.prompts)
+    measured, spare = _split(experiment, raw)
+    path = folder or Path(config.output or f"runs/{config.name}")
+    with RunFolder(path) as records:
+        if fresh:
+            records.clear()
+        records.require_same(config)
+        names = [method.name for method in experiment.methods]
+        finished = records.recover(names, drop_errors=retry)
+        manifest = records.manifest()
+        complete = len(finished) == len(measured) * len(experiment.samplings)
+        if manifest is not None and manifest["finished"] is not None and complete:
+            return RunResult(path, True, tuple(records.failures()))
+        with reporter.task("loading the models"):
+            pair = load(config.models)
+        prompts = encode(measured, config.prompts, pair.tokenizer)
+        others = encode(spare, config.prompts, pair.tokenizer, first=len(prompts))
+        _require_room(experiment, pair, [*prompts, *others])
+        if manifest is not None and manifest["prompts_hash"] != hash_of(prompts):
+            raise RunFolderError(
+                f"{path} was started with other prompts: their file or the tokenizer has changed since; "
+                "give another folder with --out, or start anew with --fresh"
+            )
+        manifest = _start(experiment, pair, prompts, others, manifest, reporter)
+        records.write_manifest(manifest)
+        bench = Bench.of(experiment, pair, tuned_choices(manifest["tuning"]["assisted"]))
+        units = [
+            (p, s) for p in prompts for s in experiment.samplings if (p.index, s) not in finished
+        ]
+        with reporter.units(len(units) * len(names), done=len(finished)) as advance:
+            for prompt, sampling in units:
+                label = f"prompt {prompt.index + 1}/{len(prompts)}, {sampling}"
+                records.append(
+                    *run_unit(
+                        bench, prompt, sampling, lambda name, at=label: advance(f"{at}: {name}")
+                    )
+                )
+        records.finish(manifest)
+        return RunResult(path, False, tuple(records.failures()))
+
+
+def _split(
+    experiment: Experiment, raw: Sequence[RawPrompt]
+) -> tuple[Sequence[RawPrompt], Sequence[RawPrompt]]:
+    """The measured prompts, and those that tuning takes.
+
+    Raises:
+        PromptError: if tuning needs more prompts than there are besides the measured ones.
+    """
+    count = experiment.config.prompts.count
+    count = len(raw) if count is None else count
+    needed = prompts_needed(experiment.methods)
+    if count + needed > len(raw):
+        raise PromptError(
+            f"tuning assisted generation takes {needed} prompts that are not measured, but of "
+            f"{len(raw)} prompts {count} are measured; lower prompts.count or tune_prompts, or give one "
+            "length and one threshold"
+        )
+    return raw[:count], raw[count : count + needed]
+
+
+def _require_room(experiment: Experiment, pair: "Pair", prompts: Sequence[Prompt]) -> None:
+    """Refuse, before anything runs, what does not fit in a context or a vocabulary.
+
+    Raises:
+        PromptError: naming the prompt and the method.
+    """
+    new = experiment.config.max_new_tokens
+    for method in experiment.methods:
+        alone = method.kind in ("generate", "plain")
+        lengths = [m.max_length for m in ((pair.target,) if alone else (pair.target, pair.draft))]
+        depth = method.shape.depth if method.shape else 0
+        for prompt in prompts:
+            try:
+                require_room(len(prompt.ids), new, depth, min(lengths))
+            except TreespecError as error:
+                raise PromptError(f"{prompt.where}, method {method.name!r}: {error}") from None
+        laws = {choice.law for choice in method.choices.values()}
+        widest = max(map(len, method.shape.children)) if method.shape else 0
+        if laws - {Law.IID} and widest > pair.draft.vocab_size:
+            raise PromptError(
+                f"method {method.name!r}: {widest} distinct children of one node, but the draft's "
+                f"vocabulary has {pair.draft.vocab_size}"
+            )
+
+
+def _start(
+    experiment: Experiment,
+    pair: "Pair",
+    prompts: Sequence[Prompt],
+    others: Sequence[Prompt],
+    manifest: dict[str, Any] | None,
+    reporter: Reporter,
+) -> dict[str, Any]:
+    """Warm up, tune, and describe the run; a resumed run keeps its description and what was tuned."""
+    bench = Bench.of(experiment, pair, {})
+    begin = time.perf_counter()
+    with reporter.task("warming up") as say:
+        for prompt in [*others, *prompts][: experiment.config.warmup]:
+            _warm_up(bench, prompt, say)
+    seconds = time.perf_counter() - begin
+    if manifest is not None:
+        reporter.note("resuming a run that was not finished")
+        latest = session()
+        if latest["git_hash"] != manifest["git_hash"]:
+            reporter.note("the code is not the one that the run was started with")
+        return manifest | {"finished": None, "sessions": [*manifest["sessions"], latest]}
+    with reporter.task("tuning") as say:
+        tuning = {"assisted": tune(bench, others, say)}
+    warmup = {"prompts": experiment.config.warmup, "seconds": round(seconds, 3)}
+    models = _describe(experiment.config, pair)
+    return new_manifest(experiment, hash_of(prompts), models, tuning, warmup)
+
+
+def _warm_up(bench: Bench, prompt: Prompt, say: Callable[[str], None]) -> None:
+    """Let every method decode a few tokens; what fails here fails again, and is recorded, in the run."""
+    tokens = min(WARMUP_TOKENS, bench.experiment.config.max_new_tokens)
+    for sampling in bench.experiment.samplings:
+        for method in bench.experiment.methods:
+            say(f"warming up: {sampling}, {method.name}")
+            config = method.config
+            tuned = config.grid[0] if isinstance(config, AssistedMethod) else None
+            seed = seed_of(bench.experiment.config.seed, "warmup", prompt.index)
+            try:
+                bench.decode(
+                    method, prompt, sampling, seed=seed, tuned=tuned, max_new_tokens=tokens
+                )
+            except Exception as error:
+                say(f"warming up: {method.name} failed: {error}")
+
+
+def _describe(config: Config, pair: "Pair") -> dict[str, Any]:
+    target, draft = config.models.target, config.models.draft or config.models.target
+
+    def facts(name: str, model: Any) -> dict[str, Any]:
+        module = model.model
+        parameters = {id(p): p for p in module.parameters()}.values()
+        return {
+            "name": name,
+            "parameters": sum(p.numel() for p in parameters),
+            "dtype": str(next(iter(parameters)).dtype).removeprefix("torch."),
+            "architecture": type(module).__name__,
+            "context": model.max_length,
+        }
+
+    return {"target": facts(target, pair.target), "draft": facts(draft, pair.draft)}

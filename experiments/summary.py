@@ -1,0 +1,250 @@
+"""One row per sampling setting and method: everything that the table and the report print."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from experiments.loading import Method, Run
+from experiments.measurements import Measurements, measure, samplings_of
+from experiments.statistics import Bootstrap, Interval
+
+__all__ = [
+    "NEAR_TIE",
+    "STAGES",
+    "Divergence",
+    "MethodSummary",
+    "SamplingSummary",
+    "accepted_shares",
+    "equality",
+    "summarise",
+]
+
+STAGES = ("draft", "verify", "accept", "commit")
+
+NEAR_TIE = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.0625}
+"""Top-2 margin of the target's logits below which a divergence may be rounding, by dtype.
+
+About four units in the last place of a logit between 16 and 32. A larger margin is called a bug.
+"""
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """A greedy output that left plain decoding.
+
+    Args:
+        prompt: its id.
+        position: index of the first new token that differs.
+        margin: of the target's two best logits there; None if it was not measured.
+        near_tie: whether the margin is small enough to be rounding.
+    """
+
+    prompt: str
+    position: int
+    margin: float | None
+    near_tie: bool
+
+
+@dataclass(frozen=True)
+class MethodSummary:
+    """One row of the table. Means and ratios are of totals over the compared prompts.
+
+    Args:
+        method: its description.
+        tokens_per_step: emitted tokens per pass of the target.
+        accepted_per_step: draft tokens kept per pass.
+        tokens_per_second: prefill excluded.
+        speedup: tokens per second over those of the faster plain baseline; None without a baseline.
+        speedups: over each plain baseline, by name.
+        speedup_with_prefill: as `speedup`, prefill included on both sides.
+        step_ms: milliseconds of decoding per step.
+        stage_ms: the same by stage, `other` being the rest of the loop; None where it is not
+            recorded.
+        wasted: share of verified draft tokens that were not accepted; None where nothing was drafted, or
+            the number is not known.
+        equal, compared: greedy outputs equal to plain decoding, of those compared with it (all finished
+            prompts, not only those that every method finished).
+        divergences: the others.
+        errors: prompts on which the method failed; they enter no number.
+        among_fastest: the interval of its speed over the fastest method's contains 1.
+    """
+
+    method: Method
+    tokens_per_step: Interval
+    accepted_per_step: float
+    tokens_per_second: Interval
+    speedup: Interval | None
+    speedups: dict[str, Interval]
+    speedup_with_prefill: Interval | None
+    step_ms: float
+    stage_ms: dict[str, float] | None
+    wasted: float | None
+    equal: int
+    compared: int
+    divergences: tuple[Divergence, ...]
+    errors: int
+    among_fastest: bool
+
+
+@dataclass(frozen=True)
+class SamplingSummary:
+    """All methods under one sampling setting.
+
+    Args:
+        sampling: its name.
+        rows: one per method that finished a prompt.
+        baseline: name of the faster plain baseline; None without one.
+        prompts: how many are compared.
+        attempted: how many were tried.
+        failed: methods that finished none, with their first error.
+    """
+
+    sampling: str
+    rows: tuple[MethodSummary, ...]
+    baseline: str | None
+    prompts: int
+    attempted: int
+    failed: dict[str, str]
+
+    def row(self, method: str) -> MethodSummary:
+        """The row of this method."""
+        return next(row for row in self.rows if row.method.name == method)
+
+
+def summarise(run: Run) -> tuple[SamplingSummary, ...]:
+    """Summarise every sampling setting of a run."""
+    return tuple(_summarise(run, measure(run, sampling)) for sampling in samplings_of(run))
+
+
+def accepted_shares(run: Run, sampling: str) -> dict[str, NDArray[np.float64]]:
+    """Share of the steps that accepted 0, 1, 2, ... draft tokens, for every method with recorded steps."""
+    import polars as pl
+
+    if not len(run.steps):
+        return {}
+    prompts = measure(run, sampling).prompts
+    steps = run.steps.filter(pl.col("sampling") == sampling, pl.col("prompt").is_in(list(prompts)))
+    shares = {}
+    for m in run.methods:
+        accepted = steps.filter(pl.col("method") == m.name)["accepted"].to_numpy()
+        if m.kind == "tree" and len(accepted):
+            shares[m.name] = np.bincount(accepted) / len(accepted)
+    return shares
+
+
+def _summarise(run: Run, data: Measurements) -> SamplingSummary:
+    baseline = data.fastest(data.named("plain")) if data.prompts else None
+    totals = data.bootstrap() if data.prompts else None
+    fastest = data.fastest([m.name for m in data.methods if m.lossless]) if totals else None
+    rows = tuple(
+        _row(run, data, totals, m, baseline, fastest) for m in data.methods if totals is not None
+    )
+    failed = {m.name: _first_error(run, data.sampling, m.name) for m in data.failed}
+    return SamplingSummary(data.sampling, rows, baseline, len(data.prompts), data.attempted, failed)
+
+
+def _row(
+    run: Run,
+    data: Measurements,
+    totals: Bootstrap,
+    m: Method,
+    baseline: str | None,
+    fastest: str | None,
+) -> MethodSummary:
+    steps = data.total(m.name, "steps") or 0.0
+    seconds = data.total(m.name, "decode_s") or 0.0
+    drafted, accepted = data.total(m.name, "drafted"), data.total(m.name, "accepted") or 0.0
+    equal, compared, divergences = equality(run, data.sampling, m.name)
+    return MethodSummary(
+        method=m,
+        tokens_per_step=totals.ratio([(m.name, "emitted")], [(m.name, "steps")]),
+        accepted_per_step=accepted / steps,
+        tokens_per_second=totals.ratio([(m.name, "new_tokens")], [(m.name, "decode_s")]),
+        speedup=None if baseline is None else speed_ratio(totals, m.name, baseline),
+        speedups={b: speed_ratio(totals, m.name, b) for b in data.named("plain")},
+        speedup_with_prefill=(
+            None if baseline is None else speed_ratio(totals, m.name, baseline, "total_s")
+        ),
+        step_ms=1e3 * seconds / steps,
+        stage_ms=_stages(data, m.name, steps, seconds),
+        wasted=(drafted - accepted) / drafted if drafted else None,
+        equal=equal,
+        compared=compared,
+        divergences=divergences,
+        errors=_errors(run, data.sampling, m.name),
+        among_fastest=(
+            m.lossless
+            and fastest is not None
+            and (m.name == fastest or _tied(speed_ratio(totals, m.name, fastest)))
+        ),
+    )
+
+
+def speed_ratio(totals: Bootstrap, method: str, baseline: str, time: str = "decode_s") -> Interval:
+    """Tokens per second of `method` over those of `baseline`, on the same prompts."""
+    if method == baseline:
+        return Interval(1.0, 1.0, 1.0)
+    return totals.ratio(
+        [(method, "new_tokens"), (baseline, time)], [(method, time), (baseline, "new_tokens")]
+    )
+
+
+def _tied(ratio: Interval) -> bool:
+    return ratio.contains(1.0)
+
+
+def _stages(
+    data: Measurements, method: str, steps: float, seconds: float
+) -> dict[str, float] | None:
+    totals = {stage: data.total(method, f"{stage}_s") for stage in STAGES}
+    known = {stage: 1e3 * total / steps for stage, total in totals.items() if total is not None}
+    if len(known) < len(STAGES):
+        return None
+    return {**known, "other": max(0.0, 1e3 * seconds / steps - sum(known.values()))}
+
+
+def equality(run: Run, sampling: str, method: str) -> tuple[int, int, tuple[Divergence, ...]]:
+    """Greedy outputs equal to plain decoding, how many were compared, and the others."""
+    import polars as pl
+
+    rows = run.prompts.filter(
+        pl.col("sampling") == sampling,
+        pl.col("method") == method,
+        pl.col("equal_to_plain").is_not_null(),
+    )
+    limit = near_tie_margin(run)
+    divergences = [
+        Divergence(
+            prompt=str(row["prompt_id"]),
+            position=row["first_divergence"],
+            margin=row["divergence_margin"],
+            near_tie=row["divergence_margin"] is not None and row["divergence_margin"] <= limit,
+        )
+        for row in rows.iter_rows(named=True)
+        if not row["equal_to_plain"]
+    ]
+    return len(rows) - len(divergences), len(rows), tuple(divergences)
+
+
+def near_tie_margin(run: Run) -> float:
+    """The largest top-2 margin that counts as rounding, for the dtype of the run's target."""
+    dtype = str(run.manifest["models"]["target"]["dtype"]).removeprefix("torch.")
+    return NEAR_TIE.get(dtype, NEAR_TIE["float32"])
+
+
+def _errors(run: Run, sampling: str, method: str) -> int:
+    return len(_error_messages(run, sampling, method))
+
+
+def _first_error(run: Run, sampling: str, method: str) -> str:
+    messages = _error_messages(run, sampling, method)
+    return messages[0] if messages else "not run yet"
+
+
+def _error_messages(run: Run, sampling: str, method: str) -> Sequence[str]:
+    import polars as pl
+
+    rows = run.prompts.filter(pl.col("sampling") == sampling, pl.col("method") == method)
+    return rows["error"].drop_nulls().to_list()

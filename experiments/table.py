@@ -1,0 +1,128 @@
+"""The table of a run: in the terminal, and as Markdown."""
+
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from experiments.loading import load_run
+from experiments.summary import STAGES, SamplingSummary, summarise
+from experiments.table_text import (
+    COLUMNS,
+    caption,
+    cells,
+    columns_of,
+    footnotes,
+    hardware_line,
+)
+from experiments.verdict import METHOD_NOTE, sentences
+
+__all__ = ["WIDTH", "markdown_table", "print_table"]
+
+WIDTH = 100
+"""Columns that the whole table fits in; a wider terminal is not filled."""
+
+LEAST_NAME = 19
+"""Columns that a method's name keeps before others are left out; longer names are folded."""
+
+LEFT_OUT_FIRST = ("commit", "accept", "waste", "acc", "draft", "verify")
+"""What a narrow terminal does without, in this order. The report has it all."""
+
+
+def print_table(run_folder: Path, console: Console) -> None:
+    """Print a table per sampling setting, the verdict, and what one must know to read them.
+
+    Raises:
+        RunFolderError: see `experiments.loading.load_run`.
+    """
+    run = load_run(run_folder)
+    width = min(WIDTH, console.width)
+    verdict = sentences(run)
+    for summary in (summaries := summarise(run)):
+        console.print()
+        shown = _fitting(summary, width)
+        console.print(_terminal_table(summary, shown), width=width)
+        if missing := [COLUMNS[i].head for i in columns_of(summary) if i not in shown]:
+            note = f"{width} columns are too few for {', '.join(missing)}: see the report."
+            console.print(f"[dim]{note}[/dim]", width=width, highlight=False)
+        console.print()
+        for sentence in verdict[summary.sampling]:
+            console.print(escape(sentence), width=width, highlight=False)
+    console.print()
+    for note in (*footnotes(run, summaries), METHOD_NOTE, hardware_line(run)):
+        console.print(f"[dim]{escape(note)}[/dim]", width=width, highlight=False)
+
+
+def markdown_table(run_folder: Path) -> str:
+    """The same tables, verdict and notes as Markdown.
+
+    Raises:
+        RunFolderError: see `experiments.loading.load_run`.
+    """
+    run = load_run(run_folder)
+    verdict = sentences(run)
+    blocks = []
+    for summary in (summaries := summarise(run)):
+        keep = columns_of(summary)
+        heads = [COLUMNS[i].name for i in keep]
+        lines = [heads, ["---", *["---:"] * (len(keep) - 1)]]
+        for row in summary.rows:
+            values = [_escape_markdown(cells(row, summary)[i]) for i in keep]
+            lines.append([f"**{values[0]}**" if row.among_fastest else values[0], *values[1:]])
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        blocks += [f"**{caption(summary)}**", table, *verdict[summary.sampling]]
+    notes = "\n".join(
+        f"- {note}" for note in (*footnotes(run, summaries), METHOD_NOTE, hardware_line(run))
+    )
+    return "\n\n".join([*blocks, notes.replace("- * and bold:", "- **bold** \\*:")]) + "\n"
+
+
+def _terminal_table(summary: SamplingSummary, shown: list[int]) -> Table:
+    table = Table(
+        title=caption(summary),
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=0,
+        show_edge=False,
+    )
+    for i in shown:
+        head = COLUMNS[i].head
+        table.add_column(
+            f"{head}\nms" if head in STAGES else head,
+            justify="left" if i == 0 else "right",
+            no_wrap=i != 0,
+            overflow="fold",
+            min_width=_width(summary, i),
+        )
+    group = summary.rows[0].method.group if summary.rows else None
+    for row in summary.rows:
+        if row.method.group != group:
+            table.add_section()
+            group = row.method.group
+        values = cells(row, summary)
+        style = "bold" if row.among_fastest else None
+        table.add_row(*(escape(values[i]) for i in shown), style=style)
+    return table
+
+
+def _fitting(summary: SamplingSummary, width: int) -> list[int]:
+    """Indices of the columns that fit, with a space between them."""
+    shown = columns_of(summary)
+    for head in LEFT_OUT_FIRST:
+        if sum(_width(summary, i) + 1 for i in shown) - 1 <= width:
+            break
+        shown = [i for i in shown if COLUMNS[i].head != head]
+    return shown
+
+
+def _width(summary: SamplingSummary, i: int) -> int:
+    """Width that a column needs: its longest cell, but names may be folded."""
+    longest = max(len(COLUMNS[i].head), *(len(cells(row, summary)[i]) for row in summary.rows), 0)
+    return min(longest, LEAST_NAME) if i == 0 else longest
+
+
+def _escape_markdown(text: str) -> str:
+    return text.replace("|", "\\|").replace("*", "\\*")

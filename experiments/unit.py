@@ -1,0 +1,218 @@
+"""One unit of a run: a prompt under one sampling setting, decoded by every method, made into rows."""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from experiments.baselines import generate_assisted, generate_plain, top_two_margin
+from experiments.builder import BuiltMethod, Experiment
+from experiments.ours import decode_ours
+from experiments.outcome import STAGES, Outcome, StepOutcome
+from experiments.prompts import Prompt
+from experiments.records import PromptRow, StepRow
+from treespec.stopping import Stop, any_of, stop_at_strings, stop_at_tokens
+
+if TYPE_CHECKING:
+    from treespec.models.load import Pair
+
+__all__ = ["Bench", "run_unit", "seed_of"]
+
+
+def seed_of(*parts: object) -> int:
+    """A seed in 0 .. 2^62 - 1 that depends on these parts alone, not on the order of events."""
+    return int.from_bytes(sha256(repr(parts).encode()).digest()[:8], "big") >> 2
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What methods run on.
+
+    Args:
+        experiment: the methods and settings.
+        pair: the models.
+        stop: when a text is over.
+        tuned: length and threshold of assisted generation, by (method, sampling).
+    """
+
+    experiment: Experiment
+    pair: "Pair"
+    stop: Stop
+    tuned: Mapping[tuple[str, str], tuple[int, float]]
+
+    @classmethod
+    def of(
+        cls,
+        experiment: Experiment,
+        pair: "Pair",
+        tuned: Mapping[tuple[str, str], tuple[int, float]],
+    ) -> "Bench":
+        """The bench of an experiment, with the stop conditions of its config."""
+        stop, strings = stop_at_tokens(pair.end_tokens), experiment.config.stop_strings
+        if strings:
+            stop = any_of(stop, stop_at_strings(strings, pair.tokenizer))
+        return cls(experiment, pair, stop, tuned)
+
+    def decode(
+        self,
+        method: BuiltMethod,
+        prompt: Prompt,
+        sampling: str,
+        *,
+        seed: int,
+        tuned: tuple[int, float] | None = None,
+        max_new_tokens: int | None = None,
+    ) -> Outcome:
+        """Decode a prompt by a method.
+
+        Args:
+            method: one of the experiment's.
+            prompt: what to continue.
+            sampling: name of the setting.
+            seed: of the coins.
+            tuned: length and threshold, instead of those chosen.
+            max_new_tokens: instead of the config's.
+        """
+        config = self.experiment.config
+        ids = torch.tensor(prompt.ids, dtype=torch.long, device=self.pair.target.device)
+        arguments: dict[str, Any] = {
+            "max_new_tokens": max_new_tokens or config.max_new_tokens,
+            "stop": self.stop,
+            "seed": seed,
+        }
+        settings = self.experiment.samplings[sampling]
+        if method.kind in ("plain", "tree"):
+            choice = method.choices[sampling]
+            return decode_ours(self.pair, method, choice, ids, settings, **arguments)
+        arguments["stops_early"] = bool(config.stop_strings)
+        if method.kind == "generate":
+            return generate_plain(self.pair, ids, settings, **arguments)
+        length, threshold = tuned or self.tuned[method.name, sampling]
+        arguments |= {"length": length, "threshold": threshold}
+        return generate_assisted(self.pair, ids, settings, **arguments)
+
+
+def run_unit(
+    bench: Bench,
+    prompt: Prompt,
+    sampling: str,
+    started: Callable[[str], None] = lambda method: None,
+) -> tuple[list[PromptRow], list[StepRow]]:
+    """Decode one prompt by all methods, in an order of its own, and make rows of what came out.
+
+    A method that fails leaves a row with its error; the others run all the same.
+
+    Args:
+        bench: models, methods and settings.
+        prompt: what to continue.
+        sampling: name of the setting.
+        started: told the name of each method before it runs.
+    """
+    seed = bench.experiment.config.seed
+    methods = list(bench.experiment.methods)
+    random.Random(seed_of(seed, prompt.index, sampling)).shuffle(methods)
+    outcomes: dict[str, Outcome | str] = {}
+    for method in methods:
+        started(method.name)
+        try:
+            outcomes[method.name] = bench.decode(
+                method, prompt, sampling, seed=seed_of(seed, prompt.index, sampling, method.name)
+            )
+        except Exception as error:
+            outcomes[method.name] = f"{type(error).__name__}: {error}"
+    reference = _reference(bench, outcomes, sampling)
+    prompts, steps = [], []
+    for order, method in enumerate(methods):
+        outcome = outcomes[method.name]
+        key = {"prompt": prompt.index, "sampling": sampling, "method": method.name}
+        more = {
+            **key,
+            "prompt_id": prompt.id,
+            "category": prompt.category,
+            "order": order,
+            "prompt_tokens": len(prompt.ids),
+            "seed": seed_of(seed, prompt.index, sampling, method.name),
+        }
+        if isinstance(outcome, str):
+            prompts.append(_failed(more, outcome))
+            continue
+        text = str(bench.pair.tokenizer.decode(list(outcome.tokens), skip_special_tokens=True))
+        compared = _compare(bench, prompt, outcome, reference)
+        prompts.append(_prompt_row(more, outcome, text, compared))
+        steps += [_step_row(key, i, step) for i, step in enumerate(outcome.steps or ())]
+    return prompts, steps
+
+
+def _reference(
+    bench: Bench, outcomes: Mapping[str, Outcome | str], sampling: str
+) -> tuple[int, ...] | None:
+    """The ids of `generate`, if it ran and decoding was greedy."""
+    if not bench.experiment.samplings[sampling].greedy:
+        return None
+    for method in bench.experiment.methods:
+        outcome = outcomes[method.name]
+        if method.kind == "generate" and isinstance(outcome, Outcome):
+            return outcome.tokens
+    return None
+
+
+def _compare(
+    bench: Bench, prompt: Prompt, outcome: Outcome, reference: tuple[int, ...] | None
+) -> dict[str, Any]:
+    nothing = {"equal_to_plain": None, "first_divergence": None, "divergence_margin": None}
+    if reference is None:
+        return nothing
+    if outcome.tokens == reference:
+        return nothing | {"equal_to_plain": True}
+    pairs = enumerate(zip(outcome.tokens, reference, strict=False))
+    at = next((i for i, (a, b) in pairs if a != b), min(len(outcome.tokens), len(reference)))
+    return {
+        "equal_to_plain": False,
+        "first_divergence": at,
+        "divergence_margin": top_two_margin(bench.pair, [*prompt.ids, *reference[:at]]),
+    }
+
+
+def _prompt_row(
+    more: dict[str, Any], outcome: Outcome, text: str, compared: dict[str, Any]
+) -> PromptRow:
+    row = {
+        "new_tokens": len(outcome.tokens),
+        "tokens": list(outcome.tokens),
+        "text": text,
+        "steps": outcome.target_passes,
+        "accepted": outcome.accepted,
+        "emitted": outcome.accepted + outcome.target_passes,
+        "drafted": outcome.drafted,
+        "prefill_s": outcome.prefill_s,
+        "decode_s": outcome.total_s - outcome.prefill_s,
+        "total_s": outcome.total_s,
+        "error": None,
+    }
+    stages = {f"{stage}_s": outcome.stage_seconds(stage) for stage in STAGES}
+    return PromptRow.model_validate(more | compared | row | stages)
+
+
+def _failed(more: dict[str, Any], error: str) -> PromptRow:
+    counts = dict.fromkeys(("new_tokens", "steps", "accepted", "emitted", "drafted"), 0)
+    nulls = ["prefill_s", "decode_s", "total_s", *(f"{stage}_s" for stage in STAGES)]
+    nulls += ["equal_to_plain", "first_divergence", "divergence_margin"]
+    row = more | counts | dict.fromkeys(nulls) | {"tokens": [], "text": "", "error": error}
+    return PromptRow.model_validate(row)
+
+
+def _step_row(key: dict[str, Any], index: int, step: StepOutcome) -> StepRow:
+    row = {
+        "step": index,
+        "size": step.shape.size,
+        "depth": step.shape.depth,
+        "accepted": step.verdict.accepted,
+        "emitted": step.verdict.emitted,
+        "kept": step.kept,
+        "path_ranks": [step.shape.ranks[node] for node in step.verdict.path[1:]],
+    }
+    stages = {f"{stage}_s": step.seconds[stage] for stage in STAGES}
+    return StepRow.model_validate(key | row | stages)

@@ -1,0 +1,108 @@
+"""A pair of tiny random models with a tokenizer, in a folder, and a config that runs on it in a second."""
+
+import copy
+import json
+import os
+
+import pytest
+import torch
+
+TEXT = "def walk(tree):\n    for node in tree.children:\n        yield node, walk(node)\n" * 3
+
+
+@pytest.fixture(scope="session")
+def tiny_pair(tmp_path_factory):
+    """A folder with target/ and draft/: llamas of two layers, the draft the target with noise."""
+    folder = tmp_path_factory.mktemp("pair")
+    tokenizer = _tokenizer()
+    target = _llama(len(tokenizer), layers=2)
+    draft = copy.deepcopy(target)
+    with torch.no_grad():
+        for parameter in draft.parameters():
+            parameter += 0.05 * parameter.std() * torch.randn_like(parameter)
+    for name, model in (("target", target), ("draft", draft)):
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def loaded_pair(tiny_pair):
+    """The same pair, loaded once."""
+    from treespec import load_pair
+
+    return load_pair(tiny_pair)
+
+
+@pytest.fixture(scope="session")
+def prompt_file(tmp_path_factory):
+    """Four prompts in JSONL."""
+    path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
+    rows = [
+        {"question_id": f"q{i}", "category": "code", "prompt": TEXT[7 * i : 7 * i + 40]}
+        for i in range(4)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="session")
+def settings(tiny_pair, prompt_file):
+    """A config as plain data; tests make changed copies."""
+    return {
+        "name": "tiny",
+        "models": {"target": os.fspath(tiny_pair), "dtype": "float32"},
+        "prompts": {"kind": "jsonl", "path": os.fspath(prompt_file), "count": 2},
+        "max_new_tokens": 6,
+        "seed": 7,
+        "warmup": 0,
+        "samplings": [{"temperature": 0}, {"temperature": 1.0}],
+        "methods": [
+            {"kind": "generate"},
+            {"kind": "plain"},
+            {"kind": "assisted", "lengths": [3], "thresholds": [0.0]},
+            {"kind": "tree", "shape": {"kind": "chain", "depth": 3}},
+            {"kind": "tree", "shape": {"kind": "expansion", "branching": [2, 2]}},
+        ],
+    }
+
+
+def _tokenizer():
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=290,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=["<end>"],
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([TEXT], trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<end>")
+
+
+def _llama(vocab_size, layers):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=vocab_size,
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=layers,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=128,
+            tie_word_embeddings=False,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(3 if parameter.ndim > 1 else 1)
+    return model

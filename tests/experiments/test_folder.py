@@ -1,0 +1,216 @@
+import json
+
+import polars as pl
+import pytest
+
+from experiments.config import Config
+from experiments.errors import RunFolderError
+from experiments.folder import RunFolder
+from experiments.manifest import config_data, config_hash, differences
+from experiments.records import PromptRow, StepRow, append_lines, read_lines, to_frame
+
+
+def config(**changes):
+    data = {
+        "name": "x",
+        "prompts": {"kind": "embedded", "count": 2},
+        "max_new_tokens": 4,
+        "samplings": [{"temperature": 0}],
+        "methods": [{"kind": "plain"}, {"kind": "generate"}],
+    }
+    return Config.model_validate(data | changes)
+
+
+def prompt_row(prompt=0, method="plain", **changes):
+    counts = dict.fromkeys(("order", "prompt_tokens", "new_tokens", "steps", "accepted", "seed"), 1)
+    stages = ("prefill", "decode", "total", "draft", "verify", "accept", "commit")
+    row = {"prompt": prompt, "sampling": "T=0", "method": method, "prompt_id": "a"}
+    row |= counts | {f"{stage}_s": 0.5 for stage in stages}
+    row |= {"category": None, "tokens": [1], "text": "ü\n", "emitted": 2, "drafted": 1}
+    row |= dict.fromkeys(("equal_to_plain", "first_divergence", "divergence_margin", "error"))
+    return PromptRow(**row | changes)
+
+
+def step_row(prompt=0, method="plain", step=0):
+    counts = dict.fromkeys(("size", "depth", "accepted", "emitted", "kept"), 1)
+    stages = {f"{stage}_s": 0.5 for stage in ("draft", "verify", "accept", "commit")}
+    key = {"prompt": prompt, "sampling": "T=0", "method": method, "step": step}
+    return StepRow(**key, **counts, **stages, path_ranks=[0])
+
+
+def started(path, config):
+    with RunFolder(path) as folder:
+        data = {"config": config_data(config), "config_hash": config_hash(config), "finished": None}
+        folder.write_manifest(data | {"samplings": [{"name": "T=0"}]})
+    return path
+
+
+METHODS = ("plain", "generate")
+
+
+def test_rows_come_back_as_they_were(tmp_path):
+    rows = [prompt_row(i) for i in range(3)]
+    append_lines(tmp_path / "p.jsonl", rows[:2])
+    append_lines(tmp_path / "p.jsonl", rows[2:])
+    assert read_lines(tmp_path / "p.jsonl", PromptRow) == rows
+
+
+def test_a_torn_last_line_is_dropped_at_any_byte(tmp_path):
+    path = tmp_path / "p.jsonl"
+    append_lines(path, [prompt_row(0)])
+    whole = path.read_bytes()
+    for cut in range(0, len(whole), 7):
+        path.write_bytes(whole + whole[:cut])
+        assert len(read_lines(path, PromptRow)) == 1
+    path.write_bytes(whole + whole[:-1])
+    assert len(read_lines(path, PromptRow)) == 1
+
+
+@pytest.mark.parametrize(
+    ("bad", "part"),
+    [
+        (b"{oops", "JSON"),
+        (b"", "JSON"),
+        (b'{"prompt": 1}', "column sampling"),
+        (b"\x00\x00", "JSON"),
+    ],
+)
+def test_a_corrupt_line_names_file_and_number(tmp_path, bad, part):
+    path = tmp_path / "p.jsonl"
+    append_lines(path, [prompt_row(0)])
+    with path.open("ab") as file:
+        file.write(bad + b"\n")
+    append_lines(path, [prompt_row(1)])
+    before = path.read_bytes()
+    with pytest.raises(RunFolderError, match=r"p\.jsonl, line 2: no valid row") as caught:
+        read_lines(path, PromptRow)
+    assert part in str(caught.value)
+    assert path.read_bytes() == before
+
+
+def test_recovery_keeps_finished_units_only(tmp_path):
+    path = started(tmp_path / "run", config())
+    with RunFolder(path) as folder:
+        for prompt in (0, 1):
+            rows = [prompt_row(prompt, method) for method in METHODS]
+            folder.append(rows, [step_row(prompt, step=i) for i in range(2)])
+        folder.append([prompt_row(2, "plain")], [step_row(2)])
+        append_lines(path / "steps.jsonl", [step_row(3)])
+        with (path / "prompts.jsonl").open("a") as file:
+            file.write('{"prompt": 3, "samp')
+        for _ in range(2):
+            assert folder.recover(METHODS) == {(0, "T=0"), (1, "T=0")}
+            rows = read_lines(path / "prompts.jsonl", PromptRow)
+            steps = read_lines(path / "steps.jsonl", StepRow)
+            assert {row.prompt for row in rows} == {row.prompt for row in steps} == {0, 1}
+            assert (len(rows), len(steps)) == (4, 4)
+
+
+def test_failed_units_can_be_dropped(tmp_path):
+    path = started(tmp_path / "run", config())
+    with RunFolder(path) as folder:
+        folder.append([prompt_row(0, "plain"), prompt_row(0, "generate", error="boom")], [])
+        assert folder.recover(METHODS) == {(0, "T=0")}
+        assert [row.error for row in folder.failures()] == ["boom"]
+        assert folder.recover(METHODS, drop_errors=True) == set()
+        assert folder.failures() == []
+
+
+def test_a_row_that_stands_twice_is_an_error(tmp_path):
+    path = started(tmp_path / "run", config())
+    with RunFolder(path) as folder:
+        folder.append([prompt_row(0), prompt_row(0)], [])
+        with pytest.raises(RunFolderError, match="line 2: prompt 0, T=0, plain stands twice"):
+            folder.recover(METHODS)
+
+
+def test_another_config_is_refused_with_what_differs(tmp_path):
+    path = started(tmp_path / "run", config())
+    with RunFolder(path) as folder:
+        folder.require_same(config())
+        folder.require_same(config(output="elsewhere"))
+        other = config(max_new_tokens=5, prompts={"kind": "embedded", "count": 3})
+        with pytest.raises(RunFolderError) as caught:
+            folder.require_same(other)
+    text = str(caught.value)
+    assert "max_new_tokens: 4 -> 5" in text
+    assert "prompts.count: 2 -> 3" in text
+    assert "--out" in text
+    assert "--fresh" in text
+    assert len(text.splitlines()) == 3
+
+
+def test_differences_in_lists():
+    assert differences({"a": [1, 2]}, {"a": [1, 3]}) == ["a[1]: 2 -> 3"]
+    assert differences({"a": [1]}, {"a": [1, 3]}) == ["a: 1 entries -> 2 entries"]
+
+
+def test_one_writer_at_a_time(tmp_path):
+    path = started(tmp_path / "run", config())
+    with RunFolder(path), pytest.raises(RunFolderError, match="another process"):
+        RunFolder(path).__enter__()
+    with RunFolder(path):
+        pass
+
+
+def test_foreign_folders_and_files_are_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years")
+    with pytest.raises(RunFolderError, match="no run folder"):
+        RunFolder(tmp_path).__enter__()
+    with pytest.raises(RunFolderError, match="is a file"):
+        RunFolder(tmp_path / "thesis.tex").__enter__()
+    assert (tmp_path / "thesis.tex").read_text() == "years"
+
+
+def test_clearing_deletes_what_a_run_writes_only(tmp_path):
+    path = started(tmp_path / "run", config())
+    (path / "notes.txt").write_text("mine")
+    (path / "figures").mkdir()
+    with RunFolder(path) as folder:
+        folder.append([prompt_row(0)], [step_row(0)])
+        folder.clear()
+    assert {entry.name for entry in path.iterdir()} <= {"notes.txt", ".lock"}
+
+
+def test_finishing_sorts_and_types_the_tables(tmp_path):
+    path = started(tmp_path / "run", config())
+    with RunFolder(path) as folder:
+        for prompt in (1, 0):
+            rows = [prompt_row(prompt, m, order=i) for i, m in enumerate(METHODS)]
+            folder.append(rows, [step_row(prompt, step=i) for i in (1, 0)])
+        folder.finish(folder.manifest())
+        assert folder.manifest()["finished"]
+    prompts, steps = (pl.read_parquet(path / f"{name}.parquet") for name in ("prompts", "steps"))
+    assert prompts["prompt"].to_list() == [0, 0, 1, 1]
+    assert prompts["order"].to_list() == [0, 1, 0, 1]
+    assert steps["step"].to_list() == [0, 1, 0, 1]
+    assert prompts.columns == list(PromptRow.model_fields)
+    assert prompts.schema["divergence_margin"] == pl.Float64
+    assert prompts.schema["tokens"] == pl.List(pl.Int64)
+    assert prompts.schema["equal_to_plain"] == pl.Boolean
+    assert prompts.schema["error"] == pl.String
+    assert steps.schema["path_ranks"] == pl.List(pl.Int64)
+
+
+def test_tables_without_rows_have_their_columns():
+    assert to_frame([], StepRow).columns == list(StepRow.model_fields)
+
+
+def test_the_schema_document_names_every_column():
+    from pathlib import Path
+
+    import experiments
+
+    text = (Path(experiments.__file__).parent / "SCHEMA.md").read_text()
+    for name in {**PromptRow.model_fields, **StepRow.model_fields}:
+        assert name in text, name
+
+
+def test_a_damaged_manifest_is_told(tmp_path):
+    path = started(tmp_path / "run", config())
+    (path / "manifest.json").write_text("{")
+    with RunFolder(path) as folder, pytest.raises(RunFolderError, match=r"manifest\.json"):
+        folder.require_same(config())
+    (path / "manifest.json").write_text(json.dumps([1]))
+    with RunFolder(path) as folder, pytest.raises(RunFolderError, match="no manifest"):
+        folder.manifest()

@@ -1,0 +1,114 @@
+import json
+
+import pytest
+from pydantic import TypeAdapter
+
+from experiments.config import Prompts
+from experiments.errors import PromptError
+from experiments.prompts import encode, read_prompts
+
+
+def source(**data):
+    return TypeAdapter(Prompts).validate_python(data)
+
+
+class Letters:
+    """A tokenizer in which each character is a token."""
+
+    chat_template = None
+
+    def encode(self, text, add_special_tokens=True):
+        return [ord(c) for c in text]
+
+    def decode(self, ids):
+        return "".join(map(chr, ids))
+
+    def apply_chat_template(self, messages, add_generation_prompt, tokenize):
+        return f"<{messages[0]['content']}>"
+
+
+def complaint(**data):
+    with pytest.raises(PromptError) as caught:
+        read_prompts(source(**data))
+    return str(caught.value)
+
+
+def test_the_embedded_prompts():
+    prompts = read_prompts(source(kind="embedded", count=12))
+    assert len(prompts) >= 12
+    assert all(prompt.text and prompt.id.endswith(".py") for prompt in prompts)
+
+
+def test_a_text_file_is_one_prompt_or_several(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("first\n\nstill\n---\nsecond\n")
+    (whole,) = read_prompts(source(kind="text", path=str(path)))
+    assert whole.text == path.read_text()
+    parts = read_prompts(source(kind="text", path=str(path), separator="---"))
+    assert [part.text for part in parts] == ["first\n\nstill\n", "second\n"]
+    assert [part.id for part in parts] == ["a.txt:1", "a.txt:2"]
+
+
+def test_spec_bench_takes_the_first_turn(tmp_path):
+    path = tmp_path / "question.jsonl"
+    rows = [{"question_id": 81, "category": "writing", "turns": ["one", "two"]}]
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n\n")
+    (prompt,) = read_prompts(source(kind="spec_bench", path=str(path)))
+    assert (prompt.id, prompt.category, prompt.text) == ("81", "writing", "one")
+
+
+def test_encoding_truncates_and_templates(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"prompt": "hello"}\n')
+    raw = read_prompts(source(kind="jsonl", path=str(path)))
+    config = source(kind="jsonl", path=str(path), tokens=3)
+    (prompt,) = encode(raw, config, Letters())
+    assert Letters().decode(prompt.ids) == "hel"
+    chat = Letters()
+    chat.chat_template = "yes"
+    (prompt,) = encode(raw, config, chat)
+    assert chat.decode(prompt.ids) == "<hel>"
+    off = config.model_copy(update={"chat_template": False})
+    assert chat.decode(encode(raw, off, chat)[0].ids) == "hel"
+    forced = config.model_copy(update={"chat_template": True})
+    with pytest.raises(PromptError, match="has no chat template"):
+        encode(raw, forced, Letters())
+
+
+def test_unreadable_files(tmp_path):
+    assert "No such file" in complaint(kind="text", path=str(tmp_path / "none.txt"))
+    empty = tmp_path / "empty.txt"
+    empty.write_text(" \n")
+    assert "empty" in complaint(kind="text", path=str(empty))
+    latin = tmp_path / "latin.txt"
+    latin.write_bytes("Übung".encode("latin-1"))
+    assert "not UTF-8" in complaint(kind="text", path=str(latin))
+    gap = tmp_path / "gap.txt"
+    gap.write_text("a\n---\n---\nb\n")
+    assert "prompt 2 of 3: the prompt is empty" in complaint(
+        kind="text", path=str(gap), separator="---"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ('{"text": "x", "id": 3}', ["line 2", "no field 'prompt'", "fields present: text, id"]),
+        ('{"prompt": 3}', ["line 2", "'prompt' holds 3"]),
+        ('{"prompt": ""}', ["line 2", "empty"]),
+        ("[1]", ["line 2", "JSON object"]),
+        ("{oops", ["line 2", "not JSON"]),
+    ],
+)
+def test_bad_lines_name_file_and_line(tmp_path, line, parts):
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"prompt": "fine"}\n' + line + "\n")
+    text = complaint(kind="jsonl", path=str(path))
+    for part in ["p.jsonl", *parts]:
+        assert part in text
+
+
+def test_more_prompts_than_there_are(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"prompt": "fine"}\n')
+    assert "prompts.count = 2, but" in complaint(kind="jsonl", path=str(path), count=2)

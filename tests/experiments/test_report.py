@@ -1,0 +1,144 @@
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from experiments.errors import RunFolderError
+from experiments.report import write_report
+from experiments.testing import SyntheticMethod, demo_methods, write_run
+from treespec.errors import TreespecError
+from treespec.tree import TreeShape
+
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+class Structure(HTMLParser):
+    """Follows tags, and complains of those that are not closed in order."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.text, self.headings = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, f"</{tag}> closes nothing"
+
+    def handle_data(self, data):
+        if self.open[-1:] != ["style"]:
+            self.text.append(data)
+        if self.open[-1:] == ["h2"]:
+            self.headings.append(data)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    """The demo's report: one near-tie, one real divergence, one failed prompt, one hostile name."""
+    methods = list(demo_methods())
+    methods[6] = replace(methods[6], diverges={3: 0.03125})
+    methods[8] = replace(methods[8], diverges={1: 2.5}, errors=frozenset({4}))
+    methods[9] = replace(methods[9], name="<script>alert(1)</script>")
+    folder = write_run(tmp_path_factory.mktemp("report") / "run", methods, spread=0.12, jitter=0.03)
+    path = write_report(folder)
+    assert path == folder / "report.html"
+    return path
+
+
+@pytest.fixture(scope="module")
+def parsed(page):
+    structure = Structure()
+    structure.feed(page.read_text(encoding="utf-8"))
+    structure.close()
+    return structure
+
+
+def test_tags_are_balanced(parsed):
+    assert parsed.open == []
+
+
+def test_the_verdict_comes_first(parsed):
+    assert parsed.headings == [
+        "Verdict",
+        "Results",
+        "Comparisons",
+        "Figures",
+        "Equality with plain decoding at temperature 0",
+        "Speedups over each baseline",
+        "One prompt, continued",
+        "Trees",
+        "Tuning of assisted generation",
+        "Errors",
+        "Environment, and how to run this again",
+    ]
+
+
+def test_it_needs_no_network(page):
+    text = page.read_text(encoding="utf-8")
+    links = re.findall(r"""(?:src|href)\s*=\s*["']([^"']*)""", text)
+    assert [link for link in links if not link.startswith(("#", "data:"))] == []
+    assert "@import" not in text
+    assert page.stat().st_size < 5_000_000
+
+
+def test_hostile_names_are_text(page, parsed):
+    assert "<script" not in page.read_text(encoding="utf-8")
+    assert "<script>alert(1)</script>" in "".join(parsed.text)
+
+
+def test_figures_and_trees_are_inline_and_no_id_stands_twice(page):
+    text = page.read_text(encoding="utf-8")
+    trees = sum(m.kind == "tree" for m in demo_methods())
+    assert text.count("<svg") == 4 + trees
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    assert {p.name for p in (page.parent / "figures").iterdir()} == {
+        f"{name}.{kind}"
+        for name in ("speedup", "size", "stages", "accepted")
+        for kind in ("svg", "png")
+    }
+
+
+def test_it_is_for_dark_rooms_and_paper(page):
+    text = page.read_text(encoding="utf-8")
+    assert "prefers-color-scheme: dark" in text
+    assert "@media print" in text
+    assert 'name="viewport"' in text
+
+
+def test_divergences_errors_and_environment_are_told(parsed):
+    text = " ".join(" ".join(parsed.text).split())
+    assert "near-tie: rounding" in text
+    assert "not rounding: a bug" in text
+    assert "Caution: chains 4x4" in text
+    assert "NonFiniteLogits: the draft model returned NaN" in text
+    assert "141 of 143 greedy outputs" in text
+    assert "Synthetic CPU" in text
+    assert "max_new_tokens: 64" in text
+    assert "length 4, confidence threshold 0" in text
+
+
+def test_an_unfinished_run_with_one_method(tmp_path):
+    method = SyntheticMethod("tree", "tree", TreeShape.kary(2, 2), (0.5, 0.2))
+    folder = write_run(tmp_path / "run", [method], prompts=1, temperatures=[1.0], finished=False)
+    text = write_report(folder).read_text(encoding="utf-8")
+    assert (
+        write_report(folder).read_text(encoding="utf-8") == text
+    )  # nothing in it is left to chance
+    assert "The run is not finished" in text
+    assert "No verdict: 1 prompt" in text
+    assert "nan" not in re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL)
+
+
+def test_bad_folders_leave_nothing_behind(tmp_path):
+    write_run(tmp_path / "newer", [SyntheticMethod("plain", "plain")], schema_version=9)
+    with pytest.raises(RunFolderError, match="schema version 9"):
+        write_report(tmp_path / "newer")
+    write_run(tmp_path / "empty", [SyntheticMethod("plain", "plain")], prompts=0, finished=False)
+    with pytest.raises(TreespecError, match="nothing to report"):
+        write_report(tmp_path / "empty")
+    for folder in tmp_path.iterdir():
+        assert not (folder / "report.html").exists()
+        assert not (folder / "figures").exists()

@@ -1,0 +1,304 @@
+"""The runner on real (tiny) models: records, resumption after SIGKILL, errors, refusals."""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+
+import polars as pl
+import pytest
+import torch
+
+from experiments import folder as folder_module
+from experiments.config import Config
+from experiments.errors import PromptError, RunFolderError
+from experiments.records import PromptRow, StepRow, read_lines
+from experiments.runner import run
+
+IDS = ["prompt", "sampling", "method", "order", "tokens", "steps", "accepted", "seed"]
+
+
+@pytest.fixture
+def start(settings, loaded_pair, tmp_path):
+    """Run the tiny config, changed, in a folder."""
+
+    def start(changes=None, out="run", **options):
+        config = Config.model_validate(settings | (changes or {}))
+        return run(config, folder=tmp_path / out, load=lambda models: loaded_pair, **options)
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def whole(settings, loaded_pair, tmp_path_factory):
+    """The folder of a run that nobody killed. Read only."""
+    path = tmp_path_factory.mktemp("whole") / "run"
+    config = Config.model_validate(settings)
+    return run(config, folder=path, load=lambda models: loaded_pair).folder
+
+
+def ids(path):
+    return pl.read_parquet(path / "prompts.parquet").select(IDS).rows()
+
+
+def test_records_follow_the_schema(whole):
+    prompts = pl.read_parquet(whole / "prompts.parquet")
+    steps = pl.read_parquet(whole / "steps.parquet")
+    assert len(prompts) == 2 * 2 * 5
+    greedy = prompts.filter(pl.col("sampling") == "T=0")
+    assert greedy["equal_to_plain"].to_list() == [True] * 10
+    assert prompts.filter(pl.col("sampling") == "T=1")["equal_to_plain"].null_count() == 10
+    for row in prompts.iter_rows(named=True):
+        mine = steps.filter(
+            (pl.col("prompt") == row["prompt"])
+            & (pl.col("sampling") == row["sampling"])
+            & (pl.col("method") == row["method"])
+        )
+        assert len(row["tokens"]) == row["new_tokens"] == 6
+        assert row["emitted"] == row["accepted"] + row["steps"]
+        assert 0 < row["prefill_s"] < row["total_s"]
+        assert row["decode_s"] == pytest.approx(row["total_s"] - row["prefill_s"])
+        if row["method"] in ("generate", "assisted"):
+            assert mine.is_empty()
+            assert row["verify_s"] is None
+            continue
+        assert mine["step"].to_list() == list(range(row["steps"]))
+        assert mine["kept"].sum() == row["new_tokens"]
+        assert mine["accepted"].sum() == row["accepted"]
+        assert mine["path_ranks"].list.len().to_list() == mine["accepted"].to_list()
+        assert (mine["size"] - 1).sum() == row["drafted"]
+        stages = sum(row[f"{stage}_s"] for stage in ("draft", "verify", "accept", "commit"))
+        assert stages < row["decode_s"]
+    accepted = dict(prompts.group_by("method").agg(pl.col("accepted").sum()).iter_rows())
+    assert accepted["chain 3"] > 0
+    assert accepted["expansion 2x2"] > 0
+    orders = prompts.sort("prompt", "sampling", "order").group_by("prompt", "sampling")
+    assert len({tuple(names) for names in orders.agg("method")["method"]}) > 1
+
+
+def test_the_manifest_says_what_was_run(whole):
+    manifest = json.loads((whole / "manifest.json").read_text())
+    assert manifest["schema_version"] == 1
+    assert manifest["finished"]
+    assert manifest["config"]["max_new_tokens"] == 6
+    assert (
+        manifest["versions"]["torch"] == torch.__version__.split("+")[0] or "+" in torch.__version__
+    )
+    assert manifest["models"]["target"]["architecture"] == "LlamaForCausalLM"
+    assert manifest["models"]["target"]["parameters"] > 10_000
+    assert [s["name"] for s in manifest["samplings"]] == ["T=0", "T=1"]
+    tree = manifest["methods"][-1]
+    assert tree["parents"] == [-1, 0, 0, 1, 1, 2, 2]
+    assert tree["rule"] == {"T=0": "greedy", "T=1": "rrsw"}
+    assert manifest["tuning"]["assisted"]["assisted"]["T=1"]["chosen"] == {
+        "length": 3,
+        "threshold": 0.0,
+    }
+
+
+def test_a_finished_run_is_not_repeated(start):
+    plain = {"methods": [{"kind": "plain"}]}
+    first = start(plain)
+    assert not first.already_finished
+    before = (first.folder / "prompts.parquet").stat().st_mtime_ns
+    assert start(plain).already_finished
+    assert (first.folder / "prompts.parquet").stat().st_mtime_ns == before
+    assert not start(plain, fresh=True).already_finished
+
+
+def test_same_seed_same_ids_whatever_the_methods(start, whole):
+    """Coins depend on seed, prompt, sampling and method, not on what else runs."""
+    methods = [{"kind": "tree", "shape": {"kind": "expansion", "branching": [2, 2]}}]
+    key = ["prompt", "sampling", "tokens"]
+
+    def tokens(path):
+        frame = pl.read_parquet(path / "prompts.parquet")
+        return frame.filter(pl.col("method") == "expansion 2x2").select(key).rows()
+
+    alone = start({"methods": methods, "name": "alone"}, out="alone").folder
+    other = start({"methods": methods, "seed": 8}, out="other").folder
+    assert tokens(alone) == tokens(whole) != tokens(other)
+
+
+def test_tuning_uses_prompts_that_are_not_measured(start):
+    methods = [{"kind": "assisted", "lengths": [1, 4], "thresholds": [0.0, 0.4], "tune_prompts": 1}]
+    manifest = json.loads((start({"methods": methods}).folder / "manifest.json").read_text())
+    tuned = manifest["tuning"]["assisted"]["assisted"]["T=0"]
+    assert len(tuned["table"]) == 4
+    best = max(tuned["table"], key=lambda row: row["tokens_per_second"])
+    assert tuned["chosen"] == {k: best[k] for k in ("length", "threshold")}
+    with pytest.raises(PromptError, match="tuning assisted generation takes 3 prompts"):
+        start({"methods": [methods[0] | {"tune_prompts": 3}]}, out="greedy")
+
+
+# -- SIGKILL ------------------------------------------------------------------------------------
+
+
+def _child(config, path, pair, die):
+    """Run in a forked process; `die` may plant a kill."""
+    torch.set_num_threads(1)
+    die()
+    run(config, folder=path, load=lambda models: pair)
+
+
+def _fork(config, path, pair, die=lambda: None):
+    process = multiprocessing.get_context("fork").Process(
+        target=_child, args=(config, path, pair, die)
+    )
+    process.start()
+    return process
+
+
+def _die_in_write(number, part):
+    """Kill this process in the middle of the write of the given number."""
+    real, count = folder_module.append_lines, iter(range(1_000))
+
+    def append(path, rows):
+        if next(count) < number:
+            return real(path, rows)
+        data = "".join(row.model_dump_json() + "\n" for row in rows).encode()
+        with path.open("ab") as file:
+            file.write(data[: int(part * len(data))])
+        return os.kill(os.getpid(), signal.SIGKILL)
+
+    folder_module.append_lines = append
+
+
+@pytest.mark.parametrize(("number", "part"), [(0, 0.5), (1, 0.4), (1, 1.0), (6, 0.7)])
+def test_killed_in_the_middle_of_a_write(
+    settings, loaded_pair, start, whole, tmp_path, number, part
+):
+    config, path = Config.model_validate(settings), tmp_path / "killed"
+    process = _fork(config, path, loaded_pair, lambda: _die_in_write(number, part))
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    _resume_and_compare(start, whole, path)
+
+
+def test_killed_at_random_times(settings, loaded_pair, start, whole, tmp_path):
+    frame = pl.read_parquet(whole / "prompts.parquet")
+    lasted = min(3.0, frame["total_s"].sum())
+    config, chance = Config.model_validate(settings), random.Random(1)
+    path = tmp_path / "killed"
+    for _ in range(4):
+        process = _fork(config, path, loaded_pair)
+        process.join(0.05 + chance.random() * lasted / 2)
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGKILL)
+        process.join(60)
+    _resume_and_compare(start, whole, path)
+
+
+def _resume_and_compare(start, whole, path):
+    lines = (path / "prompts.jsonl").read_bytes() if (path / "prompts.jsonl").exists() else b""
+    resumed = start(out=path.name).folder
+    after = (resumed / "prompts.jsonl").read_bytes()
+    methods = 5
+    kept = b"".join(lines.splitlines(keepends=True)[: lines.count(b"\n") // methods * methods])
+    assert after.startswith(kept), "a finished prompt was repeated or lost"
+    assert ids(resumed) == ids(whole)
+    rows = read_lines(resumed / "prompts.jsonl", PromptRow)
+    steps = read_lines(resumed / "steps.jsonl", StepRow)
+    assert len(rows) == len({(*row.unit, row.method) for row in rows}) == 20
+    assert len(steps) == len({(*row.unit, row.method, row.step) for row in steps})
+    assert json.loads((resumed / "manifest.json").read_text())["finished"]
+
+
+# -- errors -------------------------------------------------------------------------------------
+
+
+def test_a_method_that_fails_leaves_its_error_and_the_others_run(start, monkeypatch):
+    from experiments import unit
+
+    real = unit.decode_ours
+
+    def fragile(pair, method, choice, ids, sampling, **arguments):
+        if method.name == "chain 1" and sampling.greedy:
+            raise ArithmeticError("boom")
+        return real(pair, method, choice, ids, sampling, **arguments)
+
+    chain = {"kind": "tree", "shape": {"kind": "chain", "depth": 1}}
+    changes = {"methods": [{"kind": "plain"}, chain]}
+    monkeypatch.setattr(unit, "decode_ours", fragile)
+    result = start(changes)
+    assert [row.error for row in result.failures] == ["ArithmeticError: boom"] * 2
+    assert len(pl.read_parquet(result.folder / "prompts.parquet")) == 8
+    assert json.loads((result.folder / "manifest.json").read_text())["errors"] == 2
+    monkeypatch.undo()
+    assert len(start(changes).failures) == 2
+    assert not start(changes, retry=True).failures
+    assert len(pl.read_parquet(result.folder / "prompts.parquet")) == 8
+
+
+def test_non_finite_logits_are_an_error_that_names_step_and_node(start, loaded_pair, monkeypatch):
+    weight = loaded_pair.target.model.lm_head.weight
+    before = weight.detach().clone()
+    try:
+        with torch.no_grad():
+            weight[3] = torch.nan
+        result = start({"methods": [{"kind": "plain"}], "samplings": [{"temperature": 1}]})
+    finally:
+        with torch.no_grad():
+            weight.copy_(before)
+    assert len(result.failures) == 2
+    assert "NaN or infinite logits at step 0, node 0" in result.failures[0].error
+    assert all(row.tokens == [] for row in result.failures)
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"max_new_tokens": 200}, "the model's context is 128"),
+        (
+            {
+                "max_new_tokens": 100,
+                "methods": [{"kind": "tree", "shape": {"kind": "chain", "depth": 60}}],
+            },
+            "method 'chain 60'",
+        ),
+        (
+            {"methods": [{"kind": "tree", "shape": {"kind": "expansion", "branching": [300]}}]},
+            "300 distinct children of one node",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_runs(start, tmp_path, changes, part):
+    with pytest.raises(PromptError) as caught:
+        start(changes)
+    assert part in str(caught.value)
+    assert (
+        not (tmp_path / "run" / "prompts.jsonl").exists()
+        or not (tmp_path / "run" / "prompts.jsonl").read_bytes()
+    )
+
+
+def test_a_prompt_longer_than_the_context(start, tmp_path):
+    path = tmp_path / "long.txt"
+    path.write_text("walk the tree " * 200)
+    with pytest.raises(PromptError, match=r"long\.txt.* the prompt has .* context is 128"):
+        start({"prompts": {"kind": "text", "path": str(path)}})
+
+
+def test_another_config_loses_nothing(start):
+    plain = {"methods": [{"kind": "plain"}]}
+    folder = start(plain).folder
+    before = {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+    with pytest.raises(RunFolderError, match="max_new_tokens: 6 -> 9"):
+        start(plain | {"max_new_tokens": 9})
+    assert {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()} == before
+
+
+def test_prompts_that_changed_since_are_refused(start, tmp_path):
+    path = tmp_path / "p.txt"
+    path.write_text("walk the tree")
+    changes = {
+        "methods": [{"kind": "plain"}],
+        "prompts": {"kind": "text", "path": str(path)},
+    }
+    folder = start(changes).folder
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"finished": None}))
+    path.write_text("walk another tree")
+    with pytest.raises(RunFolderError, match="other prompts"):
+        start(changes)
