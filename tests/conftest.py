@@ -5,7 +5,7 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from jaxtyping import install_import_hook  # noqa: E402
+from jaxtyping import install_import_hook
 
 install_import_hook(["treespec", "attention_masks"], "beartype.beartype")
 

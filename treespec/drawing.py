@@ -34,7 +34,8 @@ def draw_svg(
 ) -> str:
     """The tree as a self-contained SVG, root on top, leaves side by side.
 
-    Colours follow the page (`currentColor`), so that the picture is right in dark mode.
+    Lines follow the page (`currentColor`) and nodes are opaque with dark text, so that the picture is
+    legible in light and dark mode.
 
     Args:
         children: the children of each node; node 0 is the root.
@@ -59,8 +60,8 @@ def draw_svg(
         half = max(_RADIUS, 4.2 * len(str(labels[node])) + 5)
         nodes.append(
             f'<rect x="{x - half:g}" y="{y - _RADIUS}" width="{2 * half:g}" height="{2 * _RADIUS}" '
-            f'rx="{_RADIUS}" fill="{"#2f9e6e" if filled else "#8886"}" stroke="currentColor"/>'
-            f'<text x="{x:g}" y="{y + 4:g}" text-anchor="middle" fill="currentColor">{text}</text>'
+            f'rx="{_RADIUS}" fill="{"#7bd3a8" if filled else "#dbe4ee"}" stroke="#334"/>'
+            f'<text x="{x:g}" y="{y + 4:g}" text-anchor="middle" fill="#112">{text}</text>'
         )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" '

@@ -76,8 +76,8 @@ def grow(model: PreTrainedModel, to: int | str | GrowTo) -> PreTrainedModel:
     config.head_dim = head_dim_of(old)
     for field, value in shape_to(old, to).items():
         setattr(config, field, value)
-    shrink = old.hidden_size / config.hidden_size
-    config.rms_norm_eps = old.rms_norm_eps * shrink
+    config.rms_norm_eps = old.rms_norm_eps * old.hidden_size / config.hidden_size
+    norm_scale = math.sqrt(old.hidden_size / config.hidden_size)
 
     grown = _unfilled(model, config)
     corners = _corners(old, config, model.device)
@@ -86,14 +86,14 @@ def grow(model: PreTrainedModel, to: int | str | GrowTo) -> PreTrainedModel:
     for name, parameter in grown.named_parameters():
         kind = name.split(".")[-2]
         if kind in NORMS:
-            parameter.fill_(math.sqrt(shrink))
+            parameter.fill_(norm_scale)
         elif kind in ZERO_OUTSIDE:
             parameter.zero_()
         else:
             parameter.normal_(std=config.initializer_range, generator=generator)
         if name in weights:
-            corner = corners[kind][: parameter.ndim]
-            parameter[corner] = _scaled(weights[name], math.sqrt(shrink) if kind in NORMS else 1.0)
+            small = weights[name] * norm_scale if kind in NORMS else weights[name]  # rounds once
+            parameter[corners[kind][: parameter.ndim]] = small
     return grown
 
 
@@ -134,12 +134,6 @@ def _corners(
     }
     corners.update(dict.fromkeys(NORMS, (width, every)))
     return corners
-
-
-def _scaled(weight: Tensor, factor: float) -> Tensor:
-    """The product, computed in at least float32 and rounded once."""
-    wide = torch.promote_types(weight.dtype, torch.float32)
-    return weight if factor == 1 else (weight.to(wide) * factor).to(weight.dtype)
 
 
 def _refuse_foreign(model: PreTrainedModel) -> None:

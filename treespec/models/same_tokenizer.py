@@ -35,7 +35,7 @@ def require_same_tokenizer(target: Tokenizer, draft: Tokenizer) -> None:
                 f"{len(theirs)} tokens)"
             )
     sample = sorted(ours)[:: len(ours) // 300 + 1]
-    text = PROBE + target.decode(sample, skip_special_tokens=True)
+    text = f"{PROBE}{target.decode(sample, skip_special_tokens=True)}"
     mine, yours = (
         tok.encode(text, add_special_tokens=False, verbose=False) for tok in (target, draft)
     )
