@@ -5,7 +5,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.distributions import without
-from treespec.errors import InvalidTree
+from treespec.errors import InvalidTree, NotADistribution
 from treespec.tree import Law
 
 __all__ = ["TorchCoins", "inverse_cdf", "top_k"]
@@ -78,9 +78,17 @@ def inverse_cdf(
     """The tokens at which the cumulative mass first exceeds the uniforms, in the order of ids.
 
     Tokens of probability 0 are never returned. Rows need not be normalised. Cumulated in float64.
+
+    Raises:
+        NotADistribution: if a row has no finite, positive mass.
     """
     cumulative = probabilities.cumsum(-1, dtype=torch.float64)
     total = cumulative[..., -1:]
+    if not bool((total.isfinite() & (total > 0)).all()):
+        raise NotADistribution(
+            "probabilities without finite, positive mass (NaN, infinite or all zero): "
+            "check the logits that they come from"
+        )
     # u * total can round up to total, past which only tokens without mass lie.
     points = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
     return torch.searchsorted(cumulative, points, right=True)

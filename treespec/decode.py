@@ -2,22 +2,25 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from treespec.distributions import Sampling
-from treespec.errors import ContextOverflow, EmptyPrompt, NonFiniteLogits, TreespecError
+from treespec.errors import (
+    ContextOverflow,
+    EmptyPrompt,
+    InvalidBudget,
+    InvalidPrompt,
+    NonFiniteLogits,
+)
 from treespec.protocols import Coins, Drafter, Observer, Target, Verifier
 from treespec.step import Step
 from treespec.stopping import Stop
 
-__all__ = ["InvalidBudget", "NullObserver", "decode"]
-
-
-class InvalidBudget(TreespecError, ValueError):
-    """A number of new tokens that is not positive."""
+__all__ = ["NullObserver", "decode", "require_room"]
 
 
 class NullObserver:
@@ -28,7 +31,6 @@ class NullObserver:
         return nullcontext()
 
 
-@torch.inference_mode()
 def decode(
     target: Target,
     drafter: Drafter,
@@ -49,7 +51,7 @@ def decode(
         target: whose distribution the text follows.
         drafter: proposes a tree at every step.
         verifier: the acceptance rule.
-        prompt: token ids, at least one, on the models' device.
+        prompt: `[T]` token ids, at least one, on the models' device.
         sampling: applied to the target's logits; give the drafter the same.
         coins: all randomness, of drafting and of acceptance.
         max_new_tokens: at least 1. The last step may draft past it; what is past it is not kept.
@@ -57,19 +59,38 @@ def decode(
         observer: told of the stages prefill, draft, verify, accept and commit.
 
     Yields:
-        One `Step` per pass of the target. `step.tokens` of all steps, joined, are the text.
+        One `Step` per pass of the target. `step.tokens` of all steps, joined, are the text. A step holds
+        its `[N, V]` logits: let go of steps that are no longer needed.
 
     Raises:
-        EmptyPrompt: if the prompt has no token.
-        InvalidBudget: if max_new_tokens is not positive.
+        EmptyPrompt: if the prompt has no token. This and the next three are raised by the call itself, all
+            others by the step in which they happen.
+        InvalidPrompt: if the prompt is no row of ids of the target's vocabulary.
+        InvalidBudget: if max_new_tokens is no positive integer.
         ContextOverflow: if the prompt, the new tokens and a tree beyond them pass the context of target or
             drafter.
         NonFiniteLogits: if a model returns NaN or infinite logits, with step and node.
         RefusedTree: if the verifier does not cover the drafted tree.
     """
+    require_prompt(prompt, target.vocab_size)
     context = min(target.max_length, drafter.max_length)
     require_room(len(prompt), max_new_tokens, drafter.max_depth, context)
     watch = observer or NullObserver()
+    return _steps(target, drafter, verifier, prompt, sampling, coins, max_new_tokens, stop, watch)
+
+
+@torch.inference_mode()
+def _steps(
+    target: Target,
+    drafter: Drafter,
+    verifier: Verifier,
+    prompt: Int[Tensor, "T"],
+    sampling: Sampling,
+    coins: Coins,
+    max_new_tokens: int,
+    stop: Stop,
+    watch: Observer,
+) -> Iterator[Step]:
     ids: list[int] = prompt.tolist()
     end = len(ids) + max_new_tokens
     with watch.stage("prefill"):
@@ -90,7 +111,7 @@ def decode(
         for token in (*(tree.token_ids[node] for node in verdict.path[1:]), verdict.bonus):
             kept.append(token)
             ids.append(token)
-            over = len(ids) == end or stop(ids)
+            over = len(ids) >= end or stop(ids)
             if over:
                 break
         step = Step(tree, verdict, scores, tuple(kept))
@@ -99,6 +120,32 @@ def decode(
             drafter.commit(step)
         yield step
         index += 1
+
+
+def require_prompt(prompt: Any, vocabulary: int) -> None:
+    """Refuse what is no row of token ids.
+
+    Raises:
+        InvalidPrompt: saying what was given.
+    """
+    if not isinstance(prompt, Tensor):
+        raise InvalidPrompt(
+            f"the prompt is a {type(prompt).__name__}: give token ids as a tensor, torch.tensor([...])"
+        )
+    if prompt.ndim != 1:
+        raise InvalidPrompt(
+            f"the prompt has shape {list(prompt.shape)}, but is one row of ids [T]: "
+            "of a batch of one, give ids[0]"
+        )
+    if prompt.dtype not in (torch.int64, torch.int32) and len(prompt):
+        raise InvalidPrompt(
+            f"the prompt's ids are {prompt.dtype}, but must be integers (torch.long)"
+        )
+    if len(prompt) and not (int(prompt.min()) >= 0 and int(prompt.max()) < vocabulary):
+        bad = next(i for i in prompt.tolist() if not 0 <= i < vocabulary)
+        raise InvalidPrompt(
+            f"token id {bad} in the prompt: the target's ids are 0..{vocabulary - 1}"
+        )
 
 
 def require_room(prompt: int, max_new_tokens: int, tree_depth: int, context: int) -> None:
@@ -117,8 +164,14 @@ def require_room(prompt: int, max_new_tokens: int, tree_depth: int, context: int
         raise EmptyPrompt(
             "the prompt has no tokens; give at least one (a beginning-of-text token, say)"
         )
-    if max_new_tokens < 1:
-        raise InvalidBudget(f"max_new_tokens = {max_new_tokens}, but must be at least 1")
+    if (
+        isinstance(max_new_tokens, bool)
+        or not isinstance(max_new_tokens, int)
+        or max_new_tokens < 1
+    ):
+        raise InvalidBudget(
+            f"max_new_tokens = {max_new_tokens}, but must be an integer of at least 1"
+        )
     if prompt > context:
         raise ContextOverflow(
             f"the prompt has {prompt} tokens, but the models' context is {context}"

@@ -4,6 +4,7 @@ Pure functions on rows `[V]` or stacks of rows `[..., V]`. Half precision is com
 stays float64. What is *not* here: repetition penalties and other processors that look at the context.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +12,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.errors import NonFiniteLogits, TreespecError
+from treespec.errors import InvalidSampling, NonFiniteLogits
 
-__all__ = ["InvalidSampling", "SampledRows", "Sampling", "require_finite", "residual", "without"]
+__all__ = ["SampledRows", "Sampling", "require_finite", "residual", "without"]
 
 
-class InvalidSampling(TreespecError, ValueError):
-    """A sampling setting outside its range."""
+COLDEST = 1e-6
+"""Least temperature above 0: dividing logits by less overflows float32."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,8 @@ class Sampling:
     The same object serves target and draft, so both distributions are changed alike.
 
     Args:
-        temperature: at least 0. 0 puts all mass on the most probable token (ties: the lowest id); the
-            truncations then change nothing.
+        temperature: 0, or at least 1e-6. 0 puts all mass on the most probable token (ties: the lowest
+            id); the truncations then change nothing.
         top_k: keep the k most probable tokens (ties with the k-th are kept).
         top_p: keep the fewest most probable tokens whose mass reaches top_p, in (0, 1].
         min_p: drop tokens less probable than min_p times the most probable one, in [0, 1].
@@ -48,8 +49,9 @@ class Sampling:
 
     def __post_init__(self) -> None:
         """Refuse settings outside their ranges."""
-        finite = 0 <= self.temperature < float("inf")
-        _in_range("temperature", self.temperature, finite, "at least 0 and finite")
+        fine = self.temperature == 0 or COLDEST <= self.temperature < float("inf")
+        allowed = f"0 (greedy), or at least {COLDEST:g} and finite"
+        _in_range("temperature", self.temperature, fine, allowed)
         if self.top_k is not None:
             whole = isinstance(self.top_k, int) and not isinstance(self.top_k, bool)
             _in_range("top_k", self.top_k, whole and self.top_k >= 1, "an integer of at least 1")
@@ -119,23 +121,23 @@ class SampledRows:
     def __getitem__(self, node: int) -> Float[Tensor, "V"]:
         if node not in self._rows:
             logits = self._logits[node]
-            require_finite(logits[None], self._model, first=node)
+            require_finite(logits[None], self._model, [node])
             self._rows[node] = self._sampling(logits)
         return self._rows[node]
 
 
-def require_finite(logits: Float[Tensor, "T V"], model: str, first: int = 0) -> None:
+def require_finite(logits: Float[Tensor, "T V"], model: str, nodes: Sequence[int]) -> None:
     """Raise `NonFiniteLogits` naming the first node whose row holds NaN or an infinity.
 
     Args:
-        logits: rows of consecutive nodes.
+        logits: one row for each node.
         model: what to call the model in the message.
-        first: the node of row 0.
+        nodes: the node of each row.
     """
     low, high = logits.aminmax()
     if not (torch.isfinite(low) & torch.isfinite(high)):
         bad = (~torch.isfinite(logits)).any(-1).nonzero()[0]
-        raise NonFiniteLogits(first + int(bad), model)
+        raise NonFiniteLogits(nodes[int(bad)], model)
 
 
 def residual(
@@ -157,7 +159,7 @@ def without(
 
     Where these tokens were its whole support it becomes uniform over all other tokens, so that drawing
     can go on (Sequoia, arXiv:2402.12374, Algorithm 2). Drawing without replacement and its acceptance
-    rule both call this function: their distributions agree to the last bit.
+    rule both call this function.
 
     Args:
         draft_probs: the initial distribution of each row.

@@ -4,9 +4,14 @@ __all__ = [
     "CannotGrow",
     "ContextOverflow",
     "EmptyPrompt",
+    "InvalidBudget",
+    "InvalidPrompt",
+    "InvalidSampling",
+    "InvalidStop",
     "InvalidTree",
     "LoadError",
     "NonFiniteLogits",
+    "NotADistribution",
     "RefusedTree",
     "TokenizerMismatch",
     "TreespecError",
@@ -36,6 +41,26 @@ class NonFiniteLogits(TreespecError, ArithmeticError):
             f"the {model} model returned NaN or infinite logits at {where}; "
             "check its weights and dtype (float16 overflows easily: try bfloat16 or float32)"
         )
+
+
+class InvalidBudget(TreespecError, ValueError):
+    """A number of new tokens that is no positive integer."""
+
+
+class InvalidSampling(TreespecError, ValueError):
+    """A sampling setting outside its range."""
+
+
+class InvalidPrompt(TreespecError, ValueError):
+    """A prompt that is no row of token ids of the model."""
+
+
+class NotADistribution(TreespecError, ArithmeticError):
+    """Probabilities without finite, positive mass: no token is ever drawn from them."""
+
+
+class InvalidStop(TreespecError, ValueError):
+    """A stop string that would end every text."""
 
 
 class EmptyPrompt(TreespecError, ValueError):

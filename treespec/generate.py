@@ -14,12 +14,14 @@ from treespec.protocols import Coins, Drafter, Growth, Observer, Verifier
 from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
 from treespec.target.model import ModelTarget
 from treespec.tree import Law, TreeShape
-from treespec.verify import greedy, rrsw
+from treespec.verify import greedy, naive, rrs, rrsw
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
 __all__ = ["Generation", "generate"]
+
+RULE_OF_LAW = {Law.IID: rrs, Law.WITHOUT_REPLACEMENT: rrsw, Law.DETERMINISTIC: naive}
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def generate(
     sampling: Sampling | None = None,
     coins: Coins | None = None,
     max_new_tokens: int = 128,
-    stop_strings: Sequence[str] = (),
+    stop_strings: Sequence[str] | str = (),
     observer: Observer | None = None,
 ) -> Generation:
     """Continue a prompt by tree-based speculative decoding.
@@ -70,7 +72,8 @@ def generate(
         growth: the tree to draft; `TreeShape.expansion([3, 2, 1, 1])` by default.
         law: how children are chosen. By default DETERMINISTIC at temperature 0, else WITHOUT_REPLACEMENT.
         drafter: a draft source of one's own, instead of `growth` and `law`.
-        verifier: the acceptance rule. By default `greedy` at temperature 0, else `rrsw`.
+        verifier: the acceptance rule. By default `greedy` at temperature 0; else the rule of the law: `rrs`
+            for IID, `rrsw` for WITHOUT_REPLACEMENT, `naive` for DETERMINISTIC.
         sampling: temperature 0 by default.
         coins: all randomness; `TorchCoins(0)` by default.
         max_new_tokens: at least 1.
@@ -82,11 +85,25 @@ def generate(
         The text and a summary.
 
     Raises:
-        EmptyPrompt, InvalidBudget, ContextOverflow, NonFiniteLogits, RefusedTree: see `decode`.
+        TypeError: if a drafter is given beside `growth` or `law`, or without a rule at temperature > 0.
+        InvalidStop: if a stop string is empty.
+        EmptyPrompt, InvalidPrompt, InvalidBudget, ContextOverflow, NonFiniteLogits, RefusedTree: see
+            `decode`.
     """
     sampling = sampling or Sampling(temperature=0.0)
+    if drafter is not None and (growth is not None or law is not None):
+        raise TypeError(
+            "growth and law belong to the model drafter: give them, or a drafter of your own"
+        )
+    if drafter is not None and verifier is None and not sampling.greedy:
+        raise TypeError(
+            "which rule is lossless depends on how the drafter draws: give a verifier too"
+        )
     law = law or (Law.DETERMINISTIC if sampling.greedy else Law.WITHOUT_REPLACEMENT)
-    growth = growth or TreeShape.expansion([3, 2, 1, 1])
+    verifier = verifier or (greedy if sampling.greedy else RULE_OF_LAW[law])
+    if drafter is None:
+        shape = TreeShape.expansion([3, 2, 1, 1]) if growth is None else growth
+        drafter = ModelDrafter(pair.draft, shape, law, sampling)
     ids = pair.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
     stop = stop_at_tokens(pair.end_tokens)
     if stop_strings:
@@ -96,8 +113,8 @@ def generate(
     drafted = 0
     for step in decode(
         ModelTarget(pair.target),
-        drafter or ModelDrafter(pair.draft, growth, law, sampling),
-        verifier or (greedy if sampling.greedy else rrsw),
+        drafter,
+        verifier,
         torch.tensor(ids, dtype=torch.long, device=pair.target.device),
         sampling=sampling,
         coins=coins or TorchCoins(0),

@@ -68,6 +68,8 @@ class Growth(Protocol):
     ) -> Sequence[tuple[int, int]]:
         """Which nodes get how many children next; empty when the tree is done.
 
+        A node gets all its children at once: naming it a second time is an error.
+
         Args:
             shape: the tree so far, numbered in the order of creation.
             probs: gives the draft probability of each node's token given its parent (1 for the root),
@@ -97,6 +99,10 @@ class TreeModel(Protocol):
     @property
     def length(self) -> int:
         """Number of committed rows."""
+        ...
+
+    def fresh(self) -> "TreeModel":
+        """The same weights with an empty cache of its own."""
         ...
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
@@ -151,6 +157,11 @@ class Drafter(Protocol):
 @runtime_checkable
 class Target(Protocol):
     """The model whose distribution is kept."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids."""
+        ...
 
     @property
     def max_length(self) -> int:

@@ -5,6 +5,8 @@ from typing import Any
 
 import torch
 
+from treespec.errors import InvalidStop
+
 __all__ = ["Stop", "any_of", "stop_at_strings", "stop_at_tokens"]
 
 Stop = Callable[[Sequence[int]], bool]
@@ -17,16 +19,22 @@ def stop_at_tokens(tokens: Collection[int]) -> Stop:
     return lambda ids: ids[-1] in ends
 
 
-def stop_at_strings(strings: Collection[str], tokenizer: Any) -> Stop:
+def stop_at_strings(strings: Collection[str] | str, tokenizer: Any) -> Stop:
     """Over once the newest token completes one of these strings.
 
     Args:
-        strings: the stop strings.
+        strings: the stop strings, or a single one.
         tokenizer: a transformers tokenizer; the decision is transformers' own `StopStringCriteria`.
+
+    Raises:
+        InvalidStop: if there are none, or one is empty.
     """
     from transformers import StopStringCriteria
 
-    criteria = StopStringCriteria(tokenizer=tokenizer, stop_strings=list(strings))
+    strings = [strings] if isinstance(strings, str) else list(strings)
+    if not strings or not all(strings):
+        raise InvalidStop(f"stop strings = {strings}: give at least one, and none that is empty")
+    criteria = StopStringCriteria(tokenizer=tokenizer, stop_strings=strings)
     longest = max(map(len, strings))
 
     def over(ids: Sequence[int]) -> bool:

@@ -9,7 +9,7 @@ from scipy.stats import chisquare
 from treespec import Law, TorchCoins
 from treespec.coins import inverse_cdf
 from treespec.distributions import without
-from treespec.errors import InvalidTree
+from treespec.errors import InvalidTree, NotADistribution
 from treespec.testing import EnumeratingCoins, outcomes
 
 FALSE_ALARM = 1e-4
@@ -43,10 +43,10 @@ def test_inverse_cdf_is_the_first_token_past_the_uniform(weights, seed):
         assert token == expected
 
 
-@pytest.mark.parametrize("row", [[0.0, 1.0, 0.0], [0.3, 0.7, 0.0], [1e-30, 0.0, 0.0]])
+@pytest.mark.parametrize("row", [[0.0, 1.0, 0.0], [0.3, 0.7, 0.0], [5e-324, 0.0, 0.0]])
 def test_the_largest_uniform_never_gives_a_token_without_mass(row):
     last = torch.tensor([1 - 2.0**-53], dtype=torch.float64)
-    token = int(inverse_cdf(torch.tensor(row), last))
+    token = int(inverse_cdf(torch.tensor(row, dtype=torch.float64), last))
     assert row[token] > 0
 
 
@@ -94,6 +94,16 @@ def test_deterministic_children_are_the_best_and_use_no_coin():
     assert coins.draw_many(scores, 2, Law.DETERMINISTIC).tolist() == [[1, 2], [0, 2]]
     assert TorchCoins(0).draw_many(scores, 2, Law.DETERMINISTIC).tolist() == [[1, 2], [0, 2]]
     assert coins.trail == []
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, 0.0])
+@pytest.mark.parametrize("law", [Law.IID, Law.WITHOUT_REPLACEMENT])
+def test_no_token_is_drawn_from_what_is_no_distribution(bad, law):
+    row = torch.full((3,), bad)
+    with pytest.raises(NotADistribution, match="without finite, positive mass"):
+        TorchCoins(0).draw(row)
+    with pytest.raises(NotADistribution):
+        TorchCoins(0).draw_many(row[None], 2, law)
 
 
 @pytest.mark.parametrize("law", [Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC])

@@ -6,9 +6,14 @@ import pytest
 import torch
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
-from treespec.decode import InvalidBudget
 from treespec.draft import ModelDrafter, NoDrafter
-from treespec.errors import ContextOverflow, EmptyPrompt, NonFiniteLogits
+from treespec.errors import (
+    ContextOverflow,
+    EmptyPrompt,
+    InvalidBudget,
+    InvalidPrompt,
+    NonFiniteLogits,
+)
 from treespec.stopping import any_of, stop_at_tokens
 from treespec.target import ModelTarget
 from treespec.testing import TabularModel, output_law, plane_trees, random_table, target_law
@@ -209,6 +214,12 @@ def test_inference_mode_does_not_leak_between_steps():
         ({"prompt": torch.tensor([], dtype=torch.long)}, EmptyPrompt, "no tokens"),
         ({"max_new_tokens": 0}, InvalidBudget, "max_new_tokens = 0"),
         ({"max_new_tokens": -3}, InvalidBudget, "at least 1"),
+        ({"max_new_tokens": 2.5}, InvalidBudget, "max_new_tokens = 2.5.*integer"),
+        ({"prompt": torch.tensor([[1, 2]])}, InvalidPrompt, r"shape \[1, 2\].*ids\[0\]"),
+        ({"prompt": [1, 2]}, InvalidPrompt, "is a list.*torch.tensor"),
+        ({"prompt": torch.tensor([1.0])}, InvalidPrompt, "float32.*integers"),
+        ({"prompt": torch.tensor([1, 9])}, InvalidPrompt, r"token id 9.*0\.\.3"),
+        ({"prompt": torch.tensor([-1])}, InvalidPrompt, "token id -1"),
         (
             {"prompt": torch.zeros(40, dtype=torch.long)},
             ContextOverflow,
@@ -217,7 +228,9 @@ def test_inference_mode_does_not_leak_between_steps():
         ({"max_new_tokens": 30}, ContextOverflow, r"1 prompt.*30 new.*2 levels.*33 positions.*32"),
     ],
 )
-def test_what_cannot_be_decoded_is_refused_before_a_model_runs(changes, error, says):
+def test_what_cannot_be_decoded_is_refused_before_a_model_runs(
+    without_shape_checks, changes, error, says
+):
     def never(context):
         raise AssertionError("a model ran")
 
@@ -231,6 +244,35 @@ def test_a_draft_with_a_shorter_context_is_refused_at_the_door():
     )
     with pytest.raises(ContextOverflow, match=r"23 positions.*context is 16"):
         run(drafter=draft)
+
+
+def test_two_texts_can_be_decoded_side_by_side_on_the_same_models():
+    target, draft = (TabularModel(random_table(4, i), 4) for i in (8, 9))
+
+    def start(first):
+        return decode(
+            ModelTarget(target), ModelDrafter(draft, WIDE, Law.IID, Sampling()), verify.rrs,
+            torch.tensor([first]), sampling=Sampling(), coins=TorchCoins(4), max_new_tokens=12,
+        )  # fmt: skip
+
+    alone = [text(list(start(first))) for first in (1, 2)]
+    one, two = start(1), start(2)
+    pairs = list(itertools.zip_longest(one, two))
+    assert [text([p[i] for p in pairs if p[i]]) for i in (0, 1)] == alone
+
+
+def test_one_model_can_be_target_and_draft():
+    model = TabularModel(random_table(4, 8), 4)
+    steps = run(target=ModelTarget(model), drafter=ModelDrafter(model, LONG, Law.IID, Sampling()))
+    assert all(step.verdict.accepted == 2 for step in steps[:-1])
+
+
+def test_the_door_is_at_the_call_not_at_the_first_step():
+    with pytest.raises(InvalidBudget):
+        decode(
+            ModelTarget(TabularModel(random_table(4, 0), 4)), NoDrafter(), verify.naive, torch.tensor([0]),
+            sampling=Sampling(), coins=TorchCoins(0), max_new_tokens=0,
+        )  # fmt: skip
 
 
 def test_bad_logits_name_step_and_node():

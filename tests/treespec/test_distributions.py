@@ -11,8 +11,8 @@ from transformers import (
 )
 
 from treespec import Sampling
-from treespec.distributions import InvalidSampling, require_finite, residual, without
-from treespec.errors import NonFiniteLogits
+from treespec.distributions import require_finite, residual, without
+from treespec.errors import InvalidSampling, NonFiniteLogits
 
 
 def warpers(sampling):
@@ -86,8 +86,9 @@ def test_half_precision_is_computed_in_float32():
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"temperature": -0.1}, "temperature = -0.1.*at least 0"),
+        ({"temperature": -0.1}, "temperature = -0.1.*0 .greedy., or at least"),
         ({"temperature": float("nan")}, "temperature = nan"),
+        ({"temperature": 1e-38}, "temperature = 1e-38.*at least 1e-06"),
         ({"temperature": float("inf")}, "temperature = inf"),
         ({"top_p": 0.0}, r"top_p = 0.0.*\(0, 1\]"),
         ({"top_p": 1.5}, "top_p = 1.5"),
@@ -110,7 +111,9 @@ def test_rows_refuse_bad_logits_by_node(bad):
     with pytest.raises(NonFiniteLogits, match=r"target model.*node 2"):
         rows[2]
     with pytest.raises(NonFiniteLogits, match="node 2"):
-        require_finite(logits, "draft")
+        require_finite(logits, "draft", range(4))
+    with pytest.raises(NonFiniteLogits, match="node 12"):
+        require_finite(logits, "draft", [10, 11, 12, 13])
 
 
 def test_rows_are_computed_once_and_only_when_asked():

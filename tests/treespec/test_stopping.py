@@ -2,6 +2,7 @@ import pytest
 import torch
 from transformers import StopStringCriteria
 
+from treespec.errors import InvalidStop
 from treespec.stopping import stop_at_strings
 
 
@@ -29,6 +30,17 @@ def test_stops_at_the_token_at_which_transformers_stops(tokenizer, strings):
         bool(theirs(torch.tensor([ids[:n]]), None)) for n in range(1, len(ids) + 1)
     ]
     assert any(decisions)
+
+
+@pytest.mark.parametrize("strings", [[], [""], ["a", ""], ""])
+def test_strings_that_would_end_every_text(tokenizer, strings):
+    with pytest.raises(InvalidStop, match="stop strings"):
+        stop_at_strings(strings, tokenizer)
+
+
+def test_a_single_string_is_one_string(tokenizer):
+    ids = tokenizer.encode("xx a d b ab")
+    assert not any(stop_at_strings("ba", tokenizer)(ids[:n]) for n in range(1, len(ids)))
 
 
 def test_a_string_completed_inside_a_token_counts(tokenizer):

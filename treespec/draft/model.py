@@ -10,6 +10,7 @@ from torch import Tensor
 from treespec.coins import top_k
 from treespec.distributions import Sampling, require_finite
 from treespec.draft.growth import StaticGrowth
+from treespec.errors import InvalidTree
 from treespec.protocols import Coins, Growth, TreeModel
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
@@ -25,7 +26,7 @@ class ModelDrafter:
     the root. Leaves are never run.
 
     Args:
-        model: a model with a tree cache of its own.
+        model: the weights; its own cache is not touched, each drafter has a fresh one.
         growth: where the tree grows; a `TreeShape` grows as it is.
         law: how children are chosen. IID and WITHOUT_REPLACEMENT draw from the model's distribution under
             `sampling`; DETERMINISTIC takes the k best logits and uses no coin.
@@ -35,7 +36,7 @@ class ModelDrafter:
     def __init__(
         self, model: TreeModel, growth: Growth | TreeShape, law: Law, sampling: Sampling
     ) -> None:
-        self.model, self.law, self.sampling = model, law, sampling
+        self.model, self.law, self.sampling = model.fresh(), law, sampling
         self.growth = StaticGrowth(growth) if isinstance(growth, TreeShape) else growth
         self._pending: list[int] = []
         self._rows: dict[int, int] = {}
@@ -61,6 +62,7 @@ class ModelDrafter:
 
         Raises:
             NonFiniteLogits: if the draft model returns NaN or infinite logits.
+            InvalidTree: if the growth gives children to a node a second time.
         """
         parents, tokens, known = [-1], [self._root], _Distributions(self.law, self.sampling)
         passes = _Passes(self.model, self._pending)
@@ -71,8 +73,10 @@ class ModelDrafter:
             if not places:
                 break
             nodes = [node for node, _ in places]
+            if not passes.rows.keys().isdisjoint(nodes) or len(set(nodes)) < len(nodes):
+                raise InvalidTree(f"the growth gives children to a node twice: {nodes}")
             logits = passes.run(nodes, [tokens[node] for node in nodes], parents, self._device)
-            require_finite(logits, "draft")
+            require_finite(logits, "draft", nodes)
             for (node, _), children in zip(
                 places, known.choose(places, logits, coins), strict=True
             ):
@@ -158,8 +162,9 @@ class _Distributions:
             rows = {node: plain(logits) for node, logits in self._probs.items()}
         else:
             rows = self._probs
-        ones = [rows[p][t] for p, t in zip(parents[1:], tokens[1:], strict=True)]
-        return torch.stack([torch.ones((), device=device), *ones])
+        probs = [rows[p][t] for p, t in zip(parents[1:], tokens[1:], strict=True)]
+        root = torch.ones((), device=device, dtype=probs[0].dtype if probs else None)
+        return torch.stack([root, *probs])
 
     def stacked(self, shape: TreeShape) -> Float[Tensor, "M V"] | None:
         """One row for each node with children, in node order; None if nothing was drawn."""

@@ -1,7 +1,7 @@
 """A target, a draft and their tokenizer, from one call."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -34,21 +34,24 @@ class Pair:
 
     target: TransformersModel
     draft: TransformersModel
-    tokenizer: Tokenizer
+    tokenizer: Tokenizer = field(repr=False)
     name: str
 
     @cached_property
     def end_tokens(self) -> frozenset[int]:
-        """Ids that end a text: those of the tokenizer and of the target's generation settings."""
+        """Ids that end a text, as `generate` takes them: those of the target's generation settings.
+
+        Where these state none, those of its config; else the tokenizer's.
+        """
         model = self.target.model
-        ends: set[int] = set()
         for stated in (
-            self.tokenizer.eos_token_id,
             getattr(model.generation_config, "eos_token_id", None),
-            getattr(model.config, "eos_token_id", None),
+            getattr(model.config.get_text_config(decoder=True), "eos_token_id", None),
+            self.tokenizer.eos_token_id,
         ):
-            ends |= {stated} if isinstance(stated, int) else set(stated or ())
-        return frozenset(ends)
+            if stated is not None:
+                return frozenset([stated] if isinstance(stated, int) else stated)
+        return frozenset()
 
 
 def load_pair(

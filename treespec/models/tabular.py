@@ -36,7 +36,7 @@ class TabularModel:
 
     def fresh(self) -> "TabularModel":
         """The same table with an empty cache."""
-        return TabularModel(self.row, self.vocab_size, self.max_length)
+        return type(self)(self.row, self.vocab_size, self.max_length)
 
     @property
     def length(self) -> int:

@@ -14,11 +14,17 @@ class ModelTarget:
     """Scores a whole tree in one pass and keeps the rows of the accepted path.
 
     Args:
-        model: a model with a tree cache of its own (not shared with a drafter).
+        model: the weights; its own cache is not touched. Each target has a fresh one, so several texts
+            can be decoded side by side, and one model can be target and draft at once.
     """
 
     def __init__(self, model: TreeModel) -> None:
-        self.model = model
+        self.model = model.fresh()
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids."""
+        return self.model.vocab_size
 
     @property
     def max_length(self) -> int:

@@ -90,7 +90,7 @@ def step_law(
     sampling = sampling or Sampling()
     tokens = shape.depth + 1
     total = torch.zeros((target.vocab_size,) * tokens, dtype=torch.float64)
-    scorer, drafter = ModelTarget(target.fresh()), draft_with(draft.fresh(), shape, law, sampling)
+    scorer, drafter = ModelTarget(target), draft_with(draft, shape, law, sampling)
     runs = 0
 
     def draft_tree(coins) -> TokenTree:
@@ -149,8 +149,8 @@ def output_law(
 
     def play(coins) -> tuple[int, ...]:
         steps = decode(
-            target_with(target.fresh()),
-            draft_with(draft.fresh(), shape, law, sampling),
+            target_with(target),
+            draft_with(draft, shape, law, sampling),
             verifier,
             torch.tensor(prompt),
             sampling=sampling,

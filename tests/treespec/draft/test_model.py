@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
 from treespec.draft import ModelDrafter, StaticGrowth
-from treespec.errors import NonFiniteLogits
+from treespec.errors import InvalidTree, NonFiniteLogits
 from treespec.target import ModelTarget
 from treespec.testing import TabularModel, random_table
 
@@ -90,9 +90,12 @@ class BestFirst:
         return [(max(shape.leaves, key=lambda leaf: path[leaf]), 2)]
 
 
-@pytest.mark.parametrize("law", [Law.DETERMINISTIC, Law.WITHOUT_REPLACEMENT])
-def test_a_dynamic_growth_sees_probabilities_and_decides_where(law):
-    _, tree = propose(BestFirst(), law)
+@pytest.mark.parametrize(
+    ("law", "temperature"),
+    [(Law.DETERMINISTIC, 1.0), (Law.DETERMINISTIC, 0.0), (Law.WITHOUT_REPLACEMENT, 1.0)],
+)
+def test_a_dynamic_growth_sees_probabilities_and_decides_where(law, temperature):
+    _, tree = propose(BestFirst(), law, Sampling(temperature))
     assert tree.shape.size == 7
     first = [TABLE((0, 1)).softmax(-1)[t] for t in tree.token_ids[1:3]]
     expanded = 1 if first[0] > first[1] else 2
@@ -112,16 +115,29 @@ def test_a_dynamic_growth_decodes_through_the_loop():
     assert [t for step in steps for t in step.tokens] == text[1:]
 
 
-def test_bad_draft_logits_are_an_error():
-    drafter = ModelDrafter(
-        TabularModel(lambda c: torch.full((6,), torch.nan), 6),
-        TreeShape.chain(2),
-        Law.IID,
-        Sampling(),
-    )
-    drafter.prefill(torch.tensor([0]))
-    with pytest.raises(NonFiniteLogits, match="draft model"):
+def test_bad_draft_logits_name_their_node():
+    shape = TreeShape.expansion([3, 1])
+    _, tree = propose(shape, Law.DETERMINISTIC)
+    second = tree.token_ids[2]
+
+    def row(context):
+        return TABLE(context) * (torch.nan if context == (0, 1, second) else 1)
+
+    drafter = ModelDrafter(TabularModel(row, 6), shape, Law.DETERMINISTIC, Sampling())
+    drafter.prefill(torch.tensor([0, 1]))
+    with pytest.raises(NonFiniteLogits, match=r"draft model.*node 2"):
         drafter.propose(TorchCoins(0))
+
+
+def test_a_growth_that_names_a_node_twice_is_refused():
+    class Twice:
+        max_depth = 1
+
+        def next(self, shape, probs):
+            return [(0, 1)] if shape.size < 4 else ()
+
+    with pytest.raises(InvalidTree, match=r"children to a node twice: \[0\]"):
+        propose(Twice(), Law.WITHOUT_REPLACEMENT)
 
 
 @given(shapes())

@@ -1,0 +1,132 @@
+"""`generate` on the embedded pair, beside transformers' own."""
+
+import pytest
+import torch
+from transformers import GenerationConfig
+
+import treespec
+from treespec import Law, Sampling, TorchCoins, TreeShape, verify
+from treespec.draft import ModelDrafter
+from treespec.errors import InvalidStop
+
+PROMPT = "import os\nimport sys\n\n\ndef main(argv=None):\n    "
+SHAPE = TreeShape.expansion([2, 2, 1])
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return treespec.load_pair("embedded")
+
+
+def plain(pair, **settings):
+    """The new ids of `generate` under neutral settings."""
+    ids = torch.tensor([pair.tokenizer.encode(PROMPT)])
+    neutral = {"do_sample": False, "max_new_tokens": 40, "pad_token_id": 0} | settings
+    with pair.target.as_transformers() as model:
+        config = GenerationConfig(**neutral)
+        return model.generate(ids, generation_config=config, tokenizer=pair.tokenizer)[
+            0, ids.shape[1] :
+        ]
+
+
+def test_the_summary_adds_up(pair):
+    found = treespec.generate(pair, PROMPT, growth=SHAPE, max_new_tokens=40)
+    assert list(found.tokens) == plain(pair).tolist()
+    assert found.text == pair.tokenizer.decode(found.tokens, skip_special_tokens=True)
+    assert found.steps == len(found.accepted_per_step) < 40
+    assert found.emitted == sum(found.accepted_per_step) + found.steps >= len(found.tokens)
+    assert found.drafted == found.steps * (SHAPE.size - 1)
+    assert found.tokens_per_step == found.emitted / found.steps
+    assert any(found.accepted_per_step)
+
+
+def test_text_and_ids_are_the_same_prompt(pair):
+    ids = pair.tokenizer.encode(PROMPT)
+    assert treespec.generate(pair, ids, max_new_tokens=8) == treespec.generate(
+        pair, PROMPT, max_new_tokens=8
+    )
+
+
+def test_ends_at_end_tokens_as_generate_does(pair, monkeypatch):
+    whole = plain(pair).tolist()
+    inside = 0
+    for token in dict.fromkeys(whole):
+        monkeypatch.setattr(pair.target.model.generation_config, "eos_token_id", token)
+        pair.__dict__.pop("end_tokens", None)
+        found = treespec.generate(pair, PROMPT, growth=SHAPE, max_new_tokens=40)
+        assert list(found.tokens) == plain(pair, eos_token_id=token).tolist()
+        inside += found.emitted > len(found.tokens)
+    monkeypatch.undo()
+    pair.__dict__.pop("end_tokens", None)
+    assert inside, "no end fell inside an accepted path: the test would prove nothing"
+
+
+def test_ends_at_stop_strings_as_generate_does(pair):
+    text = pair.tokenizer.decode(plain(pair))
+    inside = 0
+    for start in range(1, len(text) - 4, 5):
+        string = text[start : start + 3]
+        found = treespec.generate(
+            pair, PROMPT, growth=SHAPE, max_new_tokens=40, stop_strings=string
+        )
+        assert list(found.tokens) == plain(pair, stop_strings=[string]).tolist()
+        inside += found.emitted > len(found.tokens)
+    assert inside, "no stop fell inside an accepted path: the test would prove nothing"
+
+
+def test_end_tokens_are_those_of_generate(pair, monkeypatch):
+    pair.__dict__.pop("end_tokens", None)
+    monkeypatch.setattr(pair.target.model.generation_config, "eos_token_id", [3, 5])
+    assert pair.end_tokens == {3, 5}
+    pair.__dict__.pop("end_tokens", None)
+    monkeypatch.setattr(pair.target.model.generation_config, "eos_token_id", None)
+    monkeypatch.setattr(pair.target.model.config, "eos_token_id", 7)
+    assert pair.end_tokens == {7}
+    pair.__dict__.pop("end_tokens", None)
+    monkeypatch.setattr(pair.target.model.config, "eos_token_id", None)
+    assert pair.end_tokens == {pair.tokenizer.eos_token_id}
+    monkeypatch.undo()
+    pair.__dict__.pop("end_tokens", None)
+
+
+@pytest.mark.parametrize("law", list(Law), ids=str)
+def test_each_law_has_a_rule_by_default(pair, law):
+    warm = Sampling(temperature=0.8, top_p=0.95)
+    found = treespec.generate(pair, PROMPT, law=law, growth=SHAPE, sampling=warm, max_new_tokens=12)
+    again = treespec.generate(pair, PROMPT, law=law, growth=SHAPE, sampling=warm, max_new_tokens=12)
+    assert found == again
+    other = treespec.generate(
+        pair, PROMPT, law=law, growth=SHAPE, sampling=warm, max_new_tokens=12, coins=TorchCoins(1)
+    )
+    assert other.tokens != found.tokens
+
+
+def test_a_drafter_of_ones_own(pair):
+    warm = Sampling()
+    drafter = ModelDrafter(pair.draft, SHAPE, Law.IID, warm)
+    treespec.generate(
+        pair, PROMPT, drafter=drafter, verifier=verify.rrs, sampling=warm, max_new_tokens=4
+    )
+    with pytest.raises(TypeError, match="give a verifier"):
+        treespec.generate(pair, PROMPT, drafter=drafter, sampling=warm)
+    with pytest.raises(TypeError, match="growth and law"):
+        treespec.generate(pair, PROMPT, drafter=drafter, law=Law.IID)
+
+
+def test_an_empty_stop_string_is_refused(pair):
+    with pytest.raises(InvalidStop):
+        treespec.generate(pair, PROMPT, stop_strings=[""])
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_ids_are_those_of_generate():
+    pair = treespec.load_pair("embedded", device="cuda")
+    ids = torch.tensor([pair.tokenizer.encode(PROMPT)], device="cuda")
+    with pair.target.as_transformers() as model:
+        config = GenerationConfig(do_sample=False, max_new_tokens=40, pad_token_id=0)
+        expected = model.generate(ids, generation_config=config)[0, ids.shape[1] :].tolist()
+    assert list(treespec.generate(pair, PROMPT, growth=SHAPE, max_new_tokens=40).tokens) == expected
+    for law in Law:
+        assert treespec.generate(
+            pair, PROMPT, law=law, sampling=Sampling(), max_new_tokens=12
+        ).tokens
