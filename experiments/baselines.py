@@ -6,8 +6,8 @@ does, so that "prefill" and "pass of the target" mean the same for every method.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -16,13 +16,21 @@ from torch import Tensor
 
 from experiments.observers import synchronizer
 from experiments.outcome import Outcome
+from experiments.transformers_hooks import (
+    Calls,
+    StopAnywhere,
+    aligned_vocabulary,
+    cached_once,
+    own_settings,
+    quiet_transformers,
+)
 from treespec.distributions import Sampling
 from treespec.stopping import Stop
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["generate_assisted", "generate_plain", "top_two_margin"]
+__all__ = ["generate_assisted", "generate_plain", "preference"]
 
 
 def generate_plain(
@@ -83,13 +91,15 @@ def generate_assisted(
     return _generate(pair, prompt, sampling, max_new_tokens, stop, seed, stops_early, assistant)
 
 
-def top_two_margin(pair: "Pair", ids: Sequence[int]) -> float:
-    """How far the target's best logit after these ids lies above the second best, by one plain pass."""
+def preference(pair: "Pair", ids: Sequence[int], token: int, other: int) -> float:
+    """How far the target's logit of `token` after these ids lies above that of `other`, by one plain pass.
+
+    Where a greedy text leaves `generate`, this is what rounding would have to explain.
+    """
     with pair.target.as_transformers() as model, torch.inference_mode():
         inputs = torch.tensor([list(ids)], device=pair.target.device)
         logits = model(inputs, logits_to_keep=1).logits[0, -1]
-    best, second = logits.float().topk(2).values.tolist()
-    return best - second
+    return float(logits[token].float() - logits[other].float())
 
 
 def _generate(
@@ -113,19 +123,20 @@ def _generate(
     )
     arguments: dict[str, Any] = {"generation_config": settings}
     if stops_early:
-        arguments["stopping_criteria"] = [_Anywhere(stop, len(prompt))]
+        arguments["stopping_criteria"] = [StopAnywhere(stop, len(prompt))]
     ids = prompt[None]
     synchronize = synchronizer(prompt.device)
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode())
-        stack.enter_context(_quiet_transformers())
+        stack.enter_context(quiet_transformers())
         target = stack.enter_context(pair.target.as_transformers())
-        stack.enter_context(_own_settings(target, GenerationConfig()))
+        stack.enter_context(own_settings(target, GenerationConfig()))
         draft_calls = None
         if assistant is not None:
             draft = stack.enter_context(pair.draft.as_transformers())
-            stack.enter_context(_own_settings(draft, GenerationConfig(**assistant)))
-            draft_calls = stack.enter_context(_Calls(draft, synchronize))
+            stack.enter_context(own_settings(draft, GenerationConfig(**assistant)))
+            draft_calls = stack.enter_context(Calls(draft, synchronize))
+            stack.enter_context(aligned_vocabulary(draft, target))
             arguments["assistant_model"] = draft
         torch.manual_seed(seed)
         synchronize()
@@ -136,13 +147,16 @@ def _generate(
         synchronize()
         prefill = time.perf_counter() - start
         if len(prompt) > 1:
-            stack.enter_context(_cached_once(target, prompt, cache))
-        calls = stack.enter_context(_Calls(target, synchronize))
+            stack.enter_context(cached_once(target, prompt, cache))
+        calls = stack.enter_context(Calls(target, synchronize))
         output = cast(Any, target).generate(
             ids, attention_mask=torch.ones_like(ids), past_key_values=cache, **arguments
         )
         synchronize()
         total = time.perf_counter() - start
+    calls.require_finite("target")
+    if draft_calls is not None:
+        draft_calls.require_finite("draft")
     tokens = _cut(prompt.tolist(), output[0, len(prompt) :].tolist(), stop)
     return Outcome(
         tokens=tokens,
@@ -173,100 +187,3 @@ def _cut(prompt: list[int], tokens: list[int], stop: Stop) -> tuple[int, ...]:
         if stop(prompt + tokens[: i + 1]):
             return tuple(tokens[: i + 1])
     return tuple(tokens)
-
-
-class _Anywhere:
-    """A stopping criterion that also looks inside the tokens that one pass adds.
-
-    The `stop_strings` of transformers look at the end of the text only, and assisted generation refuses
-    them.
-    """
-
-    def __init__(self, stop: Stop, seen: int) -> None:
-        self._stop, self._seen = stop, seen
-
-    def __call__(self, input_ids: Tensor, scores: Any, **more: Any) -> Tensor:
-        ids = input_ids[0].tolist()
-        over = any(self._stop(ids[:i]) for i in range(self._seen + 1, len(ids) + 1))
-        self._seen = len(ids)
-        return torch.tensor([over], device=input_ids.device)
-
-
-@contextmanager
-def _own_settings(model: Any, settings: Any) -> Iterator[None]:
-    """Let a module have these generation settings for a while, and none of its folder's."""
-    before = model.generation_config
-    model.generation_config = settings
-    try:
-        yield
-    finally:
-        model.generation_config = before
-
-
-@contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """Silence the warnings about arguments that assisted generation passes to itself."""
-    from transformers.utils import logging
-
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-
-
-class _Calls:
-    """Counts the forward calls of a module, and times the first."""
-
-    def __init__(self, model: Any, synchronize: Callable[[], None]) -> None:
-        self._model, self._synchronize = model, synchronize
-        self.count, self.first_s = 0, 0.0
-
-    def __enter__(self) -> "_Calls":
-        self._handles = [
-            self._model.register_forward_pre_hook(self._before),
-            self._model.register_forward_hook(self._after),
-        ]
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        for handle in self._handles:
-            handle.remove()
-
-    def _before(self, model: Any, args: Any) -> None:
-        if self.count == 0:
-            self._synchronize()
-            self._start = time.perf_counter()
-
-    def _after(self, model: Any, args: Any, output: Any) -> None:
-        if self.count == 0:
-            self._synchronize()
-            self.first_s = time.perf_counter() - self._start
-        self.count += 1
-
-
-@contextmanager
-def _cached_once(model: Any, prompt: Int[Tensor, "T"], cache: Any) -> Iterator[None]:
-    """Keep a module from running tokens that its cache holds already.
-
-    `generate` cuts them off. Assisted generation of transformers 5 does not: its first pass would hand the
-    whole prompt over and attend to it twice.
-    """
-
-    def cut(model: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        ids, known = kwargs.get("input_ids"), cache.get_seq_length()
-        if (
-            ids is None
-            or known != len(prompt) - 1
-            or not torch.equal(ids[0, : len(prompt)], prompt)
-        ):
-            return None
-        rest = {k: v[:, known:] for k, v in kwargs.items() if k in ("input_ids", "position_ids")}
-        return args, kwargs | rest
-
-    handle = model.register_forward_pre_hook(cut, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()

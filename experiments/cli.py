@@ -6,12 +6,15 @@ Nothing heavy is imported here: each command imports what it needs when it is ca
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from experiments.records import PromptRow
 
 __all__ = ["app", "main"]
 
@@ -30,6 +33,8 @@ PIPED_WIDTH = 120
 USER_ERROR = 2
 FAILED = 1
 INTERRUPTED = 130
+
+FAILURES_SHOWN = 5
 
 
 @app.callback()
@@ -60,6 +65,7 @@ def run_command(
         from rich.console import Console
 
         from experiments.config_file import load_config
+        from experiments.errors import RunFolderError
         from experiments.runner import run
 
         _calm_transformers()
@@ -73,11 +79,13 @@ def run_command(
         )
         if console and result.already_finished:
             console.print(f"{result.folder} is finished already; its results:", highlight=False)
-        _show(result.folder, quiet)
-        for row in result.failures:
-            _complain(f"failed: prompt {row.prompt}, {row.sampling}, {row.method}: {row.error}")
+        try:
+            _show(result.folder, quiet)
+        except RunFolderError:
+            if not result.failures:  # otherwise nothing succeeded, and what follows says why
+                raise
         if result.failures:
-            _complain(f"{len(result.failures)} failed; --retry runs them again")
+            _complain_of(result.failures)
             raise typer.Exit(FAILED)
 
 
@@ -109,6 +117,14 @@ def configs_command() -> None:
 def main() -> None:
     """The console script."""
     app()
+
+
+def _complain_of(failures: "Sequence[PromptRow]") -> None:
+    for row in failures[:FAILURES_SHOWN]:
+        _complain(f"failed: prompt {row.prompt}, {row.sampling}, {row.method}: {row.error}")
+    if len(failures) > FAILURES_SHOWN:
+        _complain(f"... and {len(failures) - FAILURES_SHOWN} more, in prompts.parquet")
+    _complain(f"{len(failures)} failed; --retry runs them again")
 
 
 def _show(folder: Path, quiet: bool) -> None:

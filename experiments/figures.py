@@ -90,7 +90,7 @@ def speedup_figure(summaries: Sequence[SamplingSummary]) -> "Figure | None":
 
 
 def size_figure(summaries: Sequence[SamplingSummary]) -> "Figure | None":
-    """Tokens per step, and what a pass of the target costs, against the number of draft tokens."""
+    """Kept tokens per step, and what a pass of the target costs, against the number of draft tokens."""
     from matplotlib.figure import Figure
 
     sized = [
@@ -117,7 +117,7 @@ def size_figure(summaries: Sequence[SamplingSummary]) -> "Figure | None":
         value = row.tokens_per_step
         top.errorbar(size, value.estimate, yerr=_reach(value), elinewidth=1.2, **look)
         bottom.plot(size, (row.stage_ms or {})["verify"], **look)
-    top.set_ylabel("tokens per step")
+    top.set_ylabel("kept tokens per step")
     bottom.set_ylabel("verify, ms per step")
     bottom.set_xlabel("draft tokens per step (size of the tree without its root)")
     for axes in (top, bottom):
@@ -161,7 +161,7 @@ def accepted_figure(
     summaries: Sequence[SamplingSummary],
     shares: Mapping[str, Mapping[str, NDArray[np.float64]]],
 ) -> "Figure | None":
-    """How many draft tokens the steps accept: stacked shares per method, one panel per sampling setting."""
+    """How many draft tokens the steps bring: stacked shares per method, one panel per sampling setting."""
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import BoundaryNorm, ListedColormap, to_hex
@@ -190,7 +190,7 @@ def accepted_figure(
         location="top",
         aspect=42,
         ticks=range(most),
-        label="draft tokens accepted in a step",
+        label="draft tokens kept in a step",
     )
     bar.ax.tick_params(length=0)
     bar.minorticks_off()

@@ -32,6 +32,7 @@ _OURS = (
     "report.html",
     "figures",
 )
+_TEMPORARY = ("manifest.tmp", "prompts.tmp", "steps.tmp", "report.tmp")
 
 
 class RunFolder:
@@ -57,7 +58,7 @@ class RunFolder:
         except OSError as error:
             raise RunFolderError(f"{self.path}: {error.strerror}") from None
         names = (entry.name for entry in self.path.iterdir())
-        others = [name for name in names if name not in (".lock", "manifest.tmp")]
+        others = [name for name in names if name not in (".lock", *_OURS, *_TEMPORARY)]
         if others and not self._manifest_path.exists():
             raise RunFolderError(
                 f"{self.path} holds files ({sorted(others)[0]}, ...) but is no run folder: "
@@ -134,7 +135,7 @@ class RunFolder:
 
     def clear(self) -> None:
         """Delete what a run writes, and nothing else. The manifest goes last."""
-        for name in _OURS:
+        for name in (*_OURS, *_TEMPORARY):
             path = self.path / name
             if path.is_dir():
                 shutil.rmtree(path)

@@ -11,7 +11,7 @@ from experiments.statistics import Bootstrap, bootstrap
 
 __all__ = ["COUNTS", "TIMES", "Measurements", "measure", "samplings_of"]
 
-COUNTS = ("new_tokens", "steps", "accepted", "emitted", "drafted")
+COUNTS = ("new_tokens", "steps", "drafted")
 TIMES = ("decode_s", "total_s", "draft_s", "verify_s", "accept_s", "commit_s")
 
 Column = tuple[str, str]

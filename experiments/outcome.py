@@ -1,13 +1,16 @@
 """What one method did with one prompt, before it becomes a record."""
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from treespec.step import Verdict
-from treespec.tree import TreeShape
+if TYPE_CHECKING:
+    from treespec.step import Verdict
+    from treespec.tree import TreeShape
 
 __all__ = ["STAGES", "Outcome", "StepOutcome"]
 
 STAGES = ("draft", "verify", "accept", "commit")
+"""What a step of our loop is divided into, in the order in which it happens."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +24,8 @@ class StepOutcome:
         seconds: of each stage.
     """
 
-    shape: TreeShape
-    verdict: Verdict
+    shape: "TreeShape"
+    verdict: "Verdict"
     kept: int
     seconds: dict[str, float]
 

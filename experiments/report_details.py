@@ -6,11 +6,15 @@ Everything that a model or a user wrote is escaped.
 from collections.abc import Sequence
 from html import escape
 from itertools import takewhile
+from typing import Any
 
+from experiments.equality import near_tie_margin, target_dtype
 from experiments.loading import Run
 from experiments.measurements import measure
 from experiments.report_html import name_html, section, table
-from experiments.summary import SamplingSummary, near_tie_margin
+from experiments.summary import SamplingSummary
+from experiments.table_notes import tuning_prompts
+from experiments.table_text import model_size
 from treespec.tree import TreeShape
 
 __all__ = [
@@ -31,10 +35,11 @@ LAWS = {
 
 def equality_section(run: Run, summaries: Sequence[SamplingSummary]) -> str:
     """Whether greedy outputs equal plain decoding, and every place where one does not."""
-    compared = [(s, row) for s in summaries for row in s.rows if row.compared]
+    compared = [(s, row) for s in summaries for row in s.rows if row.equality.compared]
     if not compared:
         return ""
-    equal, total = sum(row.equal for _, row in compared), sum(row.compared for _, row in compared)
+    equal = sum(row.equality.equal for _, row in compared)
+    total = sum(row.equality.compared for _, row in compared)
     text = (
         f"<p>{equal} of {total} greedy outputs equal those of transformers' <code>generate</code>, "
         "id by id.</p>"
@@ -45,19 +50,19 @@ def equality_section(run: Run, summaries: Sequence[SamplingSummary]) -> str:
             escape(s.sampling),
             escape(d.prompt),
             str(d.position),
-            "unknown" if d.margin is None else f"{d.margin:.4g}",
+            "lengths differ" if d.margin is None else f"{d.margin:.4g}",
             "near-tie: rounding" if d.near_tie else "not rounding: a bug",
         ]
         for s, row in compared
-        for d in row.divergences
+        for d in row.equality.divergences
     ]
     if rows:
-        heads = ["method", "sampling", "prompt", "first differing token", "top-2 margin", ""]
-        dtype = str(run.manifest["models"]["target"]["dtype"])
+        heads = ["method", "sampling", "prompt", "first differing token", "gap, logits", ""]
         text += table(heads, rows, text=(1, 2, 5)) + (
-            f'<p class="muted">The margin is the distance of the target\'s two best logits where the texts '
-            f"part. Up to {near_tie_margin(run):g} ({escape(dtype)}) "
-            "it counts as rounding: a tree's pass adds in another order than a pass over one token.</p>"
+            f'<p class="muted">The gap is by how many logits the target, in a plain pass where the texts '
+            f"part, preferred the token of <code>generate</code>. Up to {near_tie_margin(run):.2g} "
+            f"({escape(target_dtype(run))}) it counts as rounding: a tree's pass adds in another order "
+            "than a pass over one token.</p>"
         )
     return section("Equality with plain decoding at temperature 0", text)
 
@@ -83,7 +88,7 @@ def samples_section(run: Run, summaries: Sequence[SamplingSummary], length: int 
         heads = {name: name for name in shown} | {shown[0]: ", ".join(same)}
         letters = zip(*(texts[name] for name in shown), strict=False)
         alike = sum(1 for _ in takewhile(lambda same: len(set(same)) == 1, letters))
-        greedy = any(row.compared for row in s.rows)
+        greedy = any(row.equality.compared for row in s.rows)
         if not greedy:  # sampled texts differ everywhere, by right
             alike = length
         columns = "".join(
@@ -137,18 +142,24 @@ def tuning_section(run: Run) -> str:
                     str(entry["length"]),
                     f"{entry['threshold']:g}",
                     f"{entry['tokens_per_second']:.1f}",
+                    str(entry.get("prompts", "–")),
                     "chosen" if (entry["length"], entry["threshold"]) == pick else "",
                 ]
                 for entry in tuned["table"]
             ]
             title = f"{method}, {sampling}: length {pick[0]}, confidence threshold {pick[1]:g}"
             body = (
-                table(["length", "threshold", "tokens per second", ""], rows, text=(3,))
+                table(["length", "threshold", "tokens per second", "prompts", ""], rows, text=(4,))
                 if rows
-                else "<p>Nothing to choose.</p>"
+                else _untuned(tuned)
             )
+            if used := tuning_prompts(tuned["table"]):
+                title += f" (tuned on {used} prompt{'s' * (used > 1)})"
             parts.append(f"<details><summary>{escape(title)}</summary>{body}</details>")
-    note = '<p class="muted">Tuned by tokens per second on prompts that are not measured.</p>'
+    note = (
+        '<p class="muted">Tuned by tokens per second on prompts that are not measured. A candidate that '
+        "falls far behind is dropped, so that it saw fewer prompts than the others.</p>"
+    )
     return section("Tuning of assisted generation", note + "".join(parts)) if parts else ""
 
 
@@ -213,8 +224,16 @@ def _marked(text: str, same: int, length: int) -> str:
     return escape(cut[:same]) + rest + (" …" if len(text) > length else "")
 
 
-def _model(model: dict[str, object]) -> str:
-    millions = float(str(model["parameters"])) / 1e6
-    return (
-        f"{model['name']}, {millions:.3g} M parameters, {model['architecture']}, {model['dtype']}"
+def _untuned(tuned: dict[str, Any]) -> str:
+    """Why there is no table of candidates."""
+    errors = tuned.get("errors") or []
+    if not errors:
+        return "<p>Nothing to choose.</p>"
+    rows = [[str(e["length"]), f"{e['threshold']:g}", escape(str(e["error"]))] for e in errors]
+    return "<p>Every candidate failed.</p>" + table(
+        ["length", "threshold", "error"], rows, text=(2,)
     )
+
+
+def _model(model: dict[str, Any]) -> str:
+    return f"{model['name']}, {model_size(model)} parameters, {model['architecture']}, {model['dtype']}"

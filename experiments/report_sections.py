@@ -7,7 +7,7 @@ from experiments.loading import Run
 from experiments.measurements import measure, samplings_of
 from experiments.report_html import interval_html, name_html, section, table
 from experiments.summary import SamplingSummary
-from experiments.table_text import COLUMNS, cells, footnotes
+from experiments.table_text import COLUMNS, caption, cells, columns_of, footnotes
 from experiments.verdict import METHOD_NOTE, comparisons, sentences
 
 __all__ = [
@@ -22,13 +22,20 @@ CAPTIONS = {
     "speedup": "Tokens per second over those of the faster plain baseline, with 95 % intervals. Intervals "
     "of two methods may overlap although their ratio is clear, because prompts are shared: compare methods "
     "by the table of comparisons.",
-    "size": "What a larger tree brings (tokens per step) and what it costs (time of a pass of the target) "
-    "against the number of draft tokens.",
+    "size": "What a larger tree brings (kept tokens over target passes) and what it costs (time of a pass "
+    "of the target) against the number of draft tokens.",
     "stages": "Where the time of a step goes. A method is faster than another if its tokens per step grow "
     "more than its bar.",
-    "accepted": "How many draft tokens the steps accept. The wider the grey part, the more passes brought "
-    "nothing but the bonus token.",
+    "accepted": "How many draft tokens the steps bring. The wider the grey part, the more passes brought "
+    "nothing but one token, as plain decoding does. What the last step emits past the budget does "
+    "not count.",
 }
+
+PREFILL_NOTE = (
+    "With the prefill included, generate pays one pass of the target more than it would alone: here the "
+    "prefill of every method holds all prompt tokens but the last, and the first token comes from a pass "
+    "of its own."
+)
 
 
 def verdict_section(run: Run) -> str:
@@ -88,6 +95,7 @@ def figure_section(figures: Iterable[tuple[str, str]]) -> str:
 def speedup_section(summaries: Sequence[SamplingSummary]) -> str:
     """Speedups over each plain baseline, and with the prefill counted."""
     parts = []
+    note = f'<p class="muted">{escape(PREFILL_NOTE)}</p>'
     for s in summaries:
         if s.baseline is None:
             continue
@@ -106,12 +114,11 @@ def speedup_section(summaries: Sequence[SamplingSummary]) -> str:
             for row in s.rows
         ]
         parts.append(table(heads, rows, s.sampling))
-    return section("Speedups over each baseline", "".join(parts)) if parts else ""
+    return section("Speedups over each baseline", "".join(parts) + note) if parts else ""
 
 
 def _result_table(summary: SamplingSummary) -> str:
-    equality = any(row.compared for row in summary.rows)
-    keep = [i for i, column in enumerate(COLUMNS) if equality or column.head != "equal"]
+    keep = columns_of(summary)
     heads = "".join(f'<th class="wrap">{escape(COLUMNS[i].name)}</th>' for i in keep)
     lines, group = [], None
     for row in summary.rows:
@@ -124,11 +131,8 @@ def _result_table(summary: SamplingSummary) -> str:
         group = row.method.group
         data = "".join(f"<td>{_small_interval(values[i], COLUMNS[i].head)}</td>" for i in keep)
         lines.append(f'<tr class="{" ".join(classes)}">{data}</tr>')
-    caption = f"{summary.sampling}: {summary.prompts} prompts"
-    if summary.baseline:
-        caption += f", speedup over {summary.baseline}"
     return (
-        f'<div class="scroll sticky"><table><caption>{escape(caption)}</caption>'
+        f'<div class="scroll sticky"><table><caption>{escape(caption(summary))}</caption>'
         f"<thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
 

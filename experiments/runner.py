@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 from rich.console import Console
 
 from experiments.builder import Experiment, build
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["WARMUP_TOKENS", "RunResult", "load_models", "run"]
 
 WARMUP_TOKENS = 8
+
+BUSY_INTERVAL, BUSY_PERCENT = 0.25, 15
+"""Seconds for which other processes are watched before the run, and from when on they are worth a word."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ def run(
     Args:
         config: the experiment.
         folder: of its records; `config.output`, or `runs/<name>`, by default.
-        fresh: delete the records of an earlier run there first.
+        fresh: delete the records of an earlier run there, once the new one can start.
         retry: run those units again that hold an error.
         console: where progress is shown; nowhere by default.
         load: gives the models.
@@ -83,12 +87,12 @@ def run(
     measured, spare = _split(experiment, raw)
     path = folder or Path(config.output or f"runs/{config.name}")
     with RunFolder(path) as records:
-        if fresh:
-            records.clear()
-        records.require_same(config)
         names = [method.name for method in experiment.methods]
-        finished = records.recover(names, drop_errors=retry)
-        manifest = records.manifest()
+        manifest, finished = None, set()
+        if not fresh:
+            records.require_same(config)
+            finished = records.recover(names, drop_errors=retry)
+            manifest = records.manifest()
         complete = len(finished) == len(measured) * len(experiment.samplings)
         if manifest is not None and manifest["finished"] is not None and complete:
             return RunResult(path, True, tuple(records.failures()))
@@ -103,6 +107,8 @@ def run(
                 "give another folder with --out, or start anew with --fresh"
             )
         manifest = _start(experiment, pair, prompts, others, manifest, reporter)
+        if fresh:  # only now: until here a typo would have cost the earlier run
+            records.clear()
         records.write_manifest(manifest)
         bench = Bench.of(experiment, pair, tuned_choices(manifest["tuning"]["assisted"]))
         units = [
@@ -175,6 +181,11 @@ def _start(
 ) -> dict[str, Any]:
     """Warm up, tune, and describe the run; a resumed run keeps its description and what was tuned."""
     bench = Bench.of(experiment, pair, {})
+    busy = _busy_percent()
+    if busy > BUSY_PERCENT:
+        reporter.note(
+            f"other processes use {busy:.0f} % of the CPU: the times will not be reliable"
+        )
     begin = time.perf_counter()
     with reporter.task("warming up") as say:
         for prompt in [*others, *prompts][: experiment.config.warmup]:
@@ -188,9 +199,21 @@ def _start(
         return manifest | {"finished": None, "sessions": [*manifest["sessions"], latest]}
     with reporter.task("tuning") as say:
         tuning = {"assisted": tune(bench, others, say)}
-    warmup = {"prompts": experiment.config.warmup, "seconds": round(seconds, 3)}
+    warmup = {
+        "prompts": experiment.config.warmup,
+        "seconds": round(seconds, 3),
+        "busy_percent": busy,
+    }
     models = _describe(experiment.config, pair)
     return new_manifest(experiment, hash_of(prompts), models, tuning, warmup)
+
+
+def _busy_percent() -> float:
+    """Use of all cores by other processes."""
+    ours = psutil.Process()
+    ours.cpu_percent()
+    everyone = psutil.cpu_percent(interval=BUSY_INTERVAL)
+    return round(max(0.0, everyone - ours.cpu_percent() / (psutil.cpu_count() or 1)), 1)
 
 
 def _warm_up(bench: Bench, prompt: Prompt, say: Callable[[str], None]) -> None:

@@ -6,55 +6,31 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.equality import Equality, equality
 from experiments.loading import Method, Run
 from experiments.measurements import Measurements, measure, samplings_of
+from experiments.outcome import STAGES
 from experiments.statistics import Bootstrap, Interval
 
 __all__ = [
-    "NEAR_TIE",
-    "STAGES",
-    "Divergence",
     "MethodSummary",
     "SamplingSummary",
     "accepted_shares",
-    "equality",
     "summarise",
 ]
-
-STAGES = ("draft", "verify", "accept", "commit")
-
-NEAR_TIE = {"float32": 1e-3, "bfloat16": 0.5, "float16": 0.0625}
-"""Top-2 margin of the target's logits below which a divergence may be rounding, by dtype.
-
-About four units in the last place of a logit between 16 and 32. A larger margin is called a bug.
-"""
-
-
-@dataclass(frozen=True)
-class Divergence:
-    """A greedy output that left plain decoding.
-
-    Args:
-        prompt: its id.
-        position: index of the first new token that differs.
-        margin: of the target's two best logits there; None if it was not measured.
-        near_tie: whether the margin is small enough to be rounding.
-    """
-
-    prompt: str
-    position: int
-    margin: float | None
-    near_tie: bool
 
 
 @dataclass(frozen=True)
 class MethodSummary:
     """One row of the table. Means and ratios are of totals over the compared prompts.
 
+    Tokens are those kept: what the last step emits past the budget counts for no method, because the
+    baselines do not record it.
+
     Args:
         method: its description.
-        tokens_per_step: emitted tokens per pass of the target.
-        accepted_per_step: draft tokens kept per pass.
+        tokens_per_step: kept tokens per pass of the target.
+        accepted_per_step: the same without the one token that a pass brings without a draft.
         tokens_per_second: prefill excluded.
         speedup: tokens per second over those of the faster plain baseline; None without a baseline.
         speedups: over each plain baseline, by name.
@@ -62,11 +38,9 @@ class MethodSummary:
         step_ms: milliseconds of decoding per step.
         stage_ms: the same by stage, `other` being the rest of the loop; None where it is not
             recorded.
-        wasted: share of verified draft tokens that were not accepted; None where nothing was drafted, or
+        wasted: share of verified draft tokens that brought nothing; None where nothing was drafted, or
             the number is not known.
-        equal, compared: greedy outputs equal to plain decoding, of those compared with it (all finished
-            prompts, not only those that every method finished).
-        divergences: the others.
+        equality: of its greedy outputs with those of `generate`.
         errors: prompts on which the method failed; they enter no number.
         among_fastest: the interval of its speed over the fastest method's contains 1.
     """
@@ -81,9 +55,7 @@ class MethodSummary:
     step_ms: float
     stage_ms: dict[str, float] | None
     wasted: float | None
-    equal: int
-    compared: int
-    divergences: tuple[Divergence, ...]
+    equality: Equality
     errors: int
     among_fastest: bool
 
@@ -119,7 +91,10 @@ def summarise(run: Run) -> tuple[SamplingSummary, ...]:
 
 
 def accepted_shares(run: Run, sampling: str) -> dict[str, NDArray[np.float64]]:
-    """Share of the steps that accepted 0, 1, 2, ... draft tokens, for every method with recorded steps."""
+    """Share of the steps that brought 0, 1, 2, ... tokens more than one, for every method that drafts.
+
+    As in the table, tokens past the budget do not count: the mean is `accepted_per_step`.
+    """
     import polars as pl
 
     if not len(run.steps):
@@ -128,9 +103,9 @@ def accepted_shares(run: Run, sampling: str) -> dict[str, NDArray[np.float64]]:
     steps = run.steps.filter(pl.col("sampling") == sampling, pl.col("prompt").is_in(list(prompts)))
     shares = {}
     for m in run.methods:
-        accepted = steps.filter(pl.col("method") == m.name)["accepted"].to_numpy()
-        if m.kind == "tree" and len(accepted):
-            shares[m.name] = np.bincount(accepted) / len(accepted)
+        kept = steps.filter(pl.col("method") == m.name)["kept"].to_numpy()
+        if m.kind == "tree" and len(kept):
+            shares[m.name] = np.bincount(kept - 1) / len(kept)
     return shares
 
 
@@ -155,11 +130,11 @@ def _row(
 ) -> MethodSummary:
     steps = data.total(m.name, "steps") or 0.0
     seconds = data.total(m.name, "decode_s") or 0.0
-    drafted, accepted = data.total(m.name, "drafted"), data.total(m.name, "accepted") or 0.0
-    equal, compared, divergences = equality(run, data.sampling, m.name)
+    accepted = (data.total(m.name, "new_tokens") or 0.0) - steps
+    drafted = data.total(m.name, "drafted")
     return MethodSummary(
         method=m,
-        tokens_per_step=totals.ratio([(m.name, "emitted")], [(m.name, "steps")]),
+        tokens_per_step=totals.ratio([(m.name, "new_tokens")], [(m.name, "steps")]),
         accepted_per_step=accepted / steps,
         tokens_per_second=totals.ratio([(m.name, "new_tokens")], [(m.name, "decode_s")]),
         speedup=None if baseline is None else speed_ratio(totals, m.name, baseline),
@@ -170,9 +145,7 @@ def _row(
         step_ms=1e3 * seconds / steps,
         stage_ms=_stages(data, m.name, steps, seconds),
         wasted=(drafted - accepted) / drafted if drafted else None,
-        equal=equal,
-        compared=compared,
-        divergences=divergences,
+        equality=equality(run, data.sampling, m.name),
         errors=_errors(run, data.sampling, m.name),
         among_fastest=(
             m.lossless
@@ -203,35 +176,6 @@ def _stages(
     if len(known) < len(STAGES):
         return None
     return {**known, "other": max(0.0, 1e3 * seconds / steps - sum(known.values()))}
-
-
-def equality(run: Run, sampling: str, method: str) -> tuple[int, int, tuple[Divergence, ...]]:
-    """Greedy outputs equal to plain decoding, how many were compared, and the others."""
-    import polars as pl
-
-    rows = run.prompts.filter(
-        pl.col("sampling") == sampling,
-        pl.col("method") == method,
-        pl.col("equal_to_plain").is_not_null(),
-    )
-    limit = near_tie_margin(run)
-    divergences = [
-        Divergence(
-            prompt=str(row["prompt_id"]),
-            position=row["first_divergence"],
-            margin=row["divergence_margin"],
-            near_tie=row["divergence_margin"] is not None and row["divergence_margin"] <= limit,
-        )
-        for row in rows.iter_rows(named=True)
-        if not row["equal_to_plain"]
-    ]
-    return len(rows) - len(divergences), len(rows), tuple(divergences)
-
-
-def near_tie_margin(run: Run) -> float:
-    """The largest top-2 margin that counts as rounding, for the dtype of the run's target."""
-    dtype = str(run.manifest["models"]["target"]["dtype"]).removeprefix("torch.")
-    return NEAR_TIE.get(dtype, NEAR_TIE["float32"])
 
 
 def _errors(run: Run, sampling: str, method: str) -> int:

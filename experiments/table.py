@@ -8,7 +8,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from experiments.loading import load_run
-from experiments.summary import STAGES, SamplingSummary, summarise
+from experiments.outcome import STAGES
+from experiments.summary import SamplingSummary, summarise
 from experiments.table_text import (
     COLUMNS,
     caption,
@@ -21,14 +22,14 @@ from experiments.verdict import METHOD_NOTE, sentences
 
 __all__ = ["WIDTH", "markdown_table", "print_table"]
 
-WIDTH = 100
+WIDTH = 104
 """Columns that the whole table fits in; a wider terminal is not filled."""
 
 LEAST_NAME = 19
 """Columns that a method's name keeps before others are left out; longer names are folded."""
 
-LEFT_OUT_FIRST = ("commit", "accept", "waste", "acc", "draft", "verify")
-"""What a narrow terminal does without, in this order. The report has it all."""
+MOVED_FIRST = (STAGES, ("waste",), ("acc",), ("equal",), ("tok/s",), ("tok/step",))
+"""What a narrow terminal shows in a second table, in this order: nothing is left out."""
 
 
 def print_table(run_folder: Path, console: Console) -> None:
@@ -40,13 +41,12 @@ def print_table(run_folder: Path, console: Console) -> None:
     run = load_run(run_folder)
     width = min(WIDTH, console.width)
     verdict = sentences(run)
-    for summary in (summaries := summarise(run)):
-        console.print()
-        shown = _fitting(summary, width)
-        console.print(_terminal_table(summary, shown), width=width)
-        if missing := [COLUMNS[i].head for i in columns_of(summary) if i not in shown]:
-            note = f"{width} columns are too few for {', '.join(missing)}: see the report."
-            console.print(f"[dim]{note}[/dim]", width=width, highlight=False)
+    summaries = summarise(run)
+    moved = max((_moved(summary, width) for summary in summaries), default=0)
+    for summary in summaries:
+        for title, shown in _parts(summary, moved, width):
+            console.print()
+            console.print(_terminal_table(summary, title, shown), width=width)
         console.print()
         for sentence in verdict[summary.sampling]:
             console.print(escape(sentence), width=width, highlight=False)
@@ -79,9 +79,9 @@ def markdown_table(run_folder: Path) -> str:
     return "\n\n".join([*blocks, notes.replace("- * and bold:", "- **bold** \\*:")]) + "\n"
 
 
-def _terminal_table(summary: SamplingSummary, shown: list[int]) -> Table:
+def _terminal_table(summary: SamplingSummary, title: str, shown: list[int]) -> Table:
     table = Table(
-        title=caption(summary),
+        title=title,
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
@@ -108,14 +108,39 @@ def _terminal_table(summary: SamplingSummary, shown: list[int]) -> Table:
     return table
 
 
-def _fitting(summary: SamplingSummary, width: int) -> list[int]:
-    """Indices of the columns that fit, with a space between them."""
-    shown = columns_of(summary)
-    for head in LEFT_OUT_FIRST:
-        if sum(_width(summary, i) + 1 for i in shown) - 1 <= width:
-            break
-        shown = [i for i in shown if COLUMNS[i].head != head]
-    return shown
+def _moved(summary: SamplingSummary, width: int) -> int:
+    """How many entries of `MOVED_FIRST` must leave the first table for it to fit."""
+    for moved in range(len(MOVED_FIRST)):
+        if _fits(summary, _split(summary, moved)[0], width):
+            return moved
+    return len(MOVED_FIRST)
+
+
+def _split(summary: SamplingSummary, moved: int) -> tuple[list[int], list[int]]:
+    """Columns of the first table, and those that left it."""
+    heads = {head for entry in MOVED_FIRST[:moved] for head in entry}
+    columns = columns_of(summary)
+    return (
+        [i for i in columns if COLUMNS[i].head not in heads],
+        [i for i in columns if COLUMNS[i].head in heads],
+    )
+
+
+def _parts(summary: SamplingSummary, moved: int, width: int) -> list[tuple[str, list[int]]]:
+    """The tables of a sampling setting: title, and columns that fit with a space between them."""
+    first, rest = _split(summary, moved)
+    parts = [(caption(summary), first)]
+    while rest and summary.rows:
+        shown = [0, rest.pop(0)]
+        while rest and _fits(summary, [*shown, rest[0]], width):
+            shown.append(rest.pop(0))
+        stages = all(COLUMNS[i].head in STAGES for i in shown[1:])
+        parts.append((f"{summary.sampling}: {'time of a step' if stages else 'the rest'}", shown))
+    return parts
+
+
+def _fits(summary: SamplingSummary, shown: list[int], width: int) -> bool:
+    return sum(_width(summary, i) + 1 for i in shown) - 1 <= width
 
 
 def _width(summary: SamplingSummary, i: int) -> int:

@@ -1,10 +1,14 @@
 """What the table of a run says: the texts of its cells, its caption and its footnotes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from experiments.loading import Run
+from experiments.outcome import STAGES
 from experiments.statistics import Interval
-from experiments.summary import STAGES, MethodSummary, SamplingSummary, near_tie_margin
+from experiments.summary import MethodSummary, SamplingSummary
+from experiments.table_notes import divergence_notes, tuning_notes
 
 __all__ = [
     "COLUMNS",
@@ -16,6 +20,7 @@ __all__ = [
     "hardware_line",
     "interval_text",
     "label",
+    "model_size",
 ]
 
 
@@ -38,6 +43,7 @@ COLUMNS = (
     Column("acc", "accepted per step"),
     Column("tok/s", "tokens per second"),
     Column("speedup", "speedup, 95 % interval"),
+    Column("±", "half-width of that"),
     *(Column(stage, f"{stage}, ms/step") for stage in STAGES),
     Column("waste", "wasted draft tokens"),
     Column("equal", "equal to plain"),
@@ -49,16 +55,16 @@ NONE = "–"
 def cells(row: MethodSummary, summary: SamplingSummary) -> list[str]:
     """The texts of one row, one per entry of `COLUMNS`."""
     stages = row.stage_ms or {}
-    compared = f"{row.equal}/{row.compared}" if row.compared else NONE
     return [
         label(row),
         _plus_minus(row.tokens_per_step),
         f"{row.accepted_per_step:.2f}",
         f"{row.tokens_per_second.estimate:.1f}",
         NONE if row.speedup is None else interval_text(row.speedup),
+        _half_width(row.speedup),
         *(f"{stages[stage]:.1f}" if stage in stages else NONE for stage in STAGES),
         NONE if row.wasted is None else f"{100 * row.wasted:.0f} %",
-        compared if all(d.near_tie for d in row.divergences) else f"{compared} !",
+        _equal(row),
     ]
 
 
@@ -77,7 +83,7 @@ def caption(summary: SamplingSummary) -> str:
 
 def columns_of(summary: SamplingSummary) -> list[int]:
     """Indices of the columns that say something: greedy equality exists only at temperature 0."""
-    equality = any(row.compared for row in summary.rows)
+    equality = any(row.equality.compared for row in summary.rows)
     return [i for i in range(len(COLUMNS)) if equality or COLUMNS[i].head != "equal"]
 
 
@@ -94,7 +100,12 @@ def footnotes(run: Run, summaries: tuple[SamplingSummary, ...]) -> list[str]:
             f"{s.sampling}: {name} finished no prompt: {why}" for name, why in s.failed.items()
         ]
         notes += [_baselines(s)] if s.baseline else []
-        notes += _divergences(run, s)
+        notes += divergence_notes(run, s)
+    notes += tuning_notes(run)
+    notes.append(
+        "tok/step: kept tokens over target passes, prefill excluded; what the last step emits past the "
+        "budget does not count. acc: one less."
+    )
     widths = [
         r.speedup.half_width for s in summaries for r in s.rows if r.speedup and r.speedup.bounded
     ]
@@ -102,15 +113,16 @@ def footnotes(run: Run, summaries: tuple[SamplingSummary, ...]) -> list[str]:
     if moving:
         notes.append(
             f"Intervals: 95 %, paired bootstrap over prompts; half-widths of the speedups "
-            f"{min(moving):.2f} to {max(moving):.2f}. ± is that of tokens per step. "
-            "Prefill is excluded."
+            f"(column ±) {min(moving):.2f} to {max(moving):.2f}. Speeds exclude the prefill."
         )
     else:
-        notes.append("Prefill is excluded. With so few prompts there are no intervals.")
+        notes.append("Speeds exclude the prefill. With so few prompts there are no intervals.")
     notes.append(
         "* and bold: not distinguishable from the fastest lossless method (the paired interval of the "
         "ratio contains 1; not corrected for having picked the fastest on the same prompts)."
     )
+    if any(row.stage_ms is None for s in summaries for row in s.rows):
+        notes.append("The methods of transformers are timed as a whole: no stage times.")
     if any(row.errors for s in summaries for row in s.rows):
         notes.append("failed: prompts on which the method raised an error; they enter no number.")
     return notes
@@ -120,7 +132,8 @@ def hardware_line(run: Run) -> str:
     """Models and machine in one line."""
     target, draft = run.manifest["models"]["target"], run.manifest["models"]["draft"]
     hardware = run.manifest["hardware"]
-    sizes = " with ".join(f"{m['name']} ({m['parameters'] / 1e6:.3g} M)" for m in (target, draft))
+    names = " with ".join(dict.fromkeys((target["name"], draft["name"])))
+    sizes = f"target {model_size(target)}, draft {model_size(draft)} parameters ({names})"
     place = hardware["gpu"] or f"{hardware['cpu']}, {hardware['threads']} threads"
     return f"{sizes}, {target['dtype']}, on {place}; treespec {run.manifest['treespec_version']}."
 
@@ -139,25 +152,10 @@ def _baselines(summary: SamplingSummary) -> str:
     return f"{summary.sampling}: speedup is over {summary.baseline}, the faster of {' and '.join(speeds)}."
 
 
-def _divergences(run: Run, summary: SamplingSummary) -> list[str]:
-    """Greedy outputs that differ from plain decoding, with the margins."""
-    notes = []
-    for row in summary.rows:
-        if row.divergences:
-            margins = ", ".join(
-                "unknown" if d.margin is None else f"{d.margin:.3g}" for d in row.divergences
-            )
-            rounding = all(d.near_tie for d in row.divergences)
-            what = (
-                f"near-ties (at most {near_tie_margin(run):g}): rounding"
-                if rounding
-                else f"! more than the {near_tie_margin(run):g} that rounding explains: a bug"
-            )
-            notes.append(
-                f"{summary.sampling}: {row.method.name} equals plain decoding on {row.equal} of "
-                f"{row.compared} prompts; the top-2 margins where it does not: {margins}; {what}."
-            )
-    return notes
+def model_size(model: Mapping[str, Any]) -> str:
+    """The number of a model's parameters, in millions or billions."""
+    millions = model["parameters"] / 1e6
+    return f"{millions:.3g} M" if millions < 999.5 else f"{millions / 1e3:.3g} B"
 
 
 def interval_text(value: Interval) -> str:
@@ -171,3 +169,18 @@ def _plus_minus(value: Interval) -> str:
     if not value.bounded or value.exact:
         return f"{value.estimate:.2f}"
     return f"{value.estimate:.2f}±{value.half_width:.2f}"
+
+
+def _half_width(value: Interval | None) -> str:
+    if value is None or not value.bounded or value.exact:
+        return NONE
+    return f"{value.half_width:.2f}"
+
+
+def _equal(row: MethodSummary) -> str:
+    """Equal outputs, of those compared; `generate` is what they are compared with."""
+    found = row.equality
+    if found.reference:
+        return "ref"
+    compared = f"{found.equal}/{found.compared}" if found.compared else NONE
+    return f"{compared} !" if found.bugs else compared

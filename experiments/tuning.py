@@ -10,8 +10,8 @@ from experiments.unit import Bench, seed_of
 
 __all__ = ["KEEP", "prompts_needed", "tune", "tuned_choices"]
 
-KEEP = 0.85
-"""After each prompt, candidates slower than this part of the fastest are dropped."""
+KEEP = (0.7, 0.8, 0.85, 0.9)
+"""Candidates slower than this part of the fastest are dropped: after 1 prompt, 2, 3, and 4 or more."""
 
 
 def prompts_needed(methods: Sequence[BuiltMethod]) -> int:
@@ -25,7 +25,7 @@ def tune(
 ) -> dict[str, dict[str, Any]]:
     """Choose length and threshold by tokens per second, for each assisted method and sampling setting.
 
-    A race: all candidates decode the first prompt, those near the fastest the next, and so on.
+    A race: all candidates decode the first prompt, those not far from the fastest the next, and so on.
 
     Args:
         bench: models, methods and settings.
@@ -66,17 +66,32 @@ def _tune_one(
     if len(grid) == 1:
         return {"table": [], "chosen": dict(zip(("length", "threshold"), grid[0], strict=True))}
     tokens, seconds, tried = (dict.fromkeys(grid, 0.0) for _ in range(3))
+    failed: dict[tuple[int, float], str] = {}
     racing = list(grid)
-    for prompt in prompts[: config.tune_prompts]:
+    for done, prompt in enumerate(prompts[: config.tune_prompts]):
         for pair in racing:
             started(f"tuning {method.name}, {sampling}: length {pair[0]}, threshold {pair[1]:g}")
             seed = seed_of(bench.experiment.config.seed, "tuning", prompt.index, sampling)
-            outcome = bench.decode(method, prompt, sampling, seed=seed, tuned=pair)
+            try:
+                outcome = bench.decode(method, prompt, sampling, seed=seed, tuned=pair)
+            except Exception as error:
+                failed[pair] = f"{type(error).__name__}: {error}"
+                continue
             tokens[pair] += len(outcome.tokens)
             seconds[pair] += outcome.total_s - outcome.prefill_s
             tried[pair] += 1
+        racing = [pair for pair in racing if pair not in failed]
+        if not racing:  # the run will record what is wrong, prompt by prompt
+            errors = [
+                {"length": length, "threshold": threshold, "error": failed[length, threshold]}
+                for length, threshold in grid
+                if (length, threshold) in failed
+            ]
+            chosen = dict(zip(("length", "threshold"), grid[0], strict=True))
+            return {"table": [], "errors": errors, "chosen": chosen}
         fastest = max(tokens[pair] / seconds[pair] for pair in racing)
-        racing = [pair for pair in racing if tokens[pair] / seconds[pair] >= KEEP * fastest]
+        least = KEEP[min(done, len(KEEP) - 1)] * fastest
+        racing = [pair for pair in racing if tokens[pair] / seconds[pair] >= least]
     best = max(racing, key=lambda pair: tokens[pair] / seconds[pair])
     table = [
         {
@@ -86,5 +101,6 @@ def _tune_one(
             "prompts": int(tried[length, threshold]),
         }
         for length, threshold in grid
+        if tried[length, threshold]
     ]
     return {"table": table, "chosen": dict(zip(("length", "threshold"), best, strict=True))}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from experiments.baselines import generate_assisted, generate_plain, top_two_margin
+from experiments.baselines import generate_assisted, generate_plain, preference
 from experiments.builder import BuiltMethod, Experiment
 from experiments.ours import decode_ours
 from experiments.outcome import STAGES, Outcome, StepOutcome
@@ -140,7 +140,11 @@ def run_unit(
             prompts.append(_failed(more, outcome))
             continue
         text = str(bench.pair.tokenizer.decode(list(outcome.tokens), skip_special_tokens=True))
-        compared = _compare(bench, prompt, outcome, reference)
+        try:
+            compared = _compare(bench, prompt, outcome, reference)
+        except Exception as error:
+            prompts.append(_failed(more, f"comparing with `generate`: {error}"))
+            continue
         prompts.append(_prompt_row(more, outcome, text, compared))
         steps += [_step_row(key, i, step) for i, step in enumerate(outcome.steps or ())]
     return prompts, steps
@@ -168,12 +172,13 @@ def _compare(
     if outcome.tokens == reference:
         return nothing | {"equal_to_plain": True}
     pairs = enumerate(zip(outcome.tokens, reference, strict=False))
-    at = next((i for i, (a, b) in pairs if a != b), min(len(outcome.tokens), len(reference)))
-    return {
-        "equal_to_plain": False,
-        "first_divergence": at,
-        "divergence_margin": top_two_margin(bench.pair, [*prompt.ids, *reference[:at]]),
-    }
+    at = next((i for i, (a, b) in pairs if a != b), None)
+    if at is None:  # one text is longer: no token differs, so no rounding explains it
+        at, margin = min(len(outcome.tokens), len(reference)), None
+    else:
+        context = [*prompt.ids, *reference[:at]]
+        margin = preference(bench.pair, context, reference[at], outcome.tokens[at])
+    return {"equal_to_plain": False, "first_divergence": at, "divergence_margin": margin}
 
 
 def _prompt_row(

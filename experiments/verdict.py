@@ -23,10 +23,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.equality import equality
 from experiments.loading import Run
 from experiments.measurements import Measurements, measure, samplings_of
 from experiments.statistics import Interval, paired_bootstrap
-from experiments.summary import equality
 
 __all__ = ["LEAST_PROMPTS", "Comparison", "Side", "compare", "comparisons", "sentences"]
 
@@ -167,7 +167,7 @@ def _warnings(run: Run, sampling: str) -> list[str]:
     wrong = {
         m.name: count
         for m in run.methods
-        if m.lossless and (count := sum(not d.near_tie for d in equality(run, sampling, m.name)[2]))
+        if m.lossless and (count := len(equality(run, sampling, m.name).bugs))
     }
     return [
         f"Caution: {name} leaves plain decoding by more than rounding explains ({count} "

@@ -83,7 +83,7 @@ def measure(
 def main() -> None:
     """Measure, print, save."""
     grow, dtype = (*sys.argv[1:], *("100M", "bfloat16")[len(sys.argv) - 1 :])
-    console = Console()
+    console = Console(width=120)
     with console.status(f"growing the embedded target to {grow} ..."):
         pair = load_pair("embedded", dtype=dtype, grow=grow)
     source = EmbeddedPrompts(kind="embedded", count=PROMPTS, tokens=PROMPT_TOKENS)

@@ -2,7 +2,7 @@
 
     python -m experiments.benchmarks.speedup [KEY=VALUE ...]
 
-Runs `experiments/configs/speedup.yaml` (temperature 0, target grown to 100M parameters): plain `generate`,
+Runs `experiments/configs/speed.yaml` (temperature 0, target grown to 100M parameters): plain `generate`,
 assisted generation tuned over lengths and thresholds, our chains and trees, on the same prompts. Then
 measures the cost of a pass over N nodes, v(N), and of a draft level, and sets the measured speed beside
 
@@ -126,8 +126,8 @@ def _rate(row: MethodSummary) -> float:
 
 def main() -> None:
     """Measure, print, save."""
-    console = Console()
-    config = load_config("speedup", sys.argv[1:])
+    console = Console(width=120)
+    config = load_config("speed", sys.argv[1:])
     with tempfile.TemporaryDirectory() as folder:
         result = run(config, folder=Path(folder) / "run", console=Console(stderr=True))
         print_table(result.folder, console)

@@ -10,6 +10,13 @@ import torch
 TEXT = "def walk(tree):\n    for node in tree.children:\n        yield node, walk(node)\n" * 3
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _nobody_waits_for_a_quiet_machine():
+    from experiments import runner
+
+    runner.BUSY_INTERVAL = 0.0
+
+
 @pytest.fixture(scope="session")
 def tiny_pair(tmp_path_factory):
     """A folder with target/ and draft/: llamas of two layers, the draft the target with noise."""

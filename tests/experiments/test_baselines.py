@@ -1,9 +1,14 @@
+import shutil
+from functools import partial
+
 import pytest
 import torch
-from transformers import GenerationConfig
+from transformers import AutoModelForCausalLM, GenerationConfig
 
-from experiments.baselines import generate_assisted, generate_plain, top_two_margin
+from experiments.baselines import generate_assisted, generate_plain, preference
+from treespec import load_pair
 from treespec.distributions import Sampling
+from treespec.errors import NonFiniteLogits
 from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
 
 GREEDY = Sampling(temperature=0.0)
@@ -123,8 +128,58 @@ def test_stop_strings_cut_alike(loaded_pair, prompt):
     assert assisted.tokens == plain.tokens
 
 
-def test_margin(loaded_pair, prompt):
-    margin = top_two_margin(loaded_pair, prompt.tolist())
+def test_preference_is_a_difference_of_logits(loaded_pair, prompt):
     with loaded_pair.target.as_transformers() as model:
-        best, second = model(prompt[None]).logits[0, -1].topk(2).values
-    assert margin == pytest.approx(float(best - second))
+        logits = model(prompt[None]).logits[0, -1]
+    for token, other in ((5, 9), (9, 5), (int(logits.argmax()), 0)):
+        gap = preference(loaded_pair, prompt.tolist(), token, other)
+        assert gap == pytest.approx(float(logits[token] - logits[other]), rel=1e-4)
+
+
+@pytest.mark.parametrize("width", [-14, 14])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_with_a_vocabulary_padded_otherwise(
+    tiny_pair, tmp_path, prompt, width, temperature
+):
+    """Real pairs pad differently; transformers would take them for different tokenizers."""
+    shutil.copytree(tiny_pair, tmp_path / "pair")
+    draft = AutoModelForCausalLM.from_pretrained(tmp_path / "pair" / "draft")
+    target = AutoModelForCausalLM.from_pretrained(tmp_path / "pair" / "target")
+    padded = draft if width > 0 else target
+    padded.resize_token_embeddings(padded.config.vocab_size + 14, mean_resizing=False)
+    with torch.no_grad():
+        padded.lm_head.weight[-14:] = 0
+    draft.save_pretrained(tmp_path / "pair" / "draft")
+    target.save_pretrained(tmp_path / "pair" / "target")
+    pair = load_pair(tmp_path / "pair")
+    sampling = Sampling(temperature)
+    found = generate_assisted(pair, prompt, sampling, length=4, threshold=0.0, **arguments(pair))
+    assert found.tokens
+    if sampling.greedy:
+        assert found.tokens == generate_plain(pair, prompt, sampling, **arguments(pair)).tokens
+    assert pair.draft.model.config.vocab_size != pair.target.model.config.vocab_size
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("broken", ["target", "draft"])
+def test_bad_logits_are_never_a_token(loaded_pair, prompt, broken, temperature):
+    weight = getattr(loaded_pair, broken).model.lm_head.weight
+    before = weight.detach().clone()
+    more = arguments(loaded_pair)
+    try:
+        with torch.no_grad():
+            weight[3] = torch.nan
+        decode = {
+            "target": partial(generate_plain, loaded_pair, prompt, Sampling(temperature), **more),
+            "draft": partial(
+                generate_assisted, loaded_pair, prompt, Sampling(temperature),
+                length=3, threshold=0.0, **more,
+            ),
+        }  # fmt: skip
+        with pytest.raises((NonFiniteLogits, RuntimeError)) as failure:
+            decode[broken]()
+        if temperature == 0:
+            assert f"the {broken} model returned NaN" in str(failure.value)
+    finally:
+        with torch.no_grad():
+            weight.copy_(before)

@@ -45,10 +45,11 @@ def test_letters_are_text_and_every_method_is_named(demo):
 
 def test_axes_say_what_they_measure(demo):
     _, figures = demo
-    assert "tokens per step" in texts(figures["size"])
+    assert "kept tokens per step" in texts(figures["size"])
     assert "verify, ms per step" in texts(figures["size"])
     assert any("95 % interval" in text for text in texts(figures["speedup"]))
     assert "share of steps, %" in texts(figures["accepted"])
+    assert "draft tokens kept in a step" in texts(figures["accepted"])
 
 
 def test_an_inlined_figure_follows_the_page(demo):

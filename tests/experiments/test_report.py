@@ -1,3 +1,4 @@
+import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -114,10 +115,23 @@ def test_divergences_errors_and_environment_are_told(parsed):
     assert "not rounding: a bug" in text
     assert "Caution: chains 4x4" in text
     assert "NonFiniteLogits: the draft model returned NaN" in text
-    assert "141 of 143 greedy outputs" in text
+    assert "129 of 131 greedy outputs" in text
     assert "Synthetic CPU" in text
     assert "max_new_tokens: 64" in text
-    assert "length 4, confidence threshold 0" in text
+    assert "length 4, confidence threshold 0 (tuned on 2 prompts)" in text
+    assert "tokens per second prompts" in text
+    assert "generate pays one pass of the target more than it would alone" in text
+    assert "preferred the token of generate" in text
+
+
+def test_a_tuning_that_failed_says_why(tmp_path):
+    folder = write_run(tmp_path / "run", prompts=4, temperatures=[0.0])
+    manifest = json.loads((folder / "manifest.json").read_text())
+    errors = [{"length": 2, "threshold": 0.4, "error": "ValueError: no <assistant>"}]
+    tuned = {"table": [], "errors": errors, "chosen": {"length": 2, "threshold": 0.4}}
+    manifest["tuning"]["assisted"]["assisted"]["T=0"] = tuned
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert "ValueError: no &lt;assistant&gt;" in write_report(folder).read_text(encoding="utf-8")
 
 
 def test_an_unfinished_run_with_one_method(tmp_path):

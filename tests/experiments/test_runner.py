@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import random
 import signal
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -190,6 +191,81 @@ def test_killed_at_random_times(settings, loaded_pair, start, whole, tmp_path):
     _resume_and_compare(start, whole, path)
 
 
+class _NoFrame:
+    """Stands for a table in forked processes: the threads of polars do not survive a fork."""
+
+    def write_parquet(self, path):
+        path.write_bytes(b"a table")
+
+
+def _die_at_call(number):
+    """Kill this process just before the given one of its calls that change the folder."""
+    folder_module.to_frame = lambda rows, kind: _NoFrame()
+    count = iter(range(10_000))
+
+    def deadly(real):
+        def call(*arguments, **more):
+            if next(count) == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*arguments, **more)
+
+        return call
+
+    class Table:  # polars and its threads do not survive a fork
+        def __init__(self, rows, kind):
+            self.rows = rows
+
+        def write_parquet(self, path):
+            path.write_text("not read: this process dies before it says that the run is finished")
+
+    folder_module.to_frame = Table
+    os.fsync = deadly(os.fsync)
+    for name in ("replace", "unlink", "open"):
+        setattr(Path, name, deadly(getattr(Path, name)))
+
+
+SMALL = {"methods": [{"kind": "plain"}], "samplings": [{"temperature": 1}]}
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_killed_before_any_call_that_changes_the_folder(
+    settings, loaded_pair, start, tmp_path, fresh
+):
+    config = Config.model_validate(settings | SMALL)
+
+    def tokens(result):
+        rows = read_lines(result.folder / "prompts.jsonl", PromptRow)
+        return sorted((*row.unit, row.method, row.seed, *row.tokens) for row in rows)
+
+    expected = tokens(start(SMALL, out="whole"))
+    for number in range(0, 200, 3 if fresh else 1):
+        path = tmp_path / f"killed-{number}"
+        if fresh:
+            start(SMALL | {"seed": 8}, out=path.name)
+
+        def again(path=path):
+            return run(config, folder=path, fresh=fresh, load=lambda models: loaded_pair)
+
+        process = multiprocessing.get_context("fork").Process(
+            target=lambda number=number, again=again: (_die_at_call(number), again())
+        )
+        process.start()
+        process.join(60)
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+        assert tokens(again()) == expected
+    assert 10 < number < 199, "the calls were not all tried"
+
+
+def test_a_fresh_start_that_cannot_start_loses_nothing(start):
+    before = ids(start(SMALL).folder)
+    with pytest.raises(PromptError):
+        start(SMALL | {"max_new_tokens": 10_000}, fresh=True)
+    assert start(SMALL).already_finished
+    assert ids(start(SMALL).folder) == before
+
+
 def _resume_and_compare(start, whole, path):
     lines = (path / "prompts.jsonl").read_bytes() if (path / "prompts.jsonl").exists() else b""
     resumed = start(out=path.name).folder
@@ -249,7 +325,7 @@ def test_non_finite_logits_are_an_error_that_names_step_and_node(start, loaded_p
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
-        ({"max_new_tokens": 200}, "the model's context is 128"),
+        ({"max_new_tokens": 200}, "context is 128"),
         (
             {
                 "max_new_tokens": 100,

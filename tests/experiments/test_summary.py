@@ -2,6 +2,7 @@ import math
 
 import pytest
 
+from experiments.equality import NEAR_TIE, Equality
 from experiments.errors import RunFolderError
 from experiments.loading import load_run
 from experiments.summary import accepted_shares, summarise
@@ -36,11 +37,12 @@ def test_every_number_of_a_run_with_known_truth(tmp_path):
         {"draft": 4, "verify": 30, "accept": 1, "commit": 1, "other": 4}
     )
     assert chain.wasted == 0
-    assert (chain.equal, chain.compared, chain.errors) == (12, 12, 0)
+    assert (chain.equality.equal, chain.equality.compared, chain.errors) == (12, 12, 0)
     kary = found.row("kary")  # 22 steps of 3 tokens, the last one cut: 66 emitted, 64 kept
-    assert kary.tokens_per_step.estimate == 3.0
+    assert kary.tokens_per_step.estimate == pytest.approx(64 / 22)
+    assert kary.accepted_per_step == pytest.approx(64 / 22 - 1)
     assert kary.tokens_per_second.estimate == pytest.approx(64 / (22 * 0.030))
-    assert kary.wasted == pytest.approx(4 / 6)
+    assert kary.wasted == pytest.approx(1 - 42 / (22 * 6))
 
 
 def test_plain_decoding_is_one_token_a_step(tmp_path):
@@ -76,8 +78,8 @@ def test_a_failed_prompt_leaves_the_comparison_of_all_methods(tmp_path):
     found = summary(tmp_path, [PLAIN, CHAIN, failing])
     assert (found.prompts, found.attempted) == (10, 12)
     assert found.row("bad").errors == 2
-    assert found.row("bad").compared == 10
-    assert found.row("chain 3").compared == 12  # equality is checked wherever it can be
+    assert found.row("bad").equality.compared == 10
+    assert found.row("chain 3").equality.compared == 12  # equality is checked wherever it can be
     assert found.row("bad").tokens_per_step.estimate == 4.0  # zeros of errors enter nothing
 
 
@@ -98,23 +100,46 @@ def test_no_common_prompt_gives_no_row(tmp_path):
 
 
 def test_divergences_carry_their_margin(tmp_path):
-    methods = [
-        PLAIN,
-        SyntheticMethod("near", "tree", CHAIN.shape, (1.0,), diverges={3: 0.03125}),
-        SyntheticMethod("far", "tree", CHAIN.shape, (1.0,), diverges={4: 2.0}),
-    ]
-    found = summary(tmp_path, methods)
-    near, far = found.row("near"), found.row("far")
-    assert (near.equal, near.compared) == (11, 12)
-    (divergence,) = near.divergences
-    assert (divergence.prompt, divergence.position) == ("module_3.py", 32)
-    assert divergence.margin == 0.03125
-    assert divergence.near_tie
-    assert not far.divergences[0].near_tie
+    margins = {3: 0.03125, 4: 2.0, 5: None, 6: -0.25, 7: -2.0, 8: 0.26}
+    off = SyntheticMethod("off", "tree", CHAIN.shape, (1.0,), diverges=margins)
+    found = summary(tmp_path, [PLAIN, off]).row("off").equality
+    assert (found.equal, found.compared) == (6, 12)
+    near = found.divergences[0]
+    assert (near.prompt, near.position, near.margin) == ("module_3.py", 32, 0.03125)
+    assert [d.margin for d in found.rounding] == [0.03125, -0.25]
+    # far off, in either direction, or merely of another length: never rounding
+    assert [d.margin for d in found.bugs] == [2.0, None, -2.0, 0.26]
+
+
+@pytest.mark.parametrize(("dtype", "units"), [("bfloat16", 4), ("float16", 4), ("float32", 1049)])
+def test_the_near_tie_limit_is_in_units_of_the_last_place(dtype, units):
+    eps = {"bfloat16": 2**-7, "float16": 2**-10, "float32": 2**-23}[dtype]
+    assert NEAR_TIE[dtype] == pytest.approx(units * 8 * eps, rel=1e-3)  # logits of 8 to 16
+
+
+def test_generate_is_not_compared_with_itself(tmp_path):
+    found = summary(tmp_path, [GENERATE, PLAIN])
+    assert found.row("generate").equality == Equality(reference=True)
+    assert found.row("plain").equality == Equality(equal=12, compared=12)
+
+
+def test_every_method_counts_kept_tokens_only(tmp_path):
+    """The same walk by our loop, which records what it emits past the budget, and by transformers."""
+    ours = SyntheticMethod("ours", "tree", TreeShape.chain(4), (1.0,))
+    theirs = SyntheticMethod("theirs", "assisted", TreeShape.chain(4), (1.0,))
+    run = load_run(write_run(tmp_path / "run", [ours, theirs], temperatures=[0.0]))
+    rows = summarise(run)[0].rows
+    assert run.prompts["emitted"].unique().sort().to_list() == [64, 65]
+    assert [row.tokens_per_step.estimate for row in rows] == [64 / 13] * 2
+    assert [row.accepted_per_step for row in rows] == pytest.approx([64 / 13 - 1] * 2)
+    shares = accepted_shares(run, "T=0")["ours"]
+    assert sum(i * share for i, share in enumerate(shares)) == pytest.approx(64 / 13 - 1)
 
 
 def test_sampled_outputs_are_not_compared_with_plain(tmp_path):
-    assert summary(tmp_path, [PLAIN, CHAIN], temperatures=[1.0]).row("chain 3").compared == 0
+    assert (
+        summary(tmp_path, [PLAIN, CHAIN], temperatures=[1.0]).row("chain 3").equality == Equality()
+    )
 
 
 def test_pooled_tokens_per_step_has_an_interval(tmp_path):
@@ -135,7 +160,7 @@ def test_accepted_shares_are_of_steps(tmp_path):
     run = load_run(write_run(tmp_path / "run", [PLAIN, CHAIN, KARY], temperatures=[0.0]))
     shares = accepted_shares(run, "T=0")
     assert list(shares) == ["chain 3", "kary"]
-    assert shares["kary"].tolist() == [0, 0, 1]
+    assert shares["kary"].tolist() == pytest.approx([1 / 22, 0, 21 / 22])  # 64 = 21 * 3 + 1
 
 
 def test_a_running_run_reads_as_a_finished_one(tmp_path):

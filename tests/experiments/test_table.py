@@ -4,7 +4,10 @@ import re
 import pytest
 from rich.console import Console
 
-from experiments.table import markdown_table, print_table
+from experiments.loading import load_run
+from experiments.outcome import STAGES
+from experiments.table import WIDTH, markdown_table, print_table
+from experiments.table_text import hardware_line, model_size
 from experiments.testing import SyntheticMethod, demo_methods, write_run
 from treespec.tree import TreeShape
 
@@ -12,7 +15,7 @@ PLAIN = SyntheticMethod("plain", "plain", stage_ms=(0.0, 24.0, 0.5, 0.5), other_
 CHAIN = SyntheticMethod("chain 3", "tree", TreeShape.chain(3), (1.0,), (4.0, 30.0, 1.0, 1.0), 4.0)
 
 
-def printed(folder, width=100):
+def printed(folder, width=WIDTH):
     console = Console(file=io.StringIO(), width=width)
     print_table(folder, console)
     return console.file.getvalue()
@@ -28,8 +31,8 @@ def demo_text(demo):
     return printed(demo)
 
 
-def test_the_demo_fits_a_hundred_columns(demo_text):
-    assert max(map(len, demo_text.splitlines())) <= 100
+def test_the_demo_fits_its_width(demo_text):
+    assert max(map(len, demo_text.splitlines())) <= WIDTH
     assert "…" not in demo_text
 
 
@@ -38,18 +41,25 @@ def test_a_wide_terminal_gets_the_same_table(demo, demo_text):
 
 
 @pytest.mark.parametrize("width", [60, 80, 90])
-def test_a_narrow_terminal_keeps_names_and_speedups_and_says_what_it_lacks(demo, width):
+def test_a_narrow_terminal_moves_columns_and_drops_none(demo, width):
     text = printed(demo, width)
     assert max(map(len, text.splitlines())) <= width
     for name in ("generate", "chain 2", "chains 4x4"):
         assert re.search(rf"^{re.escape(name)} .*\d\.\d\d \d\.\d\d–\d\.\d\d", text, re.MULTILINE)
-    assert f"{width} columns are too few for" in text
+    heads = " ".join(
+        line for line in text.splitlines() if re.search(r"\b(method|draft|verify)\b", line)
+    )
+    for head in ("tok/step", "acc", "tok/s", "speedup", "±", "waste", "equal", *STAGES):
+        assert head in heads.split(), head
+    assert ("T=0: time of a step" in text) == (width > 60)
+    assert re.search(r"^kary 2x3 .*?( +\d+\.\d\b(?! %)){4}", text, re.MULTILINE)
 
 
 def test_there_is_a_table_for_each_sampling(demo_text):
     assert "T=0: 12 prompts, speedup over plain" in demo_text
     assert "T=1: 12 prompts, speedup over plain" in demo_text
     assert demo_text.count("generate  ") == 2
+    assert "time of a step" not in demo_text  # it is in the one table
 
 
 def test_it_says_what_numbers_mean(demo_text):
@@ -57,13 +67,17 @@ def test_it_says_what_numbers_mean(demo_text):
     assert "the faster of generate" in text
     assert "half-widths of the speedups" in text
     assert "chosen on one half of the prompts and measured on the other" in text
-    assert "94 M) with embedded (1.1 M), bfloat16, on Synthetic CPU, 2 threads" in text
+    assert "target 94 M, draft 1.1 M parameters (embedded), bfloat16, on Synthetic CPU" in text
+    assert "kept tokens over target passes" in text
+    assert "past the budget does not count" in text
+    assert "assisted: tuned on 2 other prompts to T=0: length 4, threshold 0; T=1:" in text
+    assert "The methods of transformers are timed as a whole" in text
 
 
 def test_numbers_are_the_known_ones(tmp_path):
     folder = write_run(tmp_path / "run", [PLAIN, CHAIN], temperatures=[0.0])
     row = next(line for line in printed(folder).splitlines() if line.strip().startswith("chain 3"))
-    assert " ".join(row.split()) == "chain 3 * 4.00 3.00 100.0 2.50 4.0 30.0 1.0 1.0 0 % 12/12"
+    assert " ".join(row.split()) == "chain 3 * 4.00 3.00 100.0 2.50 – 4.0 30.0 1.0 1.0 0 % 12/12"
 
 
 def test_equality_is_a_column_of_greedy_tables_only(tmp_path):
@@ -77,7 +91,10 @@ def test_divergences_and_errors_are_told(tmp_path):
         PLAIN,
         CHAIN,
         SyntheticMethod("near", "tree", TreeShape.chain(2), (1.0,), diverges={3: 0.0625}),
-        SyntheticMethod("far", "tree", TreeShape.chain(2), (1.0,), diverges={3: 4.0}),
+        SyntheticMethod("nigh", "tree", TreeShape.chain(2), (1.0,), diverges={3: 0.03, 4: 0.02}),
+        SyntheticMethod("close", "tree", TreeShape.chain(2), (1.0,), diverges={3: 0.03}),
+        SyntheticMethod("far", "tree", TreeShape.chain(2), (1.0,), diverges={3: 4.0, 5: 0.01}),
+        SyntheticMethod("long", "tree", TreeShape.chain(2), (1.0,), diverges={3: None}),
         SyntheticMethod("bad", "tree", TreeShape.chain(2), (1.0,), errors=frozenset({1})),
         SyntheticMethod("dead", "tree", TreeShape.chain(2), (1.0,), errors=frozenset(range(12))),
         SyntheticMethod("guess", "tree", TreeShape.chain(2), (1.0,), lossless=False),
@@ -85,14 +102,45 @@ def test_divergences_and_errors_are_told(tmp_path):
     folder = write_run(tmp_path / "run", methods, temperatures=[0.0])
     text = " ".join(printed(folder).split())
     assert "11 of 12 prompts were finished by all methods" in text
-    assert "near equals plain decoding on 11 of 12 prompts" in text
-    assert "0.0625; near-ties (at most 0.5): rounding" in text
-    assert "4; ! more than the 0.5 that rounding explains: a bug" in text
+    assert (
+        "T=0: 11/12 equal: near, close; 10/12: nigh; the others equal everywhere. Where they part, the "
+        "target preferred the plain token by up to 0.062 logits: rounding (at most 0.25 in bfloat16)."
+    ) in text
+    assert (
+        "T=0: ! 11/12 equal: long; 10/12: far. Where they part, the target preferred the plain token by up "
+        "to 4 logits, or one text ends before the other without a differing token: more than rounding "
+        "explains (at most 0.25 in bfloat16), a bug."
+    ) in text
+    assert text.count("Where they part") == 2
     assert "11/12 !" in text
     assert "dead finished no prompt: NonFiniteLogits" in text
     assert re.search(r"bad \(1.* failed\)", text)
     assert re.search(r"guess .*\(lossy\)", text)
     assert "failed: prompts on which the method raised an error; they enter no number" in text
+
+
+def test_generate_is_the_reference_and_only_that(tmp_path):
+    generate = SyntheticMethod("generate", "generate")
+    text = printed(write_run(tmp_path / "run", [generate, PLAIN, CHAIN], temperatures=[0.0]))
+    row = next(line for line in text.splitlines() if line.startswith("generate"))
+    assert row.split()[-1] == "ref"
+    assert text.count("12/12") == 2
+    text = printed(write_run(tmp_path / "sampled", [generate, PLAIN], temperatures=[1.0]))
+    assert "ref" not in text.split("The methods")[0].split()
+
+
+def test_sizes_of_models():
+    sizes = [61e6, 918_144, 999.4e6, 8.03e9]
+    assert [model_size({"parameters": n}) for n in sizes] == ["61 M", "0.918 M", "999 M", "8.03 B"]
+
+
+def test_models_of_different_names_are_both_named(demo):
+    run = load_run(demo)
+    run.manifest["models"]["target"] |= {"name": "Llama-8B", "parameters": 8_030_000_000}
+    line = hardware_line(run)
+    assert line.startswith(
+        "target 8.03 B, draft 1.1 M parameters (Llama-8B with embedded), bfloat16"
+    )
 
 
 def test_names_are_not_markup(tmp_path):
