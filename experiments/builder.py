@@ -194,7 +194,7 @@ def _default_rule(law: Law, shape: TreeShape, sampling: Sampling) -> str:
 
 def _example(shape: TreeShape, law: Law) -> TokenTree:
     """A tree of this shape and law, to ask a rule whether it covers such trees."""
-    probs = None if law is Law.DETERMINISTIC else torch.zeros(len(shape.internal), 1)
+    probs = None if law is Law.DETERMINISTIC else torch.zeros(len(shape.internal), shape.size)
     return TokenTree(shape, torch.arange(shape.size), probs, law)
 
 

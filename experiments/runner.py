@@ -184,7 +184,8 @@ def _start(
     busy = _busy_percent()
     if busy > BUSY_PERCENT:
         reporter.note(
-            f"other processes use {busy:.0f} % of the CPU: the times will not be reliable"
+            f"other processes use {busy:.0f} % of the CPU: the times will not be reliable. On a CPU that "
+            "is shared, OMP_WAIT_POLICY=PASSIVE in the environment limits the damage"
         )
     begin = time.perf_counter()
     with reporter.task("warming up") as say:

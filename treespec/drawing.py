@@ -16,14 +16,13 @@ def draw_text(children: Sequence[Sequence[int]], labels: Sequence[object]) -> st
         labels: what to write for each node.
     """
     lines = [str(labels[0])]
-
-    def below(node: int, indent: str) -> None:
-        for child in children[node]:
-            last = child == children[node][-1]
-            lines.append(f"{indent}{'└─ ' if last else '├─ '}{labels[child]}")
-            below(child, indent + ("   " if last else "│  "))
-
-    below(0, "")
+    stack = [(child, "") for child in reversed(children[0])]
+    last = {siblings[-1] for siblings in children if siblings}
+    while stack:
+        node, indent = stack.pop()
+        lines.append(f"{indent}{'└─ ' if node in last else '├─ '}{labels[node]}")
+        indent += "   " if node in last else "│  "
+        stack += [(child, indent) for child in reversed(children[node])]
     return "\n".join(lines)
 
 
@@ -73,18 +72,18 @@ def draw_svg(
 
 def _layout(children: Sequence[Sequence[int]]) -> list[tuple[float, int]]:
     """Column and level of each node: leaves take the next column, parents stand over their children."""
-    place: list[tuple[float, int]] = [(0.0, 0)] * len(children)
-    columns = 0
-
-    def put(node: int, level: int) -> float:
-        nonlocal columns
-        below = [put(child, level + 1) for child in children[node]]
-        if below:
-            x = (below[0] + below[-1]) / 2
-        else:
-            x, columns = float(columns), columns + 1
-        place[node] = (x, level)
-        return x
-
-    put(0, 0)
-    return place
+    levels, order, stack = [0] * len(children), [], [0]
+    while stack:
+        node = stack.pop()
+        order.append(node)
+        for child in reversed(children[node]):
+            levels[child] = levels[node] + 1
+            stack.append(child)
+    columns, taken = [0.0] * len(children), 0
+    for node in order:
+        if not children[node]:
+            columns[node], taken = float(taken), taken + 1
+    for node in reversed(order):  # every node after its children
+        if children[node]:
+            columns[node] = (columns[children[node][0]] + columns[children[node][-1]]) / 2
+    return list(zip(columns, levels, strict=True))

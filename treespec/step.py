@@ -10,7 +10,8 @@
                emitted, pooled over steps; plain decoding has 1.0
 
 `emitted` counts what a step yields by its verdict. Decoding may keep fewer of them in its last step, when
-a stop token or the budget falls inside; `Step.tokens` are those kept.
+a stop token or the budget falls inside; `Step.tokens` are those kept. Tables that compare methods pool kept
+tokens, since other engines do not report what they decoded past the end.
 """
 
 from dataclasses import dataclass

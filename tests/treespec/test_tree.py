@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -28,6 +29,27 @@ def test_constructors_by_hand():
 def test_families_meet_where_they_should():
     assert TreeShape.kary(1, 5) == TreeShape.chain(5) == TreeShape.independent_chains(1, 5)
     assert hash(TreeShape.kary(3, 2)) == hash(TreeShape.expansion([3, 3]))
+
+
+@pytest.mark.parametrize("array", [np.array, torch.tensor])
+def test_integers_of_any_kind_become_plain(array):
+    one, two = array([1, 2])
+    by_hand = {
+        TreeShape.from_parents(array([-1, 0, 0])): (-1, 0, 0),
+        TreeShape.chain(two): (-1, 0, 1),
+        TreeShape.kary(two, one): (-1, 0, 0),
+        TreeShape.expansion(array([2, 1])): (-1, 0, 0, 1, 2),
+        TreeShape.independent_chains(two, two): (-1, 0, 0, 1, 2),
+        TreeShape.from_paths([array([0]), array([0, 0])]): (-1, 0, 1),
+    }
+    for shape, parents in by_hand.items():
+        assert shape.parents == parents
+        assert {type(parent) for parent in shape.parents} == {int}
+        assert TreeShape.from_json(shape.to_json()) == shape
+
+
+def test_integers_become_plain_in_the_plain_constructor_too(without_shape_checks):
+    assert list(map(type, TreeShape(tuple(np.array([-1, 0]))).parents)) == [int, int]
 
 
 @given(shapes())
@@ -93,6 +115,12 @@ def test_parents_that_are_no_tree(parents, says):
         TreeShape.from_parents(parents)
 
 
+def from_json(**changes):
+    return TreeShape.from_json(
+        json.dumps({"version": 1, "parents": [-1, 0], "order": "node"} | changes)
+    )
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -107,22 +135,23 @@ def test_parents_that_are_no_tree(parents, says):
         (lambda: TreeShape.from_paths([()]), "empty path"),
         (lambda: TreeShape.from_json("{"), "not JSON"),
         (lambda: TreeShape.from_json('{"version": 9}'), "version"),
-        (lambda: TreeShape.from_json('{"version": 1, "parents": 3}'), "list of integers"),
-        (lambda: TreeShape.from_json('{"version": 1, "parents": [-1, 0.5]}'), "0.5 is no integer"),
+        (lambda: TreeShape.from_json("[-1]"), r"object with the keys.*not \[-1\]"),
+        (lambda: from_json(parents=3), "list of integers"),
+        (lambda: from_json(parents=[-1, 0.5]), "0.5 is no integer"),
+        (lambda: from_json(parents=[-1, True]), "True is no integer"),
+        (lambda: from_json(order="depth_first"), "'order' must be 'node', not 'depth_first'"),
+        (lambda: from_json(order=None), "'order' must be 'node'"),
+        (lambda: from_json(tokens=[1]), "keys.*not.*'tokens'"),
+        (lambda: TreeShape.chain(True), "depth = True is no integer"),
+        (lambda: TreeShape.from_parents([-1, np.bool_(False)]), r"parents\[1\].*is no integer"),
+        (lambda: TreeShape.from_parents(torch.tensor([True])), r"parents\[0\].*is no integer"),
+        (lambda: TreeShape.from_parents([-1, 0.0]), r"parents\[1\] = 0.0 is no integer"),
+        (lambda: TreeShape.from_paths([(0.0,)]), "0.0 is no integer"),
     ],
 )
 def test_bad_constructions_say_what_is_wrong(without_shape_checks, make, says):
     with pytest.raises(InvalidTree, match=says):
         make()
-
-
-def test_text_and_svg():
-    shape = TreeShape.expansion([2, 1])
-    assert str(shape) == "0\n├─ 1\n│  └─ 3\n└─ 2\n   └─ 4"
-    svg = shape._repr_svg_()
-    assert svg.startswith("<svg")
-    assert svg.count("<line") == 4
-    assert svg.count("<text") == 5
 
 
 def make_tree(**changes):
@@ -161,8 +190,29 @@ def test_law_per_node():
         ({"draft_probs": torch.rand(2, 8)}, "one row for each of the 3"),
         ({"draft_probs": None}, "children drawn iid need draft_probs"),
         ({"law": [Law.IID]}, "1 laws for 5 nodes"),
+        ({"law": "idd"}, "law = 'idd' is no law: one of iid, without_replacement, deterministic"),
+        ({"law": ["iid"] * 4 + ["top"]}, r"law\[4\] = 'top' is no law"),
+        ({"tokens": torch.tensor([7, 1, -2, 3, 4])}, "node 2 has the token -2, but ids start at 0"),
+        ({"tokens": torch.tensor([7, 1, 2, 8, 4])}, "node 3 has the token 8.*end at token 7"),
     ],
 )
 def test_parts_of_a_token_tree_must_fit(changes, says):
     with pytest.raises(InvalidTree, match=says):
         make_tree(**changes)
+
+
+def test_a_law_by_its_name():
+    assert make_tree(law="iid").law == (Law.IID,) * 5
+    mixed = make_tree(law=["iid", "deterministic", Law.WITHOUT_REPLACEMENT, "iid", "iid"])
+    assert mixed.laws == {Law.IID, Law.DETERMINISTIC, Law.WITHOUT_REPLACEMENT}
+
+
+def test_tokens_on_another_device_are_checked_when_they_are_read():
+    """Making a tree must not wait for the device; a meta tensor cannot be read at all."""
+    tree = make_tree(tokens=torch.empty(5, dtype=torch.int64, device="meta"))
+    with pytest.raises((NotImplementedError, RuntimeError), match="meta"):
+        tree.token_ids  # noqa: B018
+
+
+def test_the_root_need_be_no_column_of_the_draft():
+    assert make_tree(tokens=torch.tensor([99, 1, 2, 3, 4])).token_ids[0] == 99

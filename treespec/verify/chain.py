@@ -1,15 +1,10 @@
 """Single-draft rejection sampling along a chain."""
 
-from collections.abc import Sequence
-
-from jaxtyping import Float
-from torch import Tensor
-
-from treespec.distributions import residual
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
-from treespec.verify.rule import NodeChoice, rule, top_down
+from treespec.verify.rrs import in_draw_order
+from treespec.verify.rule import rule, top_down
 
 __all__ = ["chain"]
 
@@ -24,7 +19,7 @@ def chain(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
 
     Speculative decoding (Leviathan et al., arXiv:2211.17192, Algorithm 1) and speculative sampling (Chen
     et al., arXiv:2302.01318, Algorithm 2). Acceptance is the sum of min(p, q). With one child the two
-    sampled laws are the same law.
+    sampled laws are the same law, and `rrs` at each node is this rule: its code decides here too.
 
     Args:
         tree: a chain whose nodes were drawn from `draft_probs`.
@@ -32,19 +27,6 @@ def chain(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
         coins: one coin for each node tried and one draw at the end.
 
     Raises:
-        RefusedTree: if the tree branches or was not sampled.
+        RefusedTree: if the tree branches or was not sampled, or a token tried has draft probability 0.
     """
-    return top_down(tree, target_probs, coins, _at_node)
-
-
-def _at_node(
-    target_probs: Float[Tensor, "V"],
-    draft_probs: Float[Tensor, "V"] | None,
-    children: Sequence[int],
-    coins: Coins,
-) -> NodeChoice:
-    assert draft_probs is not None
-    (token,) = children
-    if coins.accept(target_probs[token] / draft_probs[token]):
-        return NodeChoice(child=0)
-    return NodeChoice(token=coins.draw(residual(target_probs, draft_probs)))
+    return top_down(tree, target_probs, coins, in_draw_order)

@@ -8,20 +8,12 @@ from torch import Tensor
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
-from treespec.verify.rule import NodeChoice, rule, top_down
+from treespec.verify.rule import NodeChoice, repeated_children, rule, top_down
 
 __all__ = ["onehot"]
 
 
-def _repeated_children(tree: TokenTree) -> str | None:
-    for node in tree.shape.internal:
-        tokens = [tree.token_ids[child] for child in tree.shape.children[node]]
-        if len(set(tokens)) < len(tokens):
-            return f"needs distinct children, but node {node} has the tokens {tokens}"
-    return None
-
-
-@rule(laws={Law.DETERMINISTIC}, reference="arXiv:2406.16858", needs=_repeated_children)
+@rule(laws={Law.DETERMINISTIC}, reference="arXiv:2406.16858", needs=repeated_children)
 def onehot(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     """Accept each child x in turn with the target's p(x); after a rejection p(x) <- 0, renormalise.
 

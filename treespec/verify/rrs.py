@@ -9,9 +9,9 @@ from treespec.distributions import residual
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
-from treespec.verify.rule import NodeChoice, rule, top_down
+from treespec.verify.rule import NodeChoice, ratio, rule, top_down
 
-__all__ = ["rrs"]
+__all__ = ["in_draw_order", "rrs"]
 
 
 @rule(laws={Law.IID}, reference="arXiv:2305.09781")
@@ -27,21 +27,23 @@ def rrs(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
         coins: one coin for each child tried and one draw at the end.
 
     Raises:
-        RefusedTree: for children drawn by another law; on top-k children this rule is biased.
+        RefusedTree: for children drawn by another law; on top-k children this rule is biased. Also for a
+            child tried whose draft probability is 0.
     """
-    return top_down(tree, target_probs, coins, _at_node)
+    return top_down(tree, target_probs, coins, in_draw_order)
 
 
-def _at_node(
+def in_draw_order(
     target_probs: Float[Tensor, "V"],
     draft_probs: Float[Tensor, "V"] | None,
     children: Sequence[int],
     coins: Coins,
 ) -> NodeChoice:
+    """What `rrs` does at one node; with one child, the acceptance of a chain."""
     assert draft_probs is not None
     left = target_probs
     for child, token in enumerate(children):
-        if coins.accept(left[token] / draft_probs[token]):
+        if coins.accept(ratio(left, draft_probs, token)):
             return NodeChoice(child=child)
         left = residual(left, draft_probs)
     return NodeChoice(token=coins.draw(left))

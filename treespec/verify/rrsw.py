@@ -10,12 +10,12 @@ from treespec.distributions import residual, without
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
-from treespec.verify.rule import NodeChoice, rule, top_down
+from treespec.verify.rule import NodeChoice, ratio, repeated_children, rule, top_down
 
 __all__ = ["rrsw"]
 
 
-@rule(laws={Law.WITHOUT_REPLACEMENT}, reference="arXiv:2402.12374")
+@rule(laws={Law.WITHOUT_REPLACEMENT}, reference="arXiv:2402.12374", needs=repeated_children)
 def rrsw(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     """As `rrs`, and after each rejection the rejected token leaves the draft distribution too.
 
@@ -31,7 +31,8 @@ def rrsw(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
         coins: one coin for each child tried and one draw at the end.
 
     Raises:
-        RefusedTree: for children drawn by another law.
+        RefusedTree: for children drawn by another law, siblings that repeat, or a child tried that the
+            draft could not have drawn after its elder siblings.
     """
     return top_down(tree, target_probs, coins, _at_node)
 
@@ -47,7 +48,7 @@ def _at_node(
     for child, token in enumerate(children):
         if child > 0:
             draft = without(draft_probs, torch.tensor(children[:child], device=draft_probs.device))
-        if coins.accept(left[token] / draft[token]):
+        if coins.accept(ratio(left, draft, token)):
             return NodeChoice(child=child)
         left = residual(left, draft)
     return NodeChoice(token=coins.draw(left))

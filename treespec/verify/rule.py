@@ -1,5 +1,6 @@
 """What an acceptance rule says about itself, and the two shapes that rules come in."""
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -13,7 +14,15 @@ from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
 
-__all__ = ["NodeChoice", "NodeRule", "Rule", "rule", "top_down"]
+__all__ = [
+    "NodeChoice",
+    "NodeRule",
+    "Rule",
+    "ratio",
+    "repeated_children",
+    "rule",
+    "top_down",
+]
 
 
 @dataclass(frozen=True)
@@ -92,6 +101,10 @@ class Rule:
         if complaint:
             raise RefusedTree(f"rule '{self}' {complaint}")
 
+    def __reduce__(self) -> str:
+        """Pickled by its name, as functions are: a rule lives at the top of a module."""
+        return self.__qualname__  # pyrefly: ignore[missing-attribute]  (set by wraps)
+
     def __str__(self) -> str:
         return self.__name__  # pyrefly: ignore[missing-attribute]  (set by wraps)
 
@@ -124,7 +137,12 @@ def top_down(tree: TokenTree, target_probs: Rows, coins: Coins, node_rule: NodeR
     """Walk from the root, deciding node by node, until a token is not drafted or a leaf is reached.
 
     At a leaf the bonus is a draw from the target's distribution there. Only rows of visited nodes are
-    read.
+    read. `node_rule` gets no draft distribution at a node whose children are deterministic, whatever row
+    the tree holds for it.
+
+    Raises:
+        RefusedTree: if draft and target distributions of a visited node have different lengths, or
+            `node_rule` refuses its children; the error names the node.
     """
     path = [0]
     while True:
@@ -134,8 +152,42 @@ def top_down(tree: TokenTree, target_probs: Rows, coins: Coins, node_rule: NodeR
             return Verdict(tuple(path), coins.draw(target_probs[node]))
         draft_probs = None if tree.law_of(node) is Law.DETERMINISTIC else tree.draft_probs_of(node)
         tokens = [tree.token_ids[child] for child in children]
-        choice = node_rule(target_probs[node], draft_probs, tokens, coins)
+        row = target_probs[node]
+        if draft_probs is not None and draft_probs.shape != row.shape:
+            raise RefusedTree(
+                f"the draft distribution of node {node} has {len(draft_probs)} tokens, the target's has "
+                f"{len(row)}: cut or pad the draft's to the target's vocabulary"
+            )
+        try:
+            choice = node_rule(row, draft_probs, tokens, coins)
+        except RefusedTree as error:
+            raise RefusedTree(
+                f"the children of node {node}, in draw order {tokens}: {error}"
+            ) from None
         if choice.token is not None:
             return Verdict(tuple(path), choice.token)
         assert choice.child is not None
         path.append(children[choice.child])
+
+
+def ratio(target_probs: Float[Tensor, "V"], draft_probs: Float[Tensor, "V"], token: int) -> float:
+    """The target's over the draft's probability of a drawn token.
+
+    Raises:
+        RefusedTree: if the draft could not have drawn the token. Its ratio would be infinite, so that it
+            would always be accepted, whatever the target thinks of it.
+    """
+    value = float(target_probs[token] / draft_probs[token])
+    # A ratio of tiny probabilities can overflow honestly, so only then is the draft's read by itself.
+    if not math.isfinite(value) and draft_probs[token] == 0:
+        raise RefusedTree(f"token {token} cannot have been drawn: its draft probability is 0")
+    return value
+
+
+def repeated_children(tree: TokenTree) -> str | None:
+    """What is wrong with a tree in which siblings repeat a token, for rules that need distinct ones."""
+    for node in tree.shape.internal:
+        tokens = [tree.token_ids[child] for child in tree.shape.children[node]]
+        if len(set(tokens)) < len(tokens):
+            return f"needs distinct children, but node {node} has the tokens {tokens}"
+    return None

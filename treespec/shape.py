@@ -1,0 +1,248 @@
+"""The topology of a token tree: a parent array, its constructors and what follows from it."""
+
+import json
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, SupportsIndex
+
+import torch
+
+from treespec.drawing import draw_svg, draw_text
+from treespec.errors import InvalidTree
+
+__all__ = ["TreeShape"]
+
+_JSON = ["version", "parents", "order"]
+
+
+@dataclass(frozen=True)
+class TreeShape:
+    """The topology of a token tree, as a parent array.
+
+    Frozen and hashable. Everything but `parents` is derived. Constructors number nodes breadth first;
+    `from_parents` keeps any order in which parents come before their children.
+
+    Args:
+        parents: `parents[0] == -1` and `0 <= parents[i] < i` for every other node i.
+
+    Raises:
+        InvalidTree: if `parents` is no such array.
+
+    Example:
+        >>> shape = TreeShape.expansion([2, 1])
+        >>> shape.parents
+        (-1, 0, 0, 1, 2)
+        >>> shape.size, shape.depth, shape.leaves
+        (5, 2, (3, 4))
+    """
+
+    parents: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse arrays that are no tree."""
+        parents = tuple(_integer(f"parents[{i}]", p) for i, p in enumerate(self.parents))
+        if not parents:
+            raise InvalidTree("a tree has at least its root: parents must not be empty")
+        for i, parent in enumerate(parents):
+            if i == 0 and parent != -1:
+                raise InvalidTree(f"parents[0] = {parent}, but node 0 is the root: it must be -1")
+            if i > 0 and not 0 <= parent < i:
+                raise InvalidTree(
+                    f"parents[{i}] = {parent}, but a parent comes before its child: "
+                    f"it must be in 0..{i - 1}"
+                )
+        object.__setattr__(self, "parents", parents)
+
+    @classmethod
+    def from_parents(cls, parents: Iterable[SupportsIndex]) -> "TreeShape":
+        """The shape with this parent array; integers of any kind (numpy's, torch's) become plain."""
+        return cls(tuple(_integer(f"parents[{i}]", p) for i, p in enumerate(parents)))
+
+    @classmethod
+    def chain(cls, depth: SupportsIndex) -> "TreeShape":
+        """A root and `depth` nodes, one below the other."""
+        return cls.expansion([1] * _integer("depth", depth, least=0))
+
+    @classmethod
+    def kary(cls, branching: SupportsIndex, depth: SupportsIndex) -> "TreeShape":
+        """Every node above the last level has `branching` children."""
+        return cls.expansion([branching] * _integer("depth", depth, least=0))
+
+    @classmethod
+    def expansion(cls, branching: Iterable[SupportsIndex]) -> "TreeShape":
+        """SpecInfer's expansion <k1, ..., km> (arXiv:2305.09781): level i gives each leaf k_i children."""
+        parents, level = [-1], [0]
+        for i, wanted in enumerate(branching):
+            k, start = _integer(f"branching[{i}]", wanted, least=1), len(parents)
+            parents += [node for node in level for _ in range(k)]
+            level = list(range(start, len(parents)))
+        return cls(tuple(parents))
+
+    @classmethod
+    def independent_chains(cls, width: SupportsIndex, depth: SupportsIndex) -> "TreeShape":
+        """`width` chains of `depth` nodes that share only the root."""
+        _integer("width", width, least=1)
+        return cls.expansion([width] + [1] * (_integer("depth", depth, least=1) - 1))
+
+    @classmethod
+    def from_paths(cls, paths: Iterable[Iterable[SupportsIndex]]) -> "TreeShape":
+        """The tree that holds these paths of child ranks, the root implied (Medusa's choices).
+
+        Nodes are numbered by (length, path). The list must be prefix-closed: `(0, 1)` needs `(0,)`, and
+        `(1,)` needs `(0,)`, because the rank of a child is its place among its siblings.
+
+        Raises:
+            InvalidTree: if a prefix or an elder sibling is missing, a path stands twice, or a rank is no
+                integer of at least 0.
+        """
+        plain = (tuple(_integer("a rank in a path", rank, least=0) for rank in p) for p in paths)
+        ordered = sorted(plain, key=lambda path: (len(path), path))
+        index: dict[tuple[int, ...], int] = {(): 0}
+        parents = [-1]
+        for path in ordered:
+            if not path:
+                raise InvalidTree("the empty path is the root, which is implied: leave it out")
+            if path in index:
+                raise InvalidTree(f"path {path} stands twice")
+            if path[:-1] not in index:
+                raise InvalidTree(f"path {path} has no parent: {path[:-1]} is missing")
+            if path[-1] != 0 and (*path[:-1], path[-1] - 1) not in index:
+                raise InvalidTree(
+                    f"path {path} has no elder sibling: {(*path[:-1], path[-1] - 1)} is missing"
+                )
+            index[path] = len(parents)
+            parents.append(index[path[:-1]])
+        return cls(tuple(parents))
+
+    @classmethod
+    def from_json(cls, text: str) -> "TreeShape":
+        """Read what `to_json` wrote.
+
+        Raises:
+            InvalidTree: if the text is anything else; unknown keys and orders are not passed over.
+        """
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InvalidTree(f"not JSON: {error}") from error
+        if not isinstance(data, dict) or set(data) - set(_JSON):
+            given = list(data) if isinstance(data, dict) else data
+            raise InvalidTree(f"a tree is an object with the keys {_JSON}, not {given!r}")
+        for key, right in (("version", 1), ("order", "node")):
+            if data.get(key) != right:
+                raise InvalidTree(f"{key!r} must be {right!r}, not {data.get(key)!r}")
+        parents = data.get("parents")
+        if not isinstance(parents, list):
+            raise InvalidTree(f'"parents" must be a list of integers, not {parents!r}')
+        return cls(tuple(parents))
+
+    def to_json(self) -> str:
+        """JSON with the version, the parents, and nothing that can be derived from them."""
+        return json.dumps({"version": 1, "parents": list(self.parents), "order": "node"})
+
+    @property
+    def size(self) -> int:
+        """Number of nodes, the root included."""
+        return len(self.parents)
+
+    @cached_property
+    def depths(self) -> tuple[int, ...]:
+        """Edges between the root and each node."""
+        depths = [0]
+        for parent in self.parents[1:]:
+            depths.append(depths[parent] + 1)
+        return tuple(depths)
+
+    @property
+    def depth(self) -> int:
+        """Edges between the root and the deepest node; levels = depth + 1."""
+        return max(self.depths)
+
+    @cached_property
+    def children(self) -> tuple[tuple[int, ...], ...]:
+        """The children of each node, in index order (for sampled laws: in draw order)."""
+        children: list[list[int]] = [[] for _ in self.parents]
+        for node, parent in enumerate(self.parents[1:], start=1):
+            children[parent].append(node)
+        return tuple(map(tuple, children))
+
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """The place of each node among its siblings, from 0; the root has 0."""
+        ranks = [0] * self.size
+        for siblings in self.children:
+            for rank, node in enumerate(siblings):
+                ranks[node] = rank
+        return tuple(ranks)
+
+    @cached_property
+    def internal(self) -> tuple[int, ...]:
+        """Nodes that have children, in node order."""
+        return tuple(node for node, children in enumerate(self.children) if children)
+
+    @cached_property
+    def leaves(self) -> tuple[int, ...]:
+        """Nodes without children, in node order."""
+        return tuple(node for node, children in enumerate(self.children) if not children)
+
+    @cached_property
+    def level_sizes(self) -> tuple[int, ...]:
+        """Number of nodes at each depth, the root's level first."""
+        return tuple(self.depths.count(depth) for depth in range(self.depth + 1))
+
+    @cached_property
+    def depth_first(self) -> tuple[int, ...]:
+        """Nodes in depth-first pre-order, children in index order."""
+        order, stack = [], [0]
+        while stack:
+            node = stack.pop()
+            order.append(node)
+            stack.extend(reversed(self.children[node]))
+        return tuple(order)
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether no node has more than one child."""
+        return all(len(children) <= 1 for children in self.children)
+
+    def path(self, node: int) -> tuple[int, ...]:
+        """The nodes from the root to `node`, both included."""
+        path = [node]
+        while path[-1] != 0:
+            path.append(self.parents[path[-1]])
+        return tuple(reversed(path))
+
+    def rank_path(self, node: int) -> tuple[int, ...]:
+        """The child ranks that lead from the root to `node` (Medusa's name for it)."""
+        return tuple(self.ranks[i] for i in self.path(node)[1:])
+
+    def breadth_first(self) -> "TreeShape":
+        """The same tree numbered level by level, siblings in their order: how drafters number nodes."""
+        order = sorted(range(self.size), key=lambda node: (self.depths[node], self.rank_path(node)))
+        place = {node: i for i, node in enumerate(order)}
+        return TreeShape(tuple(-1 if n == 0 else place[self.parents[n]] for n in order))
+
+    def draw(self, labels: Sequence[object] | None = None) -> str:
+        """The tree as lines of text, one node a line, labelled by node index or by `labels`."""
+        return draw_text(self.children, range(self.size) if labels is None else labels)
+
+    def __str__(self) -> str:
+        return self.draw()
+
+    def _repr_svg_(self) -> str:
+        return draw_svg(self.children, range(self.size))
+
+
+def _integer(name: str, value: Any, least: int | None = None) -> int:
+    """The value as a plain integer; numpy's and torch's integers count, truth values do not."""
+    try:
+        if isinstance(value, bool) or getattr(value, "dtype", None) == torch.bool:
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidTree(f"{name} = {value!r} is no integer") from None
+    if least is not None and number < least:
+        raise InvalidTree(f"{name} = {number}, but must be an integer of at least {least}")
+    return number
