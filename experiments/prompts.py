@@ -107,7 +107,9 @@ def encode(
     encoded = []
     for index, prompt in enumerate(prompts, start=first):
         ids = (
-            _chat(prompt.text, config.tokens, tokenizer) if chat else tokenizer.encode(prompt.text)
+            _chat(prompt.text, config.tokens, tokenizer)
+            if chat
+            else tokenizer.encode(prompt.text, verbose=False)  # it may be long: cut below
         )
         if config.tokens is not None and not chat:
             ids = ids[: config.tokens]

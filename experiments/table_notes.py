@@ -39,7 +39,7 @@ def _gap(divergences: Iterable[Divergence]) -> str:
     length = "one text ends before the other without a differing token"
     if not known:
         return f"Where they part, {length}"
-    gap = f"the target preferred the plain token by up to {max(known, key=abs):.2g} logits"
+    gap = f"the target's logits of the two tokens differ by up to {max(map(abs, known)):.2g}"
     return f"Where they part, {gap}{f', or {length}' * (None in margins)}"
 
 

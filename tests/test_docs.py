@@ -39,3 +39,7 @@ def test_readme_examples(code, capsys):
 def test_readme_names_files_that_exist():
     for link in re.findall(r"\]\((?!http)([^)#]+)\)", (ROOT / "README.md").read_text()):
         assert (ROOT / link).exists(), link
+
+
+def test_readme_has_no_placeholders():
+    assert not re.findall(r"<!--|TODO|TBD|XXX", (ROOT / "README.md").read_text())

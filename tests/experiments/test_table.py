@@ -104,12 +104,12 @@ def test_divergences_and_errors_are_told(tmp_path):
     assert "11 of 12 prompts were finished by all methods" in text
     assert (
         "T=0: 11/12 equal: near, close; 10/12: nigh; the others equal everywhere. Where they part, the "
-        "target preferred the plain token by up to 0.062 logits: rounding (at most 0.25 in bfloat16)."
+        "target's logits of the two tokens differ by up to 0.062: rounding (at most 0.25 in bfloat16)."
     ) in text
     assert (
-        "T=0: ! 11/12 equal: long; 10/12: far. Where they part, the target preferred the plain token by up "
-        "to 4 logits, or one text ends before the other without a differing token: more than rounding "
-        "explains (at most 0.25 in bfloat16), a bug."
+        "T=0: ! 11/12 equal: long; 10/12: far. Where they part, the target's logits of the two "
+        "tokens differ by up to 4, or one text ends before the other without a differing token: more "
+        "than rounding explains (at most 0.25 in bfloat16), a bug."
     ) in text
     assert text.count("Where they part") == 2
     assert "11/12 !" in text
