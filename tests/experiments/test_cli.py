@@ -82,8 +82,9 @@ def test_configs_are_listed(call):
         ("max_new_tokens=0", ["max_new_tokens = 0"]),
         ("samplings[0].temperature=-0.5", ["samplings[0].temperature = -0.5"]),
         ("samplings[0].top_p=1.01", ["samplings[0].top_p = 1.01"]),
+        ("samplings[0].top_p=0", ["samplings[0].top_p = 0"]),
         ("methods[4].shape={kind: parents, parents: [-1, 5]}", ["parents[1] = 5"]),
-        ("methods[4].rule=rrs", ["methods[4]"]),
+        ("methods[4].rule=rrs", ["methods[4]", "rrs", "deterministic"]),
         ("models.target=/nowhere/model", ["/nowhere/model"]),
         ("models={target: nobody/no-such-model, draft: nobody/other}", ["nobody/no-such-model"]),
         ("models.device=cuda:99", ["cuda:99"]),
@@ -94,12 +95,18 @@ def test_configs_are_listed(call):
         ("prompts={kind: text, path: latin.txt}", ["latin.txt", "UTF-8"]),
         ("prompts={kind: text, path: long.txt}", ["long.txt", "context is 128"]),
         ("max_new_tokens=120", ["120 new tokens", "context is 128"]),
+        (
+            "methods[3].shape={kind: chain, depth: 110}",
+            ["'chain 110'", "110 levels of a tree", "context is 128"],
+        ),
+        ("prompts={kind: jsonl, path: blank.jsonl}", ["blank.jsonl, line 2", "'prompt' is empty"]),
         ("seed", ["write key=value"]),
     ],
 )
 def test_wrong_input(call, tmp_path, override, parts):
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "latin.txt").write_bytes("Übung".encode("latin-1"))
+    (tmp_path / "blank.jsonl").write_text('{"prompt": "a"}\n{"prompt": " "}\n')
     (tmp_path / "long.txt").write_text("walk the tree " * 200)
     extra = ["methods[4].law=deterministic"] if "rrs" in override else []
     refused(call("run", "exp.yaml", override, *extra), *parts)
@@ -117,6 +124,20 @@ def test_different_tokenizers(call, tiny_pair, tmp_path):
     (draft / "tokenizer.json").write_text(json.dumps(data))
     models = f"models={{target: {tiny_pair / 'target'}, draft: {draft}}}"
     refused(call("run", "exp.yaml", models), "tokenizer")
+
+
+def test_a_model_of_nan(call, tiny_pair, tmp_path):
+    import shutil
+
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    shutil.copytree(tiny_pair, tmp_path / "nan")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "nan" / "target")
+    with torch.no_grad():
+        model.lm_head.weight[3] = torch.nan
+    model.save_pretrained(tmp_path / "nan" / "target")
+    refused(call("run", "exp.yaml", "models.target=nan"), "NaN or infinite logits")
 
 
 def test_a_missing_config_file(call):

@@ -17,7 +17,7 @@ class Letters:
 
     chat_template = None
 
-    def encode(self, text, add_special_tokens=True):
+    def encode(self, text, add_special_tokens=True, verbose=True):
         return [ord(c) for c in text]
 
     def decode(self, ids):

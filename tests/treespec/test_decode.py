@@ -50,8 +50,7 @@ class Checked(ModelDrafter):
         self.committed += (*path, step.verdict.bonus)
 
 
-def error_of(rule, law, shape, *, seed=3, tokens=3, **parts):
-    vocab = 2
+def error_of(rule, law, shape, *, seed=3, tokens=3, vocab=2, **parts):
     target, draft = (TabularModel(random_table(vocab, seed + i), vocab) for i in (0, 1))
     found = output_law(rule, shape, law, target=target, draft=draft, tokens=tokens, **parts)
     right = target_law(target, (0,), tokens, Sampling())
@@ -63,6 +62,16 @@ def error_of(rule, law, shape, *, seed=3, tokens=3, **parts):
 @pytest.mark.parametrize(("rule", "law", "shape"), CASES, ids=lambda x: getattr(x, "parents", x))
 def test_three_tokens_through_the_loop_follow_the_target(rule, law, shape):
     assert error_of(rule, law, shape, draft_with=Checked) < 1e-12
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize(
+    ("rule", "law"), [(verify.rrs, Law.IID), (verify.rrsw, Law.WITHOUT_REPLACEMENT)]
+)
+def test_siblings_that_do_not_cover_the_vocabulary(rule, law):
+    """With two tokens, two distinct children are all there is; with three, the second draw matters."""
+    shape = TreeShape.expansion([2])
+    assert error_of(rule, law, shape, vocab=3, tokens=2, draft_with=Checked) < 1e-12
 
 
 @pytest.mark.usefixtures("without_shape_checks")
