@@ -166,27 +166,30 @@ def test_report_of_no_run(call, tmp_path):
     refused(call("report", tmp_path), "no manifest.json")
 
 
-def test_a_run_in_which_all_failed_says_so(call, monkeypatch):
+@pytest.fixture
+def broken_generate(monkeypatch):
+    """The baseline `generate` fails on every prompt."""
     from experiments import unit
 
     def broken(*arguments, **more):
         raise RuntimeError("boom")
 
     monkeypatch.setattr(unit, "generate_plain", broken)
-    result = call("run", "exp.yaml", "methods=[{kind: generate}]", "-q")
+
+
+@pytest.mark.usefixtures("broken_generate")
+@pytest.mark.parametrize(
+    ("methods", "says"),
+    [
+        ("[{kind: generate}]", "4 failed; --retry runs them again"),
+        (
+            "[{kind: generate}, {kind: plain}]",
+            "failed: prompt 0, T=0, generate: RuntimeError: boom",
+        ),
+    ],
+)
+def test_a_failed_method_ends_with_exit_code_1(call, methods, says):
+    result = call("run", "exp.yaml", f"methods={methods}", "-q")
     assert result.exit_code == 1
-    assert "4 failed; --retry runs them again" in result.stderr
-    assert "Traceback" not in result.output
-
-
-def test_a_failed_method_ends_with_exit_code_1(call, monkeypatch):
-    from experiments import unit
-
-    def broken(*arguments, **more):
-        raise RuntimeError("boom")
-
-    monkeypatch.setattr(unit, "generate_plain", broken)
-    result = call("run", "exp.yaml", "methods=[{kind: generate}, {kind: plain}]", "-q")
-    assert result.exit_code == 1
-    assert "failed: prompt 0, T=0, generate: RuntimeError: boom" in result.stderr
+    assert says in result.stderr
     assert "Traceback" not in result.output

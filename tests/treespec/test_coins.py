@@ -1,4 +1,5 @@
 import itertools
+import math
 
 import pytest
 import torch
@@ -24,6 +25,32 @@ def test_one_stream_for_all_scalar_calls():
     assert coins.accept(0.5) == (stream[0] < 0.5)
     assert coins.draw(row) == int((row.double().cumsum(0) > stream[1]).nonzero()[0])
     assert coins.accept(torch.tensor(0.25)) == (stream[2] < 0.25)
+
+
+@given(st.integers(0, 10_000))
+def test_a_coin_compares_its_probability_with_the_next_uniform(seed):
+    """Just above and just below the uniform: no bias, however small, passes."""
+    stream = TorchCoins(seed)
+    uniforms = [stream.uniform() for _ in range(8)]
+    above, below = TorchCoins(seed), TorchCoins(seed)
+    for u in uniforms:
+        assert above.accept(math.nextafter(u, 2.0))
+        assert not below.accept(u)
+
+
+@given(st.integers(0, 10_000))
+def test_a_draw_is_the_inverse_cdf_of_the_next_uniform(seed):
+    row = torch.rand(7, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    stream, coins = TorchCoins(seed), TorchCoins(seed)
+    for _ in range(5):
+        point = stream.uniform() * float(row.sum())
+        mass, expected = 0.0, 0
+        for token, weight in enumerate(row.tolist()):
+            mass += weight
+            if mass > point:
+                expected = token
+                break
+        assert coins.draw(row) == expected
 
 
 def test_a_generator_is_taken_as_it_is():
