@@ -4,11 +4,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.distributions import without
-from treespec.errors import InvalidTree, NotADistribution
+from treespec.children import chosen_children, next_child, require_children
+from treespec.errors import NotADistribution
 from treespec.tree import Law
 
-__all__ = ["TorchCoins", "inverse_cdf", "top_k"]
+__all__ = ["TorchCoins", "inverse_cdf"]
 
 _BLOCK = 256
 
@@ -33,9 +33,26 @@ class TorchCoins:
     def uniform(self) -> float:
         """The next number of the stream, in [0, 1)."""
         if not self._block:
-            block = torch.rand(_BLOCK, generator=self._generator, dtype=torch.float64)
-            self._block = block.tolist()[::-1]
+            self._refill()
         return self._block.pop()
+
+    def peek(self, count: int) -> list[float]:
+        """The next numbers of the stream, which stay in it: for a kernel that decides with several.
+
+        `skip` then takes out those that it used.
+        """
+        while len(self._block) < count:
+            self._refill()
+        return self._block[: -count - 1 : -1]
+
+    def skip(self, count: int) -> None:
+        """Take the next numbers out of the stream."""
+        self.peek(count)
+        del self._block[len(self._block) - count :]
+
+    def _refill(self) -> None:
+        block = torch.rand(_BLOCK, generator=self._generator, dtype=torch.float64)
+        self._block = block.tolist()[::-1] + self._block
 
     def accept(self, probability: float | Float[Tensor, ""]) -> bool:
         """True with this probability."""
@@ -52,23 +69,22 @@ class TorchCoins:
         """k children for each row, in draw order; the uniforms are taken row by row.
 
         Raises:
-            InvalidTree: if more distinct children are asked for than there are tokens.
+            InvalidTree: if the law cannot give so many children.
         """
-        if law is Law.DETERMINISTIC:
-            return top_k(probabilities, k)
-        rows = probabilities.shape[0]
+        law = Law.of(law)
+        require_children(k, probabilities.shape[-1], law)
+        drawn = chosen_children(probabilities, k, law)
+        rows, first = probabilities.shape[0], drawn.shape[1]
         uniforms = torch.tensor(
-            [self.uniform() for _ in range(rows * k)],
+            [self.uniform() for _ in range(rows * (k - first))],
             dtype=torch.float64,
             device=probabilities.device,
-        ).view(rows, k)
-        if law is Law.IID:
+        ).view(rows, k - first)
+        if law is Law.IID:  # the same cumulative sums for all
             return inverse_cdf(probabilities, uniforms)
-        require_distinct(k, probabilities.shape[-1])
-        drawn = inverse_cdf(probabilities, uniforms[:, :1])
-        for i in range(1, k):
-            rest = without(probabilities, drawn)
-            drawn = torch.cat([drawn, inverse_cdf(rest, uniforms[:, i : i + 1])], dim=1)
+        for i in range(k - first):
+            row = next_child(probabilities, drawn, law)
+            drawn = torch.cat([drawn, inverse_cdf(row, uniforms[:, i : i + 1])], dim=1)
         return drawn
 
 
@@ -92,19 +108,3 @@ def inverse_cdf(
     # u * total can round up to total, past which only tokens without mass lie.
     points = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
     return torch.searchsorted(cumulative, points, right=True)
-
-
-def top_k(scores: Float[Tensor, "R V"], k: int) -> Int[Tensor, "R k"]:
-    """The k best tokens of each row, best first.
-
-    Raises:
-        InvalidTree: if k is larger than the vocabulary.
-    """
-    require_distinct(k, scores.shape[-1])
-    return scores.topk(k, dim=-1).indices
-
-
-def require_distinct(k: int, vocabulary: int) -> None:
-    """Refuse to choose more distinct tokens than there are."""
-    if k > vocabulary:
-        raise InvalidTree(f"{k} distinct children of one node, but the vocabulary has {vocabulary}")

@@ -7,6 +7,7 @@ __all__ = [
     "InvalidBudget",
     "InvalidPrompt",
     "InvalidSampling",
+    "InvalidSetting",
     "InvalidStop",
     "InvalidTree",
     "LoadError",
@@ -15,6 +16,7 @@ __all__ = [
     "RefusedTree",
     "TokenizerMismatch",
     "TreespecError",
+    "Unavailable",
     "UnsupportedModel",
 ]
 
@@ -51,6 +53,10 @@ class InvalidSampling(TreespecError, ValueError):
     """A sampling setting outside its range."""
 
 
+class InvalidSetting(TreespecError, ValueError):
+    """A setting that an acceptance rule does not have, or a value outside its range."""
+
+
 class InvalidPrompt(TreespecError, ValueError):
     """A prompt that is no row of token ids of the model."""
 
@@ -85,3 +91,7 @@ class CannotGrow(TreespecError, ValueError):
 
 class UnsupportedModel(TreespecError, TypeError):
     """A model that cannot verify trees exactly, with the reason."""
+
+
+class Unavailable(TreespecError, NotImplementedError):
+    """The implementation that was asked for is not there, or cannot take what it was given."""

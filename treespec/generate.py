@@ -14,14 +14,12 @@ from treespec.protocols import Coins, Drafter, Growth, Observer, Verifier
 from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
 from treespec.target.model import ModelTarget
 from treespec.tree import Law, TreeShape
-from treespec.verify import greedy, naive, rrs, rrsw
+from treespec.verify import RULE_OF_LAW, greedy, on_host
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
 __all__ = ["Generation", "generate"]
-
-RULE_OF_LAW = {Law.IID: rrs, Law.WITHOUT_REPLACEMENT: rrsw, Law.DETERMINISTIC: naive}
 
 
 @dataclass(frozen=True)
@@ -72,8 +70,8 @@ def generate(
         growth: the tree to draft; `TreeShape.expansion([3, 2, 1, 1])` by default.
         law: how children are chosen. By default DETERMINISTIC at temperature 0, else WITHOUT_REPLACEMENT.
         drafter: a draft source of one's own, instead of `growth` and `law`.
-        verifier: the acceptance rule. By default `greedy` at temperature 0; else the rule of the law: `rrs`
-            for IID, `rrsw` for WITHOUT_REPLACEMENT, `naive` for DETERMINISTIC.
+        verifier: the acceptance rule. By default `greedy` at temperature 0, else that of the law
+            (`verify.RULE_OF_LAW`), decided on the host.
         sampling: temperature 0 by default.
         coins: all randomness; `TorchCoins(0)` by default.
         max_new_tokens: at least 1.
@@ -99,8 +97,10 @@ def generate(
         raise TypeError(
             "which rule is lossless depends on how the drafter draws: give a verifier too"
         )
-    law = law or (Law.DETERMINISTIC if sampling.greedy else Law.WITHOUT_REPLACEMENT)
-    verifier = verifier or (greedy if sampling.greedy else RULE_OF_LAW[law])
+    law = (
+        Law.of(law) if law else (Law.DETERMINISTIC if sampling.greedy else Law.WITHOUT_REPLACEMENT)
+    )
+    verifier = verifier or on_host(greedy if sampling.greedy else RULE_OF_LAW[law])
     if drafter is None:
         shape = TreeShape.expansion([3, 2, 1, 1]) if growth is None else growth
         drafter = ModelDrafter(pair.draft, shape, law, sampling)

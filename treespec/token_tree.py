@@ -4,7 +4,6 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -25,9 +24,27 @@ class Law(enum.Enum):
     """Drawn one after the other from the draft distribution, each token at most once."""
     DETERMINISTIC = "deterministic"
     """Chosen without chance (the k most probable, a lookup): distinct, whatever the coins."""
+    TOP_THEN_SAMPLE = "top_then_sample"
+    """The k - 1 most probable tokens, best first, then one drawn from the rest (arXiv:2502.18779)."""
+    HUB = "hub"
+    """A pair (i, a) with probability q(i), or (a, i) with q(a) q(i) / (1 - q(a)), where a is the most
+    probable token and i any other (SpecHub, arXiv:2411.05289). A single child is drawn from q."""
 
     def __str__(self) -> str:
         return self.value
+
+    @classmethod
+    def of(cls, given: "Law | str", name: str = "law") -> "Law":
+        """The law itself, or the one of this name.
+
+        Raises:
+            InvalidTree: if there is none.
+        """
+        try:
+            return cls(given)
+        except ValueError:
+            names = ", ".join(map(str, cls))
+            raise InvalidTree(f"{name} = {given!r} is no law: one of {names}") from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +75,9 @@ class TokenTree:
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
         if isinstance(self.law, Law | str):
-            laws = (_law(self.law, "law"),) * self.shape.size
+            laws = (Law.of(self.law),) * self.shape.size
         else:
-            laws = tuple(_law(law, f"law[{node}]") for node, law in enumerate(self.law))
+            laws = tuple(Law.of(law, f"law[{node}]") for node, law in enumerate(self.law))
         object.__setattr__(self, "law", laws)
         if self.tokens.shape != (self.shape.size,):
             raise InvalidTree(
@@ -131,11 +148,3 @@ class TokenTree:
 
     def _repr_svg_(self) -> str:
         return draw_svg(self.shape.children, self.token_ids)
-
-
-def _law(given: Any, name: str) -> Law:
-    try:
-        return Law(given)
-    except ValueError:
-        names = ", ".join(map(str, Law))
-        raise InvalidTree(f"{name} = {given!r} is no law: one of {names}") from None

@@ -155,3 +155,67 @@ def test_enumeration_is_exact_and_complete():
 @pytest.mark.parametrize(("given", "sides"), [(2.0, 1), (-1.0, 1), (float("nan"), 1), (0.5, 2)])
 def test_probabilities_outside_the_unit_interval_are_certain(given, sides):
     assert len(list(outcomes(lambda coins: coins.accept(given)))) == sides
+
+
+@given(st.integers(0, 10_000), st.lists(st.integers(0, 300), min_size=1, max_size=6))
+def test_uniforms_that_are_peeked_at_stay_in_the_stream(seed, counts):
+    plain, peeking = TorchCoins(seed), TorchCoins(seed)
+    for count in counts:
+        ahead = peeking.peek(count)
+        used = count // 2
+        assert ahead == peeking.peek(count)
+        peeking.skip(used)
+        assert ahead[:used] == [plain.uniform() for _ in range(used)]
+    assert plain.uniform() == peeking.uniform()
+
+
+@pytest.mark.parametrize("coins", [TorchCoins(0), EnumeratingCoins()], ids=["real", "enumerated"])
+def test_children_of_the_greedy_multi_draft_law(coins):
+    row = torch.tensor([[0.1, 0.4, 0.2, 0.3]], dtype=torch.float64)
+    drawn = coins.draw_many(row, 3, Law.TOP_THEN_SAMPLE)[0].tolist()
+    assert drawn[:2] == [1, 3]
+    assert drawn[2] in (0, 2)
+    assert coins.draw_many(row, 4, Law.TOP_THEN_SAMPLE)[0].tolist()[:3] == [1, 3, 2]
+
+
+def pairs_of(law, row, k=2):
+    """The exact law of the children, by the code that draws them."""
+    found = {}
+    for weight, drawn in outcomes(lambda coins: coins.draw_many(row[None], k, law)):
+        key = tuple(drawn[0].tolist())
+        found[key] = found.get(key, 0) + weight
+    return found
+
+
+def test_pairs_around_a_hub():
+    row = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    expected = {(0, 1): 0.2, (2, 1): 0.3, (1, 0): 0.5 * 0.2 / 0.5, (1, 2): 0.5 * 0.3 / 0.5}
+    assert pairs_of(Law.HUB, row) == pytest.approx(expected)
+    assert pairs_of(Law.HUB, row, k=1) == pytest.approx({(0,): 0.2, (1,): 0.5, (2,): 0.3})
+
+
+@pytest.mark.parametrize("law", [Law.WITHOUT_REPLACEMENT, Law.TOP_THEN_SAMPLE, Law.HUB], ids=str)
+def test_an_exhausted_draft_goes_on_uniformly(law):
+    sure = torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64)
+    assert pairs_of(law, sure) == pytest.approx({(1, 0): 0.5, (1, 2): 0.5})
+
+
+@pytest.mark.parametrize("law", [Law.TOP_THEN_SAMPLE, Law.HUB, Law.WITHOUT_REPLACEMENT], ids=str)
+def test_both_kinds_of_coins_draw_children_by_one_law(law):
+    row = torch.tensor([0.1, 0.35, 0.25, 0.3], dtype=torch.float64)
+    expected, draws = pairs_of(law, row), 4000
+    drawn = TorchCoins(11).draw_many(row.expand(draws, -1), 2, law).tolist()
+    counts = [drawn.count(list(pair)) for pair in expected]
+    assert sum(counts) == draws
+    assert chisquare(counts, [w * draws for w in expected.values()]).pvalue > FALSE_ALARM
+
+
+@pytest.mark.parametrize("coins", [TorchCoins(0), EnumeratingCoins()], ids=["real", "enumerated"])
+def test_more_children_than_a_law_gives(coins):
+    row = torch.full((1, 4), 0.25)
+    with pytest.raises(
+        InvalidTree, match="3 children of one node, but the law 'hub' gives one or two"
+    ):
+        coins.draw_many(row, 3, Law.HUB)
+    with pytest.raises(InvalidTree, match="5 distinct children"):
+        coins.draw_many(row, 5, Law.TOP_THEN_SAMPLE)

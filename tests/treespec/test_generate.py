@@ -128,5 +128,10 @@ def test_on_a_gpu_the_ids_are_those_of_generate():
     assert list(treespec.generate(pair, PROMPT, growth=SHAPE, max_new_tokens=40).tokens) == expected
     for law in Law:
         assert treespec.generate(
-            pair, PROMPT, law=law, sampling=Sampling(), max_new_tokens=12
+            pair,
+            PROMPT,
+            law=law,
+            growth=TreeShape.kary(2, 2),
+            sampling=Sampling(),
+            max_new_tokens=12,
         ).tokens

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.coins import top_k
+from treespec.children import top_k
 from treespec.distributions import Sampling, require_finite
 from treespec.draft.growth import StaticGrowth
 from treespec.errors import InvalidTree
@@ -36,7 +36,7 @@ class ModelDrafter:
     def __init__(
         self, model: TreeModel, growth: Growth | TreeShape, law: Law, sampling: Sampling
     ) -> None:
-        self.model, self.law, self.sampling = model.fresh(), law, sampling
+        self.model, self.law, self.sampling = model.fresh(), Law.of(law), sampling
         self.growth = StaticGrowth(growth) if isinstance(growth, TreeShape) else growth
         self._pending: list[int] = []
         self._rows: dict[int, int] = {}

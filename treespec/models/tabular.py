@@ -11,7 +11,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-__all__ = ["TabularModel", "random_table"]
+__all__ = ["Row", "TabularModel", "random_table"]
+
+Row = Callable[[tuple[int, ...]], Float[Tensor, "V"]]
+"""Logits after a context: all committed tokens and the path to a node."""
 
 
 class TabularModel:
@@ -25,7 +28,7 @@ class TabularModel:
 
     def __init__(
         self,
-        row: Callable[[tuple[int, ...]], Float[Tensor, "V"]],
+        row: Row,
         vocab_size: int,
         max_length: int = 1_000_000,
     ) -> None:
@@ -69,9 +72,7 @@ class TabularModel:
         self._tree = []
 
 
-def random_table(
-    vocab_size: int, seed: int, spread: float = 1.5
-) -> Callable[[tuple[int, ...]], Float[Tensor, "V"]]:
+def random_table(vocab_size: int, seed: int, spread: float = 1.5) -> Row:
     """Independent normal logits for every context, in float64, the same for the same seed.
 
     Args:

@@ -1,26 +1,55 @@
-"""Exact proofs over tables: coins that land on every side, output laws, `assert_lossless`.
+"""Proofs and tests that decoding keeps the target's law.
 
-For tests of one's own rules and drafters too; nothing here is used while decoding.
+Exact over tables: coins that land on every side, output laws, `assert_lossless`. Statistical on real
+models: `compare_laws`. For tests of one's own rules and drafters too; decoding uses none of it.
 """
 
 from treespec.models.tabular import TabularModel, random_table
+from treespec.testing.acceptance import Acceptance, acceptance, tree_acceptance
 from treespec.testing.coins import EnumeratingCoins, outcomes
-from treespec.testing.laws import DraftWith, ExactLaw, output_law, step_law, target_law
-from treespec.testing.lossless import NotLossless, Proof, assert_lossless
+from treespec.testing.compare import (
+    Deviation,
+    LawComparison,
+    PositionTest,
+    TooFewSamples,
+    compare_laws,
+)
+from treespec.testing.laws import output_law, step_law, target_law
+from treespec.testing.lossless import Case, NotLossless, Proof, assert_lossless, covers
+from treespec.testing.planted import planted
+from treespec.testing.rationals import Rationals
+from treespec.testing.step_oracle import DraftWith, ExactLaw, StepOracle
+from treespec.testing.tables import TablePair, adversarial_pairs, random_pairs
 from treespec.testing.trees import plane_trees
 
 __all__ = [
+    "Acceptance",
+    "Case",
+    "Deviation",
     "DraftWith",
     "EnumeratingCoins",
     "ExactLaw",
+    "LawComparison",
     "NotLossless",
+    "PositionTest",
     "Proof",
+    "Rationals",
+    "StepOracle",
+    "TablePair",
     "TabularModel",
+    "TooFewSamples",
+    "acceptance",
+    "adversarial_pairs",
     "assert_lossless",
+    "compare_laws",
+    "covers",
     "outcomes",
     "output_law",
     "plane_trees",
+    "planted",
+    "random_pairs",
     "random_table",
     "step_law",
     "target_law",
+    "tree_acceptance",
 ]

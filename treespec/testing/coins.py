@@ -1,82 +1,100 @@
 """Coins that land on every side: exact enumeration of a random procedure's own code."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from fractions import Fraction
 from typing import TypeVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.coins import require_distinct, top_k
-from treespec.distributions import without
+from treespec.children import chosen_children, next_child, require_children
+from treespec.errors import NotADistribution
 from treespec.tree import Law
 
-__all__ = ["EnumeratingCoins", "outcomes"]
+__all__ = ["EnumeratingCoins", "Weight", "outcomes"]
 
 T = TypeVar("T")
+
+Weight = int | float | Fraction
+"""A probability: a float, or exact."""
 
 
 class EnumeratingCoins:
     """Coins for one walk through a procedure: they follow a script, then take every first branch.
 
     `outcomes` runs a procedure again and again, with the script that leads to the next unseen branch.
-    Sides of probability 0 do not exist.
+    Sides of probability 0 do not exist. Over exact tensors (`Rationals`) all weights are fractions.
 
     Args:
         script: the side to take at each choice, as an index among the sides that exist.
+        tokens: if given, only these tokens have a side of their own in `draw`; all others share one, on
+            which the most probable of them is drawn. For procedures that ask of a drawn token only
+            whether it is one of these, this is still exact, at any size of the vocabulary.
 
     Attributes:
         weight: exact probability of the walk so far.
         trail: for each choice made, the side taken and the number of sides.
     """
 
-    def __init__(self, script: Sequence[int] = ()) -> None:
+    def __init__(self, script: Sequence[int] = (), tokens: Collection[int] | None = None) -> None:
         self._script = script
-        self.weight = 1.0
+        self._tokens = None if tokens is None else sorted(tokens)
+        self.weight: Weight = 1
         self.trail: list[tuple[int, int]] = []
 
-    def _choose(self, weights: Sequence[float]) -> int:
+    def _choose(self, weights: Sequence[Weight]) -> int:
         sides = [side for side, weight in enumerate(weights) if weight > 0]
+        if not sides or any(weight != weight for weight in weights):
+            raise NotADistribution(
+                f"a draw from weights without positive mass, or with NaN: {weights}"
+            )
         at = len(self.trail)
         taken = self._script[at] if at < len(self._script) else 0
         self.trail.append((taken, len(sides)))
-        self.weight *= weights[sides[taken]] / sum(weights)
+        if len(sides) > 1:
+            self.weight *= weights[sides[taken]] / sum(weights)
         return sides[taken]
 
-    def accept(self, probability: float | Float[Tensor, ""]) -> bool:
+    def accept(self, probability: Weight | Float[Tensor, ""]) -> bool:
         """True on one branch, False on the other."""
-        heads = float(probability)
-        heads = 0.0 if heads != heads else min(max(heads, 0.0), 1.0)
+        heads = probability.item() if isinstance(probability, Tensor) else probability
+        heads = 0 if heads != heads else min(max(heads, 0), 1)
         return self._choose([heads, 1 - heads]) == 0
 
     def draw(self, probabilities: Float[Tensor, "V"]) -> int:
-        """Each token of positive probability on its own branch."""
-        return self._choose(probabilities.tolist())
+        """Each token of positive probability on its own branch (see `tokens`)."""
+        if self._tokens is None:
+            return self._choose(probabilities.tolist())
+        others = probabilities.clone()
+        others[self._tokens] = 0
+        side = self._choose([*probabilities[self._tokens].tolist(), others.sum().item()])
+        return self._tokens[side] if side < len(self._tokens) else int(others.argmax())
 
     def draw_many(
         self, probabilities: Float[Tensor, "R V"], k: int, law: Law
     ) -> Int[Tensor, "R k"]:
         """Each possible tuple of children on its own branch."""
-        if law is Law.DETERMINISTIC:
-            return top_k(probabilities, k)
-        if law is Law.WITHOUT_REPLACEMENT:
-            require_distinct(k, probabilities.shape[-1])
-        drawn = []
-        for row in probabilities:
-            children: list[int] = []
-            for _ in range(k):
-                distinct = law is Law.WITHOUT_REPLACEMENT and children
-                left = without(row, torch.tensor(children)) if distinct else row
-                children.append(self.draw(left))
-            drawn.append(children)
-        return torch.tensor(drawn)
+        law = Law.of(law)
+        require_children(k, probabilities.shape[-1], law)
+        rows = []
+        for row in probabilities[:, None]:
+            children = chosen_children(row, k, law)
+            while children.shape[1] < k:
+                token = self.draw(next_child(row, children, law)[0])
+                children = torch.cat([children, torch.tensor([[token]])], dim=1)
+            rows.append(children)
+        return torch.cat(rows)
 
 
-def outcomes(play: Callable[[EnumeratingCoins], T]) -> Iterator[tuple[float, T]]:
+def outcomes(
+    play: Callable[[EnumeratingCoins], T], tokens: Collection[int] | None = None
+) -> Iterator[tuple[Weight, T]]:
     """Every outcome of a procedure with the exact probability of its branch.
 
     Args:
         play: the procedure; it must depend on nothing but the coins.
+        tokens: see `EnumeratingCoins`.
 
     Yields:
         Weight and result of each branch; the weights sum to 1. Results may repeat.
@@ -91,7 +109,7 @@ def outcomes(play: Callable[[EnumeratingCoins], T]) -> Iterator[tuple[float, T]]
     """
     script: list[int] | None = []
     while script is not None:
-        coins = EnumeratingCoins(script)
+        coins = EnumeratingCoins(script, tokens)
         result = play(coins)
         yield coins.weight, result
         script = _next_script(coins.trail)

@@ -1,7 +1,6 @@
 """Exact output laws, by enumeration of the drafter's and the rule's own code over tables."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -11,29 +10,14 @@ from treespec.decode import decode
 from treespec.distributions import Sampling
 from treespec.draft.model import ModelDrafter
 from treespec.models.tabular import TabularModel
-from treespec.protocols import Drafter, Growth, Verifier
-from treespec.step import Verdict
+from treespec.protocols import Growth, Verifier
 from treespec.target.model import ModelTarget
-from treespec.testing.coins import outcomes
-from treespec.tree import Law, TokenTree, TreeShape
+from treespec.testing.coins import EnumeratingCoins, outcomes
+from treespec.testing.exact import AsGiven, exactly
+from treespec.testing.step_oracle import DraftWith, ExactLaw, SampledTable, StepOracle
+from treespec.tree import Law, TreeShape
 
-__all__ = ["DraftWith", "ExactLaw", "output_law", "step_law", "target_law"]
-
-DraftWith = Callable[[TabularModel, Growth | TreeShape, Law, Sampling], Drafter]
-"""Makes the drafter that is enumerated."""
-
-
-@dataclass(frozen=True, eq=False)
-class ExactLaw:
-    """A joint law of tokens and how it was found.
-
-    Args:
-        probs: `[V, ..., V]`, one axis for each token.
-        runs: branches enumerated.
-    """
-
-    probs: Float[Tensor, "..."]
-    runs: int
+__all__ = ["output_law", "settled", "step_law", "target_law"]
 
 
 def target_law(
@@ -50,21 +34,12 @@ def target_law(
     Returns:
         `[V] * tokens`, in float64.
     """
-    if tokens == 0:
-        return torch.ones((), dtype=torch.float64)
-    row = sampling(target.row(context)).double()
-    rest = [
-        target_law(target, (*context, token), tokens - 1, sampling) if row[token] > 0 else None
-        for token in range(target.vocab_size)
-    ]
-    shape = (target.vocab_size,) * (tokens - 1)
-    zero = torch.zeros(shape, dtype=torch.float64)
-    return torch.stack([zero if r is None else p * r for p, r in zip(row, rest, strict=True)])
+    return SampledTable(target, sampling).law(context, tokens)
 
 
 def step_law(
     verifier: Verifier,
-    shape: TreeShape,
+    shape: TreeShape | Growth,
     law: Law,
     *,
     target: TabularModel,
@@ -72,6 +47,7 @@ def step_law(
     prompt: tuple[int, ...] = (0,),
     sampling: Sampling | None = None,
     draft_with: DraftWith = ModelDrafter,
+    exact: bool = False,
 ) -> ExactLaw:
     """The law of one step's emitted tokens, completed by the target's own law to depth + 1 tokens.
 
@@ -79,37 +55,17 @@ def step_law(
 
     Args:
         verifier: the rule.
-        shape: the tree to draft.
+        shape: the tree to draft, or a growth.
         law: how children are drawn.
         target: the target's table.
         draft: the draft's table.
         prompt: committed tokens.
         sampling: of target and draft.
         draft_with: makes the drafter.
+        exact: compute in fractions, from the tables' float probabilities taken as they are.
     """
-    sampling = sampling or Sampling()
-    tokens = shape.depth + 1
-    total = torch.zeros((target.vocab_size,) * tokens, dtype=torch.float64)
-    scorer, drafter = ModelTarget(target), draft_with(draft, shape, law, sampling)
-    runs = 0
-
-    def draft_tree(coins) -> TokenTree:
-        drafter.prefill(torch.tensor(prompt))
-        return drafter.propose(coins)
-
-    for drafted, tree in outcomes(draft_tree):
-        scorer.prefill(torch.tensor(prompt))
-        rows = sampling.rows(scorer.score(tree).logits)
-
-        def decide(coins, tree=tree, rows=rows) -> Verdict:
-            return verifier(tree, rows, coins)
-
-        for accepted, verdict in outcomes(decide):
-            emitted = (*(tree.token_ids[node] for node in verdict.path[1:]), verdict.bonus)
-            rest = target_law(target, prompt + emitted, tokens - len(emitted), sampling)
-            total[emitted] += drafted * accepted * rest
-            runs += 1
-    return ExactLaw(total, runs)
+    target, draft, sampling = settled(target, draft, sampling, exact)
+    return StepOracle(shape, law, target, draft, prompt, sampling, draft_with).law(verifier)
 
 
 def output_law(
@@ -124,6 +80,7 @@ def output_law(
     sampling: Sampling | None = None,
     draft_with: DraftWith = ModelDrafter,
     target_with: Callable[[TabularModel], ModelTarget] = ModelTarget,
+    exact: bool = False,
 ) -> ExactLaw:
     """The joint law of the next tokens through the real `decode`, every coin on every side.
 
@@ -142,12 +99,13 @@ def output_law(
         sampling: of target and draft.
         draft_with: makes the drafter.
         target_with: makes the target.
+        exact: compute in fractions, from the tables' float probabilities taken as they are.
     """
-    sampling = sampling or Sampling()
-    total = torch.zeros((target.vocab_size,) * tokens, dtype=torch.float64)
+    target, draft, sampling = settled(target, draft, sampling, exact)
+    total = SampledTable(target, sampling).law(prompt, tokens) * 0
     runs = 0
 
-    def play(coins) -> tuple[int, ...]:
+    def play(coins: EnumeratingCoins) -> tuple[int, ...]:
         steps = decode(
             target_with(target),
             draft_with(draft, shape, law, sampling),
@@ -160,6 +118,16 @@ def output_law(
         return tuple(token for step in steps for token in step.tokens)
 
     for weight, text in outcomes(play):
-        total[text] += weight
+        total[text] = total[text] + weight  # pyrefly: ignore[unsupported-operation]
         runs += 1
     return ExactLaw(total, runs)
+
+
+def settled(
+    target: TabularModel, draft: TabularModel, sampling: Sampling | None, exact: bool
+) -> tuple[TabularModel, TabularModel, Sampling]:
+    """The models and the setting in which to compute: floats as they are, or fractions."""
+    sampling = sampling or Sampling()
+    if not exact:
+        return target, draft, sampling
+    return exactly(target, sampling), exactly(draft, sampling), AsGiven(sampling.temperature)

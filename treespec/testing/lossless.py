@@ -1,23 +1,29 @@
 """One line that proves, or refutes, that a rule keeps the target's law."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor
 
+from treespec.children import require_children
 from treespec.distributions import Sampling
 from treespec.draft.model import ModelDrafter
-from treespec.errors import RefusedTree
-from treespec.models.tabular import TabularModel, random_table
+from treespec.errors import InvalidTree, RefusedTree, TreespecError
 from treespec.protocols import Verifier
-from treespec.testing.laws import DraftWith, step_law, target_law
+from treespec.testing.exact import AsGiven, exactly
+from treespec.testing.step_oracle import DraftWith, StepOracle
+from treespec.testing.tables import TablePair, adversarial_pairs, random_pairs
 from treespec.testing.trees import plane_trees
 from treespec.tree import Law, TokenTree, TreeShape
 
-__all__ = ["NotLossless", "Proof", "assert_lossless"]
+__all__ = ["Case", "NotLossless", "Proof", "assert_lossless", "covers"]
 
 TOLERANCE = 1e-12
+
+DENOMINATOR = 24
+"""Of the probabilities in exact proofs, before they are made to sum to 1."""
 
 
 class NotLossless(AssertionError):
@@ -38,13 +44,52 @@ class Proof:
     runs: int
     largest_error: float
 
+    def __add__(self, other: "Proof") -> "Proof":
+        return Proof(
+            self.cases + other.cases,
+            self.runs + other.runs,
+            max(self.largest_error, other.largest_error),
+        )
+
 
 @dataclass(frozen=True)
-class _Tables:
-    name: str
-    target: Callable[[tuple[int, ...]], Tensor]
-    draft: Callable[[tuple[int, ...]], Tensor]
-    sampling: Sampling
+class Case:
+    """One tree, law and pair of tables.
+
+    Args:
+        shape: the tree.
+        law: how children are drawn.
+        pair: the tables.
+    """
+
+    shape: TreeShape
+    law: Law
+    pair: TablePair
+
+    def oracle(self, draft_with: DraftWith = ModelDrafter, exact: bool = False) -> StepOracle:
+        """All its drafted trees."""
+        target, draft, sampling = self.pair.target, self.pair.draft, self.pair.sampling
+        if exact:
+            denominator = max(DENOMINATOR, 2 * target.vocab_size)
+            target, draft = (exactly(m, sampling, denominator) for m in (target, draft))
+            sampling = AsGiven(sampling.temperature)
+        return StepOracle(self.shape, self.law, target, draft, (0,), sampling, draft_with)
+
+    def prove(self, verifier: Verifier, oracle: StepOracle, exact: bool = False) -> Proof:
+        """Compare the law of a step with the target's.
+
+        Raises:
+            NotLossless: if they differ: at all in exact arithmetic, by more than 1e-12 in floats; or if the
+                rule raises one of treespec's errors.
+        """
+        try:
+            found, right = oracle.law(verifier), oracle.target_law
+        except TreespecError as error:
+            raise NotLossless(f"{_where(verifier, self)}\nit raises {error!r}") from error
+        error = float((found.probs - right).abs().max())
+        if not error <= (0 if exact else TOLERANCE):
+            raise NotLossless(_message(verifier, self, found.probs, right, error))
+        return Proof(1, found.runs, error)
 
 
 def assert_lossless(
@@ -57,25 +102,27 @@ def assert_lossless(
     seed: int = 0,
     samplings: Collection[Sampling] | None = None,
     draft_with: DraftWith = ModelDrafter,
+    exact: bool = False,
 ) -> Proof:
     """Prove the one-step theorem for a rule by exact enumeration, or raise.
 
     For every tree, law and pair of tables, the law of a step's emitted tokens, completed by the target's
     own law to depth + 1 tokens, must equal the target's law within 1e-12. Beside random tables of
-    independent rows for every context there are adversarial ones: p = q, disjoint supports, a target or
-    a draft of one token, ties, and rows cut by top-k, top-p and min-p.
+    independent rows for every context there are adversarial ones (`adversarial_pairs`).
 
     Args:
         verifier: the rule; one of `treespec.verify`, or any `(tree, target_probs, coins) -> Verdict`.
         laws: the laws to try; by default those that the rule states (`verifier.laws`).
         shapes: the trees; by default all of up to 4 nodes. Those that the rule states it refuses, and
-            those with more distinct siblings than the vocabulary has tokens, do not count as cases.
+            those that a law cannot give with this vocabulary, do not count as cases.
         vocab: number of tokens.
         tables: number of random pairs of tables.
         seed: of the random tables.
         samplings: settings for the random tables; by default temperature 1 (0 for a rule that needs
             one-hot rows, which then meets no other setting).
         draft_with: makes the drafter; its code is enumerated too.
+        exact: compute in fractions of small denominators and allow no error at all. About ten times as
+            slow; for rules that use the operations of `treespec.testing.Rationals` only.
 
     Returns:
         The number of cases and runs, and the largest error.
@@ -83,101 +130,72 @@ def assert_lossless(
     Raises:
         NotLossless: with the smallest failing tree and the two laws; or if no case was enumerated.
     """
-    laws = getattr(verifier, "laws", Law) if laws is None else laws
+    laws = [Law.of(law) for law in (getattr(verifier, "laws", Law) if laws is None else laws)]
     shapes = [s for n in range(1, 5) for s in plane_trees(n)] if shapes is None else list(shapes)
     one_hot = getattr(verifier, "one_hot", False)
     if samplings is None:
         samplings = [Sampling(temperature=0.0) if one_hot else Sampling()]
-    cases, runs, largest = 0, 0, 0.0
+    proof = Proof(0, 0, 0.0)
     for shape in sorted(shapes, key=lambda s: s.size):
         for law in sorted(laws, key=str):
-            if _impossible(shape, law, vocab):
+            if not covers(verifier, shape, law, vocab):
                 continue
-            for pair in _pairs(vocab, tables, seed, samplings, one_hot):
-                target, draft = TabularModel(pair.target, vocab), TabularModel(pair.draft, vocab)
-                if _refuses(verifier, shape, law, vocab):
-                    continue
-                found = step_law(
-                    verifier, shape, law, target=target, draft=draft, sampling=pair.sampling,
-                    draft_with=draft_with,
-                )  # fmt: skip
-                right = target_law(target, (0,), shape.depth + 1, pair.sampling)
-                error = float((found.probs - right).abs().max())
-                if not error <= TOLERANCE:
-                    raise NotLossless(
-                        _message(verifier, shape, law, pair, found.probs, right, error)
-                    )
-                cases, runs, largest = cases + 1, runs + found.runs, max(largest, error)
-    if not cases:
+            pairs = chain(
+                random_pairs(vocab, tables, seed, samplings),
+                adversarial_pairs(vocab, seed, one_hot),
+            )
+            for pair in pairs:
+                case = Case(shape, law, pair)
+                proof += case.prove(verifier, case.oracle(draft_with, exact), exact)
+    if not proof.cases:
         raise NotLossless(f"nothing was enumerated for rule {_name(verifier)}: no case fits it")
-    return Proof(cases, runs, largest)
+    return proof
 
 
-def _pairs(
-    vocab: int, tables: int, seed: int, samplings: Collection[Sampling], one_hot: bool
-) -> Iterator[_Tables]:
-    p, q = random_table(vocab, 2 * seed), random_table(vocab, 2 * seed + 1)
-    for i in range(tables):
-        one, two = (random_table(vocab, 2 * (seed + i) + j) for j in (0, 1))
-        for sampling in samplings:
-            yield _Tables(f"random tables {i} of seed {seed}", one, two, sampling)
-    # A logit of -1e4 underflows to probability 0 exactly, and is finite as a model's logits must be.
-    first = torch.tensor([0.0] + [-1e4] * (vocab - 1), dtype=torch.float64)
-    plain = Sampling(temperature=0.0) if one_hot else Sampling()
-    yield _Tables("p = q", p, p, plain)
-    flat = torch.zeros(vocab, dtype=torch.float64)
-    yield _Tables("uniform p and q", lambda c: flat, lambda c: flat, plain)
-    yield _Tables(
-        "disjoint supports", lambda c: p(c) + first.flip(0), lambda c: q(c) + first, plain
-    )
-    yield _Tables("a target of one token", lambda c: first, q, plain)
-    yield _Tables("a draft of one token", p, lambda c: first, plain)
-    if one_hot:
-        return
-    yield _Tables("temperature 0", p, q, Sampling(temperature=0.0))
-    yield _Tables("top-k 2", p, q, Sampling(top_k=2))
-    yield _Tables("top-p 0.7", p, q, Sampling(temperature=1.3, top_p=0.7))
-    yield _Tables("min-p 0.4", p, q, Sampling(temperature=0.8, min_p=0.4))
-
-
-def _impossible(shape: TreeShape, law: Law, vocab: int) -> bool:
-    return law is not Law.IID and max(map(len, shape.children)) > vocab
-
-
-def _refuses(verifier: Verifier, shape: TreeShape, law: Law, vocab: int) -> bool:
-    """Whether the rule states that it does not cover the shape (a tree for a rule of chains, say)."""
-    tokens = torch.tensor([0] + [rank % vocab for rank in shape.ranks[1:]])
-    rows = torch.full((len(shape.internal), vocab), 1 / vocab, dtype=torch.float64)
+def covers(verifier: Verifier, shape: TreeShape, law: Law, vocab: int) -> bool:
+    """Whether the law can give this tree at all, and the rule does not state that it refuses it."""
     try:
+        require_children(max(map(len, shape.children)), vocab, law)
+        tokens = torch.tensor([0] + [rank % vocab for rank in shape.ranks[1:]])
+        rows = torch.full((len(shape.internal), vocab), 1 / vocab, dtype=torch.float64)
         getattr(verifier, "require", lambda tree: None)(TokenTree(shape, tokens, rows, law))
-    except RefusedTree:
-        return True
-    return False
+    except (InvalidTree, RefusedTree):
+        return False
+    return True
 
 
 def _name(verifier: Verifier) -> str:
     return getattr(verifier, "__name__", repr(verifier))
 
 
-def _message(
-    verifier: Verifier,
-    shape: TreeShape,
-    law: Law,
-    pair: _Tables,
-    found: Tensor,
-    right: Tensor,
-    error: float,
-) -> str:
-    worst = int((found - right).abs().argmax())
-    text = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), right.shape))
+def _where(verifier: Verifier, case: Case) -> str:
     return (
-        f"rule {_name(verifier)} is not lossless on this tree, children drawn {law}, {pair.name}, "
-        f"{pair.sampling}:\n{shape}\n"
-        f"largest error {error:.3g}, at the tokens {text}: "
-        f"{float(found[text]):.6f} instead of {float(right[text]):.6f}\n"
-        f"law of the first token: {_marginal(found)} instead of {_marginal(right)}"
+        f"rule {_name(verifier)} is not lossless on this tree, children drawn {case.law}, "
+        f"{case.pair.name}, {case.pair.sampling}:\n{case.shape}"
     )
 
 
-def _marginal(law: Tensor) -> list[float]:
-    return [round(x, 6) for x in law.flatten(1).sum(1).tolist()] if law.ndim > 1 else law.tolist()
+def _message(verifier: Verifier, case: Case, found: Tensor, right: Tensor, error: float) -> str:
+    difference = (found - right).abs().flatten().tolist()
+    worst = difference.index(max(difference))
+    text = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), right.shape))
+    # The first token whose law is wrong says most: look for it along the worst text.
+    place = next(
+        (i for i in range(right.ndim) if _next_law(found, text[:i]) != _next_law(right, text[:i])),
+        right.ndim - 1,
+    )
+    after = f"after {list(text[:place])}" if place else "of the first token"
+    return (
+        f"{_where(verifier, case)}\n"
+        f"largest error {error:.3g}, at the tokens {text}: "
+        f"{float(found[text]):.6f} instead of {float(right[text]):.6f}\n"
+        f"law {after}: {_next_law(found, text[:place])} instead of {_next_law(right, text[:place])}"
+    )
+
+
+def _next_law(law: Tensor, prefix: tuple[int, ...]) -> list[float]:
+    """The law of the token after a prefix, from a joint law; rounded, to be shown."""
+    rows = law[prefix] if prefix else law
+    first = rows.flatten(1).sum(1) if rows.ndim > 1 else rows
+    total = float(first.sum()) or 1.0
+    return [round(float(x) / total, 6) for x in first.tolist()]

@@ -1,29 +1,77 @@
 """Acceptance rules, one a file. Each is `(tree, target_probs, coins) -> Verdict`, pure.
 
-`RULES` lists them by name. Each has `.laws`, `.lossless` and `.reference`.
+`RULES` lists them by name. Each has `.laws`, `.lossless` and `.reference`. `optimal_acceptance` is the
+ceiling of what any lossless rule accepts at one node.
 """
 
+from treespec.tree import Law
+from treespec.verify.block import block
+from treespec.verify.canonical import canonical
 from treespec.verify.chain import chain
+from treespec.verify.fused import Fused, fused
+from treespec.verify.gbv import gbv
 from treespec.verify.greedy import greedy
+from treespec.verify.greedy_multidraft import greedy_multidraft
+from treespec.verify.kseq import kseq
+from treespec.verify.lenient import lenient
 from treespec.verify.naive import naive
+from treespec.verify.on_host import OnHost, on_host
 from treespec.verify.onehot import onehot
+from treespec.verify.optimal_acceptance import optimal_acceptance
+from treespec.verify.optimal_transport import optimal_transport
 from treespec.verify.rrs import rrs
 from treespec.verify.rrsw import rrsw
 from treespec.verify.rule import NodeChoice, NodeRule, Rule, rule, top_down
+from treespec.verify.spechub import spechub
+from treespec.verify.traversal import traversal
+from treespec.verify.typical import typical
 
 __all__ = [
     "RULES",
+    "RULE_OF_LAW",
+    "Fused",
     "NodeChoice",
     "NodeRule",
+    "OnHost",
     "Rule",
+    "block",
+    "canonical",
     "chain",
+    "fused",
+    "gbv",
     "greedy",
+    "greedy_multidraft",
+    "kseq",
+    "lenient",
     "naive",
+    "on_host",
     "onehot",
+    "optimal_acceptance",
+    "optimal_transport",
     "rrs",
     "rrsw",
     "rule",
+    "spechub",
     "top_down",
+    "traversal",
+    "typical",
 ]
 
-RULES: dict[str, Rule] = {str(r): r for r in (greedy, naive, onehot, chain, rrs, rrsw)}
+RULES: dict[str, Rule] = {
+    str(r): r
+    for r in (
+        *(greedy, naive, onehot, chain, rrs, rrsw, kseq, canonical, optimal_transport),
+        *(greedy_multidraft, spechub),
+        *(block, traversal, gbv, typical, lenient),
+    )
+}
+"""The field's rules: those that walk from the root, those that judge paths as blocks, the lossy ones."""
+
+RULE_OF_LAW: dict[Law, Rule] = {
+    Law.DETERMINISTIC: onehot,
+    Law.IID: rrs,
+    Law.WITHOUT_REPLACEMENT: rrsw,
+    Law.TOP_THEN_SAMPLE: greedy_multidraft,
+    Law.HUB: spechub,
+}
+"""The rule for children drawn by a law, where none is asked for: cheap, and made for trees of any shape."""

@@ -4,16 +4,12 @@ from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
 from treespec.verify.rrs import in_draw_order
-from treespec.verify.rule import rule, top_down
+from treespec.verify.rule import branches, rule, top_down
 
 __all__ = ["chain"]
 
 
-def _branches(tree: TokenTree) -> str | None:
-    return None if tree.shape.is_chain else "needs a chain, but the tree has siblings"
-
-
-@rule(laws={Law.IID, Law.WITHOUT_REPLACEMENT}, reference="arXiv:2211.17192", needs=_branches)
+@rule(laws={Law.IID, Law.WITHOUT_REPLACEMENT}, reference="arXiv:2211.17192", needs=branches)
 def chain(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     """Accept the drafted x with min(1, p(x) / q(x)); on rejection draw from norm([p - q]+).
 

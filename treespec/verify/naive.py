@@ -36,7 +36,4 @@ def _at_node(
     children: Sequence[int],
     coins: Coins,
 ) -> NodeChoice:
-    token = coins.draw(target_probs)
-    if token in children:
-        return NodeChoice(child=children.index(token))
-    return NodeChoice(token=token)
+    return NodeChoice.of(coins.draw(target_probs), children)

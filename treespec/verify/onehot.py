@@ -18,8 +18,8 @@ def onehot(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     """Accept each child x in turn with the target's p(x); after a rejection p(x) <- 0, renormalise.
 
     The acceptance of EAGLE-2/3 (arXiv:2406.16858) and SGLang: rejection sampling in which each child is
-    a draft distribution of one token. Has the law of naive sampling. Biased if children repeat, or if
-    they were sampled and then reordered by what was drawn.
+    a draft distribution of one token. Has the law of naive sampling on the same children. Biased if they
+    repeat.
 
     Args:
         tree: a tree with deterministic, distinct children.

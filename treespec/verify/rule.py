@@ -1,15 +1,16 @@
 """What an acceptance rule says about itself, and the two shapes that rules come in."""
 
-import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Protocol, runtime_checkable
+from inspect import signature
+from typing import Any, Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.errors import RefusedTree
+from treespec.errors import InvalidSetting, NotADistribution, RefusedTree
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
@@ -18,11 +19,18 @@ __all__ = [
     "NodeChoice",
     "NodeRule",
     "Rule",
+    "branches",
     "ratio",
     "repeated_children",
+    "require_number",
+    "require_rows",
     "rule",
     "top_down",
 ]
+
+
+LARGEST = 1e30
+"""Ratios of probabilities end here."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,15 @@ class NodeChoice:
 
     child: int | None = None
     token: int | None = None
+
+    @classmethod
+    def of(cls, token: int, children: Sequence[int]) -> "NodeChoice":
+        """The output is this token: the child that has it, if there is one.
+
+        Going on below a child that was not accepted as such is lossless too: the subtree was drafted
+        without regard to this draw.
+        """
+        return cls(child=children.index(token)) if token in children else cls(token=token)
 
 
 @runtime_checkable
@@ -58,15 +75,16 @@ class Rule:
     Calling it checks the tree first, then decides. `rule.__wrapped__` is the plain function.
 
     Attributes:
-        laws: how children may have been drawn for the rule to be lossless.
+        laws: how children may have been drawn for the rule to be lossless (lossy rules: to be run).
         lossless: whether the emitted tokens follow the target's own law.
         one_hot: whether target rows must be one-hot (temperature 0).
         reference: where the rule was published.
+        settings: of a rule that has some; the keyword-only arguments of the plain function.
     """
 
     def __init__(
         self,
-        decide: Callable[[TokenTree, Rows, Coins], Verdict],
+        decide: Callable[..., Verdict],
         laws: Collection[Law],
         reference: str,
         lossless: bool = True,
@@ -77,6 +95,11 @@ class Rule:
         self._decide, self._needs = decide, needs
         self.laws, self.reference = frozenset(laws), reference
         self.lossless, self.one_hot = lossless, one_hot
+        parameters = signature(decide).parameters.values()
+        self.settings: Mapping[str, float] = {
+            p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY
+        }
+        self._plain = self
 
     def __call__(self, tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
         """The rule's verdict on a tree.
@@ -86,7 +109,24 @@ class Rule:
                 cover.
         """
         self.require(tree)
-        return self._decide(tree, target_probs, coins)
+        return self._decide(tree, target_probs, coins, **self.settings)
+
+    def using(self, **settings: float | int) -> "Rule":
+        """The same rule with other settings.
+
+        Raises:
+            InvalidSetting: if the rule has no such setting, or the value is not in [0, 1].
+        """
+        for name, value in settings.items():
+            if name not in self.settings:
+                known = ", ".join(self.settings) or "none"
+                raise InvalidSetting(f"rule '{self}' has no setting {name!r} (settings: {known})")
+            if not 0 <= value <= 1:
+                raise InvalidSetting(f"{name} = {value!r} of rule '{self}', but must be in [0, 1]")
+        other = object.__new__(Rule)  # `copy` would give this very object: see __reduce__
+        other.__dict__.update(self.__dict__)
+        other.settings = {**self.settings, **{k: float(v) for k, v in settings.items()}}
+        return other
 
     def require(self, tree: TokenTree) -> None:
         """Raise `RefusedTree` unless the rule covers this tree."""
@@ -95,22 +135,30 @@ class Rule:
             given, covered = (", ".join(sorted(map(str, laws))) for laws in (foreign, self.laws))
             raise RefusedTree(
                 f"rule '{self}' does not cover children drawn {given}: "
-                f"it is lossless for {covered} only"
+                f"it is made for {covered} only"
             )
         complaint = self._needs(tree)
         if complaint:
             raise RefusedTree(f"rule '{self}' {complaint}")
 
-    def __reduce__(self) -> str:
+    def __reduce__(self) -> str | tuple[Any, ...]:
         """Pickled by its name, as functions are: a rule lives at the top of a module."""
-        return self.__qualname__  # pyrefly: ignore[missing-attribute]  (set by wraps)
+        if self is self._plain:
+            return self.__qualname__  # pyrefly: ignore[missing-attribute]  (set by wraps)
+        return _with_settings, (self._plain, dict(self.settings))
 
     def __str__(self) -> str:
         return self.__name__  # pyrefly: ignore[missing-attribute]  (set by wraps)
 
     def __repr__(self) -> str:
         laws = ", ".join(sorted(map(str, self.laws)))
-        return f"<acceptance rule {self}: {laws}; {'lossless' if self.lossless else 'lossy'}>"
+        settings = "".join(f", {name}={value:g}" for name, value in self.settings.items())
+        kind = "lossless" if self.lossless else "lossy"
+        return f"<acceptance rule {self}{settings}: {laws}; {kind}>"
+
+
+def _with_settings(plain: Rule, settings: Mapping[str, float]) -> Rule:
+    return plain.using(**settings)
 
 
 def rule(
@@ -120,8 +168,10 @@ def rule(
     lossless: bool = True,
     one_hot: bool = False,
     needs: Callable[[TokenTree], str | None] = lambda tree: None,
-) -> Callable[[Callable[[TokenTree, Rows, Coins], Verdict]], Rule]:
+) -> Callable[[Callable[..., Verdict]], Rule]:
     """Make a `Rule` of a function `(tree, target_probs, coins) -> Verdict`.
+
+    Keyword-only arguments of the function, numbers in [0, 1] with defaults, are the rule's settings.
 
     Args:
         laws: the laws that it covers.
@@ -153,11 +203,8 @@ def top_down(tree: TokenTree, target_probs: Rows, coins: Coins, node_rule: NodeR
         draft_probs = None if tree.law_of(node) is Law.DETERMINISTIC else tree.draft_probs_of(node)
         tokens = [tree.token_ids[child] for child in children]
         row = target_probs[node]
-        if draft_probs is not None and draft_probs.shape != row.shape:
-            raise RefusedTree(
-                f"the draft distribution of node {node} has {len(draft_probs)} tokens, the target's has "
-                f"{len(row)}: cut or pad the draft's to the target's vocabulary"
-            )
+        if draft_probs is not None:
+            require_rows(node, row, draft_probs)
         try:
             choice = node_rule(row, draft_probs, tokens, coins)
         except RefusedTree as error:
@@ -170,24 +217,56 @@ def top_down(tree: TokenTree, target_probs: Rows, coins: Coins, node_rule: NodeR
         path.append(children[choice.child])
 
 
-def ratio(target_probs: Float[Tensor, "V"], draft_probs: Float[Tensor, "V"], token: int) -> float:
+def ratio(
+    target_probs: Float[Tensor, "V"], draft_probs: Float[Tensor, "V"], token: int
+) -> Float[Tensor, ""]:
     """The target's over the draft's probability of a drawn token.
 
     Raises:
         RefusedTree: if the draft could not have drawn the token. Its ratio would be infinite, so that it
             would always be accepted, whatever the target thinks of it.
     """
-    value = float(target_probs[token] / draft_probs[token])
-    # A ratio of tiny probabilities can overflow honestly, so only then is the draft's read by itself.
-    if not math.isfinite(value) and draft_probs[token] == 0:
-        raise RefusedTree(f"token {token} cannot have been drawn: its draft probability is 0")
-    return value
+    draft = draft_probs[token]
+    if not draft > 0:
+        raise RefusedTree(
+            f"token {token} cannot have been drawn: its draft probability is {float(draft):g}"
+        )
+    # Probabilities can be so small that their ratio overflows honestly.
+    return (target_probs[token] / draft).clamp_max(min(LARGEST, torch.finfo(draft.dtype).max))
 
 
-def repeated_children(tree: TokenTree) -> str | None:
-    """What is wrong with a tree in which siblings repeat a token, for rules that need distinct ones."""
+def require_rows(
+    node: int, target_probs: Float[Tensor, "V"], draft_probs: Float[Tensor, "W"]
+) -> None:
+    """Raise `RefusedTree` unless the two rows of a node are over one vocabulary."""
+    if draft_probs.shape != target_probs.shape:
+        raise RefusedTree(
+            f"the draft distribution of node {node} has {len(draft_probs)} tokens, the target's has "
+            f"{len(target_probs)}: cut or pad the draft's to the target's vocabulary"
+        )
+
+
+def require_number(value: Float[Tensor, ""], node: int | None = None) -> None:
+    """Raise `NotADistribution` if a value computed from the rows of a node is NaN."""
+    if value != value:
+        where = "a node" if node is None else f"node {node}"
+        raise NotADistribution(f"the target's or the draft's row of {where} holds NaN")
+
+
+def branches(tree: TokenTree) -> str | None:
+    """What is wrong with a tree that is no chain, for rules that need one."""
+    return None if tree.shape.is_chain else "needs a chain, but the tree has siblings"
+
+
+def repeated_children(tree: TokenTree, law: Law | None = None) -> str | None:
+    """What is wrong with a tree in which siblings repeat a token, for rules that need distinct ones.
+
+    Args:
+        tree: the tree.
+        law: look only at children drawn by this law.
+    """
     for node in tree.shape.internal:
         tokens = [tree.token_ids[child] for child in tree.shape.children[node]]
-        if len(set(tokens)) < len(tokens):
+        if len(set(tokens)) < len(tokens) and law in (None, tree.law_of(node)):
             return f"needs distinct children, but node {node} has the tokens {tokens}"
     return None

@@ -1,16 +1,21 @@
 """Rules and drafters with the field's classic bugs. Each must be caught by `assert_lossless`."""
 
 from dataclasses import replace
+from functools import wraps
+from itertools import pairwise
 
 import pytest
 import torch
 
-from treespec import Law, TreeShape, Verdict, verify
-from treespec.coins import top_k
+from treespec import Law, Sampling, TreeShape, Verdict, verify
+from treespec.children import top_k
 from treespec.distributions import residual
 from treespec.draft import ModelDrafter
 from treespec.testing import NotLossless, assert_lossless
 from treespec.verify import NodeChoice, top_down
+from treespec.verify.block import block_along
+from treespec.verify.rrs import in_draw_order
+from treespec.verify.rule import ratio
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
 
@@ -18,10 +23,15 @@ IID, WITHOUT = [Law.IID], [Law.WITHOUT_REPLACEMENT]
 
 
 def per_node(decide):
+    @wraps(decide)
     def rule(tree, target_probs, coins):
         return top_down(tree, target_probs, coins, decide)
 
     return rule
+
+
+def name_of(value):
+    return getattr(value, "__name__", getattr(value, "parents", None))
 
 
 @per_node
@@ -67,6 +77,76 @@ def bonus_from_the_root(tree, target_probs, coins):
     return Verdict(verdict.path, coins.draw(target_probs[0])) if verdict.accepted else verdict
 
 
+@per_node
+def bonus_without_the_sampling_settings(p, q, children, coins):
+    """After a rejection the bonus comes from a row that the truncations never touched."""
+    choice = in_draw_order(p, q, children, coins)
+    if choice.token is None:
+        return choice
+    return NodeChoice(token=coins.draw(p + 0.01))
+
+
+@per_node
+def kseq_with_a_factor_too_small(p, q, children, coins):
+    for child, token in enumerate(children):
+        if coins.accept(p[token] / q[token]):
+            return NodeChoice(child=child)
+    return NodeChoice(token=coins.draw(residual(p, q)))
+
+
+@per_node
+def greedy_multidraft_against_the_whole_draft(p, q, children, coins):
+    """q in place of q~, which is 0 on the tokens that were taken without chance."""
+    if coins.accept(p[children[-1]] / q[children[-1]]):
+        return NodeChoice(child=len(children) - 1)
+    return NodeChoice.of(coins.draw(residual(p, q)), children)
+
+
+@per_node
+def spechub_that_forgets_what_the_hub_took(p, q, children, coins):
+    hub = int(q.argmax())
+    if len(children) < 2 or q[hub] == 1:
+        return in_draw_order(p, q, children, coins)
+    spoke = children[0] if children[1] == hub else children[1]
+    if coins.accept(p[spoke] / q[spoke]):
+        return NodeChoice(child=children.index(spoke))
+    return NodeChoice.of(coins.draw(residual(p, q.index_fill(0, torch.tensor(hub), 0))), children)
+
+
+def block_without_the_joint_share(tree, target_probs, coins):
+    """Each prefix is judged by its last token alone."""
+    path = tree.shape.path(tree.shape.leaves[0])
+    for i in range(len(path) - 1, 0, -1):
+        p, q = target_probs[path[i - 1]], tree.draft_probs_of(path[i - 1])
+        token = tree.token_ids[path[i]]
+        if coins.accept(p[token] / q[token]):
+            return Verdict(path[: i + 1], coins.draw(target_probs[path[i]]))
+    p = target_probs[0]
+    left = residual(p, tree.draft_probs_of(0)) if len(path) > 1 else p
+    return Verdict((0,), coins.draw(left))
+
+
+def traversal_without_deleting_the_token(tree, target_probs, coins):
+    """Children drawn without replacement are judged as if they were independent."""
+    pretended = replace(tree, law=Law.IID)
+    return verify.traversal(pretended, target_probs, coins)
+
+
+def gbv_with_the_law_of_a_single_path(tree, target_probs, coins):
+    """The best of K paths, judged as if it had been the only one."""
+    token = max(
+        (tree.token_ids[c] for c in tree.shape.children[0]),
+        key=lambda t: float(target_probs[0][t] / tree.draft_probs_of(0)[t]),
+    )
+    child = next(c for c in tree.shape.children[0] if tree.token_ids[c] == token)
+    path = next(tree.shape.path(n) for n in tree.shape.leaves if child in tree.shape.path(n))
+    odds = [
+        ratio(target_probs[node], tree.draft_probs_of(node), tree.token_ids[below])
+        for node, below in pairwise(path)
+    ]
+    return block_along(path, odds, target_probs, lambda i: tree.draft_probs_of(path[i]), coins)
+
+
 def resorted(drafter):
     """Children put in the order of their tokens after they were drawn."""
 
@@ -104,7 +184,13 @@ WIDE = [TreeShape.expansion([2]), TreeShape.expansion([2, 1])]
         (draft_not_masked_after_a_rejection, WITHOUT),
         (redraw_on_mismatch, [Law.DETERMINISTIC]),
         (bonus_from_the_root, IID),
+        (bonus_without_the_sampling_settings, IID),
+        (kseq_with_a_factor_too_small, IID),
+        (greedy_multidraft_against_the_whole_draft, [Law.TOP_THEN_SAMPLE]),
+        (spechub_that_forgets_what_the_hub_took, [Law.HUB]),
+        (traversal_without_deleting_the_token, WITHOUT),
     ],
+    ids=name_of,
 )
 def test_a_biased_rule_fails(rule, laws):
     with pytest.raises(NotLossless) as failure:
@@ -112,6 +198,39 @@ def test_a_biased_rule_fails(rule, laws):
     text = str(failure.value)
     assert "largest error" in text
     assert "instead of" in text
+
+
+@pytest.mark.parametrize(
+    ("rule", "shape"),
+    [
+        (block_without_the_joint_share, TreeShape.chain(2)),
+        (gbv_with_the_law_of_a_single_path, TreeShape.independent_chains(2, 1)),
+        (gbv_with_the_law_of_a_single_path, TreeShape.independent_chains(2, 2)),
+    ],
+    ids=name_of,
+)
+def test_a_biased_rule_of_paths_fails(rule, shape):
+    with pytest.raises(NotLossless):
+        assert_lossless(rule, laws=IID, shapes=[shape])
+
+
+def test_top_p_that_only_the_accepted_tokens_know_fails():
+    """The bonus is drawn from the rows before top-p: right for temperature 1, wrong under top-p."""
+
+    def rule(tree, target_probs, coins):
+        verdict = verify.rrs(tree, target_probs, coins)
+        blunt = (target_probs[verdict.path[-1]] + 0.05) / (1 + 0.05 * 3)
+        return Verdict(verdict.path, coins.draw(blunt)) if verdict.accepted else verdict
+
+    with pytest.raises(NotLossless):
+        assert_lossless(rule, laws=IID, tables=0, samplings=[Sampling(top_p=0.7)])
+
+
+@pytest.mark.parametrize("rule", [verify.typical, verify.lenient], ids=str)
+def test_lossy_rules_are_not_lossless(rule):
+    with pytest.raises(NotLossless):
+        assert_lossless(rule)
+    assert assert_lossless(verify.lenient.using(lenience=1)).cases > 0
 
 
 def test_rrs_on_top_k_children_fails():
@@ -129,3 +248,38 @@ def test_the_failure_names_the_smallest_tree():
     with pytest.raises(NotLossless) as failure:
         assert_lossless(residual_forgotten, laws=IID)
     assert "\n0\n└─ 1\nlargest" in str(failure.value)
+
+
+@per_node
+def residual_divided_by_nothing(p, q, children, coins):
+    left = p
+    for child, token in enumerate(children):
+        if coins.accept(left[token] / q[token]):
+            return NodeChoice(child=child)
+        left = (left - q).clamp_min(0)
+        left = left / left.sum()
+    return NodeChoice(token=coins.draw(left))
+
+
+def test_a_residual_without_mass_is_met():
+    with pytest.raises(NotLossless, match=r"a residual without mass(.|\n)*NotADistribution"):
+        assert_lossless(residual_divided_by_nothing, laws=IID)
+
+
+def test_a_bonus_that_is_no_token_is_no_proof():
+    def rule(tree, target_probs, coins):
+        return Verdict((0,), 3)
+
+    with pytest.raises(NotLossless, match="the bonus is none of the 3 tokens"):
+        assert_lossless(rule, laws=IID)
+
+
+def test_the_failure_shows_the_first_law_that_is_wrong():
+    """The first token is right here; what follows it is not."""
+
+    def rule(tree, target_probs, coins):
+        verdict = verify.rrs(tree, target_probs, coins)
+        return Verdict(verdict.path, 0) if verdict.accepted else verdict
+
+    with pytest.raises(NotLossless, match=r"law after \[\d\]: \[1.0, 0.0, 0.0\] instead of"):
+        assert_lossless(rule, laws=IID)

@@ -1,0 +1,84 @@
+"""Fused rules and rules on the host on a CUDA device: verdicts, errors and how often they wait."""
+
+import warnings
+
+import pytest
+import torch
+
+from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, verify
+from treespec.errors import InvalidTree, NonFiniteLogits, RefusedTree
+from treespec.verify.fused import fused
+from treespec.verify.on_host import on_host
+
+pytestmark = pytest.mark.gpu
+
+RULES = [verify.greedy, verify.naive, verify.chain, verify.rrs, verify.rrsw, verify.onehot]
+COLD = Sampling(temperature=0.0)
+SAMPLINGS = [COLD, Sampling(temperature=0.7), Sampling(), Sampling(temperature=1.3, top_p=0.8)]
+
+
+def synchronisations(verifier, *args):
+    """What the verifier gives, and how often it waited for the device."""
+    torch.cuda.synchronize()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            verdict = verifier(*args)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return verdict, sum("synchroniz" in str(warning.message) for warning in caught)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_verdicts_and_synchronisations(rule, random_tree):
+    """Fused, on the host and the rule itself, at the size of a real vocabulary, on one device."""
+    different = 0
+    for seed in range(60):
+        generator = torch.Generator().manual_seed(seed)
+        tree, logits = random_tree(rule, generator, 128_256, 1 + seed % 24, "cuda")
+        dtype = [torch.bfloat16, torch.float32, torch.float16][seed % 3]
+        sampling = COLD if rule.one_hot else SAMPLINGS[seed % 4]
+        rows = sampling.rows((3 * logits).to(dtype))
+        if seed % 5 == 0:
+            rows = torch.stack([rows[node] for node in range(tree.shape.size)])
+        fused(rule)(tree, rows, TorchCoins(seed))  # compiles and fills the caches
+        outcomes = []
+        for verifier in (rule, fused(rule), on_host(rule)):
+            coins = TorchCoins(seed)
+            verdict, waits = synchronisations(verifier, tree, rows, coins)
+            assert waits <= 1 or verifier is rule
+            outcomes.append((verdict, coins.peek(1)))
+        different += len({*map(str, outcomes)}) > 1
+    # A uniform within rounding of one of 128256 thresholds: about 1 draw in 10000.
+    assert different <= 1
+
+
+def test_errors():
+    shape = TreeShape((-1, 0, 0))
+    rows = Sampling().rows(torch.zeros(3, 50, device="cuda"))
+    for tokens, rule, law, expected in (
+        ([0, 7, 7], verify.rrsw, Law.WITHOUT_REPLACEMENT, RefusedTree),
+        ([0, 7, 7], verify.onehot, Law.DETERMINISTIC, RefusedTree),
+        ([0, 7, -1], verify.naive, Law.DETERMINISTIC, InvalidTree),
+        ([0, 7, 50], verify.rrs, Law.IID, InvalidTree),
+    ):
+        draft = torch.full((1, 50), 0.02, device="cuda")
+        tree = TokenTree(shape, torch.tensor(tokens, device="cuda"), draft, law)
+        with pytest.raises(expected):
+            fused(rule)(tree, rows, TorchCoins(0))
+    rows.logits[0, 49] = torch.nan
+    tree = TokenTree(shape, torch.tensor([0, 7, 8], device="cuda"), None, Law.DETERMINISTIC)
+    with pytest.raises(NonFiniteLogits, match="node 0"):
+        fused(verify.naive)(tree, rows, TorchCoins(0))
+
+
+@pytest.mark.parametrize("bad", [torch.nan, -0.25])
+@pytest.mark.parametrize("rule", [verify.rrs, verify.rrsw], ids=str)
+def test_draft_probabilities_that_are_none(rule, bad):
+    law = Law.IID if rule is verify.rrs else Law.WITHOUT_REPLACEMENT
+    draft = torch.tensor([[0.5, bad, 0.5, 0.25]], device="cuda")
+    tree = TokenTree(TreeShape((-1, 0)), torch.tensor([0, 1], device="cuda"), draft, law)
+    for seed in range(4):
+        with pytest.raises(RefusedTree, match="token 1 cannot have been drawn"):
+            fused(rule)(tree, torch.full((2, 4), 0.25, device="cuda"), TorchCoins(seed))

@@ -1,0 +1,67 @@
+"""The laws as functions: how the next child of a node is distributed, given its elder siblings.
+
+Drawing for real, drawing on every branch and the tables of the transport rules all go through here, so
+that a law is written down once.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from treespec.distributions import without
+from treespec.errors import InvalidTree
+from treespec.token_tree import Law
+
+__all__ = ["chosen_children", "next_child", "require_children", "top_k"]
+
+
+def chosen_children(scores: Float[Tensor, "R V"], k: int, law: Law | str) -> Int[Tensor, "R j"]:
+    """The children that a law takes without chance, before it draws the others: j of the k."""
+    law = Law.of(law)
+    if law is Law.DETERMINISTIC:
+        return top_k(scores, k)
+    return top_k(scores, k - 1 if law is Law.TOP_THEN_SAMPLE else 0)
+
+
+def next_child(
+    draft_probs: Float[Tensor, "R V"], elder: Int[Tensor, "R j"], law: Law
+) -> Float[Tensor, "R V"]:
+    """The distribution of the next drawn child.
+
+    Args:
+        draft_probs: the initial distribution of each row.
+        elder: the tokens of the siblings before it, `chosen_children` included.
+        law: one that draws.
+    """
+    law = Law.of(law)
+    if law is Law.IID or not elder.shape[-1]:
+        return draft_probs
+    if law is not Law.HUB:
+        return without(draft_probs, elder)
+    hub = draft_probs.argmax(-1, keepdim=True)
+    sure = torch.zeros_like(draft_probs).scatter_(-1, hub, 1.0)
+    return torch.where(elder == hub, without(draft_probs, hub), sure)
+
+
+def top_k(scores: Float[Tensor, "R V"], k: int) -> Int[Tensor, "R k"]:
+    """The k best tokens of each row, best first.
+
+    Raises:
+        InvalidTree: if k is larger than the vocabulary.
+    """
+    require_children(k, scores.shape[-1], Law.DETERMINISTIC)
+    return scores.topk(k, dim=-1).indices
+
+
+def require_children(k: int, vocabulary: int, law: Law | str) -> None:
+    """Refuse more children of one node than a law can give.
+
+    Raises:
+        InvalidTree: if the law's children are distinct and the vocabulary has fewer tokens, or k is not 1
+            or 2 for pairs around a hub.
+    """
+    law = Law.of(law)
+    if law is Law.HUB and k > 2:
+        raise InvalidTree(f"{k} children of one node, but the law 'hub' gives one or two")
+    if law is not Law.IID and k > vocabulary:
+        raise InvalidTree(f"{k} distinct children of one node, but the vocabulary has {vocabulary}")

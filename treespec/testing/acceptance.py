@@ -1,0 +1,107 @@
+"""How much a rule accepts, exactly."""
+
+from dataclasses import dataclass
+
+from treespec.distributions import Sampling
+from treespec.draft.model import ModelDrafter
+from treespec.models.tabular import TabularModel
+from treespec.protocols import Rows, Verifier
+from treespec.testing.coins import Weight, outcomes
+from treespec.testing.laws import settled
+from treespec.testing.step_oracle import DraftWith, StepOracle
+from treespec.tree import Law, TokenTree, TreeShape
+
+__all__ = ["Acceptance", "acceptance", "tree_acceptance"]
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """How often each node of a tree is accepted.
+
+    Args:
+        shape: the tree.
+        reached: for each node, the probability that it is on the accepted path (1 for the root).
+        runs: branches enumerated.
+    """
+
+    shape: TreeShape
+    reached: tuple[Weight, ...]
+    runs: int
+
+    @property
+    def expected(self) -> Weight:
+        """Expected number of accepted draft tokens of one step."""
+        return sum(self.reached[1:])
+
+    def by_rank(self, node: int = 0) -> tuple[Weight, ...]:
+        """For each child of a node: probability that it is the accepted one, if the node is accepted.
+
+        What is missing to 1 is the probability that none is. Zeros if the node is never accepted.
+        """
+        whole = self.reached[node]
+        return tuple(
+            self.reached[child] / whole if whole else 0 for child in self.shape.children[node]
+        )
+
+
+def acceptance(
+    verifier: Verifier,
+    shape: TreeShape,
+    law: Law,
+    *,
+    target: TabularModel,
+    draft: TabularModel,
+    prompt: tuple[int, ...] = (0,),
+    sampling: Sampling | None = None,
+    draft_with: DraftWith = ModelDrafter,
+    exact: bool = False,
+) -> Acceptance:
+    """Exact acceptance of one step over tables: drafting and acceptance enumerated through their code.
+
+    Args:
+        verifier: the rule.
+        shape: the tree to draft.
+        law: how children are drawn.
+        target: the target's table.
+        draft: the draft's table.
+        prompt: committed tokens.
+        sampling: of target and draft.
+        draft_with: makes the drafter.
+        exact: compute in fractions, from the tables' float probabilities taken as they are.
+
+    Example:
+        >>> from treespec import verify
+        >>> from treespec.testing import random_table
+        >>> target, draft = (TabularModel(random_table(3, seed), 3) for seed in (0, 1))
+        >>> found = acceptance(
+        ...     verify.rrs, TreeShape.expansion([2]), Law.IID, target=target, draft=draft
+        ... )
+        >>> round(found.expected, 3), [round(x, 3) for x in found.by_rank()]
+        (0.533, [0.423, 0.111])
+    """
+    target, draft, sampling = settled(target, draft, sampling, exact)
+    oracle = StepOracle(shape, law, target, draft, prompt, sampling, draft_with)
+    return _gathered(shape, [(w, verdict.path) for w, _, verdict in oracle.verdicts(verifier)])
+
+
+def tree_acceptance(verifier: Verifier, tree: TokenTree, target_probs: Rows) -> Acceptance:
+    """Exact acceptance of one drafted tree, given its tokens, at any size of the vocabulary.
+
+    The average over drafted trees estimates a rule's acceptance on a real pair with less noise than
+    counting what was accepted, and without bias.
+
+    Args:
+        verifier: the rule; of a drawn token it may ask only whether it is one of the tree's.
+        tree: what was drafted.
+        target_probs: `[V]` rows by node.
+    """
+    found = outcomes(lambda coins: verifier(tree, target_probs, coins), set(tree.token_ids[1:]))
+    return _gathered(tree.shape, [(weight, verdict.path) for weight, verdict in found])
+
+
+def _gathered(shape: TreeShape, paths: list[tuple[Weight, tuple[int, ...]]]) -> Acceptance:
+    reached: list[Weight] = [0] * shape.size
+    for weight, path in paths:
+        for node in path:
+            reached[node] += weight
+    return Acceptance(shape, tuple(reached), len(paths))

@@ -1,0 +1,81 @@
+"""Block verification of a chain, and the same along one path with any draft distributions."""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from treespec.protocols import Coins, Rows
+from treespec.step import Verdict
+from treespec.tree import Law, TokenTree
+from treespec.verify.rule import branches, ratio, require_number, require_rows, rule
+
+__all__ = ["block", "block_along"]
+
+
+@rule(laws={Law.IID, Law.WITHOUT_REPLACEMENT}, reference="arXiv:2403.10444", needs=branches)
+def block(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
+    """Accept the longest prefix of the chain that passes a test of its own, judged as a block.
+
+    Block verification (Sun et al., arXiv:2403.10444, Algorithm 2): the best rule for one chain; never
+    fewer accepted tokens in expectation than `chain`. It reads the rows of all nodes of the chain, but of
+    the leaf only if the whole chain is kept.
+
+    Args:
+        tree: a chain whose nodes were drawn from `draft_probs`.
+        target_probs: `[V]` rows by node.
+        coins: one coin for each prefix tried, the longest first, and one draw at the end.
+
+    Raises:
+        RefusedTree: if the tree branches or was not sampled, or a node has draft probability 0.
+    """
+    path = tree.shape.path(tree.shape.leaves[0])
+    odds = []
+    for node, child in pairwise(path):
+        require_rows(node, target_probs[node], tree.draft_probs_of(node))
+        odds.append(ratio(target_probs[node], tree.draft_probs_of(node), tree.token_ids[child]))
+    return block_along(path, odds, target_probs, lambda i: tree.draft_probs_of(path[i]), coins)
+
+
+def block_along(
+    path: Sequence[int],
+    odds: Sequence[Float[Tensor, ""]],
+    target_probs: Rows,
+    draft_probs: Callable[[int], Float[Tensor, "V"]],
+    coins: Coins,
+) -> Verdict:
+    """Block verification of one path from the root to a leaf.
+
+    P_0 = 1 and P_i = min(1, P_{i-1} p(x_i) / q(x_i)) are the shares of the prefixes; prefix i < n is kept
+    with s_i / (s_i + 1 - P_i), s_i = sum [P_i p_i - q_i]+, the whole path with P_n. The bonus follows
+    norm([P_i p_i - q_i]+), after the whole path p_n. 0/0 counts as 0.
+
+    Args:
+        path: nodes from the root down.
+        odds: p(x_i) / q(x_i) of each node of the path but the root.
+        target_probs: `[V]` rows by node.
+        draft_probs: q_i, what the child of the i-th node of the path was drawn from; asked for where a
+            test needs the whole row.
+        coins: see `block`.
+    """
+    last = len(path) - 1
+    if not last:
+        return Verdict(tuple(path), coins.draw(target_probs[path[0]]))
+    shares = [torch.ones_like(odds[0])]
+    for node, value in zip(path, odds, strict=False):
+        require_number(value, node)
+        shares.append((shares[-1] * value).clamp_max(1))
+    if coins.accept(shares[last]):
+        return Verdict(tuple(path), coins.draw(target_probs[path[last]]))
+    for i in range(last - 1, -1, -1):
+        if shares[i] == 0:  # nothing of it is left to keep
+            continue
+        row = target_probs[path[i]]
+        rest = (shares[i] * row - draft_probs(i)).clamp_min(0)
+        mass = rest.sum()
+        require_number(mass, path[i])
+        if i == 0 or (mass > 0 and coins.accept(mass / (mass + (1 - shares[i])))):
+            return Verdict(tuple(path[: i + 1]), coins.draw(rest if mass > 0 else row))
+    raise AssertionError("the root is always kept")

@@ -1,0 +1,88 @@
+"""The linear programme of the transport rules, and its repair in the numbers of the rows."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+__all__ = ["Number", "largest_flow", "numbers_like"]
+
+Number = int | float | Fraction
+"""What plain arithmetic on rows is made of: floats, or fractions where a rule is run exactly."""
+
+DENOMINATOR = 10**9
+"""Of fractions that stand for a solver's floats: corners of small programmes come out exactly."""
+SCALE = 1e4
+"""Masses are given to the solver times this, since its tolerances are absolute."""
+
+
+def numbers_like(row: Sequence[Number], values: Sequence[float]) -> list[Number]:
+    """A solver's floats as numbers that can be mixed with those of a row without rounding these."""
+    if any(isinstance(number, Fraction) for number in row):
+        return [Fraction(value).limit_denominator(DENOMINATOR) for value in values]
+    return [float(value) for value in values]
+
+
+def largest_flow(
+    supply: Sequence[Number], choices: Sequence[Sequence[int]], capacity: Sequence[Number]
+) -> list[list[Number]]:
+    """The most mass that sources can send to the sinks that each may choose among.
+
+    maximise sum m  subject to  sum_x m(s, x) <= supply(s),  sum_s m(s, x) <= capacity(x),  m >= 0, solved
+    by HiGHS and then repaired: masses below 0 become 0, and sources and sinks that are over are scaled
+    down. So the constraints hold in the numbers given (for floats: up to the rounding of a sum), and the
+    solver's tolerance costs some of the optimum, never losslessness.
+
+    Args:
+        supply: of each source.
+        choices: the sinks that each source can send to.
+        capacity: of each sink.
+
+    Returns:
+        m, one number for each choice of each source.
+
+    Raises:
+        RuntimeError: if the solver finds no solution.
+    """
+    ends = [(source, sink) for source, sinks in enumerate(choices) for sink in sinks]
+    values = iter(numbers_like([*supply, *capacity], _solve(supply, ends, capacity)))
+    masses = [[max(next(values), 0) for _ in sinks] for sinks in choices]
+    for source, most in enumerate(supply):
+        sent = sum(masses[source])
+        if sent > most:
+            masses[source] = [mass * most / sent for mass in masses[source]]
+    received: list[Number] = [0] * len(capacity)
+    for source, sinks in enumerate(choices):
+        for sink, mass in zip(sinks, masses[source], strict=True):
+            received[sink] += mass
+    for source, sinks in enumerate(choices):
+        masses[source] = [
+            mass * capacity[sink] / received[sink] if received[sink] > capacity[sink] else mass
+            for sink, mass in zip(sinks, masses[source], strict=True)
+        ]
+    return masses
+
+
+def _solve(
+    supply: Sequence[Number], ends: Sequence[tuple[int, int]], capacity: Sequence[Number]
+) -> list[float]:
+    """HiGHS's solution, one mass for each pair of a source and a sink."""
+    if not ends:
+        return []
+    import numpy as np
+    from scipy.optimize import linprog
+    from scipy.sparse import csr_array
+
+    edges = np.arange(len(ends))
+    sources, sinks = np.array(ends).T
+    rows = np.concatenate([sources, len(supply) + sinks])
+    shape = (len(supply) + len(capacity), len(ends))
+    limits = np.array([*map(float, supply), *map(float, capacity)])
+    solution = linprog(
+        -np.ones(len(ends)),
+        A_ub=csr_array((np.ones(2 * len(ends)), (rows, np.tile(edges, 2))), shape=shape),
+        b_ub=SCALE * limits,
+        method="highs",
+        options={"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10},
+    )
+    if solution.x is None:
+        raise RuntimeError(f"HiGHS found no transport plan: {solution.message}")
+    return (solution.x / SCALE).tolist()

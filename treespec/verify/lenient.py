@@ -1,0 +1,51 @@
+"""Leniency: rejection sampling that forgives. Lossy, for comparison only."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from jaxtyping import Float
+from torch import Tensor
+
+from treespec.distributions import residual
+from treespec.protocols import Coins, Rows
+from treespec.step import Verdict
+from treespec.tree import Law, TokenTree
+from treespec.verify.rule import NodeChoice, ratio, rule, top_down
+
+__all__ = ["lenient"]
+
+
+@rule(laws={Law.IID}, reference="arXiv:2211.17192", lossless=False)
+def lenient(
+    tree: TokenTree, target_probs: Rows, coins: Coins, /, *, lenience: float = 0.5
+) -> Verdict:
+    """Lossy: as `rrs`, but the draft's probabilities are multiplied by the lenience before they count.
+
+    The lenience of Leviathan et al. (arXiv:2211.17192, Appendix A.5), at every child of a tree: x is
+    accepted with min(1, p(x) / (l q(x))), and after a rejection p <- norm([p - l q]+). Lenience 1 is
+    `rrs`; 0 accepts everything.
+
+    Args:
+        tree: children drawn i.i.d. from `draft_probs`.
+        target_probs: `[V]` rows by node.
+        coins: as `rrs`.
+        lenience: l in [0, 1].
+    """
+    return top_down(tree, target_probs, coins, partial(_at_node, lenience))
+
+
+def _at_node(
+    lenience: float,
+    target_probs: Float[Tensor, "V"],
+    draft_probs: Float[Tensor, "V"] | None,
+    children: Sequence[int],
+    coins: Coins,
+) -> NodeChoice:
+    assert draft_probs is not None
+    left = target_probs
+    for child, token in enumerate(children):
+        odds = ratio(left, draft_probs, token)
+        if coins.accept(odds / lenience if lenience else 1.0):
+            return NodeChoice(child=child)
+        left = residual(left, lenience * draft_probs)
+    return NodeChoice(token=coins.draw(left))

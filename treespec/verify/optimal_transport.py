@@ -1,0 +1,169 @@
+"""The acceptance rule that no other can beat, for vocabularies that a linear programme can hold."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+from jaxtyping import Float
+from torch import Tensor
+
+from treespec.children import require_children
+from treespec.errors import RefusedTree
+from treespec.protocols import Coins, Rows
+from treespec.step import Verdict
+from treespec.tree import Law, TokenTree
+from treespec.verify.drafted_sets import count_sets, drafted_sets
+from treespec.verify.largest_flow import Number, largest_flow
+from treespec.verify.rrs import in_draw_order
+from treespec.verify.rule import NodeChoice, repeated_children, require_number, rule, top_down
+
+__all__ = ["LARGEST_PROGRAMME", "Plan", "optimal_transport", "transport_plan"]
+
+LARGEST_PROGRAMME = 100_000
+"""Most variables (a set of drafts and a token in it) of a linear programme: seconds of work."""
+CACHED_PLANS = 32
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a target's row and the law of the drafted tokens are coupled.
+
+    Args:
+        sets: by the sets of distinct tokens that can be drafted (ascending), the place in the other two.
+        probs: the probability that each is drafted.
+        masses: for each set, the probability that it is drafted *and* each of its tokens is the output.
+        residual: what of the target's row the drafts do not supply, not normalised.
+    """
+
+    sets: dict[tuple[int, ...], int]
+    probs: tuple[Number, ...]
+    masses: tuple[tuple[Number, ...], ...]
+    residual: tuple[Number, ...]
+
+    @property
+    def value(self) -> Number:
+        """The probability that the output is supplied by the drafts."""
+        return sum(map(sum, self.masses))
+
+
+def _needs(tree: TokenTree) -> str | None:
+    laws = {tree.law_of(n) for n in tree.shape.internal if len(tree.shape.children[n]) > 1}
+    if len(laws) > 1:
+        return "needs one law at all nodes of several children, but the tree has both of its laws"
+    return repeated_children(tree, Law.WITHOUT_REPLACEMENT)
+
+
+@rule(laws={Law.IID, Law.WITHOUT_REPLACEMENT}, reference="arXiv:2310.15141", needs=_needs)
+def optimal_transport(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
+    """At each node draw the output from the coupling of target and drafts that accepts most often.
+
+    SpecTr's optimal transport with membership cost (arXiv:2310.15141), solved as a linear programme.
+    Ours keeps of a tuple of drafts only its set of distinct tokens, on which the optimum is the same, and
+    writes the plan down for outputs among the drafts alone: the rest is the target's residual, whatever
+    was drafted. The solver's plan is repaired (see `largest_flow`) and the residual computed from what it
+    then is, so that the rule is lossless whatever the solver's tolerance. Acceptance at a node is
+    `optimal_acceptance`.
+
+    Args:
+        tree: children drawn i.i.d. (siblings may repeat) or without replacement from `draft_probs`.
+        target_probs: `[V]` rows by node.
+        coins: for each visited node one coin for each distinct child that may be accepted, in the order
+            of their ids, and one draw of the residual if none is. A residual token that is a child is
+            that child.
+
+    Raises:
+        RefusedTree: for children drawn by another law or by both of these, children that could not have
+            been drawn, or a programme of more than `LARGEST_PROGRAMME` variables.
+    """
+    branching = [n for n in tree.shape.internal if len(tree.shape.children[n]) > 1]
+    law = tree.law_of(branching[0]) if branching else Law.IID  # of one child both are the same
+
+    return top_down(tree, target_probs, coins, partial(_at_node, law))
+
+
+def _at_node(
+    law: Law,
+    target_probs: Float[Tensor, "V"],
+    draft_probs: Float[Tensor, "V"] | None,
+    children: Sequence[int],
+    coins: Coins,
+) -> NodeChoice:
+    assert draft_probs is not None
+    require_number(target_probs.sum() + draft_probs.sum())
+    if len(children) == 1:  # the optimum needs no programme, at any size of the vocabulary
+        return in_draw_order(target_probs, draft_probs, children, coins)
+    plan = transport_plan(target_probs, draft_probs, len(children), law)
+    tokens = tuple(sorted(set(children)))
+    if tokens not in plan.sets:
+        raise RefusedTree("they cannot have been drawn together: their draft probability is 0")
+    place = plan.sets[tokens]
+    left: Number = 1
+    for token, mass in zip(tokens, plan.masses[place], strict=True):
+        # Of the set's probability: that itself can be too small for the rows' dtype.
+        share = mass / plan.probs[place]
+        if share > 0 and coins.accept(target_probs.new_tensor(share / left if left > share else 1)):
+            return NodeChoice.of(token, children)
+        left -= share
+    # Rounding can leave nothing: then there was nothing to reject.
+    residual = target_probs.new_tensor(plan.residual)
+    return NodeChoice.of(coins.draw(residual if residual.sum() > 0 else target_probs), children)
+
+
+def transport_plan(
+    target_probs: Float[Tensor, "V"], draft_probs: Float[Tensor, "V"], k: int, law: Law
+) -> Plan:
+    """The coupling of the target's row with the drafted tokens that maximises P(output among drafts).
+
+    Computed in plain numbers: floats, or fractions for rows whose `tolist` gives fractions. The last few
+    plans are kept.
+
+    Args:
+        target_probs: the target's row.
+        draft_probs: what the children are drawn from.
+        k: number of children.
+        law: `IID` or `WITHOUT_REPLACEMENT`.
+
+    Raises:
+        InvalidTree: if there are more distinct children than tokens.
+        RefusedTree: if the law is another, or the linear programme too large.
+
+    Example:
+        >>> import torch
+        >>> p, q = torch.tensor([0.5, 0.25, 0.25]), torch.tensor([0.25, 0.5, 0.25])
+        >>> transport_plan(p, q, 2, Law.IID).value
+        0.9375
+    """
+    if law not in optimal_transport.laws:
+        raise RefusedTree(
+            f"no transport plan for children drawn {law}: only for iid and without_replacement"
+        )
+    require_children(k, len(draft_probs), law)
+    target, draft = target_probs.tolist(), draft_probs.tolist()
+    # 1/2 and 0.5 are equal as keys, but not the same kind of plan.
+    return _plan(tuple(target), tuple(draft), k, law, type(target[0]))
+
+
+@lru_cache(maxsize=CACHED_PLANS)
+def _plan(
+    target: tuple[Number, ...], draft: tuple[Number, ...], k: int, law: Law, kind: type
+) -> Plan:
+    count, variables = count_sets(draft, k, law)
+    if variables > LARGEST_PROGRAMME:
+        raise RefusedTree(
+            f"the transport of {k} children out of {sum(q > 0 for q in draft)} tokens has {count} sets of "
+            f"drafts and {variables} variables, but the largest programme that is solved has "
+            f"{LARGEST_PROGRAMME}; `optimal_acceptance` gives its value at any size"
+        )
+    sets = drafted_sets(draft, k, law)
+    probs = tuple(sets.values())
+    masses = largest_flow(probs, list(sets), target)
+    residual = list(target)
+    for tokens, supplied in zip(sets, masses, strict=True):
+        for token, mass in zip(tokens, supplied, strict=True):
+            residual[token] -= mass
+    return Plan(
+        {tokens: place for place, tokens in enumerate(sets)},
+        probs,
+        tuple(map(tuple, masses)),
+        tuple(max(mass, 0) for mass in residual),
+    )

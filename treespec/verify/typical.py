@@ -1,0 +1,61 @@
+"""Typical acceptance: keep what the target finds probable enough. Lossy, for comparison only."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from treespec.protocols import Coins, Rows
+from treespec.step import Verdict
+from treespec.tree import Law, TokenTree
+from treespec.verify.rule import require_number, rule
+
+__all__ = ["threshold", "typical"]
+
+
+@rule(laws=Law, reference="arXiv:2401.10774", lossless=False)
+def typical(
+    tree: TokenTree,
+    target_probs: Rows,
+    coins: Coins,
+    /,
+    *,
+    epsilon: float = 0.09,
+    delta: float = 0.3,
+) -> Verdict:
+    """Lossy: keep the longest path on which every token has p(x) > min(epsilon, delta exp(-H(p))).
+
+    Typical acceptance of Medusa (arXiv:2401.10774, Section 2.3.1), with the thresholds of its code as
+    defaults. No coin decides, so a token is kept whenever it is drafted and probable enough: the text has
+    more of what the draft likes. Of paths of one length the one that the target finds most probable is
+    kept. Ours may keep no token at all (Medusa always emits a greedy one first; here the bonus is drawn
+    from the target).
+
+    Args:
+        tree: any tree.
+        target_probs: `[V]` rows by node; those of all kept nodes are read.
+        coins: one draw for the bonus.
+        epsilon: a token more probable than this always passes.
+        delta: scale of the entropy-dependent threshold.
+    """
+    best, score = 0, (0, 0.0)
+    scores = {0: score}
+    for node in tree.shape.internal:
+        if node not in scores:
+            continue
+        row = target_probs[node]
+        require_number(row.sum(), node)
+        least = threshold(row, epsilon, delta)
+        for child in tree.shape.children[node]:
+            mass = row[tree.token_ids[child]]
+            if mass > least:
+                depth, log_probability = scores[node]
+                scores[child] = (depth + 1, log_probability + float(mass.log()))
+                if scores[child] > score:
+                    best, score = child, scores[child]
+    return Verdict(tree.shape.path(best), coins.draw(target_probs[best]))
+
+
+def threshold(probs: Float[Tensor, "V"], epsilon: float, delta: float) -> float:
+    """min(epsilon, delta exp(-H)), H the entropy in nats."""
+    entropy = -torch.special.xlogy(probs, probs).sum()
+    return min(epsilon, delta * float((-entropy).exp()))

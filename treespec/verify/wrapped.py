@@ -1,0 +1,51 @@
+"""What verifiers that decide as a rule does, elsewhere, have in common."""
+
+from collections.abc import Collection, Mapping
+from copy import copy
+
+from treespec.tree import Law, TokenTree
+from treespec.verify.rule import Rule
+
+__all__ = ["WrappedRule"]
+
+
+class WrappedRule:
+    """A verifier with the name and the attributes of its rule.
+
+    Args:
+        rule: one of `treespec.verify`, or one's own made with `treespec.verify.rule`.
+
+    Raises:
+        TypeError: if it is no `Rule`.
+    """
+
+    __name__: str
+    laws: Collection[Law]
+    settings: Mapping[str, float]
+
+    def __init__(self, rule: Rule) -> None:
+        if not isinstance(rule, Rule):
+            raise TypeError(
+                f"{rule!r} is no acceptance rule, but {type(rule).__name__}: give a rule of "
+                "treespec.verify, such as verify.rrs (by name: verify.RULES['rrs'])"
+            )
+        self.rule, self.__name__ = rule, str(rule)
+        self.laws, self.lossless, self.one_hot = rule.laws, rule.lossless, rule.one_hot
+        self.reference, self.settings = rule.reference, rule.settings
+
+    def require(self, tree: TokenTree) -> None:
+        """Raise `RefusedTree` unless the rule covers this tree; reads tokens of the tree."""
+        self.rule.require(tree)
+
+    def using(self, **settings: float | int) -> "WrappedRule":
+        """The same with other settings of the rule.
+
+        Raises:
+            InvalidSetting: if the rule has no such setting, or the value is not in [0, 1].
+        """
+        other = copy(self)
+        WrappedRule.__init__(other, self.rule.using(**settings))
+        return other
+
+    def __str__(self) -> str:
+        return self.__name__
