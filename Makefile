@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export HF_HUB_OFFLINE := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: setup setup-dev demo test check bench gpu pair notebooks clean
+.PHONY: setup setup-dev demo test check prove bench gpu pair notebooks clean
 
 setup: $(VENV)/.user
 
@@ -41,9 +41,14 @@ check: setup-dev ## format, lint, types, direction of imports
 	$(BIN)/pyrefly check
 	$(BIN)/lint-imports
 
+prove: setup ## every lossless rule by exact enumeration, all trees up to six nodes (up to an hour on two cores)
+	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.prove --out proof.json
+
 bench: setup ## what is claimed about speed, as ratios
 	$(BIN)/python -m experiments.benchmarks.loop_overhead
 	$(BIN)/python -m experiments.benchmarks.speedup
+	$(BIN)/python -m experiments.benchmarks.verify_cost
+	$(BIN)/python -m experiments.benchmarks.rules_on_pair
 
 gpu: setup-dev ## the tests that need a CUDA device
 	$(BIN)/pytest -m gpu || [ $$? -eq 5 ]

@@ -1,5 +1,6 @@
 """The one place where names become objects: config -> experiment. Nothing is loaded or run here."""
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -23,10 +24,11 @@ from experiments.config import (
     nearest,
 )
 from experiments.errors import ConfigError
+from treespec.children import require_children
 from treespec.distributions import Sampling
 from treespec.errors import TreespecError
 from treespec.tree import Law, TokenTree, TreeShape
-from treespec.verify import RULES, Rule
+from treespec.verify import RULE_OF_LAW, RULES, Rule
 
 __all__ = ["LAWS", "SHAPES", "BuiltMethod", "Experiment", "LawAndRule", "build"]
 
@@ -149,7 +151,11 @@ def _method(
     choices = {
         name: _law_and_rule(path, config, shape, sampling) for name, sampling in samplings.items()
     }
-    return BuiltMethod(config.name or label, config, shape, choices)
+    name = config.name or label
+    lossless = all(choice.rule.lossless for choice in choices.values())
+    if not lossless and "lossy" not in name:
+        name += " (lossy)"
+    return BuiltMethod(name, config, shape, choices)
 
 
 def _law_and_rule(
@@ -159,37 +165,40 @@ def _law_and_rule(
     rule = None if config.rule is None else _look_up(f"{path}.rule", config.rule, RULES)
     if law is None:
         preferred = _preferred_laws(shape, sampling)
-        law = next((law for law in preferred if rule is None or law in rule.laws), preferred[0])
+        law = next(law for law in preferred if rule is None or law in rule.laws)
     if rule is None:
-        rule = RULES[_default_rule(law, shape, sampling)]
+        rule = _default_rule(law, shape, sampling)
     if str(rule) == "greedy" and not sampling.greedy:
         raise ConfigError(
             f"{path}.rule: 'greedy' needs temperature 0, but a sampling has temperature "
             f"{sampling.temperature:g}; leave the rule out and it is chosen by temperature"
         )
     try:
+        require_children(max(map(len, shape.children)), sys.maxsize, law)
         rule.require(_example(shape, law))
+        rule = rule.using(**config.settings)
     except TreespecError as error:
         raise ConfigError(f"{path}: {error}") from None
     return LawAndRule(law, rule)
 
 
 def _preferred_laws(shape: TreeShape, sampling: Sampling) -> tuple[Law, ...]:
+    sampled = (Law.WITHOUT_REPLACEMENT, Law.IID)
     if sampling.greedy:
-        return (Law.DETERMINISTIC, Law.WITHOUT_REPLACEMENT, Law.IID)
-    if shape.is_chain:
-        return (Law.IID, Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC)
-    return (Law.WITHOUT_REPLACEMENT, Law.IID, Law.DETERMINISTIC)
+        first = (Law.DETERMINISTIC, *sampled)
+    elif shape.is_chain:
+        first = (*reversed(sampled), Law.DETERMINISTIC)
+    else:
+        first = (*sampled, Law.DETERMINISTIC)
+    return (*first, *(law for law in Law if law not in first))
 
 
-def _default_rule(law: Law, shape: TreeShape, sampling: Sampling) -> str:
+def _default_rule(law: Law, shape: TreeShape, sampling: Sampling) -> Rule:
     if sampling.greedy:
-        return "greedy"
-    if law is Law.DETERMINISTIC:
-        return "onehot"
-    if shape.is_chain:
-        return "chain"
-    return "rrs" if law is Law.IID else "rrsw"
+        return RULES["greedy"]
+    if shape.is_chain and law in RULES["chain"].laws:
+        return RULES["chain"]
+    return RULE_OF_LAW[law]
 
 
 def _example(shape: TreeShape, law: Law) -> TokenTree:

@@ -1,4 +1,4 @@
-"""The command line: `treespec run`, `treespec report`, `treespec configs`.
+"""The command line: `treespec run`, `report`, `check-lossless`, `configs`.
 
 Nothing heavy is imported here: each command imports what it needs when it is called.
 """
@@ -104,6 +104,72 @@ def report_command(
         _show(run, quiet)
 
 
+@app.command("check-lossless")
+def check_lossless_command(
+    config: Annotated[str, typer.Argument(help="A YAML file, or the name of a shipped config.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Such as models.dtype=float32 seed=1."),
+    ] = None,
+    samples: Annotated[
+        int, typer.Option("--samples", help="Texts of each method and setting above temperature 0.")
+    ] = 1000,
+    false_alarm: Annotated[
+        float,
+        typer.Option(
+            "--false-alarm",
+            help="Probability that anything fails by chance, all comparisons together.",
+        ),
+    ] = 1e-3,
+    tokens: Annotated[int, typer.Option("--tokens", help="Tokens of each of these texts.")] = 3,
+    prompts: Annotated[
+        int, typer.Option("--prompts", help="Prompts that they are drawn after, the first ones.")
+    ] = 2,
+    against_samples: Annotated[
+        bool,
+        typer.Option(
+            "--against-samples", help="Compare with samples of plain decoding, not its exact law."
+        ),
+    ] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="Write check.json there.")] = None,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress, no table.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Check on a real pair that the trees of a config keep the law of plain decoding.
+
+    Above temperature 0 the joint law of the first tokens is tested, at a stated false-alarm rate; at
+    temperature 0 the texts are compared with plain greedy decoding.
+
+    Exit code 0: no loss was found. 1: a method that claims to be lossless is not. 2: the input is wrong.
+    """
+    with _friendly(debug):
+        from rich.console import Console
+
+        from experiments.check_lossless import check_lossless
+        from experiments.check_lossless_text import print_check, verdict, write_check
+        from experiments.config_file import load_config
+
+        _calm_transformers()
+        check = check_lossless(
+            load_config(config, overrides or ()),
+            samples=samples,
+            false_alarm=false_alarm,
+            tokens=tokens,
+            prompts=prompts,
+            exact=not against_samples,
+            console=None if quiet else Console(stderr=True),
+        )
+        if not quiet:
+            piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+            print_check(check, Console(width=PIPED_WIDTH if piped else None))
+        if out is not None:
+            typer.echo(f"written: {write_check(check, out)}")
+        if check.failed:
+            if quiet:
+                _complain(verdict(check))
+            raise typer.Exit(FAILED)
+
+
 @app.command("configs")
 def configs_command() -> None:
     """List the shipped configs."""
@@ -161,7 +227,7 @@ def _friendly(debug: bool) -> Iterator[None]:
     except typer.Exit:
         raise
     except KeyboardInterrupt:
-        _complain("interrupted; the same command goes on where it stopped")
+        _complain("interrupted; `treespec run` goes on where it stopped")
         raise typer.Exit(INTERRUPTED) from None
     except TreespecError as error:
         if debug:

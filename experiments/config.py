@@ -227,14 +227,17 @@ class AssistedMethod(Strict):
 class TreeMethod(Strict):
     """Our loop with a drafted tree.
 
-    `law` and `rule` are chosen by the temperature if null: greedy with deterministic children at 0; above
-    it chain rejection for chains, and rrsw without replacement for other trees.
+    `law` and `rule` are chosen by each other, and by the temperature if both are null: greedy with
+    deterministic children at 0; above it chain rejection for chains, and rrsw without replacement for other
+    trees.
     """
 
     kind: Literal["tree"]
     shape: Shape
     law: Name | None = None
     rule: Name | None = None
+    settings: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}
+    """Of a rule that has some: `{lenience: 0.5}` for lenient, `{epsilon: 0.09, delta: 0.3}` for typical."""
     name: Name | None = None
 
 

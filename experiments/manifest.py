@@ -120,6 +120,7 @@ def _method(method: BuiltMethod) -> dict[str, Any]:
         "depth": None if tree is None else tree.depth,
         "law": {name: str(choice.law) for name, choice in choices.items()} or None,
         "rule": {name: str(choice.rule) for name, choice in choices.items()} or None,
+        "settings": getattr(method.config, "settings", None) or None,
         "lossless": method.lossless,
     }
 

@@ -16,6 +16,7 @@ from treespec.draft import ModelDrafter, NoDrafter
 from treespec.protocols import Drafter
 from treespec.stopping import Stop
 from treespec.target import ModelTarget
+from treespec.verify import on_host
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -57,7 +58,7 @@ def decode_ours(
     for step in decode(
         ModelTarget(pair.target),
         drafter,
-        choice.rule,
+        on_host(choice.rule),  # on a GPU one synchronisation a step, whatever the rule
         prompt,
         sampling=sampling,
         coins=TorchCoins(seed),

@@ -2,6 +2,7 @@ import pytest
 
 from experiments.builder import LAWS, SHAPES, build
 from experiments.config import Config, Shape
+from experiments.errors import ConfigError
 from treespec.tree import Law, TreeShape
 
 
@@ -74,6 +75,55 @@ def test_law_and_rule_by_temperature(method, cold, hot):
         choice = built.choices[name]
         assert (str(choice.law), str(choice.rule)) == expected
     assert built.lossless
+
+
+@pytest.mark.parametrize(
+    ("rule", "law"),
+    [
+        ("kseq", "iid"),
+        ("canonical", "iid"),
+        ("gbv", "iid"),
+        ("traversal", "without_replacement"),
+        ("greedy_multidraft", "top_then_sample"),
+        ("spechub", "hub"),
+    ],
+)
+def test_a_rule_brings_its_law_and_a_law_its_rule(rule, law):
+    shape = {"width": 2, "depth": 2}
+    (built,) = experiment(tree("independent_chains", rule=rule, **shape), temperatures=(1,)).methods
+    assert str(built.choices["T=1"].law) == law
+    if law in ("top_then_sample", "hub"):
+        (built,) = experiment(tree("chain", law=law, depth=2), temperatures=(1,)).methods
+        assert str(built.choices["T=1"].rule) == rule
+
+
+def test_lossy_rules_say_so_and_take_settings():
+    method = tree("chain", depth=2, rule="lenient") | {"settings": {"lenience": 0.25}}
+    (built,) = experiment(method, temperatures=(1,)).methods
+    assert built.name == "chain 2 (lenient) (lossy)"
+    assert not built.lossless
+    assert built.choices["T=1"].rule.settings == {"lenience": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (tree("kary", branching=3, depth=1, rule="spechub"), "3 children.*'hub' gives one or two"),
+        (tree("kary", branching=2, depth=2, rule="gbv"), "'gbv' needs paths of one length"),
+        (tree("kary", branching=2, depth=2, rule="block"), "'block' needs a chain"),
+        (
+            tree("chain", depth=2, rule="kseq", law="hub"),
+            "'kseq' does not cover children drawn hub",
+        ),
+        (
+            tree("chain", depth=2, rule="kseq") | {"settings": {"lenience": 0.5}},
+            "'kseq' has no setting 'lenience'",
+        ),
+    ],
+)
+def test_what_a_rule_does_not_cover_is_refused_at_the_door(method, message):
+    with pytest.raises(ConfigError, match=message):
+        experiment(method, temperatures=(1,))
 
 
 def test_every_shape_of_the_config_can_be_built():

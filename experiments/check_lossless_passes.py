@@ -1,0 +1,169 @@
+"""A model that remembers its passes, so that thousands of texts after one prompt cost less.
+
+What a model returns depends on its weights and on the calls since its last prefill, on nothing else. So a
+pass after the same calls need not run again: its logits are recalled, bit by bit. What is new runs through
+the model's own cache, after the calls that lead there. Nothing of the loop, the drafter or the rule is
+skipped, and no tree is answered with the logits of another.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from treespec.protocols import TreeModel
+
+__all__ = ["PassMemory", "RememberingModel"]
+
+BUDGET = 1 << 28
+
+
+class _Run(NamedTuple):
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...]
+    first: int
+
+
+class _Keep(NamedTuple):
+    nodes: tuple[int, ...]
+
+
+_Call = _Run | _Keep
+_Key = tuple[tuple[int, ...], tuple[_Call, ...]]
+
+
+class PassMemory:
+    """Logits by prompt and calls; those not used for longest are forgotten first.
+
+    Args:
+        budget: bytes of logits to remember.
+
+    Attributes:
+        asked: passes that were asked for, prefills not counted.
+        recalled: those that need not run.
+    """
+
+    def __init__(self, budget: int = BUDGET) -> None:
+        self.asked = self.recalled = 0
+        self._room = budget
+        self._logits: OrderedDict[_Key, Tensor] = OrderedDict()
+
+    def recall(self, key: _Key) -> Tensor | None:
+        """The logits, if they are remembered."""
+        self.asked += 1
+        logits = self._logits.get(key)
+        if logits is not None:
+            self.recalled += 1
+            self._logits.move_to_end(key)
+        return logits
+
+    def remember(self, key: _Key, logits: Tensor) -> None:
+        """Take in new logits, at the cost of old ones."""
+        self._logits[key] = logits
+        self._room -= logits.nbytes
+        while self._room < 0 and len(self._logits) > 1:
+            self._room += self._logits.popitem(last=False)[1].nbytes
+
+
+class RememberingModel:
+    """A `TreeModel` over another one, with the same results.
+
+    Prefills and keeps are put off until a pass has to run. A prefill with the prompt that stands in the
+    cache costs nothing if no row of a tree was kept behind it.
+
+    Args:
+        model: its own cache is not touched.
+        memory: shared by all that `fresh` makes.
+    """
+
+    def __init__(self, model: TreeModel, memory: PassMemory | None = None) -> None:
+        self.memory = memory or PassMemory()
+        self._model = model.fresh()
+        self._prompt: tuple[int, ...] = ()
+        self._calls: tuple[_Call, ...] = ()
+        self._length = 0
+        self._had: _Key | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        """Length of a row of logits."""
+        return self._model.vocab_size
+
+    @property
+    def max_length(self) -> int:
+        """Positions that the model was made for."""
+        return self._model.max_length
+
+    @property
+    def length(self) -> int:
+        """Number of committed rows."""
+        return self._length
+
+    def fresh(self) -> "RememberingModel":
+        """The same weights and memory with an empty cache of its own."""
+        return type(self)(self._model, self.memory)
+
+    def prefill(self, tokens: Int[Tensor, "T"]) -> None:
+        """Forget all rows and commit those of these tokens."""
+        self._device = tokens.device
+        self._prompt, self._calls = tuple(tokens.tolist()), ()
+        self._length = len(self._prompt)
+
+    def run(
+        self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
+    ) -> Float[Tensor, "T V"]:
+        """Logits after nodes first .. first + T - 1, recalled if the same calls led here before."""
+        self._calls = (*self._calls, _Run(tuple(tokens.tolist()), tuple(parents), first))
+        key = (self._prompt, self._calls)
+        logits = self.memory.recall(key)
+        if logits is None:
+            logits = self._catch_up()
+            self.memory.remember(key, logits)
+        return logits
+
+    def keep(self, nodes: Sequence[int]) -> None:
+        """Commit the rows of these nodes."""
+        self._calls = (*self._calls, _Keep(tuple(nodes)))
+        self._length += len(nodes)
+
+    def _catch_up(self) -> Float[Tensor, "T V"]:
+        """Make all calls that the model has not had; the last is a pass, whose logits are returned."""
+        start = self._usable()
+        if start is None:
+            self._had = None
+            self._model.prefill(self._row(self._prompt))
+            start = 0
+        logits = None
+        for call in self._calls[start:]:
+            if isinstance(call, _Keep):
+                self._model.keep(call.nodes)
+            else:
+                logits = self._model.run(self._row(call.tokens), call.parents, call.first)
+        self._had = (self._prompt, self._calls)
+        assert logits is not None
+        return logits
+
+    def _usable(self) -> int | None:
+        """How many of the calls are in effect in the model's cache; None if it must start anew.
+
+        Passes that this text did not make are overwritten by the next one, unless something kept them or
+        they overwrote rows that it needs.
+        """
+        if self._had is None or self._had[0] != self._prompt:
+            return None
+        had, shared = self._had[1], 0
+        while shared < min(len(had), len(self._calls)) and had[shared] == self._calls[shared]:
+            shared += 1
+        extra, then = had[shared:], self._calls[shared] if shared < len(self._calls) else None
+        if not extra:
+            return shared
+        overwritten = isinstance(then, _Run) and all(
+            isinstance(call, _Run) and call.first >= then.first for call in extra
+        )
+        return shared if overwritten else None
+
+    def _row(self, tokens: tuple[int, ...]) -> Int[Tensor, "T"]:
+        return torch.tensor(tokens, dtype=torch.long, device=self._device)
