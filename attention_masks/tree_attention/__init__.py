@@ -7,6 +7,22 @@ from attention_masks.tree_attention.api import (
     choose,
     tree_attention,
 )
-from attention_masks.tree_attention.tree_pass import TreePass
+from attention_masks.tree_attention.buffered_pass import BufferedPass
+from attention_masks.tree_attention.options import Options
+from attention_masks.tree_attention.pass_arrays import PassArrays
+from attention_masks.tree_attention.ragged_pass import RaggedPass
+from attention_masks.tree_attention.tree_pass import AnyPass, TreePass
 
-__all__ = ["IMPLEMENTATIONS", "Implementation", "TreePass", "attend", "choose", "tree_attention"]
+__all__ = [
+    "IMPLEMENTATIONS",
+    "AnyPass",
+    "BufferedPass",
+    "Implementation",
+    "Options",
+    "PassArrays",
+    "RaggedPass",
+    "TreePass",
+    "attend",
+    "choose",
+    "tree_attention",
+]

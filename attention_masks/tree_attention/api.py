@@ -6,70 +6,104 @@ optional dependency is imported in the function that the table holds, and is `Un
 is missing. What was asked for by name runs or raises: only `impl="auto"` chooses.
 """
 
+import logging
 from collections.abc import Sequence
-from typing import NoReturn, Protocol
+from functools import lru_cache
+from typing import Protocol
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Int32
 from torch import Tensor
 
 from attention_masks._inputs import checked_window
-from attention_masks.errors import InvalidInput, Unavailable
+from attention_masks.errors import InvalidInput, Unsupported
 from attention_masks.topology import Topology
+from attention_masks.tree_attention.buffered_pass import BufferedPass
+from attention_masks.tree_attention.checks import check_options, check_tensors
+from attention_masks.tree_attention.flex import flex
+from attention_masks.tree_attention.options import Options
+from attention_masks.tree_attention.ragged_pass import RaggedPass
 from attention_masks.tree_attention.reference import reference
 from attention_masks.tree_attention.sdpa import sdpa
-from attention_masks.tree_attention.tree_pass import TreePass
+from attention_masks.tree_attention.tree_pass import AnyPass, TreePass
+from attention_masks.tree_attention.triton import available, triton
+from attention_masks.tree_attention.two_pass import two_pass
 
 __all__ = ["IMPLEMENTATIONS", "Implementation", "attend", "choose", "tree_attention"]
 
+log = logging.getLogger("attention_masks")
+
 
 class Implementation(Protocol):
-    """Tree attention of checked inputs: raises `Unsupported` for an option that it cannot do."""
+    """Tree attention of checked inputs: raises `Unsupported` for an option that it cannot do.
+
+    All but the kernel are given one sequence's tree at a time, and keys that are not in pages.
+    """
 
     def __call__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        tree_pass: TreePass,
-        /,
-        *,
-        scale: float,
-        softcap: float | None,
-        window: int | None,
+        self, q: Tensor, k: Tensor, v: Tensor, tree_pass: TreePass, options: Options, /
     ) -> Tensor:
         """Output `[batch, q_heads, rows, head_dim]` in q's dtype."""
         ...
 
 
-def _triton(*_: object, **__: object) -> NoReturn:
-    raise Unavailable(
-        "impl='triton' is not available yet: use impl='sdpa', 'reference' or 'auto' instead"
-    )
-
-
 IMPLEMENTATIONS: dict[str, Implementation] = {
     "reference": reference,
     "sdpa": sdpa,
-    "triton": _triton,
+    "two_pass": two_pass,
+    "flex": flex,
+    "triton": triton,
 }
 
+LARGEST_TREE_ROWS = 1024
+"""Rows of q from which on `impl="auto"` leaves the kernel, which is made for trees, on CUDA."""
 
-def choose(*, softcap: float | None = None) -> str:
-    """The name of the implementation that `impl="auto"` takes: sdpa unless there is a softcap."""
-    return "sdpa" if softcap is None else "reference"
+
+def choose(
+    device: torch.device | str = "cpu",
+    rows: int = 1,
+    *,
+    softcap: float | None = None,
+    paged: bool = False,
+) -> str:
+    """The name of the implementation that `impl="auto"` takes; told to the log at its first use.
+
+    On CUDA the kernel, if Triton is there, for up to 1024 rows; it alone reads pages without copying
+    them. Elsewhere, and for longer inputs, sdpa, or the reference where there is a softcap.
+
+    Args:
+        device: of q.
+        rows: of q in each sequence.
+        softcap: bound of the scores, if there is one.
+        paged: whether keys and values are in pages.
+    """
+    return _choose(torch.device(device), rows <= LARGEST_TREE_ROWS, softcap is not None, paged)
+
+
+@lru_cache
+def _choose(device: torch.device, few: bool, capped: bool, paged: bool) -> str:
+    if device.type == "cuda" and available(device) is None and (few or paged):
+        name = "triton"
+    else:
+        name = "reference" if capped or paged else "sdpa"
+    size = f"up to {LARGEST_TREE_ROWS}" if few else "many"
+    log.info("tree attention on %s, %s rows: impl='auto' takes '%s'", device, size, name)
+    return name
 
 
 def tree_attention(
     q: Float[Tensor, "batch q_heads rows head_dim"],
-    k: Float[Tensor, "batch kv_heads slots head_dim"],
-    v: Float[Tensor, "batch kv_heads slots head_dim"],
-    topology: Topology,
-    prefix_len: int,
+    k: Float[Tensor, "_ kv_heads slots head_dim"],
+    v: Float[Tensor, "_ kv_heads slots head_dim"],
+    topology: Topology | Sequence[Topology],
+    prefix_len: int | Sequence[int],
     *,
     rows: Sequence[int] | None = None,
     scale: float | None = None,
     softcap: float | None = None,
     window: int | None = None,
+    sinks: Float[Tensor, " q_heads"] | None = None,
+    block_table: Int32[Tensor, "batch blocks"] | None = None,
     impl: str = "auto",
 ) -> Float[Tensor, "batch q_heads rows head_dim"]:
     """Attention of tree nodes over a prefix and the nodes above them.
@@ -82,39 +116,71 @@ def tree_attention(
         k: keys. Slot j is prefix key j, slot `prefix_len + i` is node i; what follows is not used
             and may hold anything, NaN included.
         v: values, in the same slots.
-        topology: of all nodes whose keys are there, from `attention_masks.topology(parents)`.
-        prefix_len: number of cached keys before node 0.
+        topology: of all nodes whose keys are there, from `attention_masks.topology(parents)`. One
+            for all sequences, or one for each; smaller trees then have padding behind their rows,
+            for which the output is 0.
+        prefix_len: number of cached keys before node 0; likewise one, or one for each.
         rows: the nodes that q holds; all of them by default. A drafter that grows a tree level by
             level queries its newest nodes only.
         scale: factor on the scores, `head_dim ** -0.5` by default.
         softcap: bound of the scores, `softcap * tanh(score / softcap)`, applied before the mask.
         window: keys at `window` positions or more before a row are hidden; a node's position is
             `prefix_len + depth`. The `sliding_window` of transformers.
-        impl: "reference", "sdpa", or "auto" to have `choose` choose.
+        sinks: for each query head one more score in the softmax, with no value: the `s_aux` of
+            GPT-OSS.
+        block_table: k and v are `[pages, kv_heads, page, head_dim]`, and this says which page holds
+            each `page` slots of a sequence.
+        impl: "reference", "sdpa", "two_pass", "flex", "triton", or "auto" to have `choose` choose.
 
     Returns:
         Output in q's shape and dtype.
 
     Raises:
         InvalidInput: if shapes, dtypes, devices or numbers do not fit together.
-        Unsupported: if `impl` cannot do what is asked (sdpa: softcap).
+        Unsupported: if `impl` cannot do what is asked (sdpa, two_pass: softcap; all but the
+            reference and triton: pages).
         Unavailable: if `impl` is not there.
 
-    Not covered: different trees or prefixes in one batch, dropout, attention sinks, ALiBi.
+    Not covered: dropout, ALiBi, keys and values of different head dimensions.
     """
-    tree_pass = TreePass(topology, prefix_len, rows)
-    return attend(q, k, v, tree_pass, scale=scale, softcap=softcap, window=window, impl=impl)
+    if isinstance(topology, Topology) and not isinstance(prefix_len, Sequence):
+        tree_pass: AnyPass = TreePass(topology, prefix_len, rows)
+    else:
+        batch = len(q)
+        trees = [topology] * batch if isinstance(topology, Topology) else list(topology)
+        lengths = list(prefix_len) if isinstance(prefix_len, Sequence) else [prefix_len] * batch
+        if not len(trees) == len(lengths) == batch:
+            raise InvalidInput(
+                f"{len(trees)} trees and {len(lengths)} prefix lengths for a batch of {batch}: "
+                "one for all, or one for each sequence"
+            )
+        pairs = zip(trees, lengths, strict=True)
+        tree_pass = RaggedPass([TreePass(tree, length, rows) for tree, length in pairs])
+    return attend(
+        q,
+        k,
+        v,
+        tree_pass,
+        scale=scale,
+        softcap=softcap,
+        window=window,
+        sinks=sinks,
+        block_table=block_table,
+        impl=impl,
+    )
 
 
 def attend(
     q: Float[Tensor, "batch q_heads rows head_dim"],
-    k: Float[Tensor, "batch kv_heads slots head_dim"],
-    v: Float[Tensor, "batch kv_heads slots head_dim"],
-    tree_pass: TreePass,
+    k: Float[Tensor, "_ kv_heads slots head_dim"],
+    v: Float[Tensor, "_ kv_heads slots head_dim"],
+    tree_pass: AnyPass,
     *,
     scale: float | None = None,
     softcap: float | None = None,
     window: int | None = None,
+    sinks: Float[Tensor, " q_heads"] | None = None,
+    block_table: Int32[Tensor, "batch blocks"] | None = None,
     impl: str = "auto",
 ) -> Float[Tensor, "batch q_heads rows head_dim"]:
     """The same as `tree_attention`, with the masks of a pass that many layers share.
@@ -123,10 +189,13 @@ def attend(
         q: one query for each row of `tree_pass`.
         k: keys, at least `tree_pass.key_count` slots.
         v: values, in the same slots.
-        tree_pass: tree, prefix and rows; keeps the masks.
+        tree_pass: a `TreePass` (one tree for every sequence) or a `RaggedPass` (one for each):
+            trees, prefixes and rows; keeps the masks.
         scale: see `tree_attention`, as for all that follow.
         softcap: bound of the scores.
         window: width of the sliding window.
+        sinks: one more score for each query head.
+        block_table: pages of keys and values.
         impl: name of the implementation, or "auto".
 
     Returns:
@@ -134,57 +203,45 @@ def attend(
 
     Raises:
         InvalidInput: if shapes, dtypes, devices or numbers do not fit together.
-        Unsupported: if `impl` cannot do what is asked (sdpa: softcap).
+        Unsupported: if `impl` cannot do what is asked.
         Unavailable: if `impl` is not there.
     """
-    name = choose(softcap=softcap) if impl == "auto" else impl
+    paged = block_table is not None
+    name = impl
+    if impl == "auto":
+        name = choose(q.device, tree_pass.row_count, softcap=softcap, paged=paged)
     if name not in IMPLEMENTATIONS:
         known = ", ".join(repr(known) for known in ("auto", *IMPLEMENTATIONS))
         raise InvalidInput(f"impl = {impl!r} is not known: it must be one of {known}")
-    window = checked_window(window)
-    if softcap is not None and not softcap > 0:
-        raise InvalidInput(f"softcap = {softcap}, but it bounds the scores: above 0, or None")
-    _check(q, k, v, tree_pass)
-    if scale is None:
-        scale = q.shape[-1] ** -0.5
-    return IMPLEMENTATIONS[name](q, k, v, tree_pass, scale=scale, softcap=softcap, window=window)
+    check_tensors(q, k, v, tree_pass, block_table)
+    options = Options(
+        scale=q.shape[-1] ** -0.5 if scale is None else scale,
+        softcap=softcap,
+        window=checked_window(window),
+        sinks=sinks,
+        block_table=block_table,
+    )
+    check_options(q, options)
+    if name == "triton":
+        return triton(q, k, v, tree_pass, options)
+    if isinstance(tree_pass, BufferedPass):
+        raise Unsupported(f"impl='{name}' cannot read a tree from a buffer: use impl='triton'")
+    if paged:
+        if name != "reference":
+            raise Unsupported(f"impl='{name}' cannot read pages: use impl='triton' or 'reference'")
+        k, v = _from_pages(k, block_table), _from_pages(v, block_table)
+    call = IMPLEMENTATIONS[name]
+    if isinstance(tree_pass, TreePass):
+        return call(q, k, v, tree_pass, options)
+    assert isinstance(tree_pass, RaggedPass)
+    out = torch.zeros_like(q)
+    for i, one in enumerate(tree_pass.passes):
+        own, count = slice(i, i + 1), one.row_count
+        out[own, :, :count] = call(q[own, :, :count], k[own], v[own], one, options)
+    return out
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor, tree_pass: TreePass) -> None:
-    """Refuse tensors that do not fit, in a few microseconds: this runs in every layer."""
-    q_shape, k_shape = q.shape, k.shape
-    if len(q_shape) != 4 or len(k_shape) != 4:
-        raise InvalidInput(
-            f"q is {list(q_shape)} and k {list(k_shape)}, but q must be "
-            "[batch, q_heads, rows, head_dim] and k, v [batch, kv_heads, slots, head_dim]"
-        )
-    if v.shape != k_shape:
-        raise InvalidInput(
-            f"k is {list(k_shape)} and v {list(v.shape)}, but they must have one shape"
-        )
-    if q_shape[0] != k_shape[0] or q_shape[3] != k_shape[3]:
-        raise InvalidInput(
-            f"q is {list(q_shape)} and k {list(k_shape)}, but batch and head_dim must be equal"
-        )
-    if k_shape[1] == 0 or q_shape[1] % k_shape[1]:
-        raise InvalidInput(
-            f"q has {q_shape[1]} heads and k {k_shape[1]}, but q_heads must be a multiple"
-        )
-    if q_shape[2] != tree_pass.row_count:
-        raise InvalidInput(
-            f"q holds {q_shape[2]} rows, but {tree_pass.row_count} of the tree's "
-            f"{tree_pass.topology.size} nodes are queried: pass rows= if q holds only some nodes"
-        )
-    if k_shape[2] < tree_pass.key_count:
-        raise InvalidInput(
-            f"k has {k_shape[2]} slots, but prefix_len + nodes = {tree_pass.prefix_len} + "
-            f"{tree_pass.topology.size} = {tree_pass.key_count} keys are needed"
-        )
-    if not (q.dtype == k.dtype == v.dtype and q.is_floating_point()):
-        raise InvalidInput(
-            f"q, k, v are {q.dtype}, {k.dtype}, {v.dtype}, but they must be of one floating dtype"
-        )
-    if not q.device == k.device == v.device:
-        raise InvalidInput(
-            f"q, k, v are on {q.device}, {k.device}, {v.device}, but must be on one device"
-        )
+def _from_pages(pages: Tensor, block_table: Tensor) -> Tensor:
+    """Keys or values `[batch, kv_heads, slots, head_dim]`, copied out of their pages."""
+    blocks = pages[block_table.long()]  # [batch, blocks, kv_heads, page, head_dim]
+    return blocks.transpose(1, 2).flatten(2, 3)

@@ -18,7 +18,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attention_masks.errors import Unsupported
+from attention_masks.tree_attention.options import Options
 from attention_masks.tree_attention.tree_pass import TreePass
+from attention_masks.tree_attention.with_lse import attention_with_lse, beside_sinks
 
 __all__ = ["sdpa"]
 
@@ -28,29 +30,33 @@ def sdpa(
     k: Float[Tensor, "batch kv_heads slots head_dim"],
     v: Float[Tensor, "batch kv_heads slots head_dim"],
     tree_pass: TreePass,
-    *,
-    scale: float,
-    softcap: float | None,
-    window: int | None,
+    options: Options,
 ) -> Float[Tensor, "batch q_heads rows head_dim"]:
     """The same as `reference`, by PyTorch's fused attention and an additive mask in q's dtype.
 
-    Keys before every row's window are not read, and a row that sees all keys needs no mask.
+    Keys before every row's window are not read, and a row that sees all keys needs no mask. With
+    sinks the kernel that also gives log-sum-exps is called by name (`with_lse`), and the output is
+    scaled by the share that a sink leaves.
 
     Raises:
-        Unsupported: for a softcap, which the fused function cannot apply.
+        Unsupported: for a softcap, which the fused function cannot apply; for sinks where gradients
+            are wanted.
     """
-    if softcap is not None:
+    if options.softcap is not None:
         raise Unsupported(
-            f"impl='sdpa' cannot apply softcap = {softcap}: use impl='reference', or impl='auto', "
-            "which takes the reference where there is a softcap"
+            f"impl='sdpa' cannot apply softcap = {options.softcap}: use impl='reference', or "
+            "impl='auto', which takes one that can"
         )
     batch, q_heads, rows, head_dim = q.shape
     kv_heads = k.shape[1]
-    group, keys = q_heads // kv_heads, tree_pass.keys(window)
-    bias = tree_pass.bias(window, q.dtype, q.device, group)
+    group, keys = q_heads // kv_heads, tree_pass.keys(options.window)
+    bias = tree_pass.bias(options.window, q.dtype, q.device, group)
     folded = q.reshape(batch, kv_heads, group * rows, head_dim)
-    out = F.scaled_dot_product_attention(
-        folded, k[:, :, keys], v[:, :, keys], attn_mask=bias, scale=scale
-    )
-    return out.reshape(batch, q_heads, rows, head_dim)
+    if options.sinks is None:
+        out = F.scaled_dot_product_attention(
+            folded, k[:, :, keys], v[:, :, keys], attn_mask=bias, scale=options.scale
+        )
+        return out.reshape(batch, q_heads, rows, head_dim)
+    out, lse = attention_with_lse(folded, k[:, :, keys], v[:, :, keys], bias, options.scale)
+    out, lse = (x.reshape(batch, q_heads, rows, -1) for x in (out, lse))
+    return (out * beside_sinks(lse, options.sinks)).to(q.dtype)

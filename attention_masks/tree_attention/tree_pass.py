@@ -1,6 +1,6 @@
 """What one forward pass over tree nodes shares across its layers, masks included."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -9,11 +9,49 @@ from torch import Tensor
 
 from attention_masks._inputs import checked_prefix_len, checked_rows
 from attention_masks.topology import Topology
+from attention_masks.tree_attention.pass_arrays import PassArrays, fill
 
-__all__ = ["TreePass"]
+__all__ = ["AnyPass", "TreePass"]
 
 
-class TreePass:
+class AnyPass:
+    """What every kind of pass has: its sizes, the arrays that kernels read, and their scratch memory.
+
+    Attributes:
+        batch: number of sequences that it tells apart; 1 serves every sequence of a batch alike.
+        row_count: rows of q in each sequence, padding included.
+        key_count: slots that are used, of the longest sequence.
+    """
+
+    batch: int = 1
+    row_count: int
+    key_count: int
+
+    def __init__(self) -> None:
+        self._arrays: dict[torch.device, PassArrays] = {}
+        self._scratch: dict[torch.device, Tensor] = {}
+
+    def arrays(self, device: torch.device) -> PassArrays:
+        """Lengths, rows and tree for kernels; copied to the device at first use."""
+        if device not in self._arrays:
+            with torch.inference_mode(False):
+                self._arrays[device] = self._make_arrays().to(device)
+        return self._arrays[device]
+
+    def scratch(self, device: torch.device, numbers: int) -> Float[Tensor, " numbers"]:
+        """Memory for partial sums, shared by the layers of the pass, which run one after another."""
+        held = self._scratch.get(device)
+        if held is None or held.numel() < numbers:
+            with torch.inference_mode(False):
+                held = torch.empty(numbers, dtype=torch.float32, device=device)
+            self._scratch[device] = held
+        return held[:numbers]
+
+    def _make_arrays(self) -> PassArrays:
+        raise NotImplementedError
+
+
+class TreePass(AnyPass):
     """The queried nodes of a tree behind a prefix, and each mask that they need, made once.
 
     Make one for each forward pass and hand it to `attend` in every layer. Window, dtype and device
@@ -35,6 +73,7 @@ class TreePass:
     def __init__(
         self, topology: Topology, prefix_len: int, rows: Sequence[int] | None = None
     ) -> None:
+        super().__init__()
         self.topology = topology
         self.prefix_len = checked_prefix_len(prefix_len)
         self.rows = checked_rows(topology, rows)
@@ -42,8 +81,7 @@ class TreePass:
         self.key_count = self.prefix_len + topology.size
         depths = [topology.depths[node] for node in self.rows]
         self._shallowest, self._deepest = min(depths), max(depths)
-        self._masks: dict[Any, Tensor] = {}
-        self._biases: dict[Any, Tensor | None] = {}
+        self._kept: dict[Hashable, Any] = {}
 
     def __repr__(self) -> str:
         """The three arguments."""
@@ -57,21 +95,25 @@ class TreePass:
         oldest = self.prefix_len + self._shallowest - window + 1
         return slice(min(max(oldest, 0), self.prefix_len), self.key_count)
 
+    def cuts_prefix(self, window: int | None) -> bool:
+        """Whether the window hides, from some row, a prefix key that `keys(window)` holds."""
+        window = self._binding(window)
+        return window is not None and self._deepest > self._shallowest
+
     def mask(
         self, window: int | None, device: torch.device
     ) -> Bool[Tensor, "rows prefix_and_nodes"]:
         """Which of all `key_count` keys each row sees, as `dense_mask` gives it."""
-        window = self._binding(window)
-        key = (window, device)
-        if key not in self._masks:
-            # Here, since only implementations that read a dense mask need that file.
-            from attention_masks.dense import dense_mask
+        # Here, since only implementations that read a dense mask need that file.
+        from attention_masks.dense import dense_mask
 
-            with torch.inference_mode(False):  # what is kept must serve autograd too
-                self._masks[key] = dense_mask(
-                    self.topology.to(device), self.prefix_len, rows=self.rows, window=window
-                )
-        return self._masks[key]
+        window = self._binding(window)
+        return self.kept(
+            ("mask", window, device),
+            lambda: dense_mask(
+                self.topology.to(device), self.prefix_len, rows=self.rows, window=window
+            ),
+        )
 
     def bias(
         self, window: int | None, dtype: torch.dtype, device: torch.device, group: int = 1
@@ -89,10 +131,17 @@ class TreePass:
             Mask `[group * row_count, keys]`, 0 where visible, the least finite number elsewhere.
         """
         window = self._binding(window)
-        key = (window, dtype, device, group)
-        if key not in self._biases:
-            self._biases[key] = self._bias(window, dtype, device, group)
-        return self._biases[key]
+        return self.kept(
+            ("bias", window, dtype, device, group),
+            lambda: self._bias(window, dtype, device, group),
+        )
+
+    def kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What `make` gives, made at the first call with this key: for masks that layers share."""
+        if key not in self._kept:
+            with torch.inference_mode(False):  # what is kept must serve autograd too
+                self._kept[key] = make()
+        return self._kept[key]
 
     def _bias(
         self, window: int | None, dtype: torch.dtype, device: torch.device, group: int
@@ -103,11 +152,15 @@ class TreePass:
 
         # Positions count from the first slot that is read: a shorter prefix, the same differences.
         prefix_len = self.prefix_len - self.keys(window).start
-        with torch.inference_mode(False):
-            bias = additive_mask(
-                self.topology.to(device), prefix_len, rows=self.rows, window=window, dtype=dtype
-            )
-            return bias.expand(group, *bias.shape).flatten(0, 1)
+        bias = additive_mask(
+            self.topology.to(device), prefix_len, rows=self.rows, window=window, dtype=dtype
+        )
+        return bias.expand(group, *bias.shape).flatten(0, 1)
+
+    def _make_arrays(self) -> PassArrays:
+        arrays = PassArrays.empty(1, self.row_count, self.topology.size)
+        fill(arrays, 0, self.topology.to("cpu"), self.prefix_len, self.rows)
+        return arrays
 
     def _binding(self, window: int | None) -> int | None:
         """None for a window that hides nothing, so that such layers share one mask."""

@@ -20,7 +20,8 @@ from attention_masks import (
 from attention_masks.testing import assert_accurate, plain_attention, visible_by_walk
 from attention_masks.tree_attention import IMPLEMENTATIONS, choose
 
-IMPLS = [name for name in IMPLEMENTATIONS if name != "triton"]
+IMPLS = [name for name in IMPLEMENTATIONS if name not in ("triton", "flex")]
+WITHOUT_SOFTCAP = ("sdpa", "two_pass")
 TREE = [-1, 0, 0, 1, 2, 1, 4]
 CPU = torch.device("cpu")
 
@@ -83,7 +84,7 @@ def test_by_hand(impl):
 @given(case=cases())
 def test_as_accurate_as_plain_attention_on_random_trees(impl, case):
     parents, prefix_len, rows, options, (q, k, v) = case
-    if impl == "sdpa":
+    if impl in WITHOUT_SOFTCAP:
         options = {**options, "softcap": None}
     window = options.pop("window")
     visible = visible_by_walk(parents, prefix_len, rows=rows, window=window)
@@ -170,7 +171,7 @@ def test_growing_level_by_level_equals_the_whole_tree(impl):
         torch.testing.assert_close(level, whole[:, :, start:stop])
 
 
-@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("impl", ["reference", "sdpa"])
 def test_gradients_flow_even_from_a_pass_made_in_inference_mode(impl):
     with torch.inference_mode():
         tree_pass = TreePass(topology([-1, 0, 0, 2]), 3)
@@ -244,8 +245,12 @@ def test_what_an_implementation_cannot_do_is_never_done_by_another():
     q, k, v = tensors(7, 7, 20, 17)
     with pytest.raises(Unsupported, match=r"'sdpa' cannot apply softcap = 3\.0: use .*reference"):
         tree_attention(q, k, v, topology(TREE), 10, softcap=3.0, impl="sdpa")
-    with pytest.raises(Unavailable, match="impl='triton' is not available yet: use impl='sdpa'"):
+    with pytest.raises(Unsupported, match=r"'two_pass' cannot apply softcap = 3\.0: use .*refer"):
+        tree_attention(q, k, v, topology(TREE), 10, softcap=3.0, impl="two_pass")
+    with pytest.raises(Unavailable, match=r"'triton' needs a CUDA device, and .* are on cpu: use"):
         tree_attention(q, k, v, topology(TREE), 10, impl="triton")
+    with pytest.raises(Unsupported, match="no backward pass here .*: use impl='reference'"):
+        tree_attention(q.requires_grad_(), k, v, topology(TREE), 10, impl="two_pass")
     assert issubclass(Unsupported, NotImplementedError)
     assert issubclass(Unavailable, NotImplementedError)
 
@@ -278,7 +283,7 @@ BAD = [
     ({"window": 0}, "window = 0"),
     ({"softcap": 0.0}, r"softcap = 0\.0, but it bounds the scores: above 0, or None"),
     ({"softcap": math.nan}, "softcap = nan"),
-    ({"impl": "spda"}, "impl = 'spda' is not known: .* 'auto', 'reference', 'sdpa', 'triton'"),
+    ({"impl": "spda"}, "impl = 'spda' is not known: .* 'auto', 'reference', 'sdpa', 'two_pass', 'flex', 'triton'"),
 ]
 
 
@@ -288,7 +293,8 @@ def test_what_does_not_fit_is_refused_at_the_door(monkeypatch, impl, change, mes
     # As users call it, without the type checks that tests switch on and that would speak first.
     bare = inspect.unwrap(tree_attention)
     monkeypatch.setitem(bare.__globals__, "attend", inspect.unwrap(attend))
-    monkeypatch.setitem(bare.__globals__, "_check", inspect.unwrap(bare.__globals__["_check"]))
+    for check in ("check_tensors", "check_options"):
+        monkeypatch.setitem(bare.__globals__, check, inspect.unwrap(bare.__globals__[check]))
     with pytest.raises(ValueError, match=message) as caught:
         bare(**{**GOOD, "topology": topology(TREE), "impl": impl, **change})
     assert isinstance(caught.value, InvalidInput)

@@ -2,8 +2,8 @@
 
 `AttentionInterface.register("treespec", ...)` makes it an attention like any other. What a pass is about
 travels as the keyword argument `treespec_pass` of `model(...)`, which models hand through to the function.
-Window, softcap and scale come from the call, as the layer states them. A meaningful argument that is not
-known here (attention sinks, position biases) is refused: ignoring it would be silently wrong.
+Window, softcap, scale and attention sinks come from the call, as the layer states them. A meaningful
+argument that is not known here (position biases) is refused: ignoring it would be silently wrong.
 
 Without `treespec_pass` (a plain `generate` on a model that was left on this attention) the function raises.
 """
@@ -64,6 +64,7 @@ class AttentionPass(Protocol):
         scale: float | None,
         softcap: float | None,
         window: int | None,
+        sinks: Float[Tensor, " Hq"] | None,
     ) -> Float[Tensor, "B Hq T D"]:
         """The attention of one layer."""
         ...
@@ -91,6 +92,7 @@ class TreeAttention:
         scale: float | None,
         softcap: float | None,
         window: int | None,
+        sinks: Float[Tensor, " Hq"] | None,
     ) -> Tensor:
         """The attention of one layer."""
         _refuse_mask(mask, module)
@@ -102,6 +104,7 @@ class TreeAttention:
             scale=scale,
             softcap=softcap,
             window=window,
+            sinks=sinks,
             impl=self.impl,
         )
 
@@ -109,8 +112,8 @@ class TreeAttention:
 class CausalAttention:
     """A prompt: a chain with nothing cached before it.
 
-    Layers without window and softcap need no mask at all. The others take the prompt in blocks of rows,
-    each a chain behind the rows before it, so with a window no mask is larger than a block times
+    Layers without window, softcap and sinks need no mask at all. The others take the prompt in blocks of
+    rows, each a chain behind the rows before it, so with a window no mask is larger than a block times
     (block + window).
 
     Args:
@@ -133,12 +136,14 @@ class CausalAttention:
         scale: float | None,
         softcap: float | None,
         window: int | None,
+        sinks: Float[Tensor, " Hq"] | None,
     ) -> Tensor:
         """The attention of one layer."""
         _refuse_mask(mask, module)
         if window is not None and window >= self.length:
             window = None
-        if window is None and softcap is None and self.impl in ("auto", "sdpa"):
+        plain = window is None and softcap is None and sinks is None
+        if plain and self.impl in ("auto", "sdpa"):
             grouped = query.shape[1] != key.shape[1]
             return F.scaled_dot_product_attention(
                 query, key, value, is_causal=self.length > 1, scale=scale, enable_gqa=grouped
@@ -153,6 +158,7 @@ class CausalAttention:
                 scale=scale,
                 softcap=softcap,
                 window=window,
+                sinks=sinks,
                 impl=self.impl,
             )
         return out
@@ -176,6 +182,7 @@ def attention(
     dropout: float = 0.0,
     softcap: float | None = None,
     sliding_window: int | None = None,
+    s_aux: Float[Tensor, " Hq"] | None = None,
     treespec_pass: AttentionPass | None = None,
     **others: Any,
 ) -> tuple[Float[Tensor, "B T Hq D"], None]:
@@ -199,6 +206,7 @@ def attention(
         scale=scaling,
         softcap=softcap,
         window=sliding_window,
+        sinks=s_aux,
     )
     return out.transpose(1, 2), None
 
@@ -225,9 +233,8 @@ def _refuse_unknown(module: nn.Module, dropout: float, others: dict[str, Any]) -
             continue
         if name in WITHOUT_MEANING and not (name == "is_causal" and not value):
             continue
-        meaning = " (attention sinks)" if name in ("s_aux", "sinks") else ""
         raise UnsupportedModel(
-            f"{type(module).__name__} passes `{name}`{meaning} to its attention, "
+            f"{type(module).__name__} passes `{name}` to its attention, "
             "which tree attention does not know"
         )
     if dropout:

@@ -63,6 +63,7 @@ class Recorder:
             scale: float | None,
             softcap: float | None,
             window: int | None,
+            sinks: Tensor | None,
         ) -> Tensor:
             asked: Any = NOT_ASKED
             if mask is not None and mask.data_ptr() in self._masks:
@@ -70,7 +71,15 @@ class Recorder:
             binding = window if window is not None and window < self._longest else None
             self.calls.append((int(module.layer_idx), binding, asked))
             return inner(
-                module, query, key, value, mask, scale=scale, softcap=softcap, window=window
+                module,
+                query,
+                key,
+                value,
+                mask,
+                scale=scale,
+                softcap=softcap,
+                window=window,
+                sinks=sinks,
             )
 
         return call

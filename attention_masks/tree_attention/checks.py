@@ -1,0 +1,112 @@
+"""What `attend` refuses before anything is computed, in a few microseconds: it runs in every layer."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from attention_masks.errors import InvalidInput
+from attention_masks.tree_attention.options import Options
+from attention_masks.tree_attention.tree_pass import AnyPass, TreePass
+
+__all__ = ["check_options", "check_tensors"]
+
+
+def check_tensors(
+    q: Tensor, k: Tensor, v: Tensor, tree_pass: AnyPass, block_table: Tensor | None
+) -> None:
+    """Refuse tensors that do not fit each other or the pass.
+
+    Raises:
+        InvalidInput: naming the shapes, dtypes or devices.
+    """
+    q_shape, k_shape = q.shape, k.shape
+    if len(q_shape) != 4 or len(k_shape) != 4:
+        raise InvalidInput(
+            f"q is {list(q_shape)} and k {list(k_shape)}, but q must be "
+            "[batch, q_heads, rows, head_dim] and k, v [batch, kv_heads, slots, head_dim]"
+        )
+    if v.shape != k_shape:
+        raise InvalidInput(
+            f"k is {list(k_shape)} and v {list(v.shape)}, but they must have one shape"
+        )
+    batch, slots = k_shape[0], k_shape[2]
+    if block_table is not None:
+        batch, slots = _paged(k, block_table)
+    if q_shape[0] != batch or q_shape[3] != k_shape[3]:
+        what = "" if block_table is None else f", block_table {list(block_table.shape)}"
+        raise InvalidInput(
+            f"q is {list(q_shape)} and k {list(k_shape)}{what}, "
+            "but batch and head_dim must be equal"
+        )
+    if k_shape[1] == 0 or q_shape[1] % k_shape[1]:
+        raise InvalidInput(
+            f"q has {q_shape[1]} heads and k {k_shape[1]}, but q_heads must be a multiple"
+        )
+    if tree_pass.batch not in (1, batch) or batch == 0:
+        raise InvalidInput(
+            f"a pass of {tree_pass.batch} sequences for a batch of {batch}: one tree for all, or one "
+            "for each sequence"
+        )
+    if q_shape[2] != tree_pass.row_count:
+        raise InvalidInput(
+            f"q holds {q_shape[2]} rows, but {_rows(tree_pass)} are queried: "
+            "pass rows= if q holds only some nodes"
+        )
+    if slots < tree_pass.key_count:
+        raise InvalidInput(f"k has {slots} slots, but {_keys(tree_pass)} keys are needed")
+    if not (q.dtype == k.dtype == v.dtype and q.is_floating_point()):
+        raise InvalidInput(
+            f"q, k, v are {q.dtype}, {k.dtype}, {v.dtype}, but they must be of one floating dtype"
+        )
+    if not q.device == k.device == v.device:
+        raise InvalidInput(
+            f"q, k, v are on {q.device}, {k.device}, {v.device}, but must be on one device"
+        )
+    if block_table is not None and block_table.device != q.device:
+        raise InvalidInput(f"block_table is on {block_table.device}, but q on {q.device}")
+
+
+def check_options(q: Tensor, options: Options) -> None:
+    """Refuse a scale, softcap or sinks that cannot be meant.
+
+    Raises:
+        InvalidInput: naming the value.
+    """
+    if not math.isfinite(options.scale):
+        raise InvalidInput(f"scale = {options.scale}, but it multiplies the scores: finite")
+    softcap, sinks = options.softcap, options.sinks
+    if softcap is not None and not softcap > 0:
+        raise InvalidInput(f"softcap = {softcap}, but it bounds the scores: above 0, or None")
+    if sinks is None:
+        return
+    if sinks.shape != (q.shape[1],) or not sinks.is_floating_point():
+        raise InvalidInput(
+            f"sinks are {sinks.dtype} {list(sinks.shape)}, but must be one floating score for each of "
+            f"the {q.shape[1]} query heads"
+        )
+    if sinks.device != q.device:
+        raise InvalidInput(f"sinks are on {sinks.device}, but q on {q.device}")
+
+
+def _paged(k: Tensor, block_table: Tensor) -> tuple[int, int]:
+    """Sequences and slots of each. Page numbers are on the device and are not looked at."""
+    if block_table.ndim != 2 or block_table.dtype != torch.int32 or block_table.stride(1) != 1:
+        raise InvalidInput(
+            f"block_table is {block_table.dtype} {list(block_table.shape)}, but must be int32 "
+            "[batch, blocks], contiguous along blocks"
+        )
+    return block_table.shape[0], block_table.shape[1] * k.shape[2]
+
+
+def _rows(tree_pass: AnyPass) -> str:
+    if isinstance(tree_pass, TreePass):
+        return f"{tree_pass.row_count} of the tree's {tree_pass.topology.size} nodes"
+    return f"{tree_pass.row_count} rows of the largest tree"
+
+
+def _keys(tree_pass: AnyPass) -> str:
+    if isinstance(tree_pass, TreePass):
+        parts = f"{tree_pass.prefix_len} + {tree_pass.topology.size}"
+        return f"prefix_len + nodes = {parts} = {tree_pass.key_count}"
+    return f"for the longest sequence {tree_pass.key_count}"

@@ -1,0 +1,82 @@
+"""Tree attention through FlexAttention: the mask as a function of indices, compiled into the kernel.
+
+On CUDA the compiled kernel runs, with tiles of BLOCK_M rows (its own default is all rows in one block).
+On a CPU the function runs as it is written, uncompiled: slow and exact, to see that masks are right.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attention_masks.tree_attention.options import Options
+from attention_masks.tree_attention.tree_pass import TreePass
+from attention_masks.tree_attention.with_lse import beside_sinks
+
+__all__ = ["KERNEL_OPTIONS", "flex"]
+
+KERNEL_OPTIONS: dict[str, Any] = {"BLOCK_M": 64, "BLOCK_N": 64}
+"""Tile of the compiled kernel."""
+
+
+def flex(
+    q: Float[Tensor, "batch q_heads rows head_dim"],
+    k: Float[Tensor, "batch kv_heads slots head_dim"],
+    v: Float[Tensor, "batch kv_heads slots head_dim"],
+    tree_pass: TreePass,
+    options: Options,
+) -> Float[Tensor, "batch q_heads rows head_dim"]:
+    """The same as `reference`, by `torch.nn.attention.flex_attention`.
+
+    The BlockMask is built arithmetically, once for each pass and window; no dense mask is made.
+    """
+    from torch.nn.attention.flex_attention import flex_attention
+
+    from attention_masks.flex import block_mask
+
+    batch, q_heads, rows, head_dim = q.shape
+    kv_heads = k.shape[1]
+    group, used = q_heads // kv_heads, tree_pass.key_count
+    mask = tree_pass.kept(
+        ("flex", options.window, q.device, group),
+        lambda: block_mask(
+            tree_pass.topology.to(q.device),
+            tree_pass.prefix_len,
+            rows=tree_pass.rows,
+            window=options.window,
+            group=group,
+        ),
+    )
+    compiled = q.device.type == "cuda"
+    call = _compiled() if compiled else flex_attention
+    given: dict[str, Any] = {"scale": options.scale, "block_mask": mask}
+    if options.softcap is not None:
+        given["score_mod"] = _capped(options.softcap)
+    if compiled:
+        given["kernel_options"] = KERNEL_OPTIONS
+    folded = q.reshape(batch, kv_heads, group * rows, head_dim)
+    keys, values = k[:, :, :used], v[:, :, :used]
+    if options.sinks is None:
+        return call(folded, keys, values, **given).reshape(q.shape)
+    out, lse = call(folded, keys, values, return_lse=True, **given)
+    out, lse = (x.reshape(batch, q_heads, rows, -1) for x in (out, lse))
+    return (out * beside_sinks(lse, options.sinks)).to(q.dtype)
+
+
+@lru_cache(maxsize=8)
+def _capped(softcap: float) -> Any:
+    """The same function for the same bound: a new one would be compiled anew."""
+
+    def cap(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
+        return softcap * torch.tanh(score / softcap)
+
+    return cap
+
+
+@lru_cache
+def _compiled() -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=True)

@@ -1,0 +1,125 @@
+"""Which tile the kernel takes, and into how many splits it cuts the keys: static, by size.
+
+The table is small on purpose. Nothing in it is timed at run time; `tuning` can replace an entry with what
+was fastest on the machine at hand. Every entry is compiled ahead of time for three GPU generations in the
+tests, where it must not spill and must fit their shared memory.
+"""
+
+from typing import NamedTuple
+
+from attention_masks.errors import Unsupported
+
+__all__ = [
+    "HEAD_DIMS",
+    "LARGEST_HEAD_DIM",
+    "Tile",
+    "block_dim",
+    "choices",
+    "row_class",
+    "splits",
+    "tile",
+]
+
+HEAD_DIMS = (64, 80, 96, 128, 256)
+"""Head dimensions whose tiles are compiled ahead of time. Others up to the largest are padded likewise."""
+
+LARGEST_HEAD_DIM = 256
+
+MIN_CHUNK = 256
+"""Keys of a split at least, as in the kernel: shorter ones cost more in partial sums than they spread."""
+
+
+class Tile(NamedTuple):
+    """Shape of a program: query rows, keys of one step, warps, and stages of the load pipeline."""
+
+    block_m: int
+    block_n: int
+    warps: int
+    stages: int
+
+
+# (class of rows, padded head dimension) -> tile, for elements of two bytes.
+NARROW = {
+    (16, 64): Tile(16, 64, 4, 4),
+    (32, 64): Tile(32, 64, 4, 4),
+    (64, 64): Tile(64, 64, 4, 3),
+    (128, 64): Tile(128, 64, 8, 3),
+    (16, 128): Tile(16, 64, 4, 4),
+    (32, 128): Tile(32, 64, 4, 3),
+    (64, 128): Tile(64, 64, 4, 3),
+    (128, 128): Tile(128, 64, 8, 3),
+    (16, 256): Tile(16, 32, 4, 3),
+    (32, 256): Tile(32, 32, 4, 3),
+    (64, 256): Tile(64, 32, 4, 2),
+    (128, 256): Tile(128, 32, 8, 2),
+}
+
+# For elements of four bytes: exact products (no TF32), so registers are short and rows few.
+WIDE = {
+    (16, 64): Tile(16, 32, 4, 2),
+    (32, 64): Tile(32, 32, 4, 2),
+    (16, 128): Tile(16, 32, 4, 2),
+    (32, 128): Tile(32, 32, 8, 2),
+    (16, 256): Tile(16, 16, 4, 2),
+    (32, 256): Tile(16, 16, 4, 2),
+}
+
+
+def block_dim(head_dim: int) -> int:
+    """The head dimension padded to what a tile can have.
+
+    Raises:
+        Unsupported: above `LARGEST_HEAD_DIM`.
+    """
+    if head_dim > LARGEST_HEAD_DIM:
+        raise Unsupported(
+            f"impl='triton' has no tile for head_dim = {head_dim}: it goes up to {LARGEST_HEAD_DIM}; "
+            "use impl='sdpa' or 'reference'"
+        )
+    return next(size for size in (16, 32, 64, 128, 256) if size >= head_dim)
+
+
+def row_class(rows: int, itemsize: int) -> int:
+    """The class of so many rows (nodes x heads of a group) in the table: the least that holds them."""
+    largest = 128 if itemsize == 2 else 32
+    return next((size for size in (16, 32, 64) if rows <= size and size <= largest), largest)
+
+
+def tile(rows: int, head_dim: int, itemsize: int) -> Tile:
+    """The tile for a pass of so many rows.
+
+    Args:
+        rows: nodes x query heads that share a key head.
+        head_dim: at most `LARGEST_HEAD_DIM`.
+        itemsize: bytes of an element, 2 or 4.
+
+    Raises:
+        Unsupported: for other sizes.
+    """
+    if itemsize not in (2, 4):
+        raise Unsupported(
+            f"impl='triton' takes float16, bfloat16 and float32, not elements of {itemsize} bytes: "
+            "use impl='reference'"
+        )
+    table = NARROW if itemsize == 2 else WIDE
+    return table[row_class(rows, itemsize), max(64, block_dim(head_dim))]
+
+
+def choices() -> list[tuple[int, int, Tile]]:
+    """Every entry of the table as (bytes of an element, padded head dimension, tile)."""
+    entries = [(2, dim, tile) for (_, dim), tile in NARROW.items()]
+    return entries + [(4, dim, tile) for (_, dim), tile in WIDE.items()]
+
+
+def splits(keys: int, programs: int, processors: int) -> int:
+    """Into how many parts the keys are cut: so many that every multiprocessor has a program.
+
+    More than that costs partial sums and a second wave of programs, of which the last is seldom full.
+
+    Args:
+        keys: at most so many are read.
+        programs: of one split: blocks of rows x key heads x sequences.
+        processors: multiprocessors of the device.
+    """
+    wanted = -(-processors // programs)
+    return max(1, min(wanted, -(-keys // MIN_CHUNK)))

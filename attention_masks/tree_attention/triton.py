@@ -1,0 +1,154 @@
+"""Tree attention by Triton kernels: split keys, packed heads, a mask of two integers per node.
+
+Reads keys and values once, writes no mask, waits for nothing: the lengths and the tree are read on the
+device. On a CPU it runs through Triton's interpreter if TRITON_INTERPRET=1 is set before Triton is
+imported: slow, for tests.
+
+Per layer and sequence it moves `2 N Hkv D` elements of keys and values (N keys) and computes
+`4 T Hq N D` flops for T nodes, so on a GPU it is bound by memory while `T Hq / Hkv` is small (below about
+100 on an H200 in bfloat16).
+"""
+
+import os
+from functools import lru_cache
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attention_masks.errors import InvalidInput, Unavailable, Unsupported
+from attention_masks.tree_attention.options import Options
+from attention_masks.tree_attention.tiles import Tile, block_dim, splits, tile
+from attention_masks.tree_attention.tree_pass import AnyPass
+
+__all__ = ["available", "triton"]
+
+INTERPRETED_PROCESSORS = 8
+"""Multiprocessors that the interpreter is said to have: enough for several splits in small tests."""
+
+LOG2E = 1.4426950408889634
+
+
+def triton(
+    q: Float[Tensor, "batch q_heads rows head_dim"],
+    k: Float[Tensor, "_ kv_heads slots head_dim"],
+    v: Float[Tensor, "_ kv_heads slots head_dim"],
+    tree_pass: AnyPass,
+    options: Options,
+    *,
+    tile_choice: Tile | None = None,
+    split_count: int | None = None,
+) -> Float[Tensor, "batch q_heads rows head_dim"]:
+    """The same as `reference`: sums in float32, weights rounded to the dtype of the values.
+
+    Two launches, or one where the keys are not split. Safe inside a captured CUDA graph: scratch
+    belongs to the pass, and everything that changes from step to step is read from its arrays.
+
+    Args:
+        q: queries; any strides, but the head dimension must be contiguous (copied otherwise).
+        k: keys, `[batch, kv_heads, slots, head_dim]`, or `[pages, kv_heads, page, head_dim]` with
+            `options.block_table`; the head dimension contiguous.
+        v: values, likewise.
+        tree_pass: one tree for all sequences, or one for each.
+        options: scale, softcap, window, sinks, block table.
+        tile_choice: instead of the table's (`tuning` measures them).
+        split_count: instead of the chosen number of splits.
+
+    Raises:
+        Unavailable: without Triton, or on a CPU outside the interpreter.
+        Unsupported: for head dimensions above 256, float64, or gradients.
+        InvalidInput: if the head dimension of keys or values is not contiguous.
+    """
+    kernels = _kernels(q.device)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+        raise Unsupported("impl='triton' has no backward pass: use impl='sdpa' or 'reference'")
+    for name, x in (("k", k), ("v", v)):
+        if x.stride(-1) != 1:
+            raise InvalidInput(
+                f"{name} has stride {x.stride(-1)} along head_dim, but must be contiguous there: "
+                "a copy of the whole cache in every layer would be no kernel's time"
+            )
+    if q.stride(-1) != 1:
+        q = q.contiguous()
+    batch, q_heads, rows, dim = q.shape
+    kv_heads = k.shape[1]
+    group = q_heads // kv_heads
+    chosen = tile_choice or tile(rows * group, dim, q.element_size())
+    blocks = -(-rows * group // chosen.block_m)
+    columns = kv_heads * batch
+    keys = tree_pass.key_count
+    if options.window is not None:
+        keys = min(keys, options.window + rows)
+    count = split_count or splits(keys, blocks * columns, _processors(q.device))
+
+    arrays = tree_pass.arrays(q.device)
+    # One tree for the whole batch: every sequence reads the same line.
+    line = arrays.buffer.stride(0) if arrays.buffer.shape[0] > 1 else 0
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    part, lse = q, q  # not read
+    if count > 1:
+        lines = columns * count * rows * group
+        scratch = tree_pass.scratch(q.device, lines * (dim + 1))
+        part, lse = scratch[: lines * dim], scratch[lines * dim :]
+    inner, outer, capped = options.scale * LOG2E, 1.0, options.softcap is not None
+    if options.softcap is not None:
+        inner, outer = options.scale / options.softcap, options.softcap * LOG2E
+    table = options.block_table
+    constants = {"GROUP": group, "DIM": dim, "BLOCK_D": block_dim(dim), "SPLITS": count}
+    launch = {} if kernels.INTERPRETED else {"num_warps": chosen.warps, "num_stages": chosen.stages}
+    if not kernels.INTERPRETED:
+        launch["enable_fp_fusion"] = True
+    kernels.attend_split[(blocks, columns, count)](
+        q, k, v, out, part, lse, arrays.buffer,
+        q if options.sinks is None else options.sinks,
+        arrays.buffer if table is None else table,
+        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3],
+        line, 0 if table is None else table.stride(0),
+        arrays.rows, arrays.nodes, kv_heads, inner, outer, options.window or 0,
+        **constants, BLOCK_M=chosen.block_m, BLOCK_N=chosen.block_n,
+        PAGE=0 if table is None else k.shape[2],
+        SOFTCAP=capped, WINDOW=options.window is not None, SINKS=options.sinks is not None,
+        INTERPRETED=kernels.INTERPRETED, **launch,
+    )  # fmt: skip
+    if count > 1:
+        launch = {} if kernels.INTERPRETED else {"num_warps": 4, "enable_fp_fusion": True}
+        kernels.merge_splits[(rows * group, columns)](
+            part, lse, out, arrays.buffer, *out.stride()[:3], line, arrays.rows, kv_heads,
+            **constants, BLOCK_S=1 << (count - 1).bit_length(), **launch,
+        )  # fmt: skip
+    return out
+
+
+def available(device: torch.device) -> str | None:
+    """None if the kernels run on this device, or what is missing."""
+    try:
+        _kernels(device)
+    except Unavailable as missing:
+        return str(missing)
+    return None
+
+
+def _kernels(device: torch.device) -> Any:
+    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        raise Unavailable(
+            f"impl='triton' needs a CUDA device, and the tensors are on {device}: use impl='sdpa', "
+            "'reference' or 'auto', or set TRITON_INTERPRET=1 before Triton is imported to try the "
+            "kernels on the CPU"
+        )
+    try:
+        from attention_masks.tree_attention import triton_kernels
+    except ImportError as missing:
+        raise Unavailable(f"impl='triton' needs Triton: pip install triton ({missing})") from None
+    if device.type != "cuda" and not triton_kernels.INTERPRETED:
+        raise Unavailable(
+            "TRITON_INTERPRET=1 was set after Triton had been imported: set it before, in the shell"
+        )
+    return triton_kernels
+
+
+@lru_cache
+def _processors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return INTERPRETED_PROCESSORS
+    return torch.cuda.get_device_properties(device).multi_processor_count

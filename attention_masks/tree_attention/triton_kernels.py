@@ -1,0 +1,249 @@
+# ruff: noqa: N803, SIM102  (compile-time arguments are in capitals, and must be asked alone)
+"""The two Triton kernels of tree attention: partial attention over a split of the keys, and their merge.
+
+Stage 1 (`attend_split`): a program owns BLOCK_M query rows of one key head and one split of the keys.
+Row m is node `m // GROUP` under query head `m % GROUP` of the group, so keys and values are read once
+for all heads that share them, and the group need not be a power of two. Over full tiles of the prefix
+there is no mask; the tile in which the prefix ends and those of the tree are masked by the intervals of
+`topology`: a node sees a key if the key's rank <= its own rank < the end of the key's subtree. Tiles
+behind the block's last node are not read: ancestors come first in node order.
+
+Stage 2 (`merge_splits`) weighs the splits of a row by their log-sum-exp. These are in base 2
+(FlashAttention writes natural logarithms).
+
+Lengths and tree come from the buffer of `pass_arrays`, so a captured graph follows what is in it. A split
+without keys writes its log-sum-exp only; stage 2 then does not read its rows.
+
+The scheme is FlashDecoding's split of the keys (Dao et al. 2023; the online softmax of FlashAttention,
+arXiv:2205.14135) with grouped heads packed into rows, and a tree where decoding has one row.
+"""
+
+from typing import no_type_check
+
+import triton
+import triton.language as tl
+
+__all__ = ["HIDDEN", "INTERPRETED", "MIN_CHUNK", "attend_split", "merge_splits"]
+
+HIDDEN: tl.constexpr = tl.constexpr(-1.0e30)
+"""Score of a hidden key, and log-sum-exp of nothing: finite, so that no difference is NaN."""
+
+MIN_CHUNK: tl.constexpr = tl.constexpr(256)
+"""Keys of a split at least; a multiple of every BLOCK_N."""
+
+LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
+
+# `no_type_check` keeps import hooks that decorate every function away from what Triton compiles.
+
+
+@triton.jit
+@no_type_check
+def _tanh(x):
+    """tanh by a polynomial near 0, where 1 - exp(-2x) would cancel; a few units in the last place."""
+    size = tl.abs(x)
+    square = x * x
+    series = 1 / 3 - square * (2 / 15 - square * (17 / 315 - square * (62 / 2835)))
+    near = x * (1.0 - square * series)
+    decay = tl.exp2(size * (-2.0 * LOG2E))
+    far = (1.0 - decay) / (1.0 + decay)
+    return tl.where(size < 0.25, near, tl.where(x < 0, -far, far))
+
+
+@triton.jit
+@no_type_check
+def _slots(cols, inside, table, stride_page, stride_slot, PAGE: tl.constexpr):
+    """Where the rows of these keys begin: in their page, or one behind the other."""
+    if PAGE == 0:
+        return cols * stride_slot
+    page = tl.load(table + cols // PAGE, mask=inside, other=0)
+    return page.to(tl.int64) * stride_page + (cols % PAGE) * stride_slot
+
+
+@triton.jit
+@no_type_check
+def _tile(
+    q, acc, high, total, k_head, v_head, k_at, v_at, in_keys, in_k, visible,
+    inner, outer,
+    DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    BOUNDED: tl.constexpr, MASKED: tl.constexpr, SOFTCAP: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """One tile of keys through the online softmax: BOUNDED loads, MASKED scores."""
+    dims = tl.arange(0, BLOCK_D)
+    k_ptrs = k_head + k_at[None, :] + dims[:, None]
+    v_ptrs = v_head + v_at[:, None] + dims[None, :]
+    if BOUNDED:
+        k = tl.load(k_ptrs, mask=in_keys[None, :] & in_k[:, None], other=0.0)
+        v = tl.load(v_ptrs, mask=in_keys[:, None] & in_k[None, :], other=0.0)
+    elif DIM != BLOCK_D:
+        k = tl.load(k_ptrs, mask=in_k[:, None], other=0.0)
+        v = tl.load(v_ptrs, mask=in_k[None, :], other=0.0)
+    else:
+        k = tl.load(k_ptrs)
+        v = tl.load(v_ptrs)
+    if INTERPRETED:  # the interpreter multiplies bfloat16 wrongly
+        scores = tl.dot(q.to(tl.float32), k.to(tl.float32), input_precision="ieee")
+    else:
+        scores = tl.dot(q, k, input_precision="ieee")
+    scores = scores * inner
+    if SOFTCAP:
+        scores = _tanh(scores) * outer
+    if MASKED:
+        scores = tl.where(visible, scores, HIDDEN)
+    higher = tl.maximum(high, tl.max(scores, 1))
+    weights = tl.exp2(scores - higher[:, None])
+    fade = tl.exp2(high - higher)
+    total = total * fade + tl.sum(weights, 1)
+    acc = acc * fade[:, None]
+    narrow = weights.to(v.dtype)
+    if INTERPRETED:
+        acc = acc + tl.dot(narrow.to(tl.float32), v.to(tl.float32), input_precision="ieee")
+    else:
+        acc = tl.dot(narrow, v, acc, input_precision="ieee")
+    return acc, higher, total
+
+
+@triton.jit(do_not_specialize=["window"])
+@no_type_check
+def attend_split(
+    q_ptr, k_ptr, v_ptr, out_ptr, part_ptr, lse_ptr, arrays_ptr, sinks_ptr, table_ptr,
+    q_batch, q_head, q_row, k_batch, k_head, k_slot, v_batch, v_head, v_slot,
+    out_batch, out_head, out_row, arrays_batch, table_batch,
+    rows, nodes, kv_heads, inner, outer, window,
+    GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, PAGE: tl.constexpr,
+    SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, SINKS: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """Attention of one block of rows over one split of the keys.
+
+    Grid: (blocks of rows, kv heads x batch, splits). `inner` is the factor that makes scores base-2
+    exponents (or the argument of tanh, with `outer` behind it).
+    """
+    head = tl.program_id(1) % kv_heads
+    sequence = (tl.program_id(1) // kv_heads).to(tl.int64)
+    split = tl.program_id(2)
+    arrays = arrays_ptr + sequence * arrays_batch
+    prefix, size = tl.load(arrays), tl.load(arrays + 1)
+    of_rows, of_nodes = arrays + 2, arrays + 2 + 3 * rows
+
+    offs = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    row, member = offs // GROUP, offs % GROUP
+    in_rows = row < rows
+    node = tl.load(of_rows + row, mask=in_rows, other=-1)
+    rank = tl.load(of_rows + rows + row, mask=in_rows, other=-1)
+    dims = tl.arange(0, BLOCK_D)
+    in_k = dims < DIM
+    q_head_of = (head * GROUP + member).to(tl.int64)
+    q_at = q_ptr + sequence * q_batch + q_head_of * q_head + row.to(tl.int64) * q_row
+    q = tl.load(q_at[:, None] + dims[None, :], mask=in_rows[:, None] & in_k[None, :], other=0.0)
+
+    table = table_ptr
+    k_base = k_ptr + head.to(tl.int64) * k_head
+    v_base = v_ptr + head.to(tl.int64) * v_head
+    if PAGE == 0:
+        k_base += sequence * k_batch
+        v_base += sequence * v_batch
+    else:
+        table += sequence * table_batch
+
+    first = 0
+    oldest = node  # read under WINDOW only
+    if WINDOW:
+        first = tl.maximum(prefix - window + 1, 0) // BLOCK_N * BLOCK_N
+        depth = tl.load(of_rows + 2 * rows + row, mask=in_rows, other=0)
+        oldest = prefix + depth - window
+    chunk = tl.cdiv(tl.cdiv(prefix + size - first, SPLITS), MIN_CHUNK) * MIN_CHUNK
+    begin = first + split * chunk
+    stop = tl.minimum(begin + chunk, prefix + tl.max(node) + 1)
+    full = prefix // BLOCK_N * BLOCK_N
+
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    high = tl.full([BLOCK_M], HIDDEN, tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    if SINKS:
+        if split == 0:
+            sink = tl.load(sinks_ptr + q_head_of, mask=in_rows, other=0.0).to(tl.float32)
+            high = sink * LOG2E
+            total = tl.full([BLOCK_M], 1.0, tl.float32)
+
+    cols = tl.arange(0, BLOCK_N)
+    for start in range(begin, tl.minimum(stop, full), BLOCK_N):
+        keys = start + cols
+        inside = keys < prefix
+        k_at = _slots(keys, inside, table, k_batch, k_slot, PAGE)
+        v_at = _slots(keys, inside, table, v_batch, v_slot, PAGE)
+        visible = keys[None, :] > oldest[:, None]
+        acc, high, total = _tile(
+            q, acc, high, total, k_base, v_base, k_at, v_at, inside, in_k, visible, inner, outer,
+            DIM, BLOCK_D, False, WINDOW, SOFTCAP, INTERPRETED,
+        )  # fmt: skip
+    for start in range(tl.maximum(begin, full), stop, BLOCK_N):
+        keys = start + cols
+        inside = keys < prefix + size
+        of_prefix = keys < prefix
+        at_node = inside & (keys >= prefix)
+        key = keys - prefix
+        key_rank = tl.load(of_nodes + key, mask=at_node, other=0)
+        key_end = tl.load(of_nodes + nodes + key, mask=at_node, other=-1)
+        above = (key_rank[None, :] <= rank[:, None]) & (rank[:, None] < key_end[None, :])
+        visible = of_prefix[None, :] | above
+        if WINDOW:
+            key_depth = tl.load(of_nodes + 2 * nodes + key, mask=at_node, other=0)
+            position = tl.where(of_prefix, keys, prefix + key_depth)
+            visible = visible & (position[None, :] > oldest[:, None])
+        k_at = _slots(keys, inside, table, k_batch, k_slot, PAGE)
+        v_at = _slots(keys, inside, table, v_batch, v_slot, PAGE)
+        acc, high, total = _tile(
+            q, acc, high, total, k_base, v_base, k_at, v_at, inside, in_k, visible, inner, outer,
+            DIM, BLOCK_D, True, True, SOFTCAP, INTERPRETED,
+        )  # fmt: skip
+
+    real = node >= 0
+    if SPLITS == 1:
+        out_at = out_ptr + sequence * out_batch + q_head_of * out_head + row.to(tl.int64) * out_row
+        out = tl.where(real[:, None], acc / total[:, None], 0.0)
+        ptrs = out_at[:, None] + dims[None, :]
+        tl.store(ptrs, out.to(out_ptr.dtype.element_ty), mask=in_rows[:, None] & in_k[None, :])
+    else:
+        seen = total > 0
+        lse = tl.where(seen, high + tl.log2(tl.where(seen, total, 1.0)), HIDDEN)
+        line = (tl.program_id(1).to(tl.int64) * SPLITS + split) * (rows * GROUP) + offs
+        tl.store(lse_ptr + line, lse, mask=in_rows)
+        if begin < stop or (SINKS and split == 0):
+            ptrs = part_ptr + line[:, None] * DIM + dims[None, :]
+            tl.store(ptrs, acc / total[:, None], mask=in_rows[:, None] & in_k[None, :])
+
+
+@triton.jit
+@no_type_check
+def merge_splits(
+    part_ptr, lse_ptr, out_ptr, arrays_ptr,
+    out_batch, out_head, out_row, arrays_batch, rows, kv_heads,
+    GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
+    SPLITS: tl.constexpr, BLOCK_S: tl.constexpr,
+):  # fmt: skip
+    """The splits of one row, weighed by `2 ** (lse - highest)`. Grid: (rows x group, kv heads x batch)."""
+    line, column = tl.program_id(0), tl.program_id(1)
+    head = column % kv_heads
+    sequence = (column // kv_heads).to(tl.int64)
+    row, member = line // GROUP, line % GROUP
+    node = tl.load(arrays_ptr + sequence * arrays_batch + 2 + row)
+    splits, dims = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_D)
+    at = (column.to(tl.int64) * SPLITS + splits) * (rows * GROUP) + line
+    lse = tl.load(lse_ptr + at, mask=splits < SPLITS, other=HIDDEN)
+    weights = tl.exp2(lse - tl.max(lse, 0))
+    used = (lse > HIDDEN) & (weights > 0)
+    part = tl.load(
+        part_ptr + at[:, None] * DIM + dims[None, :],
+        mask=used[:, None] & (dims < DIM)[None, :],
+        other=0.0,
+    )
+    total = tl.sum(tl.where(used, weights, 0.0), 0)
+    out = tl.sum(part * tl.where(used, weights, 0.0)[:, None], 0) / total
+    out = tl.where(node >= 0, out, 0.0)
+    out_at = out_ptr + sequence * out_batch + (head * GROUP + member).to(tl.int64) * out_head
+    ptrs = out_at + row.to(tl.int64) * out_row + dims
+    tl.store(ptrs, out.to(out_ptr.dtype.element_ty), mask=dims < DIM)
+
+
+INTERPRETED = not isinstance(attend_split, triton.JITFunction)
+"""Whether the kernels run on CPU tensors, because TRITON_INTERPRET=1 was set before this import."""

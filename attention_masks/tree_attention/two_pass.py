@@ -1,0 +1,64 @@
+"""Two passes: the prefix without a mask, the tree under its mask, merged by their log-sum-exps.
+
+What one builds from library kernels where none takes a tree: the long part runs at the full speed of
+unmasked attention, at the price of a second set of launches and of reading both outputs once more.
+"""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from attention_masks.errors import Unsupported
+from attention_masks.tree_attention.options import Options
+from attention_masks.tree_attention.tree_pass import TreePass
+from attention_masks.tree_attention.with_lse import attention_with_lse, beside_sinks, merge
+
+__all__ = ["two_pass"]
+
+
+def two_pass(
+    q: Float[Tensor, "batch q_heads rows head_dim"],
+    k: Float[Tensor, "batch kv_heads slots head_dim"],
+    v: Float[Tensor, "batch kv_heads slots head_dim"],
+    tree_pass: TreePass,
+    options: Options,
+) -> Float[Tensor, "batch q_heads rows head_dim"]:
+    """The same as `reference`; each part in q's dtype, the merge in float32 or wider.
+
+    With a window the prefix has a mask too: rows at different depths see its beginning differently.
+
+    Raises:
+        Unsupported: for a softcap, or where gradients are wanted.
+    """
+    if options.softcap is not None:
+        raise Unsupported(
+            f"impl='two_pass' cannot apply softcap = {options.softcap}: use impl='reference', 'flex' "
+            "or 'triton'"
+        )
+    batch, q_heads, rows, head_dim = q.shape
+    kv_heads = k.shape[1]
+    folded = q.reshape(batch, kv_heads, -1, head_dim)
+    visible = tree_pass.keys(options.window)
+    border = tree_pass.prefix_len
+    bias = tree_pass.bias(options.window, q.dtype, q.device, q_heads // kv_heads)
+    of_prefix = of_tree = None
+    if bias is not None:
+        cut = border - visible.start
+        of_tree = bias[:, cut:]
+        of_prefix = bias[:, :cut] if tree_pass.cuts_prefix(options.window) else None
+    parts = [(slice(border, visible.stop), of_tree)]
+    if border > visible.start:
+        parts.append((slice(visible.start, border), of_prefix))
+    results = [
+        attention_with_lse(folded, k[:, :, keys], v[:, :, keys], mask, options.scale)
+        for keys, mask in parts
+    ]
+    (out, lse), *others = results
+    for other, other_lse in others:
+        # A row whose window ends behind the prefix has a log-sum-exp of nothing but hidden scores
+        # there: so low that its share is 0.
+        out = merge(out, lse, other, other_lse)
+        lse = lse.logaddexp(other_lse)
+    out, lse = (x.reshape(batch, q_heads, rows, -1) for x in (out, lse))
+    if options.sinks is not None:
+        out = out * beside_sinks(lse, options.sinks)
+    return out.to(q.dtype)
