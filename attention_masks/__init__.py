@@ -26,7 +26,7 @@ from attention_masks.errors import (
     Unsupported,
 )
 from attention_masks.topology import Topology, topology
-from attention_masks.tree_attention import TreePass, attend, tree_attention
+from attention_masks.tree_attention import RaggedPass, TreePass, attend, tree_attention
 
 if TYPE_CHECKING:
     from attention_masks.dense import additive_mask, dense_mask
@@ -35,6 +35,7 @@ __all__ = [
     "AttentionMaskError",
     "InvalidInput",
     "NotATree",
+    "RaggedPass",
     "Topology",
     "TreePass",
     "Unavailable",

@@ -51,6 +51,7 @@ def plain_attention(
     dtype: torch.dtype,
     scale: float | None = None,
     softcap: float | None = None,
+    sinks: Float[Tensor, " q_heads"] | None = None,
 ) -> Float[Tensor, "batch q_heads rows head_dim"]:
     """Attention one row at a time over the keys it sees, every operation rounded to `dtype`.
 
@@ -68,7 +69,9 @@ def plain_attention(
                 scores = keys[seen] @ q[batch, head, row].to(dtype) * scale
                 if softcap is not None:
                     scores = torch.tanh(scores / softcap) * softcap
-                out[batch, head, row] = torch.softmax(scores, dim=0) @ values[seen]
+                if sinks is not None:
+                    scores = torch.cat([scores, sinks[head].to(dtype)[None]])
+                out[batch, head, row] = torch.softmax(scores, dim=0)[: len(seen)] @ values[seen]
     return out
 
 
@@ -81,6 +84,7 @@ def assert_accurate(
     *,
     scale: float | None = None,
     softcap: float | None = None,
+    sinks: Float[Tensor, " q_heads"] | None = None,
 ) -> None:
     """Assert that an attention output is about as close to the truth as its dtype allows.
 
@@ -97,13 +101,16 @@ def assert_accurate(
         visible: the dense mask, over the first `visible.shape[1]` slots.
         scale: see `tree_attention`.
         softcap: see `tree_attention`.
+        sinks: see `tree_attention`.
 
     Raises:
         AssertionError: with both errors and the bound.
     """
     assert out.dtype == q.dtype, f"output is {out.dtype}, queries {q.dtype}"
-    truth = plain_attention(q, k, v, visible, dtype=torch.float64, scale=scale, softcap=softcap)
-    plain = plain_attention(q, k, v, visible, dtype=q.dtype, scale=scale, softcap=softcap)
+    truth, plain = (
+        plain_attention(q, k, v, visible, dtype=dtype, scale=scale, softcap=softcap, sinks=sinks)
+        for dtype in (torch.float64, q.dtype)
+    )
     seen = visible.any(dim=0).nonzero()[:, 0]
     seen_keys = k[:, :, seen].double().repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     scores = q.double() @ seen_keys.mT * (q.shape[-1] ** -0.5 if scale is None else scale)

@@ -1,6 +1,9 @@
 """Checks the shapes in public signatures while the tests run, and keeps every test off the network."""
 
 import os
+from dataclasses import replace
+from functools import lru_cache
+from types import SimpleNamespace
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -36,3 +39,27 @@ def without_shape_checks():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(scope="session")
+def quick_interpreter():
+    """Spares half of the time of Triton's interpreter: what it does anew at every call and operation.
+
+    It replaces Triton's language at each call (here once, for as long as the process lives), makes a table
+    to look up a dtype, and asserts that sums of int32 fit, which at the sizes of these tests they do.
+    """
+    from triton.runtime import interpreter
+
+    patch, plain, done = interpreter._patch_lang, interpreter._get_np_dtype, set()
+    kept = lru_cache(plain)
+
+    def once(function):
+        if id(function.__globals__) not in done:
+            done.add(id(function.__globals__))
+            patch(function)
+        return SimpleNamespace(restore=lambda: None)
+
+    interpreter._patch_lang = once
+    interpreter._get_np_dtype = lambda t: (plain if t.scalar.is_ptr() else kept)(t.scalar)
+    builder = interpreter.interpreter_builder
+    builder.options = replace(builder.options, sanitize_overflow=False)

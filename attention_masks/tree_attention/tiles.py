@@ -38,13 +38,14 @@ class Tile(NamedTuple):
     stages: int
 
 
-# (class of rows, padded head dimension) -> tile, for elements of two bytes.
+# (class of rows, padded head dimension) -> tile, for elements of two bytes. Hopper's wgmma wants 64 rows
+# for four warps; shared memory stays below the 99 KiB of consumer cards, but for 64 rows and more on Hopper.
 NARROW = {
     (16, 64): Tile(16, 64, 4, 4),
     (32, 64): Tile(32, 64, 4, 4),
     (64, 64): Tile(64, 64, 4, 3),
     (128, 64): Tile(128, 64, 8, 3),
-    (16, 128): Tile(16, 64, 4, 4),
+    (16, 128): Tile(16, 64, 4, 3),
     (32, 128): Tile(32, 64, 4, 3),
     (64, 128): Tile(64, 64, 4, 3),
     (128, 128): Tile(128, 64, 8, 3),
@@ -54,15 +55,30 @@ NARROW = {
     (128, 256): Tile(128, 32, 8, 2),
 }
 
-# For elements of four bytes: exact products (no TF32), so registers are short and rows few.
+# Where these would spill: Ampere's accumulators of 256 columns, and Blackwell's tcgen05, which stages
+# scores through registers.
+INSTEAD = {
+    8: {(64, 256): Tile(64, 32, 8, 2), (128, 256): Tile(64, 32, 8, 2)},
+    10: {
+        (64, 64): Tile(64, 32, 4, 3),
+        (128, 64): Tile(128, 32, 8, 3),
+        (64, 128): Tile(64, 32, 4, 3),
+        (128, 128): Tile(128, 32, 8, 3),
+    },
+}
+
+# For elements of four bytes: exact products (no TF32) are made in registers, so tiles are small.
 WIDE = {
-    (16, 64): Tile(16, 32, 4, 2),
+    (16, 64): Tile(16, 16, 4, 2),
     (32, 64): Tile(32, 32, 4, 2),
-    (16, 128): Tile(16, 32, 4, 2),
-    (32, 128): Tile(32, 32, 8, 2),
+    (16, 128): Tile(16, 32, 8, 2),
+    (32, 128): Tile(32, 16, 8, 2),
     (16, 256): Tile(16, 16, 4, 2),
     (32, 256): Tile(16, 16, 4, 2),
 }
+
+INTERPRETED = Tile(64, 64, 4, 1)
+"""For the interpreter, which takes its time for each operation, whatever its size."""
 
 
 def block_dim(head_dim: int) -> int:
@@ -85,13 +101,15 @@ def row_class(rows: int, itemsize: int) -> int:
     return next((size for size in (16, 32, 64) if rows <= size and size <= largest), largest)
 
 
-def tile(rows: int, head_dim: int, itemsize: int) -> Tile:
+def tile(rows: int, head_dim: int, itemsize: int, generation: int) -> Tile:
     """The tile for a pass of so many rows.
 
     Args:
         rows: nodes x query heads that share a key head.
         head_dim: at most `LARGEST_HEAD_DIM`.
         itemsize: bytes of an element, 2 or 4.
+        generation: major compute capability: 8 (Ampere, Ada), 9 (Hopper), 10 (Blackwell), 12 (its
+            consumer cards, which compute as Ampere does).
 
     Raises:
         Unsupported: for other sizes.
@@ -101,14 +119,17 @@ def tile(rows: int, head_dim: int, itemsize: int) -> Tile:
             f"impl='triton' takes float16, bfloat16 and float32, not elements of {itemsize} bytes: "
             "use impl='reference'"
         )
-    table = NARROW if itemsize == 2 else WIDE
-    return table[row_class(rows, itemsize), max(64, block_dim(head_dim))]
+    size = row_class(rows, itemsize), max(64, block_dim(head_dim))
+    if itemsize == 4:
+        return WIDE[size]
+    return INSTEAD.get(8 if generation == 12 else generation, {}).get(size, NARROW[size])
 
 
-def choices() -> list[tuple[int, int, Tile]]:
-    """Every entry of the table as (bytes of an element, padded head dimension, tile)."""
-    entries = [(2, dim, tile) for (_, dim), tile in NARROW.items()]
-    return entries + [(4, dim, tile) for (_, dim), tile in WIDE.items()]
+def choices(generation: int) -> list[tuple[int, int, Tile]]:
+    """Every entry of the table for a GPU generation: bytes of an element, head dimension, tile."""
+    sizes = [(2, *size) for size in NARROW] + [(4, *size) for size in WIDE]
+    entries = [(wide, dim, tile(rows, dim, wide, generation)) for wide, rows, dim in sizes]
+    return list(dict.fromkeys(entries))
 
 
 def splits(keys: int, programs: int, processors: int) -> int:

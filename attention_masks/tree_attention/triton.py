@@ -19,7 +19,7 @@ from torch import Tensor
 
 from attention_masks.errors import InvalidInput, Unavailable, Unsupported
 from attention_masks.tree_attention.options import Options
-from attention_masks.tree_attention.tiles import Tile, block_dim, splits, tile
+from attention_masks.tree_attention.tiles import INTERPRETED, Tile, block_dim, splits, tile
 from attention_masks.tree_attention.tree_pass import AnyPass
 
 __all__ = ["available", "triton"]
@@ -74,13 +74,13 @@ def triton(
     batch, q_heads, rows, dim = q.shape
     kv_heads = k.shape[1]
     group = q_heads // kv_heads
-    chosen = tile_choice or tile(rows * group, dim, q.element_size())
+    chosen = tile_choice or _tile(rows * group, q, kernels)
     blocks = -(-rows * group // chosen.block_m)
     columns = kv_heads * batch
     keys = tree_pass.key_count
     if options.window is not None:
         keys = min(keys, options.window + rows)
-    count = split_count or splits(keys, blocks * columns, _processors(q.device))
+    count = split_count or splits(keys, blocks * columns, _properties(q.device)[0])
 
     arrays = tree_pass.arrays(q.device)
     # One tree for the whole batch: every sequence reads the same line.
@@ -147,8 +147,17 @@ def _kernels(device: torch.device) -> Any:
     return triton_kernels
 
 
+def _tile(rows: int, q: Tensor, kernels: Any) -> Tile:
+    """The table's entry. It is asked in any case: the interpreter refuses what a GPU would."""
+    generation = _properties(q.device)[1]
+    entry = tile(rows, q.shape[-1], q.element_size(), generation)
+    return INTERPRETED if kernels.INTERPRETED else entry
+
+
 @lru_cache
-def _processors(device: torch.device) -> int:
+def _properties(device: torch.device) -> tuple[int, int]:
+    """Multiprocessors and major compute capability."""
     if device.type != "cuda":
-        return INTERPRETED_PROCESSORS
-    return torch.cuda.get_device_properties(device).multi_processor_count
+        return INTERPRETED_PROCESSORS, 9
+    found = torch.cuda.get_device_properties(device)
+    return found.multi_processor_count, found.major

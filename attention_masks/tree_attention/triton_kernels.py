@@ -54,9 +54,11 @@ def _tanh(x):
 def _slots(cols, inside, table, stride_page, stride_slot, PAGE: tl.constexpr):
     """Where the rows of these keys begin: in their page, or one behind the other."""
     if PAGE == 0:
-        return cols * stride_slot
-    page = tl.load(table + cols // PAGE, mask=inside, other=0)
-    return page.to(tl.int64) * stride_page + (cols % PAGE) * stride_slot
+        at = cols * stride_slot
+    else:
+        page = tl.load(table + cols // PAGE, mask=inside, other=0)
+        at = page.to(tl.int64) * stride_page + (cols % PAGE) * stride_slot
+    return at
 
 
 @triton.jit

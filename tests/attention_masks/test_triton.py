@@ -1,0 +1,260 @@
+"""The Triton kernels through their interpreter, against float64 and against anything left in memory.
+
+Whether a kernel is interpreted is decided when Triton is imported, so this file runs itself in a process
+with TRITON_INTERPRET=1 (`test_through_the_interpreter`).
+"""
+
+import importlib
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attention_masks import (
+    InvalidInput,
+    RaggedPass,
+    TreePass,
+    Unavailable,
+    Unsupported,
+    attend,
+    topology,
+    tree_attention,
+)
+from attention_masks.testing import assert_accurate, visible_by_walk
+from attention_masks.tree_attention import BufferedPass, Options
+from attention_masks.tree_attention.tiles import choices
+
+module = importlib.import_module("attention_masks.tree_attention.triton")
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+interpreted = pytest.mark.skipif(not INTERPRETED, reason="see test_through_the_interpreter")
+plain = pytest.mark.skipif(INTERPRETED, reason="about Triton outside its interpreter")
+CASES = 240
+TREE = [-1, 0, 0, 1, 2, 1, 4]
+NAN = math.nan
+
+
+@pytest.fixture(autouse=True)
+def _poisoned(request, monkeypatch):
+    """What the kernels are to write holds NaN before."""
+    if not INTERPRETED:
+        return
+    request.getfixturevalue("quick_interpreter")
+    empty = torch.empty_like
+    monkeypatch.setattr(module.torch, "empty_like", lambda *a, **kw: empty(*a, **kw).fill_(NAN))
+
+
+def tensors(seed, batch, kv_heads, group, rows, slots, dim, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    q = torch.randn(batch, rows, kv_heads * group, dim, generator=generator).mul(2).transpose(1, 2)
+    k, v = torch.randn(2, batch, kv_heads, slots, dim, generator=generator).to(dtype)
+    return q.to(dtype), k, v
+
+
+def run(q, k, v, tree_pass, options=None, **more):
+    """The kernel, with scratch that holds NaN."""
+    options = options or Options(scale=q.shape[-1] ** -0.5)
+    tree_pass.scratch(q.device, 1 << 20).fill_(NAN)
+    return module.triton(q, k, v, tree_pass, options, **more)
+
+
+def trees(draw, most=20):
+    draws = draw(st.lists(st.integers(0, 10**6), max_size=most - 1))
+    return [-1, *(value % (i + 1) for i, value in enumerate(draws))]
+
+
+@st.composite
+def cases(draw):
+    """Trees and prefixes of up to three sequences, options, tensors and a number of splits."""
+    batch = draw(st.sampled_from([1, 1, 2, 3]))
+    alike = draw(st.booleans())
+    some = [
+        (trees(draw), draw(st.integers(0, 70) | st.integers(250, 700)))
+        for _ in range(1 if alike else batch)
+    ]
+    only = draw(st.none() | st.integers(1, 3))  # the last nodes alone are queried
+    rows = [
+        range(max(0, len(parents) - only), len(parents)) if only else range(len(parents))
+        for parents, _ in some
+    ]
+    group = draw(st.sampled_from([1, 1, 2, 3, 4, 5, 7, 8, 16]))
+    kv_heads = draw(st.integers(1, 2))
+    dim = draw(st.sampled_from([8, 64, 64, 80, 96, 128, 256]))
+    options = {
+        "window": draw(st.none() | st.integers(1, 14) | st.integers(200, 300)),
+        "softcap": draw(st.none() | st.sampled_from([0.5, 5.0, 50.0])),
+        "scale": draw(st.sampled_from([dim**-0.5, 0.05])),
+    }
+    slots = max(prefix_len + len(parents) for parents, prefix_len in some)
+    seed = draw(st.integers(0, 99))
+    dtype = draw(st.sampled_from([torch.float32] * 4 + [torch.float16]))
+    most = max(map(len, rows))
+    q, k, v = tensors(
+        seed, batch, kv_heads, group, most, slots + draw(st.integers(0, 9)), dim, dtype
+    )
+    sinks = torch.randn(kv_heads * group) if draw(st.booleans()) else None
+    return some, rows, options | {"sinks": sinks}, (q, k, v), draw(st.none() | st.integers(1, 4))
+
+
+@interpreted
+@settings(max_examples=CASES)
+@given(case=cases())
+def test_as_accurate_as_plain_attention(case):
+    some, rows, options, (q, k, v), splits = case
+    batch = len(q)
+    passes = [
+        TreePass(topology(parents), prefix_len, nodes)
+        for (parents, prefix_len), nodes in zip(some, rows, strict=True)
+    ]
+    own = passes if len(passes) == batch else passes * batch
+    for i, one in enumerate(own):  # unused slots
+        k[i, :, one.key_count :] = v[i, :, one.key_count :] = NAN
+    whole = passes[0] if len(passes) == 1 else RaggedPass(passes)
+    out = run(q, k, v, whole, Options(**options), split_count=splits)
+    window = options.pop("window")
+    for i, one in enumerate(own):
+        visible = visible_by_walk(
+            one.topology.parents, one.prefix_len, rows=one.rows, window=window
+        )
+        at, count = slice(i, i + 1), one.row_count
+        assert_accurate(out[at, :, :count], q[at, :, :count], k[at], v[at], visible, **options)
+        assert not out[at, :, count:].any()  # padding
+
+
+@interpreted
+@pytest.mark.parametrize("generation", [8, 9, 10])
+def test_every_tile_of_the_table(generation):
+    for size, dim, tile in choices(generation):
+        dtype = torch.float32 if size == 4 else torch.float16
+        q, k, v = tensors(0, 1, 1, 3, 7, 107, dim, dtype)
+        out = run(q, k, v, TreePass(topology(TREE), 100), tile_choice=tile)
+        assert_accurate(out, q, k, v, visible_by_walk(TREE, 100))
+
+
+@interpreted
+@pytest.mark.parametrize("prefix_len", [0, 1, 63, 64, 65, 255, 256, 257, 511, 512, 513])
+@pytest.mark.parametrize("window", [None, 64, 65])
+def test_borders_of_tiles_and_splits(prefix_len, window):
+    q, k, v = tensors(1, 1, 1, 2, 7, prefix_len + 7, 16)
+    tree_pass = TreePass(topology(TREE), prefix_len)
+    visible = visible_by_walk(TREE, prefix_len, window=window)
+    for splits in (1, 2, 3):
+        out = run(q, k, v, tree_pass, Options(0.25, window=window), split_count=splits)
+        assert_accurate(out, q, k, v, visible)
+
+
+@interpreted
+def test_a_tree_of_several_blocks_of_rows():
+    parents = [-1, *(max(0, i - 3) for i in range(149))]
+    q, k, v = tensors(2, 1, 1, 2, 150, 170, 16)
+    out = run(q, k, v, TreePass(topology(parents), 20))
+    assert_accurate(out, q, k, v, visible_by_walk(parents, 20))
+
+
+@interpreted
+def test_bfloat16_rounds_where_a_gpu_would():
+    q, k, v = tensors(3, 1, 2, 2, 7, 87, 64, torch.bfloat16)
+    out = run(q, k, v, TreePass(topology(TREE), 80))
+    assert_accurate(out, q, k, v, visible_by_walk(TREE, 80))
+
+
+@interpreted
+@settings(max_examples=20)
+@given(seed=st.integers(0, 999), page=st.sampled_from([1, 16, 24]), ragged=st.booleans())
+def test_pages_in_any_order(seed, page, ragged):
+    lengths = [70, 33] if ragged else [70, 70]
+    q, k, v = tensors(seed, 2, 2, 3, 7, 80, 16)
+    blocks = -(-80 // page)
+    order = torch.randperm(2 * blocks + 1, generator=torch.Generator().manual_seed(seed))
+    table = order[: 2 * blocks].view(2, blocks).int()
+    pages = torch.full((2, 2 * blocks + 1, 2, page, 16), NAN)
+    for x, stored in zip((k, v), pages, strict=True):
+        for i in range(2):
+            for slot in range(lengths[i] + 7):
+                stored[table[i, slot // page], :, slot % page] = x[i, :, slot]
+    trees = [topology(TREE)] * 2
+    outs = [
+        tree_attention(q, *pages, trees, lengths, block_table=table, impl=impl, window=50)
+        for impl in ("triton", "reference")
+    ]
+    flat = tree_attention(q, k, v, trees, lengths, impl="reference", window=50)
+    assert torch.equal(outs[1], flat)
+    torch.testing.assert_close(outs[0], flat)
+
+
+@interpreted
+def test_what_the_buffer_holds_is_what_runs():
+    """As a captured graph does it: one pass, sized for more, whose tree and prefix change."""
+    small, large = TreePass(topology([-1, 0, 1]), 31), TreePass(topology(TREE), 300)
+    buffered = BufferedPass(RaggedPass([large]).arrays(torch.device("cpu")), key_count=400)
+    q, k, v = tensors(4, 1, 1, 2, 7, 400, 16)
+    first = run(q, k, v, buffered, split_count=2)
+    torch.testing.assert_close(first, run(q, k, v, large))
+    from attention_masks.tree_attention.pass_arrays import fill
+
+    fill(buffered.arrays(q.device), 0, small.topology, small.prefix_len, small.rows)
+    again = run(q, k, v, buffered, split_count=2)
+    torch.testing.assert_close(again[:, :, :3], run(q[:, :, :3], k, v, small))
+    assert not again[:, :, 3:].any()
+    with pytest.raises(Unsupported, match="'sdpa' cannot read a tree from a buffer"):
+        attend(q, k, v, buffered, impl="sdpa")
+    with pytest.raises(InvalidInput, match="key_count = 6 has no room for 7 nodes"):
+        BufferedPass(buffered.arrays(q.device), 6)
+
+
+@interpreted
+def test_strides_and_alignment_do_not_matter():
+    q, k, v = tensors(5, 2, 2, 2, 7, 107, 16)
+    tree_pass = TreePass(topology(TREE), 100)
+    expected = run(q, k, v, tree_pass)
+    shifted = [torch.empty(x.numel() + 1)[1:].view(x.shape).copy_(x) for x in (q, k, v)]
+    by_slot = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
+    columns = q.transpose(2, 3).contiguous().transpose(2, 3)
+    for given_q, given_k, given_v in (shifted, by_slot, (columns, k, v)):
+        assert torch.equal(run(given_q, given_k, given_v, tree_pass), expected)
+
+
+@interpreted
+def test_what_the_kernel_cannot_do_is_refused():
+    q, k, v = tensors(6, 1, 1, 2, 7, 107, 16)
+    tree_pass = TreePass(topology(TREE), 100)
+
+    def call(*qkv):
+        return attend(*qkv, tree_pass, impl="triton")
+
+    with pytest.raises(InvalidInput, match="k has stride 107 along head_dim, but must be contig"):
+        call(q, k.transpose(2, 3).contiguous().transpose(2, 3), v)
+    with pytest.raises(Unsupported, match="no backward pass"):
+        call(q.clone().requires_grad_(), k, v)
+    with pytest.raises(Unsupported, match="not elements of 8 bytes"):
+        call(q.double(), k.double(), v.double())
+    with pytest.raises(Unsupported, match="no tile for head_dim = 264: it goes up to 256"):
+        call(*tensors(0, 1, 1, 2, 7, 107, 264))
+
+
+@plain
+def test_through_the_interpreter():
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+@plain
+def test_no_silent_fallback(monkeypatch):
+    q, k, v = tensors(7, 1, 1, 2, 7, 107, 16)
+    if not torch.cuda.is_available():
+        with pytest.raises(Unavailable, match="needs a CUDA device, and the tensors are on cpu"):
+            tree_attention(q, k, v, topology(TREE), 100, impl="triton")
+    monkeypatch.setitem(sys.modules, "triton", None)
+    monkeypatch.delitem(sys.modules, "attention_masks.tree_attention.triton_kernels", raising=False)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    with pytest.raises(Unavailable, match="needs Triton: pip install triton"):
+        tree_attention(q, k, v, topology(TREE), 100, impl="triton")
