@@ -38,43 +38,42 @@ class Tile(NamedTuple):
     stages: int
 
 
-# (class of rows, padded head dimension) -> tile, for elements of two bytes. Hopper's wgmma wants 64 rows
-# for four warps; shared memory stays below the 99 KiB of consumer cards, but for 64 rows and more on Hopper.
-NARROW = {
-    (16, 64): Tile(16, 64, 4, 4),
-    (32, 64): Tile(32, 64, 4, 4),
-    (64, 64): Tile(64, 64, 4, 3),
-    (128, 64): Tile(128, 64, 8, 3),
-    (16, 128): Tile(16, 64, 4, 3),
-    (32, 128): Tile(32, 64, 4, 3),
-    (64, 128): Tile(64, 64, 4, 3),
-    (128, 128): Tile(128, 64, 8, 3),
-    (16, 256): Tile(16, 32, 4, 3),
-    (32, 256): Tile(32, 32, 4, 3),
-    (64, 256): Tile(64, 32, 4, 2),
-    (128, 256): Tile(128, 32, 8, 2),
+# (bytes of an element, class of rows, padded head dimension) -> tile. Hopper's wgmma wants 64 rows for four
+# warps. Elements of four bytes are multiplied exactly (no TF32), in registers, so their tiles are small.
+TABLE = {
+    (2, 16, 64): Tile(16, 64, 4, 4),
+    (2, 32, 64): Tile(32, 64, 4, 4),
+    (2, 64, 64): Tile(64, 64, 4, 3),
+    (2, 128, 64): Tile(128, 64, 8, 3),
+    (2, 16, 128): Tile(16, 64, 4, 3),
+    (2, 32, 128): Tile(32, 64, 4, 3),
+    (2, 64, 128): Tile(64, 64, 4, 3),
+    (2, 128, 128): Tile(128, 64, 8, 3),
+    (2, 16, 256): Tile(16, 32, 4, 3),
+    (2, 32, 256): Tile(32, 32, 4, 3),
+    (2, 64, 256): Tile(64, 32, 4, 2),
+    (2, 128, 256): Tile(128, 32, 8, 2),
+    (4, 16, 64): Tile(16, 16, 4, 2),
+    (4, 16, 128): Tile(32, 16, 8, 2),
+    (4, 16, 256): Tile(16, 16, 4, 2),
 }
 
-# Where these would spill: Ampere's accumulators of 256 columns, and Blackwell's tcgen05, which stages
-# scores through registers.
+# Where these would spill: Ampere keeps accumulators in fewer registers, and Blackwell's tcgen05 stages
+# scores through them. Ampere's also stay below the 99 KiB of shared memory of consumer cards.
 INSTEAD = {
-    8: {(64, 256): Tile(64, 32, 8, 2), (128, 256): Tile(64, 32, 8, 2)},
-    10: {
-        (64, 64): Tile(64, 32, 4, 3),
-        (128, 64): Tile(128, 32, 8, 3),
-        (64, 128): Tile(64, 32, 4, 3),
-        (128, 128): Tile(128, 32, 8, 3),
+    8: {
+        (2, 64, 128): Tile(64, 32, 4, 3),
+        (2, 128, 128): Tile(128, 32, 8, 3),
+        (2, 64, 256): Tile(64, 32, 8, 2),
+        (2, 128, 256): Tile(64, 32, 8, 2),
+        (4, 16, 256): Tile(16, 16, 8, 1),
     },
-}
-
-# For elements of four bytes: exact products (no TF32) are made in registers, so tiles are small.
-WIDE = {
-    (16, 64): Tile(16, 16, 4, 2),
-    (32, 64): Tile(32, 32, 4, 2),
-    (16, 128): Tile(16, 32, 8, 2),
-    (32, 128): Tile(32, 16, 8, 2),
-    (16, 256): Tile(16, 16, 4, 2),
-    (32, 256): Tile(16, 16, 4, 2),
+    10: {
+        (2, 64, 64): Tile(64, 32, 4, 3),
+        (2, 128, 64): Tile(128, 32, 8, 2),
+        (2, 64, 128): Tile(64, 32, 4, 3),
+        (2, 128, 128): Tile(128, 32, 8, 3),
+    },
 }
 
 INTERPRETED = Tile(64, 64, 4, 1)
@@ -97,8 +96,9 @@ def block_dim(head_dim: int) -> int:
 
 def row_class(rows: int, itemsize: int) -> int:
     """The class of so many rows (nodes x heads of a group) in the table: the least that holds them."""
-    largest = 128 if itemsize == 2 else 32
-    return next((size for size in (16, 32, 64) if rows <= size and size <= largest), largest)
+    if itemsize == 4:
+        return 16
+    return next((size for size in (16, 32, 64) if rows <= size), 128)
 
 
 def tile(rows: int, head_dim: int, itemsize: int, generation: int) -> Tile:
@@ -119,16 +119,13 @@ def tile(rows: int, head_dim: int, itemsize: int, generation: int) -> Tile:
             f"impl='triton' takes float16, bfloat16 and float32, not elements of {itemsize} bytes: "
             "use impl='reference'"
         )
-    size = row_class(rows, itemsize), max(64, block_dim(head_dim))
-    if itemsize == 4:
-        return WIDE[size]
-    return INSTEAD.get(8 if generation == 12 else generation, {}).get(size, NARROW[size])
+    size = itemsize, row_class(rows, itemsize), max(64, block_dim(head_dim))
+    return INSTEAD.get(8 if generation == 12 else generation, {}).get(size, TABLE[size])
 
 
 def choices(generation: int) -> list[tuple[int, int, Tile]]:
-    """Every entry of the table for a GPU generation: bytes of an element, head dimension, tile."""
-    sizes = [(2, *size) for size in NARROW] + [(4, *size) for size in WIDE]
-    entries = [(wide, dim, tile(rows, dim, wide, generation)) for wide, rows, dim in sizes]
+    """Every tile for a GPU generation, with the bytes of an element and the padded head dimension."""
+    entries = [(size[0], size[2], tile(size[1], size[2], size[0], generation)) for size in TABLE]
     return list(dict.fromkeys(entries))
 
 

@@ -1,0 +1,274 @@
+"""Kernels compiled for GPUs that need not be there, and what came of it: registers, spills, shared memory.
+
+Triton decides when it is imported whether it compiles or interprets, so this runs in processes without
+TRITON_INTERPRET. Compiling takes about a second and shares nothing, so spread it over processes: a
+`Compiled` pickles, a kernel does not, so hand a worker of a `ProcessPoolExecutor` the name of a kernel and
+let it import that.
+
+Nothing here loads Triton before a kernel is compiled.
+"""
+
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from attention_masks.errors import InvalidInput, Unavailable
+
+__all__ = ["SHARED_LIMITS", "TENSOR_MEMORY_LIMIT", "Compiled", "compile_kernel", "table"]
+
+SHARED_LIMITS = {
+    80: 163 * 1024,
+    86: 99 * 1024,
+    87: 163 * 1024,
+    89: 99 * 1024,
+    90: 227 * 1024,
+    100: 227 * 1024,
+    103: 227 * 1024,
+    120: 99 * 1024,
+    121: 99 * 1024,
+}
+"""Bytes of shared memory that one program can have, for each compute capability (8.0 is 80)."""
+
+TENSOR_MEMORY_LIMIT = 512
+"""Columns of tensor memory that one program can have, where there is such memory (sm_100, sm_103)."""
+
+# What PTX calls what computes and what copies: tensor cores of Hopper, of Ampere, of Blackwell; copies to
+# shared memory behind the program's back, and those that go through a tensor map.
+_INSTRUCTIONS = {
+    "wgmma": r"\bwgmma\.mma_async\b",
+    "mma": r"(?<!wg)\bmma\.(?:sync|sp)\b",
+    "tcgen05": r"\btcgen05\.mma\b",
+    "cp.async": r"\bcp\.async\.c[ag]\b",
+    "tma": r"\bcp\.async\.bulk\.tensor\b",
+}
+
+_SASS_LINE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z]\w*)")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What a kernel became on one target.
+
+    Attributes:
+        kernel: its name.
+        label: which variant it is, in the caller's words.
+        capability: compute capability of the target, 90 for sm_90.
+        warps: of one program.
+        registers: of one thread.
+        stack: bytes of local memory of one thread, 0 if nothing was spilled.
+        shared: bytes of shared memory of one program.
+        tensor_memory: columns of tensor memory of one program.
+        instructions: how often the PTX has "wgmma", "mma" (of sm_80), "tcgen05" (the mma of sm_100),
+            "cp.async" and "tma". Occurrences in the program text: a loop counts once.
+        ptx: the program before ptxas.
+        cubin: the program after it.
+    """
+
+    kernel: str
+    label: str
+    capability: int
+    warps: int
+    registers: int
+    stack: int
+    shared: int
+    tensor_memory: int
+    instructions: Mapping[str, int]
+    ptx: str = field(repr=False)
+    cubin: bytes = field(repr=False)
+
+    @cached_property
+    def sass(self) -> str:
+        """The machine code, disassembled at first use (a second or so)."""
+        return _cuobjdump("--dump-sass", self.cubin)
+
+    @cached_property
+    def opcodes(self) -> Mapping[str, int]:
+        """How often the machine code has each instruction, without its modifiers: HGMMA, LDGSTS, BAR."""
+        return Counter(_SASS_LINE.findall(self.sass))
+
+    @cached_property
+    def spills(self) -> int:
+        """Instructions that move registers to or from local memory; there are none without a stack."""
+        if not self.stack:
+            return 0
+        return self.opcodes.get("STL", 0) + self.opcodes.get("LDL", 0)
+
+    @property
+    def uses_wgmma(self) -> bool:
+        """Whether it computes with Hopper's warp-group instructions."""
+        return self.instructions["wgmma"] > 0
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why it will be slow, or not start at all; empty if all is well."""
+        found = []
+        limit = SHARED_LIMITS[self.capability]
+        if self.shared > limit:
+            found.append(f"shared memory {_kib(self.shared)} > {_kib(limit)} KiB: does not start")
+        if self.tensor_memory > TENSOR_MEMORY_LIMIT:
+            found.append(
+                f"tensor memory {self.tensor_memory} > {TENSOR_MEMORY_LIMIT} columns: does not start"
+            )
+        if self.stack:
+            found.append(f"{self.stack} bytes of stack, {self.spills} loads and stores of it")
+        return tuple(found)
+
+
+def compile_kernel(
+    fn: Any,
+    signature: Mapping[str, str],
+    constexprs: Mapping[str, Any],
+    divisible: Iterable[str],
+    capability: int,
+    options: Mapping[str, Any] | None = None,
+    *,
+    label: str = "",
+) -> Compiled:
+    """Compile a Triton kernel for a GPU that need not be there.
+
+    Args:
+        fn: a function decorated with `triton.jit`.
+        signature: type of each argument that is known at run time only: "*bf16", "i32", "fp32".
+        constexprs: value of each other argument: what the kernel annotates as `tl.constexpr`, and what a
+            launch would specialise on, as a stride of 1 or an argument that is None.
+        divisible: arguments that are multiples of 16, which a launch would find out: pointers in bytes
+            (what torch allocates is; a view may not be), integers as they are.
+        capability: 80, 90, 100 (see `SHARED_LIMITS`).
+        options: `num_warps`, `num_stages`, `maxnreg`, `enable_fp_fusion`, ... as the launch has them.
+            Fusion of multiplications with additions is on unless they say otherwise: that is said to
+            Triton explicitly, whose own default changes between versions.
+        label: which variant this is; for `table`.
+
+    Returns:
+        What came of it. Triton's cache (TRITON_CACHE_DIR) may answer instead of the compiler.
+
+    Raises:
+        Unavailable: if Triton or its cuobjdump is not installed, and if it interprets.
+        InvalidInput: if the arguments do not fit the kernel, or the target is not known.
+    """
+    try:
+        import triton
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import ASTSource
+        from triton.runtime import JITFunction
+    except ImportError as error:
+        raise Unavailable(
+            f"compiling a kernel needs Triton: pip install triton ({error})"
+        ) from error
+    # Triton's own functions (tl.sum and others) are kernels too, made when it was imported.
+    if not isinstance(triton.language.sum, JITFunction) or _is_interpreted(fn):
+        raise Unavailable(
+            "TRITON_INTERPRET was on when Triton or the kernel was imported, and what is interpreted "
+            "cannot be compiled: start a process without it (TRITON_INTERPRET=0)"
+        )
+    if not isinstance(fn, JITFunction):
+        raise InvalidInput(f"{fn!r} is no Triton kernel: decorate it with triton.jit, nothing else")
+    if capability not in SHARED_LIMITS:
+        known = ", ".join(map(str, SHARED_LIMITS))
+        raise InvalidInput(f"capability = {capability} is not known: it must be one of {known}")
+    divisible = set(divisible)
+    _check_arguments(fn, signature, constexprs, divisible)
+    # In the kernel's order, by which attributes count.
+    types = {name: signature.get(name, "constexpr") for name in fn.arg_names}
+    attributes = {
+        (i,): [["tt.divisibility", 16]] for i, name in enumerate(fn.arg_names) if name in divisible
+    }
+    made = triton.compile(
+        ASTSource(fn, types, dict(constexprs), attributes),
+        target=GPUTarget("cuda", capability, 32),
+        options={"enable_fp_fusion": True} | dict(options or {}),
+    )
+    cubin, ptx, metadata = made.asm["cubin"], made.asm["ptx"], made.metadata
+    usage = _cuobjdump("--dump-resource-usage", cubin)
+    numbers = {name: int(value) for name, value in re.findall(r"\b([A-Z]+):(\d+)", usage)}
+    return Compiled(
+        kernel=fn.__name__,
+        label=label,
+        capability=capability,
+        warps=metadata.num_warps,
+        registers=numbers["REG"],
+        stack=numbers["STACK"] + numbers["LOCAL"],
+        shared=metadata.shared,
+        tensor_memory=getattr(metadata, "tmem_size", None) or 0,
+        instructions={name: len(re.findall(x, ptx)) for name, x in _INSTRUCTIONS.items()},
+        ptx=ptx,
+        cubin=cubin,
+    )
+
+
+def table(rows: Iterable[Compiled]) -> str:
+    """What came of several kernels, as aligned text: a line each, "ok" or its problems at the end."""
+    columns: dict[str, Callable[[Compiled], Any]] = {
+        "kernel": lambda x: f"{x.kernel} {x.label}".rstrip(),
+        "target": lambda x: f"sm_{x.capability}",
+        "warps": lambda x: x.warps,
+        "registers": lambda x: x.registers,
+        "stack B": lambda x: x.stack,
+        "shared KiB": lambda x: _kib(x.shared),
+        "of KiB": lambda x: _kib(SHARED_LIMITS[x.capability]),
+        **{name: lambda x, name=name: x.instructions[name] for name in _INSTRUCTIONS},
+        "verdict": lambda x: "; ".join(x.problems) or "ok",
+    }
+    lines = [list(columns), *([str(get(x)) for get in columns.values()] for x in rows)]
+    widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+    left = {0, 1, len(columns) - 1}
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if i in left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        ).rstrip()
+        for cells in lines
+    )
+
+
+def _check_arguments(
+    fn: Any, signature: Mapping[str, str], constexprs: Mapping[str, Any], divisible: set[str]
+) -> None:
+    """Whether each argument of the kernel is given once; Triton's own error for this is an assertion."""
+    twice = signature.keys() & constexprs.keys()
+    given = signature.keys() | constexprs.keys()
+    wrong = {
+        "given in signature and in constexprs": twice,
+        "not given": set(fn.arg_names) - given,
+        "no argument of the kernel": (given | divisible) - set(fn.arg_names),
+        "divisible, but not in signature": divisible & constexprs.keys(),
+    }
+    for what, names in wrong.items():
+        if names:
+            raise InvalidInput(f"kernel {fn.__name__}: {', '.join(sorted(names))}: {what}")
+
+
+def _is_interpreted(fn: Any) -> bool:
+    from triton.runtime.interpreter import InterpretedFunction
+
+    return isinstance(fn, InterpretedFunction)
+
+
+def _cuobjdump(what: str, cubin: bytes) -> str:
+    """What NVIDIA's tool, which is in Triton's wheel, says about a cubin."""
+    from triton import knobs
+
+    try:
+        tool = knobs.nvidia.cuobjdump
+    except RuntimeError:
+        raise Unavailable(
+            "what became of a kernel is read with cuobjdump, which Triton's wheel ships and this "
+            "installation does not have: set TRITON_CUOBJDUMP_PATH to that of a CUDA toolkit"
+        ) from None
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "kernel.cubin")
+        file.write_bytes(cubin)
+        done = subprocess.run([tool.path, what, file], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Unavailable(f"{tool.path} {what} failed: {done.stderr.strip()}")
+    return done.stdout
+
+
+def _kib(size: int) -> str:
+    return f"{size / 1024:.4g}"

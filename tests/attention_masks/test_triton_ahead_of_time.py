@@ -1,0 +1,74 @@
+"""Every shipped tile of the tree attention kernel, compiled for sm_80, sm_90 and sm_100: no spills."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from attention_masks import Unsupported
+from attention_masks.ahead_of_time import SHARED_LIMITS, Compiled
+from attention_masks.tree_attention.ahead_of_time import TARGETS, Variant, complaints, variants
+from attention_masks.tree_attention.tiles import TABLE, Tile, choices, splits, tile
+
+
+def compile_all(tmp_path, *arguments):
+    command = [sys.executable, "-m", "attention_masks.tree_attention.ahead_of_time", *arguments]
+    env = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.timeout(600)
+def test_every_tile(tmp_path):
+    printed = compile_all(tmp_path)
+    assert f"{len(list(variants())) + len(TARGETS)} kernels, 0 problems" in printed
+    assert len(re.findall(r"^attend_split .* ok$", printed, re.MULTILINE)) >= 3 * len(TABLE)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_every_tile_with_every_option(tmp_path):
+    assert ", 0 problems" in compile_all(tmp_path, "--all")
+
+
+def made(**changed):
+    instructions = dict.fromkeys(("wgmma", "mma", "tcgen05", "cp.async", "tma"), 1)
+    fields = {"stack": 0, "shared": 1, "tensor_memory": 0, "instructions": instructions}
+    fields |= {"kernel": "k", "label": "", "capability": 90, "warps": 4, "registers": 9}
+    return Compiled(**(fields | changed), ptx="", cubin=b"")
+
+
+def test_what_is_wrong_is_said():
+    hopper = Variant(90, 2, 128, Tile(64, 64, 4, 3), "plain")
+    assert not complaints(hopper, made())
+    none = dict.fromkeys(("wgmma", "mma", "tcgen05", "cp.async", "tma"), 0)
+    assert complaints(hopper, made(instructions=none | {"mma": 1})) == ("no wgmma",)
+    small = hopper._replace(tile=Tile(16, 64, 4, 3))
+    assert not complaints(small, made(instructions=none | {"mma": 1}))
+    assert complaints(small, made(instructions=none)) == ("no tensor cores",)
+    assert "does not start" in complaints(small, made(shared=SHARED_LIMITS[90] + 1))[0]
+
+
+def test_the_table_has_a_tile_for_every_size():
+    for generation in (7, 8, 9, 10, 11, 12):
+        for rows in (1, 16, 17, 33, 65, 4096):
+            for dim in (8, 64, 80, 96, 128, 256):
+                for size in (2, 4):
+                    chosen = tile(rows, dim, size, generation)
+                    assert (size, max(64, 1 << (dim - 1).bit_length()), chosen) in choices(
+                        generation
+                    )
+                    assert 256 % chosen.block_n == 0  # splits begin at tiles
+    with pytest.raises(Unsupported, match="no tile for head_dim = 257"):
+        tile(1, 257, 2, 9)
+
+
+@pytest.mark.parametrize(
+    ("keys", "programs", "expected"),
+    [(100, 8, 1), (100_000, 8, 17), (100_000, 132, 1), (100_000, 200, 1), (600, 8, 3), (1, 1, 1)],
+)
+def test_splits_fill_the_processors_once(keys, programs, expected):
+    assert splits(keys, programs, 132) == expected
