@@ -30,6 +30,9 @@ from attention_masks.tree_attention import RaggedPass, TreePass, attend, tree_at
 
 if TYPE_CHECKING:
     from attention_masks.dense import additive_mask, dense_mask
+    from attention_masks.flex import block_mask, mask_mod
+    from attention_masks.packed import flashinfer_mask, packed_rows, tensorrt_llm_mask, unpacked
+    from attention_masks.ragged import forest, ragged_additive_mask, ragged_mask
 
 __all__ = [
     "AttentionMaskError",
@@ -42,13 +45,34 @@ __all__ = [
     "Unsupported",
     "additive_mask",
     "attend",
+    "block_mask",
     "dense_mask",
+    "flashinfer_mask",
+    "forest",
+    "mask_mod",
+    "packed_rows",
+    "ragged_additive_mask",
+    "ragged_mask",
+    "tensorrt_llm_mask",
     "topology",
     "tree_attention",
+    "unpacked",
 ]
 
 # Forms of the mask load at first use, so that each of their files also runs with `python -m`.
-_FORMS = {"additive_mask": "dense", "dense_mask": "dense"}
+_FORMS = {
+    "additive_mask": "dense",
+    "block_mask": "flex",
+    "dense_mask": "dense",
+    "flashinfer_mask": "packed",
+    "forest": "ragged",
+    "mask_mod": "flex",
+    "packed_rows": "packed",
+    "ragged_additive_mask": "ragged",
+    "ragged_mask": "ragged",
+    "tensorrt_llm_mask": "packed",
+    "unpacked": "packed",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -10,12 +10,12 @@ from typing import Any
 from attention_masks.errors import InvalidInput
 from attention_masks.topology import Topology
 
-__all__ = ["checked_prefix_len", "checked_rows", "checked_window"]
+__all__ = ["checked_integer", "checked_prefix_len", "checked_rows", "checked_window"]
 
 
 def checked_prefix_len(prefix_len: Any) -> int:
     """The number of cached keys before node 0, at least 0."""
-    value = _integer("prefix_len", prefix_len)
+    value = checked_integer("prefix_len", prefix_len)
     if value < 0:
         raise InvalidInput(f"prefix_len = {prefix_len}, but it counts cached keys: at least 0")
     return value
@@ -25,7 +25,7 @@ def checked_window(window: Any) -> int | None:
     """The width of the sliding window, at least 1, or None for no window."""
     if window is None:
         return None
-    value = _integer("window", window)
+    value = checked_integer("window", window)
     if value < 1:
         raise InvalidInput(
             f"window = {window}, but a row sees at least itself: at least 1, or None for no window"
@@ -41,7 +41,7 @@ def checked_rows(topology: Topology, rows: Iterable[Any] | None) -> range | tupl
         nodes = rows
         inside = not rows or (rows[0] >= 0 and rows[-1] < topology.size)
     else:
-        nodes = tuple(_integer(f"rows[{i}]", node) for i, node in enumerate(rows))
+        nodes = tuple(checked_integer(f"rows[{i}]", node) for i, node in enumerate(rows))
         inside = not nodes or (min(nodes) >= 0 and max(nodes) < topology.size)
     if not nodes:
         raise InvalidInput("rows is empty: name at least one node, or None for all of them")
@@ -56,7 +56,7 @@ def checked_rows(topology: Topology, rows: Iterable[Any] | None) -> range | tupl
     return nodes
 
 
-def _integer(name: str, value: Any) -> int:
+def checked_integer(name: str, value: Any) -> int:
     try:
         return operator.index(value)
     except TypeError:

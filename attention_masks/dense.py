@@ -46,13 +46,13 @@ def dense_mask(
     """
     prefix_len, window = checked_prefix_len(prefix_len), checked_window(window)
     nodes = checked_rows(topology, rows)
-    rank = _of_nodes(topology.pre, nodes)[:, None]
+    rank = of_nodes(topology.pre, nodes)[:, None]
     to_nodes = (topology.pre <= rank) & (rank < topology.end)
     if window is None:
         mask = to_nodes.new_ones((len(nodes), prefix_len + topology.size))
     else:
         window = min(window, prefix_len + topology.size)  # wider hides nothing; int32 holds it
-        depth = _of_nodes(topology.depth, nodes)[:, None]
+        depth = of_nodes(topology.depth, nodes)[:, None]
         to_nodes &= topology.depth > depth - window
         positions = torch.arange(prefix_len + topology.size, device=topology.device)
         mask = positions > depth + (prefix_len - window)
@@ -122,7 +122,7 @@ def draw(
     return "\n".join(lines)
 
 
-def _of_nodes(values: Tensor, nodes: range | tuple[int, ...]) -> Tensor:
+def of_nodes(values: Tensor, nodes: range | tuple[int, ...]) -> Tensor:
     """One value for each of `nodes`: a view for a range, a gather otherwise."""
     if isinstance(nodes, range):
         return values[nodes.start : nodes.stop]

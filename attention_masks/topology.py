@@ -115,6 +115,11 @@ def topology(parents: Sequence[int]) -> Topology:
         >>> tree.paths()
         [(0, 1, 3), (0, 2, 4)]
     """
+    if isinstance(parents, Tensor) and parents.device != CPU:
+        raise NotATree(
+            f"parents are on {parents.device}, but the tree is worked out on the host, and to fetch them "
+            "would wait for the device: pass plain integers, or parents.tolist()"
+        )
     try:
         return _topology(tuple(map(operator.index, parents)))
     except TypeError:

@@ -5,7 +5,7 @@ On a CPU the function runs as it is written, uncompiled: slow and exact, to see 
 """
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, no_type_check
 
 import torch
 from jaxtyping import Float
@@ -32,7 +32,7 @@ def flex(
 
     The BlockMask is built arithmetically, once for each pass and window; no dense mask is made.
     """
-    from torch.nn.attention.flex_attention import flex_attention
+    from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
     from attention_masks.flex import block_mask
 
@@ -60,8 +60,8 @@ def flex(
     keys, values = k[:, :, :used], v[:, :, :used]
     if options.sinks is None:
         return call(folded, keys, values, **given).reshape(q.shape)
-    out, lse = call(folded, keys, values, return_lse=True, **given)
-    out, lse = (x.reshape(batch, q_heads, rows, -1) for x in (out, lse))
+    out, aux = call(folded, keys, values, return_aux=AuxRequest(lse=True), **given)
+    out, lse = (x.reshape(batch, q_heads, rows, -1) for x in (out, aux.lse))
     return (out * beside_sinks(lse, options.sinks)).to(q.dtype)
 
 
@@ -69,6 +69,7 @@ def flex(
 def _capped(softcap: float) -> Any:
     """The same function for the same bound: a new one would be compiled anew."""
 
+    @no_type_check  # FlexAttention reads the code of the function, which import hooks would wrap
     def cap(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
         return softcap * torch.tanh(score / softcap)
 

@@ -9,7 +9,8 @@ import pytest
 
 import attention_masks
 
-MODULES = ["", ".topology", ".dense", ".errors", ".testing", ".tree_attention.api"]
+FORMS = [".dense", ".packed", ".intervals", ".flex", ".ragged"]
+MODULES = ["", ".topology", *FORMS, ".errors", ".testing", ".commit_rows", ".tree_attention.api"]
 
 
 def test_every_public_name_is_there():

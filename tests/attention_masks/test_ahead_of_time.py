@@ -1,0 +1,168 @@
+"""Compiling kernels without a GPU: what is read from the cubin, and what cannot be compiled.
+
+Whether Triton compiles or interprets is decided when it is imported, so this file runs itself in processes
+with and without TRITON_INTERPRET.
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+from attention_masks.ahead_of_time import (
+    SHARED_LIMITS,
+    TENSOR_MEMORY_LIMIT,
+    Compiled,
+    compile_kernel,
+    table,
+)
+from attention_masks.errors import InvalidInput, Unavailable
+
+SIGNATURE = {"a": "*fp16", "b": "*fp16", "c": "*fp32", "count": "i32"}
+
+
+def product():
+    """A kernel that uses tensor cores."""
+    import triton
+    import triton.language as tl
+
+    def multiply(a, b, c, count, SIZE: tl.constexpr):  # noqa: N803
+        line = tl.arange(0, SIZE)
+        place = line[:, None] * SIZE + line[None, :]
+        total = tl.zeros([SIZE, SIZE], tl.float32)
+        for i in range(count):
+            x, y = tl.load(a + i * SIZE * SIZE + place), tl.load(b + i * SIZE * SIZE + place)
+            total = tl.dot(x, y, total)
+        tl.store(c + place, total)
+
+    multiply.__globals__["tl"] = tl  # where Triton looks names up
+    return triton.jit(multiply)
+
+
+def compiled():
+    kernel = product()
+    made = [
+        compile_kernel(
+            kernel, SIGNATURE, {"SIZE": size}, "abc", capability, options, label=f"size={size}"
+        )
+        for capability, size, options in (
+            (80, 64, {"num_warps": 4, "num_stages": 3}),
+            (90, 64, {"num_warps": 4, "num_stages": 3}),
+            (100, 64, {"num_warps": 4, "num_stages": 3}),
+            # Accumulators that do not fit 64 registers.
+            (80, 64, {"num_warps": 1, "num_stages": 2, "maxnreg": 64}),
+        )
+    ]
+    ampere, hopper, blackwell, spilled = made
+    for one in made[:3]:
+        assert one.problems == (), one
+        assert one.stack == one.spills == 0
+        assert one.shared >= 2 * 64 * 64 * 2
+        assert 0 < one.registers <= 255
+        assert "ld.param" in one.ptx
+        assert one.cubin[:4] == b"\x7fELF"
+    assert ampere.instructions["mma"]
+    assert not ampere.uses_wgmma
+    assert ampere.instructions["cp.async"]
+    assert hopper.instructions["cp.async"]
+    assert hopper.uses_wgmma
+    assert not hopper.instructions["mma"]
+    assert blackwell.instructions["tcgen05"]
+    assert 0 < blackwell.tensor_memory <= TENSOR_MEMORY_LIMIT
+    assert ampere.opcodes["HMMA"]
+    assert hopper.opcodes["HGMMA"]
+    assert blackwell.opcodes["UTCHMMA"]
+    assert spilled.stack
+    assert spilled.spills
+    assert "stack" in spilled.problems[0]
+    assert [pickle.loads(pickle.dumps(one)) for one in made] == made
+    print(table(made))
+
+
+def fusion():
+    """Off means off: no product is rounded together with a sum."""
+    import triton
+    import triton.language as tl
+
+    def add(x, y, SIZE: tl.constexpr):  # noqa: N803
+        place = tl.arange(0, SIZE)
+        value = tl.load(x + place)
+        tl.store(y + place, value * value + value)
+
+    add.__globals__["tl"] = tl
+    kernel = triton.jit(add)
+    arguments = kernel, {"x": "*fp32", "y": "*fp32"}, {"SIZE": 128}, "xy", 90
+    assert compile_kernel(*arguments).opcodes["FFMA"]
+    assert not compile_kernel(*arguments, {"enable_fp_fusion": False}).opcodes["FFMA"]
+
+
+def refused():
+    kernel = product()
+    good = kernel, SIGNATURE, {"SIZE": 64}, "abc", 90
+    for wrong, message in (
+        ((kernel, {"a": "*fp16"}, {"SIZE": 64}, "a", 90), "b, c, count: not given"),
+        ((kernel, SIGNATURE, {"SIZE": 64, "a": None}, "b", 90), "a: given in signature and in"),
+        ((kernel, SIGNATURE, {"SIZE": 64, "B": 1}, "a", 90), "B: no argument of the kernel"),
+        ((kernel, SIGNATURE, {"SIZE": 64}, ["d"], 90), "d: no argument of the kernel"),
+        ((kernel, SIGNATURE, {"SIZE": 64}, ["SIZE"], 90), "SIZE: divisible, but not in"),
+        ((*good[:4], 70), "capability = 70 is not known: it must be one of 80,"),
+        ((len, *good[1:]), "is no Triton kernel"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            compile_kernel(*wrong)
+
+
+def interpreted():
+    with pytest.raises(Unavailable, match="TRITON_INTERPRET was on"):
+        compile_kernel(product(), SIGNATURE, {"SIZE": 64}, "abc", 90)
+
+
+@pytest.mark.parametrize("what", ["compiled fusion refused", "interpreted"])
+def test_in_a_process_of_its_own(what, tmp_path):
+    interpret = str(int(what == "interpreted"))
+    env = {**os.environ, "TRITON_INTERPRET": interpret, "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, __file__, *what.split()], env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+def one(**changes):
+    values = {
+        "kernel": "walk",
+        "label": "",
+        "capability": 90,
+        "warps": 4,
+        "registers": 128,
+        "stack": 0,
+        "shared": 1024,
+        "tensor_memory": 0,
+        "instructions": dict.fromkeys(("wgmma", "mma", "tcgen05", "cp.async", "tma"), 0),
+        "ptx": "",
+        "cubin": b"",
+    }
+    return Compiled(**(values | changes))
+
+
+def test_limits():
+    for capability, limit in SHARED_LIMITS.items():
+        assert not one(capability=capability, shared=limit).problems
+        assert "does not start" in one(capability=capability, shared=limit + 1).problems[0]
+    assert (SHARED_LIMITS[80], SHARED_LIMITS[90]) == (163 * 1024, 227 * 1024)
+    assert "tensor memory 1024 > 512" in one(capability=100, tensor_memory=1024).problems[0]
+
+
+def test_table():
+    head, first, second = table([one(label="n=1"), one(shared=228 * 1024)]).splitlines()
+    assert head.split()[:3] == ["kernel", "target", "warps"]
+    assert head.index("target") == first.index("sm_90") == second.index("sm_90")
+    assert first.startswith("walk n=1 ")
+    assert first.endswith(" ok")
+    assert second.endswith("shared memory 228 > 227 KiB: does not start")
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        globals()[name]()
