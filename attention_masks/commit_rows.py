@@ -1,0 +1,197 @@
+"""The accepted rows of a cache, moved next to the committed ones: all layers at once, in place."""
+
+import logging
+import operator
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+from jaxtyping import Int, Shaped
+from torch import Tensor
+
+from attention_masks.errors import InvalidInput, Unavailable, Unsupported
+
+__all__ = ["commit_rows"]
+
+log = logging.getLogger("attention_masks")
+
+_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def commit_rows(
+    keys: Shaped[Tensor, "layers batch kv_heads slots key_dim"],
+    values: Shaped[Tensor, "layers batch kv_heads slots value_dim"] | None,
+    source: Sequence[int] | Int[Tensor, " rows"],
+    start: int,
+    *,
+    impl: str = "auto",
+) -> None:
+    """Move slot `source[i]` to slot `start + i`, in every layer, sequence and head, in place.
+
+    Source and destination may overlap: every row is what it was before the call. Slots that are no
+    destination stay as they are.
+
+        >>> import torch
+        >>> keys = torch.arange(6.0).reshape(1, 1, 1, 6, 1)
+        >>> commit_rows(keys, None, [3, 5], 2)
+        >>> keys.flatten().tolist()
+        [0.0, 1.0, 3.0, 5.0, 4.0, 5.0]
+
+    On CUDA it is one launch for keys and values of all layers, which reads and writes each moved row once.
+
+    Args:
+        keys: any dtype, any strides.
+        values: in the same slots, of any dtype and dimension; None if there are none.
+        source: slots, strictly increasing, the first at least `start`: so none is moved upwards. Integers
+            and tensors on the CPU are checked, and are copied to the device without waiting. A tensor on
+            the device (int32 or int64) costs no copy and no synchronisation, and so *is not checked*: if
+            it breaks the rule, rows that end up at `start, start + 1, ...` are undefined. The kernel does
+            not move rows from outside the slots.
+        start: first destination.
+        impl: "torch" (gathers a copy of the rows, then writes it), "triton", or "auto": the kernel on
+            CUDA where Triton is installed, else torch.
+
+    Raises:
+        InvalidInput: if shapes, devices or numbers do not fit together.
+        Unsupported: for tensors that need gradients.
+        Unavailable: if `impl="triton"` cannot run: not installed, or a CPU outside its interpreter.
+    """
+    if impl not in ("auto", "torch", "triton"):
+        raise InvalidInput(f"impl = {impl!r} is not known: it must be 'auto', 'torch' or 'triton'")
+    _check_tensors(keys, values)
+    index = _checked_source(source, _integer("start", start), keys)
+    kernel = None
+    if impl == "triton" or (impl == "auto" and _choose(keys.device) == "triton"):
+        kernel = _kernel(keys.device)
+    if not len(index):
+        return
+    if kernel is None:
+        for rows in (keys, values):
+            if rows is not None:
+                rows[:, :, :, start : start + len(index)] = rows.index_select(3, index)
+        return
+    _launch(kernel, keys, values, index, start)
+
+
+def _launch(kernel: Any, keys: Tensor, values: Tensor | None, index: Tensor, start: int) -> None:
+    layers, batch, kv_heads, slots, _ = keys.shape
+    if not layers * batch * kv_heads:
+        return
+    keys = keys.view(_WORDS[keys.itemsize])
+    second = keys if values is None else values.view(_WORDS[values.itemsize])
+    key_dim, value_dim = keys.shape[-1], 0 if values is None else values.shape[-1]
+    # A power of two, for the wider of the two; not below what a warp copies at once.
+    wide = min(kernel.BLOCK_D, max(32, 1 << (max(key_dim, value_dim) - 1).bit_length()))
+    key_blocks, value_blocks = -(-key_dim // wide), -(-value_dim // wide)
+    if not key_blocks + value_blocks:
+        return
+    launch = {} if kernel.INTERPRETED else {"num_warps": 4, "num_stages": 1}
+    if not kernel.INTERPRETED:
+        launch["enable_fp_fusion"] = False
+    # Triton launches on the current device, which need not be that of the tensors.
+    with torch.cuda.device(keys.device if keys.is_cuda else -1):
+        kernel.move_rows[(layers * batch * kv_heads, key_blocks + value_blocks)](
+            keys, second, index, start, len(index), slots, batch, kv_heads,
+            key_dim, key_blocks, *keys.stride(), value_dim, *second.stride(),
+            BLOCK_T=kernel.BLOCK_T, BLOCK_D=wide, **launch,
+        )  # fmt: skip
+
+
+def _check_tensors(keys: Tensor, values: Tensor | None) -> None:
+    for name, rows in (("keys", keys), ("values", values)):
+        if rows is None:
+            continue
+        if rows.ndim != 5 or rows.shape[:4] != keys.shape[:4]:
+            raise InvalidInput(
+                f"{name} are {list(rows.shape)}, but must be [layers, batch, kv_heads, slots, dim], alike "
+                f"in all but the last (keys are {list(keys.shape)})"
+            )
+        if rows.device != keys.device:
+            raise InvalidInput(f"{name} are on {rows.device}, keys on {keys.device}")
+        if any(not step and size > 1 for step, size in zip(rows.stride(), rows.shape, strict=True)):
+            raise InvalidInput(f"{name} are expanded: several rows share memory and cannot move")
+        if rows.itemsize not in _WORDS:
+            raise Unsupported(f"{name} are {rows.dtype}: elements have at most 8 bytes")
+        if rows.requires_grad and torch.is_grad_enabled():
+            raise Unsupported(f"{name} need gradients, and rows are moved in place: use no_grad")
+
+
+def _checked_source(source: Any, start: int, keys: Tensor) -> Int[Tensor, " rows"]:
+    """The slots on the device of the rows; checked if that needs no waiting for it."""
+    slots, device = keys.shape[3], keys.device
+    if start < 0 or start + len(source) > slots:
+        raise InvalidInput(
+            f"{len(source)} rows to slots {start}..{start + len(source) - 1}, but there are {slots} slots"
+        )
+    if isinstance(source, Tensor):
+        if source.dtype not in (torch.int32, torch.int64) or source.ndim != 1:
+            raise InvalidInput(
+                f"source is {source.dtype} {list(source.shape)}, but must be one line of int32 or int64"
+            )
+        if source.device.type != "cpu":
+            if source.device != device:
+                raise InvalidInput(f"source is on {source.device}, keys on {device}")
+            return source.contiguous()
+        source = source.tolist()
+    numbers = [_integer(f"source[{i}]", slot) for i, slot in enumerate(source)]
+    for i, slot in enumerate(numbers):
+        if i and slot <= numbers[i - 1]:
+            raise InvalidInput(
+                f"source[{i}] = {slot} after {numbers[i - 1]}, but source must increase strictly: {numbers}"
+            )
+        if slot < start:
+            raise InvalidInput(
+                f"source[{i}] = {slot} is below start = {start}, but no row moves upwards: {numbers}"
+            )
+    if numbers and numbers[-1] >= slots:
+        raise InvalidInput(
+            f"source[{len(numbers) - 1}] = {numbers[-1]}, but there are {slots} slots: {numbers}"
+        )
+    index = torch.tensor(numbers, dtype=torch.int64)
+    return index if device.type == "cpu" else _onto(index, device)
+
+
+def _onto(index: Tensor, device: torch.device) -> Tensor:
+    """The same numbers on the device, by a copy that does not wait."""
+    return (index.pin_memory() if device.type == "cuda" else index).to(device, non_blocking=True)
+
+
+def _integer(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise InvalidInput(f"{name} = {value!r}, but it must be a plain integer") from None
+
+
+@lru_cache
+def _choose(device: torch.device) -> str:
+    """What `impl="auto"` takes on this device; told to the log once."""
+    name, missing = "torch", ""
+    if device.type == "cuda":
+        try:
+            _kernel(device)
+            name = "triton"
+        except Unavailable as error:
+            missing = f" ({error})"
+    log.info("commit_rows on %s: impl='auto' takes '%s'%s", device, name, missing)
+    return name
+
+
+def _kernel(device: torch.device) -> Any:
+    """The module with the kernel; Triton loads here."""
+    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        raise Unavailable(
+            f"impl='triton' needs a CUDA device, and the rows are on {device}: use impl='torch' or "
+            "'auto', or set TRITON_INTERPRET=1 before Triton is imported to try the kernel on the CPU"
+        )
+    try:
+        from attention_masks import commit_kernel
+    except ImportError as missing:
+        raise Unavailable(f"impl='triton' needs Triton: pip install triton ({missing})") from None
+    if device.type != "cuda" and not commit_kernel.INTERPRETED:
+        raise Unavailable(
+            "TRITON_INTERPRET=1 was set after Triton had been imported: set it before, in the shell"
+        )
+    return commit_kernel
