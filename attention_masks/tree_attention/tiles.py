@@ -29,6 +29,10 @@ MIN_CHUNK = 256
 """Keys of a split at least, as in the kernel: shorter ones cost more in partial sums than they spread."""
 
 
+START = 256
+"""What a program does besides reading keys, in keys: an assumption, not a measurement."""
+
+
 class Tile(NamedTuple):
     """Shape of a program: query rows, keys of one step, warps, and stages of the load pipeline."""
 
@@ -129,15 +133,27 @@ def choices(generation: int) -> list[tuple[int, int, Tile]]:
     return list(dict.fromkeys(entries))
 
 
-def splits(keys: int, programs: int, processors: int) -> int:
-    """Into how many parts the keys are cut: so many that every multiprocessor has a program.
+def splits(keys: int, programs: int, tile: Tile, processors: int) -> int:
+    """Into how many parts the keys are cut: so that the last program ends as early as it can.
 
-    More than that costs partial sums and a second wave of programs, of which the last is seldom full.
+    With s parts, `programs * s` programs run in waves of as many as fit on the device, and each reads
+    `keys / s` keys, after a start that is taken to cost as much as `START` keys. The fewest parts with
+    the least waves x keys are taken: more cost partial sums.
 
     Args:
         keys: at most so many are read.
         programs: of one split: blocks of rows x key heads x sequences.
+        tile: of each program.
         processors: multiprocessors of the device.
     """
-    wanted = -(-processors // programs)
-    return max(1, min(wanted, -(-keys // MIN_CHUNK)))
+    resident = processors * (2 if tile.warps <= 4 else 1)  # by registers; see `ahead_of_time`
+    most = max(1, min(-(-keys // MIN_CHUNK), 2 * resident // programs))
+    return min(
+        range(1, most + 1),
+        key=lambda count: -(-programs * count // resident) * (_chunk(keys, count) + START),
+    )
+
+
+def _chunk(keys: int, count: int) -> int:
+    """Keys of a part, as the kernel rounds them."""
+    return -(-keys // (count * MIN_CHUNK)) * MIN_CHUNK

@@ -213,6 +213,11 @@ def test_strides_and_alignment_do_not_matter():
     expected = run(q, k, v, tree_pass)
     shifted = [torch.empty(x.numel() + 1)[1:].view(x.shape).copy_(x) for x in (q, k, v)]
     by_slot = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
+    sinks = torch.randn(4, 3)[:, 1]
+    capped = Options(0.25, sinks=sinks)
+    apart = run(q, k, v, tree_pass, capped)
+    assert torch.equal(apart, run(q, k, v, tree_pass, Options(0.25, sinks=sinks.clone())))
+    torch.testing.assert_close(apart, attend(q, k, v, tree_pass, sinks=sinks, impl="reference"))
     columns = q.transpose(2, 3).contiguous().transpose(2, 3)
     for given_q, given_k, given_v in (shifted, by_slot, (columns, k, v)):
         assert torch.equal(run(given_q, given_k, given_v, tree_pass), expected)

@@ -67,8 +67,19 @@ def test_the_table_has_a_tile_for_every_size():
 
 
 @pytest.mark.parametrize(
-    ("keys", "programs", "expected"),
-    [(100, 8, 1), (100_000, 8, 17), (100_000, 132, 1), (100_000, 200, 1), (600, 8, 3), (1, 1, 1)],
+    ("keys", "programs", "warps", "expected"),
+    [
+        (1, 1, 4, 1),
+        (100, 8, 4, 1),
+        (600, 8, 4, 3),  # no part below 256 keys
+        (100_000, 8, 4, 33),  # 264 programs fit at once
+        (100_000, 9, 4, 29),
+        (100_000, 8, 8, 16),  # 132 do: 17 parts would be a second wave
+        (100_000, 132, 8, 1),
+        (100_000, 60, 8, 2),
+        (100_000, 100, 8, 1),  # two halves one after another are no faster
+        (100_000, 200, 8, 1),
+    ],
 )
-def test_splits_fill_the_processors_once(keys, programs, expected):
-    assert splits(keys, programs, 132) == expected
+def test_splits_end_together(keys, programs, warps, expected):
+    assert splits(keys, programs, Tile(64, 64, warps, 3), 132) == expected

@@ -1,0 +1,170 @@
+"""What `notebooks/masks.ipynb` draws: trees, masks, and the tiles of keys that the kernel reads."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from attention_masks import Topology, TreePass
+from attention_masks.tree_attention import Options
+from attention_masks.tree_attention.tiles import MIN_CHUNK, Tile
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = [
+    "MASKED",
+    "SKIPPED",
+    "UNMASKED",
+    "TileMap",
+    "branches",
+    "draw_cells",
+    "draw_tree",
+    "observed_reads",
+    "places",
+    "tile_map",
+]
+
+SKIPPED, UNMASKED, MASKED = range(3)
+
+
+@dataclass(frozen=True, eq=False)
+class TileMap:
+    """Which tiles of keys each block of rows reads, and how.
+
+    Attributes:
+        kinds: `SKIPPED`, `UNMASKED` (loaded and used as it is) or `MASKED` (bounds and intervals are
+            asked for each key); a line for each block of rows.
+        split: which split a tile of keys belongs to, -1 for tiles that none begins with.
+        tile: the shape of a program.
+    """
+
+    kinds: Int[Tensor, "blocks tiles"]
+    split: Int[Tensor, " tiles"]
+    tile: Tile
+
+
+def tile_map(
+    tree_pass: TreePass, group: int, tile: Tile, split_count: int, window: int | None = None
+) -> TileMap:
+    """The loops of `attend_split` (`attention_masks/tree_attention/triton_kernels.py`), written down.
+
+    The kernel does not tell what it reads, so this says its arithmetic a second time. The tests hold it
+    against masks and, with `observed_reads`, against the kernel.
+
+    Args:
+        tree_pass: rows, nodes and prefix.
+        group: query heads that share a key head.
+        tile: what `tiles.tile` gives.
+        split_count: what `tiles.splits` gives.
+        window: see `dense_mask`.
+    """
+    rows, prefix, height, width = tree_pass.rows, tree_pass.prefix_len, tile.block_m, tile.block_n
+    first = 0 if window is None else max(prefix - window + 1, 0) // width * width
+    share = -(-(tree_pass.key_count - first) // split_count)
+    chunk = -(-share // MIN_CHUNK) * MIN_CHUNK
+    full = prefix // width * width
+    blocks, tiles = -(-len(rows) * group // height), -(-tree_pass.key_count // width)
+    kinds = torch.full((blocks, tiles), SKIPPED)
+    split_of = torch.full((tiles,), -1)
+    for split in range(split_count):
+        begin = first + split * chunk
+        split_of[begin // width : (begin + chunk) // width] = split
+        for block, line in enumerate(kinds):
+            last = max(rows[block * height // group : ((block + 1) * height - 1) // group + 1])
+            stop = min(begin + chunk, prefix + last + 1)
+            for start in range(begin, min(stop, full), width):
+                line[start // width] = UNMASKED if window is None else MASKED
+            for start in range(max(begin, full), stop, width):
+                line[start // width] = MASKED
+    return TileMap(kinds, split_of, tile)
+
+
+def observed_reads(
+    tree_pass: TreePass, group: int, tile: Tile, split_count: int, window: int | None = None
+) -> Bool[Tensor, "blocks tiles"]:
+    """Which tiles of values the kernel really reads, observed through Triton's interpreter.
+
+    Value dimension t holds NaN in the last key of tile t, and zeros elsewhere. A weight of 0 times NaN is
+    NaN, so output dimension t of a row is NaN if and only if its program read tile t, hidden or not (as
+    long as the row sees some key of that split: stage 2 leaves out splits of which it sees none).
+
+    Args:
+        tree_pass: see `tile_map`; at most 64 tiles of keys.
+        group: see `tile_map`.
+        tile: see `tile_map`.
+        split_count: see `tile_map`.
+        window: see `tile_map`.
+    """
+    from attention_masks.tree_attention.triton import triton
+
+    keys, dim = tree_pass.key_count, 64
+    tiles = -(-keys // tile.block_n)
+    v = torch.zeros(1, 1, keys, dim)
+    for t in range(tiles):
+        v[0, 0, min((t + 1) * tile.block_n, keys) - 1, t] = math.nan
+    q, k = torch.zeros(1, group, tree_pass.row_count, dim), torch.zeros(1, 1, keys, dim)
+    given = {"tile_choice": tile, "split_count": split_count}
+    out = triton(q, k, v, tree_pass, Options(scale=1.0, window=window), **given)
+    lines = out[0].transpose(0, 1).flatten(0, 1)[:, :tiles].isnan()  # node by node, head by head
+    return torch.stack([block.any(dim=0) for block in lines.split(tile.block_m)])
+
+
+def branches(tree: Topology) -> list[int]:
+    """For each node the child of the root that it stands under, counted from 1; 0 for the root."""
+    found, count = [0], 0
+    for parent in tree.parents[1:]:
+        count += parent == 0
+        found.append(count if parent == 0 else found[parent])
+    return found
+
+
+def places(tree: Topology) -> list[float]:
+    """Where each node stands sideways: leaves side by side, a parent over the middle of its children."""
+    place = [0.0] * tree.size
+    children: list[list[int]] = [[] for _ in tree.parents]
+    for node, parent in enumerate(tree.parents[1:], start=1):
+        children[parent].append(node)
+    leaves = 0
+    for node in reversed(tree.order.tolist()):
+        if children[node]:
+            place[node] = (place[children[node][0]] + place[children[node][-1]]) / 2
+        else:
+            leaves += 1
+            place[node] = float(-leaves)
+    return [x + leaves for x in place]
+
+
+def draw_tree(axis: "Axes", tree: Topology, colours: Sequence[str], labels: Sequence[str]) -> None:
+    """A tree, its root on top; one colour and one label for each node."""
+    place = places(tree)
+    for node, parent in enumerate(tree.parents):
+        x, y = place[node], -tree.depths[node]
+        if parent >= 0:
+            ends = [place[parent], x], [-tree.depths[parent], y]
+            axis.plot(*ends, color="#9aa0a6", lw=1.2, zorder=1)
+        axis.scatter(x, y, s=270, color=colours[node], zorder=2)
+        inside = {"ha": "center", "va": "center_baseline", "fontsize": 8.5}
+        axis.text(x, y, labels[node], color="white", weight="bold", zorder=3, **inside)
+    axis.set(xlim=(min(place) - 0.6, max(place) + 0.6), ylim=(-max(tree.depths) - 0.5, 0.5))
+    axis.axis("off")
+
+
+def draw_cells(
+    axis: "Axes", values: Int[Tensor, "lines columns"], colours: Sequence[str], gap: float = 0.8
+) -> None:
+    """A grid of cells, each in the colour of its number, with white lines of `gap` points between."""
+    from matplotlib.colors import to_rgb
+
+    lines, columns = values.shape
+    rgb = torch.tensor([to_rgb(colour) for colour in colours])
+    axis.imshow(rgb[values.long()].numpy(), aspect="auto", interpolation="nearest")
+    if gap:
+        axis.hlines([y - 0.5 for y in range(1, lines)], -0.5, columns - 0.5, "white", lw=gap)
+        axis.vlines([x - 0.5 for x in range(1, columns)], -0.5, lines - 0.5, "white", lw=gap)
+    axis.spines[:].set_visible(False)
+    axis.tick_params(length=0)
