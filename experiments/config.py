@@ -78,6 +78,10 @@ class ModelsConfig(Strict):
     device: Name = "cpu"
     grow: Count | Name | dict[str, Count] | None = None
     """Grow the target, function-preservingly, to so many parameters ("100M"), or to these config fields."""
+    attention: Literal[
+        "auto", "transformers", "reference", "sdpa", "two_pass", "flex", "triton"
+    ] = "auto"
+    """How both models run trees; what is named runs, or the pair is refused at load."""
 
 
 class _Selection(Strict):

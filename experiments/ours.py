@@ -15,7 +15,7 @@ from treespec.distributions import Sampling
 from treespec.draft import ModelDrafter, NoDrafter
 from treespec.protocols import Drafter
 from treespec.stopping import Stop
-from treespec.target import ModelTarget
+from treespec.target import make_target
 from treespec.verify import on_host
 
 if TYPE_CHECKING:
@@ -51,12 +51,13 @@ def decode_ours(
     if method.kind == "tree":
         assert method.shape is not None
         drafter = ModelDrafter(pair.draft, method.shape, choice.law, sampling)
+    target = make_target(pair.target)
     timer = StageTimer(synchronizer(prompt.device))
     tokens: list[int] = []
     taken = []
     start = time.perf_counter()
     for step in decode(
-        ModelTarget(pair.target),
+        target,
         drafter,
         on_host(choice.rule),  # on a GPU one synchronisation a step, whatever the rule
         prompt,

@@ -54,7 +54,12 @@ def load_models(config: ModelsConfig) -> "Pair":
     from treespec.models.load import load_pair
 
     return load_pair(
-        config.target, config.draft, dtype=config.dtype, device=config.device, grow=config.grow
+        config.target,
+        config.draft,
+        dtype=config.dtype,
+        device=config.device,
+        grow=config.grow,
+        attention=config.attention,
     )
 
 

@@ -22,6 +22,15 @@ settings.register_profile(
 settings.load_profile("treespec")
 
 
+def pytest_collection_modifyitems(items):
+    """Tests marked `gpu` need a device: without one they are skipped, and say so."""
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
 @pytest.fixture(autouse=True)
 def _few_threads():
     """Tiny tensors gain nothing from threads and lose much to their start."""

@@ -14,6 +14,7 @@ __all__ = [
     "NonFiniteLogits",
     "NotADistribution",
     "RefusedTree",
+    "StaleScores",
     "TokenizerMismatch",
     "TreespecError",
     "Unavailable",
@@ -91,6 +92,10 @@ class CannotGrow(TreespecError, ValueError):
 
 class UnsupportedModel(TreespecError, TypeError):
     """A model that cannot verify trees exactly, with the reason."""
+
+
+class StaleScores(TreespecError, RuntimeError):
+    """Logits that were asked for after their memory had gone to a later step."""
 
 
 class Unavailable(TreespecError, NotImplementedError):

@@ -12,7 +12,7 @@ from treespec.distributions import Sampling
 from treespec.draft.model import ModelDrafter
 from treespec.protocols import Coins, Drafter, Growth, Observer, Verifier
 from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
-from treespec.target.model import ModelTarget
+from treespec.target.make import make_target
 from treespec.tree import Law, TreeShape
 from treespec.verify import RULE_OF_LAW, greedy, on_host
 
@@ -112,7 +112,7 @@ def generate(
     accepted: list[int] = []
     drafted = 0
     for step in decode(
-        ModelTarget(pair.target),
+        make_target(pair.target),
         drafter,
         verifier,
         torch.tensor(ids, dtype=torch.long, device=pair.target.device),

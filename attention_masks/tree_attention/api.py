@@ -25,6 +25,7 @@ from attention_masks.tree_attention.options import Options
 from attention_masks.tree_attention.ragged_pass import RaggedPass
 from attention_masks.tree_attention.reference import reference
 from attention_masks.tree_attention.sdpa import sdpa
+from attention_masks.tree_attention.tiles import LARGEST_HEAD_DIM
 from attention_masks.tree_attention.tree_pass import AnyPass, TreePass
 from attention_masks.tree_attention.triton import available, triton
 from attention_masks.tree_attention.two_pass import two_pass
@@ -63,31 +64,38 @@ def choose(
     device: torch.device | str = "cpu",
     rows: int = 1,
     *,
+    head_dim: int = 128,
+    dtype: torch.dtype = torch.bfloat16,
     softcap: float | None = None,
     paged: bool = False,
 ) -> str:
     """The name of the implementation that `impl="auto"` takes; told to the log at its first use.
 
-    On CUDA the kernel, if Triton is there, for up to 1024 rows; it alone reads pages without copying
-    them. Elsewhere, and for longer inputs, sdpa, or the reference where there is a softcap.
+    On CUDA the kernel, if Triton is there and it has a tile, for up to 1024 rows; it alone reads pages
+    without copying them. Elsewhere, and for longer inputs, sdpa, or the reference where there is a
+    softcap.
 
     Args:
         device: of q.
         rows: of q in each sequence.
+        head_dim: of q.
+        dtype: of q.
         softcap: bound of the scores, if there is one.
         paged: whether keys and values are in pages.
     """
-    return _choose(torch.device(device), rows <= LARGEST_TREE_ROWS, softcap is not None, paged)
+    tiled = head_dim <= LARGEST_HEAD_DIM and dtype.itemsize <= 4
+    few = rows <= LARGEST_TREE_ROWS
+    return _choose(torch.device(device), tiled and (few or paged), softcap is not None or paged)
 
 
 @lru_cache
-def _choose(device: torch.device, few: bool, capped: bool, paged: bool) -> str:
-    if device.type == "cuda" and available(device) is None and (few or paged):
+def _choose(device: torch.device, for_kernel: bool, beyond_sdpa: bool) -> str:
+    if device.type == "cuda" and for_kernel and available(device) is None:
         name = "triton"
     else:
-        name = "reference" if capped or paged else "sdpa"
-    size = f"up to {LARGEST_TREE_ROWS}" if few else "many"
-    log.info("tree attention on %s, %s rows: impl='auto' takes '%s'", device, size, name)
+        name = "reference" if beyond_sdpa else "sdpa"
+    what = f"for_kernel={for_kernel}, beyond_sdpa={beyond_sdpa}"
+    log.info("tree attention on %s (%s): impl='auto' takes '%s'", device, what, name)
     return name
 
 
@@ -209,7 +217,14 @@ def attend(
     paged = block_table is not None
     name = impl
     if impl == "auto":
-        name = choose(q.device, tree_pass.row_count, softcap=softcap, paged=paged)
+        name = choose(
+            q.device,
+            tree_pass.row_count,
+            head_dim=q.shape[-1],
+            dtype=q.dtype,
+            softcap=softcap,
+            paged=paged,
+        )
     if name not in IMPLEMENTATIONS:
         known = ", ".join(repr(known) for known in ("auto", *IMPLEMENTATIONS))
         raise InvalidInput(f"impl = {impl!r} is not known: it must be one of {known}")

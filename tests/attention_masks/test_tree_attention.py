@@ -1,5 +1,6 @@
 """Tree attention: by hand, against float64 on random trees, against itself, and what it refuses."""
 
+import importlib
 import inspect
 import math
 
@@ -252,6 +253,23 @@ def test_auto_takes_what_can_and_says_which():
         named = choose(softcap=softcap)
         by_name = tree_attention(q, k, v, topology(TREE), 10, softcap=softcap, impl=named)
         assert torch.equal(by_auto, by_name)
+
+
+def test_auto_takes_the_kernel_where_it_has_a_tile(monkeypatch):
+    api = importlib.import_module("attention_masks.tree_attention.api")
+    monkeypatch.setattr(api, "available", lambda device: None)
+    api._choose.cache_clear()
+    assert choose("cuda", 512, softcap=3.0) == "triton"
+    assert choose("cuda", 512, head_dim=320) == "sdpa"
+    assert choose("cuda", 512, dtype=torch.float64) == "sdpa"
+    assert choose("cuda", 4096) == "sdpa"
+    assert choose("cuda", 4096, softcap=3.0) == "reference"
+    assert choose("cuda", 4096, paged=True) == "triton"
+    assert choose("cpu", 512, paged=True) == "reference"
+    api._choose.cache_clear()
+    monkeypatch.setattr(api, "available", lambda device: "no Triton")
+    assert choose("cuda", 512) == "sdpa"
+    api._choose.cache_clear()
 
 
 def test_what_an_implementation_cannot_do_is_never_done_by_another():

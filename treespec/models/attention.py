@@ -112,7 +112,9 @@ class TreeAttention:
 class CausalAttention:
     """A prompt: a chain with nothing cached before it.
 
-    Layers without window, softcap and sinks need no mask at all. The others take the prompt in blocks of
+    An implementation is chosen for trees. A prompt needs none of them in layers without window, softcap
+    and sinks: they take PyTorch's causal attention, which has no mask, whatever was chosen; only
+    "reference" computes prompts too. In other layers the implementation takes the prompt in blocks of
     rows, each a chain behind the rows before it, so with a window no mask is larger than a block times
     (block + window).
 
@@ -143,7 +145,7 @@ class CausalAttention:
         if window is not None and window >= self.length:
             window = None
         plain = window is None and softcap is None and sinks is None
-        if plain and self.impl in ("auto", "sdpa"):
+        if plain and self.impl != "reference":
             grouped = query.shape[1] != key.shape[1]
             return F.scaled_dot_product_attention(
                 query, key, value, is_causal=self.length > 1, scale=scale, enable_gqa=grouped

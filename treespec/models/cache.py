@@ -6,15 +6,20 @@ next to the committed ones; what is behind them is overwritten by the next pass.
 
 Layers with equal shapes share one tensor, so `keep` costs a few operations however many layers there are.
 Layers with a sliding window keep all rows: the window is in the mask.
+
+A pass in fixed memory (`static_pass`) says by a tensor where its rows go, and reads all rows there are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
+
+from attention_masks.commit_rows import commit_rows
 
 __all__ = ["LayerShape", "TreeCache", "TreeLayer"]
 
@@ -46,6 +51,7 @@ class TreeCache(Cache):
         self.length = 0
         """Number of committed rows."""
         self.start = self.end = 0
+        self.slots: Int[Tensor, " T"] | None = None
         self._capacity = 0
         self._pools: list[_Pool] = []
         layers = [TreeLayer(self) for _ in layout]
@@ -65,6 +71,28 @@ class TreeCache(Cache):
     def capacity(self) -> int:
         """Rows for which there is memory."""
         return self._capacity
+
+    @property
+    def memory(self) -> tuple[int, ...]:
+        """Where the rows are; changes whenever they move to other memory."""
+        tensors = (rows for pool in self._pools for rows in (pool.keys, pool.values))
+        return (self._capacity, *(rows.data_ptr() for rows in tensors if rows is not None))
+
+    @contextmanager
+    def static(self, slots: Int[Tensor, "T"]) -> Iterator[None]:
+        """While it lasts, passes write their rows where this tensor says and read all rows there are.
+
+        No number that changes from pass to pass leaves the cache then: layers are told of `capacity`
+        rows, the last of them those of the pass.
+
+        Args:
+            slots: indices below `capacity`, all different, on the device of the rows.
+        """
+        self.slots = slots
+        try:
+            yield
+        finally:
+            self.slots = None
 
     def begin(self, first: int, count: int) -> None:
         """Say which tree rows the next pass writes, and make room for them.
@@ -151,6 +179,10 @@ class TreeLayer(CacheLayerMixin):
         keys, values = self.keys, self.values
         assert keys is not None
         assert values is not None
+        if (slots := self._cache.slots) is not None:
+            keys.index_copy_(2, slots, key_states)
+            values.index_copy_(2, slots, value_states)
+            return keys, values
         start, end = self._cache.start, self._cache.end
         keys[:, :, start:end] = key_states
         values[:, :, start:end] = value_states
@@ -158,11 +190,12 @@ class TreeLayer(CacheLayerMixin):
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Keys that a pass of so many queries sees at most, and the offset of the first."""
-        return self._cache.start + query_length, 0
+        return self.get_seq_length() + query_length, 0
 
     def get_seq_length(self) -> int:
         """Rows before those of the pass in progress."""
-        return self._cache.start
+        slots = self._cache.slots
+        return self._cache.start if slots is None else self._cache.capacity - len(slots)
 
     def get_max_length(self) -> int:
         """-1: the cache grows."""
@@ -187,10 +220,8 @@ class _Pool:
 
     def move(self, sources: Sequence[int], target: int) -> None:
         """Copy rows `sources` to target, target + 1, ...; read before written, so they may overlap."""
-        index = torch.tensor(sources, device=self.shape.device)
-        for rows in (self.keys, self.values):
-            if rows is not None:
-                rows[:, :, :, target : target + len(sources)] = rows.index_select(3, index)
+        if self.keys is not None:
+            commit_rows(self.keys, self.values, sources, target)
 
     def _larger(self, old: Tensor | None, dim: int, capacity: int, used: int) -> Tensor:
         shape = (len(self.layers), self.shape.batch, self.shape.kv_heads, capacity, dim)

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 from treespec.errors import LoadError
 from treespec.models.grow import GrowTo
 from treespec.models.grow import grow as grow_model
+from treespec.models.probe import require_attention
 from treespec.models.same_tokenizer import require_same_tokenizer
 from treespec.models.source import Source, device_of, dtype_of, find, read_model, read_tokenizer
 from treespec.models.transformers_model import TransformersModel
@@ -61,6 +62,7 @@ def load_pair(
     dtype: torch.dtype | str = "float32",
     device: torch.device | str = "cpu",
     grow: int | str | GrowTo | None = None,
+    attention: str = "auto",
 ) -> Pair:
     """Load a target and a draft model.
 
@@ -72,6 +74,9 @@ def load_pair(
         device: where both models run.
         grow: makes the target as expensive as a larger model without changing its tokens
             (`treespec.models.grow`): a number of parameters, text like "100M", or config fields.
+        attention: how both models run trees, as `TransformersModel` takes it: "auto", "transformers", or
+            an implementation ("triton", "sdpa", "two_pass", "flex", "reference"), which then runs or is
+            refused.
 
     Returns:
         The pair, loaded without a word on stderr unless something is downloaded.
@@ -82,8 +87,10 @@ def load_pair(
         UnsupportedModel: if a model cannot verify trees exactly, or `grow` is asked of another
             architecture than llama.
         CannotGrow: if `grow` is no size, or smaller than the target.
+        Unavailable: if `attention` is not known, or does not run on the device.
     """
     weights_dtype, place = dtype_of(dtype), device_of(device)
+    require_attention(attention, place)
     target_source, draft_source = _sources(name_or_target, draft)
     target_place, draft_place = find(target_source), find(draft_source)
     tokenizer = read_tokenizer(target_place)
@@ -91,11 +98,11 @@ def load_pair(
     target_model = read_model(target_place, weights_dtype, place)
     if grow is not None:
         target_model = grow_model(target_model, grow)
-    target = TransformersModel(target_model)
+    target = TransformersModel(target_model, attention=attention)
     draft_model = read_model(draft_place, weights_dtype, place)
     return Pair(
         target=target,
-        draft=TransformersModel(draft_model, vocab_size=target.vocab_size),
+        draft=TransformersModel(draft_model, vocab_size=target.vocab_size, attention=attention),
         tokenizer=tokenizer,
         name=os.fspath(name_or_target) + ("" if draft is None else f" + {os.fspath(draft)}"),
     )

@@ -25,7 +25,10 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from treespec.errors import UnsupportedModel
+from attention_masks.errors import AttentionMaskError
+from attention_masks.tree_attention import IMPLEMENTATIONS
+from attention_masks.tree_attention.triton import available
+from treespec.errors import Unavailable, UnsupportedModel
 from treespec.models.cache import LayerShape
 from treespec.models.recorder import NOT_ASKED, Recorder
 from treespec.models.routes import OwnAttention, OwnMask, Route, plain_implementation
@@ -37,7 +40,7 @@ from treespec.models.support import (
     refusal,
 )
 
-__all__ = ["Finding", "probe"]
+__all__ = ["Finding", "probe", "require_attention"]
 
 PREFIX = 3
 PARENTS = (-1, 0, 0, 1, 2, 1, 0, 6)
@@ -77,8 +80,10 @@ def probe(model: PreTrainedModel, attention: str = "auto") -> Finding:
             the latter; the name of an implementation of `attention_masks` only the former, with it.
 
     Raises:
+        Unavailable: if there is no attention of this name, or it does not run here.
         UnsupportedModel: with the model's type and what is wrong with each route.
     """
+    require_attention(attention, model.device)
     kind = model.config.model_type
     reason = refusal(model)
     if reason is None and context_length(model.config) < TOKENS:
@@ -118,10 +123,26 @@ def probe(model: PreTrainedModel, attention: str = "auto") -> Finding:
         except torch.OutOfMemoryError:
             raise
         except Exception as problem:  # whatever it raises, the model does not work by this route
-            text = str(problem) if isinstance(problem, UnsupportedModel) else repr(problem)
-            reasons.append(f"{name}: {text}")
+            ours = isinstance(problem, UnsupportedModel | AttentionMaskError)
+            reasons.append(f"{name}: {problem if ours else repr(problem)}")
     _switch(model, plain)
-    raise UnsupportedModel(f"{kind} models cannot verify trees; " + "; ".join(reasons))
+    asked = "" if attention == "auto" else f" with attention={attention!r} ('auto' tries all ways)"
+    raise UnsupportedModel(f"{kind} models cannot verify trees{asked}; " + "; ".join(reasons))
+
+
+def require_attention(name: str, device: torch.device) -> None:
+    """Refuse an attention that cannot be had, whatever the model.
+
+    Raises:
+        Unavailable: if there is none of this name, or it does not run on this device.
+    """
+    if name in ("auto", "transformers"):
+        return
+    if name not in IMPLEMENTATIONS:
+        known = ", ".join(map(repr, ("auto", "transformers", *IMPLEMENTATIONS)))
+        raise Unavailable(f"attention={name!r} is not known: choose one of {known}")
+    if name == "triton" and (missing := available(device)) is not None:
+        raise Unavailable(f"attention='triton' cannot run here: {missing}")
 
 
 def _switch(model: PreTrainedModel, implementation: str) -> None:

@@ -66,11 +66,7 @@ class TreeRunner:
             UnsupportedModel: if the model was set to another attention since.
         """
         count = len(tokens)
-        if len(parents) != first + count or not 0 <= first <= len(self._parents):
-            raise InvalidTree(
-                f"a tree of {len(parents)} nodes, of which {len(self._parents)} have run, "
-                f"cannot be continued by {count} tokens from node {first} on"
-            )
+        self._require_nodes(count, len(parents), first)
         self._require_route()
         tree = topology(parents)
         length = self.cache.length
@@ -103,6 +99,13 @@ class TreeRunner:
             above = node
         self.cache.keep(nodes)
         self._parents = ()
+
+    def _require_nodes(self, count: int, size: int, first: int) -> None:
+        if size != first + count or not 0 <= first <= len(self._parents):
+            raise InvalidTree(
+                f"a tree of {size} nodes, of which {len(self._parents)} have run, "
+                f"cannot be continued by {count} tokens from node {first} on"
+            )
 
     def _require_route(self) -> None:
         """Other attentions would not say that they do not know what a tree is."""

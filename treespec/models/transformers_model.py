@@ -32,10 +32,13 @@ class TransformersModel:
             its vocabularies differently. A token id beyond the model's embeddings is read as token 0;
             only a drafter meets one (the target drew it from padding that its training gave no meaning).
         attention: "auto": our attention with the best implementation for each layer, or if the model
-            does not take it, the model's own under our mask. "transformers": only the latter. Any other
-            name: our attention with this implementation of `attention_masks`, or a refusal.
+            does not take it, the model's own under our mask. "transformers": only the latter. "triton",
+            "sdpa", "two_pass", "flex", "reference": our attention with this implementation of
+            `attention_masks`, or a refusal. It is meant for trees: in prompts, layers without window,
+            softcap and sinks take PyTorch's causal attention whatever the name, except "reference".
 
     Raises:
+        Unavailable: if there is no attention of this name, or it does not run on the model's device.
         UnsupportedModel: if the model cannot run trees exactly, with the reason.
 
     Not covered: batches, padding, and rotary scalings that change with the text's length beyond the
@@ -46,19 +49,32 @@ class TransformersModel:
         self, model: PreTrainedModel, *, vocab_size: int | None = None, attention: str = "auto"
     ) -> None:
         model.eval()
-        self._set_up(model, probe(model, attention), vocab_size)
+        self._set_up(model, probe(model, attention), vocab_size, TreeRunner)
 
-    def _set_up(self, model: PreTrainedModel, finding: Finding, vocab_size: int | None) -> None:
+    def _set_up(
+        self,
+        model: PreTrainedModel,
+        finding: Finding,
+        vocab_size: int | None,
+        runner: type[TreeRunner],
+    ) -> None:
         self.model, self.finding = model, finding
         self.vocab_size = vocab_size or finding.vocab_size
         self.max_length = context_length(model.config)
-        self._runner = TreeRunner(model, finding.route, finding.layout)
+        self._runner = runner(model, finding.route, finding.layout)
         self._embeddings = embedding_count(model)
 
-    def fresh(self, *, vocab_size: int | None = None) -> "TransformersModel":
-        """The same weights with an empty cache of its own; not probed again."""
+    def fresh(
+        self, *, vocab_size: int | None = None, runner: type[TreeRunner] = TreeRunner
+    ) -> "TransformersModel":
+        """The same weights with an empty cache of its own; not probed again.
+
+        Args:
+            vocab_size: width of the logits; as here by default.
+            runner: how passes are run (`static_pass` has another way).
+        """
         twin = object.__new__(type(self))
-        twin._set_up(self.model, self.finding, vocab_size or self.vocab_size)
+        twin._set_up(self.model, self.finding, vocab_size or self.vocab_size, runner)
         return twin
 
     @property

@@ -1,5 +1,6 @@
 """Targets: the models whose distribution is kept."""
 
+from treespec.target.make import make_target
 from treespec.target.model import ModelTarget
 
-__all__ = ["ModelTarget"]
+__all__ = ["ModelTarget", "make_target"]

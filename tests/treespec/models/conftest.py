@@ -9,6 +9,13 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
+from treespec import Law, Sampling, TorchCoins, TreeShape, decode
+from treespec.draft.model import ModelDrafter
+from treespec.models import attention
+from treespec.models.transformers_model import TransformersModel
+from treespec.target.model import ModelTarget
+from treespec.verify import greedy
+
 VOCAB = 96
 SMALL = {
     "vocab_size": VOCAB,
@@ -59,7 +66,13 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "mamba": ("Mamba", {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": VOCAB, "state_size": 4}),
     "gpt_oss": (
         "GptOss",
-        {**SMALL, "head_dim": 8, "sliding_window": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
+        {
+            **SMALL, "head_dim": 8, "sliding_window": 8, "num_local_experts": 4, "num_experts_per_tok": 2,
+            "rope_parameters": {
+                "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "beta_fast": 32.0,
+                "beta_slow": 1.0, "truncate": False, "original_max_position_embeddings": 64,
+            },
+        },
     ),
     "gpt_neo": (
         "GPTNeo",
@@ -74,7 +87,7 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def build(name: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
-    """A random model whose greedy text varies: small embeddings, random norms, strong attention."""
+    """A random model whose greedy text varies: small embeddings, random norms, sinks, strong attention."""
     family, settings = CONFIGS[name]
     settings = {**settings, **changes}
     if "max_position_embeddings" in settings and family in ("Bloom",):
@@ -84,7 +97,9 @@ def build(name: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
     model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for path, weight in model.named_parameters():
-            if weight.ndim == 1:
+            if path.endswith("sinks"):
+                weight.copy_(1 + torch.randn_like(weight))
+            elif weight.ndim == 1:
                 spread = 0.02 if path.endswith("bias") else 0.3
                 weight.copy_(weight.mean().round() + spread * torch.randn_like(weight))
             elif "embed" in path or "wte" in path or "wpe" in path:
@@ -115,9 +130,13 @@ def load(tmp_path: Path) -> Callable[..., PreTrainedModel]:
     """Build a model, save it, and load it as a user would."""
 
     def load(
-        name: str, seed: int = 0, draft_of: PreTrainedModel | None = None, **changes: Any
+        name: str,
+        seed: int = 0,
+        draft_of: PreTrainedModel | None = None,
+        noise: float = 0.15,
+        **changes: Any,
     ) -> Any:
-        made = build(name, seed, **changes) if draft_of is None else perturbed(draft_of, 0.15)
+        made = build(name, seed, **changes) if draft_of is None else perturbed(draft_of, noise)
         folder = tmp_path / f"{name}-{seed}-{draft_of is not None}"
         made.save_pretrained(folder)
         dtype = changes.get("dtype", torch.float32)
@@ -126,3 +145,58 @@ def load(tmp_path: Path) -> Callable[..., PreTrainedModel]:
         return model
 
     return load
+
+
+@pytest.fixture
+def prompt() -> torch.Tensor:
+    return torch.randint(VOCAB, (24,), generator=torch.Generator().manual_seed(3))
+
+
+@pytest.fixture
+def generated(prompt: torch.Tensor) -> Callable[..., list[int]]:
+    """What transformers' own greedy search writes after the prompt."""
+
+    def generated(model: TransformersModel, new: int) -> list[int]:
+        with model.as_transformers() as plain:
+            assert plain.config._attn_implementation != attention.NAME
+            ids = plain.generate(
+                prompt[None],
+                attention_mask=torch.ones_like(prompt[None]),  # else token 0 is taken for padding
+                do_sample=False,
+                max_new_tokens=new,
+            )
+        return ids[0, len(prompt) :].tolist()
+
+    return generated
+
+
+@pytest.fixture
+def decoded(prompt: torch.Tensor) -> Callable[..., tuple[list[int], list[int]]]:
+    """What our loop writes (up to a difference from `until_not`), and how many drafts it accepted."""
+
+    def decoded(
+        target: TransformersModel,
+        draft: TransformersModel,
+        shape: TreeShape,
+        new: int,
+        until_not: list[int] | None = None,
+    ) -> tuple[list[int], list[int]]:
+        sampling = Sampling(temperature=0.0)
+        drafter = ModelDrafter(draft, shape, Law.DETERMINISTIC, sampling)
+        tokens, accepted = [], []
+        for step in decode(
+            ModelTarget(target),
+            drafter,
+            greedy,
+            prompt,
+            sampling=sampling,
+            coins=TorchCoins(0),
+            max_new_tokens=new,
+        ):
+            tokens += step.tokens
+            accepted.append(step.verdict.accepted)
+            if until_not is not None and tokens != until_not[: len(tokens)]:
+                break
+        return tokens, accepted
+
+    return decoded

@@ -8,71 +8,29 @@ import torch
 
 from attention_masks import topology
 from attention_masks.tree_attention import TreePass
-from treespec import Law, Sampling, TorchCoins, TreeShape, decode
-from treespec.draft.model import ModelDrafter
+from treespec import TreeShape
 from treespec.errors import UnsupportedModel
 from treespec.models import attention, routes
 from treespec.models.transformers_model import TransformersModel
-from treespec.target.model import ModelTarget
-from treespec.verify import greedy
 
 OUR_ATTENTION = (
     "llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3", "phi", "phi3", "gpt2", "gpt_neox", "opt",
-    "olmo2", "starcoder2", "cohere", "mixtral",
+    "olmo2", "starcoder2", "cohere", "mixtral", "gpt_oss",
 )  # fmt: skip
 OUR_MASK = ("stablelm", "falcon", "gptj")
 PASSES = (attention.CausalAttention, attention.TreeAttention)
 NEW = 64
 TREES = {"chain": TreeShape.chain(4), "bushy": TreeShape.expansion([3, 2, 1])}
-PROMPT = torch.randint(96, (24,), generator=torch.Generator().manual_seed(3))
 
 Load = Callable[..., Any]
+Written = Callable[..., Any]
 
 
-def generated(model: TransformersModel) -> list[int]:
-    """What transformers' own greedy search writes after the prompt."""
-    with model.as_transformers() as plain:
-        assert plain.config._attn_implementation != attention.NAME
-        ids = plain.generate(
-            PROMPT[None],
-            attention_mask=torch.ones_like(PROMPT[None]),  # else token 0 is taken for padding
-            do_sample=False,
-            max_new_tokens=NEW,
-        )
-    return ids[0, len(PROMPT) :].tolist()
-
-
-def decoded(
-    target: TransformersModel,
-    draft: TransformersModel,
-    shape: TreeShape,
-    until_not: list[int] | None = None,
-) -> tuple[list[int], list[int]]:
-    """What our loop writes (up to a difference from `until_not`), and how many drafts it accepted."""
-    sampling = Sampling(temperature=0.0)
-    drafter = ModelDrafter(draft, shape, Law.DETERMINISTIC, sampling)
-    tokens, accepted = [], []
-    for step in decode(
-        ModelTarget(target),
-        drafter,
-        greedy,
-        PROMPT,
-        sampling=sampling,
-        coins=TorchCoins(0),
-        max_new_tokens=NEW,
-    ):
-        tokens += step.tokens
-        accepted.append(step.verdict.accepted)
-        if until_not is not None and tokens != until_not[: len(tokens)]:
-            break
-    return tokens, accepted
-
-
-def smallest_margin(model: TransformersModel, text: list[int]) -> float:
+def smallest_margin(model: TransformersModel, prompt: torch.Tensor, text: list[int]) -> float:
     """How near the two best logits came along a text, in standard deviations of the logits."""
     with model.as_transformers() as plain, torch.inference_mode():
-        logits = plain(torch.cat([PROMPT, torch.tensor(text)])[None]).logits[
-            0, len(PROMPT) - 1 : -1
+        logits = plain(torch.cat([prompt, torch.tensor(text)])[None]).logits[
+            0, len(prompt) - 1 : -1
         ]
     best = logits.topk(2).values
     return float(((best[:, 0] - best[:, 1]) / logits.std(-1)).min())
@@ -80,32 +38,38 @@ def smallest_margin(model: TransformersModel, text: list[int]) -> float:
 
 @pytest.mark.parametrize("name", OUR_ATTENTION + OUR_MASK)
 def test_greedy_text_equals_generate(
-    name: str, load: Load, monkeypatch: pytest.MonkeyPatch, without_shape_checks: None
+    name: str,
+    load: Load,
+    prompt: torch.Tensor,
+    generated: Written,
+    decoded: Written,
+    monkeypatch: pytest.MonkeyPatch,
+    without_shape_checks: None,
 ) -> None:
     target = TransformersModel(load(name))
     draft = TransformersModel(load(name, draft_of=target.model))
     assert target.attention == ("transformers" if name in OUR_MASK else "auto")
-    expected = generated(target)
-    print(f"{name}: smallest top-2 margin {smallest_margin(target, expected):.2g} sd")
+    expected = generated(target, NEW)
+    print(f"{name}: smallest top-2 margin {smallest_margin(target, prompt, expected):.2g} sd")
     assert len(set(expected)) >= 8
     for kind, shape in TREES.items():
-        tokens, accepted = decoded(target, draft, shape)
+        tokens, accepted = decoded(target, draft, shape, NEW)
         print(f"  {kind}: {sum(accepted) / len(accepted) + 1:.2f} tokens per step")
         assert tokens == expected, kind
         assert sum(accepted) > 0, "no draft was ever accepted: this proves little"
         assert min(accepted[:-1]) < shape.depth, "every draft was accepted: this proves little"
 
-    # What is above would notice a wrong mask, a missing window and a missing softcap.
+    # What is above would notice a wrong mask, a missing window, a missing softcap and missing sinks.
     drops = [drop_the_tree]
-    options = ["window"] * (name in ("mistral", "gemma2", "gemma3", "starcoder2"))
-    options += ["softcap"] * (name == "gemma2")
+    options = ["window"] * (name in ("mistral", "gemma2", "gemma3", "starcoder2", "gpt_oss"))
+    options += ["softcap"] * (name == "gemma2") + ["sinks"] * (name == "gpt_oss")
     drops += [drop_an_option(o, where) for o in options for where in PASSES]
     for drop in drops:
         with monkeypatch.context() as patch:
             drop(patch)
-            tokens, _ = decoded(target, draft, TREES["bushy"], until_not=expected)
+            tokens, _ = decoded(target, draft, TREES["bushy"], NEW, until_not=expected)
             assert tokens != expected[: len(tokens)], drop
-    assert decoded(target, draft, TREES["bushy"])[0] == expected
+    assert decoded(target, draft, TREES["bushy"], NEW)[0] == expected
 
 
 def drop_the_tree(patch: pytest.MonkeyPatch) -> None:
@@ -131,14 +95,13 @@ def drop_an_option(option: str, where: type) -> Callable[[pytest.MonkeyPatch], N
     return drop
 
 
-@pytest.mark.parametrize("impl", ["reference", "transformers"])
-def test_other_attentions_write_the_same(impl: str, load: Load) -> None:
+def test_the_mask_route_writes_the_same(load: Load, generated: Written, decoded: Written) -> None:
     target = TransformersModel(load("qwen3"))
-    draft = TransformersModel(load("qwen3", draft_of=target.model), attention=impl)
-    expected = generated(target)
-    target = TransformersModel(target.model, attention=impl)
-    assert target.attention == impl
-    assert decoded(target, draft, TREES["bushy"])[0] == expected
+    draft = TransformersModel(load("qwen3", draft_of=target.model), attention="transformers")
+    expected = generated(target, NEW)
+    target = TransformersModel(target.model, attention="transformers")
+    assert target.attention == "transformers"
+    assert decoded(target, draft, TREES["bushy"], NEW)[0] == expected
 
 
 @pytest.mark.parametrize(
@@ -148,7 +111,6 @@ def test_other_attentions_write_the_same(impl: str, load: Load) -> None:
         ("falcon_alibi", "ALiBi"),
         ("mamba", "recurrent state"),
         ("jamba", "recurrent state"),
-        ("gpt_oss", "attention sinks"),
         ("llama4", "chunks"),
         ("gpt_neo", "window_size = 8"),
     ],
@@ -159,11 +121,6 @@ def test_what_cannot_work_is_refused_by_name(name: str, reason: str, load: Load)
     with pytest.raises(UnsupportedModel, match=f"{model.config.model_type} models.*{reason}"):
         TransformersModel(model)
     assert model.config._attn_implementation == before
-
-
-def test_softcap_is_refused_by_an_implementation_without_it(load: Load) -> None:
-    with pytest.raises(UnsupportedModel, match="softcap"):
-        TransformersModel(load("gemma2"), attention="sdpa")
 
 
 @pytest.mark.parametrize("name", OUR_ATTENTION + OUR_MASK)

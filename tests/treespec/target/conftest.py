@@ -1,0 +1,108 @@
+"""A small random model whose text varies, and what stands in for a CUDA graph on a CPU."""
+
+import importlib
+
+import pytest
+import torch
+import transformers
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from treespec.models.transformers_model import TransformersModel
+
+VOCAB = 96
+SETTINGS = {
+    "vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 2048,
+    "bos_token_id": None, "eos_token_id": None, "pad_token_id": 0,
+}  # fmt: skip
+OF_FAMILY = {
+    "Llama": {},
+    "Mistral": {"sliding_window": 24},
+    "Gemma2": {"head_dim": 16, "sliding_window": 24, "attn_logit_softcapping": 2.0},
+    "Mixtral": {"num_local_experts": 4},
+    "StableLm": {},
+}
+
+
+@pytest.fixture
+def make_model():
+    """A model of a family, wide enough for its text to vary."""
+
+    def make(family="Llama", seed=0, device="cpu", dtype=torch.float32, **options):
+        torch.manual_seed(seed)
+        config = getattr(transformers, f"{family}Config")(**SETTINGS, **OF_FAMILY[family])
+        model = transformers.AutoModelForCausalLM.from_config(config)
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                if weight.ndim > 1:
+                    spread = 0.05 if "embed" in name else 1.3 * weight.shape[-1] ** -0.5
+                    weight.copy_(spread * torch.randn_like(weight))
+                else:
+                    weight += 0.3 * torch.randn_like(weight)
+        model = model.to(device, dtype).eval().requires_grad_(False)
+        return TransformersModel(model, **options)
+
+    return make
+
+
+class Tape(TorchDispatchMode):
+    """Every operation of a pass, to be done again on the same tensors: a CUDA graph for CPUs.
+
+    What makes a graph wrong makes this wrong: numbers that Python computed are those of the recording,
+    operations that Python would choose anew are those of the recording, and outputs are overwritten.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.operations = []
+        self.replays = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        self.operations.append((lambda: func(*args, **kwargs), out))
+        return out
+
+    def replay(self):
+        self.replays += 1
+        for again, out in self.operations:
+            for old, new in zip(tree_leaves(out), tree_leaves(again()), strict=True):
+                if not isinstance(old, torch.Tensor):
+                    assert old == new
+                elif old.untyped_storage().data_ptr() != new.untyped_storage().data_ptr():
+                    old.copy_(new)
+
+
+@pytest.fixture
+def taped(monkeypatch):
+    """Has GraphTarget record tapes on the CPU; gives the list of them. Needs Triton's interpreter."""
+    from treespec.target import graph
+
+    api = importlib.import_module("attention_masks.tree_attention.api")
+    kernel, tapes, recording = api.triton, [], []
+
+    def launch(q, k, v, tree_pass, options):
+        with _disable_current_modes():
+            out = kernel(q, k, v, tree_pass, options)
+        for tape in recording:
+            tape.operations.append((lambda: kernel(q, k, v, tree_pass, options), out))
+        return out
+
+    def capture(self, static):
+        for _ in range(graph.WARM_UPS):
+            static.run()
+        tape = Tape()
+        tapes.append(tape)
+        recording.append(tape)
+        with tape:
+            logits = static.run()
+        recording.clear()
+        return tape, logits
+
+    monkeypatch.setattr(api, "triton", launch)
+    monkeypatch.setattr(graph.GraphRunner, "_capture", capture)
+    monkeypatch.setattr(graph, "_require_cuda", lambda model: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    return tapes

@@ -1,0 +1,229 @@
+"""The captured target, with a tape of the pass's operations instead of a graph (`conftest.Tape`).
+
+Whether a kernel is interpreted is decided when Triton is imported, so this file runs itself in a process
+with TRITON_INTERPRET=1 (`test_through_the_interpreter`).
+"""
+
+import gc
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, decode, verify
+from treespec.draft import ModelDrafter
+from treespec.errors import StaleScores, Unavailable, UnsupportedModel
+from treespec.models.static_pass import StaticPass
+from treespec.step import Step, Verdict
+from treespec.target import ModelTarget
+from treespec.target.graph import GraphTarget
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+interpreted = pytest.mark.skipif(not INTERPRETED, reason="see test_through_the_interpreter")
+plain = pytest.mark.skipif(INTERPRETED, reason="runs in the process outside")
+
+WARM = Sampling(temperature=1.0)
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+
+
+@pytest.fixture(autouse=True)
+def _quick(request):
+    if INTERPRETED:
+        request.getfixturevalue("quick_interpreter")
+
+
+def tree_of(parents, seed=0):
+    shape = TreeShape(tuple(parents))
+    tokens = torch.randint(96, (shape.size,), generator=torch.Generator().manual_seed(seed))
+    return TokenTree(shape, tokens, None, Law.DETERMINISTIC)
+
+
+def commit(target, tree, path, scores):
+    target.commit(Step(tree, Verdict(path, 0), scores, ()))
+
+
+def text(target, draft, shape, prompt, budget):
+    """Sampled: the greedy text of a random model often repeats itself."""
+    drafter = ModelDrafter(draft, shape, Law.WITHOUT_REPLACEMENT, WARM)
+    tokens = []
+    for step in decode(
+        target, drafter, verify.rrsw, prompt, sampling=WARM, coins=TorchCoins(0), max_new_tokens=budget
+    ):  # fmt: skip
+        tokens += step.tokens
+    return tokens
+
+
+@interpreted
+@pytest.mark.parametrize("family", ["Llama", "Mistral", "Gemma2", "Mixtral"])
+def test_the_text_is_that_of_the_plain_target(family, make_model, taped):
+    model, draft = make_model(family), make_model(family, seed=1)
+    prompt = torch.randint(96, (20,), generator=torch.Generator().manual_seed(3))
+    shape = TreeShape.expansion([3, 1])
+    target = GraphTarget(model)
+    tokens = text(target, draft, shape, prompt, 24)
+    assert tokens == text(ModelTarget(model), draft, shape, prompt, 24)
+    assert len(set(tokens)) > 8
+    assert len(taped) == 1
+    assert taped[0].replays >= 6
+
+
+@interpreted
+def test_a_replay_is_no_pass(make_model, taped, monkeypatch):
+    """Nothing of the model's Python runs again."""
+    target = GraphTarget(make_model())
+    target.prefill(torch.arange(5))
+    target.score(tree_of([-1, 0, 0]))
+    monkeypatch.setattr(StaticPass, "run", None)
+    target.score(tree_of([-1, 0, 1]))
+    assert taped[0].replays == 2
+
+
+@interpreted
+def test_the_tape_finds_what_a_graph_would_freeze(make_model, taped, monkeypatch):
+    """A planted bug: positions that Python computes."""
+    model = make_model()
+    target, other = GraphTarget(model), ModelTarget(model)
+    run = StaticPass.run
+
+    def frozen(self):
+        length = self.cache.length
+        forward = self.model.forward
+        monkeypatch.setattr(
+            self.model, "forward",
+            lambda position_ids, **rest: forward(
+                position_ids=position_ids - position_ids[:, :1] + length, **rest
+            ),
+        )  # fmt: skip
+        try:
+            return run(self)
+        finally:
+            monkeypatch.setattr(self.model, "forward", forward)
+
+    monkeypatch.setattr(StaticPass, "run", frozen)
+    tree = tree_of([-1, 0, 0, 1])
+    distances = []
+    for one in (target, other):
+        one.prefill(torch.arange(8))
+    for _ in range(2):
+        scores, expected = target.score(tree), other.score(tree)
+        distances.append(float((scores.logits - expected.logits).abs().max()))
+        commit(target, tree, (0, 1), scores)
+        commit(other, tree, (0, 1), expected)
+    assert distances[0] < 1e-4
+    assert distances[1] > 1e-2
+
+
+@interpreted
+def test_buckets_and_growth(make_model, taped):
+    """Each bucket is captured once, and again when the cache has moved."""
+    model = make_model()
+    target, other = GraphTarget(model), ModelTarget(model)
+    prompt = torch.randint(96, (246,), generator=torch.Generator().manual_seed(4))
+    captures = []
+    for one in (target, other):
+        one.prefill(prompt)
+    for size in (3, 1, 4, 2, 6, 3, 1):
+        tree = tree_of(range(-1, size - 1), seed=size)
+        scores, expected = target.score(tree), other.score(tree)
+        torch.testing.assert_close(scores.logits, expected.logits, **CLOSE)
+        path = tuple(range(size))
+        commit(target, tree, path, scores)
+        commit(other, tree, path, expected)
+        captures.append(len(taped))
+    # 246 rows and a bucket of 4; 249; 250 and 4; 254 and 2; 256 and 8: grows; then what is new there.
+    assert captures == [1, 2, 2, 3, 4, 5, 6]
+
+
+@interpreted
+def test_logits_are_lent(make_model, taped):
+    target = GraphTarget(make_model())
+    target.prefill(torch.arange(5))
+    tree = tree_of([-1, 0, 0])
+    first = target.score(tree)
+    kept = first.logits.clone()
+    assert "LentScores(tensor" in repr(first)
+    commit(target, tree, (0, 1), first)
+    assert torch.equal(first.logits, kept)
+    second = target.score(tree)
+    with pytest.raises(StaleScores, match=r"logits\.clone\(\)"):
+        _ = first.logits
+    assert repr(first) == "LentScores(overwritten)"
+    assert first.features is None
+    assert not torch.equal(second.logits, kept)
+    with pytest.raises(AttributeError):
+        _ = second.nothing
+
+
+@interpreted
+def test_graphs_outlive_their_target(make_model, taped):
+    """A target for each prompt captures once; targets side by side have caches of their own."""
+    model = make_model()
+    tree = tree_of([-1, 0, 0])
+    expected = ModelTarget(model)
+    expected.prefill(torch.arange(5))
+    logits = expected.score(tree).logits
+    scores = None
+    for _ in range(3):
+        target = GraphTarget(model)
+        target.prefill(torch.arange(5))
+        before, scores = scores, target.score(tree)
+        torch.testing.assert_close(scores.logits, logits, **CLOSE)
+        if before is not None:
+            with pytest.raises(StaleScores):
+                _ = before.logits
+        del target
+    assert len(taped) == 1
+    one, two = GraphTarget(model), GraphTarget(model)
+    one.prefill(torch.arange(5))
+    two.prefill(torch.arange(9))
+    of_one, of_two = one.score(tree), two.score(tree)
+    assert len(taped) == 2
+    torch.testing.assert_close(of_one.logits, logits, **CLOSE)
+    assert not torch.allclose(of_two.logits, logits, atol=0.1)
+
+
+@interpreted
+def test_nothing_is_kept_of_a_model_that_is_gone(make_model, taped):
+    from treespec.target import graph
+
+    gc.collect()
+    before = len(graph._IDLE)
+    model = make_model()
+    target = GraphTarget(model)
+    assert len(graph._IDLE) == before + 1
+    del model, target
+    gc.collect()
+    assert len(graph._IDLE) == before
+
+
+@interpreted
+def test_models_that_cannot_be_captured(make_model, taped):
+    for family, options, reason in (
+        ("StableLm", {}, "as a mask through their own attention"),
+        ("Llama", {"attention": "reference"}, "attention='reference'"),
+    ):
+        model = make_model(family, **options)
+        for _ in range(2):  # refused again, not let through
+            with pytest.raises(UnsupportedModel, match=reason):
+                GraphTarget(model)
+
+
+@plain
+def test_without_a_cuda_device(make_model):
+    with pytest.raises(
+        Unavailable, match=r"needs a CUDA device, but the model is on cpu.*ModelTarget"
+    ):
+        GraphTarget(make_model())
+
+
+@plain
+def test_through_the_interpreter():
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-4000:]
