@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Of the benchmarks; the tests that come first take about one more.
+GPU_MINUTES ?= 7
 export HF_HUB_OFFLINE := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 
@@ -46,12 +48,16 @@ prove: setup ## every lossless rule by exact enumeration, all trees up to six no
 
 bench: setup ## what is claimed about speed, as ratios
 	$(BIN)/python -m experiments.benchmarks.loop_overhead
+	$(BIN)/python -m experiments.benchmarks.attention_overhead
 	$(BIN)/python -m experiments.benchmarks.speedup
 	$(BIN)/python -m experiments.benchmarks.verify_cost
 	$(BIN)/python -m experiments.benchmarks.rules_on_pair
 
-gpu: setup-dev ## the tests that need a CUDA device
-	$(BIN)/pytest -m gpu || [ $$? -eq 5 ]
+gpu: setup-dev ## what needs a CUDA device: tests, accuracy, kernel and decoding times (without one: a dry run)
+	@status=0; \
+	$(BIN)/pytest -m gpu || [ $$? -eq 5 ] || status=1; \
+	$(BIN)/python -m experiments.benchmarks.gpu all --minutes $(GPU_MINUTES) || status=1; \
+	exit $$status
 
 pair: setup ## train the embedded pair again (about an hour on two cores)
 	$(BIN)/python -m experiments.training

@@ -6,7 +6,7 @@ from typing import Any
 
 from experiments.manifest import environment, now
 
-__all__ = ["save"]
+__all__ = ["RESULTS", "described", "path_of", "save"]
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -18,13 +18,21 @@ def save(benchmark: str, figures: dict[str, Any]) -> Path:
         benchmark: name of the benchmark.
         figures: plain data.
     """
-    where = environment()
-    machine = (
-        where["hardware"]["gpu"] or f"{where['hardware']['cpu']} {where['hardware']['cores']} cores"
-    )
-    slug = "-".join("".join(c if c.isalnum() else " " for c in machine).lower().split())
-    path = RESULTS / f"{benchmark}-{slug}.json"
-    data = {"benchmark": benchmark, "measured": now(), **where, "figures": figures}
+    path = path_of(benchmark)
     path.parent.mkdir(exist_ok=True)
+    data = described(benchmark) | {"figures": figures}
     path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     return path
+
+
+def path_of(benchmark: str, folder: Path = RESULTS) -> Path:
+    """The file of a benchmark on this machine: `<benchmark>-<cpu or gpu>.json`."""
+    hardware = environment()["hardware"]
+    machine = hardware["gpu"] or f"{hardware['cpu']} {hardware['cores']} cores"
+    slug = "-".join("".join(c if c.isalnum() else " " for c in machine).lower().split())
+    return folder / f"{benchmark}-{slug}.json"
+
+
+def described(benchmark: str) -> dict[str, Any]:
+    """What stands at the head of every file: the benchmark, when, code, versions and hardware."""
+    return {"benchmark": benchmark, "measured": now(), **environment()}

@@ -1,0 +1,136 @@
+"""The command: which parts run, on what, for how long.
+
+    python -m experiments.benchmarks.gpu [accuracy|kernels|decode|table|all] [--dry] [--out FOLDER]
+                                         [--minutes 8] [--fresh]
+
+Exit code 0: all went well, goals missed included. 1: the kernel was wrong or failed, or decoding failed.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+PARTS = ("accuracy", "kernels", "decode")
+SHARE = {"accuracy": 0.2, "kernels": 0.72, "decode": 1.0}
+"""By when each part is over, of the time for all; one that ends earlier leaves its time to the next."""
+
+DRY = "dry run through the interpreter, figures mean nothing"
+WIDTH = 170
+"""Columns of the table where there is no terminal."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the parts that were asked for."""
+    options = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    if options.dry and options.part != "table":
+        _choose_interpreter(True, given)
+    import torch
+
+    no_device = not torch.cuda.is_available()
+    dry = options.dry or (no_device and options.part != "table")
+    if options.part != "table":
+        _choose_interpreter(dry, given)
+    folder = folder_of(options.out, dry)
+
+    from rich.console import Console
+
+    from experiments.benchmarks.gpu.session import BrokenDevice, Session
+    from experiments.benchmarks.gpu.table import render
+
+    console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH)
+    if dry:
+        why = "no CUDA device" if no_device else "asked for"
+        console.rule(f"[bold]{why}: {DRY}")
+        warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
+    failures: list[str] = []
+    if options.part != "table":
+        _calm_transformers()
+        session = Session(dry, folder, options.minutes, options.fresh, console)
+        session.say(f"results go to {folder}")
+        failures = session.failures
+        parts = PARTS if options.part == "all" else (options.part,)
+        try:
+            for part in parts:
+                share = SHARE[part] if options.part == "all" else 1.0
+                _module(part).run(session, session.deadline(share))
+        except BrokenDevice as error:
+            failures.append(str(error))
+        except KeyboardInterrupt:
+            failures.append("interrupted; the same command goes on where it stopped")
+    if options.part in ("table", "all"):
+        for path in render(folder, console):
+            console.print(f"written: {path}", highlight=False, markup=False, soft_wrap=True)
+    for failure in failures:
+        print(f"FAILED {failure}", file=sys.stderr)
+    if dry:
+        console.rule(f"[bold]{DRY}")
+    return bool(failures)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.benchmarks.gpu",
+        description="Accuracy and speed of the tree attention kernel, and of decoding, on this GPU.",
+    )
+    parser.add_argument("part", nargs="?", default="all", choices=(*PARTS, "table", "all"))
+    parser.add_argument("--dry", action="store_true", help=f"on the CPU, tiny shapes: a {DRY}")
+    parser.add_argument("--out", type=Path, help="folder of the results")
+    parser.add_argument("--minutes", type=float, default=8.0, help="for all parts together")
+    parser.add_argument("--fresh", action="store_true", help="measure again what is there")
+    return parser
+
+
+def _choose_interpreter(dry: bool, arguments: Sequence[str]) -> None:
+    """Begin again in a process that Triton's interpreter is switched on in, or off.
+
+    It is decided when Triton is imported, which torch may have done by now.
+    """
+    if dry == (os.environ.get("TRITON_INTERPRET") == "1"):
+        return
+    environment = {**os.environ, "TRITON_INTERPRET": "1" if dry else "0"}
+    sys.stdout.flush()
+    command = [sys.executable, "-m", "experiments.benchmarks.gpu", *arguments]
+    os.execve(sys.executable, command, environment)
+
+
+def folder_of(out: Path | None, dry: bool) -> Path:
+    """Where results go: a dry run's to a new temporary folder, if none is given.
+
+    Raises:
+        SystemExit: if a dry run was told to write where measured figures are.
+    """
+    from experiments.benchmarks.results_file import RESULTS
+
+    if dry and out is not None and RESULTS in (out.resolve(), *out.resolve().parents):
+        raise SystemExit(
+            f"{out} is for measured figures, and a dry run has none: give another --out"
+        )
+    if dry and out is None:
+        return Path(tempfile.mkdtemp(prefix="treespec-gpu-dry-"))
+    return out or RESULTS
+
+
+def _module(part: str) -> Any:
+    name = {"accuracy": "accuracy", "kernels": "kernel_times", "decode": "decode_times"}[part]
+    return import_module(f"experiments.benchmarks.gpu.{name}")
+
+
+def _calm_transformers() -> None:
+    """No progress bars and advice between ours."""
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""Is the kernel right on this device? Its output against attention in float64, over a sample of everything.
+
+The largest error may be twice that of plain attention computed in float32 and rounded once, plus what the
+kernel's own roundings can do: of the weights and of the output in the dtype, and of the largest score in
+float32 (a score off by e makes its weight off by e times itself). No tolerance is tuned.
+"""
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attention_masks import RaggedPass, TreePass, attend, topology
+from attention_masks.tree_attention.tree_pass import AnyPass
+from experiments.benchmarks.gpu.roofline import Heads
+from experiments.benchmarks.gpu.session import Deadline, Session, error_text
+
+__all__ = ["SOURCES", "Case", "cases", "check", "run"]
+
+SOURCES = ("attention_masks", "experiments/benchmarks/gpu/accuracy.py")
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+HEADS = (
+    Heads(32, 8, 128), Heads(64, 8, 128), Heads(32, 32, 128), Heads(14, 2, 64), Heads(8, 1, 256),
+    Heads(6, 2, 96), Heads(9, 3, 80),
+)  # fmt: skip
+DRY = (Heads(6, 2, 16), Heads(2, 2, 80)), ((9, 70), (1, 3)), (Heads(4, 2, 16), 9, 40)
+SIZES = ((64, 16384), (8, 1000), (33, 4097), (16, 131072), (512, 1024), (128, 65536), (1, 255))
+OPTIONS: dict[str, dict[str, Any]] = {
+    "window": {"window": 1024},
+    "short window": {"window": 5},
+    "softcap": {"softcap": 5.0},
+    "sinks": {"sinks": True},
+    "sinks, window": {"sinks": True, "window": 128},
+    "ragged": {"ragged": True},
+    "paged": {"page": 16},
+    "last rows": {"last": 7},
+    "ragged, paged, softcap": {"ragged": True, "page": 64, "softcap": 20.0},
+    "ragged, sinks, window": {"ragged": True, "sinks": True, "window": 700},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is computed both ways.
+
+    Args:
+        dtype: name of the dtype.
+        heads: of the layer.
+        rows: nodes of the tree.
+        prefix: keys before it.
+        name: of the options.
+        options: window, softcap, sinks, ragged, page, last (rows that are queried).
+    """
+
+    dtype: str
+    heads: Heads
+    rows: int
+    prefix: int
+    name: str = "plain"
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def key(self) -> str:
+        """For files and people."""
+        return f"{self.dtype} {self.heads} T={self.rows} prefix={self.prefix} {self.name}"
+
+
+def cases(dry: bool) -> list[Case]:
+    """The sample, bfloat16 first."""
+    heads, sizes, base = HEADS, SIZES, (HEADS[0], 48, 4096)  # of the options: heads, nodes, prefix
+    if dry:
+        heads, sizes, base = DRY
+    found = []
+    for (turn, dtype), (i, own) in product(enumerate(DTYPES), enumerate(heads)):
+        rows, prefix = sizes[(i + turn) % len(sizes)]
+        found.append(Case(dtype, own, rows, prefix))
+    dtypes = list(DTYPES)[:1] if dry else DTYPES
+    for dtype, (name, options) in product(dtypes, OPTIONS.items()):
+        found.append(Case(dtype, *base, name, tuple(options.items())))
+    return sorted(found, key=lambda case: list(DTYPES).index(case.dtype))
+
+
+def run(session: Session, deadline: Deadline) -> None:
+    """Check what is missing, until all is there or the time is over."""
+    store = session.store("accuracy", SOURCES, cells=len(cases(session.dry)))
+    todo = [case for case in cases(session.dry) if case.key not in store]
+    worst = 0.0
+    for done, case in enumerate(todo):
+        if deadline.passed:
+            session.say(f"accuracy: the time is over, {len(todo) - done} of {len(todo)} cases left")
+            break
+        try:
+            cell = check(case, session.device)
+        except torch.OutOfMemoryError as error:  # of the reference: float64 is large
+            cell = {"error": error_text(error)}
+            session.recover(case.key)
+        except Exception as error:
+            cell = {"error": error_text(error), "passed": False}
+        store.add(case.key, {"dtype": case.dtype, "name": case.name, **cell})
+        if cell.get("passed") is False:
+            session.failures.append(f"accuracy, {case.key}: {cell.get('error', cell)}")
+            session.say(f"accuracy: FAILED {session.failures[-1]}")
+            session.recover(case.key)
+        worst = max(worst, cell.get("of_bound", 0.0))
+    session.say(f"accuracy: {len(store.cells)} cases, largest error {worst:.2f} of its bound")
+
+
+@torch.inference_mode()
+def check(case: Case, device: torch.device) -> dict[str, Any]:
+    """The kernel's largest error, what is usual, and the bound.
+
+    Args:
+        case: what to compute.
+        device: where; the CPU through Triton's interpreter.
+    """
+    options, dtype = dict(case.options), DTYPES[case.dtype]
+    tree_pass, batch = _pass(case, options), 3 if options.get("ragged") else 1
+    make = torch.Generator(device).manual_seed(case.rows + case.prefix)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=make, device=device).to(dtype)
+
+    heads, slots = case.heads, -(-tree_pass.key_count // 64) * 64
+    q = normal(batch, heads.q, tree_pass.row_count, heads.dim) * 2
+    k, v = (normal(batch, heads.kv, slots, heads.dim) for _ in range(2))
+    kept: dict[str, Any] = {name: options.get(name) for name in ("window", "softcap")}
+    sinks = normal(heads.q) if options.get("sinks") else None
+    given: dict[str, Any] = _paged(k, v, options["page"]) if "page" in options else {"k": k, "v": v}
+    out = attend(q, tree_pass=tree_pass, impl="triton", sinks=sinks, **given, **kept)
+    wide = None if sinks is None else sinks.double()
+    exact = q.double(), k.double(), v.double()
+    truth = attend(*exact, tree_pass, impl="reference", sinks=wide, **kept)
+    plain = attend(q, k, v, tree_pass, impl="reference", sinks=sinks, **kept)
+    score = float(q.double().norm(dim=-1).max() * k.double().norm(dim=-1).max()) * heads.dim**-0.5
+    score = min(score, options.get("softcap") or score)
+    eps = torch.finfo(dtype).eps + torch.finfo(torch.float32).eps * score
+    usual = float((plain.double() - truth).abs().max())
+    bound = 2 * usual + eps * float(v.double().abs().max())
+    error = float((out.double() - truth).abs().max())
+    return {
+        "error_max": error,
+        "plain_error_max": usual,
+        "bound": bound,
+        "of_bound": round(error / bound, 4),
+        "passed": bool(error <= bound),
+    }
+
+
+def _pass(case: Case, options: dict[str, Any]) -> AnyPass:
+    def one(rows: int, prefix: int, branching: int) -> TreePass:
+        tree = topology([(i - 1) // branching for i in range(rows)])
+        last = options.get("last")
+        return TreePass(tree, prefix, range(rows - last, rows) if last else None)
+
+    whole = one(case.rows, case.prefix, 3)
+    if not options.get("ragged"):
+        return whole
+    return RaggedPass([whole, one(case.rows // 2, case.prefix // 3, 1), one(1, 0, 2)])
+
+
+def _paged(k: Tensor, v: Tensor, page: int) -> dict[str, Tensor]:
+    """The same keys and values in pages, which lie about in memory in any order."""
+    batch, heads, slots, dim = k.shape
+    blocks = slots // page
+    order = torch.randperm(batch * blocks, device=k.device)
+
+    def pages(x: Tensor) -> Tensor:
+        own = x.reshape(batch, heads, blocks, page, dim).transpose(1, 2).flatten(0, 1)
+        shuffled = torch.empty_like(own, memory_format=torch.contiguous_format)
+        shuffled[order] = own
+        return shuffled
+
+    table = order.view(batch, blocks).to(torch.int32)
+    return {"k": pages(k), "v": pages(v), "block_table": table}

@@ -1,0 +1,129 @@
+"""What is timed side by side: the kernel, what one would use instead, and attention without a mask.
+
+    kernel      impl="triton"
+    sdpa        scaled_dot_product_attention with an additive mask, heads of a group folded into rows
+    flex        FlexAttention, compiled, with its tile set
+    two_pass    the prefix without a mask, the tree with one, merged
+    flash       no mask, FlashAttention's kernel: the floor
+    cudnn       no mask, cuDNN's kernel: the floor, where it is faster
+
+Masks are made before the clock starts, for all: the layers of a model share them. The floors compute what
+nobody wants (every node sees every other), and show what the same reading and computing costs.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Float
+from torch import Tensor
+
+from attention_masks import TreePass, attend, topology
+from experiments.benchmarks.gpu.roofline import Heads
+
+__all__ = ["CANDIDATES", "FLOORS", "KERNEL", "MASKED", "Case", "Inputs", "call_of", "inputs_of"]
+
+KERNEL = "kernel"
+MASKED = ("sdpa", "flex", "two_pass")
+FLOORS = ("flash", "cudnn")
+CANDIDATES = (KERNEL, *MASKED, *FLOORS)
+
+IMPLEMENTATION = {KERNEL: "triton", "sdpa": "sdpa", "flex": "flex", "two_pass": "two_pass"}
+BRANCHING = 3
+"""Children of each node of the tree, breadth first, until its nodes are used up."""
+
+ROUND = 64
+"""The slots of a cache are a multiple of it, so that every row starts as memory likes it."""
+
+RECOMPILES = 64
+"""FlexAttention is compiled anew when sizes change their kind. Past torch's own limit it would silently run
+uncompiled: the limit is raised, and reaching it an error."""
+
+
+class Case(NamedTuple):
+    """One place in the grid."""
+
+    heads: Heads
+    rows: int
+    prefix: int
+
+    @property
+    def key(self) -> str:
+        """For files and people."""
+        return f"{self.heads} T={self.rows} prefix={self.prefix}"
+
+    def tree_pass(self) -> TreePass:
+        """A tree of this many nodes behind the prefix, with masks of its own."""
+        tree = topology([(i - 1) // BRANCHING for i in range(self.rows)])
+        return TreePass(tree, self.prefix)
+
+
+class Inputs(NamedTuple):
+    """One set of tensors; keys and values have slots behind the last node."""
+
+    q: Float[Tensor, "1 Hq T D"]
+    k: Float[Tensor, "1 Hkv S D"]
+    v: Float[Tensor, "1 Hkv S D"]
+
+
+def inputs_of(case: Case, count: int, device: torch.device, dtype: torch.dtype) -> list[Inputs]:
+    """Sets of random tensors.
+
+    Args:
+        case: their sizes.
+        count: how many sets.
+        device: where.
+        dtype: of all.
+    """
+    heads, slots = case.heads, -(-(case.prefix + case.rows) // ROUND) * ROUND
+    make = torch.Generator(device).manual_seed(case.rows)
+
+    def normal(count: int, length: int) -> Tensor:
+        shape = (1, count, length, heads.dim)
+        return torch.randn(shape, dtype=dtype, device=device, generator=make)
+
+    return [
+        Inputs(normal(heads.q, case.rows), normal(heads.kv, slots), normal(heads.kv, slots))
+        for _ in range(count)
+    ]
+
+
+def call_of(name: str, case: Case) -> Callable[[Inputs], Tensor]:
+    """What a candidate does with one set of inputs.
+
+    Args:
+        name: one of `CANDIDATES`.
+        case: the tree and its prefix; masks are shared by all calls of what is returned.
+    """
+    if name in FLOORS:
+        return lambda inputs: _unmasked(name, case, inputs)
+    if name == "flex":
+        _never_uncompiled()
+    tree_pass, impl = case.tree_pass(), IMPLEMENTATION[name]
+    return lambda inputs: attend(*inputs, tree_pass, impl=impl)
+
+
+def _unmasked(name: str, case: Case, inputs: Inputs) -> Tensor:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    backend = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}[name]
+    used = slice(0, case.prefix + case.rows)
+    folded = inputs.q.reshape(1, case.heads.kv, -1, case.heads.dim)
+    with sdpa_kernel(backend):
+        out = F.scaled_dot_product_attention(folded, inputs.k[:, :, used], inputs.v[:, :, used])
+    return out.reshape(inputs.q.shape)
+
+
+def _never_uncompiled() -> None:
+    import torch._dynamo.config as settings
+
+    config: Any = settings
+    wanted = {
+        "recompile_limit": RECOMPILES,
+        "accumulated_recompile_limit": 4 * RECOMPILES,
+        "fail_on_recompile_limit_hit": True,
+    }
+    for name, value in wanted.items():
+        if hasattr(config, name):
+            setattr(config, name, value)

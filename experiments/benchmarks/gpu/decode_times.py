@@ -1,0 +1,241 @@
+"""What decoding costs end to end, beside what its passes must read.
+
+The embedded target is grown to the shapes of Llama 3's 1B, 3B and 8B (heads of 64 rather than 128, the
+vocabulary its own), function-preservingly: it says what it said, so drafts are accepted as often, and costs
+what models of these shapes cost. Plain decoding, a chain and a tree, with the target's passes launched one
+kernel after another (eager) and as captured graphs. The draft stays small, and eager.
+
+The floor of a step is the sum over its passes of the bytes that each must read, weights and cache, over the
+bandwidth of the data sheet.
+"""
+
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from experiments.benchmarks.forward_timer import ForwardTimer
+from experiments.benchmarks.gpu.roofline import pass_bytes
+from experiments.benchmarks.gpu.session import Deadline, Session, error_text
+from experiments.config import EmbeddedPrompts
+from experiments.observers import StageTimer, synchronizer
+from experiments.prompts import encode, read_prompts
+from treespec import Law, Sampling, TorchCoins, TreeShape, decode, load_pair, verify
+from treespec.draft import ModelDrafter, NoDrafter
+from treespec.errors import Unavailable, UnsupportedModel
+from treespec.models.load import Pair
+from treespec.protocols import Drafter, Target
+from treespec.target import ModelTarget
+
+__all__ = ["SOURCES", "Case", "cases", "run"]
+
+SOURCES = (
+    "attention_masks",
+    "treespec",
+    "experiments/benchmarks/gpu/decode_times.py",
+    "experiments/benchmarks/gpu/roofline.py",
+)
+
+LLAMA: dict[str, dict[str, int]] = {
+    name: {
+        "hidden_size": hidden, "num_hidden_layers": layers, "intermediate_size": intermediate,
+        "num_attention_heads": heads, "num_key_value_heads": kv_heads,
+    }
+    for name, hidden, layers, intermediate, heads, kv_heads in (
+        ("1B", 2048, 16, 8192, 32, 8),
+        ("8B", 4096, 32, 14336, 64, 16),
+        ("3B", 3072, 28, 8192, 48, 16),
+    )
+}  # fmt: skip
+"""In the order of measuring."""
+
+DRY: dict[str, dict[str, int]] = {"tiny": {"num_hidden_layers": 6}}
+SHAPES = {
+    "plain": None,
+    "chain 4": TreeShape.chain(4),
+    "tree 3x2x1x1": TreeShape.expansion([3, 2, 1, 1]),
+}
+TARGETS = ("graph", "eager")
+STAGES = ("draft", "verify", "accept", "commit")
+SIZES = 2, 512, 48
+"""Prompts, tokens of each, new tokens."""
+
+DRY_SIZES = 1, 16, 5
+WARM_UP = 6
+"""New tokens before the clock starts: kernels are compiled, graphs captured."""
+
+
+class Case(NamedTuple):
+    """One way to decode."""
+
+    size: str
+    temperature: float
+    method: str
+    target: str
+
+    @property
+    def key(self) -> str:
+        """For files and people."""
+        return f"{self.size} T={self.temperature:g} {self.method} {self.target}"
+
+
+def cases(dry: bool) -> list[Case]:
+    """All cells; a grown model serves all of its own before the next is made."""
+    return [
+        Case(size, temperature, method, target)
+        for size in (DRY if dry else LLAMA)
+        for temperature in ((0.0,) if dry else (0.0, 1.0))
+        for method in SHAPES
+        for target in TARGETS
+    ]
+
+
+def run(session: Session, deadline: Deadline) -> None:
+    """Measure what is missing, until all is there or the time is over."""
+    texts = DRY_SIZES if session.dry else SIZES
+    store = session.store(
+        "decode", SOURCES, dtype="bfloat16", cells=len(cases(session.dry)),
+        **dict(zip(("prompts", "prompt_tokens", "new_tokens"), texts, strict=True)),
+    )  # fmt: skip
+    todo = [case for case in cases(session.dry) if case.key not in store]
+    sizes = DRY if session.dry else LLAMA
+    pair, grown, problem = None, None, ""
+    for done, case in enumerate(todo):
+        if deadline.passed:
+            session.say(f"decode: the time is over, {len(todo) - done} of {len(todo)} cells left")
+            return
+        if case.size != grown:
+            pair, grown, problem = None, case.size, ""
+            gc.collect()
+            session.recover("the last model")
+            try:
+                pair = load_pair(
+                    "embedded", dtype="bfloat16", device=session.device, grow=sizes[case.size]
+                )
+            except Exception as error:
+                problem = f"loading: {error_text(error)}"
+        cell: dict[str, Any] = {"error": problem}
+        if pair is not None:
+            cell = _cell(pair, case, session, *texts)
+        store.add(case.key, case._asdict() | cell)
+        if "error" in cell and "OutOfMemory" not in cell["error"]:
+            session.failures.append(f"decode, {case.key}: {cell['error']}")
+            session.say(f"decode: FAILED {session.failures[-1]}")
+        if "error" in cell:
+            session.recover(case.key)
+        session.say(f"decode: {case.key} ({done + 1} of {len(todo)})")
+
+
+def _cell(
+    pair: Pair, case: Case, session: Session, count: int, prompt_tokens: int, new_tokens: int
+) -> dict[str, Any]:
+    try:
+        make = _target_maker(case.target)
+    except ImportError as error:
+        return {"unavailable": error_text(error)}
+    source = EmbeddedPrompts(kind="embedded", count=count, tokens=prompt_tokens)
+    prompts = [
+        torch.tensor(prompt.ids, device=session.device)
+        for prompt in encode(read_prompts(source)[:count], source, pair.tokenizer)
+    ]
+    try:
+        _decoded(pair, case, make, prompts[0], min(new_tokens, WARM_UP), warm_up=True)
+        found = [_decoded(pair, case, make, prompt, new_tokens) for prompt in prompts]
+        staged = [_decoded(pair, case, make, prompt, new_tokens, stages=True) for prompt in prompts]
+    except (Unavailable, UnsupportedModel) as error:
+        return {"unavailable": error_text(error)}
+    except Exception as error:
+        return {"error": error_text(error)}
+    steps, tokens = (sum(run[name] for run in found) for name in ("steps", "tokens"))
+    seconds = sum(run["seconds"] for run in found)
+    medians = {
+        name: statistics.median(s for run in staged for s in run["stages"][name]) for name in STAGES
+    }
+    # Passes of the draft are counted in the run with stages: hooks take time.
+    draft_passes = sum(run["draft_passes"] for run in staged) / sum(run["steps"] for run in staged)
+    shape = SHAPES[case.method]
+    cached = statistics.mean(len(prompt) for prompt in prompts) + new_tokens / 2
+    target_bytes = pass_bytes(pair.target.model, cached + (shape.size if shape else 1))
+    draft_bytes = pass_bytes(pair.draft.model, cached) if shape else 0.0
+    verify_ms = 1e3 * target_bytes / session.peak.bandwidth
+    draft_ms = 1e3 * draft_passes * draft_bytes / session.peak.bandwidth
+    step_ms = 1e3 * seconds / steps
+    parameters = sum(weight.numel() for weight in pair.target.model.parameters())
+    return {
+        "parameters": parameters,
+        "nodes": shape.size if shape else 1,
+        "steps": steps,
+        "tokens_per_step": round(tokens / steps, 3),
+        "tokens_per_second": round(tokens / seconds, 2),
+        "ms_per_step": round(step_ms, 4),
+        "ms_per_token": round(1e3 * seconds / tokens, 4),
+        "stage_ms": {stage: round(1e3 * value, 4) for stage, value in medians.items()},
+        "draft_passes_per_step": round(draft_passes, 3),
+        "verify_floor_ms": verify_ms,
+        "draft_floor_ms": draft_ms,
+        "step_over_floor": round(step_ms / (verify_ms + draft_ms), 3),
+        "verify_over_floor": round(1e3 * medians["verify"] / verify_ms, 3),
+        "text": " ".join(map(str, found[0]["text"])),
+    }
+
+
+def _target_maker(name: str) -> Callable[[Any], Target]:
+    if name == "eager":
+        return ModelTarget
+    from treespec.target.graph import GraphTarget
+
+    return GraphTarget
+
+
+def _decoded(
+    pair: Pair,
+    case: Case,
+    make: Callable[[Any], Target],
+    prompt: torch.Tensor,
+    new_tokens: int,
+    *,
+    stages: bool = False,
+    warm_up: bool = False,
+) -> dict[str, Any]:
+    """One text; the prefill and the first step are left out of all figures."""
+    sampling, shape = Sampling(case.temperature), SHAPES[case.method]
+    law = Law.DETERMINISTIC if sampling.greedy else Law.WITHOUT_REPLACEMENT
+    rule = verify.greedy if sampling.greedy else verify.rrsw
+    drafter: Drafter = NoDrafter()
+    if shape is not None:
+        drafter = ModelDrafter(pair.draft, shape, law, sampling)
+    synchronize = synchronizer(prompt.device)
+    timer = StageTimer(synchronize) if stages else None
+    decoding = decode(
+        make(pair.target), drafter, verify.on_host(rule), prompt, sampling=sampling,
+        coins=TorchCoins(0), max_new_tokens=new_tokens, observer=timer,
+    )  # fmt: skip
+    text = list(next(decoding).tokens)
+    first, steps = len(text), 0
+    synchronize()
+    start = time.perf_counter()
+    if stages:
+        with ForwardTimer(pair.draft.model) as draft:
+            for step in decoding:
+                text += step.tokens
+                steps += 1
+        draft_passes = draft.calls
+    else:
+        draft_passes = 0
+        for step in decoding:
+            text += step.tokens
+            steps += 1
+    synchronize()
+    if not steps and not warm_up:
+        raise ArithmeticError(f"the text ended in its first step: {text}")
+    return {
+        "seconds": time.perf_counter() - start,
+        "steps": steps,
+        "tokens": len(text) - first,
+        "text": text,
+        "draft_passes": draft_passes,
+        "stages": {name: values[1:] for name, values in timer.seconds.items()} if timer else {},
+    }

@@ -1,0 +1,143 @@
+"""Measured figures as ratios, and whether each reaches its goal. Pure functions of the files.
+
+The goals are for an H200: of the roofline at least 0.80 where a pass is bound by memory (T x G up to 128,
+prefixes from 16k), at most 1.3 times attention without a mask, faster than every baseline with one; and a
+decoding step with graphs within 1.25 of what its passes must read.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.benchmarks.gpu.candidates import FLOORS, KERNEL, MASKED
+from experiments.benchmarks.gpu.roofline import Heads
+
+__all__ = ["DecodeRow", "KernelRow", "decode_rows", "kernel_rows", "microseconds", "tally"]
+
+FRACTION, OVER_FLOOR, OVER_BYTES = 0.80, 1.3, 1.25
+MOST_ROWS, LEAST_PREFIX = 128, 16 << 10
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """One cell of the grid.
+
+    Args:
+        heads: of the layer.
+        rows: nodes.
+        prefix: cached keys.
+        us: time of each candidate that has one, on the device where it could be captured.
+        launch_us: time of the kernel as Python calls it.
+        floor_us: the roofline.
+        bound: its larger term.
+        errors: of the candidates that have no time.
+    """
+
+    heads: Heads
+    rows: int
+    prefix: int
+    us: Mapping[str, float]
+    launch_us: float | None
+    floor_us: float
+    bound: str
+    errors: Mapping[str, str]
+
+    @property
+    def fraction(self) -> float | None:
+        """Of the roofline."""
+        return _ratio(self.floor_us, self.us.get(KERNEL))
+
+    @property
+    def over_unmasked(self) -> float | None:
+        """The kernel's time over that of the fastest attention without a mask."""
+        return _ratio(self.us.get(KERNEL), self._least(FLOORS))
+
+    @property
+    def over_masked(self) -> float | None:
+        """The kernel's time over that of the fastest baseline with the mask."""
+        return _ratio(self.us.get(KERNEL), self._least(MASKED))
+
+    @property
+    def goals(self) -> dict[str, bool | None]:
+        """By goal: reached or not; None where it does not apply, or a figure is missing."""
+        aimed = self.rows * self.heads.group <= MOST_ROWS and self.prefix >= LEAST_PREFIX
+        fraction, floor, masked = self.fraction, self.over_unmasked, self.over_masked
+        return {
+            f"at least {FRACTION} of the roofline": fraction >= FRACTION
+            if aimed and fraction is not None
+            else None,
+            f"at most {OVER_FLOOR} x no mask": None if floor is None else floor <= OVER_FLOOR,
+            "faster than every masked": None if masked is None else masked < 1,
+        }
+
+    def _least(self, names: Sequence[str]) -> float | None:
+        return min((self.us[name] for name in names if name in self.us), default=None)
+
+
+@dataclass(frozen=True)
+class DecodeRow:
+    """One way to decode; the cell as it was written."""
+
+    cell: Mapping[str, Any]
+
+    @property
+    def measured(self) -> bool:
+        """Whether there are figures."""
+        return "ms_per_step" in self.cell
+
+    @property
+    def goals(self) -> dict[str, bool | None]:
+        """By goal: reached or not; None where it does not apply."""
+        aimed = self.measured and self.cell["target"] == "graph"
+        met = self.cell["step_over_floor"] <= OVER_BYTES if aimed else None
+        return {f"a step within {OVER_BYTES} x its bytes": met}
+
+
+def kernel_rows(cells: Mapping[str, Mapping[str, Any]]) -> list[KernelRow]:
+    """The cells of a file, by place in the grid, sorted by heads, prefix and nodes."""
+    places: dict[tuple[Heads, int, int], list[Mapping[str, Any]]] = {}
+    for cell in cells.values():
+        place = Heads(*cell["heads"]), cell["prefix"], cell["rows"]
+        places.setdefault(place, []).append(cell)
+    found = []
+    for (heads, prefix, rows), own in sorted(places.items()):
+        by_name = {cell["candidate"]: cell for cell in own}
+        times = {name: microseconds(cell) for name, cell in by_name.items()}
+        kernel = by_name.get(KERNEL, {}).get("with_launch")
+        terms = own[0]["bytes_us"], own[0]["flops_us"]
+        found.append(
+            KernelRow(
+                heads, rows, prefix,
+                us={name: time for name, time in times.items() if time is not None},
+                launch_us=kernel["median_us"] if kernel else None,
+                floor_us=max(terms),
+                bound="memory" if terms[0] >= terms[1] else "compute",
+                errors={name: cell["error"] for name, cell in by_name.items() if "error" in cell},
+            )
+        )  # fmt: skip
+    return found
+
+
+def decode_rows(cells: Mapping[str, Mapping[str, Any]]) -> list[DecodeRow]:
+    """The cells of a file, in their order."""
+    return [DecodeRow(cell) for cell in cells.values()]
+
+
+def microseconds(cell: Mapping[str, Any]) -> float | None:
+    """A cell's time: on the device if it was captured, else with its launch; None if it has none."""
+    timing = cell.get("device") or cell.get("with_launch")
+    return None if timing is None else timing["median_us"]
+
+
+def tally(rows: Sequence[KernelRow] | Sequence[DecodeRow]) -> dict[str, tuple[int, int]]:
+    """By goal: in how many rows it is reached, of how many to which it applies."""
+    counts: dict[str, tuple[int, int]] = {}
+    for row in rows:
+        for name, met in row.goals.items():
+            reached, of = counts.get(name, (0, 0))
+            counts[name] = (reached + (met is True), of + (met is not None))
+    return counts
+
+
+def _ratio(above: float | None, below: float | None) -> float | None:
+    return above / below if above is not None and below else None

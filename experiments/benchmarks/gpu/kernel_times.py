@@ -1,0 +1,150 @@
+"""How long one layer's attention takes, for every candidate over trees, prefixes and heads."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attention_masks.tree_attention.flex import KERNEL_OPTIONS
+from experiments.benchmarks.gpu.candidates import (
+    CANDIDATES,
+    KERNEL,
+    Case,
+    Inputs,
+    call_of,
+    inputs_of,
+)
+from experiments.benchmarks.gpu.roofline import Heads, attention_floor
+from experiments.benchmarks.gpu.session import Deadline, Session, error_text
+from experiments.benchmarks.gpu.timer import sets_needed, time_captured, time_each
+
+__all__ = ["SOURCES", "cases", "run"]
+
+SOURCES = (
+    "attention_masks",
+    "experiments/benchmarks/gpu/candidates.py",
+    "experiments/benchmarks/gpu/kernel_times.py",
+    "experiments/benchmarks/gpu/roofline.py",
+    "experiments/benchmarks/gpu/timer.py",
+)
+"""The figures depend on nothing else."""
+
+# Each in the order in which it tells most; cells are measured along the diagonals.
+ROWS = (64, 16, 256, 32, 128, 8, 512)
+PREFIXES = (16 << 10, 128 << 10, 4 << 10, 64 << 10, 1 << 10)
+HEADS = (Heads(32, 8, 128), Heads(64, 8, 128), Heads(32, 32, 128))
+DRY = ((8,), (40,), (Heads(4, 2, 16), Heads(2, 2, 16)))
+
+DTYPE = torch.bfloat16
+SECONDS = 0.06
+"""Of each measurement. A cell has two for every candidate."""
+
+AGREE = 0.02
+"""The kernel's output may differ from the first baseline's by so much of its largest value."""
+
+
+def cases(dry: bool) -> list[Case]:
+    """All cells, those that tell most first."""
+    rows, prefixes, heads = DRY if dry else (ROWS, PREFIXES, HEADS)
+    grid = product(enumerate(heads), enumerate(rows), enumerate(prefixes))
+    ranked = sorted(grid, key=lambda cell: (sum(rank for rank, _ in cell), cell[0][0]))
+    return [Case(h, t, prefix) for (_, h), (_, t), (_, prefix) in ranked]
+
+
+def run(session: Session, deadline: Deadline) -> None:
+    """Measure what is missing, until all is there or the time is over."""
+    store = session.store(
+        "kernels", SOURCES, dtype=str(DTYPE), seconds=SECONDS, flex_tile=KERNEL_OPTIONS,
+        cells=len(cases(session.dry)) * len(CANDIDATES),
+    )  # fmt: skip
+    missing = {
+        case: [name for name in CANDIDATES if _key(case, name) not in store]
+        for case in cases(session.dry)
+    }
+    todo = [case for case, names in missing.items() if names]
+    for done, case in enumerate(todo):
+        if deadline.passed:
+            session.say(f"kernels: the time is over, {len(todo) - done} of {len(todo)} cells left")
+            return
+        for name, cell in _measure(session, case, missing[case]):
+            store.add(_key(case, name), cell)
+            if name == KERNEL and "error" in cell and "OutOfMemory" not in cell["error"]:
+                session.failures.append(f"kernels, {case.key}: {cell['error']}")
+                session.say(f"kernels: FAILED {session.failures[-1]}")
+        session.say(f"kernels: {case.key} ({done + 1} of {len(todo)})")
+
+
+def _key(case: Case, name: str) -> str:
+    return f"{case.key} {name}"
+
+
+def _measure(
+    session: Session, case: Case, names: Sequence[str]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Candidates of a cell, one after another, on the same inputs."""
+    itemsize, keys = DTYPE.itemsize, case.prefix + case.rows
+    one = 2 * keys * case.heads.kv * case.heads.dim * itemsize
+    count = sets_needed(one, session.device)
+    floor = attention_floor(case.heads, case.rows, keys, itemsize, session.peak)
+    common = {
+        "heads": list(case.heads), "rows": case.rows, "prefix": case.prefix, "sets": count,
+        "bytes_us": round(floor.bytes_us, 3), "flops_us": round(floor.flops_us, 3),
+    }  # fmt: skip
+    sets: list[Inputs] = []
+    try:
+        sets = inputs_of(case, count, session.device, DTYPE)
+    except torch.OutOfMemoryError as error:
+        for name in names:
+            yield name, common | {"candidate": name, "error": f"inputs: {error_text(error)}"}
+        session.recover(case.key)
+        return
+    for name in names:
+        problem: BaseException | None = None
+        figures: dict[str, Any] = {}
+        try:
+            with torch.inference_mode():
+                figures = _times(session, case, name, sets)
+        except Exception as error:  # a baseline that cannot do it is a result too
+            problem = error
+            figures = {"error": error_text(error)}
+        yield name, common | {"candidate": name} | figures
+        if problem is not None:
+            session.recover(f"{name} at {case.key}")
+
+
+def _times(session: Session, case: Case, name: str, sets: list[Inputs]) -> dict[str, Any]:
+    call = call_of(name, case)
+    calls: list[Callable[[], Tensor]] = [lambda own=own: call(own) for own in sets]
+    figures: dict[str, Any] = {}
+    if name == KERNEL:
+        figures["disagreement"] = _disagreement(case, call(sets[0]), sets[0])
+    figures["with_launch"] = time_each(calls, session.device, SECONDS)._asdict()
+    try:
+        captured = time_captured(calls, session.device, SECONDS)
+        figures["device"] = None if captured is None else captured._asdict()
+    except Exception as error:  # what cannot be captured still has a time
+        figures |= {"device": None, "capture_error": error_text(error)}
+        session.recover(f"the capture of {name} at {case.key}")
+    return figures
+
+
+def _disagreement(case: Case, out: Tensor, inputs: Inputs) -> float | None:
+    """How far the timed output is from that of two passes, which share no code with the kernel.
+
+    In units of the output's largest value; None if two passes fail, which their own cell tells. Accuracy
+    proper is measured elsewhere, at more shapes.
+
+    Raises:
+        ArithmeticError: if it is far off, or not finite.
+    """
+    try:
+        other = call_of("two_pass", case)(inputs).float()
+    except Exception:
+        return None
+    far = float((out.float() - other).abs().max() / other.abs().max())
+    if not math.isfinite(far) or far > AGREE:
+        raise ArithmeticError(f"the kernel's output is {far:.2g} off that of two passes")
+    return round(far, 6)

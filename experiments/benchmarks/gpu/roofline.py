@@ -1,0 +1,177 @@
+"""The least time that a pass can take: what must be read over the bandwidth, what must be computed over
+the peak.
+
+Peaks are those of the data sheets. Nobody reaches them (a plain copy gets about 0.9 of the bandwidth), so a
+fraction of this roofline is a strict figure, and the same one whoever measures. A device that is not listed
+is measured, by a copy and a matrix product, and said to be so.
+"""
+
+import time
+from typing import Any, NamedTuple
+
+import torch
+
+__all__ = ["Floor", "Heads", "Peak", "attention_floor", "measured_peak", "pass_bytes", "peak_of"]
+
+
+class Heads(NamedTuple):
+    """Query heads, key/value heads and the dimension of each."""
+
+    q: int
+    kv: int
+    dim: int
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a key/value head."""
+        return self.q // self.kv
+
+    def __str__(self) -> str:
+        return f"{self.q}/{self.kv}/{self.dim}"
+
+
+class Peak(NamedTuple):
+    """What a device can do at most.
+
+    Args:
+        bandwidth: of its memory, bytes per second.
+        flops: of bfloat16 matrix products accumulated in float32, without sparsity, per second.
+        source: where both come from.
+    """
+
+    bandwidth: float
+    flops: float
+    source: str
+
+
+class Floor(NamedTuple):
+    """The two terms of the roofline, in microseconds."""
+
+    bytes_us: float
+    flops_us: float
+
+    @property
+    def us(self) -> float:
+        """The larger one."""
+        return max(self.bytes_us, self.flops_us)
+
+    @property
+    def bound(self) -> str:
+        """What binds: "memory" or "compute"."""
+        return "memory" if self.bytes_us >= self.flops_us else "compute"
+
+
+SHEET = "NVIDIA data sheet"
+
+# Words that a device's name must have, in this order of asking; TB/s; dense TFLOP/s in bfloat16.
+DATA_SHEETS: tuple[tuple[tuple[str, ...], float, float], ...] = (
+    (("H200", "NVL"), 4.8, 835),
+    (("H200",), 4.8, 989),
+    (("H100", "NVL"), 3.9, 835),
+    (("H100", "PCIe"), 2.0, 756),
+    (("H100", "HBM3"), 3.35, 989),
+    (("A100", "SXM4", "80GB"), 2.039, 312),
+    (("A100", "PCIe", "80GB"), 1.935, 312),
+    (("A100", "40GB"), 1.555, 312),
+    (("L40S",), 0.864, 362),
+    (("L4",), 0.3, 121),
+)
+
+
+def peak_of(device_name: str) -> Peak | None:
+    """The peaks of a device by the name that torch gives it, or None if it is not listed.
+
+    A part of a device (MIG) and a chip that shares its board (GH200) are not listed: theirs differ.
+
+    Example:
+        >>> peak_of("NVIDIA H200").bandwidth
+        4800000000000.0
+        >>> peak_of("NVIDIA H200 MIG 1g.18gb") is None
+        True
+    """
+    words = device_name.lower().replace("-", " ").split()
+    if "mig" in words:
+        return None
+    for wanted, terabytes, teraflops in DATA_SHEETS:
+        if all(word.lower() in words for word in wanted):
+            return Peak(terabytes * 1e12, teraflops * 1e12, SHEET)
+    return None
+
+
+def attention_floor(heads: Heads, rows: int, keys: int, itemsize: int, peak: Peak) -> Floor:
+    """The roofline of one layer's attention of one sequence.
+
+    Keys and values are read once, queries read and outputs written once. Every row counts as seeing every
+    key: a tree hides at most `rows` of them.
+
+    Args:
+        heads: of the layer.
+        rows: nodes.
+        keys: prefix and nodes.
+        itemsize: bytes of an element.
+        peak: of the device.
+
+    Example:
+        >>> floor = attention_floor(Heads(32, 8, 128), 64, 16384, 2, Peak(4.8e12, 989e12, ""))
+        >>> round(floor.bytes_us, 1), round(floor.flops_us, 1), floor.bound
+        (14.2, 17.4, 'compute')
+    """
+    moved = 2 * heads.dim * itemsize * (keys * heads.kv + rows * heads.q)
+    flops = 4 * rows * heads.q * keys * heads.dim
+    return Floor(1e6 * moved / peak.bandwidth, 1e6 * flops / peak.flops)
+
+
+def pass_bytes(model: Any, rows_cached: float) -> float:
+    """Bytes that one pass of a model over one sequence must read: its weights and its cache.
+
+    An embedding table that is not the head's too is only looked up, and does not count.
+
+    Args:
+        model: a causal language model of transformers, of the llama architecture.
+        rows_cached: committed tokens and nodes.
+    """
+    config = model.config
+    weights = {id(weight): weight for weight in model.parameters()}
+    table, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    if table is not head:
+        del weights[id(table)]
+    itemsize = head.element_size()
+    dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    row = 2 * config.num_key_value_heads * dim * itemsize
+    cache = rows_cached * config.num_hidden_layers * row
+    return cache + sum(weight.numel() * weight.element_size() for weight in weights.values())
+
+
+def measured_peak(device: torch.device, *, tiny: bool = False) -> Peak:
+    """Peaks as a copy and a matrix product reach them.
+
+    Args:
+        device: to measure.
+        tiny: a copy of kilobytes, for the rehearsal.
+    """
+    count, side = (1 << 14, 64) if tiny else (1 << 29, 8192)
+    source = torch.ones(count, dtype=torch.int16, device=device)
+    target = torch.empty_like(source)
+    left = torch.ones(side, side, dtype=torch.bfloat16, device=device)
+    copy = _seconds(lambda: target.copy_(source), device)
+    product = _seconds(lambda: left @ left, device)
+    moved = 2 * source.numel() * source.element_size()
+    return Peak(moved / copy, 2 * side**3 / product, "measured: a copy, a matrix product")
+
+
+def _seconds(work: Any, device: torch.device) -> float:
+    """The best of a few runs."""
+    times = []
+    for _ in range(7):
+        _wait(device)
+        start = time.perf_counter()
+        for _ in range(3):
+            work()
+        _wait(device)
+        times.append((time.perf_counter() - start) / 3)
+    return min(times)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
