@@ -1,0 +1,160 @@
+"""Tree shapes in the words of other tools: import and export.
+
+    >>> from treespec import TreeShape
+    >>> export = dump(TreeShape.kary(2, 2), "medusa")
+    >>> export.content
+    '[[0], [1], [0, 0], [0, 1], [1, 0], [1, 1]]'
+    >>> export.lost, export.counts_root
+    ((), False)
+    >>> load(export.content) == TreeShape.kary(2, 2)
+    True
+
+One format a file; `FORMATS` is the table. Nothing that is read is ever executed: texts are parsed, not
+evaluated, and files of torch.save are read with `weights_only`.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from search.formats import (
+    choices,
+    llama_cpp,
+    networkx_graph,
+    sequoia,
+    sglang_flags,
+    sglang_tensors,
+    tensorrt_llm,
+    treespec_json,
+    vllm,
+)
+from search.formats.detect import detect
+from search.formats.errors import (
+    FormatError,
+    MalformedTree,
+    NoShape,
+    NotExportable,
+    UnknownFormat,
+)
+from search.formats.export import Export, Format
+from search.formats.reading import MAX_NODES, MAX_TEXT, shown, text_of
+from treespec.errors import InvalidTree
+from treespec.shape import TreeShape
+
+__all__ = [
+    "FORMATS",
+    "Export",
+    "Format",
+    "FormatError",
+    "MalformedTree",
+    "NoShape",
+    "NotExportable",
+    "UnknownFormat",
+    "detect",
+    "dump",
+    "load",
+]
+
+FORMATS: dict[str, Format] = {
+    "treespec": treespec_json.FORMAT,
+    "medusa": choices.FORMAT,
+    "eagle": choices.FORMAT,
+    "sequoia": sequoia.FORMAT,
+    "vllm": vllm.FORMAT,
+    "vllm-chain": vllm.CHAIN,
+    "sglang": sglang_flags.FORMAT,
+    "sglang-tensors": sglang_tensors.FORMAT,
+    "tensorrt-llm": tensorrt_llm.FORMAT,
+    "tensorrt-llm-choices": tensorrt_llm.CHOICES,
+    "llama.cpp": llama_cpp.FORMAT,
+    "networkx": networkx_graph.FORMAT,
+}
+"""Name -> (load, dump, counts_root, loses, about)."""
+
+
+def load(source: Any, format: str | None = None) -> TreeShape:
+    """Read a shape from a file, a text, or an object of another tool.
+
+    Args:
+        source: a `Path`; a string, which is a file if there is one of that name and a text otherwise;
+            bytes; or an object (a list of choices, a dictionary, a graph).
+        format: a name in `FORMATS`; found out where only one is possible.
+
+    Raises:
+        UnknownFormat: if the format is none of these, or could be several.
+        MalformedTree: if the source is no tree of this format; names the file, the place, the value and
+            what is allowed.
+        NoShape: if the format has settings from which no shape follows.
+
+    Example:
+        >>> load("[(0,), (0, 0)]").parents
+        (-1, 0, 1)
+    """
+    if format is not None:
+        _known(format)
+    name, data = _contents(source, format)
+    try:
+        if format is None:
+            format = detect(data)
+        if isinstance(data, bytes | bytearray) and format != "sequoia":
+            data = text_of(data, f"the format {format!r}")
+        return FORMATS[format].load(data)
+    except FormatError as error:
+        raise type(error)(f"{name}: {error}") from error
+    except InvalidTree as error:
+        raise MalformedTree(f"{name}: {error}") from error
+
+
+def dump(shape: TreeShape, format: str) -> Export:
+    """Write a shape in the words of another tool.
+
+    Args:
+        shape: at most 4096 nodes, so that what is written can be read.
+        format: a name in `FORMATS`.
+
+    Returns:
+        What to write, with what is lost and whether the root is counted.
+
+    Raises:
+        UnknownFormat: if the format is none of these.
+        NotExportable: if the format has no words for the shape.
+    """
+    found = _known(format)
+    if shape.size > MAX_NODES:
+        raise NotExportable(f"the shape has {shape.size} nodes: at most {MAX_NODES} are exported")
+    return found.dump(shape)
+
+
+def _known(format: str) -> Format:
+    if format not in FORMATS:
+        raise UnknownFormat(f"no format {format!r}: there are {', '.join(FORMATS)}")
+    return FORMATS[format]
+
+
+def _contents(source: Any, format: str | None) -> tuple[str, Any]:
+    """What the source is called in messages, and what is in it; sizes are bounded before parsing."""
+    path = Path(source) if isinstance(source, Path) or _is_file(source) else None
+    name = f"the {type(source).__name__}" if path is None else str(path)
+    if path is not None:
+        if not path.is_file():
+            raise MalformedTree(f"{path}: there is no such file")
+        try:
+            with path.open("rb") as file:
+                source = file.read(sequoia.MAX_BYTES + 1)
+        except OSError as error:
+            raise MalformedTree(f"{path}: cannot be read: {error.strerror}") from error
+    elif isinstance(source, str):
+        name = f"{shown(source)} (a text: there is no file of that name)"
+        if format == "sequoia":
+            raise MalformedTree(f"{shown(source)}: there is no such file")
+    if isinstance(source, str | bytes | bytearray):
+        most = sequoia.MAX_BYTES if source[:2] == b"PK" else MAX_TEXT
+        if len(source) > most:
+            raise MalformedTree(f"{name}: more than the {most} bytes of the largest tree file")
+    return name, source
+
+
+def _is_file(source: Any) -> bool:
+    try:
+        return isinstance(source, str) and Path(source).is_file()
+    except (OSError, ValueError):  # too long for a name, or with a zero byte: a text
+        return False

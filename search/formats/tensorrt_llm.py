@@ -1,0 +1,185 @@
+"""TensorRT-LLM's settings: choices for static trees, three numbers for dynamic ones.
+
+Facts (NVIDIA/TensorRT-LLM, `tensorrt_llm/llmapi/llm_args.py`): `medusa_choices` and `eagle_choices` are
+rank paths; `eagle_choices` may also be their text, gives `max_total_draft_tokens = len(choices)` and
+`max_draft_len` = depth, and excludes `use_dynamic_tree`; with Medusa, `max_draft_len` is the number of
+choices (63 for `mc_sim_7b_63`). Dynamic trees need `dynamic_tree_max_topK` and `max_draft_len <=
+max_total_draft_tokens <= dynamic_tree_max_topK * max_draft_len`; otherwise the draft is a chain of
+`max_draft_len`. **The root is not counted.** `SpecTreeManager`
+(`tensorrt_llm/_torch/speculative/spec_tree_manager.py`) takes choices to be sorted level by level. The
+masks are in `attention_masks.packed`.
+"""
+
+from itertools import accumulate
+from typing import Any
+
+from search.formats.errors import MalformedTree, NotExportable
+from search.formats.export import NUMBERING, Export, Format, numbering
+from search.formats.rank_paths import from_paths, from_text, to_paths
+from search.formats.reading import MAX_NODES, integer, read_json, shown
+from search.formats.top_k import SHAPE, TopK
+from treespec.shape import TreeShape
+
+__all__ = ["CHOICES", "FORMAT", "dump", "dump_choices", "load"]
+
+MAX_YAML = 2**18
+MAX_NESTING = 16
+LEGACY = (
+    "medusa_choices belong to the TensorRT backend, which newer versions lack; "
+    "there, export tensorrt-llm"
+)
+
+
+def load(data: Any) -> TreeShape:
+    """Read settings (YAML or JSON text, or a dictionary), with or without `speculative_config` above.
+
+    Choices give their shape. Numbers give a chain, or one level; other settings that have nothing to do
+    with the tree are passed over.
+
+    Raises:
+        MalformedTree: if the settings contradict each other, or what the engine takes.
+        NoShape: if the tree depends on what is drafted.
+
+    Example:
+        >>> load("max_draft_len: 3") == TreeShape.chain(3)
+        True
+    """
+    settings = _read(data) if isinstance(data, str) else data
+    if isinstance(settings, dict) and isinstance(settings.get("speculative_config"), dict):
+        settings = settings["speculative_config"]
+    if not isinstance(settings, dict):
+        raise MalformedTree(f"settings are an object, not {shown(settings)}")
+    given = {key: value for key, value in settings.items() if value is not None}
+    numbers = {
+        key: integer(key, given[key], 1, MAX_NODES)
+        for key in ("max_draft_len", "max_total_draft_tokens", "dynamic_tree_max_topK")
+        if key in given
+    }
+    dynamic = given.get("use_dynamic_tree", "dynamic_tree_max_topK" in given)
+    if not isinstance(dynamic, bool):
+        raise MalformedTree(f"use_dynamic_tree = {shown(dynamic)}, but must be true or false")
+    choices = [key for key in ("medusa_choices", "eagle_choices") if key in given]
+    if len(choices) + dynamic > 1:
+        raise MalformedTree(
+            f"{choices} and use_dynamic_tree exclude each other: one of them is allowed"
+        )
+    if choices:
+        return _static(choices[0], given[choices[0]], numbers)
+    if "max_draft_len" not in numbers:
+        raise MalformedTree("max_draft_len is missing: the depth of the tree")
+    return _grown(numbers, dynamic)
+
+
+def _read(text: str) -> Any:
+    """The object in a JSON or YAML text; only plain data, never Python objects."""
+    if text.lstrip().startswith("{"):
+        return read_json(text)
+    if len(text) > MAX_YAML:
+        raise MalformedTree(
+            f"{len(text)} characters of YAML: at most {MAX_YAML}; JSON may be longer"
+        )
+    if _nesting(text) > MAX_NESTING:  # PyYAML takes time that grows with its square
+        raise MalformedTree(f"brackets are nested more than {MAX_NESTING} deep: settings need four")
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+        where = getattr(error, "problem_mark", None)
+        place = "" if where is None else f"line {where.line + 1}, column {where.column + 1}: "
+        raise MalformedTree(f"{place}no YAML: {getattr(error, 'problem', error)}") from None
+
+
+def _nesting(text: str) -> int:
+    """The largest number of brackets that are open at once, quoted ones counted too."""
+    steps = ((letter in "[{") - (letter in "]}") for letter in text)
+    return max(accumulate(steps, initial=0))
+
+
+def _static(key: str, choices: Any, numbers: dict[str, int]) -> TreeShape:
+    shape = from_text(choices) if isinstance(choices, str) else from_paths(choices)
+    drafts = shape.size - 1
+    depths = [shape.depth] if key == "eagle_choices" else [drafts, shape.depth]
+    for name, allowed in (("max_total_draft_tokens", [drafts]), ("max_draft_len", depths)):
+        if numbers.get(name, allowed[0]) not in allowed:
+            raise MalformedTree(f"{name} = {numbers[name]}, but {key} make it {allowed[0]}")
+    return shape
+
+
+def _grown(numbers: dict[str, int], dynamic: bool) -> TreeShape:
+    depth, total = numbers["max_draft_len"], numbers.get("max_total_draft_tokens")
+    if not dynamic:
+        if total not in (None, depth):
+            raise MalformedTree(
+                f"max_total_draft_tokens = {total}, but without a tree it is max_draft_len = {depth}"
+            )
+        return TopK(1, depth, depth).shape()
+    if "dynamic_tree_max_topK" not in numbers:
+        raise MalformedTree("dynamic_tree_max_topK is missing: use_dynamic_tree needs it")
+    k = numbers["dynamic_tree_max_topK"]
+    total = k * depth if total is None else total
+    if not depth <= total <= k * depth:
+        raise MalformedTree(
+            f"max_total_draft_tokens = {total}, but must be in max_draft_len..dynamic_tree_max_topK * "
+            f"max_draft_len = {depth}..{k * depth}"
+        )
+    return TopK(k, depth, total).shape()
+
+
+def dump(shape: TreeShape) -> Export:
+    """The settings of a dynamic tree that can become this shape; of a chain, if it is one.
+
+    Raises:
+        NotExportable: if the shape is only a root.
+
+    Example:
+        >>> print(dump(TreeShape.expansion([2, 1])).content)
+        speculative_config:
+          decoding_type: Eagle3
+          max_draft_len: 2
+          use_dynamic_tree: true
+          dynamic_tree_max_topK: 2
+          max_total_draft_tokens: 4
+    """
+    numbers = TopK.of(shape)
+    value: dict[str, Any] = {"decoding_type": "Eagle3", "max_draft_len": numbers.depth}
+    if numbers.k > 1:
+        value["use_dynamic_tree"] = True
+        value["dynamic_tree_max_topK"] = max(numbers.k, -(-numbers.drafts // numbers.depth))
+        value["max_total_draft_tokens"] = numbers.drafts
+    lost = () if numbers.k == 1 or numbers.depth == 1 else (SHAPE,)
+    return Export(_written(value), counts_root=False, lost=lost, value=value)
+
+
+def dump_choices(shape: TreeShape) -> Export:
+    """The shape as Medusa choices.
+
+    Raises:
+        NotExportable: if the shape is only a root.
+    """
+    if shape.size == 1:
+        raise NotExportable(
+            "a root alone is plain decoding: leave out the engine's speculative_config"
+        )
+    value = {
+        "decoding_type": "Medusa",
+        "max_draft_len": shape.size - 1,
+        "num_medusa_heads": shape.depth,
+        "medusa_choices": [list(path) for path in to_paths(shape)],
+    }
+    lost = numbering(shape)
+    return Export(_written(value), counts_root=False, lost=lost, notes=(LEGACY,), value=value)
+
+
+def _written(settings: dict[str, Any]) -> str:
+    """The settings as YAML, a line each; their values are plain enough to be written by hand."""
+    written = {key: "true" if value is True else value for key, value in settings.items()}
+    return "\n".join(
+        ["speculative_config:", *(f"  {key}: {value}" for key, value in written.items())]
+    )
+
+
+FORMAT = Format(load, dump, False, (SHAPE,), "TensorRT-LLM's settings of dynamic trees and chains")
+CHOICES = Format(
+    load, dump_choices, False, (NUMBERING,), "TensorRT-LLM's medusa_choices and eagle_choices"
+)

@@ -1,0 +1,82 @@
+"""Top-k settings: how engines that grow EAGLE-2 trees (arXiv:2406.16858) describe them.
+
+Every level keeps the k best nodes and gives each k children; of all these candidates the best are
+verified. So three numbers name no shape, but they bound it. Here: the smallest k with which an engine
+can draw a given shape, and the shape where only one is possible.
+"""
+
+from dataclasses import dataclass
+
+from search.formats.errors import MalformedTree, NoShape, NotExportable
+from search.formats.reading import node_count
+from treespec.shape import TreeShape
+
+__all__ = ["SHAPE", "TopK"]
+
+SHAPE = (
+    "the shape: the engine grows another tree at every step; depth, draft tokens and the least top-k "
+    "with which this engine can draw it are kept"
+)
+
+
+@dataclass(frozen=True)
+class TopK:
+    """The settings.
+
+    Attributes:
+        k: children drafted at each of the k nodes that a level keeps.
+        depth: levels below the root.
+        drafts: draft tokens verified, the root not counted.
+    """
+
+    k: int
+    depth: int
+    drafts: int
+
+    @classmethod
+    def of(cls, shape: TreeShape) -> "TopK":
+        """Depth and draft tokens of a shape, and the least k with which it can be drawn.
+
+        Raises:
+            NotExportable: if the shape is only a root.
+
+        Example:
+            >>> TopK.of(TreeShape.expansion([2, 1, 1]))
+            TopK(k=2, depth=3, drafts=6)
+        """
+        if shape.size == 1:
+            raise NotExportable(
+                "a root alone is plain decoding: leave out the engine's speculative settings"
+            )
+        parents = [0] * (shape.depth + 1)
+        for node in shape.internal:
+            parents[shape.depths[node]] += 1
+        widest = max(len(children) for children in shape.children)
+        return cls(max(widest, *parents), shape.depth, shape.size - 1)
+
+    @property
+    def candidates(self) -> int:
+        """Nodes that are drafted: k in the first level, k times k in each other."""
+        return self.k + (self.depth - 1) * self.k**2
+
+    def shape(self) -> TreeShape:
+        """The shape, where only one can come of these settings: a chain, or a single level.
+
+        Raises:
+            MalformedTree: if more tokens are wanted than are drafted.
+            NoShape: if the shape depends on what is drafted.
+        """
+        node_count(self.drafts + 1)
+        if self.drafts > self.candidates:
+            raise MalformedTree(
+                f"{self.drafts} draft tokens are wanted, but top-k {self.k} and depth {self.depth} "
+                f"draft only {self.candidates}"
+            )
+        if self.k == 1 and self.drafts == self.depth:
+            return TreeShape.chain(self.depth)
+        if self.depth == 1:
+            return TreeShape.kary(self.drafts, 1)
+        raise NoShape(
+            f"top-k {self.k}, depth {self.depth} and {self.drafts} draft tokens name no shape: "
+            "the engine grows another tree at every step; use an EAGLE-2 growth with these numbers"
+        )

@@ -1,0 +1,46 @@
+"""Our own JSON: {"version", "parents", "order"} and nothing that can be derived.
+
+The root counts: it is node 0, `parents[0]` is -1. Every shape comes back as it was, numbering included.
+"""
+
+from typing import Any
+
+from search.formats.errors import MalformedTree
+from search.formats.export import Export, Format
+from search.formats.reading import fields, integer, integers, node_count, read_json, shape_of
+from treespec.shape import TreeShape
+
+__all__ = ["FORMAT", "dump", "load"]
+
+
+def load(data: Any) -> TreeShape:
+    """Read what `dump` wrote: the text, or the dictionary in it.
+
+    Raises:
+        MalformedTree: if it is anything else.
+    """
+    tree = fields(
+        "a tree",
+        read_json(data) if isinstance(data, str) else data,
+        ["version", "parents", "order"],
+    )
+    integer("version", tree["version"], 1, 1)
+    if tree["order"] != "node":
+        raise MalformedTree(f"order = {tree['order']!r}, but must be 'node'")
+    if isinstance(tree["parents"], list):
+        node_count(len(tree["parents"]))
+    return shape_of(integers("parents", tree["parents"], -1))
+
+
+def dump(shape: TreeShape) -> Export:
+    """The shape as JSON.
+
+    Example:
+        >>> print(dump(TreeShape.kary(2, 1)).content)
+        {"version": 1, "parents": [-1, 0, 0], "order": "node"}
+    """
+    value = {"version": 1, "parents": list(shape.parents), "order": "node"}
+    return Export(shape.to_json(), counts_root=True, value=value)
+
+
+FORMAT = Format(load, dump, True, (), "JSON of this project: the parent of every node")
