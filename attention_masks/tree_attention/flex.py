@@ -50,7 +50,7 @@ def flex(
         ),
     )
     compiled = q.device.type == "cuda"
-    call = _compiled() if compiled else flex_attention
+    call = _compiled if compiled else flex_attention
     given: dict[str, Any] = {"scale": options.scale, "block_mask": mask}
     if options.softcap is not None:
         given["score_mod"] = _capped(options.softcap)
@@ -76,8 +76,15 @@ def _capped(softcap: float) -> Any:
     return cap
 
 
+def _compiled(*tensors: Tensor, **given: Any) -> Any:
+    """The compiled function. Head dimensions, options and dtypes each compile once, and there are more
+    than the 8 after which torch would go on uncompiled, and slow, with a warning."""
+    with torch._dynamo.config.patch(recompile_limit=64, fail_on_recompile_limit_hit=True):
+        return _function()(*tensors, **given)
+
+
 @lru_cache
-def _compiled() -> Any:
+def _function() -> Any:
     from torch.nn.attention.flex_attention import flex_attention
 
     return torch.compile(flex_attention, dynamic=True)

@@ -10,7 +10,7 @@ bound by memory while `T Hq / Hkv` is below 206.
 """
 
 import os
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from attention_masks.errors import InvalidInput, Unavailable, Unsupported
 from attention_masks.tree_attention.options import Options
 from attention_masks.tree_attention.tiles import INTERPRETED, Tile, block_dim, splits, tile
 from attention_masks.tree_attention.tree_pass import AnyPass
+from attention_masks.tree_attention.tuning import tuned
 
 __all__ = ["available", "triton"]
 
@@ -74,19 +75,29 @@ def triton(
     batch, q_heads, rows, dim = q.shape
     kv_heads = k.shape[1]
     group = q_heads // kv_heads
-    chosen = tile_choice or _tile(rows * group, q, kernels)
-    blocks = -(-rows * group // chosen.block_m)
-    columns = kv_heads * batch
     keys = tree_pass.key_count
     if options.window is not None:
         keys = min(keys, options.window + rows)
-    count = split_count or splits(keys, blocks * columns, chosen, _properties(q.device)[0])
+    processors, generation = _properties(q.device)
+    if tile_choice is None:
+        # The table is asked in any case: the interpreter refuses what a GPU would.
+        tile_choice = tile(rows * group, dim, q.element_size(), generation)
+        if kernels.INTERPRETED:
+            tile_choice = INTERPRETED
+        else:
+            again = partial(triton, q, k, v, tree_pass, options)
+            measured = tuned(
+                q, rows * group, keys, generation, lambda shape: again(tile_choice=shape)
+            )
+            tile_choice = measured or tile_choice
+    blocks, columns = -(-rows * group // tile_choice.block_m), kv_heads * batch
+    count = split_count or splits(keys, blocks * columns, tile_choice, processors)
 
     arrays = tree_pass.arrays(q.device)
     # One tree for the whole batch: every sequence reads the same line.
     line = arrays.buffer.stride(0) if arrays.buffer.shape[0] > 1 else 0
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
-    part, lse = q, q  # not read
+    part, lse = q, q  # neither read nor written
     if count > 1:
         lines = columns * count * rows * group
         scratch = tree_pass.scratch(q.device, lines * (dim + 1))
@@ -96,7 +107,11 @@ def triton(
         inner, outer = options.scale / options.softcap, options.softcap * LOG2E
     table = options.block_table
     constants = {"GROUP": group, "DIM": dim, "BLOCK_D": block_dim(dim), "SPLITS": count}
-    launch = {} if kernels.INTERPRETED else {"num_warps": chosen.warps, "num_stages": chosen.stages}
+    launch = (
+        {}
+        if kernels.INTERPRETED
+        else {"num_warps": tile_choice.warps, "num_stages": tile_choice.stages}
+    )
     if not kernels.INTERPRETED:
         launch["enable_fp_fusion"] = True
     kernels.attend_split[(blocks, columns, count)](
@@ -106,7 +121,7 @@ def triton(
         *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3],
         line, 0 if table is None else table.stride(0),
         arrays.rows, arrays.nodes, kv_heads, inner, outer, options.window or 0,
-        **constants, BLOCK_M=chosen.block_m, BLOCK_N=chosen.block_n,
+        **constants, BLOCK_M=tile_choice.block_m, BLOCK_N=tile_choice.block_n,
         PAGE=0 if table is None else k.shape[2],
         SOFTCAP=capped, WINDOW=options.window is not None, SINKS=options.sinks is not None,
         INTERPRETED=kernels.INTERPRETED, **launch,
@@ -145,13 +160,6 @@ def _kernels(device: torch.device) -> Any:
             "TRITON_INTERPRET=1 was set after Triton had been imported: set it before, in the shell"
         )
     return triton_kernels
-
-
-def _tile(rows: int, q: Tensor, kernels: Any) -> Tile:
-    """The table's entry. It is asked in any case: the interpreter refuses what a GPU would."""
-    generation = _properties(q.device)[1]
-    entry = tile(rows, q.shape[-1], q.element_size(), generation)
-    return INTERPRETED if kernels.INTERPRETED else entry
 
 
 @lru_cache

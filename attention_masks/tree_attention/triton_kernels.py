@@ -212,7 +212,8 @@ def attend_split(
         tl.store(lse_ptr + line, lse, mask=in_rows)
         if begin < stop or (SINKS and split == 0):
             ptrs = part_ptr + line[:, None] * DIM + dims[None, :]
-            tl.store(ptrs, acc / total[:, None], mask=in_rows[:, None] & in_k[None, :])
+            part = acc / tl.where(seen, total, 1.0)[:, None]
+            tl.store(ptrs, part, mask=in_rows[:, None] & in_k[None, :])
 
 
 @triton.jit

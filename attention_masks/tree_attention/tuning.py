@@ -1,0 +1,173 @@
+"""Tiles measured on the GPU at hand instead of taken from the table: only where it is asked for.
+
+    >>> from attention_masks.tree_attention import tuning
+    >>> tuning.enable("tiles.json")  # doctest: +SKIP
+
+From then on the first call with a new size (class of rows, head dimension, dtype, power of two of keys)
+times every candidate, a second or so with its compilation, and writes the fastest to the file; later runs
+read it. Files name the device and Triton's version, and are not read for others.
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attention_masks.errors import InvalidInput, Unavailable
+from attention_masks.tree_attention.tiles import TABLE, Tile, block_dim, row_class, tile
+
+__all__ = ["Size", "TileFile", "candidates", "disable", "enable", "tuned"]
+
+REPEATS = 20
+"""Timed runs of each candidate; the fastest counts, since nothing but noise makes one slower."""
+
+
+class Size(NamedTuple):
+    """What a choice is kept for: calls of one size share it."""
+
+    device: str
+    itemsize: int
+    rows: int
+    head_dim: int
+    keys: int
+
+    @classmethod
+    def of(cls, device: str, itemsize: int, rows: int, head_dim: int, keys: int) -> "Size":
+        """The size that a call belongs to: rows by their class, keys by the next power of two."""
+        wide = 1 << max(0, keys - 1).bit_length()
+        return cls(device, itemsize, row_class(rows, itemsize), head_dim, wide)
+
+
+class TileFile:
+    """The choices so far, in a JSON file.
+
+    Args:
+        path: of the file; it need not exist.
+        made_with: what the choices hold for, Triton's version; others are forgotten.
+
+    Raises:
+        InvalidInput: if the file is there and is no such file.
+    """
+
+    def __init__(self, path: Path, made_with: str) -> None:
+        self.path, self.made_with = path, made_with
+        self.chosen: dict[Size, Tile] = {}
+        if not path.exists():
+            return
+        try:
+            held = json.loads(path.read_text())
+            if held["triton"] == made_with:
+                self.chosen = {Size(*size): Tile(*shape) for size, shape in held["tiles"]}
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidInput(
+                f"{path} is no file of tiles ({error!r}): delete it to tune anew"
+            ) from None
+
+    def tile(
+        self, size: Size, tiles: Iterable[Tile], seconds: Callable[[Tile], float]
+    ) -> Tile | None:
+        """The choice for a size, measured if it is new; None if no candidate runs."""
+        if size not in self.chosen:
+            times = {shape: seconds(shape) for shape in tiles}
+            best = min(times, key=lambda shape: times[shape])
+            if math.isinf(times[best]):
+                return None
+            self.chosen[size] = best
+            self._save()
+        return self.chosen[size]
+
+    def _save(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        tiles = [[list(size), list(shape)] for size, shape in self.chosen.items()]
+        half = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+        half.write_text(json.dumps({"triton": self.made_with, "tiles": tiles}, indent=1))
+        half.replace(self.path)
+
+
+_file: TileFile | None = None
+
+
+def enable(path: str | Path = "~/.cache/treespec/tiles.json") -> None:
+    """Measure tiles from now on, in this process, and keep them in this file.
+
+    Raises:
+        Unavailable: without a CUDA device or Triton.
+        InvalidInput: if the file holds something else.
+    """
+    global _file
+    if not torch.cuda.is_available():
+        raise Unavailable("tiles are measured on a CUDA device, and there is none")
+    try:
+        from triton import __version__ as version
+    except ImportError as missing:
+        raise Unavailable(f"tuning needs Triton: pip install triton ({missing})") from None
+    _file = TileFile(Path(path).expanduser(), version)
+
+
+def disable() -> None:
+    """Go back to the table."""
+    global _file
+    _file = None
+
+
+def candidates(itemsize: int, head_dim: int, generation: int) -> list[Tile]:
+    """What is worth trying: the tiles of all classes of rows for this head dimension, and neighbours."""
+    wide = max(64, block_dim(head_dim))
+    found = []
+    for size, rows, dim in TABLE:
+        if (size, dim) == (itemsize, wide):
+            shape = tile(rows, head_dim, itemsize, generation)
+            found += [shape, shape._replace(stages=shape.stages + 1)]
+            if shape.stages > 1:
+                found.append(shape._replace(stages=shape.stages - 1))
+            if shape.block_n > 16:
+                found.append(shape._replace(block_n=shape.block_n // 2))
+            if shape.block_n < 128:
+                found.append(shape._replace(block_n=shape.block_n * 2))
+    return list(dict.fromkeys(found))
+
+
+def tuned(
+    q: Tensor, rows: int, keys: int, generation: int, run: Callable[[Tile], object]
+) -> Tile | None:
+    """The measured tile for a call, or None where nothing is measured: off, or while a graph is captured.
+
+    Args:
+        q: queries of the call, on a CUDA device.
+        rows: nodes x query heads that share a key head.
+        keys: at most so many are read.
+        generation: major compute capability.
+        run: the call itself, with a tile.
+    """
+    if _file is None:
+        return None
+    device = torch.cuda.get_device_name(q.device)
+    size = Size.of(device, q.element_size(), rows, q.shape[-1], keys)
+    if size not in _file.chosen and torch.cuda.is_current_stream_capturing():
+        return None
+    tiles = candidates(size.itemsize, size.head_dim, generation)
+    return _file.tile(size, tiles, lambda shape: _seconds(shape, run))
+
+
+def _seconds(shape: Tile, run: Callable[[Tile], object]) -> float:
+    """The fastest of several runs by the device's clock; infinite if the tile does not fit the device."""
+    from triton.runtime.errors import OutOfResources
+
+    try:
+        run(shape)
+    except OutOfResources:
+        return math.inf
+    times = []
+    for _ in range(REPEATS):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        run(shape)
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) / 1000)
+    return min(times)
