@@ -32,7 +32,7 @@ demo: setup ## compare token trees with chains on the embedded model pair
 	$(BIN)/treespec run tree_vs_chain
 
 test: setup-dev ## the tests
-	$(BIN)/pytest -m 'not slow and not gpu'
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n logical --dist loadfile -m 'not slow and not gpu'
 
 notebooks: setup-dev ## run every notebook from a fresh kernel
 	$(BIN)/pytest --nbmake --nbmake-timeout=240 notebooks
@@ -52,6 +52,7 @@ bench: setup ## what is claimed about speed, as ratios
 	$(BIN)/python -m experiments.benchmarks.speedup
 	$(BIN)/python -m experiments.benchmarks.verify_cost
 	$(BIN)/python -m experiments.benchmarks.rules_on_pair
+	$(BIN)/python -m experiments.benchmarks.search_speed
 
 gpu: setup-dev ## what needs a CUDA device: tests, accuracy, kernel and decoding times (without one: a dry run)
 	@status=0; \

@@ -1,0 +1,94 @@
+"""The expected number of tokens that a tree yields in one step."""
+
+import numpy as np
+
+from search.acceptance import TOLERANCE, Acceptance, NodeRates, Rates, read_rates
+from search.errors import InvalidAcceptance
+from treespec import TreeShape
+
+__all__ = ["expected_tokens"]
+
+
+def expected_tokens(shape: TreeShape, acceptance: Acceptance) -> float:
+    """The expected number of tokens that one step emits, the bonus token included.
+
+    Sum over all nodes of the product of the rates on the path from the root, whose own product is 1
+    (Sequoia, arXiv:2402.12374, proposition 3.4, for rates by rank). Ours also takes rates that depend on
+    the depth or on the node. Exact up to rounding, in float64: no sampling, and no step per node.
+
+    Args:
+        shape: the tree.
+        acceptance: rates by rank (`acceptance[k]` is the probability that child k of a node is the accepted
+            one, whatever the number of children), by depth and rank (row d belongs to the children of nodes
+            at depth d), or by node (`NodeRates`).
+
+    Returns:
+        Tokens per step, between 1 and `shape.depth + 1`.
+
+    Raises:
+        InvalidAcceptance: if the rates are invalid or do not cover the tree.
+
+    Example:
+        >>> expected_tokens(TreeShape.chain(2), [0.5])
+        1.75
+    """
+    parents = np.array(shape.parents)
+    parents[0] = 0
+    if isinstance(acceptance, NodeRates):
+        product = _node_rates(parents, acceptance)
+    else:
+        product = _table_rates(parents, read_rates(acceptance))
+    ancestor = parents
+    while ancestor.any():
+        product = product * product[ancestor]
+        ancestor = ancestor[ancestor]
+    return float(product.sum())
+
+
+def _node_rates(parents: np.ndarray, acceptance: NodeRates) -> np.ndarray:
+    """One rate a node; siblings share what there is of their parent."""
+    rates = acceptance.rates
+    if len(rates) != len(parents):
+        raise InvalidAcceptance(
+            f"{len(rates)} rates by node, but the tree has {len(parents)} nodes: "
+            "give one for each, the root's first"
+        )
+    sums = np.bincount(parents[1:], rates[1:], minlength=1)
+    worst = int(sums.argmax())
+    if sums[worst] > 1 + TOLERANCE:
+        raise InvalidAcceptance(
+            f"the rates of the children of node {worst} sum to {sums[worst]:.6g}, but at most one of them "
+            "is accepted, so that they sum to at most 1"
+        )
+    return rates
+
+
+def _table_rates(parents: np.ndarray, rates: Rates) -> np.ndarray:
+    """The rate of every node by its depth and rank; the root's is 1."""
+    nodes = np.arange(len(parents))
+    order = np.argsort(parents[1:], kind="stable") + 1
+    siblings = parents[order]
+    ranks = np.zeros_like(nodes)
+    ranks[order] = nodes[:-1] - np.searchsorted(siblings, siblings)
+    _covered(ranks, rates.ranks, "child ranks", "columns")
+    depths = np.zeros_like(nodes)
+    if rates.by_depth:
+        depths[1:], ancestor = 1, parents
+        while ancestor.any():
+            depths = depths + depths[ancestor]
+            ancestor = ancestor[ancestor]
+        _covered(depths - 1, len(rates.table), "depths", "rows")
+        depths = np.maximum(depths - 1, 0)
+    found = rates.table[depths, ranks]
+    found[0] = 1.0
+    return found
+
+
+def _covered(indices: np.ndarray, known: int, what: str, axis: str) -> None:
+    """Refuse a tree with nodes that there is no rate for."""
+    worst = int(indices.argmax())
+    if indices[worst] >= known:
+        raise InvalidAcceptance(
+            f"acceptance has rates for {known} {what}, but node {worst} needs {int(indices[worst]) + 1}: "
+            f"give more {axis} (zeros, if such nodes are never accepted), or a smaller tree"
+        )

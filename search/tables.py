@@ -1,0 +1,103 @@
+"""The tables of the dynamic programme: filled size by size, for several depths and all ranks at once."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+__all__ = ["Tables", "fill", "leaf", "weighted"]
+
+BLOCK = 1 << 16
+"""Sums held at a time: half a mebibyte, which a core's second cache holds."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """Tables of subtrees whose largest depths are consecutive, the smallest first.
+
+    Args:
+        first: `first[n, k, b]` is the most expected tokens of a subtree of n nodes whose root has exactly b
+            children, in table k; for b below the largest number of children.
+        best: `best[n, k]` is the same with any number of children; -inf where there is no such subtree.
+        counts: `counts[n, k]` is the first number of children that reaches it.
+    """
+
+    first: Float[np.ndarray, "sizes tables ranks"]
+    best: Float[np.ndarray, "sizes tables"]
+    counts: Int[np.ndarray, "sizes tables"]
+
+
+def leaf(sizes: int, tables: int, ranks: int, dtype: np.dtype) -> Tables:
+    """Tables in which only the subtree of one node is known."""
+    first = np.full((sizes, tables, ranks), -np.inf, dtype=dtype)
+    best = np.full((sizes, tables), -np.inf, dtype=dtype)
+    first[1, :, 0] = best[1] = 1
+    return Tables(first, best, np.zeros((sizes, tables), dtype=np.int64))
+
+
+@np.errstate(invalid="ignore")
+def fill(
+    rates: Float[np.ndarray, "tables ranks"],
+    below: Float[np.ndarray, "sizes"] | None,
+    sizes: int,
+    known: Tables | None = None,
+    upto: int = 1,
+) -> Tables:
+    """Fill tables one size after the other.
+
+    A subtree of n nodes is a first part (the root and all but its last child's subtree) and the last
+    child's subtree, both smaller than n. So at each size all tables and all numbers of children are one sum
+    and one maximum over arrays, though each table is made from the one before it.
+
+    Args:
+        rates: rates of the children of each table's root.
+        below: what the subtrees of the first table's root are worth by size; None if there is one table,
+            which is its own table below.
+        sizes: the largest number of nodes and 1.
+        known: tables whose last agrees with all of these up to the size `upto`.
+        upto: see `known`.
+    """
+    count, ranks = rates.shape
+    tables = leaf(sizes, count, ranks, rates.dtype)
+    first, best, counts = tables.first, tables.best, tables.counts
+    if known is not None:
+        first[: upto + 1] = known.first[: upto + 1, -1:]
+        best[: upto + 1] = known.best[: upto + 1, -1:]
+        counts[: upto + 1] = known.counts[: upto + 1, -1:]
+    if below is None:
+        worth = best
+    else:
+        worth = np.empty_like(best)
+        worth[:, 0], worth[:, 1:] = below, best[:, :-1]
+    second = weighted(rates, worth[:, :, None])
+    flat, flat_second = first.reshape(sizes, -1), second.reshape(sizes, -1)
+    space = np.empty((max(1, min(sizes, BLOCK // (count * ranks))), count * ranks), rates.dtype)
+    for n in range(upto + 1, sizes):
+        found = _best_sum(flat[1:n], flat_second[n - 1 : 0 : -1], space).reshape(count, ranks)
+        counts[n] = found.argmax(axis=1) + 1
+        best[n] = found.max(axis=1)
+        first[n, :, 1:] = found[:, :-1]
+        if below is not None:
+            worth[n, 1:] = best[n, :-1]
+        second[n] = weighted(rates, worth[n, :, None])
+    return tables
+
+
+def weighted(rates: np.ndarray, worth: np.ndarray) -> np.ndarray:
+    """Rates times what subtrees are worth; what is infeasible stays so, also if the rate is 0.
+
+    For use within `np.errstate(invalid="ignore")`.
+    """
+    return np.fmax(rates * worth, -np.inf)  # 0 * -inf is NaN, which fmax passes over
+
+
+def _best_sum(first: np.ndarray, second: np.ndarray, space: np.ndarray) -> np.ndarray:
+    """The maximum of `first + second` over the rows, as many rows at a time as there is space for."""
+    found = None
+    for row in range(0, len(first), len(space)):
+        part = first[row : row + len(space)]
+        sums = np.add(part, second[row : row + len(space)], out=space[: len(part)])
+        best = np.maximum.reduce(sums)
+        found = best if found is None else np.maximum(found, best)
+    assert found is not None
+    return found

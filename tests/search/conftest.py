@@ -1,0 +1,105 @@
+"""Every tree of a size, and the dynamic programme as plain loops: what the searches are compared with."""
+
+from collections import deque
+from functools import cache
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+
+@cache
+def all_trees(size):
+    """Every ordered tree with `size` nodes, as parent arrays numbered breadth first."""
+
+    def extend(parents, oldest):
+        if len(parents) == size:
+            yield tuple(parents)
+            return
+        for parent in range(oldest, len(parents)):  # breadth first: parents never decrease
+            yield from extend([*parents, parent], parent)
+
+    return list(extend([-1], 0))
+
+
+@cache
+def features(size):
+    """Parents, ranks and depths of the nodes of all trees, `[trees, size]`."""
+    parents = np.array(all_trees(size))
+    ranks, depths = np.zeros_like(parents), np.zeros_like(parents)
+    for row, tree in enumerate(parents):
+        for node in range(1, size):
+            ranks[row, node] = (tree[:node] == tree[node]).sum()
+            depths[row, node] = depths[row, tree[node]] + 1
+    return parents, ranks, depths
+
+
+def values_of_all(size, table, by_depth):
+    """Expected tokens, depth and branching of all trees; rates beyond the table are NaN."""
+    parents, ranks, depths = features(size)
+    padded = np.full((size, size), np.nan)
+    rows = table if by_depth else np.repeat(table, size, axis=0)
+    padded[: len(rows), : table.shape[1]] = rows[:size, :size]
+    product = np.ones(parents.shape)
+    for node in range(1, size):
+        above = product[np.arange(len(parents)), parents[:, node]]
+        product[:, node] = above * padded[depths[:, node] - 1, ranks[:, node]]
+    return product.sum(axis=1), depths.max(axis=1), ranks.max(axis=1) + (size > 1)
+
+
+def plain_loops(table, by_depth, size, depth, number=float):
+    """Value and parents by the recursion, in the arithmetic of `number`; None if infeasible."""
+    branching = table.shape[1]
+    rates = [[number(float(rate)) for rate in row] for row in table]
+    best, counts, splits = {}, {}, {}
+    for edges in range(depth + 1):  # by what a subtree may be deep
+        row = rates[depth - edges if by_depth and edges else 0]
+        value = {(1, 0): number(1)}
+        for n in range(2, size + 1):
+            for b in range(1, min(branching, n - 1) + 1):
+                for y in range(1, n):
+                    if (y, b - 1) in value and (edges - 1, n - y) in best:
+                        found = value[y, b - 1] + row[b - 1] * best[edges - 1, n - y]
+                        if (n, b) not in value or found > value[n, b]:
+                            value[n, b], splits[edges, n, b] = found, y
+        for n in range(1, size + 1):
+            for b in range(branching + 1):
+                if (n, b) in value and ((edges, n) not in best or value[n, b] > best[edges, n]):
+                    best[edges, n], counts[edges, n] = value[n, b], b
+    if (depth, size) not in best:
+        return None
+    parents, queue, node = [-1], deque([(depth, size)]), 0
+    while queue:
+        edges, n = queue.popleft()
+        parts = []
+        for b in range(counts[edges, n], 0, -1):
+            y = splits[edges, n, b]
+            parts.append(n - y)
+            n = y
+        parents += [node] * len(parts)
+        queue.extend((edges - 1, part) for part in reversed(parts))
+        node += 1
+    return best[depth, size], tuple(parents)
+
+
+def random_table(rng, *, by_depth, monotone, levels=8, zeros=False, ties=False):
+    """Rates of siblings that sum to at most 1; every kind of table that the searches tell apart."""
+    ranks = int(rng.integers(1, 7))
+    table = rng.dirichlet(np.full(ranks + 1, 0.7), levels if by_depth else 1)[:, :-1]
+    if ties:
+        table = np.floor(table * 8) / 8
+    if zeros:
+        table[rng.random(table.shape) < 0.3] = 0.0
+    if monotone:
+        table = -np.sort(-table, axis=1)
+    return np.ascontiguousarray(table)
+
+
+@pytest.fixture(scope="session")
+def oracle():
+    return SimpleNamespace(
+        all_trees=all_trees,
+        values_of_all=values_of_all,
+        plain_loops=plain_loops,
+        random_table=random_table,
+    )
