@@ -10,7 +10,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from jaxtyping import install_import_hook
 
-install_import_hook(["treespec", "attention_masks", "search"], "beartype.beartype")
+install_import_hook(["treespec", "attention_masks"], "beartype.beartype")
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
