@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 from attention_masks.ahead_of_time import Compiled, compile_kernel, table
 from attention_masks.tree_attention.tiles import HEAD_DIMS, Tile, block_dim, choices
+from attention_masks.tree_attention.triton import MERGED
 
 __all__ = ["TARGETS", "Variant", "compile_variant", "complaints", "variants"]
 
 TARGETS = (80, 90, 100)
-GROUP, SPLITS = 8, 4
-"""Neither changes what is in a tile: rows are divided by the one, keys by the other."""
+GROUP = 8
+"""It does not change what is in a tile: rows are divided by it."""
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -76,7 +77,7 @@ def compile_variant(variant: Variant) -> Compiled:
     element = {2: "bf16", 4: "fp32"}[itemsize]
     constants = {
         "GROUP": GROUP, "DIM": dim, "BLOCK_D": block_dim(dim), "BLOCK_M": tile.block_m,
-        "BLOCK_N": tile.block_n, "SPLITS": SPLITS, "PAGE": 0, "SOFTCAP": False, "WINDOW": False,
+        "BLOCK_N": tile.block_n, "SPLIT": True, "PAGE": 0, "SOFTCAP": False, "WINDOW": False,
         "SINKS": False, "INTERPRETED": False, **OPTIONS[options],
     }  # fmt: skip
     types, aligned = _arguments(triton_kernels.attend_split, element, constants)
@@ -88,15 +89,15 @@ def compile_variant(variant: Variant) -> Compiled:
 
 
 def compile_merge(capability: int) -> Compiled:
-    """Stage 2 for as many splits as a large GPU takes at most."""
+    """Stage 2 for the largest head dimension; the number of splits is not compiled in."""
     from attention_masks.tree_attention import triton_kernels
 
-    constants = {"GROUP": GROUP, "DIM": 128, "BLOCK_D": 128, "SPLITS": 130, "BLOCK_S": 256}
+    constants = {"GROUP": GROUP, "DIM": 256, "BLOCK_D": 256, "BLOCK_S": MERGED}
     types, aligned = _arguments(triton_kernels.merge_splits, "bf16", constants)
     options = {"num_warps": 4}
     return compile_kernel(
         triton_kernels.merge_splits, types, constants, aligned, capability, options,
-        label="bf16 128, 130 splits",
+        label="bf16 256",
     )  # fmt: skip
 
 

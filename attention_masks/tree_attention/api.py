@@ -19,7 +19,7 @@ from attention_masks._inputs import checked_window
 from attention_masks.errors import InvalidInput, Unsupported
 from attention_masks.topology import Topology
 from attention_masks.tree_attention.buffered_pass import BufferedPass
-from attention_masks.tree_attention.checks import check_options, check_tensors
+from attention_masks.tree_attention.checks import check_numbers, check_options, check_tensors
 from attention_masks.tree_attention.flex import flex
 from attention_masks.tree_attention.options import Options
 from attention_masks.tree_attention.ragged_pass import RaggedPass
@@ -58,6 +58,10 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
 
 LARGEST_TREE_ROWS = 1024
 """Rows of q from which on `impl="auto"` leaves the kernel, which is made for trees, on CUDA."""
+
+
+LONG = LARGEST_TREE_ROWS + 1
+"""Rows that the kernel is not chosen for: where gradients are wanted, which it has not."""
 
 
 def choose(
@@ -214,12 +218,14 @@ def attend(
         Unsupported: if `impl` cannot do what is asked.
         Unavailable: if `impl` is not there.
     """
+    check_numbers(scale, softcap)
     paged = block_table is not None
     name = impl
     if impl == "auto":
+        differentiable = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
         name = choose(
             q.device,
-            tree_pass.row_count,
+            LONG if differentiable else tree_pass.row_count,
             head_dim=q.shape[-1],
             dtype=q.dtype,
             softcap=softcap,
@@ -244,11 +250,13 @@ def attend(
     if paged:
         if name != "reference":
             raise Unsupported(f"impl='{name}' cannot read pages: use impl='triton' or 'reference'")
-        k, v = _from_pages(k, block_table), _from_pages(v, block_table)
+        k, v = (_from_pages(pages, block_table, tree_pass) for pages in (k, v))
     call = IMPLEMENTATIONS[name]
     if isinstance(tree_pass, TreePass):
         return call(q, k, v, tree_pass, options)
     assert isinstance(tree_pass, RaggedPass)
+    if tree_pass.batch == 1:
+        return call(q, k, v, tree_pass.passes[0], options)
     out = torch.zeros_like(q)
     for i, one in enumerate(tree_pass.passes):
         own, count = slice(i, i + 1), one.row_count
@@ -256,7 +264,17 @@ def attend(
     return out
 
 
-def _from_pages(pages: Tensor, block_table: Tensor) -> Tensor:
-    """Keys or values `[batch, kv_heads, slots, head_dim]`, copied out of their pages."""
-    blocks = pages[block_table.long()]  # [batch, blocks, kv_heads, page, head_dim]
-    return blocks.transpose(1, 2).flatten(2, 3)
+def _from_pages(pages: Tensor, block_table: Tensor, tree_pass: AnyPass) -> Tensor:
+    """Keys or values `[batch, kv_heads, slots, head_dim]`, copied out of the pages that are used.
+
+    Entries of the table behind a sequence's last page may hold anything.
+    """
+    counts = [tree_pass.key_count] * len(block_table)
+    if isinstance(tree_pass, RaggedPass) and tree_pass.batch > 1:
+        counts = [one.key_count for one in tree_pass.passes]
+    size = pages.shape[2]
+    used = block_table[:, : -(-tree_pass.key_count // size)].long()
+    blocks = torch.tensor([-(-count // size) for count in counts], device=used.device)
+    first = torch.arange(used.shape[1], device=used.device) < blocks[:, None]
+    taken = pages[torch.where(first, used, 0)]  # [batch, blocks, kv_heads, page, head_dim]
+    return taken.transpose(1, 2).flatten(2, 3)

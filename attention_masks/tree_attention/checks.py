@@ -1,6 +1,8 @@
 """What `attend` refuses before anything is computed, in a few microseconds: it runs in every layer."""
 
 import math
+from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,7 +11,10 @@ from attention_masks.errors import InvalidInput
 from attention_masks.tree_attention.options import Options
 from attention_masks.tree_attention.tree_pass import AnyPass, TreePass
 
-__all__ = ["check_options", "check_tensors"]
+__all__ = ["check_numbers", "check_options", "check_tensors"]
+
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def check_tensors(
@@ -39,7 +44,11 @@ def check_tensors(
             f"q is {list(q_shape)} and k {list(k_shape)}{what}, "
             "but batch and head_dim must be equal"
         )
-    if k_shape[1] == 0 or q_shape[1] % k_shape[1]:
+    if not q_shape[1] or not k_shape[1] or not q_shape[3]:
+        raise InvalidInput(
+            f"q is {list(q_shape)} and k {list(k_shape)}, but there must be heads, and head_dim above 0"
+        )
+    if q_shape[1] % k_shape[1]:
         raise InvalidInput(
             f"q has {q_shape[1]} heads and k {k_shape[1]}, but q_heads must be a multiple"
         )
@@ -55,9 +64,11 @@ def check_tensors(
         )
     if slots < tree_pass.key_count:
         raise InvalidInput(f"k has {slots} slots, but {_keys(tree_pass)} keys are needed")
-    if not (q.dtype == k.dtype == v.dtype and q.is_floating_point()):
+    if not (q.dtype == k.dtype == v.dtype and q.dtype in DTYPES):
+        known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
         raise InvalidInput(
-            f"q, k, v are {q.dtype}, {k.dtype}, {v.dtype}, but they must be of one floating dtype"
+            f"q, k, v are {q.dtype}, {k.dtype}, {v.dtype}, but they must be of one floating dtype of "
+            f"{known}"
         )
     if not q.device == k.device == v.device:
         raise InvalidInput(
@@ -67,17 +78,28 @@ def check_tensors(
         raise InvalidInput(f"block_table is on {block_table.device}, but q on {q.device}")
 
 
-def check_options(q: Tensor, options: Options) -> None:
-    """Refuse a scale, softcap or sinks that cannot be meant.
+def check_numbers(scale: Any, softcap: Any) -> None:
+    """Refuse a scale or softcap that cannot be meant.
 
     Raises:
         InvalidInput: naming the value.
     """
-    if not math.isfinite(options.scale):
-        raise InvalidInput(f"scale = {options.scale}, but it multiplies the scores: finite")
-    softcap, sinks = options.softcap, options.sinks
-    if softcap is not None and not softcap > 0:
+    for name, value in (("scale", scale), ("softcap", softcap)):
+        if value is not None and not isinstance(value, Real):
+            raise InvalidInput(f"{name} = {value!r}, but it must be a plain number, or None")
+    if scale is not None and not math.isfinite(scale):
+        raise InvalidInput(f"scale = {scale}, but it multiplies the scores: finite")
+    if softcap is not None and not 0 < softcap < math.inf:
         raise InvalidInput(f"softcap = {softcap}, but it bounds the scores: above 0, or None")
+
+
+def check_options(q: Tensor, options: Options) -> None:
+    """Refuse sinks that do not fit the queries.
+
+    Raises:
+        InvalidInput: naming the value.
+    """
+    sinks = options.sinks
     if sinks is None:
         return
     if sinks.shape != (q.shape[1],) or not sinks.is_floating_point():

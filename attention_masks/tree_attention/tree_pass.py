@@ -136,6 +136,23 @@ class TreePass(AnyPass):
             lambda: self._bias(window, dtype, device, group),
         )
 
+    def bias_parts(
+        self, window: int | None, dtype: torch.dtype, device: torch.device, group: int
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The additive mask over the prefix and over the nodes, None where nothing is hidden.
+
+        Where the window cuts no prefix key that is read, only the part over the nodes is made.
+        """
+        window = self._binding(window)
+        if self.cuts_prefix(window):
+            bias = self.bias(window, dtype, device, group)
+            border = self.prefix_len - self.keys(window).start
+            return (None, None) if bias is None else (bias[:, :border], bias[:, border:])
+        if self._sees_all(window):
+            return None, None
+        alone = self.kept("nodes", lambda: TreePass(self.topology, 0, self.rows))
+        return None, alone.bias(window, dtype, device, group)
+
     def kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """What `make` gives, made at the first call with this key: for masks that layers share."""
         if key not in self._kept:

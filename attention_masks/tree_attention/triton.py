@@ -10,6 +10,7 @@ bound by memory while `T Hq / Hkv` is below 206.
 """
 
 import os
+from contextlib import nullcontext
 from functools import lru_cache, partial
 from typing import Any
 
@@ -27,6 +28,12 @@ __all__ = ["available", "triton"]
 
 INTERPRETED_PROCESSORS = 8
 """Multiprocessors that the interpreter is said to have: enough for several splits in small tests."""
+
+LARGEST_GRID = 65535
+"""Programs along any axis of a grid but the first."""
+
+MERGED = 16
+"""Splits that stage 2 loads at once."""
 
 LOG2E = 1.4426950408889634
 
@@ -74,6 +81,10 @@ def triton(
         q = q.contiguous()
     batch, q_heads, rows, dim = q.shape
     kv_heads = k.shape[1]
+    if kv_heads * batch > LARGEST_GRID:
+        raise Unsupported(
+            f"impl='triton' takes up to {LARGEST_GRID} key heads x sequences, not {kv_heads * batch}"
+        )
     group = q_heads // kv_heads
     keys = tree_pass.key_count
     if options.window is not None:
@@ -106,32 +117,32 @@ def triton(
     if options.softcap is not None:
         inner, outer = options.scale / options.softcap, options.softcap * LOG2E
     table = options.block_table
-    constants = {"GROUP": group, "DIM": dim, "BLOCK_D": block_dim(dim), "SPLITS": count}
-    launch = (
-        {}
-        if kernels.INTERPRETED
-        else {"num_warps": tile_choice.warps, "num_stages": tile_choice.stages}
-    )
+    constants = {"GROUP": group, "DIM": dim, "BLOCK_D": block_dim(dim)}
+    launch, merge = {}, {}  # the interpreter knows no warps
     if not kernels.INTERPRETED:
+        launch = {"num_warps": tile_choice.warps, "num_stages": tile_choice.stages}
         launch["enable_fp_fusion"] = True
-    kernels.attend_split[(blocks, columns, count)](
-        q, k, v, out, part, lse, arrays.buffer,
-        q if options.sinks is None else options.sinks.contiguous(),
-        arrays.buffer if table is None else table,
-        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3],
-        line, 0 if table is None else table.stride(0),
-        arrays.rows, arrays.nodes, kv_heads, inner, outer, options.window or 0,
-        **constants, BLOCK_M=tile_choice.block_m, BLOCK_N=tile_choice.block_n,
-        PAGE=0 if table is None else k.shape[2],
-        SOFTCAP=capped, WINDOW=options.window is not None, SINKS=options.sinks is not None,
-        INTERPRETED=kernels.INTERPRETED, **launch,
-    )  # fmt: skip
-    if count > 1:
-        launch = {} if kernels.INTERPRETED else {"num_warps": 4, "enable_fp_fusion": True}
-        kernels.merge_splits[(rows * group, columns)](
-            part, lse, out, arrays.buffer, *out.stride()[:3], line, arrays.rows, kv_heads,
-            **constants, BLOCK_S=1 << (count - 1).bit_length(), **launch,
+        merge = {"num_warps": 4, "enable_fp_fusion": True}
+    # A kernel starts on the current device, whichever its tensors are on.
+    with torch.cuda.device(q.device) if q.device.type == "cuda" else nullcontext():
+        kernels.attend_split[(blocks, columns, count)](
+            q, k, v, out, part, lse, arrays.buffer,
+            q if options.sinks is None else options.sinks.contiguous(),
+            arrays.buffer if table is None else table,
+            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], *out.stride()[:3],
+            line, 0 if table is None else table.stride(0),
+            arrays.rows, arrays.nodes, kv_heads, count, inner, outer, options.window or 0,
+            **constants, BLOCK_M=tile_choice.block_m, BLOCK_N=tile_choice.block_n,
+            SPLIT=count > 1, PAGE=0 if table is None else k.shape[2],
+            SOFTCAP=capped, WINDOW=options.window is not None, SINKS=options.sinks is not None,
+            INTERPRETED=kernels.INTERPRETED, **launch,
         )  # fmt: skip
+        if count > 1:
+            kernels.merge_splits[(rows * group, columns)](
+                part, lse, out, arrays.buffer,
+                *out.stride()[:3], line, arrays.rows, kv_heads, count,
+                **constants, BLOCK_S=MERGED, **merge,
+            )  # fmt: skip
     return out
 
 

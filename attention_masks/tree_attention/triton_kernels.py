@@ -28,6 +28,9 @@ __all__ = ["HIDDEN", "INTERPRETED", "MIN_CHUNK", "attend_split", "merge_splits"]
 HIDDEN: tl.constexpr = tl.constexpr(-1.0e30)
 """Score of a hidden key, and log-sum-exp of nothing: finite, so that no difference is NaN."""
 
+TINY: tl.constexpr = tl.constexpr(1.0e-30)
+"""Instead of 0 below a fraction whose value is not used; sums of exponentials are at least 1."""
+
 MIN_CHUNK: tl.constexpr = tl.constexpr(256)
 """Keys of a split at least; a multiple of every BLOCK_N."""
 
@@ -54,7 +57,7 @@ def _tanh(x):
 def _slots(cols, inside, table, stride_page, stride_slot, PAGE: tl.constexpr):
     """Where the rows of these keys begin: in their page, or one behind the other."""
     if PAGE == 0:
-        at = cols * stride_slot
+        at = cols.to(tl.int64) * stride_slot
     else:
         page = tl.load(table + cols // PAGE, mask=inside, other=0)
         at = page.to(tl.int64) * stride_page + (cols % PAGE) * stride_slot
@@ -104,15 +107,20 @@ def _tile(
     return acc, higher, total
 
 
-@triton.jit(do_not_specialize=["window"])
+# Not specialised: what changes from step to step would be compiled anew for its divisors.
+@triton.jit(
+    do_not_specialize=[
+        "arrays_batch", "table_batch", "rows", "nodes", "kv_heads", "splits", "window"
+    ]
+)  # fmt: skip
 @no_type_check
 def attend_split(
     q_ptr, k_ptr, v_ptr, out_ptr, part_ptr, lse_ptr, arrays_ptr, sinks_ptr, table_ptr,
     q_batch, q_head, q_row, k_batch, k_head, k_slot, v_batch, v_head, v_slot,
     out_batch, out_head, out_row, arrays_batch, table_batch,
-    rows, nodes, kv_heads, inner, outer, window,
+    rows, nodes, kv_heads, splits, inner, outer, window,
     GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, PAGE: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr, PAGE: tl.constexpr,
     SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, SINKS: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Attention of one block of rows over one split of the keys.
@@ -153,9 +161,10 @@ def attend_split(
         first = tl.maximum(prefix - window + 1, 0) // BLOCK_N * BLOCK_N
         depth = tl.load(of_rows + 2 * rows + row, mask=in_rows, other=0)
         oldest = prefix + depth - window
-    chunk = tl.cdiv(tl.cdiv(prefix + size - first, SPLITS), MIN_CHUNK) * MIN_CHUNK
+    chunk = tl.cdiv(tl.cdiv(prefix + size - first, splits), MIN_CHUNK) * MIN_CHUNK
     begin = first + split * chunk
-    stop = tl.minimum(begin + chunk, prefix + tl.max(node) + 1)
+    last = tl.max(node)
+    stop = tl.where(last >= 0, tl.minimum(begin + chunk, prefix + last + 1), begin)
     full = prefix // BLOCK_N * BLOCK_N
 
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
@@ -200,29 +209,28 @@ def attend_split(
         )  # fmt: skip
 
     real = node >= 0
-    if SPLITS == 1:
+    if not SPLIT:
         out_at = out_ptr + sequence * out_batch + q_head_of * out_head + row.to(tl.int64) * out_row
-        out = tl.where(real[:, None], acc / total[:, None], 0.0)
+        out = tl.where(real[:, None], acc / tl.maximum(total, TINY)[:, None], 0.0)
         ptrs = out_at[:, None] + dims[None, :]
         tl.store(ptrs, out.to(out_ptr.dtype.element_ty), mask=in_rows[:, None] & in_k[None, :])
     else:
         seen = total > 0
         lse = tl.where(seen, high + tl.log2(tl.where(seen, total, 1.0)), HIDDEN)
-        line = (tl.program_id(1).to(tl.int64) * SPLITS + split) * (rows * GROUP) + offs
+        line = (tl.program_id(1).to(tl.int64) * splits + split) * (rows * GROUP) + offs
         tl.store(lse_ptr + line, lse, mask=in_rows)
         if begin < stop or (SINKS and split == 0):
             ptrs = part_ptr + line[:, None] * DIM + dims[None, :]
-            part = acc / tl.where(seen, total, 1.0)[:, None]
+            part = acc / tl.maximum(total, TINY)[:, None]
             tl.store(ptrs, part, mask=in_rows[:, None] & in_k[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["arrays_batch", "rows", "kv_heads", "splits"])
 @no_type_check
 def merge_splits(
     part_ptr, lse_ptr, out_ptr, arrays_ptr,
-    out_batch, out_head, out_row, arrays_batch, rows, kv_heads,
-    GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr,
-    SPLITS: tl.constexpr, BLOCK_S: tl.constexpr,
+    out_batch, out_head, out_row, arrays_batch, rows, kv_heads, splits,
+    GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
     """The splits of one row, weighed by `2 ** (lse - highest)`. Grid: (rows x group, kv heads x batch)."""
     line, column = tl.program_id(0), tl.program_id(1)
@@ -230,19 +238,27 @@ def merge_splits(
     sequence = (column // kv_heads).to(tl.int64)
     row, member = line // GROUP, line % GROUP
     node = tl.load(arrays_ptr + sequence * arrays_batch + 2 + row)
-    splits, dims = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_D)
-    at = (column.to(tl.int64) * SPLITS + splits) * (rows * GROUP) + line
-    lse = tl.load(lse_ptr + at, mask=splits < SPLITS, other=HIDDEN)
-    weights = tl.exp2(lse - tl.max(lse, 0))
-    used = (lse > HIDDEN) & (weights > 0)
-    part = tl.load(
-        part_ptr + at[:, None] * DIM + dims[None, :],
-        mask=used[:, None] & (dims < DIM)[None, :],
-        other=0.0,
-    )
-    total = tl.sum(tl.where(used, weights, 0.0), 0)
-    out = tl.sum(part * tl.where(used, weights, 0.0)[:, None], 0) / total
-    out = tl.where(node >= 0, out, 0.0)
+    offs, dims = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_D)
+    first = column.to(tl.int64) * splits
+    out = tl.zeros([BLOCK_D], tl.float32)
+    high = tl.max(tl.full([BLOCK_S], HIDDEN, tl.float32), 0)
+    total = tl.sum(tl.zeros([BLOCK_S], tl.float32), 0)
+    for start in range(0, splits, BLOCK_S):
+        at = (first + start + offs) * (rows * GROUP) + line
+        lse = tl.load(lse_ptr + at, mask=start + offs < splits, other=HIDDEN)
+        higher = tl.maximum(high, tl.max(lse, 0))
+        # Splits without keys have the log-sum-exp of nothing; nobody wrote their rows.
+        weights = tl.where(lse > HIDDEN, tl.exp2(lse - higher), 0.0)
+        part = tl.load(
+            part_ptr + at[:, None] * DIM + dims[None, :],
+            mask=(weights > 0)[:, None] & (dims < DIM)[None, :],
+            other=0.0,
+        )
+        fade = tl.exp2(high - higher)
+        out = out * fade + tl.sum(part * weights[:, None], 0)
+        total = total * fade + tl.sum(weights, 0)
+        high = higher
+    out = tl.where(node >= 0, out / tl.maximum(total, TINY), 0.0)
     out_at = out_ptr + sequence * out_batch + (head * GROUP + member).to(tl.int64) * out_head
     ptrs = out_at + row.to(tl.int64) * out_row + dims
     tl.store(ptrs, out.to(out_ptr.dtype.element_ty), mask=dims < DIM)

@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,9 +22,6 @@ from attention_masks.errors import InvalidInput, Unavailable
 from attention_masks.tree_attention.tiles import TABLE, Tile, block_dim, row_class, tile
 
 __all__ = ["Size", "TileFile", "candidates", "disable", "enable", "tuned"]
-
-REPEATS = 20
-"""Timed runs of each candidate; the fastest counts, since nothing but noise makes one slower."""
 
 
 class Size(NamedTuple):
@@ -148,26 +145,24 @@ def tuned(
         return None
     device = torch.cuda.get_device_name(q.device)
     size = Size.of(device, q.element_size(), rows, q.shape[-1], keys)
-    if size not in _file.chosen and torch.cuda.is_current_stream_capturing():
+    if size in _file.chosen:
+        return _file.chosen[size]
+    if torch.cuda.is_current_stream_capturing():
         return None
     tiles = candidates(size.itemsize, size.head_dim, generation)
     return _file.tile(size, tiles, lambda shape: _seconds(shape, run))
 
 
 def _seconds(shape: Tile, run: Callable[[Tile], object]) -> float:
-    """The fastest of several runs by the device's clock; infinite if the tile does not fit the device."""
-    from triton.runtime.errors import OutOfResources
+    """The fastest of several runs by the device's clock; infinite if the tile does not fit the device.
+
+    Before each run the cache is overwritten, which also gives the host time to launch it.
+    """
+    from triton.errors import TritonError
+    from triton.testing import do_bench
 
     try:
-        run(shape)
-    except OutOfResources:
+        milliseconds: Any = do_bench(lambda: run(shape), warmup=10, rep=30, return_mode="min")
+    except TritonError:  # out of shared memory or registers
         return math.inf
-    times = []
-    for _ in range(REPEATS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        run(shape)
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) / 1000)
-    return min(times)
+    return milliseconds / 1000

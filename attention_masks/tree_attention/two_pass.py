@@ -39,12 +39,8 @@ def two_pass(
     folded = q.reshape(batch, kv_heads, -1, head_dim)
     visible = tree_pass.keys(options.window)
     border = tree_pass.prefix_len
-    bias = tree_pass.bias(options.window, q.dtype, q.device, q_heads // kv_heads)
-    of_prefix = of_tree = None
-    if bias is not None:
-        cut = border - visible.start
-        of_tree = bias[:, cut:]
-        of_prefix = bias[:, :cut] if tree_pass.cuts_prefix(options.window) else None
+    group = q_heads // kv_heads
+    of_prefix, of_tree = tree_pass.bias_parts(options.window, q.dtype, q.device, group)
     parts = [(slice(border, visible.stop), of_tree)]
     if border > visible.start:
         parts.append((slice(visible.start, border), of_prefix))

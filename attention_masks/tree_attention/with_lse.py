@@ -44,7 +44,7 @@ def attention_with_lse(
             q, k, v, attn_mask=bias, scale=scale
         )
         return out, lse
-    if bias is None and q.dtype in FLASH_DTYPES:
+    if bias is None and q.dtype in FLASH_DTYPES and q.shape[-1] % ALIGNED == 0:
         out, lse, *_ = aten._scaled_dot_product_flash_attention(q, k, v, scale=scale)
         return out, lse
     if bias is not None:
@@ -66,7 +66,8 @@ def merge(
     """
     wide = lse.dtype
     share = torch.sigmoid(other_lse - lse)[..., None]
-    return torch.lerp(out.to(wide), other.to(wide), share)
+    other = torch.where(share > 0, other.to(wide), 0)  # of rows that see nothing there: maybe NaN
+    return torch.lerp(out.to(wide), other, share)
 
 
 def beside_sinks(

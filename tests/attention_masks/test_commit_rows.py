@@ -13,7 +13,6 @@ import os
 import re
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
@@ -358,14 +357,12 @@ def test_no_synchronisation():
     commit_rows(keys, values, index, 3)  # compiles
     commit_rows(keys, values, [5, 8, 9], 3)
     torch.cuda.synchronize()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            commit_rows(keys, values, index, 3)
-            commit_rows(keys, values, [5, 8, 9], 3)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        commit_rows(keys, values, index, 3)
+        commit_rows(keys, values, [5, 8, 9], 3)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 if __name__ == "__main__":

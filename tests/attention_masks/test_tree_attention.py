@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from attention_masks import (
     InvalidInput,
+    RaggedPass,
     TreePass,
     Unavailable,
     Unsupported,
@@ -244,6 +245,24 @@ def test_layers_of_one_pass_share_its_masks():
     assert tree_pass.mask(14, CPU) is tree_pass.mask(None, CPU)
 
 
+@pytest.mark.parametrize("impl", ["reference", "sdpa", "two_pass"])
+def test_one_tree_for_every_sequence_however_it_is_said(impl):
+    q, k, v = tensors(8, 7, 20, 17, batch=3)
+    one = TreePass(topology(TREE), 10)
+    expected = attend(q, k, v, one, impl=impl)
+    assert torch.equal(attend(q, k, v, RaggedPass([one]), impl=impl), expected)
+    each = attend(q, k, v, RaggedPass([one] * 3), impl=impl)
+    torch.testing.assert_close(each, expected)
+
+
+def test_entries_of_the_block_table_that_are_not_used_may_hold_anything():
+    q, k, v = tensors(9, 7, 20, 17)
+    table = torch.tensor([[0, 2**30, -(2**30)]], dtype=torch.int32)
+    given = [q, k, v, topology(TREE), 10]
+    out = tree_attention(*given, block_table=table, impl="reference")
+    assert torch.equal(out, tree_attention(*given, impl="reference"))
+
+
 def test_auto_takes_what_can_and_says_which():
     q, k, v = tensors(6, 7, 20, 17)
     assert choose() == "sdpa"
@@ -314,6 +333,12 @@ BAD = [
     ({"window": 0}, "window = 0"),
     ({"softcap": 0.0}, r"softcap = 0\.0, but it bounds the scores: above 0, or None"),
     ({"softcap": math.nan}, "softcap = nan"),
+    ({"softcap": math.inf}, "softcap = inf"),
+    ({"softcap": "a"}, "softcap = 'a', but it must be a plain number"),
+    ({"scale": torch.tensor(0.5)}, r"scale = tensor\(0.5000\), but it must be a plain number"),
+    ({"q": torch.zeros(1, 0, 7, 8)}, "there must be heads, and head_dim above 0"),
+    ({name: GOOD[name][..., :0] for name in "qkv"}, "there must be heads, and head_dim above 0"),
+    ({name: GOOD[name].to(torch.float8_e5m2) for name in "qkv"}, "one floating dtype of float16, "),
     ({"impl": "spda"}, "impl = 'spda' is not known: .* 'reference', 'sdpa', 'two_pass', 'flex', "),
     ({"scale": math.inf}, "scale = inf, but it multiplies the scores: finite"),
     (
@@ -336,7 +361,7 @@ def test_what_does_not_fit_is_refused_at_the_door(monkeypatch, impl, change, mes
     # As users call it, without the type checks that tests switch on and that would speak first.
     bare = inspect.unwrap(tree_attention)
     monkeypatch.setitem(bare.__globals__, "attend", inspect.unwrap(attend))
-    for check in ("check_tensors", "check_options"):
+    for check in ("check_numbers", "check_tensors", "check_options"):
         monkeypatch.setitem(bare.__globals__, check, inspect.unwrap(bare.__globals__[check]))
     with pytest.raises(ValueError, match=message) as caught:
         bare(**{**GOOD, "topology": topology(TREE), "impl": impl, **change})

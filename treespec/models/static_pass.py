@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 from attention_masks import Topology, topology
 from attention_masks.tree_attention import BufferedPass, PassArrays
 from attention_masks.tree_attention.pass_arrays import HEADER, fill
+from treespec.errors import InvalidTree
 from treespec.models.attention import TreeAttention
 from treespec.models.cache import LayerShape, TreeCache
 from treespec.models.routes import Route
@@ -71,7 +72,15 @@ class StaticPass:
             tokens: of the tree's nodes, on the model's device.
             tree: at most `size` nodes; behind them the tokens of earlier trees stay, as padding.
             prefix_len: number of committed rows.
+
+        Raises:
+            InvalidTree: if the cache has no room for so many rows: on the device nobody would notice.
         """
+        if prefix_len + self.size > self.cache.capacity:
+            raise InvalidTree(
+                f"{prefix_len} rows and a bucket of {self.size} nodes do not fit into a cache of "
+                f"{self.cache.capacity} rows: call `cache.begin` first"
+            )
         # Pinned memory of its own for every copy: the allocator does not give it away before it was read.
         pinned = self.arrays.buffer.is_cuda
         buffer = torch.empty(self.arrays.buffer.shape, dtype=torch.int32, pin_memory=pinned)

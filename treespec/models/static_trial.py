@@ -14,6 +14,7 @@ So: a short prompt, a tree of 5 nodes in a bucket of 8, by a static pass and by 
 static pass once more, watched. Logits must agree as well as the probe asks (`probe.TOLERANCE`).
 """
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -135,7 +136,9 @@ def _no_synchronisation(device: torch.device) -> Iterator[None]:
         yield
         return
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():  # that the mode does not see everything
+        warnings.filterwarnings("ignore", message="Synchronization debug mode")
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     except RuntimeError as error:

@@ -172,12 +172,12 @@ def test_large_vocabularies(size):
     for seed in range(2):
         verdict = canonical(tree, target.expand(4, -1), TorchCoins(seed))
         assert 0 <= verdict.bonus < size
-    plan = tournament(
-        target.double() / target.double().sum(), draft.double() / draft.double().sum(), 3
-    )
+    # Float32 rows of so many tokens sum to 1 within some 1e-6 only.
+    target, draft = (row.double() / row.double().sum() for row in (target, draft))
+    plan = tournament(target, draft, 3)
     assert float(plan.law.sum()) == pytest.approx(1, abs=1e-12)
     best = optimal_acceptance(target, draft, 3, Law.IID)
-    assert best - 0.01 < float(torch.minimum(target, plan.law).sum()) < best + 1e-6
+    assert best - 0.01 < float(torch.minimum(target, plan.law).sum()) < best + 1e-9
 
 
 def test_refusals():

@@ -27,7 +27,7 @@ def synchronisations(verifier, *args):
             verdict = verifier(*args)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    return verdict, sum("synchroniz" in str(warning.message) for warning in caught)
+    return verdict, sum("called a synchronizing" in str(one.message) for one in caught)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
