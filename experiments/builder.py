@@ -16,6 +16,7 @@ from experiments.config import (
     IndependentChainsShape,
     KaryShape,
     Method,
+    OptimalShape,
     ParentsShape,
     PathsShape,
     PlainMethod,
@@ -24,6 +25,7 @@ from experiments.config import (
     nearest,
 )
 from experiments.errors import ConfigError
+from search import optimal_tree
 from treespec.children import require_children
 from treespec.distributions import Sampling
 from treespec.errors import TreespecError
@@ -43,6 +45,7 @@ SHAPES: dict[type, Callable[[Any], TreeShape]] = {
     IndependentChainsShape: lambda s: TreeShape.independent_chains(s.width, s.depth),
     ParentsShape: lambda s: TreeShape.from_parents(s.parents),
     PathsShape: lambda s: TreeShape.from_paths(s.paths),
+    OptimalShape: lambda s: optimal_tree(s.rates, s.size, depth=s.depth, branching=s.branching),
 }
 
 LABELS: dict[type, Callable[[Any], str]] = {
@@ -52,6 +55,7 @@ LABELS: dict[type, Callable[[Any], str]] = {
     IndependentChainsShape: lambda s: f"{s.width} chains x {s.depth}",
     ParentsShape: lambda s: f"tree of {len(s.parents)}",
     PathsShape: lambda s: f"tree of {len(s.paths) + 1}",
+    OptimalShape: lambda s: f"optimal {s.size}",
 }
 
 

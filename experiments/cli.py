@@ -1,4 +1,4 @@
-"""The command line: `treespec run`, `report`, `check-lossless`, `configs`.
+"""The command line: `treespec run`, `report`, `check-lossless`, `search`, `export`, `configs`.
 
 Nothing heavy is imported here: each command imports what it needs when it is called.
 """
@@ -168,6 +168,40 @@ def check_lossless_command(
             if quiet:
                 _complain(verdict(check))
             raise typer.Exit(FAILED)
+
+
+@app.command("search")
+def search_command(
+    rates: Annotated[
+        str, typer.Argument(help="Of the first, second, ... child: 0.6,0.2,0.1; levels apart by ;")
+    ],
+    size: Annotated[int, typer.Option("--size", help="Nodes, the root included.")] = 16,
+    depth: Annotated[int | None, typer.Option("--depth", help="Edges from the root.")] = None,
+    branching: Annotated[int | None, typer.Option("--branching", help="Children at most.")] = None,
+    into: Annotated[str, typer.Option("--to", help="Format to show the tree in.")] = "medusa",
+    debug: Debug = False,
+) -> None:
+    """Find the tree that keeps most tokens, from how often the k-th child is accepted."""
+    with _friendly(debug):
+        from experiments.tree_commands import search
+
+        typer.echo(search(rates, size, depth, branching, into))
+
+
+@app.command("export")
+def export_command(
+    tree: Annotated[str, typer.Argument(help="A file, or a tree as text.")],
+    into: Annotated[str, typer.Option("--to", help="Format: vllm, eagle, sglang, ...")],
+    form: Annotated[str | None, typer.Option("--from", help="Format of the tree.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="File to write.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Write a tree in another tool's words, and say what these leave out."""
+    with _friendly(debug):
+        from experiments.tree_commands import export, report
+
+        typer.echo(export(tree, into, form, out))
+        typer.echo(report(tree, into, form), err=True)
 
 
 @app.command("configs")

@@ -187,8 +187,27 @@ class PathsShape(Strict):
     paths: Annotated[tuple[tuple[Number, ...], ...], Field(min_length=1)]
 
 
+class OptimalShape(Strict):
+    """The tree of `size` nodes, the root included, that keeps most tokens under the rates of `search`.
+
+    `rates` are those of the first, second, ... child, or such a list for each level.
+    """
+
+    kind: Literal["optimal"]
+    rates: tuple[float, ...] | tuple[tuple[float, ...], ...]
+    size: Annotated[int, Field(ge=2, strict=True)]
+    depth: Count | None = None
+    branching: Count | None = None
+
+
 Shape = Annotated[
-    ChainShape | KaryShape | ExpansionShape | IndependentChainsShape | ParentsShape | PathsShape,
+    ChainShape
+    | KaryShape
+    | ExpansionShape
+    | IndependentChainsShape
+    | ParentsShape
+    | PathsShape
+    | OptimalShape,
     Field(discriminator="kind"),
 ]
 

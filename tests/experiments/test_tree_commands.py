@@ -1,0 +1,78 @@
+"""`treespec search`, `treespec export`, and the shape `optimal` in configs."""
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments.builder import SHAPES
+from experiments.cli import app
+from experiments.config import OptimalShape
+from search import expected_tokens, formats, optimal_tree
+from treespec import TreeShape
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_search_shows_the_tree_and_its_worth():
+    done = call("search", "0.6,0.2,0.1", "--size", 6, "--depth", 3, "--to", "eagle")
+    assert done.exit_code == 0, done.output
+    shape = optimal_tree([0.6, 0.2, 0.1], 6, depth=3)
+    assert f"{expected_tokens(shape, [0.6, 0.2, 0.1]):.3f}" in done.output
+    assert formats.dump(shape, "eagle").content in done.output
+    assert "a chain of 4 nodes: 2.176" in done.output  # 1 + 0.6 + 0.36 + 0.216
+    assert "The root is not counted." in done.output
+
+
+def test_search_with_rates_by_level():
+    done = call("search", "0.9,0;0.5,0.4", "--size", 4)
+    assert done.exit_code == 0, done.output
+    assert str(optimal_tree([[0.9, 0.0], [0.5, 0.4]], 4)) in done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["0.6;x"], "rates = '0.6;x', but they are numbers with commas"),
+        (["0.6,0.7"], "sums to 1.3"),
+        (["0.6", "--size", 0], "size"),
+        (["0.6", "--size", 9, "--depth", 2], "largest"),
+        (["0.6", "--to", "nobody"], "nobody"),
+    ],
+)
+def test_search_says_what_is_wrong(arguments, words):
+    done = call("search", *arguments)
+    assert done.exit_code == 2, done.output
+    assert words in done.output
+    assert "Traceback" not in done.output
+
+
+def test_export_from_text_and_from_a_file(tmp_path):
+    done = call("export", "[[0], [1], [0, 0]]", "--from", "medusa", "--to", "treespec")
+    assert done.exit_code == 0, done.output
+    assert formats.load(done.stdout) == TreeShape((-1, 0, 0, 1))
+    path = tmp_path / "tree.json"
+    path.write_text(done.stdout)
+    grown = tmp_path / "tree.pt"
+    assert call("export", path, "--to", "sequoia", "--out", grown).exit_code == 0
+    assert formats.load(grown) == TreeShape((-1, 0, 0, 1))
+    again = call("export", path, "--to", "sequoia", "--out", grown)
+    assert again.exit_code == 2
+    assert "there already" in again.output
+    binary = call("export", path, "--to", "sequoia")
+    assert binary.exit_code == 2
+    assert "format sequoia is binary: name a file with --out" in binary.output
+
+
+def test_export_says_what_is_lost():
+    done = call("export", "[[0], [1], [0, 0]]", "--from", "medusa", "--to", "sglang")
+    assert done.exit_code == 0, done.output
+    assert "Lost: " in done.stderr
+    assert "Lost" not in done.stdout
+
+
+def test_the_shape_optimal_in_a_config():
+    shape = OptimalShape(kind="optimal", rates=[0.6, 0.2], size=7, depth=3)
+    assert SHAPES[OptimalShape](shape) == optimal_tree([0.6, 0.2], 7, depth=3)
+    levels = OptimalShape(kind="optimal", rates=[[0.6, 0.2], [0.3, 0.3]], size=5)
+    assert SHAPES[OptimalShape](levels) == optimal_tree([[0.6, 0.2], [0.3, 0.3]], 5)
