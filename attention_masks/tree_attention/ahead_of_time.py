@@ -50,7 +50,7 @@ class Variant(NamedTuple):
 
 
 def variants(everything: bool = False) -> Iterator[Variant]:
-    """What is compiled: each tile plain, and the largest, which spills first, with what models use.
+    """What is compiled: each tile plain, and Hopper's largest, which spill first, with what models use.
 
     Args:
         everything: each tile with every option and every head dimension that it serves.
@@ -63,7 +63,7 @@ def variants(everything: bool = False) -> Iterator[Variant]:
                 if max(64, block_dim(head_dim)) != block_d:
                     continue
                 options = ["plain"] if head_dim == block_d else []
-                if itemsize == 2 and tile == largest[itemsize, block_d]:
+                if capability == 90 and itemsize == 2 and tile == largest[itemsize, block_d]:
                     options += USED[head_dim]
                 for name in OPTIONS if everything else options:
                     yield Variant(capability, itemsize, head_dim, tile, name)

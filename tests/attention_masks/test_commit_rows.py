@@ -253,6 +253,7 @@ def test_no_silent_fallback(monkeypatch):
         commit_rows(keys, values, [3], 1, impl="triton")
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.delitem(sys.modules, "attention_masks.commit_kernel", raising=False)
+    monkeypatch.delattr("attention_masks.commit_kernel", raising=False)
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     with pytest.raises(Unavailable, match="needs Triton: pip install triton"):
         commit_rows(keys, values, [3], 1, impl="triton")

@@ -148,6 +148,15 @@ def test_borders_of_tiles_and_splits(prefix_len, window):
 
 
 @interpreted
+@pytest.mark.parametrize("window", [1, 2, 3, 4, 5])
+def test_windows_inside_the_tree_go_by_depth(window):
+    parents = [-1, 0, 0, 1, 1, 2, 3, 5, 6, 7]  # slots run ahead of depths
+    q, k, v = tensors(8, 1, 1, 2, 10, 13, 16)
+    out = run(q, k, v, TreePass(topology(parents), 3), Options(0.25, window=window))
+    assert_accurate(out, q, k, v, visible_by_walk(parents, 3, window=window))
+
+
+@interpreted
 def test_a_tree_of_several_blocks_of_rows():
     parents = [-1, *(max(0, i - 3) for i in range(149))]
     q, k, v = tensors(2, 1, 1, 2, 150, 170, 16)
@@ -260,6 +269,7 @@ def test_no_silent_fallback(monkeypatch):
             tree_attention(q, k, v, topology(TREE), 100, impl="triton")
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.delitem(sys.modules, "attention_masks.tree_attention.triton_kernels", raising=False)
+    monkeypatch.delattr("attention_masks.tree_attention.triton_kernels", raising=False)
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     with pytest.raises(Unavailable, match="needs Triton: pip install triton"):
         tree_attention(q, k, v, topology(TREE), 100, impl="triton")
