@@ -1,8 +1,6 @@
 """The accepted rows of a cache, moved next to the committed ones: all layers at once, in place."""
 
 import logging
-import operator
-import os
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -11,6 +9,8 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
+from attention_masks._inputs import checked_integer
+from attention_masks._kernels import load_kernels
 from attention_masks.errors import InvalidInput, Unavailable, Unsupported
 
 __all__ = ["commit_rows"]
@@ -61,7 +61,7 @@ def commit_rows(
     if impl not in ("auto", "torch", "triton"):
         raise InvalidInput(f"impl = {impl!r} is not known: it must be 'auto', 'torch' or 'triton'")
     _check_tensors(keys, values)
-    index = _checked_source(source, _integer("start", start), keys)
+    index = _checked_source(source, checked_integer("start", start), keys)
     kernel = None
     if impl == "triton" or (impl == "auto" and _choose(keys.device) == "triton"):
         kernel = _kernel(keys.device)
@@ -135,7 +135,7 @@ def _checked_source(source: Any, start: int, keys: Tensor) -> Int[Tensor, " rows
                 raise InvalidInput(f"source is on {source.device}, keys on {device}")
             return source.contiguous()
         source = source.tolist()
-    numbers = [_integer(f"source[{i}]", slot) for i, slot in enumerate(source)]
+    numbers = [checked_integer(f"source[{i}]", slot) for i, slot in enumerate(source)]
     for i, slot in enumerate(numbers):
         if i and slot <= numbers[i - 1]:
             raise InvalidInput(
@@ -158,13 +158,6 @@ def _onto(index: Tensor, device: torch.device) -> Tensor:
     return (index.pin_memory() if device.type == "cuda" else index).to(device, non_blocking=True)
 
 
-def _integer(name: str, value: Any) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise InvalidInput(f"{name} = {value!r}, but it must be a plain integer") from None
-
-
 @lru_cache
 def _choose(device: torch.device) -> str:
     """What `impl="auto"` takes on this device; told to the log once."""
@@ -181,17 +174,4 @@ def _choose(device: torch.device) -> str:
 
 def _kernel(device: torch.device) -> Any:
     """The module with the kernel; Triton loads here."""
-    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
-        raise Unavailable(
-            f"impl='triton' needs a CUDA device, and the rows are on {device}: use impl='torch' or "
-            "'auto', or set TRITON_INTERPRET=1 before Triton is imported to try the kernel on the CPU"
-        )
-    try:
-        from attention_masks import commit_kernel
-    except ImportError as missing:
-        raise Unavailable(f"impl='triton' needs Triton: pip install triton ({missing})") from None
-    if device.type != "cuda" and not commit_kernel.INTERPRETED:
-        raise Unavailable(
-            "TRITON_INTERPRET=1 was set after Triton had been imported: set it before, in the shell"
-        )
-    return commit_kernel
+    return load_kernels("attention_masks.commit_kernel", device, "rows", "impl='torch' or 'auto'")

@@ -198,10 +198,11 @@ def export_command(
 ) -> None:
     """Write a tree in another tool's words, and say what these leave out."""
     with _friendly(debug):
-        from experiments.tree_commands import export, report
+        from experiments.tree_commands import export
 
-        typer.echo(export(tree, into, form, out))
-        typer.echo(report(tree, into, form), err=True)
+        printed, report = export(tree, into, form, out)
+        typer.echo(printed)
+        typer.echo(report, err=True)
 
 
 @app.command("configs")

@@ -6,7 +6,7 @@ from experiments.errors import ConfigError
 from search import expected_tokens, formats, optimal_tree
 from treespec.shape import TreeShape
 
-__all__ = ["export", "rates_of", "report", "search"]
+__all__ = ["export", "rates_of", "search"]
 
 DRAWN = 64
 """Nodes up to which a tree is drawn."""
@@ -46,8 +46,10 @@ def search(rates: str, size: int, depth: int | None, branching: int | None, form
     return "\n".join([*lines, f"as {form}: {shown}", made.report()])
 
 
-def export(source: str, into: str, form: str | None, out: Path | None) -> str:
-    """What `treespec export` prints, and the file that it writes if there is `out`.
+def export(source: str, into: str, form: str | None, out: Path | None) -> tuple[str, str]:
+    """What `treespec export` prints, and what the other tool's words leave out.
+
+    With `out` the tree goes to that file, and what is printed says so.
 
     Raises:
         ConfigError: if bytes are to be printed, or the file is there already.
@@ -57,15 +59,9 @@ def export(source: str, into: str, form: str | None, out: Path | None) -> str:
     if out is None:
         if isinstance(made.content, bytes):
             raise ConfigError(f"format {into} is binary: name a file with --out")
-        return made.content
+        return made.content, made.report()
     if out.exists():
         raise ConfigError(f"--out {out} is there already: name another file")
     content = made.content if isinstance(made.content, bytes) else made.content.encode()
     out.write_bytes(content)
-    return f"{out}: {shape.size} nodes, the root included, as {into}"
-
-
-def report(source: str, into: str, form: str | None) -> str:
-    """What the words of the other tool leave out."""
-    shape = formats.load(Path(source) if Path(source).is_file() else source, form)
-    return formats.dump(shape, into).report()
+    return f"{out}: {shape.size} nodes, the root included, as {into}", made.report()

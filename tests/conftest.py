@@ -1,6 +1,8 @@
 """Checks the shapes in public signatures while the tests run, and keeps every test off the network."""
 
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from functools import lru_cache
 from types import SimpleNamespace
@@ -72,3 +74,17 @@ def quick_interpreter():
     interpreter._get_np_dtype = lambda t: (plain if t.scalar.is_ptr() else kept)(t.scalar)
     builder = interpreter.interpreter_builder
     builder.options = replace(builder.options, sanitize_overflow=False)
+
+
+@pytest.fixture
+def interpret():
+    """Runs a file of tests in a process where Triton interprets; which it does is decided at its import."""
+
+    def run(file: str, *options: str) -> str:
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, file]
+        env = {**os.environ, "TRITON_INTERPRET": "1"}
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-4000:]
+        return done.stdout
+
+    return run

@@ -9,7 +9,6 @@ Per layer and sequence it moves `2 N Hkv D` elements of keys and values (N keys)
 bound by memory while `T Hq / Hkv` is below 206.
 """
 
-import os
 from contextlib import nullcontext
 from functools import lru_cache, partial
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attention_masks._kernels import load_kernels
 from attention_masks.errors import InvalidInput, Unavailable, Unsupported
 from attention_masks.tree_attention.options import Options
 from attention_masks.tree_attention.tiles import INTERPRETED, Tile, block_dim, splits, tile
@@ -156,21 +156,8 @@ def available(device: torch.device) -> str | None:
 
 
 def _kernels(device: torch.device) -> Any:
-    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
-        raise Unavailable(
-            f"impl='triton' needs a CUDA device, and the tensors are on {device}: use impl='sdpa', "
-            "'reference' or 'auto', or set TRITON_INTERPRET=1 before Triton is imported to try the "
-            "kernels on the CPU"
-        )
-    try:
-        from attention_masks.tree_attention import triton_kernels
-    except ImportError as missing:
-        raise Unavailable(f"impl='triton' needs Triton: pip install triton ({missing})") from None
-    if device.type != "cuda" and not triton_kernels.INTERPRETED:
-        raise Unavailable(
-            "TRITON_INTERPRET=1 was set after Triton had been imported: set it before, in the shell"
-        )
-    return triton_kernels
+    module = "attention_masks.tree_attention.triton_kernels"
+    return load_kernels(module, device, "tensors", "impl='sdpa', 'reference' or 'auto'")
 
 
 @lru_cache

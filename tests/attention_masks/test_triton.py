@@ -7,7 +7,6 @@ with TRITON_INTERPRET=1 (`test_through_the_interpreter`).
 import importlib
 import math
 import os
-import subprocess
 import sys
 
 import pytest
@@ -251,14 +250,8 @@ def test_what_the_kernel_cannot_do_is_refused():
 
 
 @plain
-def test_through_the_interpreter():
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-4000:]
+def test_through_the_interpreter(interpret):
+    interpret(__file__)
 
 
 @plain
@@ -269,8 +262,6 @@ def test_no_silent_fallback(monkeypatch):
             tree_attention(q, k, v, topology(TREE), 100, impl="triton")
     monkeypatch.setitem(sys.modules, "triton", None)
     monkeypatch.delitem(sys.modules, "attention_masks.tree_attention.triton_kernels", raising=False)
-    package = importlib.import_module("attention_masks.tree_attention")
-    monkeypatch.delattr(package, "triton_kernels", raising=False)  # if a test before imported it
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     with pytest.raises(Unavailable, match="needs Triton: pip install triton"):
         tree_attention(q, k, v, topology(TREE), 100, impl="triton")

@@ -5,8 +5,6 @@ with TRITON_INTERPRET=1 (`test_through_the_interpreter`).
 """
 
 import os
-import subprocess
-import sys
 from itertools import pairwise
 
 import pytest
@@ -93,15 +91,8 @@ def test_the_kernel_reads_what_the_map_says(
 
 
 @plain
-def test_through_the_interpreter():
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-3000:]
-    assert "5 passed" in done.stdout
+def test_through_the_interpreter(interpret):
+    assert "5 passed" in interpret(__file__)
 
 
 @plain

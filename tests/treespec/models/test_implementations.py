@@ -5,8 +5,6 @@ process with TRITON_INTERPRET=1 (`test_through_the_interpreter`).
 """
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -231,11 +229,5 @@ def test_configs_know_the_same_names() -> None:
 
 
 @compiled
-def test_through_the_interpreter() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-4000:]
+def test_through_the_interpreter(interpret: Callable[..., str]) -> None:
+    interpret(__file__)

@@ -5,8 +5,6 @@ with TRITON_INTERPRET=1 (`test_through_the_interpreter`).
 """
 
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -274,11 +272,5 @@ def test_without_the_interpreter_the_kernel_is_missing(load):
 
 
 @plain
-def test_through_the_interpreter():
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-4000:]
+def test_through_the_interpreter(interpret):
+    interpret(__file__)

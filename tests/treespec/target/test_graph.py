@@ -6,8 +6,6 @@ with TRITON_INTERPRET=1 (`test_through_the_interpreter`).
 
 import gc
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -219,11 +217,5 @@ def test_without_a_cuda_device(make_model):
 
 
 @plain
-def test_through_the_interpreter():
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-4000:]
+def test_through_the_interpreter(interpret):
+    interpret(__file__)

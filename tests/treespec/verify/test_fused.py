@@ -7,11 +7,7 @@ with TRITON_INTERPRET=1 (`test_through_the_interpreter`).
 import importlib
 import os
 import pickle
-import subprocess
 import sys
-from dataclasses import replace
-from functools import lru_cache
-from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -41,29 +37,9 @@ PER_CASE = 34
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _quick_interpreter():
-    """Spares half of the interpreter's time: what it does anew at every call and operation.
-
-    It replaces Triton's language at each call (here once, for as long as the process lives), makes a table
-    to look up a dtype, and asserts that sums of int32 fit, which at the sizes of these tests they do.
-    """
-    if not INTERPRETED:
-        return
-    from triton.runtime import interpreter
-
-    patch, plain, done = interpreter._patch_lang, interpreter._get_np_dtype, set()
-    kept = lru_cache(plain)
-
-    def once(function):
-        if id(function.__globals__) not in done:
-            done.add(id(function.__globals__))
-            patch(function)
-        return SimpleNamespace(restore=lambda: None)
-
-    interpreter._patch_lang = once
-    interpreter._get_np_dtype = lambda t: (plain if t.scalar.is_ptr() else kept)(t.scalar)
-    builder = interpreter.interpreter_builder
-    builder.options = replace(builder.options, sanitize_overflow=False)
+def _quick(request):
+    if INTERPRETED:
+        request.getfixturevalue("quick_interpreter")
 
 
 class Given(TorchCoins):
@@ -348,14 +324,8 @@ def test_nothing_given_is_changed(random_tree, agree):
 
 
 @compiled
-def test_through_the_interpreter():
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-4000:]
+def test_through_the_interpreter(interpret):
+    interpret(__file__)
 
 
 @compiled

@@ -1,0 +1,40 @@
+"""How kernels are loaded: Triton at the first call, or an error that says what is missing."""
+
+import os
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from attention_masks.errors import Unavailable
+
+__all__ = ["load_kernels"]
+
+
+def load_kernels(module: str, device: torch.device, tensors: str, instead: str) -> Any:
+    """The module with the kernels, which says in `INTERPRETED` whether they are interpreted.
+
+    Args:
+        module: full name of the module.
+        device: where the kernels are to run.
+        tensors: what is on the device, for the message.
+        instead: what the user can ask for otherwise, for the message.
+
+    Raises:
+        Unavailable: on a CPU outside Triton's interpreter, or without Triton.
+    """
+    on_cuda = device.type == "cuda"
+    if not on_cuda and os.environ.get("TRITON_INTERPRET") != "1":
+        raise Unavailable(
+            f"impl='triton' needs a CUDA device, and the {tensors} are on {device}: use {instead}, or set "
+            "TRITON_INTERPRET=1 before Triton is imported to try the kernel on the CPU"
+        )
+    try:
+        kernels: Any = import_module(module)
+    except ImportError as missing:
+        raise Unavailable(f"impl='triton' needs Triton: pip install triton ({missing})") from None
+    if not on_cuda and not kernels.INTERPRETED:
+        raise Unavailable(
+            "TRITON_INTERPRET=1 was set after Triton had been imported: set it before, in the shell"
+        )
+    return kernels
