@@ -26,7 +26,7 @@ from attention_masks import (
 )
 from attention_masks.testing import assert_accurate, visible_by_walk
 from attention_masks.tree_attention import BufferedPass, Options
-from attention_masks.tree_attention.tiles import choices
+from attention_masks.tree_attention.tiles import MIN_CHUNK, choices
 
 module = importlib.import_module("attention_masks.tree_attention.triton")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -144,6 +144,17 @@ def test_borders_of_tiles_and_splits(prefix_len, window):
     for splits in (1, 2, 3):
         out = run(q, k, v, tree_pass, Options(0.25, window=window), split_count=splits)
         assert_accurate(out, q, k, v, visible)
+
+
+@interpreted
+@pytest.mark.parametrize("rising", [1, -1])
+def test_more_splits_than_are_merged_at_once(rising):
+    """The largest score stands in the last step of the merge, or in the first."""
+    prefix_len = (module.MERGED + 2) * MIN_CHUNK
+    q, k, v = tensors(2, 1, 1, 1, 7, prefix_len + 7, 16)
+    k *= torch.linspace(2.1 - 1.9 * rising, 2.1 + 1.9 * rising, prefix_len + 7)[:, None]
+    out = run(q, k, v, TreePass(topology(TREE), prefix_len), split_count=module.MERGED + 3)
+    assert_accurate(out, q, k, v, visible_by_walk(TREE, prefix_len))
 
 
 @interpreted

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
 
 __all__ = ["UNLIMITED", "context_length", "embedding_count", "local_attention", "refusal"]
 
@@ -14,6 +13,8 @@ UNLIMITED = 1 << 20
 
 CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
 NAMES_A_LIMIT = re.compile(r"window(?!_layers|_pattern)|attention_chunk")
+PLAIN_LAYERS = {"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"}
+"""Layers of transformers' cache that hold rows, or nothing; by name, for the last is newer than 5.17."""
 LENGTH_DEPENDENT_ROPE = ("longrope", "dynamic")
 
 
@@ -31,7 +32,7 @@ def refusal(model: PreTrainedModel) -> str | None:
             "one behind the other, and not the depth of nodes"
         )
     for layer in DynamicCache(config=config).layers:
-        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, DummyLayer):
+        if type(layer).__name__ not in PLAIN_LAYERS:
             return (
                 f"its cache has layers of type {type(layer).__name__}, which do not hold plain rows"
             )

@@ -28,6 +28,8 @@ ARCHITECTURES = (
     "llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3", "phi", "phi3", "gpt2", "gpt_neox", "opt",
     "olmo2", "starcoder2", "cohere", "mixtral", "gpt_oss",
 )  # fmt: skip
+QUICK = ("llama", "gemma2", "gemma3", "gpt2", "gpt_neox", "gpt_oss")
+"""Grouped heads, soft-caps, windows, no grouping, a part of the head rotated, sinks."""
 WITHOUT_KERNELS = ("reference", "sdpa", "two_pass", "flex")
 NO_SOFTCAP = ("sdpa", "two_pass")
 TREE = TreeShape.expansion([2, 2])
@@ -102,7 +104,10 @@ def drafting(draft: TransformersModel, name: str, impl: str) -> TransformersMode
 
 
 @interpreted
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "name",
+    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in ARCHITECTURES],
+)
 def test_the_kernel_writes_the_same(
     name: str,
     load: Load,
@@ -229,5 +234,6 @@ def test_configs_know_the_same_names() -> None:
 
 
 @compiled
-def test_through_the_interpreter(interpret: Callable[..., str]) -> None:
-    interpret(__file__)
+@pytest.mark.parametrize("marks", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+def test_through_the_interpreter(interpret: Callable[..., str], marks: str) -> None:
+    assert " passed" in interpret(__file__, "-m", marks)
