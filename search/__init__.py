@@ -2,23 +2,68 @@
 
 `expected_tokens` is the value of a tree under acceptance rates by rank, by depth and rank, or by node
 (`NodeRates`); `optimal_tree` the tree of most value within a size, depth and branching, and
-`optimal_frontier` those of all sizes and depths at once.
+`optimal_frontier` those of all sizes and depths at once. `estimate_acceptance` gets the rates from a
+recorded `Trace` or from steps of real decoding; `replay` tries any tree on a trace; `calibration` holds the
+draft's own probabilities against acceptance. A `LatencyModel` holds measured times, and `best_tree` ranks
+trees, chains and plain decoding by what both promise. `growth` has the policies of dynamic trees.
 """
 
+from search import calibration, growth, replay
 from search.acceptance import NodeRates
-from search.errors import InfeasibleTree, InvalidAcceptance, InvalidLimit, SearchError
+from search.best import best_tree, best_trees
+from search.calibration import Calibration, CalibrationData, calibration_data, fit_calibration
+from search.counts import Records
+from search.errors import (
+    InfeasibleTree,
+    InvalidAcceptance,
+    InvalidCalibration,
+    InvalidGrowth,
+    InvalidLimit,
+    InvalidTrace,
+    SearchError,
+    SmallSample,
+)
+from search.estimate import AcceptanceEstimate, estimate_acceptance
 from search.expected import expected_tokens
 from search.frontier import Frontier, optimal_frontier
+from search.latency import LatencyModel
+from search.latency_errors import InvalidLatency, NotMeasured
 from search.optimal import optimal_tree
+from search.ranking import Choice, Ranking
+from search.replay import Replay
+from search.trace import Trace
 
 __all__ = [
+    "AcceptanceEstimate",
+    "Calibration",
+    "CalibrationData",
+    "Choice",
     "Frontier",
     "InfeasibleTree",
     "InvalidAcceptance",
+    "InvalidCalibration",
+    "InvalidGrowth",
+    "InvalidLatency",
     "InvalidLimit",
+    "InvalidTrace",
+    "LatencyModel",
     "NodeRates",
+    "NotMeasured",
+    "Ranking",
+    "Records",
+    "Replay",
     "SearchError",
+    "SmallSample",
+    "Trace",
+    "best_tree",
+    "best_trees",
+    "calibration",
+    "calibration_data",
+    "estimate_acceptance",
     "expected_tokens",
+    "fit_calibration",
+    "growth",
     "optimal_frontier",
     "optimal_tree",
+    "replay",
 ]

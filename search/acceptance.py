@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
@@ -48,8 +48,17 @@ class NodeRates:
         object.__setattr__(self, "rates", array)
 
 
+class ArrayLike(Protocol):
+    """What numpy can read as an array, an `AcceptanceEstimate` for one."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """The numbers."""
+        ...
+
+
 Acceptance: TypeAlias = (
-    Sequence[float]
+    ArrayLike
+    | Sequence[float]
     | Sequence[Sequence[float]]
     | Float[np.ndarray, "ranks"]
     | Float[np.ndarray, "levels ranks"]

@@ -2,7 +2,16 @@
 
 from treespec.errors import TreespecError
 
-__all__ = ["InfeasibleTree", "InvalidAcceptance", "InvalidLimit", "SearchError"]
+__all__ = [
+    "InfeasibleTree",
+    "InvalidAcceptance",
+    "InvalidCalibration",
+    "InvalidGrowth",
+    "InvalidLimit",
+    "InvalidTrace",
+    "SearchError",
+    "SmallSample",
+]
 
 
 class SearchError(TreespecError, ValueError):
@@ -19,3 +28,19 @@ class InvalidLimit(SearchError):
 
 class InfeasibleTree(SearchError):
     """A size that no tree within the given depth and branching has."""
+
+
+class InvalidTrace(SearchError):
+    """A trace or a record of decoding that is damaged, or does not reach what is asked of it."""
+
+
+class InvalidCalibration(SearchError):
+    """Predictions and outcomes that no calibration follows from, or a map that is none."""
+
+
+class InvalidGrowth(SearchError):
+    """A setting of a growth policy that is out of range, or times or a calibration it cannot use."""
+
+
+class SmallSample(UserWarning):
+    """What was recorded is too little for what is estimated from it; the message has the numbers."""

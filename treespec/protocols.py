@@ -15,6 +15,7 @@ __all__ = [
     "Drafter",
     "Growth",
     "Observer",
+    "PruningGrowth",
     "Rows",
     "Target",
     "TreeModel",
@@ -56,7 +57,11 @@ class Coins(Protocol):
 
 @runtime_checkable
 class Growth(Protocol):
-    """How a tree grows while it is drafted. The drafter draws; the growth only decides where."""
+    """How a tree grows while it is drafted. The drafter draws; the growth only decides where.
+
+    A growth may state `laws`, a set of `Law`, if it is right only for children chosen by these: drafters
+    refuse the others. One that chooses among drafted nodes is a `PruningGrowth`.
+    """
 
     @property
     def max_depth(self) -> int:
@@ -66,14 +71,36 @@ class Growth(Protocol):
     def next(
         self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
     ) -> Sequence[tuple[int, int]]:
-        """Which nodes get how many children next; empty when the tree is done.
+        """Which nodes get how many children next, each node named once; empty when the tree is done.
 
-        A node gets all its children at once: naming it a second time is an error.
+        A node that has children gets further ones, chosen as if it had got all of them at once. Laws that
+        choose the children of a node together (`TOP_THEN_SAMPLE`, `HUB`) do not allow it.
 
         Args:
             shape: the tree so far, numbered in the order of creation.
-            probs: gives the draft probability of each node's token given its parent (1 for the root),
-                computed when called: a static shape never calls it.
+            probs: gives the draft probability of each node's token given its parent (1 for the root), from
+                the distribution before any of its siblings was drawn. Computed when called: a static
+                shape never calls it.
+        """
+        ...
+
+
+@runtime_checkable
+class PruningGrowth(Growth, Protocol):
+    """A growth that drafts more nodes than are verified, and chooses in the end.
+
+    Only among deterministic children: which of the drawn ones are kept must not depend on their tokens.
+    """
+
+    def keep(self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]) -> Sequence[int]:
+        """The nodes that are verified, asked once when the tree is done.
+
+        Any subset that holds the root and the parent of each of its nodes; the order says nothing. The
+        nodes are renumbered in the order of creation.
+
+        Args:
+            shape: all drafted nodes, numbered in the order of creation.
+            probs: see `Growth.next`.
         """
         ...
 

@@ -103,3 +103,30 @@ def oracle():
         plain_loops=plain_loops,
         random_table=random_table,
     )
+
+
+def synthetic_trace(
+    seed=0, *, texts=3, positions=40, beyond=8, rates=(0.5, 0.2, 0.1), spread=0.4, **more
+):
+    """A trace that was never recorded: texts of up to `positions`, acceptance independent of everything."""
+    from search import Trace
+
+    rng = np.random.default_rng(seed)
+    kept = rng.integers(1, positions + 1, texts)
+    kept[0] = positions
+    offsets = np.concatenate([[0], np.cumsum(kept + beyond)])
+    total = int(offsets[-1])
+    accepted = np.array(rates) * rng.uniform(1 - spread / 2, 1 + spread / 2, (total, 1))
+    accepted /= np.maximum(accepted.sum(axis=1, keepdims=True), 1)
+    ranks = (rng.random((total, 1)) >= accepted.cumsum(axis=1)).sum(axis=1)
+    given = {
+        "offsets": offsets, "tokens": rng.integers(0, 50, total), "ranks": ranks,
+        "probs": np.clip(accepted * 1.2, 0, 1), "accepted": accepted, "law": "iid", "rule": "rrs",
+        "sampling": {"temperature": 1.0}, "width": len(rates), "about": {"seed": seed}, "kept": kept,
+    }  # fmt: skip
+    return Trace(**(given | more))
+
+
+@pytest.fixture(scope="session")
+def make_trace():
+    return synthetic_trace

@@ -7,11 +7,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.children import top_k
 from treespec.distributions import Sampling, require_finite
+from treespec.draft.drawn import DrawnChildren
 from treespec.draft.growth import StaticGrowth
 from treespec.errors import InvalidTree
-from treespec.protocols import Coins, Growth, TreeModel
+from treespec.protocols import Coins, Growth, PruningGrowth, TreeModel
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
 
@@ -23,14 +23,20 @@ class ModelDrafter:
 
     The model's cache holds the rows of committed tokens that the model has run. Committed tokens that it
     has not run (an accepted leaf was never run) are *pending*: they open the next pass as a chain above
-    the root. Leaves are never run.
+    the root. Nodes that never get children are never run, and none is run twice: a growth that comes back
+    to a node gets further children from the row that is known.
 
     Args:
         model: the weights; its own cache is not touched, each drafter has a fresh one.
-        growth: where the tree grows; a `TreeShape` grows as it is.
+        growth: where the tree grows; a `TreeShape` grows as it is. One that chooses among drafted nodes
+            (`PruningGrowth`) needs the law DETERMINISTIC: chosen by their tokens, drawn children are no
+            longer drawn by their law, and no rule is lossless on them.
         law: how children are chosen. IID and WITHOUT_REPLACEMENT draw from the model's distribution under
             `sampling`; DETERMINISTIC takes the k best logits and uses no coin.
         sampling: the settings of the target, applied by the same code.
+
+    Raises:
+        InvalidTree: if the growth states that it is not made for the law.
     """
 
     def __init__(
@@ -38,6 +44,14 @@ class ModelDrafter:
     ) -> None:
         self.model, self.law, self.sampling = model.fresh(), Law.of(law), sampling
         self.growth = StaticGrowth(growth) if isinstance(growth, TreeShape) else growth
+        laws = getattr(growth, "laws", Law)
+        if self.law not in laws:
+            made_for = ", ".join(sorted(map(str, laws)))
+            raise InvalidTree(
+                f"growth '{_name(self.growth)}' is not made for children chosen {self.law}: "
+                f"it is made for {made_for} only"
+            )
+        self._prunes = self.growth if isinstance(self.growth, PruningGrowth) else None
         self._pending: list[int] = []
         self._rows: dict[int, int] = {}
 
@@ -62,30 +76,58 @@ class ModelDrafter:
 
         Raises:
             NonFiniteLogits: if the draft model returns NaN or infinite logits.
-            InvalidTree: if the growth gives children to a node a second time.
+            InvalidTree: if the growth names a node that is not there, or one twice; if it wants more
+                children of a node than the law gives, or comes back to a node whose children the law
+                chooses together; if it keeps nodes that are no tree, or some of the drawn nodes only.
         """
-        parents, tokens, known = [-1], [self._root], _Distributions(self.law, self.sampling)
-        passes = _Passes(self.model, self._pending)
+        parents, tokens = [-1], [self._root]
+        drawn, passes = DrawnChildren(self.law, self.sampling), _Passes(self.model, self._pending)
+        probs = partial(drawn.node_probs, parents, tokens, self._device)
         while True:
             shape = TreeShape(tuple(parents))
-            probs = partial(known.node_probs, parents, tokens, self._device)
             places = self.growth.next(shape, probs)
             if not places:
                 break
-            nodes = [node for node, _ in places]
-            if not passes.rows.keys().isdisjoint(nodes) or len(set(nodes)) < len(nodes):
-                raise InvalidTree(f"the growth gives children to a node twice: {nodes}")
-            logits = passes.run(nodes, [tokens[node] for node in nodes], parents, self._device)
-            require_finite(logits, "draft", nodes)
-            for (node, _), children in zip(
-                places, known.choose(places, logits, coins), strict=True
-            ):
+            _require_places(places, shape.size)
+            new = [node for node, _ in places if node not in passes.rows]
+            if new:
+                logits = passes.run(new, [tokens[node] for node in new], parents, self._device)
+                require_finite(logits, "draft", new)
+                drawn.add(new, logits)
+            for (node, _), children in zip(places, drawn.draw(places, coins), strict=True):
                 parents += [node] * len(children)
                 tokens += children
         self._rows = passes.rows
+        if self._prunes:
+            kept = self._kept(self._prunes.keep(shape, probs), shape)
+            if len(kept) < shape.size:
+                place = {node: i for i, node in enumerate(kept)}
+                shape = TreeShape(tuple(place.get(shape.parents[node], -1) for node in kept))
+                tokens = [tokens[node] for node in kept]
+                self._rows = {place[n]: row for n, row in passes.rows.items() if n in place}
         return TokenTree(
-            shape, torch.tensor(tokens, device=self._device), known.stacked(shape), self.law
+            shape, torch.tensor(tokens, device=self._device), drawn.stacked(shape), self.law
         )
+
+    def _kept(self, nodes: Sequence[int], shape: TreeShape) -> list[int]:
+        """What the growth keeps, in the order of creation, if that may be."""
+        kept = set(map(int, nodes))
+        name = _name(self.growth)
+        if not kept <= set(range(shape.size)):
+            raise InvalidTree(f"growth '{name}' keeps nodes that are not there: {sorted(kept)}")
+        if 0 not in kept:
+            raise InvalidTree(f"growth '{name}' does not keep the root")
+        orphan = next((n for n in kept if n and shape.parents[n] not in kept), None)
+        if orphan is not None:
+            raise InvalidTree(
+                f"growth '{name}' keeps node {orphan} but not its parent {shape.parents[orphan]}"
+            )
+        if len(kept) < shape.size and self.law is not Law.DETERMINISTIC:
+            raise InvalidTree(
+                f"growth '{name}' keeps {len(kept)} of {shape.size} nodes, but choosing among children "
+                f"drawn {self.law} biases the output: draft deterministic children, or keep all"
+            )
+        return sorted(kept)
 
     def commit(self, step: Step) -> None:
         """Keep the rows that the model ran for committed tokens; the other tokens become pending."""
@@ -125,49 +167,18 @@ class _Passes:
         return logits[-len(nodes) :]
 
 
-class _Distributions:
-    """What the children of each expanded node were drawn from."""
+def _require_places(places: Sequence[tuple[int, int]], size: int) -> None:
+    """Refuse what no drafter can do."""
+    nodes = [node for node, _ in places]
+    if len(set(nodes)) < len(nodes):
+        raise InvalidTree(f"the growth gives children to a node twice at once: {nodes}")
+    for node, k in places:
+        if not 0 <= node < size or k < 1:
+            raise InvalidTree(
+                f"the growth gives {k} children to node {node} of a tree of {size} nodes: "
+                "it must name nodes that are there, each with a child at least"
+            )
 
-    def __init__(self, law: Law, sampling: Sampling) -> None:
-        self._law, self._sampling = law, sampling
-        self._probs: dict[int, Tensor] = {}
 
-    def choose(
-        self, places: Sequence[tuple[int, int]], logits: Float[Tensor, "T V"], coins: Coins
-    ) -> list[list[int]]:
-        """The tokens of the new children of each node, in draw order."""
-        if self._law is Law.DETERMINISTIC:
-            widest = top_k(logits, max(k for _, k in places)).tolist()
-            self._probs |= {node: row for (node, _), row in zip(places, logits, strict=True)}
-            return [row[:k] for (_, k), row in zip(places, widest, strict=True)]
-        probs = self._sampling(logits)
-        self._probs |= {node: row for (node, _), row in zip(places, probs, strict=True)}
-        drawn: dict[int, list[int]] = {}
-        for k in sorted({k for _, k in places}):
-            group = [i for i, (_, wanted) in enumerate(places) if wanted == k]
-            rows = probs if len(group) == len(places) else probs[group]
-            drawn |= zip(group, coins.draw_many(rows, k, self._law).tolist(), strict=True)
-        return [drawn[i] for i in range(len(places))]
-
-    def node_probs(
-        self, parents: Sequence[int], tokens: Sequence[int], device: torch.device
-    ) -> Float[Tensor, "N"]:
-        """Draft probability of each node's token given its parent; 1 for the root.
-
-        Deterministic children are scored by the model's own distribution at temperature 1 if the
-        settings are greedy: a one-hot row could not rank them.
-        """
-        if self._law is Law.DETERMINISTIC:
-            plain = Sampling() if self._sampling.greedy else self._sampling
-            rows = {node: plain(logits) for node, logits in self._probs.items()}
-        else:
-            rows = self._probs
-        probs = [rows[p][t] for p, t in zip(parents[1:], tokens[1:], strict=True)]
-        root = torch.ones((), device=device, dtype=probs[0].dtype if probs else None)
-        return torch.stack([root, *probs])
-
-    def stacked(self, shape: TreeShape) -> Float[Tensor, "M V"] | None:
-        """One row for each node with children, in node order; None if nothing was drawn."""
-        if self._law is Law.DETERMINISTIC or not self._probs:
-            return None
-        return torch.stack([self._probs[node] for node in shape.internal])
+def _name(growth: Growth) -> str:
+    return type(growth).__name__

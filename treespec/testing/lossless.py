@@ -11,7 +11,7 @@ from treespec.children import require_children
 from treespec.distributions import Sampling
 from treespec.draft.model import ModelDrafter
 from treespec.errors import InvalidTree, RefusedTree, TreespecError
-from treespec.protocols import Verifier
+from treespec.protocols import Growth, Verifier
 from treespec.testing.exact import AsGiven, exactly
 from treespec.testing.step_oracle import DraftWith, StepOracle
 from treespec.testing.tables import TablePair, adversarial_pairs, random_pairs
@@ -54,15 +54,15 @@ class Proof:
 
 @dataclass(frozen=True)
 class Case:
-    """One tree, law and pair of tables.
+    """One tree or growth, law and pair of tables.
 
     Args:
-        shape: the tree.
+        shape: the tree, or a growth.
         law: how children are drawn.
         pair: the tables.
     """
 
-    shape: TreeShape
+    shape: TreeShape | Growth
     law: Law
     pair: TablePair
 
@@ -97,6 +97,7 @@ def assert_lossless(
     *,
     laws: Collection[Law] | None = None,
     shapes: Iterable[TreeShape] | None = None,
+    growths: Iterable[Growth] = (),
     vocab: int = 3,
     tables: int = 3,
     seed: int = 0,
@@ -113,8 +114,11 @@ def assert_lossless(
     Args:
         verifier: the rule; one of `treespec.verify`, or any `(tree, target_probs, coins) -> Verdict`.
         laws: the laws to try; by default those that the rule states (`verifier.laws`).
-        shapes: the trees; by default all of up to 4 nodes. Those that the rule states it refuses, and
-            those that a law cannot give with this vocabulary, do not count as cases.
+        shapes: the trees; by default all of up to 4 nodes, or none if growths are given. Those that the
+            rule states it refuses, and those that a law cannot give with this vocabulary, do not count as
+            cases.
+        growths: dynamic trees, each tried with the laws that it states too; their decisions are
+            enumerated with the drafter's code.
         vocab: number of tokens.
         tables: number of random pairs of tables.
         seed: of the random tables.
@@ -131,14 +135,20 @@ def assert_lossless(
         NotLossless: with the smallest failing tree and the two laws; or if no case was enumerated.
     """
     laws = [Law.of(law) for law in (getattr(verifier, "laws", Law) if laws is None else laws)]
-    shapes = [s for n in range(1, 5) for s in plane_trees(n)] if shapes is None else list(shapes)
+    growths = list(growths)
+    if shapes is None:
+        shapes = [] if growths else [s for n in range(1, 5) for s in plane_trees(n)]
     one_hot = getattr(verifier, "one_hot", False)
     if samplings is None:
         samplings = [Sampling(temperature=0.0) if one_hot else Sampling()]
     proof = Proof(0, 0, 0.0)
-    for shape in sorted(shapes, key=lambda s: s.size):
+    for shape in [*sorted(shapes, key=lambda s: s.size), *growths]:
         for law in sorted(laws, key=str):
-            if not covers(verifier, shape, law, vocab):
+            if isinstance(shape, TreeShape):
+                fits = covers(verifier, shape, law, vocab)
+            else:
+                fits = law in getattr(shape, "laws", Law)
+            if not fits:
                 continue
             pairs = chain(
                 random_pairs(vocab, tables, seed, samplings),

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
 from treespec.draft import ModelDrafter, StaticGrowth
-from treespec.errors import InvalidTree, NonFiniteLogits
+from treespec.errors import NonFiniteLogits
 from treespec.target import ModelTarget
 from treespec.testing import TabularModel, random_table
 
@@ -127,17 +127,6 @@ def test_bad_draft_logits_name_their_node():
     drafter.prefill(torch.tensor([0, 1]))
     with pytest.raises(NonFiniteLogits, match=r"draft model.*node 2"):
         drafter.propose(TorchCoins(0))
-
-
-def test_a_growth_that_names_a_node_twice_is_refused():
-    class Twice:
-        max_depth = 1
-
-        def next(self, shape, probs):
-            return [(0, 1)] if shape.size < 4 else ()
-
-    with pytest.raises(InvalidTree, match=r"children to a node twice: \[0\]"):
-        propose(Twice(), Law.WITHOUT_REPLACEMENT)
 
 
 @given(shapes())

@@ -5,9 +5,10 @@ from fractions import Fraction
 import pytest
 import torch
 
-from treespec import Law, Sampling, TokenTree, TreeShape, verify
+from treespec import Law, Sampling, TokenTree, TreeShape, Verdict, verify
 from treespec.errors import InvalidTree
 from treespec.testing import (
+    NotLossless,
     Rationals,
     TabularModel,
     acceptance,
@@ -130,6 +131,35 @@ def test_a_rule_of_ones_own_needs_no_decorator():
         return verify.naive(tree, target_probs, coins)
 
     assert assert_lossless(own, laws=[Law.IID], tables=1).cases > 0
+
+
+class OneOrTwo:
+    """A second child unless the first is likely."""
+
+    laws, max_depth = frozenset({Law.WITHOUT_REPLACEMENT, Law.IID}), 1
+
+    def next(self, shape, probs):
+        return [(0, 1)] if shape.size == 1 or (shape.size == 2 and probs()[1] < 0.5) else ()
+
+
+def test_growths_are_tried_with_the_laws_of_both_and_no_shapes_beside_them():
+    growth = assert_lossless(verify.rrsw, growths=[OneOrTwo()], tables=1)
+    assert growth.cases == len(list(adversarial_pairs(3, 0))) + 1
+    beside = assert_lossless(
+        verify.rrsw, growths=[OneOrTwo()], shapes=[TreeShape.chain(1)], tables=1
+    )
+    assert beside.cases == 2 * growth.cases
+    assert assert_lossless(verify.naive, growths=[OneOrTwo()], tables=1).cases == beside.cases
+    with pytest.raises(NotLossless, match="nothing was enumerated for rule onehot"):
+        assert_lossless(verify.onehot, growths=[OneOrTwo()], tables=1)
+
+
+def test_a_rule_that_fails_on_a_growth_names_it():
+    def always(tree, target_probs, coins):
+        return Verdict(tuple(tree.shape.path(tree.shape.leaves[0])), coins.draw(target_probs[0]))
+
+    with pytest.raises(NotLossless, match="OneOrTwo"):
+        assert_lossless(always, laws=[Law.IID], growths=[OneOrTwo()], tables=1)
 
 
 def test_laws_may_be_given_by_name():

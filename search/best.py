@@ -1,0 +1,165 @@
+"""The shape with the most predicted tokens per second, from measured acceptance and measured times."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from search.candidates import Limits, candidates
+from search.errors import InvalidLimit
+from search.intervals import require_level
+from search.latency import LatencyModel
+from search.law_speed import AnyAcceptance, LawSpeed, Times, acceptance_by_law
+from search.ranking import Choice, Ranking, Speed, bounds
+from treespec.shape import TreeShape
+
+__all__ = ["best_tree", "best_trees"]
+
+ROOT = TreeShape.chain(0)
+
+
+def best_tree(
+    acceptance: AnyAcceptance | Mapping[str, AnyAcceptance],
+    latency: LatencyModel,
+    *,
+    sizes: Iterable[int] | None = None,
+    max_size: int | None = None,
+    depth: int | None = None,
+    branching: int | None = None,
+    prefix: int | None = None,
+    batch: int = 1,
+    laws: Sequence[str] | None = None,
+    draws: int = 200,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Ranking:
+    """Rank trees, chains and plain decoding by predicted tokens per second.
+
+        tokens per second = batch * expected_tokens(shape, acceptance) / step_s(shape)
+
+    Sequoia's hardware-aware choice (arXiv:2402.12374, section 3.4) over sizes and depths; ours also over
+    laws, with the cost of wide draft levels, chains and plain decoding among the candidates, and intervals:
+    acceptance and times are resampled (bootstrap), the shapes stay. The best of many looks a little better
+    than it is; resampling with fixed shapes does not correct that.
+
+    Candidates are the trees of `optimal_frontier`, the best for their size and depth, and all chains. Where
+    the time depends on size and depth alone, no tree is faster than the best candidate. Where wide levels
+    cost more than narrow ones a tree that is not on the frontier can be; the tests measure by how much.
+
+    Args:
+        acceptance: rates as `optimal_tree` takes them, an `AcceptanceEstimate`, or one of these by law.
+        latency: the times.
+        sizes: nodes of trees, the root included; by default all small and some large ones up to
+            `max_size`.
+        max_size: the largest tree; by default as far as the times go.
+        depth: the most edges; by default 64, or as deep as the rates go.
+        branching: the most children of a node.
+        prefix: committed tokens before the root; None for the middle one of those measured.
+        batch: texts at once.
+        laws: which laws to compare; by default those of `acceptance`. Laws whose times were measured under
+            different sampling settings are compared only if named here.
+        draws: resamples.
+        level: of the intervals.
+        seed: of the resamples.
+
+    Raises:
+        NotMeasured: if the times do not cover the sizes, prefix, batch or law asked for.
+        InvalidAcceptance, InvalidLimit: as for `optimal_tree`; or no law is known.
+
+    Example:
+        >>> latency = LatencyModel.from_tables(verify={1: 0.020, 64: 0.026}, draft=0.001)
+        >>> best_tree([0.6, 0.2, 0.1], latency, max_size=32).best.shape.size
+        32
+        >>> best_tree([0.1], LatencyModel.from_tables(verify=0.02, draft=0.01), max_size=8).best.kind
+        'plain'
+    """
+    require_level(level)
+    if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
+        raise InvalidLimit(f"draws = {draws!r}, but must be an integer of at least 1")
+    limits = Limits(None if sizes is None else tuple(sizes), max_size, depth, branching)
+    known = acceptance_by_law(acceptance, latency, laws, batch)
+    times = Times(latency, prefix, batch, np.random.default_rng(seed), draws)
+    sides = {law: LawSpeed(law, one, times) for law, one in known.items()}
+    found: dict[tuple[str, TreeShape], Speed] = {}
+    notes: list[str] = []
+    for law, side in sides.items():
+        shapes, said = candidates(side, limits)
+        found |= {(law, shape): side.speed(shape) for shape in shapes}
+        notes += said
+    law = min(sides, key=lambda law: latency.plain_s(prefix, law=law, batch=batch))
+    found[law, ROOT] = plain = sides[law].speed(ROOT)
+    rows = [
+        _choice(law, shape, speed, plain, batch, level) for (law, shape), speed in found.items()
+    ]
+    rows.sort(key=lambda row: (-row.tokens_per_s.estimate, row.size, row.law))
+    end = latency.largest(prefix, law=rows[0].law, batch=batch)
+    if rows[0].size == end and rows[0].kind != "plain":
+        notes.append(f"the best has {end} nodes, the most that were measured: profile larger trees")
+
+    def speed(shape: TreeShape, law: str) -> Speed:
+        if shape.size == 1:
+            return plain
+        if law not in sides:
+            raise InvalidLimit(f"law = {law!r}, but this ranking is over {', '.join(sides)}")
+        return sides[law].speed(shape)
+
+    return Ranking(
+        rows=tuple(rows),
+        tree_beats_chain=_beats(rows, found),
+        prefix=latency.middle_prefix if prefix is None else prefix,
+        batch=batch,
+        level=level,
+        draws=draws,
+        notes=tuple(dict.fromkeys(notes)),
+        _speed=speed,
+    )
+
+
+def best_trees(
+    acceptance: AnyAcceptance | Mapping[str, AnyAcceptance],
+    latency: LatencyModel,
+    *,
+    prefixes: Sequence[int | None] | None = None,
+    batches: Sequence[int] | None = None,
+    **options: Any,
+) -> list[Ranking]:
+    """`best_tree` for several prefix lengths and batch sizes, batch by batch.
+
+    Args:
+        acceptance: the same for all.
+        latency: the times.
+        prefixes: all that were measured by default.
+        batches: all that were measured by default.
+        options: see `best_tree`.
+    """
+    prefixes = (latency.prefixes or (None,)) if prefixes is None else prefixes
+    batches = tuple(latency.batches) if batches is None else batches
+    return [
+        best_tree(acceptance, latency, prefix=prefix, batch=batch, **options)
+        for batch in batches
+        for prefix in prefixes
+    ]
+
+
+def _choice(
+    law: str, shape: TreeShape, speed: Speed, plain: Speed, batch: int, level: float
+) -> Choice:
+    ratio = speed.rate_drawn / plain.rate_drawn
+    return Choice(
+        "plain" if shape.size == 1 else "chain" if shape.is_chain else "tree",
+        shape,
+        law,
+        bounds(speed.tokens, speed.tokens_drawn, level),
+        bounds(speed.seconds, speed.seconds_drawn, level),
+        bounds(batch * speed.rate, batch * speed.rate_drawn, level),
+        bounds(speed.rate / plain.rate, ratio, level),
+    )
+
+
+def _beats(rows: Sequence[Choice], speeds: Mapping[tuple[str, TreeShape], Speed]) -> float:
+    """The share of resamples in which the best tree is faster than the best chain; ties count half."""
+    firsts = [next((row for row in rows if row.kind == kind), None) for kind in ("tree", "chain")]
+    if None in firsts:
+        return float("nan")
+    tree, chain = (speeds[row.law, row.shape].rate_drawn for row in firsts if row is not None)
+    return float(((tree > chain) + 0.5 * (tree == chain)).mean())

@@ -1,0 +1,147 @@
+"""How often each child was accepted, and how often it could have been, text by text."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from search.errors import InvalidTrace
+from search.trace import Trace
+from treespec.tree import TreeShape
+
+__all__ = ["Counts", "Records", "count_records", "count_trace"]
+
+ENOUGH = 30
+"""Trials from which on a rate is worth a row or a column of its own."""
+DEEPEST = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """Trials and hits of child r of nodes at depth d, by text.
+
+    Args:
+        hits: `[texts, levels, ranks]`, how often the child was the accepted one.
+        trials: `[texts, levels, ranks]`, how often there was such a child of an accepted node.
+        mass: `[texts, levels, ranks]`, expected hits given the drafted children, where they are known
+            exactly; else the hits.
+    """
+
+    hits: Int[np.ndarray, "texts levels ranks"]
+    trials: Int[np.ndarray, "texts levels ranks"]
+    mass: Float[np.ndarray, "texts levels ranks"]
+
+    def pooled(self) -> "Counts":
+        """All depths together."""
+        return Counts(*(x.sum(axis=1, keepdims=True) for x in (self.hits, self.trials, self.mass)))
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """Steps of real decoding with trees.
+
+    Args:
+        texts: for each text its steps, and of each step the tree and the accepted nodes, from the root (0)
+            downwards, as `Verdict.path` has them. A step that the end of the text cut counts whole.
+        law: how children were drawn.
+        rule: how they were accepted.
+    """
+
+    texts: Sequence[Sequence[tuple[TreeShape, Sequence[int]]]]
+    law: str = "unknown"
+    rule: str = "unknown"
+
+
+def count_trace(trace: Trace, levels: int | None, ranks: int) -> Counts:
+    """Count a trace by depth.
+
+    Args:
+        trace: of which the kept positions count.
+        levels: depths to count, None for as many as have `ENOUGH` trials. Position s + d is a trial at
+            depth d if decoding that starts at s reaches it along children of rank below `ranks`.
+        ranks: children to count, at most the width.
+    """
+    inside, text_of = trace.inside, trace.text_of
+    starts = np.flatnonzero(inside)
+    position, rows = starts, []
+    while len(rows) < (levels or DEEPEST):
+        if levels is None and rows and len(position) < ENOUGH:
+            break
+        rows.append(_level(trace, position, ranks))
+        position = position[trace.ranks[position] < ranks] + 1
+        position = position[position < len(inside)]
+        same = text_of[position] == text_of[position - 1]
+        position = position[same & inside[position]]
+    return Counts(*(np.stack(level, axis=1) for level in zip(*rows, strict=True)))
+
+
+def _level(
+    trace: Trace, positions: Int[np.ndarray, "P"], ranks: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Hits, trials and expected hits at these positions, `[texts, ranks]` each."""
+    texts, text = trace.texts, trace.text_of[positions]
+    rank = trace.ranks[positions]
+    small = rank < ranks
+    cells = text[small] * ranks + rank[small]
+    hits = np.bincount(cells, minlength=texts * ranks).reshape(texts, ranks)
+    trials = np.repeat(np.bincount(text, minlength=texts)[:, None], ranks, axis=1)
+    accepted = trace.accepted[positions, :ranks]
+    mass = np.stack([np.bincount(text, a, minlength=texts) for a in accepted.T], axis=1)
+    return hits.astype(np.int64), trials.astype(np.int64), mass
+
+
+def count_records(texts: Iterable[Any]) -> Counts:
+    """Count steps of real decoding.
+
+    Child r of an accepted node counts as a trial if there was one, whatever happened to its elder siblings;
+    what was never in a tree, or hung below a rejected node, does not count.
+
+    Raises:
+        InvalidTrace: if there is no step with a child, or a path is none of its tree; the message has the
+            indices.
+    """
+    found: list[dict[tuple[int, int], list[int]]] = []
+    for i, steps in enumerate(texts):
+        cells: dict[tuple[int, int], list[int]] = {}
+        try:
+            for j, (shape, path) in enumerate(steps):
+                _count_step(shape, path, cells, f"texts[{i}][{j}]")
+        except (TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, InvalidTrace):
+                raise
+            raise InvalidTrace(
+                f"texts[{i}] is no list of steps (TreeShape, accepted nodes from the root): {error}"
+            ) from None
+        found.append(cells)
+    keys = {key for cells in found for key in cells}
+    if not keys:
+        raise InvalidTrace("there is no step with a drafted child, so there is nothing to count")
+    levels, ranks = (max(key[axis] for key in keys) + 1 for axis in (0, 1))
+    counts = np.zeros((2, len(found), levels, ranks), dtype=np.int64)
+    for text, cells in enumerate(found):
+        for (depth, rank), (hits, trials) in cells.items():
+            counts[:, text, depth, rank] = hits, trials
+    return Counts(counts[0], counts[1], counts[0].astype(np.float64))
+
+
+def _count_step(
+    shape: TreeShape, path: Sequence[int], cells: dict[tuple[int, int], list[int]], where: str
+) -> None:
+    path = [int(node) for node in path]
+    above = -1
+    for node in path:
+        if not 0 <= node < shape.size or shape.parents[node] != above:
+            raise InvalidTrace(
+                f"{where}: {path} is no path from the root of a tree of {shape.size} nodes"
+            )
+        above = node
+    if not path:
+        raise InvalidTrace(f"{where}: the path is empty, but the root (0) is always accepted")
+    for depth, node in enumerate(path):
+        taken = path[depth + 1] if depth + 1 < len(path) else None
+        for rank, child in enumerate(shape.children[node]):
+            cell = cells.setdefault((depth, rank), [0, 0])
+            cell[0] += child == taken
+            cell[1] += 1

@@ -1,0 +1,276 @@
+"""Acceptance rates from what was recorded, with their uncertainty."""
+
+import warnings as python_warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from search.counts import Counts, Records, count_records, count_trace
+from search.errors import InvalidLimit, InvalidTrace, SmallSample
+from search.estimate_json import read_json, written
+from search.intervals import bootstrap_bounds, draws, require_level, wilson
+from search.rates import RateSettings
+from search.support import complaints, cut, require_limits
+from search.trace import Trace
+from treespec.tree import TreeShape
+
+__all__ = ["AcceptanceEstimate", "By", "IntervalKind", "estimate_acceptance"]
+
+By = Literal["rank", "depth"]
+IntervalKind = Literal["wilson", "bootstrap"]
+
+BLOCK = 1 << 21
+"""Numbers of resamples that are processed at a time."""
+
+BY_RANK_AND_NUMBER = ("kseq", "canonical", "optimal_transport", "greedy_multidraft", "spechub")
+"""Rules whose acceptance of a child depends on how many there are."""
+
+
+@dataclass(frozen=True, eq=False)
+class AcceptanceEstimate:
+    """How often the k-th child of an accepted node is the accepted one, measured.
+
+    `expected_tokens`, `optimal_tree` and the like take it as it is: as an array it is `rates`.
+
+    Args:
+        rates: `[ranks]`, or `[levels, ranks]` (row d belongs to the children of nodes at depth d).
+        low: lower bounds of the rates' intervals, of the same shape.
+        high: upper bounds.
+        hits: how often each child was accepted, all texts together.
+        trials: how often there was such a child of an accepted node.
+        by: "rank" or "depth".
+        law: how children were drawn.
+        rule: how they were accepted.
+        source: "on-policy" (decoded) or "teacher-forced" (from given texts).
+        interval: "wilson" or "bootstrap".
+        level: of confidence.
+        monotone: whether isotonic regression was applied over ranks.
+        shrinkage: pseudo-trials that drew each depth's rates to those of all depths.
+        warnings: what the numbers cannot support.
+        counts: hits, trials and expected hits by text.
+        seed: of the bootstrap.
+    """
+
+    rates: Float[np.ndarray, "*levels ranks"]
+    low: Float[np.ndarray, "*levels ranks"]
+    high: Float[np.ndarray, "*levels ranks"]
+    hits: Int[np.ndarray, "*levels ranks"]
+    trials: Int[np.ndarray, "*levels ranks"]
+    by: By
+    law: str
+    rule: str
+    source: str
+    interval: IntervalKind
+    level: float
+    monotone: bool
+    shrinkage: float
+    warnings: tuple[str, ...]
+    counts: Counts = field(repr=False)
+    seed: int = 0
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """The rates."""
+        return np.array(self.rates, dtype=dtype)
+
+    @property
+    def texts(self) -> int:
+        """How many texts there were."""
+        return len(self.counts.hits)
+
+    def resample(self, rng: np.random.Generator) -> Float[np.ndarray, "*levels ranks"]:
+        """Rates as they would be from other texts: drawn with replacement, then processed in the same way.
+
+        With a single text there is nothing to draw from: hits are drawn from the rates instead, as if
+        positions were independent.
+        """
+        settings, trials = RateSettings(self.monotone, self.shrinkage), self.counts.trials
+        if self.texts > 1:
+            drawn = rng.multinomial(self.texts, np.full(self.texts, 1 / self.texts))
+            mass = np.tensordot(drawn, self.counts.mass, axes=1)
+            rates = settings.rates(mass, np.tensordot(drawn, trials, axes=1).astype(np.float64))
+        else:
+            each = RateSettings(False, 0.0).rates(self.counts.mass[0], trials[0])
+            rates = settings.rates(rng.binomial(trials[0], each).astype(np.float64), trials[0])
+        return rates.reshape(self.rates.shape)
+
+    def to_json(self) -> str:
+        """Readable JSON: settings, rates with bounds and counts, and the counts by text.
+
+        Rates and bounds stand there to be read: `from_json` computes them anew from the counts.
+        """
+        return written(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> "AcceptanceEstimate":
+        """Read what `to_json` wrote.
+
+        Raises:
+            InvalidTrace: if it is anything else.
+        """
+        return _estimate(**read_json(text))
+
+
+def estimate_acceptance(
+    source: Trace | Records | Iterable[Any],
+    *,
+    by: By = "rank",
+    depth: int | None = None,
+    ranks: int | None = None,
+    interval: IntervalKind = "wilson",
+    level: float = 0.95,
+    monotone: bool = False,
+    shrinkage: float = 0.0,
+    tree: TreeShape | None = None,
+    seed: int = 0,
+) -> AcceptanceEstimate:
+    """Positional acceptance rates (Sequoia, arXiv:2402.12374, section 3.2) from traces or records.
+
+    Of a trace every kept position counts once for the rates by rank. By depth, position s + d counts at
+    depth d for every start s from which decoding reaches it along children of the ranks in question: starts
+    overlap, so a position serves several depths, and only resampling whole texts (`interval="bootstrap"`,
+    and `resample`) sees how that and the likeness of neighbouring positions widen the intervals. Rates are
+    means of the exact probabilities of acceptance given the drafted children (Rao-Blackwell); hits are
+    what the coins decided. In given texts something was accepted at the positions before, though the text
+    may have gone on otherwise.
+
+    Of records every accepted node counts; child r only where the node had more than r children. Ranks that
+    are found mostly near the root are rates near the root: use `by="depth"` for trees of uneven width.
+
+    Ours: intervals, by text; counts are kept; isotonic regression and shrinkage only on request.
+
+    Args:
+        source: a `Trace`, `Records`, or the `texts` of such.
+        by: "rank", one rate for all depths, or "depth", a row for each.
+        depth: with `by="depth"`, the levels to estimate: the tree's, or as many as there is enough of.
+        ranks: children to estimate: the tree's, or all that were recorded.
+        interval: "wilson", from the counts as if positions were independent; or "bootstrap", over texts.
+        level: of confidence.
+        monotone: make rates non-increasing over ranks, by isotonic regression weighted by trials.
+        shrinkage: with `by="depth"`, pseudo-trials of each rate at that of the same rank at all depths.
+        tree: the tree that the rates are for. It sets depth and ranks, and only what it uses is held
+            against the sample: fewer than 30 trials, or an interval wider than 0.1 to each side, is warned
+            of.
+        seed: of the bootstrap.
+
+    Raises:
+        InvalidTrace: if the source is empty or malformed, or does not reach the depth or ranks asked for.
+        InvalidLimit: if a setting is out of range, or two contradict each other.
+
+    Example:
+        >>> chain = TreeShape.chain(2)
+        >>> steps = [(chain, (0, 1, 2)), (chain, (0,)), (chain, (0, 1))]
+        >>> with python_warnings.catch_warnings():
+        ...     python_warnings.simplefilter("ignore")  # of so few steps
+        ...     found = estimate_acceptance([steps])
+        >>> found.rates.tolist(), found.hits.tolist(), found.trials.tolist()
+        ([0.6], [3], [5])
+    """
+    require_limits(by, depth, ranks, shrinkage, tree)
+    if by == "depth":
+        depth = depth if tree is None or depth is not None else max(tree.depth, 1)
+    if tree is not None and ranks is None:
+        ranks = max(1, max(map(len, tree.children)))
+    if isinstance(source, Trace):
+        if ranks is not None and ranks > source.width:
+            raise InvalidTrace(
+                f"ranks = {ranks}, but the trace holds {source.width} children at each position: record "
+                f"it anew with width {ranks}, or ask for fewer"
+            )
+        levels = 1 if by == "rank" else depth
+        counts = count_trace(source, levels, ranks or source.width)
+        law, rule = source.law, source.rule
+        origin = "teacher-forced" if source.forced else "on-policy"
+    else:
+        records = source if isinstance(source, Records) else Records(tuple(source))
+        counts, law, rule = count_records(records.texts), records.law, records.rule
+        counts = cut(counts.pooled() if by == "rank" else counts, depth, ranks)
+        origin = "on-policy"
+    estimate = _estimate(
+        counts=counts, by=by, law=law, rule=rule, source=origin, interval=interval, level=level,
+        monotone=monotone, shrinkage=shrinkage, seed=seed, tree=tree,
+        explicit=depth is not None or (by == "rank" and ranks is not None),
+    )  # fmt: skip
+    for text in estimate.warnings:
+        python_warnings.warn(text, SmallSample, stacklevel=2)
+    return estimate
+
+
+def _estimate(
+    *,
+    counts: Counts,
+    by: By,
+    law: str,
+    rule: str,
+    source: str,
+    interval: IntervalKind,
+    level: float,
+    monotone: bool,
+    shrinkage: float,
+    seed: int = 0,
+    tree: TreeShape | None = None,
+    explicit: bool = False,
+    warnings: tuple[str, ...] | None = None,
+) -> AcceptanceEstimate:
+    """Rates and intervals of counts; warnings are found if they are not given."""
+    require_level(level)
+    if interval not in get_args(IntervalKind):
+        raise InvalidLimit(f"interval = {interval!r}, but must be 'wilson' or 'bootstrap'")
+    settings = RateSettings(monotone, float(shrinkage))
+    hits, trials, mass = (x.sum(axis=0) for x in (counts.hits, counts.trials, counts.mass))
+    rates = settings.rates(mass, trials.astype(np.float64))
+    if interval == "wilson":
+        bounds = _wilson(settings, hits, trials, mass, level)
+    else:
+        bounds = _bootstrap(settings, counts, level, seed)
+    low, high = np.minimum(bounds[0], rates), np.maximum(bounds[1], rates)
+    low, high = np.where(trials > 0, low, 0.0), np.where(trials > 0, high, 1.0)
+    if warnings is None:
+        found = complaints(rates, low, high, counts, by, shrinkage, tree, explicit)
+        if rule in BY_RANK_AND_NUMBER:
+            found.append(
+                f"rule {rule!r} accepts a child the more rarely or often the more siblings it has: these "
+                "rates are those of nodes with the number of children recorded"
+            )
+        warnings = tuple(found)
+    flat = slice(None) if by == "depth" else 0
+    return AcceptanceEstimate(
+        rates[flat], low[flat], high[flat], hits[flat], trials[flat], by, law, rule, source, interval,
+        level, monotone, float(shrinkage), warnings, counts, seed,
+    )  # fmt: skip
+
+
+def _wilson(
+    settings: RateSettings, hits: np.ndarray, trials: np.ndarray, mass: np.ndarray, level: float
+) -> list[np.ndarray]:
+    """Wilson's bounds of hits over trials, drawn along by what is done to the rates."""
+    weights = trials.astype(np.float64)
+    bounds = []
+    for bound in wilson(hits.astype(np.float64), weights, level):
+        moved = settings.share(bound * weights, weights, mass)
+        bounds.append(RateSettings(settings.monotone, 0).finish(moved, weights))
+    return bounds
+
+
+def _bootstrap(
+    settings: RateSettings, counts: Counts, level: float, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds over texts drawn with replacement."""
+    texts, levels, ranks = counts.mass.shape
+    if texts < 2:
+        raise InvalidLimit(
+            "interval = 'bootstrap' draws texts with replacement, but there is only one text: record more, "
+            "or take interval = 'wilson'"
+        )
+    drawn = draws(texts, seed=seed)
+    mass = counts.mass.reshape(texts, -1)
+    trials = counts.trials.reshape(texts, -1).astype(np.float64)
+    rows = max(1, BLOCK // (levels * ranks * (ranks if settings.monotone else 1)))
+    found = []
+    for start in range(0, len(drawn), rows):
+        some = drawn[start : start + rows]
+        cells = (len(some), levels, ranks)
+        found.append(settings.rates((some @ mass).reshape(cells), (some @ trials).reshape(cells)))
+    return bootstrap_bounds(np.concatenate(found), texts, level)

@@ -1,0 +1,102 @@
+"""Acceptance estimates as JSON that can be read by hand."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from search.counts import Counts
+from search.errors import InvalidTrace
+
+if TYPE_CHECKING:
+    from search.estimate import AcceptanceEstimate
+
+__all__ = ["read_json", "written"]
+
+VERSION = 1
+_SETTINGS = {
+    "by": str, "law": str, "rule": str, "source": str, "interval": str, "level": float,
+    "monotone": bool, "shrinkage": float, "seed": int,
+}  # fmt: skip
+_COUNTS = ("hits", "trials", "mass")
+_SHOWN = ("rates", "low", "high", "hits", "trials")
+_DIGITS = 6
+
+
+def written(estimate: "AcceptanceEstimate") -> str:
+    """The estimate; rows of numbers on a line each."""
+    shown = {name: _rounded(getattr(estimate, name)) for name in _SHOWN}
+    data: dict[str, Any] = {
+        "kind": "acceptance",
+        "version": VERSION,
+        **{name: getattr(estimate, name) for name in _SETTINGS},
+        "warnings": list(estimate.warnings),
+        **shown,
+        "texts": {name: getattr(estimate.counts, name).tolist() for name in _COUNTS},
+    }
+    lines = []
+    for name, value in data.items():
+        if name == "texts":
+            inner = ",\n".join(f'    "{key}": {json.dumps(rows)}' for key, rows in value.items())
+            lines.append(f'  "texts": {{\n{inner}\n  }}')
+        else:
+            lines.append(f'  "{name}": {json.dumps(value)}')
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def read_json(text: str) -> dict[str, Any]:
+    """Settings and counts.
+
+    Raises:
+        InvalidTrace: saying what is wrong.
+    """
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidTrace(f"not JSON: {error}") from None
+    if not isinstance(data, dict) or data.get("kind") != "acceptance":
+        raise InvalidTrace('an estimate of acceptance is an object with "kind": "acceptance"')
+    if data.get("version") != VERSION:
+        raise InvalidTrace(f"version {data.get('version')!r}, but this treespec reads {VERSION}")
+    settings = {}
+    for name, kind in _SETTINGS.items():
+        value = data.get(name)
+        if kind is float and type(value) is int:
+            value = float(value)
+        if type(value) is not kind:
+            raise InvalidTrace(f'"{name}" must be of type {kind.__name__}, not {value!r}')
+        settings[name] = value
+    if settings["by"] not in ("rank", "depth"):
+        raise InvalidTrace(f'"by" must be "rank" or "depth", not {settings["by"]!r}')
+    said = data.get("warnings")
+    if not isinstance(said, list) or not all(isinstance(line, str) for line in said):
+        raise InvalidTrace('"warnings" must be a list of texts')
+    return settings | {"counts": _counts(data.get("texts")), "warnings": tuple(said)}
+
+
+def _counts(texts: Any) -> Counts:
+    arrays = {}
+    for name in _COUNTS:
+        try:
+            given = np.array(texts[name], dtype=np.float64)
+        except (TypeError, ValueError, KeyError):
+            raise InvalidTrace(
+                f'"texts" must hold numbers "{name}" [texts][levels][ranks]'
+            ) from None
+        if given.ndim != 3 or not given.size or not (given >= 0).all():
+            raise InvalidTrace(
+                f'"{name}" in "texts" must hold numbers of at least 0, nested thrice'
+            )
+        arrays[name] = given
+    hits, trials, mass = (arrays[name] for name in _COUNTS)
+    if not hits.shape == trials.shape == mass.shape:
+        raise InvalidTrace('"hits", "trials" and "mass" in "texts" differ in shape')
+    if (hits > trials).any() or (mass > trials + 1e-6).any() or not np.isfinite(trials).all():
+        raise InvalidTrace('"texts" has more hits than trials')
+    if (hits % 1).any() or (trials % 1).any():
+        raise InvalidTrace('hits and trials in "texts" must be whole numbers')
+    return Counts(hits.astype(np.int64), trials.astype(np.int64), mass)
+
+
+def _rounded(array: np.ndarray) -> Any:
+    return np.round(array, _DIGITS).tolist() if array.dtype.kind == "f" else array.tolist()

@@ -1,0 +1,54 @@
+"""Growth policies: trees that grow by what the draft thinks of each text, one policy a file.
+
+Each is a `treespec.protocols.Growth` without memory: where a tree grows is a function of the tree and of
+the draft's probabilities, so that drafters can share a policy and decoding can stop and go on anywhere.
+
+    policy         children                    ends with
+    Eagle2         k best of the k best        the best nodes of the pool
+    OptTree        all that can matter         the best nodes, when a level adds too little
+    SpecExec       all that can matter         the best nodes, exactly
+    EqualGrowth    the best `width` of all     the best nodes, or those that pay
+    CostAware      of the nodes that pay       the nodes that pay
+    DySpec         drawn one by one            all that were drawn
+
+DySpec draws without replacement and keeps the order of draws (rule `rrsw`). The others choose among
+children by their probabilities, which biases drawn ones: their law is DETERMINISTIC (rules `naive`,
+`onehot`, at temperature 0 `greedy`), and drafters refuse any other.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from search.growth.cost_aware import CostAware
+from search.growth.dyspec import DySpec
+from search.growth.eagle2 import Eagle2
+from search.growth.equal_growth import EqualGrowth
+from search.growth.opt_tree import OptTree
+from search.growth.settings import CalibrationMap
+from search.growth.specexec import SpecExec
+from search.growth.step_times import StepTimes
+from treespec.protocols import Growth
+
+__all__ = [
+    "POLICIES",
+    "CalibrationMap",
+    "CostAware",
+    "DySpec",
+    "Eagle2",
+    "EqualGrowth",
+    "OptTree",
+    "SpecExec",
+    "StepTimes",
+]
+
+POLICIES: Mapping[str, Callable[..., Growth]] = MappingProxyType(
+    {
+        "eagle2": Eagle2,
+        "opt_tree": OptTree,
+        "dyspec": DySpec,
+        "specexec": SpecExec,
+        "equal_growth": EqualGrowth,
+        "cost_aware": CostAware,
+    }
+)
+"""The policies by the names that configs use; each is a class with its settings as arguments."""

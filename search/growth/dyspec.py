@@ -1,0 +1,77 @@
+"""DySpec: one child at a time, where the most probability is left."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from search.growth.settings import CalibrationMap, require_calibration, require_whole
+from search.growth.values import read_values
+from treespec.tree import Law, TreeShape
+
+__all__ = ["DySpec"]
+
+EXHAUSTED = 1e-6
+"""Share of a node's distribution below which its children hold all of it, but for rounding."""
+
+
+@dataclass(frozen=True)
+class DySpec:
+    """DySpec's greedy expansion (arXiv:2410.11744, Algorithm 1): the next child where it counts most.
+
+    The paper keeps a heap of places for a next child, each with the distribution R that is left there and
+    the probability v that verification gets to it. The best place is popped, y is drawn from R, and two
+    places are pushed: the same with value v (1 - R[y]) and without y, and the new child with v R[y].
+
+    These values telescope. With Q the initial distribution of a node, a child's value is its parent's
+    times Q[y], and a place's is its node's times the mass of Q that no child has taken. So ours has no
+    heap: it takes the largest of these products, ties to the node created first.
+
+    Children are drawn without replacement and stay in the order of draws, so that `rrsw` is lossless:
+    where a next child is drawn may depend on the tokens drawn before it, only which of them are kept may
+    not. Each new place costs a pass of the draft over one node. Drawing ends where no mass is left
+    (at temperature 0 after one chain).
+
+    Args:
+        size: nodes, the root included.
+        depth: most edges from the root; by default size - 1, which is no limit.
+        calibration: values by acceptance instead of the draft's probability.
+
+    Raises:
+        InvalidGrowth: if a setting is out of range.
+    """
+
+    laws: ClassVar[frozenset[Law]] = frozenset({Law.WITHOUT_REPLACEMENT})
+
+    size: int
+    depth: int | None = None
+    calibration: CalibrationMap | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse settings out of range."""
+        for name in ("size", *(["depth"] if self.depth is not None else [])):
+            require_whole(self, name, least=1)
+        require_calibration(self)
+
+    @property
+    def max_depth(self) -> int:
+        """Most edges of a tree."""
+        return self.size - 1 if self.depth is None else min(self.depth, self.size - 1)
+
+    def next(
+        self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
+    ) -> Sequence[tuple[int, int]]:
+        """One child more, at the place of most value."""
+        if shape.size >= self.size:
+            return ()
+        values = read_values(shape, probs, self.calibration)
+        parents = np.array(shape.parents[1:], dtype=np.int64)
+        left = 1 - np.bincount(parents, values.acceptance[1:], minlength=shape.size)
+        places = values.paths * np.maximum(left, 0)
+        drawn = np.bincount(parents, values.probs[1:], minlength=shape.size)
+        places[(drawn > 1 - EXHAUSTED) | (np.array(shape.depths) >= self.max_depth)] = 0
+        node = int(places.argmax())
+        return [(node, 1)] if places[node] > 0 else ()

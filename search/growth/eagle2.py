@@ -1,0 +1,72 @@
+"""EAGLE-2: expand the most probable of each level, then rerank."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from search.growth.settings import CalibrationMap, require_calibration, require_whole
+from search.growth.values import best, last_level, read_values
+from treespec.tree import Law, TreeShape
+
+__all__ = ["Eagle2"]
+
+
+@dataclass(frozen=True)
+class Eagle2:
+    """The dynamic draft tree of EAGLE-2 (arXiv:2406.16858, Section 4): expansion, then reranking.
+
+    The root gets k children. At each further level the k nodes of most value get k children each, where a
+    node's value is the product of the draft's probabilities along its path (the exponential of the
+    paper's sum of logarithms). Of the pool of k + (depth - 1) k^2 nodes the size - 1 of most value are
+    kept. Ties go to the shallower node, then to the one created first, so no node loses its parent.
+
+    The published code counts the levels after the first: its `depth` is ours less 1, and its
+    `total_tokens` is our size less 1. Ours can also rank by calibrated probabilities.
+
+    Args:
+        k: children of an expanded node, and nodes expanded in a level.
+        depth: edges from the root; draft passes.
+        size: most nodes that are kept, the root included.
+        calibration: ranks by acceptance instead of the draft's probability.
+
+    Raises:
+        InvalidGrowth: if a setting is out of range.
+    """
+
+    laws: ClassVar[frozenset[Law]] = frozenset({Law.DETERMINISTIC})
+
+    k: int
+    depth: int
+    size: int
+    calibration: CalibrationMap | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse settings out of range."""
+        for name in ("k", "depth", "size"):
+            require_whole(self, name, least=1)
+        require_calibration(self)
+
+    @property
+    def max_depth(self) -> int:
+        """Most edges of a tree."""
+        return self.depth
+
+    def next(
+        self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
+    ) -> Sequence[tuple[int, int]]:
+        """The k best nodes of the last level, with k children each."""
+        if self.size == 1 or shape.depth == self.depth:
+            return ()
+        level = last_level(shape)
+        paths = read_values(shape, probs, self.calibration).paths
+        chosen = sorted(level[best(paths[level], self.k)].tolist())
+        return [(node, self.k) for node in chosen]
+
+    def keep(self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]) -> Sequence[int]:
+        """The best nodes of the whole pool."""
+        if shape.size <= self.size:
+            return range(shape.size)
+        return best(read_values(shape, probs, self.calibration).paths, self.size).tolist()

@@ -1,0 +1,126 @@
+"""Equal growth: levels of one width, for passes of one shape, and a cut in the end."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from search.errors import InvalidGrowth
+from search.growth.settings import (
+    CalibrationMap,
+    require_calibration,
+    require_number,
+    require_whole,
+)
+from search.growth.step_times import StepSeconds, StepTimes, read_seconds
+from search.growth.values import best, last_level, read_values
+from treespec.tree import Law, TreeShape
+
+__all__ = ["EqualGrowth"]
+
+
+@dataclass(frozen=True)
+class EqualGrowth:
+    """The equal-growth tree of Yggdrasil (arXiv:2512.23858), pruned before verification.
+
+    Every level has `width` nodes: the best of all children of the level above, by the product of
+    probabilities along the path. So all draft passes but the first, over the root alone, have one shape,
+    which graphs captured once can replay. In the end the best nodes of all levels are kept: `size` of
+    them, or with `latency` the number at which the predicted tokens per second are highest.
+
+    A child that did not make its level is not verified either. Ours also can rank by calibrated
+    probabilities; it leaves the paper's schedule of stages to the runtime.
+
+    Args:
+        width: nodes of a level; each is offered as many children.
+        depth: edges from the root; draft passes.
+        size: most nodes that are kept, the root included; by default all.
+        latency: measured times, to choose how many of these are verified.
+        prefix: committed tokens at which the times are read; None leaves it to `latency`.
+        fixed_s: seconds of a step that `latency` does not know of.
+        calibration: ranks by acceptance instead of the draft's probability.
+
+    Raises:
+        InvalidGrowth: if a setting is out of range.
+        NotMeasured: if the times do not cover the sizes.
+    """
+
+    laws: ClassVar[frozenset[Law]] = frozenset({Law.DETERMINISTIC})
+
+    width: int
+    depth: int
+    size: int | None = None
+    latency: StepTimes | None = field(default=None, repr=False)
+    prefix: int | None = None
+    fixed_s: float = 0.0
+    calibration: CalibrationMap | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse settings out of range, and read the times."""
+        for name in ("width", "depth", *(["size"] if self.size is not None else [])):
+            require_whole(self, name, least=1)
+        require_number(self, "fixed_s")
+        require_calibration(self)
+        if self.latency is None and (self.prefix is not None or self.fixed_s):
+            raise InvalidGrowth(
+                "prefix and fixed_s of EqualGrowth say how times are read: give latency, or leave them out"
+            )
+        _ = self._seconds
+
+    @property
+    def max_depth(self) -> int:
+        """Most edges of a tree."""
+        return self.depth
+
+    @cached_property
+    def _most(self) -> int:
+        full = 1 + self.width * self.depth
+        return full if self.size is None else min(self.size, full)
+
+    @cached_property
+    def _seconds(self) -> StepSeconds | None:
+        if self.latency is None:
+            return None
+        return read_seconds(
+            self.latency,
+            size=self._most,
+            width=self.width,
+            children=self.width,
+            prefix=self.prefix,
+            fixed_s=self.fixed_s,
+            rate=None,
+        )
+
+    def next(
+        self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
+    ) -> Sequence[tuple[int, int]]:
+        """The level: the best `width` of the nodes last drafted, each with as many candidates."""
+        if self._most == 1 or shape.depth == self.depth:
+            return ()
+        level = last_level(shape)
+        if len(level) > self.width:
+            paths = read_values(shape, probs, self.calibration).paths
+            level = np.sort(level[best(paths[level], self.width)])
+        return [(node, self.width) for node in level.tolist()]
+
+    def keep(self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]) -> Sequence[int]:
+        """The best of the nodes that made their level."""
+        paths = read_values(shape, probs, self.calibration).paths
+        nodes = self._levels(shape, paths)
+        order = nodes[best(paths[nodes], len(nodes))]
+        kept = self._most
+        if self._seconds is not None:
+            widths = [1] + [self.width] * (shape.depth - 1)
+            drafted = self._seconds.drafted(widths[: shape.depth])
+            kept = 1 + self._seconds.cut(paths[order[1:]], drafted).nodes
+        return order[:kept].tolist()
+
+    def _levels(self, shape: TreeShape, paths: Float[np.ndarray, "N"]) -> Int[np.ndarray, "n"]:
+        """The root, and the best nodes of each level, in the order of creation."""
+        depths = np.array(shape.depths)
+        levels = [np.flatnonzero(depths == depth) for depth in range(shape.depth + 1)]
+        return np.concatenate([np.sort(nodes[best(paths[nodes], self.width)]) for nodes in levels])

@@ -1,0 +1,94 @@
+"""OPT-Tree: the tree of most expected tokens, as deep as that pays."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from search.growth.settings import (
+    CalibrationMap,
+    require_calibration,
+    require_number,
+    require_whole,
+)
+from search.growth.values import best, last_level, promising, rank_bounds, read_values
+from treespec.tree import Law, TreeShape
+
+__all__ = ["OptTree"]
+
+
+@dataclass(frozen=True)
+class OptTree:
+    """OPT-Tree (arXiv:2406.17276, Algorithm 1): the nodes of largest path products, level by level.
+
+    After each level the estimate E is the sum of the size - 1 largest path products so far, which is what
+    the best tree of that size should gain. Drafting goes on while a level adds more than `delta` to E.
+    The nodes of these products are kept.
+
+    The paper keeps the size - 1 best nodes of each level and looks at all their children. Ours drafts
+    only children that can still be among the best of all levels, by what is known of sorted
+    probabilities (the j-th is at most 1/j): the same tree, from fewer nodes.
+
+    Args:
+        size: most nodes that are kept, the root included.
+        delta: expected tokens that a level must add; at least 0.
+        depth: edges from the root; most draft passes.
+        branching: most children of a node; by default any number that can matter, size - 1.
+        calibration: ranks by acceptance instead of the draft's probability; must not decrease.
+
+    Raises:
+        InvalidGrowth: if a setting is out of range.
+    """
+
+    laws: ClassVar[frozenset[Law]] = frozenset({Law.DETERMINISTIC})
+
+    size: int
+    delta: float
+    depth: int
+    branching: int | None = None
+    calibration: CalibrationMap | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse settings out of range."""
+        for name in ("size", "depth", *(["branching"] if self.branching is not None else [])):
+            require_whole(self, name, least=1)
+        require_number(self, "delta")
+        require_calibration(self)
+
+    @property
+    def max_depth(self) -> int:
+        """Most edges of a tree."""
+        return self.depth
+
+    @cached_property
+    def _bounds(self) -> Float[np.ndarray, "k"]:
+        wide = self.size - 1 if self.branching is None else min(self.branching, self.size - 1)
+        return rank_bounds(wide, self.calibration)
+
+    def next(
+        self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
+    ) -> Sequence[tuple[int, int]]:
+        """Nodes of the last level whose children can matter, unless the last level added too little."""
+        wanted = self.size - 1
+        if not wanted or shape.depth == self.depth:
+            return ()
+        paths = read_values(shape, probs, self.calibration).paths
+        if shape.size > 1:
+            before = paths[: last_level(shape)[0]]
+            if self._estimate(paths) - self._estimate(before) <= self.delta:
+                return ()
+        return promising(shape, paths, wanted, self._bounds)
+
+    def keep(self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]) -> Sequence[int]:
+        """The nodes of largest path products."""
+        if shape.size <= self.size:
+            return range(shape.size)
+        return best(read_values(shape, probs, self.calibration).paths, self.size).tolist()
+
+    def _estimate(self, paths: Float[np.ndarray, "N"]) -> float:
+        """What the best tree of these nodes should gain."""
+        return float(np.sort(paths[1:])[::-1][: self.size - 1].sum())

@@ -1,0 +1,68 @@
+"""The settings of growth policies, checked."""
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+from jaxtyping import Float
+
+from search.errors import InvalidGrowth
+
+__all__ = ["CalibrationMap", "require_calibration", "require_number", "require_whole"]
+
+CalibrationMap: TypeAlias = Callable[[Float[np.ndarray, "n"]], Float[np.ndarray, "n"]]
+"""From the draft's probability of a node given its parent to the probability that it is accepted once its
+parent is. Not decreasing, in [0, 1]."""
+
+
+def require_whole(policy: object, name: str, least: int) -> int:
+    """The setting of this name, if it is an integer of at least `least`.
+
+    Raises:
+        InvalidGrowth: if it is not.
+    """
+    value = getattr(policy, name)
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidGrowth(f"{_where(policy, name, value)} is no integer") from None
+    if number < least:
+        raise InvalidGrowth(f"{_where(policy, name, value)}, but must be at least {least}")
+    return number
+
+
+def require_number(policy: object, name: str, above: float | None = None) -> None:
+    """Refuse a setting that is no finite number of at least 0, or not more than `above`.
+
+    Raises:
+        InvalidGrowth: saying which.
+    """
+    value = getattr(policy, name)
+    number = isinstance(value, int | float | np.floating | np.integer)
+    if isinstance(value, bool) or not number or not math.isfinite(value):
+        raise InvalidGrowth(f"{_where(policy, name, value)} is no finite number")
+    if value < 0 or (above is not None and value <= above):
+        least = "at least 0" if above is None else f"more than {above:g}"
+        raise InvalidGrowth(f"{_where(policy, name, value)}, but must be {least}")
+
+
+def require_calibration(policy: object) -> None:
+    """Refuse a calibration that cannot be called.
+
+    Raises:
+        InvalidGrowth: if it is neither None nor a function.
+    """
+    calibration: Any = getattr(policy, "calibration", None)
+    if calibration is not None and not callable(calibration):
+        raise InvalidGrowth(
+            f"{_where(policy, 'calibration', calibration)}, but must be a function from probabilities to "
+            "acceptance, or None"
+        )
+
+
+def _where(policy: object, name: str, value: Any) -> str:
+    return f"{name} = {value!r} of {type(policy).__name__}"

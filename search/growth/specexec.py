@@ -1,0 +1,76 @@
+"""SpecExec: the most probable continuations of a budget, best first."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+from search.growth.settings import CalibrationMap, require_calibration, require_whole
+from search.growth.values import best, promising, rank_bounds, read_values
+from treespec.tree import Law, TreeShape
+
+__all__ = ["SpecExec"]
+
+
+@dataclass(frozen=True)
+class SpecExec:
+    """SpecExec's draft tree (arXiv:2406.02532, Algorithm 2): the size - 1 most probable continuations.
+
+    A best-first search by the cumulative probability of paths over the tree in which each node has its
+    `branching` best children. It ends when no candidate that is not expanded is better than the worst of
+    the nodes that would be kept: then these are the best of the whole tree, exactly.
+
+    Like the paper's parallel search, ours expands many nodes in one pass: all of the last level that are
+    better than the worst kept one. So there are at most `depth` passes. It drafts only the children that
+    can still be kept (see `promising`), and leaves nodes at the limit of the depth as they are.
+
+    Args:
+        size: most nodes that are kept, the root included.
+        branching: most children of a node.
+        depth: edges from the root; most draft passes.
+        calibration: ranks by acceptance instead of the draft's probability; must not decrease.
+
+    Raises:
+        InvalidGrowth: if a setting is out of range.
+    """
+
+    laws: ClassVar[frozenset[Law]] = frozenset({Law.DETERMINISTIC})
+
+    size: int
+    branching: int
+    depth: int
+    calibration: CalibrationMap | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse settings out of range."""
+        for name in ("size", "branching", "depth"):
+            require_whole(self, name, least=1)
+        require_calibration(self)
+
+    @property
+    def max_depth(self) -> int:
+        """Most edges of a tree."""
+        return self.depth
+
+    @cached_property
+    def _bounds(self) -> Float[np.ndarray, "k"]:
+        return rank_bounds(min(self.branching, self.size - 1), self.calibration)
+
+    def next(
+        self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
+    ) -> Sequence[tuple[int, int]]:
+        """Nodes of the last level that are better than the worst one kept."""
+        if self.size == 1 or shape.depth == self.depth:
+            return ()
+        paths = read_values(shape, probs, self.calibration).paths
+        return promising(shape, paths, self.size - 1, self._bounds)
+
+    def keep(self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]) -> Sequence[int]:
+        """The best nodes."""
+        if shape.size <= self.size:
+            return range(shape.size)
+        return best(read_values(shape, probs, self.calibration).paths, self.size).tolist()

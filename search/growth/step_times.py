@@ -1,0 +1,149 @@
+"""What a step takes, in the terms in which a tree is grown: by nodes verified and levels drafted."""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float
+
+from search.errors import InvalidGrowth
+from search.latency import LatencyModel
+from treespec.tree import Law
+
+__all__ = ["Cut", "StepSeconds", "StepTimes", "read_seconds", "widest_pass"]
+
+
+@runtime_checkable
+class StepTimes(Protocol):
+    """Measured times; a `search.LatencyModel` is one."""
+
+    def verify_s(self, size: int, prefix: int | None = None) -> float:
+        """Seconds of the target's pass over a tree of `size` nodes, the root included."""
+        ...
+
+    def draft_level_s(self, width: int, prefix: int | None = None) -> float:
+        """Seconds of a draft pass over `width` nodes."""
+        ...
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How much of a ranked list of nodes to keep.
+
+    Args:
+        nodes: how many, the root not counted.
+        score: what the step is then worth: tokens per second, or tokens gained over `rate`.
+        least: value of the last one; infinite if none is kept.
+    """
+
+    nodes: int
+    score: float
+    least: float
+
+
+@dataclass(frozen=True, eq=False)
+class StepSeconds:
+    """Seconds by number, read once.
+
+    Args:
+        by_size: `[size + 1]`, whatever depends on the nodes that are verified, and what every step takes;
+            0 nodes take nothing.
+        level: `[width + 1]`, a draft pass by the nodes that it runs.
+        first: the pass over the root alone.
+        rate: tokens per second that a second is worth elsewhere; None: what it yields in this step.
+    """
+
+    by_size: Float[np.ndarray, "sizes"]
+    level: Float[np.ndarray, "widths"]
+    first: float
+    rate: float | None
+
+    def drafted(self, widths: list[int]) -> float:
+        """Seconds of the passes over levels of so many nodes, the root's first."""
+        later = sum(float(self.level[width]) for width in widths[1:])
+        return (self.first if widths else 0.0) + later
+
+    def score(self, tokens: float, seconds: float) -> float:
+        """What a step is worth that yields so many tokens in this time."""
+        return tokens / seconds if self.rate is None else tokens - self.rate * seconds
+
+    def cut(self, ranked: Float[np.ndarray, "n"], drafted: float) -> Cut:
+        """The best number of nodes to keep; the smallest of several.
+
+        Args:
+            ranked: values of drafted nodes, best first.
+            drafted: seconds spent on drafting them.
+        """
+        ranked = ranked[: len(self.by_size) - 2]
+        tokens = 1 + np.concatenate([[0.0], np.cumsum(ranked)])
+        seconds = self.by_size[1 : len(tokens) + 1] + drafted
+        scores = tokens / seconds if self.rate is None else tokens - self.rate * seconds
+        nodes = int(scores.argmax())
+        return Cut(nodes, float(scores[nodes]), float(ranked[nodes - 1]) if nodes else float("inf"))
+
+
+def read_seconds(
+    times: StepTimes,
+    *,
+    size: int,
+    width: int,
+    children: int,
+    prefix: int | None,
+    fixed_s: float,
+    rate: float | None,
+) -> StepSeconds:
+    """All times that a policy can need, asked once.
+
+    Of a `LatencyModel` those of deterministic children, with what accepting, committing and the loop
+    itself take.
+
+    Args:
+        times: measured times.
+        size: largest tree to verify.
+        width: most nodes that a draft pass runs.
+        children: of each node that is run.
+        prefix: committed tokens before the root; None leaves it to `times`.
+        fixed_s: seconds of a step that `times` does not know of.
+        rate: see `StepSeconds`.
+
+    Raises:
+        InvalidGrowth: if a time is no finite number of at least 0, or a step would take no time.
+        NotMeasured: by a `LatencyModel`, if it does not cover the sizes.
+    """
+    sizes, widths = range(1, size + 1), range(1, width + 1)
+    by_size = np.array([0.0, *(times.verify_s(n, prefix) for n in sizes)])
+    if isinstance(times, LatencyModel):
+        law = Law.DETERMINISTIC.value
+        shared, own = times.times(), times.law_times(law)
+        for table in (own.accept, shared.commit, shared.rest):
+            by_size[1:] += [table.at(n, prefix) for n in sizes]
+        more = [(children - 1) * own.draw.at(w, prefix) if children > 1 else 0.0 for w in widths]
+        passes = [
+            times.draft_level_s(w, prefix, law=law) + m for w, m in zip(widths, more, strict=True)
+        ]
+        first = own.level if own.first is None else own.first
+        root = first.at(1, prefix) + own.assemble.at(1, prefix) + more[0]
+        level = np.array([0.0, *passes])
+    else:
+        level = np.array([0.0, *(times.draft_level_s(w, prefix) for w in widths)])
+        root = float(level[1])
+    by_size[1:] += fixed_s
+    for name, seconds in (("verify_s", by_size), ("draft_level_s", level)):
+        wrong = np.flatnonzero(~(np.isfinite(seconds) & (seconds >= 0)))
+        if len(wrong):
+            raise InvalidGrowth(
+                f"{name}({wrong[0]}) = {seconds[wrong[0]]!r}, but must be seconds: finite, and at least 0"
+            )
+    if not by_size[1:].min() > 0:
+        raise InvalidGrowth(
+            f"a tree of {1 + int(by_size[1:].argmin())} nodes is verified in no time: "
+            "then any tree has infinite speed, so give the times of whole passes, or fixed_s"
+        )
+    return StepSeconds(by_size, level, root, rate)
+
+
+def widest_pass(times: StepTimes, prefix: int | None) -> int | None:
+    """The most nodes that a draft pass was measured for; None if there is no bound."""
+    if not isinstance(times, LatencyModel):
+        return None
+    return times.law_times(Law.DETERMINISTIC.value).level.largest(prefix)

@@ -1,0 +1,129 @@
+"""What the nodes of a growing tree are worth: the probability that they are accepted, as drafted.
+
+Values are products along paths, multiplied from the root down in float64: with factors of at most 1 no node
+is ever worth more than its parent, rounding included. So the best nodes, ties in the order of creation,
+always are a tree. (Sums of logarithms taken in another order lack this, and saturate.)
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from search.errors import InvalidGrowth
+from search.growth.settings import CalibrationMap
+from treespec.tree import TreeShape
+
+__all__ = ["Values", "best", "promising", "rank_bounds", "read_values"]
+
+ROUNDING = 1e-6
+"""By which the probability of the j-th best token may pass 1/j: rows are in float32."""
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """The nodes of a tree, in the order of creation.
+
+    Args:
+        probs: the draft's probability of each node given its parent; 1 for the root.
+        acceptance: the same, calibrated.
+        paths: product of the acceptance along the path to each node.
+    """
+
+    probs: Float[np.ndarray, "N"]
+    acceptance: Float[np.ndarray, "N"]
+    paths: Float[np.ndarray, "N"]
+
+
+def read_values(
+    shape: TreeShape,
+    probs: Callable[[], Float[Tensor, "N"]],
+    calibration: CalibrationMap | None = None,
+) -> Values:
+    """The values of all nodes, with one read from the device.
+
+    Args:
+        shape: the tree so far.
+        probs: see `treespec.protocols.Growth.next`.
+        calibration: None takes the draft at its word.
+
+    Raises:
+        InvalidGrowth: if the calibration gives other than one number in [0, 1] for each.
+    """
+    if shape.size == 1:
+        return Values(np.ones(1), np.ones(1), np.ones(1))
+    draft = np.minimum(probs().detach().double().cpu().numpy(), 1.0)
+    acceptance = draft
+    if calibration is not None:
+        acceptance = np.append(1.0, calibrated(calibration, draft[1:]))
+    paths = [1.0]
+    for parent, rate in zip(shape.parents[1:], acceptance[1:].tolist(), strict=True):
+        paths.append(paths[parent] * rate)
+    return Values(draft, acceptance, np.array(paths))
+
+
+def calibrated(
+    calibration: CalibrationMap, probs: Float[np.ndarray, "n"]
+) -> Float[np.ndarray, "n"]:
+    """What a calibration makes of probabilities, checked.
+
+    Raises:
+        InvalidGrowth: see `read_values`.
+    """
+    found = np.asarray(calibration(probs), dtype=np.float64)
+    if found.shape != probs.shape:
+        raise InvalidGrowth(
+            f"the calibration gives {list(found.shape)} numbers for {list(probs.shape)} probabilities"
+        )
+    wrong = np.flatnonzero(~((found >= 0) & (found <= 1)))
+    if len(wrong):
+        raise InvalidGrowth(
+            f"the calibration gives {found[wrong[0]]:g} for the probability {probs[wrong[0]]:g}, but an "
+            "acceptance is in [0, 1]"
+        )
+    return found
+
+
+def best(values: Float[np.ndarray, "N"], count: int) -> Int[np.ndarray, "n"]:
+    """The places of the `count` largest values, best first, ties in order."""
+    return np.argsort(-values, kind="stable")[:count]
+
+
+def rank_bounds(branching: int, calibration: CalibrationMap | None) -> Float[np.ndarray, "k"]:
+    """The most that the j-th best child of a node can be worth of it, for j = 1 .. branching.
+
+    Its probability is at most 1/j, whatever the distribution.
+    """
+    bounds = np.minimum((1 + ROUNDING) / np.arange(1, branching + 1), 1.0)
+    return bounds if calibration is None else calibrated(calibration, bounds)
+
+
+def promising(
+    shape: TreeShape,
+    paths: Float[np.ndarray, "N"],
+    wanted: int,
+    bounds: Float[np.ndarray, "k"],
+) -> list[tuple[int, int]]:
+    """The nodes of the last level, and how many children of each could be among the `wanted` best nodes.
+
+    The root is not counted among those. All other children and whatever follows them are worth no more
+    than the worst node that would be kept now, and it came first: leaving them out changes nothing.
+
+    Args:
+        shape: the tree so far, drafted level by level.
+        paths: the values of its nodes.
+        wanted: nodes to find.
+        bounds: see `rank_bounds`.
+    """
+    drafted = paths[1:]
+    least = np.partition(drafted, -wanted)[-wanted] if len(drafted) >= wanted else 0.0
+    level = last_level(shape)
+    counts = (paths[level, None] * bounds > least).sum(axis=1)
+    return [(node, k) for node, k in zip(level.tolist(), counts.tolist(), strict=True) if k]
+
+
+def last_level(shape: TreeShape) -> Int[np.ndarray, "L"]:
+    """The nodes of the largest depth."""
+    return np.flatnonzero(np.array(shape.depths) == shape.depth)

@@ -1,0 +1,204 @@
+"""Times between measured sizes: medians, made monotone, joined by straight lines, and nothing beyond."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from search.isotonic import non_increasing
+from search.latency_errors import InvalidLatency, NotMeasured
+
+__all__ = ["Curve", "Samples", "Table", "Term", "gathered"]
+
+Samples: TypeAlias = tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Time against a size, from repeated measurements at some sizes.
+
+    At a measured size the time is the median of its samples, after an isotonic regression over all sizes
+    (weighted by the number of samples): more work takes no less time, so what says otherwise is noise.
+    Between sizes it is linear. It is linear in the fitted times, too, so a whole step is a weighted sum of
+    them (`weights`), and a bootstrap of thousands of steps is one matrix product.
+
+    Args:
+        name: what was measured, for messages.
+        axis: what the size counts, for messages.
+        samples: seconds by size; the only key None stands for every size.
+        advice: the way out, for messages.
+
+    Raises:
+        InvalidLatency: if there is no sample, or one is negative or not finite.
+    """
+
+    name: str
+    axis: str
+    samples: Mapping[int | None, Samples]
+    advice: str = "measure them, or ask for less"
+
+    def __post_init__(self) -> None:
+        """Refuse what is no time."""
+        if not self.samples:
+            raise InvalidLatency(f"{self.name} has no times: give at least one")
+        ordered = sorted(self.samples, key=lambda size: -1 if size is None else size)
+        if ordered[0] is None and len(ordered) > 1:
+            raise InvalidLatency(f"{self.name} has a time for every {self.axis} and others besides")
+        for size in ordered:
+            if not self.samples[size]:
+                raise InvalidLatency(f"{self.name}, {self.axis} {size}: there is no time")
+            for value in self.samples[size]:
+                if not (np.isfinite(value) and value >= 0):
+                    raise InvalidLatency(
+                        f"{self.name}, {self.axis} {size}: {value!r}, but a time is a finite number of "
+                        "at least 0"
+                    )
+        object.__setattr__(self, "samples", {size: self.samples[size] for size in ordered})
+
+    @property
+    def anywhere(self) -> bool:
+        """Whether the time holds for every size."""
+        return None in self.samples
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The measured sizes, ascending; none if the time holds for every size."""
+        return tuple(size for size in self.samples if size is not None)
+
+    @cached_property
+    def fitted(self) -> Float[np.ndarray, "sizes"]:
+        """Seconds at the measured sizes, non-decreasing."""
+        medians = np.array([[np.median(times) for times in self.samples.values()]])
+        return self._isotonic(medians)[0]
+
+    def drawn(self, rng: np.random.Generator, draws: int) -> Float[np.ndarray, "draws sizes"]:
+        """The fit again for resamples of every size's samples, drawn with replacement."""
+        medians = [
+            np.median(np.asarray(times)[rng.integers(len(times), size=(draws, len(times)))], axis=1)
+            for times in self.samples.values()
+        ]
+        return self._isotonic(np.stack(medians, axis=1))
+
+    def resample(self, rng: np.random.Generator) -> "Curve":
+        """The same with each size's samples drawn anew from them, with replacement."""
+        drawn = {
+            size: tuple(times[i] for i in rng.integers(len(times), size=len(times)))
+            for size, times in self.samples.items()
+        }
+        return Curve(self.name, self.axis, drawn, self.advice)
+
+    def weights(self, sizes: Int[np.ndarray, "asked"]) -> Float[np.ndarray, "asked sizes"]:
+        """How much each fitted time counts in the time at the sizes asked for; rows sum to 1.
+
+        Raises:
+            NotMeasured: if one lies outside of the measured sizes.
+        """
+        if self.anywhere:
+            return np.ones((len(sizes), 1))
+        known = np.array(self.sizes)
+        outside = sizes[(sizes < known[0]) | (sizes > known[-1])]
+        if len(outside):
+            raise NotMeasured(
+                f"{self.name}: {self.axis} {outside[0]}, but times are known from {self.axis} {known[0]} "
+                f"to {known[-1]}, and none is extrapolated: {self.advice}"
+            )
+        right = np.searchsorted(known, sizes)
+        left = np.where(known[right] == sizes, right, right - 1)
+        share = (sizes - known[left]) / np.maximum(known[right] - known[left], 1)
+        weights = np.zeros((len(sizes), len(known)))
+        rows = np.arange(len(sizes))
+        weights[rows, left] = 1 - share
+        weights[rows, right] += share
+        return weights
+
+    def _isotonic(self, medians: np.ndarray) -> np.ndarray:
+        """Each row made non-decreasing."""
+        counts = np.array([len(times) for times in self.samples.values()], dtype=float)
+        wrong = np.flatnonzero((np.diff(medians, axis=1) < 0).any(axis=1))
+        for row in wrong:  # one by one: the regression takes memory by the square of the sizes
+            medians[row] = -non_increasing(-medians[row], counts)
+        return medians
+
+
+Term: TypeAlias = tuple[Curve, Float[np.ndarray, "steps sizes"]]
+"""A part of the time of some steps: the weights of a curve's fitted times, `weights @ curve.fitted`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Curves behind prefixes of several lengths; linear between them, too.
+
+    Args:
+        name: what was measured, for messages.
+        curves: by prefix length; the only key None stands for every prefix.
+    """
+
+    name: str
+    curves: Mapping[int | None, Curve]
+
+    @property
+    def prefixes(self) -> tuple[int, ...]:
+        """The measured prefix lengths, ascending; none if times hold behind every prefix."""
+        return tuple(sorted(prefix for prefix in self.curves if prefix is not None))
+
+    def shares(self, prefix: int | None) -> list[tuple[Curve, float]]:
+        """The curves that a prefix lies between, with how much each counts.
+
+        Args:
+            prefix: committed tokens before the root; None for the middle one of those measured.
+
+        Raises:
+            NotMeasured: if it lies outside of the measured ones.
+        """
+        known = self.prefixes
+        if not known:
+            return [(self.curves[None], 1.0)]
+        if prefix is None:
+            prefix = known[(len(known) - 1) // 2]
+        if prefix in self.curves:
+            return [(self.curves[prefix], 1.0)]
+        if not known[0] < prefix < known[-1]:
+            raise NotMeasured(
+                f"{self.name}: prefix = {prefix}, but times are known for prefixes of {known[0]} to "
+                f"{known[-1]} tokens, and none is extrapolated: `treespec profile --prefixes` measures "
+                "others, and a table without prefixes stands for all"
+            )
+        right = next(i for i, one in enumerate(known) if one > prefix)
+        share = (prefix - known[right - 1]) / (known[right] - known[right - 1])
+        return [(self.curves[known[right - 1]], 1 - share), (self.curves[known[right]], share)]
+
+    def at(self, size: int, prefix: int | None) -> float:
+        """Seconds at one size and prefix."""
+        asked = np.array([size])
+        return float(sum(s * (c.weights(asked) @ c.fitted)[0] for c, s in self.shares(prefix)))
+
+    def largest(self, prefix: int | None) -> int | None:
+        """The largest size with a time behind this prefix; None if there is no bound."""
+        bounds = [c.sizes[-1] for c, _ in self.shares(prefix) if not c.anywhere]
+        return min(bounds, default=None)
+
+    def resample(self, rng: np.random.Generator) -> "Table":
+        """The same with all samples drawn anew."""
+        return Table(self.name, {p: curve.resample(rng) for p, curve in self.curves.items()})
+
+
+def gathered(table: Table, prefix: int | None, counts: Sequence[Mapping[int, float]]) -> list[Term]:
+    """The terms of steps of which each takes several times from one table.
+
+    Args:
+        table: the times.
+        prefix: see `Table.shares`.
+        counts: for each step, how often it takes the time of each size.
+    """
+    owner = np.repeat(np.arange(len(counts)), [len(own) for own in counts])
+    sizes = np.array([size for own in counts for size in own], dtype=np.int64)
+    times = np.array([number for own in counts for number in own.values()], dtype=float)
+    terms = []
+    for curve, share in table.shares(prefix):
+        weights = np.zeros((len(counts), len(curve.samples)))
+        np.add.at(weights, owner, share * times[:, None] * curve.weights(sizes))
+        terms.append((curve, weights))
+    return terms

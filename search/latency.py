@@ -1,0 +1,343 @@
+"""How long a step takes: measured times of this pair on this machine, and the sum of them for any shape."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from search.interpolation import Table, Term, gathered
+from search.latency_errors import NotMeasured
+from search.latency_tables import ANY_LAW, BatchTimes, LawTimes, further_draws, levels_of
+from treespec.shape import TreeShape
+
+__all__ = ["LatencyModel"]
+
+
+@dataclass(frozen=True, eq=False)
+class LatencyModel:
+    """Times of the parts of a step, measured, and the time of a step of any static shape.
+
+        step = first draft pass + one pass for each further level, by the nodes that it expands
+             + further children drawn + assembling + verify(size) + accept(size) + commit(size) + rest
+
+    Sequoia (arXiv:2402.12374, section 3.4) takes t(n) of the target and a constant draft pass; ours also
+    knows that wide levels cost more than narrow ones, and what the loop itself costs. Samples are kept, so
+    that what is predicted from them has an interval. Times are monotone in the size, linear between
+    measured sizes and prefixes, and never extrapolated.
+
+    `treespec profile` measures one; `from_tables` takes published times; `load` reads a file.
+
+    Args:
+        batches: the times by batch size.
+        about: what they were measured on: hardware, versions, pair, dtype, threads, date.
+    """
+
+    batches: Mapping[int, BatchTimes]
+    about: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    @classmethod
+    def from_tables(
+        cls,
+        *,
+        verify: Any,
+        draft: Any,
+        first: Any = None,
+        draw: Any = 0.0,
+        assemble: Any = 0.0,
+        accept: Any = 0.0,
+        commit: Any = 0.0,
+        rest: Any = 0.0,
+        plain: Any = None,
+        law: str = ANY_LAW,
+        batch: int = 1,
+        about: Mapping[str, Any] | None = None,
+    ) -> "LatencyModel":
+        """Times typed in by hand, in seconds.
+
+        A table is one number, which holds for every size; `{size: time}`; or `{prefix: {size: time}}`. A
+        time is a number or a list of repeated measurements. `first` and `plain` do not depend on a size:
+        a number, or `{prefix: time}`. What is left out counts as nothing.
+
+        Args:
+            verify: the target's pass, by nodes, the root included.
+            draft: a draft pass, by the nodes that it expands.
+            first: the first draft pass, if it takes another time than one over one node.
+            draw: drawing one more child, by the nodes that it is drawn for.
+            assemble: the rest of drafting, by nodes.
+            accept: the acceptance rule, by nodes.
+            commit: keeping the accepted rows, by nodes.
+            rest: what a step takes besides.
+            plain: a step of plain decoding, if it is not the sum of its parts.
+            law: name of the law that the draft's times hold for.
+            batch: texts that are decoded at once.
+            about: where the times are from.
+
+        Raises:
+            InvalidLatency: naming the table and the value that is no time.
+
+        Example:
+            >>> model = LatencyModel.from_tables(verify={1: 0.020, 16: 0.024}, draft={1: 0.002})
+            >>> round(model.step_s(TreeShape.chain(3)), 4)
+            0.0268
+        """
+        from search.latency_file import model_of_tables
+
+        laws = {"level": draft, "first": first, "draw": draw, "assemble": assemble}
+        laws |= {"accept": accept, "plain": plain}
+        shared = {"verify": verify, "commit": commit, "rest": rest}
+        return model_of_tables(shared, laws, law, batch, about or {})
+
+    @classmethod
+    def of_batches(cls, models: Mapping[int, "LatencyModel"]) -> "LatencyModel":
+        """One model of several, each of which says its times for one batch size.
+
+        Raises:
+            NotMeasured: if a model has no times for its batch size.
+        """
+        batches = {batch: models[batch].times(batch) for batch in sorted(models)}
+        return cls(batches, next(iter(models.values())).about)
+
+    @property
+    def max_size(self) -> int | None:
+        """The largest tree that a verify time is known for, batch 1 or the smallest; None: no bound."""
+        return self.times(min(self.batches)).verify.largest(None)
+
+    @property
+    def prefixes(self) -> tuple[int, ...]:
+        """Prefix lengths that were measured; none if times hold for all."""
+        return self.times(min(self.batches)).verify.prefixes
+
+    @property
+    def middle_prefix(self) -> int | None:
+        """The prefix that is meant where none is given; None if times hold for all."""
+        known = self.prefixes
+        return known[(len(known) - 1) // 2] if known else None
+
+    @property
+    def laws(self) -> tuple[str, ...]:
+        """Names of the laws with times; `"any"` for all."""
+        return tuple(dict.fromkeys(law for own in self.batches.values() for law in own.laws))
+
+    def times(self, batch: int = 1) -> BatchTimes:
+        """The times of a batch size.
+
+        Raises:
+            NotMeasured: if there are none.
+        """
+        if batch not in self.batches:
+            raise NotMeasured(
+                f"batch = {batch}, but times are known for {', '.join(map(str, self.batches))}: "
+                "type them in (`LatencyModel.from_tables(..., batch=)`, `of_batches`)"
+            )
+        return self.batches[batch]
+
+    def law_times(self, law: str | None = None, batch: int = 1) -> LawTimes:
+        """The times of a law; without one, the only ones that there are.
+
+        Raises:
+            NotMeasured: if there are none, or several and no law is named.
+        """
+        laws = self.times(batch).laws
+        found = laws.get(str(law)) or laws.get(ANY_LAW)
+        if law is None and len(laws) == 1:
+            found = next(iter(laws.values()))
+        if found is None:
+            wanted = "no law is named" if law is None else f"law = {str(law)!r}"
+            raise NotMeasured(
+                f"{wanted}, but times are known for {', '.join(laws)}: "
+                "name one of them, or profile a config that uses it"
+            )
+        return found
+
+    def largest(
+        self, prefix: int | None = None, *, law: str | None = None, batch: int = 1
+    ) -> int | None:
+        """The largest tree that all parts of a step are known for; None: no bound."""
+        times, own = self.times(batch), self.law_times(law, batch)
+        tables = (times.verify, times.commit, times.rest, own.assemble, own.accept)
+        ends = [end for table in tables if (end := table.largest(prefix)) is not None]
+        return min(ends, default=None)
+
+    def verify_s(self, size: int, prefix: int | None = None, *, batch: int = 1) -> float:
+        """Seconds of the target's pass over a tree of `size` nodes, the root included.
+
+        Args:
+            size: nodes.
+            prefix: committed tokens before the root; None for the middle one of those measured.
+            batch: texts at once.
+
+        Raises:
+            NotMeasured: outside of what was measured.
+        """
+        return self.times(batch).verify.at(size, prefix)
+
+    def draft_level_s(
+        self, width: int, prefix: int | None = None, *, law: str | None = None, batch: int = 1
+    ) -> float:
+        """Seconds of a draft pass that gives each of `width` nodes a child."""
+        return self.law_times(law, batch).level.at(width, prefix)
+
+    def plain_s(
+        self, prefix: int | None = None, *, law: str | None = None, batch: int = 1
+    ) -> float:
+        """Seconds of a step of plain decoding by the same loop, under the sampling of `law`."""
+        return float(self.evaluate(self.plain_terms(prefix, law, batch))[0])
+
+    def step_s(
+        self,
+        shape: TreeShape,
+        prefix: int | None = None,
+        *,
+        law: str | None = None,
+        batch: int = 1,
+    ) -> float:
+        """Seconds of a whole step of a static shape; of the root alone, a step of plain decoding.
+
+        Args:
+            shape: the tree that is drafted at every step.
+            prefix: committed tokens before the root; None for the middle one of those measured.
+            law: how children are drawn; None if the model knows one law.
+            batch: texts at once.
+
+        Raises:
+            NotMeasured: naming the table, what was asked of it, its range and the way out.
+        """
+        if shape.size == 1:
+            return self.plain_s(prefix, law=law, batch=batch)
+        return float(self.evaluate(self.step_terms([shape], prefix, law, batch))[0])
+
+    def parts_s(
+        self,
+        shape: TreeShape,
+        prefix: int | None = None,
+        *,
+        law: str | None = None,
+        batch: int = 1,
+    ) -> dict[str, float]:
+        """Seconds of a step by stage: draft, verify, accept, commit and the rest."""
+        parts: dict[str, float] = dict.fromkeys(
+            ("draft", "verify", "accept", "commit", "rest"), 0.0
+        )
+        for curve, weights in self.step_terms([shape], prefix, law, batch):
+            stage = curve.name if curve.name in parts else "draft"
+            parts[stage] += float((weights @ curve.fitted)[0])
+        return parts
+
+    def step_terms(
+        self, shapes: Sequence[TreeShape], prefix: int | None, law: str | None, batch: int = 1
+    ) -> list[Term]:
+        """The times of steps of several shapes, as weights of fitted times (`evaluate` adds them up)."""
+        times, own = self.times(batch), self.law_times(law, batch)
+        levels = [levels_of(shape) for shape in shapes]
+        narrow = [Counter(sum(level.values()) for level in one[1:]) for one in levels]
+        sizes = [{shape.size: 1.0} for shape in shapes]
+        terms: list[Term] = []
+        if own.first is None:
+            terms += gathered(own.level, prefix, [one + Counter([1]) for one in narrow])
+        else:
+            terms += gathered(own.first, prefix, [{1: 1.0} for _ in shapes])
+            terms += gathered(own.level, prefix, narrow)
+        terms += gathered(own.draw, prefix, [further_draws(one) for one in levels])
+        for table in (own.assemble, times.verify, own.accept, times.commit, times.rest):
+            terms += gathered(table, prefix, sizes)
+        return terms
+
+    def plain_terms(self, prefix: int | None, law: str | None, batch: int = 1) -> list[Term]:
+        """A step of plain decoding, as `step_terms` gives those of trees."""
+        times, own = self.times(batch), self.law_times(law, batch)
+        tables = (times.verify, own.accept, times.commit, times.rest)
+        if own.plain is not None:
+            tables = (own.plain,)
+        return [term for table in tables for term in gathered(table, prefix, [{1: 1.0}])]
+
+    def floor_s(
+        self,
+        sizes: Int[np.ndarray, "asked"],
+        depth: int,
+        prefix: int | None = None,
+        *,
+        law: str | None = None,
+        batch: int = 1,
+    ) -> Float[np.ndarray, "asked"]:
+        """Seconds below which no step of a tree of this depth comes: as if all levels were narrow.
+
+        Args:
+            sizes: nodes, the root included, at least 2.
+            depth: edges, at least 1.
+            prefix: see `step_s`.
+            law: see `step_s`.
+            batch: see `step_s`.
+        """
+        times, own = self.times(batch), self.law_times(law, batch)
+        tables = (own.assemble, times.verify, own.accept, times.commit, times.rest)
+        counts = [{int(size): 1.0} for size in sizes]
+        below = self.evaluate([term for t in tables for term in gathered(t, prefix, counts)])
+        level = sum(share * curve.fitted[0] for curve, share in own.level.shares(prefix))
+        first = level if own.first is None else own.first.at(1, prefix)
+        return below + first + (depth - 1) * level
+
+    @staticmethod
+    def evaluate(terms: Sequence[Term]) -> Float[np.ndarray, "steps"]:
+        """Seconds of each step."""
+        total: Any = sum(weights @ curve.fitted for curve, weights in terms)
+        return total
+
+    def resample(self, rng: np.random.Generator) -> "LatencyModel":
+        """The model of a repetition of all measurements: every cell's samples, drawn with replacement."""
+
+        def again(part: Any) -> Any:
+            changed = {
+                name: value.resample(rng)
+                for name, value in vars(part).items()
+                if isinstance(value, Table)
+            }
+            return replace(part, **changed)
+
+        batches = {}
+        for batch, own in self.batches.items():
+            laws = {name: again(law) for name, law in own.laws.items()}
+            batches[batch] = replace(again(own), laws=laws)
+        return LatencyModel(batches, self.about)
+
+    def to_json(self) -> str:
+        """JSON in milliseconds, with the unit in the names of the keys; readable and writable by hand."""
+        from search.latency_file import write_json
+
+        return write_json(self)
+
+    @classmethod
+    def from_json(cls, text: str, source: str = "latency JSON") -> "LatencyModel":
+        """Read what `to_json` wrote, or somebody typed.
+
+        Args:
+            text: the JSON.
+            source: what to call it in messages.
+
+        Raises:
+            InvalidLatency: naming the source, the key, the value and what is allowed.
+        """
+        from search.latency_file import read_json
+
+        return read_json(text, source)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the JSON to a file."""
+        path = Path(path)
+        path.write_text(self.to_json(), encoding="utf-8")
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> "LatencyModel":
+        """Read a file.
+
+        Raises:
+            InvalidLatency: if there is none, or it holds something else.
+        """
+        from search.latency_file import read_file
+
+        return read_file(path)

@@ -1,0 +1,78 @@
+"""The tables that a latency model is made of, and what a step of a shape takes from them."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from search.interpolation import Table
+from treespec.shape import TreeShape
+
+__all__ = ["ANY_LAW", "BatchTimes", "LawTimes", "further_draws", "levels_of"]
+
+ANY_LAW = "any"
+"""Name of the times that hold for every law."""
+
+
+@dataclass(frozen=True, eq=False)
+class LawTimes:
+    """What depends on how children are chosen, that is on law, rule and sampling settings.
+
+    Args:
+        level: a draft pass below the first, by the number of nodes that it gives one child each.
+        first: the first draft pass, which gives the root one child; None: as `level` of one node. It finds
+            the caches of the processor full of the target, and now and then runs a pending token too.
+        draw: drawing one more child for each of so many nodes.
+        assemble: the rest of drafting, by nodes.
+        accept: the acceptance rule, by nodes.
+        plain: a step of plain decoding under the same settings; None: the sum of its parts.
+        sampling: the settings under which this was measured.
+        rule: the acceptance rule.
+    """
+
+    level: Table
+    first: Table | None
+    draw: Table
+    assemble: Table
+    accept: Table
+    plain: Table | None
+    sampling: str | None = None
+    rule: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class BatchTimes:
+    """Times of a step over so many texts at once, all with a tree of the same shape.
+
+    Args:
+        verify: the target's pass, by nodes (of each text).
+        commit: keeping the accepted rows, by nodes.
+        rest: what a step takes outside of its stages.
+        laws: by name of the law; `"any"` for times that hold for all.
+    """
+
+    verify: Table
+    commit: Table
+    rest: Table
+    laws: Mapping[str, LawTimes]
+
+
+def levels_of(shape: TreeShape) -> list[Counter[int]]:
+    """For each level that gets children, how many of its nodes have k of them, by k."""
+    levels: list[Counter[int]] = [Counter() for _ in range(shape.depth)]
+    for node in shape.internal:
+        levels[shape.depths[node]][len(shape.children[node])] += 1
+    return levels
+
+
+def further_draws(levels: Sequence[Counter[int]]) -> dict[int, float]:
+    """Draws beyond one for every expanded node, by the number of nodes that a draw is for.
+
+    A level's pass is known for one draw over all of its nodes. Nodes with equally many children draw
+    together, k times in a row.
+    """
+    draws: Counter[int] = Counter()
+    for level in levels:
+        draws[sum(level.values())] -= 1
+        for k, nodes in level.items():
+            draws[nodes] += k
+    return {nodes: float(number) for nodes, number in draws.items() if number}

@@ -1,0 +1,140 @@
+"""Whether what was recorded supports what is asked of it."""
+
+from typing import Any
+
+import numpy as np
+
+from search.counts import ENOUGH, Counts
+from search.errors import InvalidLimit, InvalidTrace
+from treespec.tree import TreeShape
+
+__all__ = ["WIDEST", "complaints", "cut", "require_limits"]
+
+WIDEST = 0.1
+"""Half of an interval from which on a rate is called uncertain."""
+SHOWN = 4
+
+
+def require_limits(
+    by: str, depth: Any, ranks: Any, shrinkage: float, tree: TreeShape | None
+) -> None:
+    """Refuse settings out of range or at odds with each other.
+
+    Raises:
+        InvalidLimit: naming the setting.
+    """
+    if by not in ("rank", "depth"):
+        raise InvalidLimit(f"by = {by!r}, but must be 'rank' or 'depth'")
+    for name, value in (("depth", depth), ("ranks", ranks)):
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int) or value < 1
+        ):
+            raise InvalidLimit(f"{name} = {value!r}, but must be an integer of at least 1")
+    if by == "rank" and depth is not None:
+        raise InvalidLimit(f"depth = {depth} belongs to by='depth': by rank all depths are one")
+    if not 0 <= shrinkage < float("inf"):
+        raise InvalidLimit(f"shrinkage = {shrinkage!r}, but must be a finite number of at least 0")
+    if by == "rank" and shrinkage:
+        raise InvalidLimit(
+            f"shrinkage = {shrinkage:g} draws rates to those of all depths, which is what by='rank' gives: "
+            "leave it out, or take by='depth'"
+        )
+    if tree is None:
+        return
+    widest = max(map(len, tree.children))
+    for name, value, needed in (("depth", depth, tree.depth), ("ranks", ranks, widest)):
+        if value is not None and value < needed:
+            raise InvalidLimit(f"{name} = {value}, but the tree needs {needed}: leave it out")
+
+
+def cut(counts: Counts, depth: int | None, ranks: int | None) -> Counts:
+    """The counts of so many levels and ranks.
+
+    Raises:
+        InvalidTrace: if fewer were recorded.
+    """
+    _, levels, known = counts.hits.shape
+    for name, wanted, given in (("depth", depth, levels), ("ranks", ranks, known)):
+        if wanted is not None and wanted > given:
+            what = "are at most this deep" if name == "depth" else "have at most as many children"
+            raise InvalidTrace(
+                f"{name} = {wanted}, but the recorded steps reach {given} (accepted nodes {what}): "
+                "record a larger tree, or ask for less"
+            )
+    kept = slice(None), slice(depth), slice(ranks)
+    return Counts(counts.hits[kept], counts.trials[kept], counts.mass[kept])
+
+
+def complaints(
+    rates: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+    counts: Counts,
+    by: str,
+    shrinkage: float,
+    tree: TreeShape | None,
+    explicit: bool,
+) -> list[str]:
+    """What the sample cannot support, with numbers.
+
+    Raises:
+        InvalidTrace: if something that was asked for has no trial at all.
+    """
+    trials = counts.trials.sum(axis=0)
+    used = np.ones(trials.shape, dtype=bool) if tree is None else _used(tree, trials.shape, by)
+    missing = used & (trials == 0)
+    if (
+        missing.any()
+        and not shrinkage
+        and (tree is not None or (explicit and missing.all(1).any()))
+    ):
+        raise InvalidTrace(
+            f"nothing was recorded of {_cells(missing, by)}: record longer texts, a wider or deeper tree, "
+            "or give a shrinkage"
+        )
+    found = []
+    if missing.any():
+        value = "the rate of all depths" if shrinkage else "0"
+        found.append(f"no trial of {_cells(missing, by)}: the rate there is {value}")
+    few = used & (trials > 0) & (trials < ENOUGH)
+    if few.any():
+        found.append(f"fewer than {ENOUGH} trials of {_cells(few, by, trials)}")
+    half = (high - low) / 2
+    wide = used & ~few & (trials > 0) & (half > WIDEST)
+    if wide.any():
+        widest = float(half[wide].max())
+        found.append(
+            f"intervals of up to {widest:.2f} to each side (more than {WIDEST:g}) of "
+            f"{_cells(wide, by, trials)}"
+        )
+    over = _over(counts)
+    if over > 1 + 1e-6:
+        found.append(f"rates of siblings summed to {over:.3f}, and were scaled to 1")
+    if len(counts.hits) == 1:
+        found.append("there is only one text: how much texts differ is not known")
+    return found
+
+
+def _over(counts: Counts) -> float:
+    """The largest sum of raw rates of siblings."""
+    mass, trials = counts.mass.sum(axis=0), counts.trials.sum(axis=0)
+    return float((mass / np.maximum(trials, 1)).sum(axis=1).max())
+
+
+def _used(tree: TreeShape, shape: tuple[int, ...], by: str) -> np.ndarray:
+    """Which cells the tree has nodes in."""
+    used = np.zeros(shape, dtype=bool)
+    for node in range(1, tree.size):
+        used[tree.depths[node] - 1 if by == "depth" else 0, tree.ranks[node]] = True
+    return used
+
+
+def _cells(cells: np.ndarray, by: str, trials: np.ndarray | None = None) -> str:
+    """Some cells in words, with their trials."""
+    places = [tuple(map(int, place)) for place in np.argwhere(cells)]
+    words = []
+    for depth, rank in places[:SHOWN]:
+        at = f"depth {depth} rank {rank}" if by == "depth" else f"rank {rank}"
+        words.append(at if trials is None else f"{at} ({int(trials[depth, rank])})")
+    more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
+    return ", ".join(words) + more
