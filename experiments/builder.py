@@ -1,62 +1,36 @@
 """The one place where names become objects: config -> experiment. Nothing is loaded or run here."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
 from experiments.config import (
     AssistedMethod,
-    ChainShape,
     Config,
-    ExpansionShape,
     GenerateMethod,
-    IndependentChainsShape,
-    KaryShape,
     Method,
-    OptimalShape,
-    ParentsShape,
-    PathsShape,
     PlainMethod,
     SamplingConfig,
     TreeMethod,
-    nearest,
 )
+from experiments.config_base import nearest
 from experiments.errors import ConfigError
-from search import optimal_tree
+from experiments.trees import LABELS, TREES
 from treespec.children import require_children
 from treespec.distributions import Sampling
 from treespec.errors import TreespecError
+from treespec.protocols import Growth
 from treespec.tree import Law, TokenTree, TreeShape
 from treespec.verify import RULE_OF_LAW, RULES, Rule
 
-__all__ = ["LAWS", "SHAPES", "BuiltMethod", "Experiment", "LawAndRule", "build"]
+__all__ = ["LAWS", "BuiltMethod", "Experiment", "LawAndRule", "build"]
 
 _T = TypeVar("_T")
 
 LAWS: dict[str, Law] = {str(law): law for law in Law}
-
-SHAPES: dict[type, Callable[[Any], TreeShape]] = {
-    ChainShape: lambda s: TreeShape.chain(s.depth),
-    KaryShape: lambda s: TreeShape.kary(s.branching, s.depth),
-    ExpansionShape: lambda s: TreeShape.expansion(s.branching),
-    IndependentChainsShape: lambda s: TreeShape.independent_chains(s.width, s.depth),
-    ParentsShape: lambda s: TreeShape.from_parents(s.parents),
-    PathsShape: lambda s: TreeShape.from_paths(s.paths),
-    OptimalShape: lambda s: optimal_tree(s.rates, s.size, depth=s.depth, branching=s.branching),
-}
-
-LABELS: dict[type, Callable[[Any], str]] = {
-    ChainShape: lambda s: f"chain {s.depth}",
-    KaryShape: lambda s: f"{s.branching}-ary {s.depth}",
-    ExpansionShape: lambda s: f"expansion {'x'.join(map(str, s.branching))}",
-    IndependentChainsShape: lambda s: f"{s.width} chains x {s.depth}",
-    ParentsShape: lambda s: f"tree of {len(s.parents)}",
-    PathsShape: lambda s: f"tree of {len(s.paths) + 1}",
-    OptimalShape: lambda s: f"optimal {s.size}",
-}
 
 
 @dataclass(frozen=True)
@@ -74,19 +48,31 @@ class BuiltMethod:
     Args:
         name: unique in the experiment.
         config: what it was built from.
-        shape: the tree; None for methods without one.
+        tree: its shape, or how it grows by what the draft says; None for the methods of transformers.
         choices: law and rule under each sampling setting, by its name; empty for transformers' methods.
     """
 
     name: str
     config: Method
-    shape: TreeShape | None
+    tree: TreeShape | Growth | None
     choices: Mapping[str, LawAndRule]
 
     @property
     def kind(self) -> str:
         """`generate`, `plain`, `assisted` or `tree`."""
         return self.config.kind
+
+    @property
+    def shape(self) -> TreeShape | None:
+        """The tree, if it is the same at every step."""
+        return self.tree if isinstance(self.tree, TreeShape) else None
+
+    @property
+    def max_depth(self) -> int:
+        """Most edges of a tree; 0 without one."""
+        if isinstance(self.tree, TreeShape):
+            return self.tree.depth
+        return self.tree.max_depth if self.tree is not None else 0
 
     @property
     def lossless(self) -> bool:
@@ -147,37 +133,44 @@ def _method(
         }
         return BuiltMethod(config.name or config.kind, config, TreeShape.chain(0), choices)
     try:
-        shape = SHAPES[type(config.shape)](config.shape)
+        tree = TREES[type(config.shape)](config.shape)
     except TreespecError as error:
         raise ConfigError(f"{path}.shape: {error}") from None
     chosen = ", ".join(part for part in (config.law, config.rule) if part)
     label = LABELS[type(config.shape)](config.shape) + (f" ({chosen})" if chosen else "")
     choices = {
-        name: _law_and_rule(path, config, shape, sampling) for name, sampling in samplings.items()
+        name: _law_and_rule(path, config, tree, sampling) for name, sampling in samplings.items()
     }
     name = config.name or label
     lossless = all(choice.rule.lossless for choice in choices.values())
     if not lossless and "lossy" not in name:
         name += " (lossy)"
-    return BuiltMethod(name, config, shape, choices)
+    return BuiltMethod(name, config, tree, choices)
 
 
 def _law_and_rule(
-    path: str, config: TreeMethod, shape: TreeShape, sampling: Sampling
+    path: str, config: TreeMethod, tree: TreeShape | Growth, sampling: Sampling
 ) -> LawAndRule:
     law = None if config.law is None else _look_up(f"{path}.law", config.law, LAWS)
     rule = None if config.rule is None else _look_up(f"{path}.rule", config.rule, RULES)
+    possible = getattr(tree, "laws", frozenset(Law))
     if law is None:
-        preferred = _preferred_laws(shape, sampling)
-        law = next(law for law in preferred if rule is None or law in rule.laws)
+        preferred = [law for law in _preferred_laws(tree, sampling) if law in possible]
+        law = next((law for law in preferred if rule is None or law in rule.laws), preferred[0])
     if rule is None:
-        rule = _default_rule(law, shape, sampling)
+        rule = _default_rule(law, tree, sampling)
     if str(rule) == "greedy" and not sampling.greedy:
         raise ConfigError(
             f"{path}.rule: 'greedy' needs temperature 0, but a sampling has temperature "
             f"{sampling.temperature:g}; leave the rule out and it is chosen by temperature"
         )
+    if law not in possible:
+        raise ConfigError(
+            f"{path}.law: {law} is no law for this growth, which chooses children by their tokens or by "
+            f"the order of their draws; it takes {', '.join(sorted(map(str, possible)))}"
+        )
     try:
+        shape = tree if isinstance(tree, TreeShape) else TreeShape.expansion([2, 1])
         require_children(max(map(len, shape.children)), sys.maxsize, law)
         rule.require(_example(shape, law))
         rule = rule.using(**config.settings)
@@ -186,21 +179,21 @@ def _law_and_rule(
     return LawAndRule(law, rule)
 
 
-def _preferred_laws(shape: TreeShape, sampling: Sampling) -> tuple[Law, ...]:
+def _preferred_laws(tree: TreeShape | Growth, sampling: Sampling) -> tuple[Law, ...]:
     sampled = (Law.WITHOUT_REPLACEMENT, Law.IID)
     if sampling.greedy:
         first = (Law.DETERMINISTIC, *sampled)
-    elif shape.is_chain:
+    elif isinstance(tree, TreeShape) and tree.is_chain:
         first = (*reversed(sampled), Law.DETERMINISTIC)
     else:
         first = (*sampled, Law.DETERMINISTIC)
     return (*first, *(law for law in Law if law not in first))
 
 
-def _default_rule(law: Law, shape: TreeShape, sampling: Sampling) -> Rule:
+def _default_rule(law: Law, tree: TreeShape | Growth, sampling: Sampling) -> Rule:
     if sampling.greedy:
         return RULES["greedy"]
-    if shape.is_chain and law in RULES["chain"].laws:
+    if isinstance(tree, TreeShape) and tree.is_chain and law in RULES["chain"].laws:
         return RULES["chain"]
     return RULE_OF_LAW[law]
 

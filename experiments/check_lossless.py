@@ -17,10 +17,10 @@ from experiments.check_lossless_greedy import GreedyCheck, split
 from experiments.check_lossless_law import CHUNK, LawCheck, LawChecker
 from experiments.config import Config, ModelsConfig, PlainMethod
 from experiments.errors import ConfigError
+from experiments.models import load_models
 from experiments.ours import decode_ours
 from experiments.progress import Reporter
 from experiments.prompts import Prompt, encode, read_prompts
-from experiments.runner import load_models
 from treespec.stopping import stop_at_tokens
 from treespec.tree import Law, TreeShape
 from treespec.verify import greedy

@@ -189,6 +189,6 @@ class LawChecker:
         choice = method.choices[name]
         drafter: Drafter = NoDrafter()
         if method.kind == "tree":
-            assert method.shape is not None
-            drafter = ModelDrafter(self._draft, method.shape, choice.law, sampling)
+            assert method.tree is not None
+            drafter = ModelDrafter(self._draft, method.tree, choice.law, sampling)
         return drafter, choice.rule

@@ -1,70 +1,31 @@
 """What can be configured. Data only: `builder` makes objects of it, `config_file` reads it from YAML.
 
-A choice is a mapping with a `kind`. Unknown keys are errors everywhere.
+A choice is a mapping with a `kind`. Unknown keys are errors everywhere. Trees are in `config_shapes`.
 """
 
-import difflib
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field
+
+from experiments.config_base import Count, Name, Number, Strict
+from experiments.config_shapes import Shape
 
 __all__ = [
     "AssistedMethod",
-    "ChainShape",
     "Config",
     "EmbeddedPrompts",
-    "ExpansionShape",
     "GenerateMethod",
-    "IndependentChainsShape",
     "JsonlPrompts",
-    "KaryShape",
     "Method",
     "ModelsConfig",
-    "ParentsShape",
-    "PathsShape",
     "PlainMethod",
     "Prompts",
     "SamplingConfig",
-    "Shape",
+    "SearchConfig",
     "SpecBenchPrompts",
     "TextPrompts",
     "TreeMethod",
-    "nearest",
 ]
-
-Count = Annotated[int, Field(strict=True, ge=1)]
-Number = Annotated[int, Field(strict=True, ge=0)]
-Name = Annotated[str, Field(strict=True, min_length=1)]
-
-
-def nearest(word: str, allowed: list[str]) -> str:
-    """`; did you mean 'x'?` with the allowed word that is spelt most alike, or nothing."""
-    close = difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
-
-
-class Strict(BaseModel):
-    """A mapping without unknown keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known_keys(cls, data: Any) -> Any:
-        unknown = [k for k in data if k not in cls.model_fields] if isinstance(data, dict) else []
-        if unknown:
-            keys = list(cls.model_fields)
-            raise PydanticCustomError(
-                "unknown_key",
-                "unknown key{hint} (keys here: {keys})",
-                {
-                    "key": str(unknown[0]),
-                    "hint": nearest(str(unknown[0]), keys),
-                    "keys": ", ".join(keys),
-                },
-            )
-        return data
 
 
 class ModelsConfig(Strict):
@@ -87,8 +48,10 @@ class ModelsConfig(Strict):
 class _Selection(Strict):
     count: Count | None = None
     """How many prompts are measured; null for all."""
+    start: Number = 0
+    """Leave out so many tokens at the beginning of each prompt."""
     tokens: Count | None = None
-    """Keep so many tokens of each prompt; null for all."""
+    """Keep so many tokens of each prompt from there on; null for all."""
 
 
 class EmbeddedPrompts(_Selection):
@@ -143,75 +106,6 @@ class SamplingConfig(Strict):
         return ", ".join([f"T={self.temperature:g}", *rest])
 
 
-class ChainShape(Strict):
-    """One node below the other."""
-
-    kind: Literal["chain"]
-    depth: Count
-
-
-class KaryShape(Strict):
-    """Every node above the last level has `branching` children."""
-
-    kind: Literal["kary"]
-    branching: Count
-    depth: Count
-
-
-class ExpansionShape(Strict):
-    """SpecInfer's expansion: level i gives each leaf `branching[i]` children."""
-
-    kind: Literal["expansion"]
-    branching: Annotated[tuple[Count, ...], Field(min_length=1)]
-
-
-class IndependentChainsShape(Strict):
-    """`width` chains of `depth` nodes that share only the root."""
-
-    kind: Literal["independent_chains"]
-    width: Count
-    depth: Count
-
-
-class ParentsShape(Strict):
-    """Any tree, as a parent array; the root is node 0 with parent -1."""
-
-    kind: Literal["parents"]
-    parents: Annotated[tuple[Annotated[int, Field(strict=True)], ...], Field(min_length=2)]
-
-
-class PathsShape(Strict):
-    """Any tree, as paths of child ranks with the root implied (Medusa's choices)."""
-
-    kind: Literal["paths"]
-    paths: Annotated[tuple[tuple[Number, ...], ...], Field(min_length=1)]
-
-
-class OptimalShape(Strict):
-    """The tree of `size` nodes, the root included, that keeps most tokens under the rates of `search`.
-
-    `rates` are those of the first, second, ... child, or such a list for each level.
-    """
-
-    kind: Literal["optimal"]
-    rates: tuple[float, ...] | tuple[tuple[float, ...], ...]
-    size: Annotated[int, Field(ge=2, strict=True)]
-    depth: Count | None = None
-    branching: Count | None = None
-
-
-Shape = Annotated[
-    ChainShape
-    | KaryShape
-    | ExpansionShape
-    | IndependentChainsShape
-    | ParentsShape
-    | PathsShape
-    | OptimalShape,
-    Field(discriminator="kind"),
-]
-
-
 class GenerateMethod(Strict):
     """Plain decoding by transformers' `generate`."""
 
@@ -259,7 +153,7 @@ class TreeMethod(Strict):
     shape: Shape
     law: Name | None = None
     rule: Name | None = None
-    settings: dict[str, Annotated[float, Field(ge=0, le=1)]] = {}
+    settings: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
     """Of a rule that has some: `{lenience: 0.5}` for lenient, `{epsilon: 0.09, delta: 0.3}` for typical."""
     name: Name | None = None
 
@@ -267,6 +161,29 @@ class TreeMethod(Strict):
 Method = Annotated[
     GenerateMethod | PlainMethod | AssistedMethod | TreeMethod, Field(discriminator="kind")
 ]
+
+
+class SearchConfig(Strict):
+    """What is measured before the run: for methods that ask for what is `measured`, and for predictions.
+
+    How often the k-th child is accepted is recorded on prompts of its own; what passes cost, on the same
+    models in the same process. Both are kept in the run's folder.
+    """
+
+    prompts: Prompts | None = None
+    """Null for the run's own prompts from where its texts end: `start` + `tokens` + `max_new_tokens`."""
+    max_new_tokens: Count = 64
+    """Tokens recorded for each prompt and sampling setting."""
+    width: Annotated[int, Field(strict=True, ge=1, le=64)] = 8
+    """Children recorded at every position: no searched tree has wider nodes."""
+    depth: Count = 8
+    """Levels with rates of their own: no searched tree is deeper."""
+    shrinkage: Annotated[float, Field(ge=0)] = 20.0
+    """Pseudo-counts with which a level's rates are drawn to those of all levels."""
+    sizes: tuple[Count, ...] | None = None
+    """Nodes at which the target is timed; null for 1, 2, 4, ... up to 64."""
+    repeats: Count = 15
+    """Rounds of timing."""
 
 
 class Config(Strict):
@@ -281,6 +198,8 @@ class Config(Strict):
     seed: Number = 0
     warmup: Number = 1
     """Prompts decoded by every method before anything is measured."""
+    search: SearchConfig | None = None
+    """What to measure before; null for nothing."""
     stop_strings: tuple[Name, ...] = ()
     output: Name | None = None
     """The run's folder; null for `runs/<name>`."""

@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from experiments.config import Config, nearest
+from experiments.config import Config
+from experiments.config_base import nearest
 from experiments.errors import ConfigError
 
 __all__ = ["load_config", "override", "shipped"]

@@ -31,6 +31,7 @@ _OURS = (
     "steps.parquet",
     "report.html",
     "figures",
+    "search",
 )
 _TEMPORARY = ("manifest.tmp", "prompts.tmp", "steps.tmp", "report.tmp")
 
@@ -107,6 +108,11 @@ class RunFolder:
         if not isinstance(data, dict) or not {"config", "config_hash", "finished"} <= set(data):
             raise RunFolderError(f"{self._manifest_path} is no manifest; start anew with --fresh")
         return data
+
+    @property
+    def search(self) -> Path:
+        """The folder of what is measured before the run."""
+        return self.path / "search"
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         """Replace the manifest, atomically."""

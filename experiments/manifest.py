@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.builder import BuiltMethod, Experiment
-from experiments.config import Config
+from experiments.config import Config, TreeMethod
 from experiments.records import SCHEMA_VERSION
 
 __all__ = [
@@ -110,14 +110,18 @@ def differences(before: Any, after: Any, path: str = "") -> list[str]:
 
 
 def _method(method: BuiltMethod) -> dict[str, Any]:
-    tree = method.shape if method.kind == "tree" else None
-    choices = method.choices
+    drafts, choices = isinstance(method.config, TreeMethod), method.choices
+    shape = method.shape if drafts else None
+    grown = None
+    if isinstance(method.config, TreeMethod) and shape is None:
+        grown = method.config.shape.model_dump()
     return {
         "name": method.name,
         "kind": method.kind,
-        "parents": None if tree is None else list(tree.parents),
-        "size": None if tree is None else tree.size,
-        "depth": None if tree is None else tree.depth,
+        "parents": None if shape is None else list(shape.parents),
+        "size": grown["size"] if grown else shape.size if shape else None,
+        "depth": method.max_depth if drafts else None,
+        "growth": grown,
         "law": {name: str(choice.law) for name, choice in choices.items()} or None,
         "rule": {name: str(choice.rule) for name, choice in choices.items()} or None,
         "settings": getattr(method.config, "settings", None) or None,
@@ -158,6 +162,7 @@ def _hardware() -> dict[str, Any]:
     return {
         "machine": platform.machine(),
         "cpu": _cpu_name(),
+        "simd": torch.backends.cpu.get_cpu_capability(),
         "cores": len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
         else os.cpu_count(),

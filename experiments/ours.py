@@ -49,8 +49,8 @@ def decode_ours(
     """
     drafter: Drafter = NoDrafter()
     if method.kind == "tree":
-        assert method.shape is not None
-        drafter = ModelDrafter(pair.draft, method.shape, choice.law, sampling)
+        assert method.tree is not None
+        drafter = ModelDrafter(pair.draft, method.tree, choice.law, sampling)
     target = make_target(pair.target)
     timer = StageTimer(synchronizer(prompt.device))
     tokens: list[int] = []

@@ -84,7 +84,7 @@ def encode(
 ) -> list[Prompt]:
     """Token ids of prompts, chat template and truncation applied.
 
-    Truncation to `tokens` is of the text, before it is put into a chat template.
+    What `start` and `tokens` leave of a prompt is of the text, before it is put into a chat template.
 
     Args:
         prompts: what to encode.
@@ -106,15 +106,15 @@ def encode(
     chat = has_template and wanted is not False
     encoded = []
     for index, prompt in enumerate(prompts, start=first):
+        part = slice(config.start, None if config.tokens is None else config.start + config.tokens)
         ids = (
-            _chat(prompt.text, config.tokens, tokenizer)
+            _chat(prompt.text, part, tokenizer)
             if chat
-            else tokenizer.encode(prompt.text, verbose=False)  # it may be long: cut below
+            else tokenizer.encode(prompt.text, verbose=False)[part]
         )
-        if config.tokens is not None and not chat:
-            ids = ids[: config.tokens]
         if not ids:
-            raise PromptError(f"{prompt.where}: the prompt has no tokens")
+            after = f" after the first {config.start}, which are left out" if config.start else ""
+            raise PromptError(f"{prompt.where}: the prompt has no tokens{after}")
         encoded.append(Prompt(index, prompt.id, prompt.category, tuple(ids), prompt.where))
     return encoded
 
@@ -124,9 +124,12 @@ def hash_of(prompts: Sequence[Prompt]) -> str:
     return sha256(json.dumps([prompt.ids for prompt in prompts]).encode()).hexdigest()
 
 
-def _chat(text: str, tokens: int | None, tokenizer: Any) -> list[int]:
-    if tokens is not None:
-        text = tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)[:tokens])
+def _chat(text: str, part: slice, tokenizer: Any) -> list[int]:
+    if part != slice(0, None):
+        ids = tokenizer.encode(text, add_special_tokens=False)[part]
+        if not ids:
+            return []
+        text = tokenizer.decode(ids)
     rendered = tokenizer.apply_chat_template(
         [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False
     )

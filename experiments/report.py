@@ -9,6 +9,7 @@ from experiments import report_sections as sections
 from experiments.figure_style import inline_svg
 from experiments.figures import draw_figures
 from experiments.loading import load_run
+from experiments.prediction_text import prediction_section
 from experiments.summary import summarise
 from experiments.table_text import hardware_line
 
@@ -40,6 +41,7 @@ def write_report(run_folder: Path) -> Path:
         sections.comparison_section(run),
         sections.figure_section((name, inline_svg(path)) for name, path in figures.items()),
         details.equality_section(run, summaries),
+        prediction_section(run),
         sections.speedup_section(summaries),
         details.samples_section(run, summaries),
         details.tree_section(run),

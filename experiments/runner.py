@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,12 @@ from experiments.config import AssistedMethod, Config, ModelsConfig
 from experiments.errors import PromptError, RunFolderError
 from experiments.folder import RunFolder
 from experiments.manifest import new_manifest, session
+from experiments.measured import Measured, load_measured, measure
+from experiments.models import load_models
 from experiments.progress import Reporter
 from experiments.prompts import Prompt, RawPrompt, encode, hash_of, read_prompts
 from experiments.records import PromptRow
+from experiments.searched import resolve, without_measured
 from experiments.tuning import prompts_needed, tune, tuned_choices
 from experiments.unit import Bench, run_unit, seed_of
 from treespec.decode import require_room
@@ -26,7 +29,7 @@ from treespec.tree import Law
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["WARMUP_TOKENS", "RunResult", "load_models", "run"]
+__all__ = ["WARMUP_TOKENS", "RunResult", "run"]
 
 WARMUP_TOKENS = 8
 
@@ -47,20 +50,6 @@ class RunResult:
     folder: Path
     already_finished: bool
     failures: tuple[PromptRow, ...]
-
-
-def load_models(config: ModelsConfig) -> "Pair":
-    """The pair that a config names."""
-    from treespec.models.load import load_pair
-
-    return load_pair(
-        config.target,
-        config.draft,
-        dtype=config.dtype,
-        device=config.device,
-        grow=config.grow,
-        attention=config.attention,
-    )
 
 
 def run(
@@ -87,17 +76,20 @@ def run(
             before anything is decoded.
     """
     reporter = Reporter(console)
-    experiment = build(config)
+    known = build(without_measured(config))
     raw = read_prompts(config.prompts)
-    measured, spare = _split(experiment, raw)
+    measured, spare = _split(known, raw)
     path = folder or Path(config.output or f"runs/{config.name}")
     with RunFolder(path) as records:
-        names = [method.name for method in experiment.methods]
-        manifest, finished = None, set()
+        experiment, manifest, finished = known, None, set()
         if not fresh:
             records.require_same(config)
-            finished = records.recover(names, drop_errors=retry)
             manifest = records.manifest()
+            if manifest is not None and config.search is not None:
+                found = load_measured(config, known, records.search)
+                experiment = _resolved(config, found, records.search)
+            names = [method.name for method in experiment.methods]
+            finished = records.recover(names, drop_errors=retry)
         complete = len(finished) == len(measured) * len(experiment.samplings)
         if manifest is not None and manifest["finished"] is not None and complete:
             return RunResult(path, True, tuple(records.failures()))
@@ -111,15 +103,19 @@ def run(
                 f"{path} was started with other prompts: their file or the tokenizer has changed since; "
                 "give another folder with --out, or start anew with --fresh"
             )
-        manifest = _start(experiment, pair, prompts, others, manifest, reporter)
         if fresh:  # only now: until here a typo would have cost the earlier run
             records.clear()
+        if manifest is None and config.search is not None:
+            found = measure(config, known, pair, records.search, console)
+            experiment = _resolved(config, found, records.search)
+            _require_room(experiment, pair, prompts)
+        manifest = _start(experiment, pair, prompts, others, manifest, reporter)
         records.write_manifest(manifest)
         bench = Bench.of(experiment, pair, tuned_choices(manifest["tuning"]["assisted"]))
         units = [
             (p, s) for p in prompts for s in experiment.samplings if (p.index, s) not in finished
         ]
-        with reporter.units(len(units) * len(names), done=len(finished)) as advance:
+        with reporter.units(len(units) * len(experiment.methods), done=len(finished)) as advance:
             for prompt, sampling in units:
                 label = f"prompt {prompt.index + 1}/{len(prompts)}, {sampling}"
                 records.append(
@@ -129,6 +125,11 @@ def run(
                 )
         records.finish(manifest)
         return RunResult(path, False, tuple(records.failures()))
+
+
+def _resolved(config: Config, found: Measured, folder: Path) -> Experiment:
+    """The experiment with every tree that was searched; its config stays as the user wrote it."""
+    return replace(build(resolve(config, found, folder)), config=config)
 
 
 def _split(
@@ -161,10 +162,9 @@ def _require_room(experiment: Experiment, pair: "Pair", prompts: Sequence[Prompt
     for method in experiment.methods:
         alone = method.kind in ("generate", "plain")
         lengths = [m.max_length for m in ((pair.target,) if alone else (pair.target, pair.draft))]
-        depth = method.shape.depth if method.shape else 0
         for prompt in prompts:
             try:
-                require_room(len(prompt.ids), new, depth, min(lengths))
+                require_room(len(prompt.ids), new, method.max_depth, min(lengths))
             except TreespecError as error:
                 raise PromptError(f"{prompt.where}, method {method.name!r}: {error}") from None
         laws = {choice.law for choice in method.choices.values()}

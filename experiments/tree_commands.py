@@ -1,12 +1,23 @@
 """`treespec search` and `treespec export`: the best tree for given rates; trees in other tools' words."""
 
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from experiments.errors import ConfigError
-from search import expected_tokens, formats, optimal_tree
+from experiments.search_files import read_acceptance
+from search import (
+    AcceptanceEstimate,
+    LatencyModel,
+    best_tree,
+    expected_tokens,
+    formats,
+    optimal_tree,
+)
 from treespec.shape import TreeShape
 
-__all__ = ["export", "rates_of", "search"]
+__all__ = ["acceptance_of", "export", "rates_of", "search", "search_fastest"]
 
 DRAWN = 64
 """Nodes up to which a tree is drawn."""
@@ -30,20 +41,62 @@ def rates_of(text: str) -> list[float] | list[list[float]]:
     return levels[0] if len(levels) == 1 else levels
 
 
+def acceptance_of(text: str) -> list[float] | list[list[float]] | AcceptanceEstimate:
+    """Rates as they are typed, or those of a file: an estimate as JSON, or a trace.
+
+    Raises:
+        ConfigError: for what is neither, and for a file that holds no estimate.
+    """
+    if Path(text).is_file():
+        return read_acceptance(Path(text))
+    if text.endswith((".json", ".npz")):
+        raise ConfigError(f"there is no file {text!r}: give an estimate, a trace, or rates")
+    return rates_of(text)
+
+
 def search(rates: str, size: int, depth: int | None, branching: int | None, form: str) -> str:
     """What `treespec search` prints: the tree, its worth beside a chain's, and the tree in a format."""
-    acceptance = rates_of(rates)
+    given = acceptance_of(rates)
+    acceptance = given.rates if isinstance(given, AcceptanceEstimate) else given
     shape = optimal_tree(acceptance, size, depth=depth, branching=branching)
     lines = [f"the best tree of {size} nodes, the root included: depth {shape.depth}"]
     lines += [str(shape)] if size <= DRAWN else []
     worth = expected_tokens(shape, acceptance)
     lines.append(f"expected tokens per step {worth:.3f} (plain decoding: 1)")
     chain = TreeShape.chain(min(size - 1, depth or size - 1))
-    if not isinstance(acceptance[0], list) or len(acceptance) >= chain.depth:
+    table = np.asarray(acceptance)
+    if table.ndim == 1 or len(table) >= chain.depth:
         lines.append(f"a chain of {chain.size} nodes: {expected_tokens(chain, acceptance):.3f}")
+    return "\n".join([*lines, *_dumped(shape, form)])
+
+
+def search_fastest(
+    rates: str, latency: Path, form: str, *, as_json: bool = False, **options: Any
+) -> str:
+    """What `treespec search --latency` prints: shapes by predicted speed, the verdict, and the best tree.
+
+    Args:
+        rates: see `acceptance_of`.
+        latency: a file of `LatencyModel`.
+        form: the format that the best tree is shown in.
+        as_json: the ranking alone, as JSON.
+        options: see `search.best_tree`.
+    """
+    ranking = best_tree(acceptance_of(rates), LatencyModel.load(latency), **options)
+    if as_json:
+        return ranking.to_json()
+    lines, shape = [str(ranking)], ranking.best.shape
+    if ranking.best.kind == "plain":
+        return lines[0]
+    lines += [str(shape)] if shape.size <= DRAWN else []
+    return "\n".join([*lines, *_dumped(shape, form)])
+
+
+def _dumped(shape: TreeShape, form: str) -> list[str]:
+    """The tree in a format, and what the format leaves out."""
     made = formats.dump(shape, form)
     shown = made.content if isinstance(made.content, str) else f"{len(made.content)} bytes"
-    return "\n".join([*lines, f"as {form}: {shown}", made.report()])
+    return [f"as {form}: {shown}", made.report()]
 
 
 def export(source: str, into: str, form: str | None, out: Path | None) -> tuple[str, str]:

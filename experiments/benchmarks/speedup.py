@@ -26,7 +26,8 @@ from rich.table import Table
 from experiments.benchmarks.results_file import save
 from experiments.config_file import load_config
 from experiments.loading import Run, load_run
-from experiments.runner import load_models, run
+from experiments.models import load_models
+from experiments.runner import run
 from experiments.summary import MethodSummary, summarise
 from experiments.table import print_table
 from treespec import TreeShape

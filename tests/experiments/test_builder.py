@@ -1,8 +1,10 @@
 import pytest
 
-from experiments.builder import LAWS, SHAPES, build
-from experiments.config import Config, Shape
+from experiments.builder import LAWS, build
+from experiments.config import Config
+from experiments.config_shapes import Shape
 from experiments.errors import ConfigError
+from experiments.trees import LABELS, TREES
 from treespec.tree import Law, TreeShape
 
 
@@ -128,7 +130,7 @@ def test_what_a_rule_does_not_cover_is_refused_at_the_door(method, message):
 
 def test_every_shape_of_the_config_can_be_built():
     kinds = Shape.__origin__.__args__
-    assert set(SHAPES) == set(kinds)
+    assert set(TREES) == set(kinds) == set(LABELS)
     assert set(LAWS.values()) == set(Law)
 
 

@@ -293,8 +293,8 @@ def test_the_shipped_config_is_valid():
 def test_ten_thousand_samples_of_the_embedded_pair(biased, monkeypatch):
     """A bias of total variation 0.05 at the first root fails; without it the check passes."""
     from experiments.config_file import load_config
+    from experiments.models import load_models
     from experiments.prompts import encode, read_prompts
-    from experiments.runner import load_models
 
     tree = "{kind: tree, shape: {kind: expansion, branching: [3]}, rule: rrsw}"
     config = load_config(

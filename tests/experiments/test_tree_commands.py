@@ -3,9 +3,9 @@
 import pytest
 from typer.testing import CliRunner
 
-from experiments.builder import SHAPES
 from experiments.cli import app
-from experiments.config import OptimalShape
+from experiments.config_shapes import OptimalShape
+from experiments.trees import TREES
 from search import expected_tokens, formats, optimal_tree
 from treespec import TreeShape
 
@@ -73,6 +73,6 @@ def test_export_says_what_is_lost():
 
 def test_the_shape_optimal_in_a_config():
     shape = OptimalShape(kind="optimal", rates=[0.6, 0.2], size=7, depth=3)
-    assert SHAPES[OptimalShape](shape) == optimal_tree([0.6, 0.2], 7, depth=3)
+    assert TREES[OptimalShape](shape) == optimal_tree([0.6, 0.2], 7, depth=3)
     levels = OptimalShape(kind="optimal", rates=[[0.6, 0.2], [0.3, 0.3]], size=5)
-    assert SHAPES[OptimalShape](levels) == optimal_tree([[0.6, 0.2], [0.3, 0.3]], 5)
+    assert TREES[OptimalShape](levels) == optimal_tree([[0.6, 0.2], [0.3, 0.3]], 5)

@@ -1,0 +1,195 @@
+"""Which trees can be configured: fixed shapes, searched ones, and trees that grow by the draft."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from experiments.config_base import Count, Name, Number, Strict
+
+__all__ = [
+    "MEASURED",
+    "BestShape",
+    "ChainShape",
+    "CostAwareGrowth",
+    "DySpecGrowth",
+    "Eagle2Growth",
+    "EqualGrowthGrowth",
+    "ExpansionShape",
+    "FixedShape",
+    "GrowthShape",
+    "IndependentChainsShape",
+    "KaryShape",
+    "OptTreeGrowth",
+    "OptimalShape",
+    "ParentsShape",
+    "PathsShape",
+    "Shape",
+    "SpecExecGrowth",
+]
+
+MEASURED = "measured"
+"""Instead of a file: what the `search` of the same config measures."""
+
+Size = Annotated[int, Field(ge=2, strict=True)]
+"""Nodes, the root included."""
+
+
+class ChainShape(Strict):
+    """One node below the other."""
+
+    kind: Literal["chain"]
+    depth: Count
+
+
+class KaryShape(Strict):
+    """Every node above the last level has `branching` children."""
+
+    kind: Literal["kary"]
+    branching: Count
+    depth: Count
+
+
+class ExpansionShape(Strict):
+    """SpecInfer's expansion: level i gives each leaf `branching[i]` children."""
+
+    kind: Literal["expansion"]
+    branching: Annotated[tuple[Count, ...], Field(min_length=1)]
+
+
+class IndependentChainsShape(Strict):
+    """`width` chains of `depth` nodes that share only the root."""
+
+    kind: Literal["independent_chains"]
+    width: Count
+    depth: Count
+
+
+class ParentsShape(Strict):
+    """Any tree, as a parent array; the root is node 0 with parent -1."""
+
+    kind: Literal["parents"]
+    parents: Annotated[tuple[Annotated[int, Field(strict=True)], ...], Field(min_length=2)]
+
+
+class PathsShape(Strict):
+    """Any tree, as paths of child ranks with the root implied (Medusa's choices)."""
+
+    kind: Literal["paths"]
+    paths: Annotated[tuple[tuple[Number, ...], ...], Field(min_length=1)]
+
+
+class OptimalShape(Strict):
+    """The tree of `size` nodes, the root included, that keeps most tokens under the rates of `search`.
+
+    `rates` are those of the first, second, ... child, or such a list for each level; a file with a trace or
+    an estimate (`treespec trace`, `search.estimate_acceptance`); or `measured`, by the `search` of this
+    config, which gives one method for each sampling setting.
+    """
+
+    kind: Literal["optimal"]
+    rates: tuple[float, ...] | tuple[tuple[float, ...], ...] | Name
+    size: Annotated[int, Field(ge=2, strict=True)]
+    depth: Count | None = None
+    branching: Count | None = None
+
+
+class BestShape(Strict):
+    """What is predicted to be fastest with these acceptance rates and times: a tree, a chain, or no draft.
+
+    `acceptance` and `latency` are files (`treespec trace`, `treespec profile`), or `measured`, by the
+    `search` of this config, which gives one method for each sampling setting.
+    """
+
+    kind: Literal["best"]
+    acceptance: Name = MEASURED
+    latency: Name = MEASURED
+    max_size: Annotated[int, Field(ge=2, strict=True)] | None = None
+    depth: Count | None = None
+    branching: Count | None = None
+    prefix: Count | None = None
+    """Tokens before the tree; null for the mean of the run's texts if measured, else what `latency` has."""
+
+
+class Eagle2Growth(Strict):
+    """EAGLE-2: the best k of a level get k children each, `depth` times; the best of all are kept."""
+
+    kind: Literal["eagle2"]
+    k: Count
+    depth: Count
+    size: Size
+    calibration: Name | None = None
+
+
+class OptTreeGrowth(Strict):
+    """OPT-Tree: levels are added as long as the sum of the largest path probabilities grows by `delta`."""
+
+    kind: Literal["opt_tree"]
+    size: Size
+    depth: Count
+    delta: Annotated[float, Field(ge=0)] = 0.0
+    calibration: Name | None = None
+
+
+class DySpecGrowth(Strict):
+    """DySpec: the place of most expected value gets the next drawn child."""
+
+    kind: Literal["dyspec"]
+    size: Size
+    depth: Count
+    calibration: Name | None = None
+
+
+class SpecExecGrowth(Strict):
+    """SpecExec: best first by path probability, at most `branching` children a node."""
+
+    kind: Literal["specexec"]
+    size: Size
+    branching: Count
+    depth: Count
+    calibration: Name | None = None
+
+
+class EqualGrowthGrowth(Strict):
+    """Equal growth: `width` new nodes a level, then the best `size` are kept."""
+
+    kind: Literal["equal_growth"]
+    width: Count
+    depth: Count
+    size: Size
+    calibration: Name | None = None
+
+
+class CostAwareGrowth(Strict):
+    """Grow and cut as long as expected tokens pay the measured time."""
+
+    kind: Literal["cost_aware"]
+    size: Size
+    branching: Count
+    depth: Count
+    width: Count = 8
+    """Most nodes of a level that get children; the times must cover it."""
+    latency: Name = MEASURED
+    calibration: Name | None = None
+
+
+FixedShape = (
+    ChainShape
+    | KaryShape
+    | ExpansionShape
+    | IndependentChainsShape
+    | ParentsShape
+    | PathsShape
+    | OptimalShape
+    | BestShape
+)
+
+GrowthShape = (
+    Eagle2Growth
+    | OptTreeGrowth
+    | DySpecGrowth
+    | SpecExecGrowth
+    | EqualGrowthGrowth
+    | CostAwareGrowth
+)
+
+Shape = Annotated[FixedShape | GrowthShape, Field(discriminator="kind")]

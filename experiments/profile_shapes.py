@@ -1,0 +1,90 @@
+"""Which trees are measured: one family, from which all tables of a latency model follow."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from treespec.distributions import Sampling
+from treespec.tree import Law, TreeShape
+from treespec.verify import Rule
+
+__all__ = ["Setting", "bundle", "drift_of", "shapes_for"]
+
+LONGEST_CHAIN = 32
+"""Edges of the longest chain that is measured."""
+
+DRIFT = 32
+"""Tokens by which a text may be shorter or longer than the prefix length that it counts for."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How children are chosen and accepted.
+
+    Args:
+        law: of the draft.
+        rule: that accepts.
+        sampling: of target and draft.
+        name: of the sampling, as in configs.
+        shapes: the trees that are measured.
+    """
+
+    law: Law
+    rule: Rule
+    sampling: Sampling
+    name: str
+    shapes: tuple[TreeShape, ...]
+
+
+def bundle(size: int) -> TreeShape:
+    """The tree of `size` nodes that is measured: W nodes on each of two levels, 2 W on the third.
+
+    What is left over are leaves below the root; fewer than five nodes are a chain.
+
+    Example:
+        >>> bundle(10).level_sizes, bundle(10).parents
+        ((1, 3, 2, 4), (-1, 0, 0, 0, 1, 2, 4, 4, 5, 5))
+    """
+    width, over = divmod(size - 1, 4)
+    if not width:
+        return TreeShape.chain(over)
+    first, second = 1, 1 + width + over
+    parents = [-1, *[0] * (width + over), *range(first, first + width)]
+    parents += [node for node in range(second, second + width) for _ in range(2)]
+    return TreeShape(tuple(parents))
+
+
+def shapes_for(
+    sizes: Sequence[int], takes: Callable[[TreeShape], bool]
+) -> tuple[tuple[TreeShape, ...], tuple[int, ...]]:
+    """The trees of these sizes that are measured, and the sizes for which there is none.
+
+    Args:
+        sizes: nodes, the root included.
+        takes: whether law, rule, vocabulary and context take a tree. Where they take no bundle, chains
+            are measured.
+    """
+    found: dict[int, TreeShape] = {}
+    for size in sizes:
+        made = [bundle(size)] if size > 1 else []
+        made += [TreeShape.chain(size - 1)] if 1 < size <= LONGEST_CHAIN + 1 else []
+        shape = next(filter(takes, made), None)
+        if shape is not None:
+            found[size] = shape
+    shapes, largest = list(found.values()), max(found, default=0)
+    if largest > 4 and not found[largest].is_chain:
+        wide = TreeShape.independent_chains(
+            (largest - 1) // 2, 2
+        )  # no level of such a size is wider
+        long = TreeShape.chain(min(largest - 1, LONGEST_CHAIN))
+        shapes += [shape for shape in (wide, long) if takes(shape)]
+    return tuple(shapes), tuple(size for size in sizes if size > 1 and size not in found)
+
+
+def drift_of(prefix: int, steps: int) -> int:
+    """How far on either side of a prefix length texts may be that count as of this length.
+
+    Args:
+        prefix: committed tokens before the root.
+        steps: that are measured on one text, of about two tokens each.
+    """
+    return min(DRIFT, prefix // 2, steps)

@@ -1,0 +1,53 @@
+"""Files that searches start from: estimates and calibrations as JSON, or the trace behind them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from experiments.errors import ConfigError
+from treespec.errors import TreespecError
+
+if TYPE_CHECKING:
+    from search import AcceptanceEstimate, Calibration
+
+__all__ = ["read_acceptance", "read_calibration"]
+
+_T = TypeVar("_T")
+
+
+def read_acceptance(path: Path) -> "AcceptanceEstimate":
+    """Rates by depth from a file: an estimate as JSON, or a trace.
+
+    Raises:
+        ConfigError, InvalidTrace: if it is neither.
+    """
+    from search import AcceptanceEstimate, Trace, estimate_acceptance
+
+    if path.suffix == ".npz":
+        return estimate_acceptance(Trace.load(path), by="depth")
+    return _named(path, AcceptanceEstimate.from_json)
+
+
+def read_calibration(path: Path) -> "Calibration":
+    """A calibration map from a file, or the one fitted to a trace.
+
+    Raises:
+        ConfigError, InvalidTrace: if it is neither.
+    """
+    from search import Calibration, Trace, calibration_data, fit_calibration
+
+    if path.suffix == ".npz":
+        data = calibration_data(Trace.load(path))
+        return fit_calibration(data.predicted, data.exact)
+    return _named(path, Calibration.from_json)
+
+
+def _named(path: Path, read: Callable[[str], _T]) -> _T:
+    """What a file of JSON holds; errors name the file."""
+    try:
+        return read(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path} cannot be read: {reason}") from None
+    except TreespecError as error:
+        raise ConfigError(f"{path}: {error}") from None

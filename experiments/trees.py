@@ -1,0 +1,105 @@
+"""Trees by name: what a config calls a tree becomes a shape, or a growth, and gets a label."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments.config_shapes import (
+    BestShape,
+    ChainShape,
+    CostAwareGrowth,
+    DySpecGrowth,
+    Eagle2Growth,
+    EqualGrowthGrowth,
+    ExpansionShape,
+    IndependentChainsShape,
+    KaryShape,
+    OptimalShape,
+    OptTreeGrowth,
+    ParentsShape,
+    PathsShape,
+    SpecExecGrowth,
+)
+from experiments.search_files import read_acceptance, read_calibration
+from search import optimal_tree
+from treespec.protocols import Growth
+from treespec.tree import TreeShape
+
+if TYPE_CHECKING:
+    from search import LatencyModel, Ranking
+
+__all__ = ["LABELS", "TREES", "search_best"]
+
+
+def search_best(config: BestShape, acceptance: Any, latency: "LatencyModel") -> "Ranking":
+    """`search.best_tree` within the limits of a config."""
+    from search import best_tree
+
+    return best_tree(
+        acceptance,
+        latency,
+        max_size=config.max_size,
+        depth=config.depth,
+        branching=config.branching,
+        prefix=config.prefix,
+    )
+
+
+def _optimal(config: OptimalShape) -> TreeShape:
+    rates = config.rates
+    given = read_acceptance(Path(rates)) if isinstance(rates, str) else rates
+    return optimal_tree(given, config.size, depth=config.depth, branching=config.branching)
+
+
+def _best(config: BestShape) -> TreeShape:
+    from search import LatencyModel
+
+    acceptance = read_acceptance(Path(config.acceptance))
+    return search_best(config, acceptance, LatencyModel.load(config.latency)).best.shape
+
+
+def _growth(config: Any) -> Growth:
+    from search import LatencyModel
+    from search.growth import POLICIES
+
+    arguments = config.model_dump(exclude={"kind"})
+    if arguments.get("calibration") is not None:
+        arguments["calibration"] = read_calibration(Path(arguments["calibration"]))
+    if "latency" in arguments:
+        arguments["latency"] = LatencyModel.load(arguments["latency"])
+    return POLICIES[config.kind](**arguments)
+
+
+TREES: dict[type, Callable[[Any], TreeShape | Growth]] = {
+    ChainShape: lambda s: TreeShape.chain(s.depth),
+    KaryShape: lambda s: TreeShape.kary(s.branching, s.depth),
+    ExpansionShape: lambda s: TreeShape.expansion(s.branching),
+    IndependentChainsShape: lambda s: TreeShape.independent_chains(s.width, s.depth),
+    ParentsShape: lambda s: TreeShape.from_parents(s.parents),
+    PathsShape: lambda s: TreeShape.from_paths(s.paths),
+    OptimalShape: _optimal,
+    BestShape: _best,
+    Eagle2Growth: _growth,
+    OptTreeGrowth: _growth,
+    DySpecGrowth: _growth,
+    SpecExecGrowth: _growth,
+    EqualGrowthGrowth: _growth,
+    CostAwareGrowth: _growth,
+}
+
+LABELS: dict[type, Callable[[Any], str]] = {
+    ChainShape: lambda s: f"chain {s.depth}",
+    KaryShape: lambda s: f"{s.branching}-ary {s.depth}",
+    ExpansionShape: lambda s: f"expansion {'x'.join(map(str, s.branching))}",
+    IndependentChainsShape: lambda s: f"{s.width} chains x {s.depth}",
+    ParentsShape: lambda s: f"tree of {len(s.parents)}",
+    PathsShape: lambda s: f"tree of {len(s.paths) + 1}",
+    OptimalShape: lambda s: f"optimal {s.size}",
+    BestShape: lambda s: "best",
+    Eagle2Growth: lambda s: f"EAGLE-2 {s.k}x{s.depth}, {s.size}",
+    OptTreeGrowth: lambda s: f"OPT-Tree {s.size}",
+    DySpecGrowth: lambda s: f"DySpec {s.size}",
+    SpecExecGrowth: lambda s: f"SpecExec {s.size}",
+    EqualGrowthGrowth: lambda s: f"equal growth {s.width}x{s.depth}, {s.size}",
+    CostAwareGrowth: lambda s: f"cost-aware {s.size}",
+}
