@@ -181,8 +181,8 @@ class SearchConfig(Strict):
     shrinkage: Annotated[float, Field(ge=0)] = 20.0
     """Pseudo-counts with which a level's rates are drawn to those of all levels."""
     sizes: tuple[Count, ...] | None = None
-    """Nodes at which the target is timed; null for 1, 2, 4, ... up to 64."""
-    repeats: Count = 15
+    """Nodes at which the target is timed; null for those of `treespec profile` up to 64."""
+    repeats: Count = 9
     """Rounds of timing."""
 
 

@@ -13,7 +13,7 @@ from experiments.builder import Experiment
 from experiments.config import Config, ModelsConfig, Prompts, SearchConfig
 from experiments.errors import ConfigError, RunFolderError
 from experiments.manifest import config_hash
-from experiments.profile_commands import profile
+from experiments.profile_commands import SIZES, profile
 from experiments.progress import Reporter
 from experiments.trace_commands import trace
 from search import (
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Measured", "load_measured", "measure"]
 
-SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-"""Nodes at which the target is timed."""
+MOST = 64
+"""Nodes up to which the target is timed, unless the config says otherwise."""
 
 RECORDED = {
     Law.DETERMINISTIC: "onehot",
@@ -133,8 +133,9 @@ def measure(
     path = folder / "latency.json"
     if not path.exists():
         reporter.note("timing the parts of a step")
+        sizes = config.search.sizes or [size for size in SIZES if size <= MOST]
         found = profile(
-            own, sizes=config.search.sizes or SIZES, prefixes=[_prefix(config, traces)],
+            own, sizes=sizes, prefixes=[_prefix(config, traces)],
             repeats=config.search.repeats, console=console, load=load,
         )  # fmt: skip
         if found.interrupted:

@@ -32,12 +32,12 @@ def config(settings, **changes):
 
 
 def test_profile_then_search(call, tmp_path):
-    few = ("--sizes", "1,2,5,9", "--prefixes", "16,32,90", "--repeats", "2")
+    few = ("--sizes", "1,2,5,9", "--prefixes", "16,32,120", "--repeats", "2")
     done = call("profile", "exp.yaml", "seed=3", "--out", "latency.json", *few)
     assert done.exit_code == 0, done.output
     assert "behind 32 tokens" in done.stdout
     assert "latency.json: 2 rounds, laws deterministic, iid, without_replacement" in done.stdout
-    assert "prefix 90 is left out" in done.stderr
+    assert "prefix 120 is left out" in done.stderr
     model = LatencyModel.load(tmp_path / "latency.json")
     assert model.prefixes == (16, 32)
     assert model.max_size == 9

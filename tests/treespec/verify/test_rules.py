@@ -27,7 +27,7 @@ BIG += [TreeShape.independent_chains(2, 2), TreeShape.from_parents([-1, 0, 0, 1,
 """Trees of five nodes and more that join the exhaustive set of up to four."""
 
 
-LONG = ("kseq", "traversal", "optimal_transport", "naive")
+LONG = ("kseq", "traversal", "optimal_transport", "naive", "canonical", "gbv")
 """Half of the time for larger trees; `make prove` takes all rules to all trees of six nodes."""
 
 
