@@ -35,7 +35,7 @@ test: setup-dev ## the tests
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n logical --dist loadfile -m 'not slow and not gpu'
 
 notebooks: setup-dev ## run every notebook from a fresh kernel
-	$(BIN)/pytest --nbmake --nbmake-timeout=240 notebooks
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n logical --nbmake --nbmake-timeout=240 notebooks
 
 check: setup-dev ## format, lint, types, direction of imports
 	$(BIN)/ruff format --check .
