@@ -4,10 +4,13 @@ from pathlib import Path
 
 from experiments.errors import ConfigError, RunFolderError
 from experiments.loading import Method, Run, load_run
-from search.counts import Records
+from search.counts import UNKNOWN, Records
 from treespec.tree import TreeShape
 
 __all__ = ["counts_from_run"]
+
+ABOUT = ("name", "models", "prompts_hash", "hardware", "versions", "seed")
+"""What an estimate tells of the run that it is from."""
 
 
 def counts_from_run(folder: Path, method: str, sampling: str) -> Records:
@@ -31,6 +34,7 @@ def counts_from_run(folder: Path, method: str, sampling: str) -> Records:
         raise ConfigError(f"sampling = {sampling!r}, but {folder} has {', '.join(names)}")
     assert found.parents is not None
     shape = TreeShape(found.parents)
+    setting = dict(run.manifest["samplings"][names.index(sampling)])
     rows = run.steps.filter((pl.col("method") == method) & (pl.col("sampling") == sampling))
     texts: dict[int, list[tuple[TreeShape, tuple[int, ...]]]] = {}
     for prompt, ranks in rows.sort("prompt", "step").select("prompt", "path_ranks").iter_rows():
@@ -45,10 +49,13 @@ def counts_from_run(folder: Path, method: str, sampling: str) -> Records:
         texts.setdefault(prompt, []).append((shape, tuple(path)))
     if not texts:
         raise ConfigError(f"{folder} has no step of {method!r} under {sampling}")
+    about = {key: run.manifest[key] for key in ABOUT if key in run.manifest}
     return Records(
         tuple(map(tuple, texts.values())),
-        found.law.get(sampling, "unknown"),
-        found.rule.get(sampling, "unknown"),
+        found.law.get(sampling, UNKNOWN),
+        found.rule.get(sampling, UNKNOWN),
+        {key: value for key, value in setting.items() if key != "name"},
+        about | {"method": method, "sampling": sampling},
     )
 
 

@@ -1,13 +1,15 @@
 """The shape with the most predicted tokens per second, from measured acceptance and measured times."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
 from typing import Any
 
 import numpy as np
 
-from search.candidates import Limits, candidates
+from search.candidates import Limits, candidates, read_sizes, require_sizes, room_for
 from search.errors import InvalidLimit
-from search.intervals import require_level
+from search.integers import integer
+from search.intervals import expanded_tail, require_level
 from search.latency import LatencyModel
 from search.law_speed import AnyAcceptance, LawSpeed, Times, acceptance_by_law
 from search.ranking import Choice, Ranking, Speed, bounds
@@ -16,6 +18,11 @@ from treespec.shape import TreeShape
 __all__ = ["best_tree", "best_trees"]
 
 ROOT = TreeShape.chain(0)
+
+DRAWS = 1000
+"""Resamples: of six texts and more, some lie beyond the bounds of 95 % intervals."""
+MANY = 100_000
+"""Resamples beyond which nobody is asked for more of them, but for more texts."""
 
 
 def best_tree(
@@ -29,7 +36,7 @@ def best_tree(
     prefix: int | None = None,
     batch: int = 1,
     laws: Sequence[str] | None = None,
-    draws: int = 200,
+    draws: int = DRAWS,
     level: float = 0.95,
     seed: int = 0,
 ) -> Ranking:
@@ -46,25 +53,33 @@ def best_tree(
     the time depends on size and depth alone, no tree is faster than the best candidate. Where wide levels
     cost more than narrow ones a tree that is not on the frontier can be; the tests measure by how much.
 
+    Rates that count every position as the beginning of a step (`estimate_acceptance` of a trace, unless it
+    is told `starts`) are not those of the positions at which steps do begin, behind a bonus token. Where
+    good and bad stretches of text take turns, trees tend to keep more tokens than is predicted, deep ones
+    most of all. Check the best by `search.replay`, or estimate anew with `starts=` the best tree.
+
     Args:
         acceptance: rates as `optimal_tree` takes them, an `AcceptanceEstimate`, or one of these by law.
         latency: the times.
-        sizes: nodes of trees, the root included; by default all small and some large ones up to
-            `max_size`.
+        sizes: nodes of trees, the root included, each of which must be possible; by default all small and
+            some large ones up to `max_size`.
         max_size: the largest tree; by default as far as the times go.
         depth: the most edges; by default 64, or as deep as the rates go.
         branching: the most children of a node.
         prefix: committed tokens before the root; None for the middle one of those measured.
         batch: texts at once.
-        laws: which laws to compare; by default those of `acceptance`. Laws whose times were measured under
-            different sampling settings are compared only if named here.
-        draws: resamples.
+        laws: which laws to compare; by default those of `acceptance`. Acceptance and times that were
+            measured under different sampling settings go together only for laws that are named here.
+        draws: resamples; at least as many as have one beyond each bound (40 at level 0.95). Few texts need
+            more, and the notes say so.
         level: of the intervals.
         seed: of the resamples.
 
     Raises:
         NotMeasured: if the times do not cover the sizes, prefix, batch or law asked for.
-        InvalidAcceptance, InvalidLimit: as for `optimal_tree`; or no law is known.
+        InvalidAcceptance, InvalidLimit: as for `optimal_tree`; or no law is known, or settings differ.
+        InfeasibleTree: if one of `sizes` is larger than any tree within depth and branching.
+        InvalidLatency: if a step takes no time.
 
     Example:
         >>> latency = LatencyModel.from_tables(verify={1: 0.020, 64: 0.026}, draft=0.001)
@@ -74,18 +89,20 @@ def best_tree(
         'plain'
     """
     require_level(level)
-    if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
-        raise InvalidLimit(f"draws = {draws!r}, but must be an integer of at least 1")
-    limits = Limits(None if sizes is None else tuple(sizes), max_size, depth, branching)
+    draws, seed = _draws(draws, level), integer("seed", seed, 0)
+    batch = integer("batch", batch, 1)
+    limits = Limits(read_sizes(sizes), max_size, depth, branching)
     known = acceptance_by_law(acceptance, latency, laws, batch)
-    times = Times(latency, prefix, batch, np.random.default_rng(seed), draws)
+    prefix = latency.prefix_at(None if prefix is None else integer("prefix", prefix, 0), batch)
+    times = Times(latency, prefix, batch, draws, seed, np.random.default_rng(seed))
     sides = {law: LawSpeed(law, one, times) for law, one in known.items()}
+    rooms = {law: room_for(side, limits) for law, side in sides.items()}
     found: dict[tuple[str, TreeShape], Speed] = {}
-    notes: list[str] = []
+    notes = require_sizes(limits, rooms)
     for law, side in sides.items():
-        shapes, said = candidates(side, limits)
+        shapes, said = candidates(side, limits, rooms[law])
         found |= {(law, shape): side.speed(shape) for shape in shapes}
-        notes += said
+        notes += said + _too_few(side, level)
     law = min(sides, key=lambda law: latency.plain_s(prefix, law=law, batch=batch))
     found[law, ROOT] = plain = sides[law].speed(ROOT)
     rows = [
@@ -106,7 +123,7 @@ def best_tree(
     return Ranking(
         rows=tuple(rows),
         tree_beats_chain=_beats(rows, found),
-        prefix=latency.middle_prefix if prefix is None else prefix,
+        prefix=prefix,
         batch=batch,
         level=level,
         draws=draws,
@@ -149,10 +166,10 @@ def _choice(
         "plain" if shape.size == 1 else "chain" if shape.is_chain else "tree",
         shape,
         law,
-        bounds(speed.tokens, speed.tokens_drawn, level),
+        bounds(speed.tokens, speed.tokens_drawn, level, speed.texts),
         bounds(speed.seconds, speed.seconds_drawn, level),
-        bounds(batch * speed.rate, batch * speed.rate_drawn, level),
-        bounds(speed.rate / plain.rate, ratio, level),
+        bounds(batch * speed.rate, batch * speed.rate_drawn, level, speed.texts),
+        bounds(speed.rate / plain.rate, ratio, level, speed.texts),
     )
 
 
@@ -163,3 +180,26 @@ def _beats(rows: Sequence[Choice], speeds: Mapping[tuple[str, TreeShape], Speed]
         return float("nan")
     tree, chain = (speeds[row.law, row.shape].rate_drawn for row in firsts if row is not None)
     return float(((tree > chain) + 0.5 * (tree == chain)).mean())
+
+
+def _draws(draws: Any, level: float) -> int:
+    """The number of resamples, of which at least one lies beyond each bound."""
+    draws, least = integer("draws", draws, 1), ceil(2 / (1 - level) - 1e-9)
+    if draws < least:
+        raise InvalidLimit(
+            f"draws = {draws}, but the bounds of {100 * level:g} % intervals need at least {least}"
+        )
+    return draws
+
+
+def _too_few(side: LawSpeed, level: float) -> list[str]:
+    """A note, if the bounds that so few texts ask for lie beyond all resamples."""
+    draws = side.times.draws
+    if side.texts is None or (tail := expanded_tail(side.texts, level)) * draws >= 1:
+        return []
+    needed = 1 / max(tail, 1e-300)
+    more = f", or give draws = {ceil(needed)}" if needed <= MANY else ""
+    return [
+        f"{side.law}: {100 * level:g} % intervals of {side.texts} texts reach beyond all {draws} resamples "
+        f"and are shown too narrow: measure more texts{more}"
+    ]

@@ -1,19 +1,31 @@
 """The shapes that a choice by predicted speed goes through."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappush, heappushpop
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from search.errors import InvalidLimit
+from search.errors import InfeasibleTree, InvalidLimit
 from search.frontier import Frontier, optimal_frontier
+from search.integers import integer
 from search.latency_errors import NotMeasured
 from search.law_speed import LawSpeed
+from search.problem import largest_tree, require_depth
 from treespec.shape import TreeShape
 
-__all__ = ["Limits", "candidate_sizes", "candidates", "fastest_of_frontier"]
+__all__ = [
+    "Limits",
+    "Room",
+    "candidate_sizes",
+    "candidates",
+    "fastest_of_frontier",
+    "read_sizes",
+    "require_sizes",
+    "room_for",
+]
 
 EVERY = 64
 """Sizes up to here are all looked at; beyond, each is 6 % larger than the one before."""
@@ -37,7 +49,7 @@ class Limits:
         branching: the most children of a node.
 
     Raises:
-        InvalidLimit: if a size is no integer of at least 1, or `max_size` contradicts `sizes`.
+        InvalidLimit: if a limit is no integer or too small, or `max_size` contradicts `sizes`.
     """
 
     sizes: tuple[int, ...] | None = None
@@ -46,14 +58,16 @@ class Limits:
     branching: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is no size."""
-        for name, values in (("sizes", self.sizes), ("max_size", (self.max_size,))):
-            for size in values or ():
-                whole = isinstance(size, int | np.integer) and not isinstance(size, bool)
-                if size is not None and not (whole and size >= 1):
-                    raise InvalidLimit(f"{name} = {size!r}, but must be an integer of at least 1")
-        if self.sizes is not None and not self.sizes:
-            raise InvalidLimit("sizes is empty: give at least one, or leave it out")
+        """Refuse what is no limit."""
+        if self.sizes is not None:
+            if not self.sizes:
+                raise InvalidLimit("sizes is empty: give at least one, or leave it out")
+            sizes = tuple(integer("sizes", size, 1) for size in self.sizes)
+            object.__setattr__(self, "sizes", sizes)
+        for name, least in (("max_size", 1), ("depth", 0), ("branching", 1)):
+            given = getattr(self, name)
+            if given is not None:
+                object.__setattr__(self, name, integer(name, given, least))
         if self.sizes and self.max_size is not None and max(self.sizes) > self.max_size:
             raise InvalidLimit(f"sizes has {max(self.sizes)}, but max_size = {self.max_size}")
 
@@ -80,35 +94,115 @@ class Limits:
         return int(found)
 
 
-def candidates(side: LawSpeed, limits: Limits) -> tuple[list[TreeShape], list[str]]:
+@dataclass(frozen=True)
+class Room:
+    """What limits, rates and times leave to the trees of one law.
+
+    Args:
+        size: nodes of the largest tree that is looked at.
+        depth: edges of the deepest.
+        branching: the most children of a node.
+        wide: whether a draft level of several nodes was measured; otherwise there are chains only.
+    """
+
+    size: int
+    depth: int
+    branching: int
+    wide: bool
+
+    @property
+    def full(self) -> int:
+        """Nodes of the largest tree within depth and branching, or `size` if it is larger still."""
+        return largest_tree(self.depth, self.branching, self.size)
+
+    def __str__(self) -> str:
+        own = f"depth {self.depth} with {self.branching} children a node"
+        return own if self.wide else f"{own} (no wider level of the draft was measured)"
+
+
+def read_sizes(sizes: Any) -> tuple[int, ...] | None:
+    """Sizes that were asked for, as a tuple.
+
+    Raises:
+        InvalidLimit: if they are no list.
+    """
+    try:
+        return None if sizes is None else tuple(sizes)
+    except TypeError:
+        raise InvalidLimit(
+            f"sizes = {sizes!r}, but must be a list, such as [16, 32]; the largest alone is max_size"
+        ) from None
+
+
+def room_for(side: LawSpeed, limits: Limits) -> Room:
+    """The room under one law.
+
+    Raises:
+        NotMeasured, InvalidLimit: see `Limits.largest`; or if `depth` is beyond the rows of the rates.
+    """
+    latency, prefix, batch = side.times.latency, side.times.prefix, side.times.batch
+    size = limits.largest(latency.largest(prefix, law=side.law, batch=batch))
+    wide = latency.law_times(side.law, batch).level.largest(prefix) != 1
+    branching = min(limits.branching or side.rates.ranks, side.rates.ranks) if wide else 1
+    if limits.depth is not None:
+        require_depth(limits.depth, side.rates)
+        deepest = limits.depth
+    else:  # a size that was asked for may be that of a chain alone
+        deepest = size if limits.sizes and branching == 1 else DEEPEST
+    levels = size if side.rates.levels is None else side.rates.levels
+    return Room(size, min(deepest, levels, size - 1), branching, wide)
+
+
+def require_sizes(limits: Limits, rooms: Mapping[str, Room]) -> list[str]:
+    """Refuse sizes that were asked for and that no tree has, under any law.
+
+    Returns:
+        Notes on laws under which some have no tree.
+
+    Raises:
+        InfeasibleTree: with the largest size that is feasible.
+    """
+    if limits.sizes is None:
+        return []
+    asked, most = max(limits.sizes), max(rooms.values(), key=lambda room: room.full)
+    if asked > most.full:
+        raise InfeasibleTree(
+            f"sizes has {asked}, but the largest tree of {most} has {most.full} nodes: give sizes of at "
+            f"most {most.full}, or allow more depth or branching"
+        )
+    return [
+        f"{law}: no tree of {room} has more than {room.full} nodes, so larger sizes were passed over"
+        for law, room in rooms.items()
+        if asked > room.full
+    ]
+
+
+def candidates(side: LawSpeed, limits: Limits, room: Room) -> tuple[list[TreeShape], list[str]]:
     """The shapes that are ranked under one law: the fastest trees of the frontier, and all chains.
 
     Returns:
         The shapes, and notes on what was passed over.
 
     Raises:
-        NotMeasured, InvalidLimit: see `Limits.largest`.
+        InvalidLimit: as `optimal_frontier`.
     """
-    latency, prefix, batch = side.times.latency, side.times.prefix, side.times.batch
-    verify, own = latency.times(batch).verify, latency.law_times(side.law, batch)
-    largest = limits.largest(latency.largest(prefix, law=side.law, batch=batch))
-    depth = min(DEEPEST, largest - 1) if limits.depth is None else limits.depth
-    depth = min(depth, side.rates.levels or depth)
+    prefix = side.times.prefix
+    verify = side.times.latency.times(side.times.batch).verify
     sizes = limits.sizes or candidate_sizes(
-        largest, [size for curve, _ in verify.shares(prefix) for size in curve.sizes]
+        room.size, [size for curve, _ in verify.shares(prefix) for size in curve.sizes]
     )
-    sizes = sorted({int(size) for size in sizes if size > 1})
+    sizes = sorted({size for size in sizes if size > 1})
     notes, shapes = [], []
-    if own.level.largest(prefix) == 1:
+    if not room.wide:
         notes.append(f"{side.law}: chains only, since no wider level of the draft was measured")
     else:
         frontier = optimal_frontier(
-            side.acceptance, largest, depth=depth, branching=limits.branching
+            side.acceptance, room.size, depth=room.depth, branching=limits.branching
         )
         shapes, missing = fastest_of_frontier(frontier, sizes, side.floor_s, side.step_s)
         if missing is not None:
             notes.append(f"{side.law}: a tree that may be faster was passed over: {missing}")
-    chains = [TreeShape.chain(deep) for deep in range(1, min(depth, largest - 1) + 1)]
+    chains = [TreeShape.chain(deep) for deep in range(1, room.depth + 1)]
     shapes += [chain for chain in chains if limits.sizes is None or chain.size in sizes]
     notes += [f"{side.law}: {warning}" for warning in side.warnings]
     return list(dict.fromkeys(shapes)), notes

@@ -1,7 +1,7 @@
 """How often each child was accepted, and how often it could have been, text by text."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,14 @@ from search.errors import InvalidTrace
 from search.trace import Trace
 from treespec.tree import TreeShape
 
-__all__ = ["Counts", "Records", "count_records", "count_trace"]
+__all__ = ["UNKNOWN", "Counts", "Records", "count_records", "count_trace"]
 
 ENOUGH = 30
 """Trials from which on a rate is worth a row or a column of its own."""
 DEEPEST = 64
+
+UNKNOWN = "unknown"
+"""Law or rule of records that do not say it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,14 +50,23 @@ class Records:
             downwards, as `Verdict.path` has them. A step that the end of the text cut counts whole.
         law: how children were drawn.
         rule: how they were accepted.
+        sampling: the settings of target and draft, such as {"temperature": 1.0}; empty if not known.
+        about: models, prompts, seeds, hardware; plain data.
     """
 
     texts: Sequence[Sequence[tuple[TreeShape, Sequence[int]]]]
-    law: str = "unknown"
-    rule: str = "unknown"
+    law: str = UNKNOWN
+    rule: str = UNKNOWN
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
 
 
-def count_trace(trace: Trace, levels: int | None, ranks: int) -> Counts:
+def count_trace(
+    trace: Trace,
+    levels: int | None,
+    ranks: int,
+    starts: Int[np.ndarray, "P"] | None = None,
+) -> Counts:
     """Count a trace by depth.
 
     Args:
@@ -62,9 +74,10 @@ def count_trace(trace: Trace, levels: int | None, ranks: int) -> Counts:
         levels: depths to count, None for as many as have `ENOUGH` trials. Position s + d is a trial at
             depth d if decoding that starts at s reaches it along children of rank below `ranks`.
         ranks: children to count, at most the width.
+        starts: positions that decoding starts at; all that are kept by default.
     """
     inside, text_of = trace.inside, trace.text_of
-    starts = np.flatnonzero(inside)
+    starts = np.flatnonzero(inside) if starts is None else starts
     position, rows = starts, []
     while len(rows) < (levels or DEEPEST):
         if levels is None and rows and len(position) < ENOUGH:
@@ -92,22 +105,26 @@ def _level(
     return hits.astype(np.int64), trials.astype(np.int64), mass
 
 
-def count_records(texts: Iterable[Any]) -> Counts:
+def count_records(texts: Iterable[Any]) -> tuple[Counts, list[set[int]]]:
     """Count steps of real decoding.
 
     Child r of an accepted node counts as a trial if there was one, whatever happened to its elder siblings;
     what was never in a tree, or hung below a rejected node, does not count.
+
+    Returns:
+        The counts, and for each depth the numbers of children that accepted nodes had there.
 
     Raises:
         InvalidTrace: if there is no step with a child, or a path is none of its tree; the message has the
             indices.
     """
     found: list[dict[tuple[int, int], list[int]]] = []
+    numbers: list[set[int]] = []
     for i, steps in enumerate(texts):
         cells: dict[tuple[int, int], list[int]] = {}
         try:
             for j, (shape, path) in enumerate(steps):
-                _count_step(shape, path, cells, f"texts[{i}][{j}]")
+                _count_step(shape, path, cells, numbers, f"texts[{i}][{j}]")
         except (TypeError, ValueError, AttributeError) as error:
             if isinstance(error, InvalidTrace):
                 raise
@@ -123,11 +140,15 @@ def count_records(texts: Iterable[Any]) -> Counts:
     for text, cells in enumerate(found):
         for (depth, rank), (hits, trials) in cells.items():
             counts[:, text, depth, rank] = hits, trials
-    return Counts(counts[0], counts[1], counts[0].astype(np.float64))
+    return Counts(counts[0], counts[1], counts[0].astype(np.float64)), numbers[:levels]
 
 
 def _count_step(
-    shape: TreeShape, path: Sequence[int], cells: dict[tuple[int, int], list[int]], where: str
+    shape: TreeShape,
+    path: Sequence[int],
+    cells: dict[tuple[int, int], list[int]],
+    numbers: list[set[int]],
+    where: str,
 ) -> None:
     path = [int(node) for node in path]
     above = -1
@@ -141,6 +162,10 @@ def _count_step(
         raise InvalidTrace(f"{where}: the path is empty, but the root (0) is always accepted")
     for depth, node in enumerate(path):
         taken = path[depth + 1] if depth + 1 < len(path) else None
+        if depth == len(numbers):
+            numbers.append(set())
+        if shape.children[node]:
+            numbers[depth].add(len(shape.children[node]))
         for rank, child in enumerate(shape.children[node]):
             cell = cells.setdefault((depth, rank), [0, 0])
             cell[0] += child == taken

@@ -1,8 +1,9 @@
 """Acceptance rates from what was recorded, with their uncertainty."""
 
 import warnings as python_warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -11,8 +12,12 @@ from jaxtyping import Float, Int
 from search.counts import Counts, Records, count_records, count_trace
 from search.errors import InvalidLimit, InvalidTrace, SmallSample
 from search.estimate_json import read_json, written
-from search.intervals import bootstrap_bounds, draws, require_level, wilson
-from search.rates import RateSettings
+from search.integers import integer
+from search.intervals import require_level
+from search.rate_bounds import bounds_over_texts, wilson_bounds
+from search.rates import RateSettings, redrawn
+from search.replay import step_starts
+from search.rule_notes import note_on, require_alike
 from search.support import complaints, cut, require_limits
 from search.trace import Trace
 from treespec.tree import TreeShape
@@ -21,12 +26,6 @@ __all__ = ["AcceptanceEstimate", "By", "IntervalKind", "estimate_acceptance"]
 
 By = Literal["rank", "depth"]
 IntervalKind = Literal["wilson", "bootstrap"]
-
-BLOCK = 1 << 21
-"""Numbers of resamples that are processed at a time."""
-
-BY_RANK_AND_NUMBER = ("kseq", "canonical", "optimal_transport", "greedy_multidraft", "spechub")
-"""Rules whose acceptance of a child depends on how many there are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +37,7 @@ class AcceptanceEstimate:
     Args:
         rates: `[ranks]`, or `[levels, ranks]` (row d belongs to the children of nodes at depth d).
         low: lower bounds of the rates' intervals, of the same shape.
-        high: upper bounds.
+        high: upper bounds; those of siblings may sum to more than 1.
         hits: how often each child was accepted, all texts together.
         trials: how often there was such a child of an accepted node.
         by: "rank" or "depth".
@@ -52,6 +51,9 @@ class AcceptanceEstimate:
         warnings: what the numbers cannot support.
         counts: hits, trials and expected hits by text.
         seed: of the bootstrap.
+        sampling: the settings of target and draft; empty if not known.
+        about: where the texts are from: models, prompts, seeds, hardware; and the parents of the tree
+            whose steps alone were counted (`starts`).
     """
 
     rates: Float[np.ndarray, "*levels ranks"]
@@ -70,6 +72,8 @@ class AcceptanceEstimate:
     warnings: tuple[str, ...]
     counts: Counts = field(repr=False)
     seed: int = 0
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """The rates."""
@@ -85,6 +89,13 @@ class AcceptanceEstimate:
 
         With a single text there is nothing to draw from: hits are drawn from the rates instead, as if
         positions were independent.
+
+        Args:
+            rng: where texts are drawn from; estimates from the same texts that get generators of the same
+                seed are resampled by the same texts.
+
+        Returns:
+            An array of the shape of `rates`.
         """
         settings, trials = RateSettings(self.monotone, self.shrinkage), self.counts.trials
         if self.texts > 1:
@@ -93,13 +104,16 @@ class AcceptanceEstimate:
             rates = settings.rates(mass, np.tensordot(drawn, trials, axes=1).astype(np.float64))
         else:
             each = RateSettings(False, 0.0).rates(self.counts.mass[0], trials[0])
-            rates = settings.rates(rng.binomial(trials[0], each).astype(np.float64), trials[0])
+            rates = settings.rates(redrawn(each, trials[0], rng), trials[0])
         return rates.reshape(self.rates.shape)
 
     def to_json(self) -> str:
         """Readable JSON: settings, rates with bounds and counts, and the counts by text.
 
         Rates and bounds stand there to be read: `from_json` computes them anew from the counts.
+
+        Raises:
+            InvalidTrace: if `sampling` or `about` is no plain data.
         """
         return written(self)
 
@@ -108,7 +122,7 @@ class AcceptanceEstimate:
         """Read what `to_json` wrote.
 
         Raises:
-            InvalidTrace: if it is anything else.
+            InvalidTrace, InvalidLimit: if it is anything else.
         """
         return _estimate(**read_json(text))
 
@@ -124,6 +138,7 @@ def estimate_acceptance(
     monotone: bool = False,
     shrinkage: float = 0.0,
     tree: TreeShape | None = None,
+    starts: TreeShape | None = None,
     seed: int = 0,
 ) -> AcceptanceEstimate:
     """Positional acceptance rates (Sequoia, arXiv:2402.12374, section 3.2) from traces or records.
@@ -135,6 +150,13 @@ def estimate_acceptance(
     means of the exact probabilities of acceptance given the drafted children (Rao-Blackwell); hits are
     what the coins decided. In given texts something was accepted at the positions before, though the text
     may have gone on otherwise.
+
+    Steps of real decoding do not begin at every position, but behind bonus tokens, which are where the
+    draft failed. Where good and bad stretches take turns that makes a difference: in a text in which one
+    position is missed and the next four are the draft's first child, over and over, every step of a chain
+    of 4 emits 5 tokens, while rates by rank promise 3.36 and rates by depth 3.0. With `starts`, only the
+    steps are counted that a replay of that tree takes: these rates are right for it, and nearer for trees
+    like it.
 
     Of records every accepted node counts; child r only where the node had more than r children. Ranks that
     are found mostly near the root are rates near the root: use `by="depth"` for trees of uneven width.
@@ -151,12 +173,14 @@ def estimate_acceptance(
         monotone: make rates non-increasing over ranks, by isotonic regression weighted by trials.
         shrinkage: with `by="depth"`, pseudo-trials of each rate at that of the same rank at all depths.
         tree: the tree that the rates are for. It sets depth and ranks, and only what it uses is held
-            against the sample: fewer than 30 trials, or an interval wider than 0.1 to each side, is warned
-            of.
+            against the sample: fewer than 30 trials, fewer than 5 expected hits, or an interval wider than
+            0.1 to each side, is warned of.
+        starts: of a trace, count from where the steps of this tree begin and not from every position.
         seed: of the bootstrap.
 
     Raises:
-        InvalidTrace: if the source is empty or malformed, or does not reach the depth or ranks asked for.
+        InvalidTrace: if the source is empty or malformed, or does not reach the depth or ranks asked for;
+            or if it mixes nodes with different numbers of children, and the rule's rates depend on that.
         InvalidLimit: if a setting is out of range, or two contradict each other.
 
     Example:
@@ -173,29 +197,61 @@ def estimate_acceptance(
         depth = depth if tree is None or depth is not None else max(tree.depth, 1)
     if tree is not None and ranks is None:
         ranks = max(1, max(map(len, tree.children)))
-    if isinstance(source, Trace):
-        if ranks is not None and ranks > source.width:
-            raise InvalidTrace(
-                f"ranks = {ranks}, but the trace holds {source.width} children at each position: record "
-                f"it anew with width {ranks}, or ask for fewer"
-            )
-        levels = 1 if by == "rank" else depth
-        counts = count_trace(source, levels, ranks or source.width)
-        law, rule = source.law, source.rule
-        origin = "teacher-forced" if source.forced else "on-policy"
+    known: Trace | Records = source if isinstance(source, Trace) else _records(source)
+    origin, about = "on-policy", dict(known.about)
+    if isinstance(known, Trace):
+        counts = _of_trace(known, by, depth, ranks, starts)
+        origin = "teacher-forced" if known.forced else origin
+        about |= {} if starts is None else {"starts": list(starts.parents)}
     else:
-        records = source if isinstance(source, Records) else Records(tuple(source))
-        counts, law, rule = count_records(records.texts), records.law, records.rule
+        if starts is not None:
+            raise InvalidLimit(
+                "starts belongs to traces: steps that were recorded begin where they do"
+            )
+        counts, numbers = count_records(known.texts)
+        require_alike(known.rule, by, numbers)
         counts = cut(counts.pooled() if by == "rank" else counts, depth, ranks)
-        origin = "on-policy"
     estimate = _estimate(
-        counts=counts, by=by, law=law, rule=rule, source=origin, interval=interval, level=level,
-        monotone=monotone, shrinkage=shrinkage, seed=seed, tree=tree,
-        explicit=depth is not None or (by == "rank" and ranks is not None),
+        counts=counts, by=by, law=known.law, rule=known.rule, source=origin, interval=interval,
+        level=level, monotone=monotone, shrinkage=shrinkage, seed=seed, sampling=dict(known.sampling),
+        about=about, tree=tree, explicit=depth is not None or (by == "rank" and ranks is not None),
     )  # fmt: skip
     for text in estimate.warnings:
         python_warnings.warn(text, SmallSample, stacklevel=2)
     return estimate
+
+
+def _records(source: Any) -> Records:
+    """Records, or the texts of some."""
+    if isinstance(source, Records):
+        return source
+    if isinstance(source, str | PurePath):
+        raise InvalidTrace(
+            f"{str(source)!r} is a path, not what is in the file: read it with Trace.load(path)"
+        )
+    try:
+        return Records(tuple(source))
+    except TypeError:
+        raise InvalidTrace(
+            f"{type(source).__name__} is neither a Trace nor Records nor the texts of such"
+        ) from None
+
+
+def _of_trace(
+    trace: Trace, by: By, depth: int | None, ranks: int | None, starts: TreeShape | None
+) -> Counts:
+    if ranks is not None and ranks > trace.width:
+        raise InvalidTrace(
+            f"ranks = {ranks}, but the trace holds {trace.width} children at each position: record "
+            f"it anew with width {ranks}, or ask for fewer"
+        )
+    ranks = ranks or trace.width
+    if starts is None:
+        return count_trace(trace, 1 if by == "rank" else depth, ranks)
+    begun = step_starts(trace, starts)
+    if by == "rank":
+        return count_trace(trace, max(starts.depth, 1), ranks, begun).pooled()
+    return count_trace(trace, depth, ranks, begun)
 
 
 def _estimate(
@@ -210,67 +266,31 @@ def _estimate(
     monotone: bool,
     shrinkage: float,
     seed: int = 0,
+    sampling: Mapping[str, Any],
+    about: Mapping[str, Any],
     tree: TreeShape | None = None,
     explicit: bool = False,
     warnings: tuple[str, ...] | None = None,
 ) -> AcceptanceEstimate:
     """Rates and intervals of counts; warnings are found if they are not given."""
     require_level(level)
+    seed = integer("seed", seed, 0)
     if interval not in get_args(IntervalKind):
         raise InvalidLimit(f"interval = {interval!r}, but must be 'wilson' or 'bootstrap'")
     settings = RateSettings(monotone, float(shrinkage))
     hits, trials, mass = (x.sum(axis=0) for x in (counts.hits, counts.trials, counts.mass))
     rates = settings.rates(mass, trials.astype(np.float64))
     if interval == "wilson":
-        bounds = _wilson(settings, hits, trials, mass, level)
+        low, high = wilson_bounds(settings, mass, trials.astype(np.float64), level)
     else:
-        bounds = _bootstrap(settings, counts, level, seed)
-    low, high = np.minimum(bounds[0], rates), np.maximum(bounds[1], rates)
+        low, high = bounds_over_texts(settings, counts, level, seed)
+    low, high = np.minimum(low, rates), np.maximum(high, rates)
     low, high = np.where(trials > 0, low, 0.0), np.where(trials > 0, high, 1.0)
     if warnings is None:
         found = complaints(rates, low, high, counts, by, shrinkage, tree, explicit)
-        if rule in BY_RANK_AND_NUMBER:
-            found.append(
-                f"rule {rule!r} accepts a child the more rarely or often the more siblings it has: these "
-                "rates are those of nodes with the number of children recorded"
-            )
-        warnings = tuple(found)
+        warnings = (*found, *note_on(rule))
     flat = slice(None) if by == "depth" else 0
     return AcceptanceEstimate(
         rates[flat], low[flat], high[flat], hits[flat], trials[flat], by, law, rule, source, interval,
-        level, monotone, float(shrinkage), warnings, counts, seed,
+        level, monotone, float(shrinkage), warnings, counts, seed, sampling, about,
     )  # fmt: skip
-
-
-def _wilson(
-    settings: RateSettings, hits: np.ndarray, trials: np.ndarray, mass: np.ndarray, level: float
-) -> list[np.ndarray]:
-    """Wilson's bounds of hits over trials, drawn along by what is done to the rates."""
-    weights = trials.astype(np.float64)
-    bounds = []
-    for bound in wilson(hits.astype(np.float64), weights, level):
-        moved = settings.share(bound * weights, weights, mass)
-        bounds.append(RateSettings(settings.monotone, 0).finish(moved, weights))
-    return bounds
-
-
-def _bootstrap(
-    settings: RateSettings, counts: Counts, level: float, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds over texts drawn with replacement."""
-    texts, levels, ranks = counts.mass.shape
-    if texts < 2:
-        raise InvalidLimit(
-            "interval = 'bootstrap' draws texts with replacement, but there is only one text: record more, "
-            "or take interval = 'wilson'"
-        )
-    drawn = draws(texts, seed=seed)
-    mass = counts.mass.reshape(texts, -1)
-    trials = counts.trials.reshape(texts, -1).astype(np.float64)
-    rows = max(1, BLOCK // (levels * ranks * (ranks if settings.monotone else 1)))
-    found = []
-    for start in range(0, len(drawn), rows):
-        some = drawn[start : start + rows]
-        cells = (len(some), levels, ranks)
-        found.append(settings.rates((some @ mass).reshape(cells), (some @ trials).reshape(cells)))
-    return bootstrap_bounds(np.concatenate(found), texts, level)

@@ -1,12 +1,13 @@
 """Acceptance estimates as JSON that can be read by hand."""
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from search.counts import Counts
 from search.errors import InvalidTrace
+from search.support import require_limits
 
 if TYPE_CHECKING:
     from search.estimate import AcceptanceEstimate
@@ -18,18 +19,25 @@ _SETTINGS = {
     "by": str, "law": str, "rule": str, "source": str, "interval": str, "level": float,
     "monotone": bool, "shrinkage": float, "seed": int,
 }  # fmt: skip
+_ORIGIN = ("sampling", "about")
+"""Objects that may be missing: they came later."""
 _COUNTS = ("hits", "trials", "mass")
 _SHOWN = ("rates", "low", "high", "hits", "trials")
 _DIGITS = 6
 
 
 def written(estimate: "AcceptanceEstimate") -> str:
-    """The estimate; rows of numbers on a line each."""
+    """The estimate; rows of numbers on a line each.
+
+    Raises:
+        InvalidTrace: if `sampling` or `about` is no plain data.
+    """
     shown = {name: _rounded(getattr(estimate, name)) for name in _SHOWN}
     data: dict[str, Any] = {
         "kind": "acceptance",
         "version": VERSION,
         **{name: getattr(estimate, name) for name in _SETTINGS},
+        **{name: dict(getattr(estimate, name)) for name in _ORIGIN},
         "warnings": list(estimate.warnings),
         **shown,
         "texts": {name: getattr(estimate.counts, name).tolist() for name in _COUNTS},
@@ -39,8 +47,13 @@ def written(estimate: "AcceptanceEstimate") -> str:
         if name == "texts":
             inner = ",\n".join(f'    "{key}": {json.dumps(rows)}' for key, rows in value.items())
             lines.append(f'  "texts": {{\n{inner}\n  }}')
-        else:
-            lines.append(f'  "{name}": {json.dumps(value)}')
+            continue
+        try:
+            lines.append(f'  "{name}": {json.dumps(value, allow_nan=False)}')
+        except (TypeError, ValueError) as error:
+            raise InvalidTrace(
+                f'"{name}" is no plain data, so it cannot be written: {error}'
+            ) from None
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
@@ -48,17 +61,19 @@ def read_json(text: str) -> dict[str, Any]:
     """Settings and counts.
 
     Raises:
-        InvalidTrace: saying what is wrong.
+        InvalidTrace, InvalidLimit: saying what is wrong.
     """
     try:
-        data = json.loads(text)
+        data = json.loads(text, parse_constant=_constant)
+    except InvalidTrace:
+        raise
     except (ValueError, RecursionError) as error:
         raise InvalidTrace(f"not JSON: {error}") from None
     if not isinstance(data, dict) or data.get("kind") != "acceptance":
         raise InvalidTrace('an estimate of acceptance is an object with "kind": "acceptance"')
     if data.get("version") != VERSION:
         raise InvalidTrace(f"version {data.get('version')!r}, but this treespec reads {VERSION}")
-    settings = {}
+    settings: dict[str, Any] = {}
     for name, kind in _SETTINGS.items():
         value = data.get(name)
         if kind is float and type(value) is int:
@@ -68,10 +83,23 @@ def read_json(text: str) -> dict[str, Any]:
         settings[name] = value
     if settings["by"] not in ("rank", "depth"):
         raise InvalidTrace(f'"by" must be "rank" or "depth", not {settings["by"]!r}')
+    require_limits(settings["by"], None, None, settings["shrinkage"], None)
+    for name in _ORIGIN:
+        settings[name] = data.get(name, {})
+        if not isinstance(settings[name], dict):
+            raise InvalidTrace(f'"{name}" must be an object, not {settings[name]!r}')
     said = data.get("warnings")
     if not isinstance(said, list) or not all(isinstance(line, str) for line in said):
         raise InvalidTrace('"warnings" must be a list of texts')
-    return settings | {"counts": _counts(data.get("texts")), "warnings": tuple(said)}
+    counts = _counts(data.get("texts"))
+    levels = counts.hits.shape[1]
+    if settings["by"] == "rank" and levels != 1:
+        raise InvalidTrace(f'"by" is "rank", so "texts" must hold one level, but it has {levels}')
+    return settings | {"counts": counts, "warnings": tuple(said)}
+
+
+def _constant(name: str) -> NoReturn:
+    raise InvalidTrace(f"the text holds {name}, which is no number")
 
 
 def _counts(texts: Any) -> Counts:
@@ -79,7 +107,7 @@ def _counts(texts: Any) -> Counts:
     for name in _COUNTS:
         try:
             given = np.array(texts[name], dtype=np.float64)
-        except (TypeError, ValueError, KeyError):
+        except (TypeError, ValueError, KeyError, OverflowError):
             raise InvalidTrace(
                 f'"texts" must hold numbers "{name}" [texts][levels][ranks]'
             ) from None

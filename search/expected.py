@@ -1,12 +1,13 @@
 """The expected number of tokens that a tree yields in one step."""
 
 import numpy as np
+from jaxtyping import Float
 
-from search.acceptance import TOLERANCE, Acceptance, NodeRates, Rates, read_rates
+from search.acceptance import TOLERANCE, Acceptance, NodeRates, read_rates
 from search.errors import InvalidAcceptance
 from treespec import TreeShape
 
-__all__ = ["expected_tokens"]
+__all__ = ["expected_tokens", "tokens_of"]
 
 
 def expected_tokens(shape: TreeShape, acceptance: Acceptance) -> float:
@@ -32,17 +33,46 @@ def expected_tokens(shape: TreeShape, acceptance: Acceptance) -> float:
         >>> expected_tokens(TreeShape.chain(2), [0.5])
         1.75
     """
+    if isinstance(acceptance, NodeRates):
+        parents = _parents(shape)
+        return float(_total(parents, _node_rates(parents, acceptance)))
+    rates = read_rates(acceptance)
+    return float(tokens_of(shape, rates.table[None], rates.by_depth)[0])
+
+
+def tokens_of(
+    shape: TreeShape, tables: Float[np.ndarray, "draws levels ranks"], by_depth: bool
+) -> Float[np.ndarray, "draws"]:
+    """`expected_tokens` of one tree under many tables of checked rates.
+
+    Args:
+        shape: the tree.
+        tables: the rates.
+        by_depth: whether row d belongs to the children of nodes at depth d; otherwise there is one row.
+
+    Raises:
+        InvalidAcceptance: if the tables do not cover the tree.
+    """
+    parents = _parents(shape)
+    depths, ranks = _cells(parents, (tables.shape[1], tables.shape[2]), by_depth)
+    own = tables[:, depths, ranks]
+    own[:, 0] = 1.0
+    return _total(parents, own)
+
+
+def _parents(shape: TreeShape) -> np.ndarray:
+    """The parent of every node; the root is its own."""
     parents = np.array(shape.parents)
     parents[0] = 0
-    if isinstance(acceptance, NodeRates):
-        product = _node_rates(parents, acceptance)
-    else:
-        product = _table_rates(parents, read_rates(acceptance))
-    ancestor = parents
-    while ancestor.any():
-        product = product * product[ancestor]
-        ancestor = ancestor[ancestor]
-    return float(product.sum())
+    return parents
+
+
+def _total(parents: np.ndarray, product: np.ndarray) -> np.ndarray:
+    """The sum over nodes of the products up to the root; each round doubles how far up they reach."""
+    while parents.any():
+        product = product * product[..., parents]
+        parents = parents[parents]
+    return product.sum(axis=-1)
 
 
 def _node_rates(parents: np.ndarray, acceptance: NodeRates) -> np.ndarray:
@@ -63,25 +93,25 @@ def _node_rates(parents: np.ndarray, acceptance: NodeRates) -> np.ndarray:
     return rates
 
 
-def _table_rates(parents: np.ndarray, rates: Rates) -> np.ndarray:
-    """The rate of every node by its depth and rank; the root's is 1."""
+def _cells(
+    parents: np.ndarray, known: tuple[int, int], by_depth: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Row and column of the rate of every node; the root's are not used."""
     nodes = np.arange(len(parents))
     order = np.argsort(parents[1:], kind="stable") + 1
     siblings = parents[order]
     ranks = np.zeros_like(nodes)
     ranks[order] = nodes[:-1] - np.searchsorted(siblings, siblings)
-    _covered(ranks, rates.ranks, "child ranks", "columns")
+    _covered(ranks, known[1], "child ranks", "columns")
     depths = np.zeros_like(nodes)
-    if rates.by_depth:
+    if by_depth:
         depths[1:], ancestor = 1, parents
         while ancestor.any():
             depths = depths + depths[ancestor]
             ancestor = ancestor[ancestor]
-        _covered(depths - 1, len(rates.table), "depths", "rows")
+        _covered(depths - 1, known[0], "depths", "rows")
         depths = np.maximum(depths - 1, 0)
-    found = rates.table[depths, ranks]
-    found[0] = 1.0
-    return found
+    return depths, ranks
 
 
 def _covered(indices: np.ndarray, known: int, what: str, axis: str) -> None:

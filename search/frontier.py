@@ -10,6 +10,7 @@ from search.acceptance import Acceptance
 from search.best_first import BestFirst
 from search.dynamic_programme import DynamicProgramme
 from search.errors import InfeasibleTree, InvalidLimit
+from search.integers import integer
 from search.problem import Problem, read_problem
 from treespec import TreeShape
 
@@ -47,7 +48,8 @@ class Frontier:
 
     def _place(self, size: int, depth: int | None) -> tuple[int, int]:
         """Size and depth, checked."""
-        depth = self.depth if depth is None else depth
+        size = integer("size", size, 0)
+        depth = self.depth if depth is None else integer("depth", depth, 0)
         for name, given, least, most in (
             ("size", size, 1, self.size),
             ("depth", depth, 0, self.depth),

@@ -82,14 +82,6 @@ class Curve:
         ]
         return self._isotonic(np.stack(medians, axis=1))
 
-    def resample(self, rng: np.random.Generator) -> "Curve":
-        """The same with each size's samples drawn anew from them, with replacement."""
-        drawn = {
-            size: tuple(times[i] for i in rng.integers(len(times), size=len(times)))
-            for size, times in self.samples.items()
-        }
-        return Curve(self.name, self.axis, drawn, self.advice)
-
     def weights(self, sizes: Int[np.ndarray, "asked"]) -> Float[np.ndarray, "asked sizes"]:
         """How much each fitted time counts in the time at the sizes asked for; rows sum to 1.
 
@@ -179,10 +171,6 @@ class Table:
         """The largest size with a time behind this prefix; None if there is no bound."""
         bounds = [c.sizes[-1] for c, _ in self.shares(prefix) if not c.anywhere]
         return min(bounds, default=None)
-
-    def resample(self, rng: np.random.Generator) -> "Table":
-        """The same with all samples drawn anew."""
-        return Table(self.name, {p: curve.resample(rng) for p, curve in self.curves.items()})
 
 
 def gathered(table: Table, prefix: int | None, counts: Sequence[Mapping[int, float]]) -> list[Term]:

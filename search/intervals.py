@@ -8,8 +8,17 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from search.errors import InvalidLimit
+from search.integers import integer
 
-__all__ = ["Interval", "bootstrap_bounds", "draws", "ratio", "require_level", "wilson"]
+__all__ = [
+    "Interval",
+    "bootstrap_bounds",
+    "draws",
+    "expanded_tail",
+    "ratio",
+    "require_level",
+    "wilson",
+]
 
 RESAMPLES = 2000
 
@@ -60,7 +69,7 @@ def wilson(
     require_level(level)
     z2 = float(ndtri((1 + level) / 2)) ** 2
     n = np.where(np.asarray(trials) > 0, trials, 1.0)
-    share = hits / n
+    share = np.clip(hits / n, 0, 1)
     middle = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = np.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n * n))) / (1 + z2 / n)
     some = np.asarray(trials) > 0
@@ -81,18 +90,23 @@ def draws(texts: int, resamples: int = RESAMPLES, seed: int = 0) -> Float[np.nda
     return drawn
 
 
-def bootstrap_bounds(
-    resampled: Float[np.ndarray, "B *cells"], texts: int, level: float = 0.95
-) -> tuple[Float[np.ndarray, "*cells"], Float[np.ndarray, "*cells"]]:
-    """Expanded percentiles of resampled values (Hesterberg, arXiv:1411.5279).
+def expanded_tail(texts: int, level: float = 0.95) -> float:
+    """The share of resamples beyond each bound of an expanded percentile interval.
 
-    The levels of the quantiles undo two errors of the plain percentile interval with few texts: the factor
-    (n - 1) / n in the variance, and normal instead of Student's t quantiles.
+    Undoes two errors of the plain percentile interval, whose share is (1 - level) / 2, with few texts: the
+    factor (n - 1) / n in the variance, and normal instead of Student's t quantiles (Hesterberg,
+    arXiv:1411.5279).
 
     Args:
-        resampled: one row for each resample; NaN does not count.
-        texts: how many were resampled, at least 2.
+        texts: how many are resampled, at least 2.
         level: of confidence.
+
+    Raises:
+        InvalidLimit: for a single text, or if `level` is none.
+
+    Example:
+        >>> [round(expanded_tail(texts), 4) for texts in (6, 24, 1000)]
+        [0.0024, 0.0173, 0.0248]
     """
     from scipy.special import ndtr, stdtrit
 
@@ -100,7 +114,20 @@ def bootstrap_bounds(
     if texts < 2:
         raise InvalidLimit("a bootstrap draws texts with replacement, and there is only one text")
     student = stdtrit(texts - 1, (1 - level) / 2)
-    tail = float(ndtr(sqrt(texts / (texts - 1)) * student))
+    return float(ndtr(sqrt(texts / (texts - 1)) * student))
+
+
+def bootstrap_bounds(
+    resampled: Float[np.ndarray, "B *cells"], texts: int, level: float = 0.95
+) -> tuple[Float[np.ndarray, "*cells"], Float[np.ndarray, "*cells"]]:
+    """Expanded percentiles of resampled values; see `expanded_tail`.
+
+    Args:
+        resampled: one row for each resample; NaN does not count.
+        texts: how many were resampled, at least 2.
+        level: of confidence.
+    """
+    tail = expanded_tail(texts, level)
     low, high = np.nanquantile(resampled, [tail, 1 - tail], axis=0)
     return low, high
 
@@ -120,6 +147,7 @@ def ratio(
         Interval(estimate=2.0, low=2.0, high=2.0)
     """
     require_level(level)
+    resamples, seed = integer("resamples", resamples, 1), integer("seed", seed, 0)
     estimate = float(over.sum() / under.sum())
     if len(over) < 2:
         return Interval(estimate, float("nan"), float("nan"))

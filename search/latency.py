@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -10,9 +11,16 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from search.interpolation import Table, Term, gathered
-from search.latency_errors import NotMeasured
-from search.latency_tables import ANY_LAW, BatchTimes, LawTimes, further_draws, levels_of
+from search.interpolation import Term, gathered
+from search.latency_errors import InvalidLatency, NotMeasured
+from search.latency_tables import (
+    ANY_LAW,
+    BatchTimes,
+    LawTimes,
+    further_draws,
+    levels_of,
+    middle_prefix,
+)
 from treespec.shape import TreeShape
 
 __all__ = ["LatencyModel"]
@@ -35,10 +43,18 @@ class LatencyModel:
     Args:
         batches: the times by batch size.
         about: what they were measured on: hardware, versions, pair, dtype, threads, date.
+
+    Raises:
+        InvalidLatency: if there are times for no batch size.
     """
 
     batches: Mapping[int, BatchTimes]
     about: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self) -> None:
+        """Refuse a model of nothing."""
+        if not self.batches:
+            raise InvalidLatency("a latency model needs the times of at least one batch size")
 
     @classmethod
     def from_tables(
@@ -98,14 +114,16 @@ class LatencyModel:
 
         Raises:
             NotMeasured: if a model has no times for its batch size.
+            InvalidLatency: if there is no model.
         """
         batches = {batch: models[batch].times(batch) for batch in sorted(models)}
-        return cls(batches, next(iter(models.values())).about)
+        return cls(batches, next((model.about for model in models.values()), {}))
 
     @property
     def max_size(self) -> int | None:
         """The largest tree that a verify time is known for, batch 1 or the smallest; None: no bound."""
-        return self.times(min(self.batches)).verify.largest(None)
+        batch = min(self.batches)
+        return self.times(batch).verify.largest(self.prefix_at(None, batch))
 
     @property
     def prefixes(self) -> tuple[int, ...]:
@@ -114,9 +132,25 @@ class LatencyModel:
 
     @property
     def middle_prefix(self) -> int | None:
-        """The prefix that is meant where none is given; None if times hold for all."""
-        known = self.prefixes
-        return known[(len(known) - 1) // 2] if known else None
+        """The prefix that is meant where none is given, of the smallest batch; None: times hold for all."""
+        return self.prefix_at(None, min(self.batches))
+
+    def prefix_at(self, prefix: int | None, batch: int = 1) -> int | None:
+        """The prefix itself; or, for None, the middle one of those that all times of a batch size cover.
+
+        One for all tables, so that no step is the sum of times behind different prefixes.
+
+        Args:
+            prefix: committed tokens before the root, or None.
+            batch: texts at once.
+
+        Returns:
+            The prefix; None if times hold behind all.
+
+        Raises:
+            NotMeasured: if there are no times for the batch size.
+        """
+        return middle_prefix(self.times(batch)) if prefix is None else prefix
 
     @property
     def laws(self) -> tuple[str, ...]:
@@ -159,6 +193,7 @@ class LatencyModel:
     ) -> int | None:
         """The largest tree that all parts of a step are known for; None: no bound."""
         times, own = self.times(batch), self.law_times(law, batch)
+        prefix = self.prefix_at(prefix, batch)
         tables = (times.verify, times.commit, times.rest, own.assemble, own.accept)
         ends = [end for table in tables if (end := table.largest(prefix)) is not None]
         return min(ends, default=None)
@@ -174,18 +209,43 @@ class LatencyModel:
         Raises:
             NotMeasured: outside of what was measured.
         """
-        return self.times(batch).verify.at(size, prefix)
+        return self.times(batch).verify.at(size, self.prefix_at(prefix, batch))
 
     def draft_level_s(
         self, width: int, prefix: int | None = None, *, law: str | None = None, batch: int = 1
     ) -> float:
-        """Seconds of a draft pass that gives each of `width` nodes a child."""
-        return self.law_times(law, batch).level.at(width, prefix)
+        """Seconds of a draft pass that gives each of `width` nodes a child.
+
+        Args:
+            width: nodes that the pass runs.
+            prefix: committed tokens before the root; None for the middle one of those measured.
+            law: how children are drawn; None if the model knows one law.
+            batch: texts at once.
+
+        Returns:
+            Seconds of a pass below the first.
+
+        Raises:
+            NotMeasured: outside of what was measured.
+        """
+        return self.law_times(law, batch).level.at(width, self.prefix_at(prefix, batch))
 
     def plain_s(
         self, prefix: int | None = None, *, law: str | None = None, batch: int = 1
     ) -> float:
-        """Seconds of a step of plain decoding by the same loop, under the sampling of `law`."""
+        """Seconds of a step of plain decoding by the same loop, under the sampling of `law`.
+
+        Args:
+            prefix: committed tokens before the root; None for the middle one of those measured.
+            law: whose sampling settings and times are taken; None if the model knows one law.
+            batch: texts at once.
+
+        Returns:
+            Seconds of one token of each text.
+
+        Raises:
+            NotMeasured: outside of what was measured.
+        """
         return float(self.evaluate(self.plain_terms(prefix, law, batch))[0])
 
     def step_s(
@@ -219,13 +279,30 @@ class LatencyModel:
         law: str | None = None,
         batch: int = 1,
     ) -> dict[str, float]:
-        """Seconds of a step by stage: draft, verify, accept, commit and the rest."""
+        """Seconds of a step by stage: draft, verify, accept, commit and the rest; together `step_s`.
+
+        Of the root alone, plain decoding, nothing is drafted; where its step was measured as a whole,
+        `verify` is what the other stages leave of it.
+
+        Args:
+            shape: the tree that is drafted at every step.
+            prefix: see `step_s`.
+            law: see `step_s`.
+            batch: see `step_s`.
+
+        Raises:
+            NotMeasured: see `step_s`.
+        """
         parts: dict[str, float] = dict.fromkeys(
             ("draft", "verify", "accept", "commit", "rest"), 0.0
         )
-        for curve, weights in self.step_terms([shape], prefix, law, batch):
+        root = shape.size == 1
+        terms = self._root_terms if root else partial(self.step_terms, [shape])
+        for curve, weights in terms(prefix, law, batch):
             stage = curve.name if curve.name in parts else "draft"
             parts[stage] += float((weights @ curve.fitted)[0])
+        if root:
+            parts["verify"] += self.plain_s(prefix, law=law, batch=batch) - sum(parts.values())
         return parts
 
     def step_terms(
@@ -233,6 +310,7 @@ class LatencyModel:
     ) -> list[Term]:
         """The times of steps of several shapes, as weights of fitted times (`evaluate` adds them up)."""
         times, own = self.times(batch), self.law_times(law, batch)
+        prefix = self.prefix_at(prefix, batch)
         levels = [levels_of(shape) for shape in shapes]
         narrow = [Counter(sum(level.values()) for level in one[1:]) for one in levels]
         sizes = [{shape.size: 1.0} for shape in shapes]
@@ -249,10 +327,16 @@ class LatencyModel:
 
     def plain_terms(self, prefix: int | None, law: str | None, batch: int = 1) -> list[Term]:
         """A step of plain decoding, as `step_terms` gives those of trees."""
+        plain = self.law_times(law, batch).plain
+        if plain is None:
+            return self._root_terms(prefix, law, batch)
+        return gathered(plain, self.prefix_at(prefix, batch), [{1: 1.0}])
+
+    def _root_terms(self, prefix: int | None, law: str | None, batch: int) -> list[Term]:
+        """A step over the root alone, as the sum of its parts."""
         times, own = self.times(batch), self.law_times(law, batch)
+        prefix = self.prefix_at(prefix, batch)
         tables = (times.verify, own.accept, times.commit, times.rest)
-        if own.plain is not None:
-            tables = (own.plain,)
         return [term for table in tables for term in gathered(table, prefix, [{1: 1.0}])]
 
     def floor_s(
@@ -274,6 +358,7 @@ class LatencyModel:
             batch: see `step_s`.
         """
         times, own = self.times(batch), self.law_times(law, batch)
+        prefix = self.prefix_at(prefix, batch)
         tables = (own.assemble, times.verify, own.accept, times.commit, times.rest)
         counts = [{int(size): 1.0} for size in sizes]
         below = self.evaluate([term for t in tables for term in gathered(t, prefix, counts)])
@@ -286,23 +371,6 @@ class LatencyModel:
         """Seconds of each step."""
         total: Any = sum(weights @ curve.fitted for curve, weights in terms)
         return total
-
-    def resample(self, rng: np.random.Generator) -> "LatencyModel":
-        """The model of a repetition of all measurements: every cell's samples, drawn with replacement."""
-
-        def again(part: Any) -> Any:
-            changed = {
-                name: value.resample(rng)
-                for name, value in vars(part).items()
-                if isinstance(value, Table)
-            }
-            return replace(part, **changed)
-
-        batches = {}
-        for batch, own in self.batches.items():
-            laws = {name: again(law) for name, law in own.laws.items()}
-            batches[batch] = replace(again(own), laws=laws)
-        return LatencyModel(batches, self.about)
 
     def to_json(self) -> str:
         """JSON in milliseconds, with the unit in the names of the keys; readable and writable by hand."""

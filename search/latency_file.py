@@ -14,6 +14,7 @@ for all.
 """
 
 import json
+import operator
 from collections.abc import Mapping
 from numbers import Real
 from pathlib import Path
@@ -50,6 +51,8 @@ ADVICE = {
     "verify": "profile larger trees (`treespec profile --sizes`), or ask for smaller ones",
     "level": "profile larger trees (`treespec profile --sizes`), ask for narrower ones, or type one "
     "number if it holds for every width",
+    "draft": "measure wider levels (or give one number, if it holds for every width), or ask for narrower "
+    "trees",
     "draw": "profile larger trees (`treespec profile --sizes`), or ask for narrower ones",
 }
 
@@ -70,10 +73,10 @@ def model_of_tables(
     """What `LatencyModel.from_tables` makes: tables in seconds, for one law and batch size."""
     reader = _Reader("from_tables", 1.0, "")
     tables = {name: reader.table(name, name, value, SHARED[name]) for name, value in shared.items()}
-    own = {
-        name: None if value is None else reader.table(name, _argument(name), value, OF_LAW[name])
-        for name, value in of_law.items()
-    }
+    own = {}
+    for name, value in of_law.items():
+        said = _argument(name)
+        own[name] = None if value is None else reader.table(said, said, value, OF_LAW[name])
     batch = reader.count("batch", batch)
     laws = {law: LawTimes(**own)}  # pyrefly: ignore[bad-argument-type]  (only first and plain may be None)
     return LatencyModel({batch: BatchTimes(**tables, laws=laws)}, dict(about))
@@ -245,12 +248,12 @@ class _Reader:
     def count(self, path: str, key: Any, least: int = 1) -> int:
         """A size, prefix or batch: a number in text, or an integer."""
         try:
-            if isinstance(key, bool) or not isinstance(key, int | str):
+            if isinstance(key, bool):
                 raise ValueError
-            number = int(key)
-            if str(number) != str(key) or number < least:
+            number = int(key) if isinstance(key, str) else operator.index(key)
+            if (isinstance(key, str) and str(number) != key) or number < least:
                 raise ValueError
-        except ValueError:
+        except (TypeError, ValueError):
             self.fail(path, f"has the key {key!r}, but keys are integers of at least {least}")
         return number
 

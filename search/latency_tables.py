@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from search.interpolation import Table
 from treespec.shape import TreeShape
 
-__all__ = ["ANY_LAW", "BatchTimes", "LawTimes", "further_draws", "levels_of"]
+__all__ = ["ANY_LAW", "BatchTimes", "LawTimes", "further_draws", "levels_of", "middle_prefix"]
 
 ANY_LAW = "any"
 """Name of the times that hold for every law."""
@@ -76,3 +76,20 @@ def further_draws(levels: Sequence[Counter[int]]) -> dict[int, float]:
         for k, nodes in level.items():
             draws[nodes] += k
     return {nodes: float(number) for nodes, number in draws.items() if number}
+
+
+def middle_prefix(times: BatchTimes) -> int | None:
+    """The middle one of the prefixes that all tables cover, the shorter of two; None if times hold for all.
+
+    Where there is none that all cover, the middle one of the first table that has prefixes: asking for it
+    says which table does not.
+    """
+    tables: list[Table | None] = [times.verify, times.commit, times.rest]
+    for own in times.laws.values():
+        tables += [own.level, own.first, own.draw, own.assemble, own.accept, own.plain]
+    known = [table.prefixes for table in tables if table is not None and table.prefixes]
+    if not known:
+        return None
+    low, high = max(own[0] for own in known), min(own[-1] for own in known)
+    fine = sorted({prefix for own in known for prefix in own if low <= prefix <= high}) or known[0]
+    return fine[(len(fine) - 1) // 2]

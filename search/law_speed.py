@@ -3,19 +3,23 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
+from zlib import crc32
 
 import numpy as np
 from jaxtyping import Float
 
 from search.acceptance import Acceptance, Rates, read_rates
+from search.counts import UNKNOWN
 from search.errors import InvalidAcceptance, InvalidLimit
-from search.expected import expected_tokens
+from search.expected import expected_tokens, tokens_of
 from search.interpolation import Curve, Term
 from search.latency import LatencyModel
+from search.latency_errors import InvalidLatency
 from search.ranking import Speed
+from search.sampling_names import name_of
 from treespec.shape import TreeShape
 
-__all__ = ["AnyAcceptance", "Estimated", "LawSpeed", "Times", "acceptance_by_law", "tokens_of"]
+__all__ = ["AnyAcceptance", "Estimated", "LawSpeed", "Times", "acceptance_by_law"]
 
 
 @runtime_checkable
@@ -32,13 +36,23 @@ AnyAcceptance: TypeAlias = Acceptance | Estimated
 
 @dataclass(frozen=True, eq=False)
 class Times:
-    """Times behind one prefix for one batch size, and resamples of them: the same for all shapes."""
+    """Times behind one prefix for one batch size, and resamples of them: the same for all shapes.
+
+    Args:
+        latency: the times.
+        prefix: committed tokens before the root; None only where times hold behind all.
+        batch: texts at once.
+        draws: resamples.
+        seed: of the resamples.
+        rng: what measurements that have nothing to do with each other are drawn from.
+    """
 
     latency: LatencyModel
     prefix: int | None
     batch: int
-    rng: np.random.Generator
     draws: int
+    seed: int
+    rng: np.random.Generator
     _drawn: dict[Curve, Float[np.ndarray, "draws sizes"]] = field(default_factory=dict)
 
     def seconds(self, terms: Sequence[Term]) -> tuple[float, Float[np.ndarray, "draws"]]:
@@ -54,10 +68,16 @@ class Times:
 class LawSpeed:
     """One law: its rates, its times, and the speed of any shape.
 
+    Estimates from equally many texts, of the same prompts as far as is known, are resampled by the same
+    draws of texts, so that what differs between laws is not what differs between texts.
+
     Args:
         law: name of the law.
         acceptance: rates, or an estimate of them.
         times: prefix and batch are the same for all laws.
+
+    Attributes:
+        texts: how many texts the rates are from, where it is known and more than one.
 
     Raises:
         InvalidAcceptance: if rates are invalid, or resamples of another shape.
@@ -69,9 +89,12 @@ class LawSpeed:
         measured = isinstance(acceptance, Estimated)
         given: Any = np.asarray(acceptance, dtype=float) if measured else acceptance
         self.rates: Rates = read_rates(given)
+        texts = getattr(acceptance, "texts", None) if measured else None
+        self.texts: int | None = texts if isinstance(texts, int) and texts > 1 else None
         self._drawn = self.rates.table[None]
         if isinstance(acceptance, Estimated):
-            tables = [np.atleast_2d(acceptance.resample(times.rng)) for _ in range(times.draws)]
+            rng = self._stream(acceptance)
+            tables = [np.atleast_2d(acceptance.resample(rng)) for _ in range(times.draws)]
             if any(table.shape != self.rates.table.shape for table in tables):
                 raise InvalidAcceptance(
                     f"acceptance of law {law!r}: a resample has another shape than the rates, "
@@ -79,32 +102,67 @@ class LawSpeed:
                 )
             self._drawn = np.stack(tables)
 
+    def _stream(self, acceptance: Any) -> np.random.Generator:
+        """What the estimate is resampled from."""
+        if self.texts is None:
+            return self.times.rng
+        about = getattr(acceptance, "about", {})
+        prompts = crc32(str(about.get("prompts_hash", "")).encode())
+        return np.random.default_rng([self.times.seed, self.texts, prompts])
+
     @property
     def acceptance(self) -> Float[np.ndarray, "*levels ranks"]:
         """The rates, as searches take them."""
         return self.rates.table if self.rates.by_depth else self.rates.table[0]
 
     def step_s(self, shape: TreeShape) -> float:
-        """Seconds of a step."""
+        """Seconds of a step.
+
+        Raises:
+            InvalidLatency: if it takes no time.
+        """
         times = self.times
-        return times.latency.step_s(shape, times.prefix, law=self.law, batch=times.batch)
+        seconds = times.latency.step_s(shape, times.prefix, law=self.law, batch=times.batch)
+        self._require_time(seconds, shape.size)
+        return seconds
 
     def floor_s(self, sizes: np.ndarray, depth: int) -> Float[np.ndarray, "asked"]:
-        """A lower bound of the seconds of a step, by size and depth."""
+        """A lower bound of the seconds of a step, by size and depth.
+
+        Raises:
+            InvalidLatency: if it is 0.
+        """
         times = self.times
-        return times.latency.floor_s(sizes, depth, times.prefix, law=self.law, batch=times.batch)
+        found = times.latency.floor_s(sizes, depth, times.prefix, law=self.law, batch=times.batch)
+        self._require_time(found.min(), int(sizes[found.argmin()]))
+        return found
 
     def speed(self, shape: TreeShape) -> Speed:
-        """Tokens and seconds of a step of this shape; of the root alone, of plain decoding."""
+        """Tokens and seconds of a step of this shape; of the root alone, of plain decoding.
+
+        Raises:
+            InvalidAcceptance, NotMeasured: if rates or times do not cover it.
+            InvalidLatency: if a step takes no time.
+        """
         times, latency = self.times, self.times.latency
+        tokens = expected_tokens(shape, self.acceptance)
         drawn = tokens_of(shape, self._drawn, self.rates.by_depth)
         if shape.size == 1:
             terms = latency.plain_terms(times.prefix, self.law, times.batch)
         else:
             terms = latency.step_terms([shape], times.prefix, self.law, times.batch)
         seconds, seconds_drawn = times.seconds(terms)
-        tokens = expected_tokens(shape, self.acceptance)
-        return Speed(tokens, seconds, np.broadcast_to(drawn, times.draws), seconds_drawn)
+        self._require_time(min(seconds, float(seconds_drawn.min())), shape.size)
+        return Speed(
+            tokens, seconds, np.broadcast_to(drawn, times.draws), seconds_drawn, self.texts
+        )
+
+    def _require_time(self, seconds: float, size: int) -> None:
+        if not seconds > 0:
+            raise InvalidLatency(
+                f"law {self.law!r}: a step of {size} nodes takes no time, so that its speed has no end: "
+                "give the times of whole passes"
+            )
 
 
 def acceptance_by_law(
@@ -114,15 +172,21 @@ def acceptance_by_law(
 
     Raises:
         InvalidAcceptance: if it is not said which law the acceptance belongs to, or a law has none.
-        InvalidLimit: if the laws' times belong to different sampling settings and nobody named the laws.
+        InvalidLimit: if what is known of the laws belongs to different sampling settings, and nobody named
+            the laws.
     """
     known = _by_law(acceptance, latency, laws, batch)
-    samplings = {law: latency.law_times(law, batch).sampling for law in known}
-    if laws is None and len({name for name in samplings.values() if name}) > 1:
-        said = ", ".join(f"{law} ({name})" for law, name in samplings.items())
+    found = {}
+    for law, one in known.items():
+        found[f"acceptance of {law}"] = name_of(getattr(one, "sampling", None))
+        found[f"times of {law}"] = latency.law_times(law, batch).sampling
+    said = {what: name for what, name in found.items() if name}
+    if laws is None and len(set(said.values())) > 1:
         raise InvalidLimit(
-            f"the times of these laws were measured under different sampling settings: {said}; rank them "
-            "apart, or name them in laws=[...] to compare them all the same"
+            "what is to be ranked was measured under different sampling settings: "
+            + ", ".join(f"{what} ({name})" for what, name in said.items())
+            + "; measure all alike and rank the settings apart, or name the laws in laws=[...] (`--law`) "
+            "to take them all the same"
         )
     return known
 
@@ -140,11 +204,11 @@ def _by_law(
                 "give {law: rates} for each"
             )
         return known if wanted is None else {law: known[law] for law in wanted}
-    own = getattr(acceptance, "law", None)
-    if own is not None:
-        if wanted is not None and wanted != [str(own)]:
-            raise InvalidAcceptance(f"laws = {wanted}, but the acceptance is of law {str(own)!r}")
-        return {str(own): acceptance}
+    own = str(getattr(acceptance, "law", UNKNOWN))
+    if own != UNKNOWN:
+        if wanted is not None and wanted != [own]:
+            raise InvalidAcceptance(f"laws = {wanted}, but the acceptance is of law {own!r}")
+        return {own: acceptance}
     if wanted is not None:
         return {law: acceptance for law in wanted}  # noqa: C420  (names, not places)
     names = list(latency.times(batch).laws)
@@ -154,24 +218,3 @@ def _by_law(
             "it belongs to: give {law: rates}, or laws=[...]"
         )
     return {names[0]: acceptance}
-
-
-def tokens_of(
-    shape: TreeShape, rates: Float[np.ndarray, "draws levels ranks"], by_depth: bool
-) -> Float[np.ndarray, "draws"]:
-    """Expected tokens of one tree under many tables of rates; `expected_tokens` for each of them.
-
-    Args:
-        shape: the tree.
-        rates: tables that cover the tree.
-        by_depth: whether row d belongs to the children of nodes at depth d; otherwise there is one row.
-    """
-    parents = np.array(shape.parents)
-    parents[0] = 0
-    depths = np.maximum(np.array(shape.depths) - 1, 0) if by_depth else np.zeros_like(parents)
-    product = rates[:, depths, np.array(shape.ranks)]
-    product[:, 0] = 1.0
-    while parents.any():
-        product = product * product[:, parents]
-        parents = parents[parents]
-    return product.sum(axis=1)

@@ -1,16 +1,15 @@
 """What a search for the best tree is asked, checked."""
 
-import operator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from search.acceptance import Acceptance, Rates, read_rates
 from search.errors import InfeasibleTree, InvalidLimit
+from search.integers import integer
 
-__all__ = ["Problem", "read_problem"]
+__all__ = ["Problem", "largest_tree", "read_problem", "require_depth", "require_feasible"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,9 +76,9 @@ def read_problem(
         InvalidLimit: if a limit is no integer, too small, or beyond the rates.
     """
     rates = read_rates(acceptance)
-    size = _integer("size", size, least=1)
+    size = integer("size", size, 1)
     if branching is not None:
-        branching = _integer("branching", branching, least=1)
+        branching = integer("branching", branching, 1)
         if branching > rates.ranks:
             raise InvalidLimit(
                 f"branching = {branching}, but acceptance has rates for {rates.ranks} child ranks: "
@@ -87,14 +86,23 @@ def read_problem(
             )
         rates = Rates(rates.table[:, :branching], rates.by_depth)
     if depth is not None:
-        depth = _integer("depth", depth, least=0)
-        if rates.levels is not None and depth > rates.levels:
-            raise InvalidLimit(
-                f"depth = {depth}, but acceptance has rates for {rates.levels} depths, one row each: "
-                f"give depth <= {rates.levels}, or more rows"
-            )
+        depth = integer("depth", depth, 0)
+        require_depth(depth, rates)
     limits = [size - 1, *(limit for limit in (depth, rates.levels) if limit is not None)]
     return Problem(rates, size, min(limits))
+
+
+def require_depth(depth: int, rates: Rates) -> None:
+    """Refuse a depth that there are no rates for.
+
+    Raises:
+        InvalidLimit: with the number of rows.
+    """
+    if rates.levels is not None and depth > rates.levels:
+        raise InvalidLimit(
+            f"depth = {depth}, but acceptance has rates for {rates.levels} depths, one row each: "
+            f"give depth <= {rates.levels}, or more rows"
+        )
 
 
 def require_feasible(problem: Problem) -> None:
@@ -109,16 +117,3 @@ def require_feasible(problem: Problem) -> None:
             f"{problem.branching} children a node has {problem.largest} nodes: "
             f"give size <= {problem.largest}, or allow more depth or branching"
         )
-
-
-def _integer(name: str, value: Any, least: int) -> int:
-    """The value as a plain integer of at least `least`."""
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)
-    except TypeError:
-        raise InvalidLimit(f"{name} = {value!r} is no integer") from None
-    if number < least:
-        raise InvalidLimit(f"{name} = {number}, but must be at least {least}")
-    return number

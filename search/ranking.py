@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
-from search.intervals import Interval
+from search.intervals import Interval, expanded_tail
 from treespec.shape import TreeShape
 
 __all__ = ["Choice", "Ranking", "Speed", "bounds"]
@@ -26,12 +26,14 @@ class Speed:
         tokens: expected tokens of a step.
         seconds: of a step.
         tokens_drawn, seconds_drawn: the same under the resamples.
+        texts: that were resampled, where it is known.
     """
 
     tokens: float
     seconds: float
     tokens_drawn: Float[np.ndarray, "draws"]
     seconds_drawn: Float[np.ndarray, "draws"]
+    texts: int | None = None
 
     @property
     def rate(self) -> float:
@@ -146,7 +148,8 @@ class Ranking:
         law = self.best.law if law is None else str(law)
         here, best = self._speed(shape, law), self._speed(self.best.shape, self.best.law)
         drawn = 1 - here.rate_drawn / best.rate_drawn
-        return bounds(1 - here.rate / best.rate, drawn, self.level)
+        texts = min((s.texts for s in (here, best) if s.texts is not None), default=None)
+        return bounds(1 - here.rate / best.rate, drawn, self.level, texts)
 
     @cached_property
     def verdict(self) -> str:
@@ -234,9 +237,20 @@ class Ranking:
         return json.dumps(data, indent=1)
 
 
-def bounds(estimate: float, drawn: Float[np.ndarray, "draws"], level: float) -> Interval:
-    """The percentile interval at this level."""
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+def bounds(
+    estimate: float, drawn: Float[np.ndarray, "draws"], level: float, texts: int | None = None
+) -> Interval:
+    """The percentile interval at this level.
+
+    Args:
+        estimate: what was resampled.
+        drawn: the resamples.
+        level: of confidence.
+        texts: that were drawn with replacement; then the percentiles are expanded for their small number,
+            as in `intervals.bootstrap_bounds`.
+    """
+    tail = (1 - level) / 2 if texts is None else expanded_tail(texts, level)
+    low, high = np.quantile(drawn, [tail, 1 - tail])
     return Interval(float(estimate), float(low), float(high))
 
 

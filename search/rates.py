@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from search.isotonic import non_increasing
 
-__all__ = ["RateSettings"]
+__all__ = ["RateSettings", "redrawn"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ class RateSettings:
         Shrinkage first, then isotonic regression weighted by trials, then rows that sum to more than 1
         (possible where ranks have different trials) are scaled to 1. Without any trial a rate is 0.
         """
-        return self.finish(self.share(mass, trials, mass), trials)
+        rates = self.ordered(self.share(mass, trials, mass), trials)
+        return np.clip(rates * self.scale(rates), 0.0, 1.0)
 
     def share(
         self,
@@ -44,16 +45,45 @@ class RateSettings:
         pooled = _over(mass.sum(axis=-2, keepdims=True), trials.sum(axis=-2, keepdims=True))
         return _over(hits + self.shrinkage * pooled, trials + self.shrinkage)
 
-    def finish(
+    def ordered(
         self,
         rates: Float[np.ndarray, "*B levels ranks"],
         trials: Float[np.ndarray, "*B levels ranks"],
     ) -> Float[np.ndarray, "*B levels ranks"]:
-        """Isotonic regression, if it is asked for, and no row above 1."""
-        if self.monotone:
-            rates = non_increasing(rates, trials)
-        total = rates.sum(axis=-1, keepdims=True)
-        return np.clip(rates / np.maximum(total, 1.0), 0.0, 1.0)
+        """Isotonic regression, if it is asked for."""
+        return non_increasing(rates, trials) if self.monotone else rates
+
+    @staticmethod
+    def scale(
+        rates: Float[np.ndarray, "*B levels ranks"],
+    ) -> Float[np.ndarray, "*B levels 1"]:
+        """What brings the rates of siblings to a sum of 1 where it is larger; else 1."""
+        return 1.0 / np.maximum(rates.sum(axis=-1, keepdims=True), 1.0)
+
+
+def redrawn(
+    rates: Float[np.ndarray, "levels ranks"],
+    trials: Int[np.ndarray, "levels ranks"],
+    rng: np.random.Generator,
+) -> Float[np.ndarray, "levels ranks"]:
+    """Hits of as many positions again, as if these were independent.
+
+    Ranks of a level with the same trials were tried at the same positions, and at one position at most one
+    child is accepted: their hits are one multinomial draw.
+
+    Args:
+        rates: of siblings, summing to at most 1.
+        trials: of each cell.
+        rng: where they are drawn from.
+    """
+    hits = np.zeros(rates.shape)
+    for level, row in enumerate(trials):
+        for count in np.unique(row[row > 0]):
+            together = row == count
+            shares = rates[level, together]
+            drawn = rng.multinomial(count, [*shares, max(0.0, 1.0 - shares.sum())])
+            hits[level, together] = drawn[:-1]
+    return hits
 
 
 def _over(mass: np.ndarray, trials: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from search.errors import InvalidCalibration
+from search.integers import integer
 from search.intervals import require_level, wilson
 
 __all__ = ["Reliability", "Spacing", "pairs", "reliability"]
@@ -27,6 +28,7 @@ class Reliability:
         low: lower bounds of the shares, by Wilson's interval, as if predictions were independent.
         high: upper bounds.
         by: the curves of the groups, if there were some.
+        weights: sums of the weights of each bin; None: every prediction weighs the same.
     """
 
     edges: Float[np.ndarray, "bins_1"]
@@ -36,6 +38,7 @@ class Reliability:
     low: Float[np.ndarray, "bins"]
     high: Float[np.ndarray, "bins"]
     by: Mapping[int, "Reliability"] = field(default_factory=dict)
+    weights: Float[np.ndarray, "bins"] | None = None
 
     @property
     def expected_error(self) -> float:
@@ -43,8 +46,8 @@ class Reliability:
 
         The sum over bins of their share of predictions times |measured - mean predicted|.
         """
-        weights = self.counts / self.counts.sum()
-        return float((weights * np.abs(self.measured - self.predicted)).sum())
+        weights = self.counts if self.weights is None else self.weights
+        return float((weights / weights.sum() * np.abs(self.measured - self.predicted)).sum())
 
 
 def reliability(
@@ -54,6 +57,7 @@ def reliability(
     bins: int = 10,
     spacing: Spacing = "count",
     by: Any = None,
+    weights: Any = None,
     level: float = 0.95,
 ) -> Reliability:
     """Measured acceptance against predicted probability.
@@ -65,10 +69,13 @@ def reliability(
         spacing: "count", bins with (nearly) equally many predictions; equal predictions share a bin, so
             that there may be fewer. "width", bins of equal width; empty ones are left out.
         by: `[n]` integers, such as depths or ranks: a curve for each of them too.
+        weights: `[n]`, how many predictions each one stands for, such as `CalibrationData.weight`; one by
+            default. Intervals are those of (sum)^2 / sum of squares independent predictions.
         level: of confidence of the intervals.
 
     Raises:
-        InvalidCalibration: if there are no predictions, or they are no probabilities.
+        InvalidCalibration: if there are no predictions, or they are no probabilities; or a weight is
+            no finite number above 0.
         InvalidLimit: if `level` is none.
 
     Example:
@@ -78,8 +85,8 @@ def reliability(
     """
     x, y = pairs(predicted, accepted)
     require_level(level)
-    if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
-        raise InvalidCalibration(f"bins = {bins!r}, but must be an integer of at least 1")
+    bins = integer("bins", bins, 1, InvalidCalibration)
+    given = None if weights is None else _weights(weights, len(x))
     if spacing not in ("count", "width"):
         raise InvalidCalibration(f"spacing = {spacing!r}, but must be 'count' or 'width'")
     groups: dict[int, Reliability] = {}
@@ -89,8 +96,9 @@ def reliability(
             raise InvalidCalibration(f"by must hold {len(x)} integers, one for each prediction")
         for label in np.unique(labels):
             mine = labels == label
-            groups[int(label)] = _curve(x[mine], y[mine], bins, spacing, level, {})
-    return _curve(x, y, bins, spacing, level, groups)
+            own = None if given is None else given[mine]
+            groups[int(label)] = _curve(x[mine], y[mine], own, bins, spacing, level, {})
+    return _curve(x, y, given, bins, spacing, level, groups)
 
 
 def pairs(predicted: Any, accepted: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -107,6 +115,11 @@ def pairs(predicted: Any, accepted: Any) -> tuple[np.ndarray, np.ndarray]:
             raise InvalidCalibration(f"{name} must hold numbers: {error}") from None
         if array.ndim != 1 or not len(array):
             raise InvalidCalibration(f"{name} must be a vector with at least one number")
+        if np.isnan(array).any():
+            raise InvalidCalibration(
+                f"{name} holds what is no probability: NaN, for what is not known (of paths, below depth 0 "
+                "at temperature 0)"
+            )
         if not ((array >= 0) & (array <= 1 + 1e-6)).all():
             raise InvalidCalibration(f"{name} holds what is no probability in [0, 1]")
         found.append(np.minimum(array, 1.0))
@@ -115,8 +128,27 @@ def pairs(predicted: Any, accepted: Any) -> tuple[np.ndarray, np.ndarray]:
     return found[0], found[1]
 
 
+def _weights(values: Any, count: int) -> np.ndarray:
+    """Weights as a float64 vector."""
+    try:
+        weights = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidCalibration(f"weights must hold numbers: {error}") from None
+    if weights.shape != (count,):
+        raise InvalidCalibration(f"weights must hold {count} numbers, one for each prediction")
+    if not (np.isfinite(weights) & (weights > 0)).all():
+        raise InvalidCalibration("weights must be finite numbers above 0")
+    return weights
+
+
 def _curve(
-    x: np.ndarray, y: np.ndarray, bins: int, spacing: str, level: float, by: dict[int, Reliability]
+    x: np.ndarray,
+    y: np.ndarray,
+    weights: np.ndarray | None,
+    bins: int,
+    spacing: str,
+    level: float,
+    by: dict[int, Reliability],
 ) -> Reliability:
     if spacing == "width":
         place = np.minimum((x * bins).astype(np.int64), bins - 1)
@@ -126,13 +158,17 @@ def _curve(
         place = (below * bins // len(x))[inverse]
     counts = np.bincount(place, minlength=bins)
     some = counts > 0
-    total, hits = (np.bincount(place, v, minlength=bins)[some] for v in (x, y))
+    w = np.ones(len(x)) if weights is None else weights
+    weight, total, hits, square = (
+        np.bincount(place, v, minlength=bins)[some] for v in (w, w * x, w * y, w * w)
+    )
     first = np.full(bins, np.inf)
     np.minimum.at(first, place, x)
     starts = np.arange(bins)[some] / bins if spacing == "width" else first[some]
     end = (np.flatnonzero(some)[-1] + 1) / bins if spacing == "width" else x.max()
-    low, high = wilson(hits, counts[some].astype(np.float64), level)
+    measured, alike = hits / weight, weight**2 / square
+    low, high = wilson(measured * alike, alike, level)
     return Reliability(
         np.append(starts, end),
-        counts[some], total / counts[some], hits / counts[some], low, high, by,
+        counts[some], total / weight, measured, low, high, by, None if weights is None else weight,
     )  # fmt: skip

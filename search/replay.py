@@ -24,7 +24,7 @@ from search.intervals import RESAMPLES, Interval, ratio
 from search.trace import Trace
 from treespec.tree import TreeShape
 
-__all__ = ["Replay", "replay", "replay_many"]
+__all__ = ["Replay", "replay", "replay_many", "step_starts"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +131,19 @@ def replay_many(traces: Sequence[Trace], shapes: Sequence[TreeShape]) -> list[li
         walk = _Walk(trace)
         found.append([walk.replay(s, table) for s, table in zip(shapes, tables, strict=True)])
     return found
+
+
+def step_starts(trace: Trace, shape: TreeShape) -> Int[np.ndarray, "steps"]:
+    """The positions of a trace that the steps of this tree begin at.
+
+    Raises:
+        InvalidTrace: see `replay`.
+    """
+    found = replay(trace, shape)
+    ends = np.cumsum(found.accepted + 1)
+    before = ends - (found.accepted + 1)  # emitted by all steps before, past the ends of texts too
+    within = before - np.repeat(before[found.offsets[:-1]], found.steps)
+    return np.repeat(trace.offsets[:-1], found.steps) + within
 
 
 def _table(shape: TreeShape) -> Int[np.ndarray, "nodes ranks"]:

@@ -1,17 +1,21 @@
 """Whether what was recorded supports what is asked of it."""
 
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from search.counts import ENOUGH, Counts
 from search.errors import InvalidLimit, InvalidTrace
+from search.integers import integer
 from treespec.tree import TreeShape
 
 __all__ = ["WIDEST", "complaints", "cut", "require_limits"]
 
 WIDEST = 0.1
 """Half of an interval from which on a rate is called uncertain."""
+RARE = 5
+"""Expected hits below which the rate of a child that a tree has is called uncertain."""
 SHOWN = 4
 
 
@@ -26,13 +30,11 @@ def require_limits(
     if by not in ("rank", "depth"):
         raise InvalidLimit(f"by = {by!r}, but must be 'rank' or 'depth'")
     for name, value in (("depth", depth), ("ranks", ranks)):
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, int) or value < 1
-        ):
-            raise InvalidLimit(f"{name} = {value!r}, but must be an integer of at least 1")
+        if value is not None:
+            integer(name, value, 1)
     if by == "rank" and depth is not None:
         raise InvalidLimit(f"depth = {depth} belongs to by='depth': by rank all depths are one")
-    if not 0 <= shrinkage < float("inf"):
+    if not isinstance(shrinkage, Real) or not 0 <= shrinkage < float("inf"):
         raise InvalidLimit(f"shrinkage = {shrinkage!r}, but must be a finite number of at least 0")
     if by == "rank" and shrinkage:
         raise InvalidLimit(
@@ -107,6 +109,10 @@ def complaints(
             f"intervals of up to {widest:.2f} to each side (more than {WIDEST:g}) of "
             f"{_cells(wide, by, trials)}"
         )
+    mass = counts.mass.sum(axis=0)
+    rare = used & ~few & (trials > 0) & (mass < RARE)
+    if tree is not None and rare.any():
+        found.append(f"fewer than {RARE} expected hits of {_cells(rare, by, mass)}")
     over = _over(counts)
     if over > 1 + 1e-6:
         found.append(f"rates of siblings summed to {over:.3f}, and were scaled to 1")
@@ -129,12 +135,16 @@ def _used(tree: TreeShape, shape: tuple[int, ...], by: str) -> np.ndarray:
     return used
 
 
-def _cells(cells: np.ndarray, by: str, trials: np.ndarray | None = None) -> str:
-    """Some cells in words, with their trials."""
+def _cells(cells: np.ndarray, by: str, numbers: np.ndarray | None = None) -> str:
+    """Some cells in words, with their trials or hits."""
     places = [tuple(map(int, place)) for place in np.argwhere(cells)]
     words = []
     for depth, rank in places[:SHOWN]:
         at = f"depth {depth} rank {rank}" if by == "depth" else f"rank {rank}"
-        words.append(at if trials is None else f"{at} ({int(trials[depth, rank])})")
+        words.append(at if numbers is None else f"{at} ({_short(numbers[depth, rank])})")
     more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
     return ", ".join(words) + more
+
+
+def _short(number: Any) -> str:
+    return f"{number:.2g}" if isinstance(number, float) else str(int(number))

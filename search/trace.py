@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from search.errors import InvalidTrace
+from search.integers import integer
 from treespec.errors import InvalidTree
 from treespec.tree import Law
 
@@ -79,8 +80,7 @@ class Trace:
         self._check()
 
     def _check(self) -> None:
-        if isinstance(self.width, bool) or not isinstance(self.width, int) or self.width < 1:
-            raise InvalidTrace(f"width = {self.width!r}, but must be an integer of at least 1")
+        object.__setattr__(self, "width", integer("width", self.width, 1, InvalidTrace))
         try:
             Law.of(self.law)
         except InvalidTree as error:

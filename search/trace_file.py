@@ -9,8 +9,10 @@ pickle is ever opened.
 """
 
 import json
+import lzma
 import math
 import os
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -38,7 +40,8 @@ _META = {
 
 
 _DAMAGED = (
-    zipfile.BadZipFile, zlib.error, EOFError, ValueError, NotImplementedError, RuntimeError,
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, NotImplementedError,
+    RuntimeError, MemoryError, tokenize.TokenError,
 )  # fmt: skip
 
 

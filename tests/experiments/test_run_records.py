@@ -8,7 +8,7 @@ from experiments.errors import ConfigError, RunFolderError
 from experiments.loading import load_run
 from experiments.run_records import counts_from_run
 from experiments.testing import SyntheticMethod, write_run
-from search import estimate_acceptance
+from search import AcceptanceEstimate, estimate_acceptance
 from treespec import TreeShape
 
 pytestmark = pytest.mark.filterwarnings("ignore::search.errors.SmallSample")
@@ -72,3 +72,11 @@ def test_ranks_that_the_tree_does_not_have_are_refused(tmp_path):
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(RunFolderError, match="which its tree does not have"):
         counts_from_run(folder, "tree", "T=1")
+
+
+def test_records_know_their_settings_and_their_run(folder):
+    found = estimate_acceptance(counts_from_run(folder, "tree", "T=1"))
+    assert found.sampling == {"temperature": 1.0, "top_k": None, "top_p": None, "min_p": None}
+    assert (found.about["method"], found.about["sampling"]) == ("tree", "T=1")
+    assert found.about["models"]["draft"]["parameters"] == 1_100_000
+    assert AcceptanceEstimate.from_json(found.to_json()).about == found.about

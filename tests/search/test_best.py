@@ -7,16 +7,25 @@ import numpy as np
 import pytest
 
 from search import (
+    AcceptanceEstimate,
+    InfeasibleTree,
     InvalidAcceptance,
+    InvalidLatency,
     InvalidLimit,
     LatencyModel,
     NotMeasured,
+    Records,
     best_tree,
     best_trees,
+    estimate_acceptance,
     expected_tokens,
 )
 from search.candidates import candidate_sizes
-from search.law_speed import tokens_of
+from search.expected import tokens_of
+from search.intervals import draws as drawn_texts
+from search.intervals import expanded_tail
+from search.ranking import bounds
+from search.replay import replay
 from treespec import TreeShape
 from treespec.testing import plane_trees
 
@@ -77,7 +86,7 @@ def test_where_times_depend_on_size_and_depth_the_first_is_the_fastest_of_all_tr
     rng, kinds = np.random.default_rng(1), set()
     for _ in range(40):
         rates, latency = random_case(rng, 0.0)
-        best = best_tree(rates, latency, max_size=LARGEST, draws=1).best
+        best = best_tree(rates, latency, max_size=LARGEST, draws=40).best
         assert best.tokens_per_s.estimate == pytest.approx(fastest_of_all(rates, latency))
         kinds.add(best.kind)
     assert kinds == {"tree", "chain", "plain"}
@@ -87,7 +96,7 @@ def test_where_wide_levels_cost_more_little_is_lost():
     rng, gaps = np.random.default_rng(2), []
     for i in range(30):
         rates, latency = random_case(rng, (0.05, 0.2, 1.0)[i % 3])
-        best = best_tree(rates, latency, max_size=LARGEST, draws=1).best
+        best = best_tree(rates, latency, max_size=LARGEST, draws=40).best
         gaps.append(1 - best.tokens_per_s.estimate / fastest_of_all(rates, latency))
     assert min(gaps) > -1e-9
     assert max(gaps) < GAP
@@ -96,10 +105,19 @@ def test_where_wide_levels_cost_more_little_is_lost():
 FLAT = LatencyModel.from_tables(verify={1: 0.020, 64: 0.026}, draft=0.0005)
 """Where trees pay: a pass over 64 nodes takes a third longer than one over one."""
 
-NOISY = LatencyModel.from_tables(
-    verify={1: [0.0198, 0.0200, 0.0203, 0.0199, 0.0201], 64: [0.024, 0.026, 0.028, 0.025, 0.027]},
-    draft=[0.0005, 0.0006, 0.0004],
-)
+NOISY_TABLES = {
+    "verify": {
+        1: [0.0198, 0.0200, 0.0203, 0.0199, 0.0201], 64: [0.024, 0.026, 0.028, 0.025, 0.027],
+    },
+    "draft": [0.0005, 0.0006, 0.0004],
+}  # fmt: skip
+NOISY = LatencyModel.from_tables(**NOISY_TABLES)
+
+
+def noisy_again(rng):
+    """A repetition of these measurements: each cell's samples, drawn with replacement."""
+    verify = {size: rng.choice(times, len(times)) for size, times in NOISY_TABLES["verify"].items()}
+    return LatencyModel.from_tables(verify=verify, draft=rng.choice(NOISY_TABLES["draft"], 3))
 
 
 def test_rows_say_what_they_predict():
@@ -160,7 +178,7 @@ def test_intervals_are_those_of_a_plain_loop_over_resamples():
     row = best_tree(rates, NOISY, draws=draws, seed=3, level=0.9).best
     rng, speeds = np.random.default_rng(8), []
     for _ in range(draws):
-        latency = NOISY.resample(rng)
+        latency = noisy_again(rng)
         tokens = expected_tokens(row.shape, rates.resample(rng))
         speeds.append(tokens / latency.step_s(row.shape) * latency.plain_s())
     low, high = np.quantile(speeds, [0.05, 0.95])
@@ -279,6 +297,18 @@ def test_what_is_not_measured_is_passed_over_and_said():
         ({"max_size": True}, InvalidLimit, "max_size = True"),
         ({"sizes": [9], "max_size": 8}, InvalidLimit, "max_size = 8"),
         ({"draws": 0}, InvalidLimit, "draws = 0"),
+        (
+            {"draws": 39},
+            InvalidLimit,
+            "draws = 39, but the bounds of 95 % intervals need at least 40",
+        ),
+        ({"draws": 99, "level": 0.99}, InvalidLimit, "at least 200"),
+        ({"sizes": 48}, InvalidLimit, "sizes = 48, but must be a list"),
+        ({"depth": -1}, InvalidLimit, "depth = -1"),
+        ({"depth": 1.5}, InvalidLimit, "depth = 1.5"),
+        ({"branching": 0}, InvalidLimit, "branching = 0"),
+        ({"prefix": -5}, InvalidLimit, "prefix = -5"),
+        ({"seed": -1}, InvalidLimit, "seed = -1"),
         ({"level": 1.0}, InvalidLimit, "level = 1.0"),
         ({"branching": 4}, InvalidLimit, "branching = 4"),
     ],
@@ -311,3 +341,186 @@ def test_over_prefixes_and_batches():
     plain = rankings[2].plain
     assert plain.tokens_per_s.estimate == pytest.approx(16 / 0.03)  # of all texts together
     assert len(best_trees([0.6], both, max_size=4, batches=[1])) == 2
+
+
+def test_regret_of_a_tree_that_the_rates_do_not_cover_is_refused():
+    ranking = best_tree([0.6, 0.2, 0.1], FLAT, max_size=8)
+    with pytest.raises(InvalidAcceptance, match="rates for 3 child ranks"):
+        ranking.regret(TreeShape.expansion([4]))
+    by_depth = best_tree([[0.6, 0.2], [0.5, 0.2]], FLAT, max_size=8)
+    with pytest.raises(InvalidAcceptance, match="rates for 2 depths"):
+        by_depth.regret(TreeShape.chain(3))
+    with pytest.raises(InvalidAcceptance, match="rates for 2 child ranks"):
+        tokens_of(TreeShape.expansion([3]), np.full((5, 1, 2), 0.1), by_depth=False)
+
+
+def test_sizes_that_no_tree_has_are_refused_with_the_largest_one():
+    limits = {"depth": 3, "branching": 2}
+    for sizes in ([60], [5, 60], [16]):
+        with pytest.raises(InfeasibleTree, match=f"sizes has {sizes[-1]}.* has 15 nodes"):
+            best_tree([0.6, 0.2], FLAT, sizes=sizes, **limits)
+    assert best_tree([0.6, 0.2], FLAT, sizes=[15], **limits).tree.size == 15
+    chains = LatencyModel.from_tables(verify={1: 0.020, 128: 0.021}, draft={1: 0.0001})
+    with pytest.raises(InfeasibleTree, match="no wider level of the draft was measured"):
+        best_tree([0.6, 0.2], chains, sizes=[9], depth=7)
+    assert best_tree([0.6, 0.2], chains, sizes=[9], depth=8).chain.depth == 8
+    # Deeper than what is looked at when nobody asks for it.
+    for rates, times in (([0.9, 0.05], chains), ([0.9], FLAT)):
+        largest = times.max_size
+        assert best_tree(rates, times, sizes=[largest]).chain.size == largest
+
+
+def test_a_size_that_one_law_alone_cannot_have_is_said():
+    ranking = best_tree(
+        {"iid": [0.6], "without_replacement": [0.6, 0.2]}, two_laws(), sizes=[16], depth=4
+    )
+    assert {row.law for row in ranking.rows if row.kind != "plain"} == {"without_replacement"}
+    assert any("iid: no tree of depth 4 with 1 children" in note for note in ranking.notes)
+
+
+def test_a_depth_beyond_the_rates_is_refused():
+    with pytest.raises(InvalidLimit, match=r"depth = 3.* for 2 depths"):
+        best_tree([[0.6, 0.2], [0.5, 0.2]], FLAT, max_size=8, depth=3)
+    chains = LatencyModel.from_tables(verify={1: 0.020, 32: 0.022}, draft={1: 0.0005})
+    with pytest.raises(InvalidLimit, match="depth = -2"):
+        best_tree([0.5], chains, depth=-2)
+
+
+def test_steps_that_take_no_time_are_refused():
+    nothing = LatencyModel.from_tables(verify=0, draft=0)
+    with pytest.raises(InvalidLatency, match="takes no time"):
+        best_tree([0.6], nothing, max_size=4)
+    with pytest.raises(InvalidLatency, match="takes no time"):
+        best_tree([0.6, 0.2], nothing, max_size=4)
+    now_and_then = LatencyModel.from_tables(verify=[0.0, 0.0, 0.02, 0.02, 0.02], draft=0)
+    with pytest.raises(InvalidLatency, match="takes no time"):
+        best_tree([0.6], now_and_then, max_size=4)
+
+
+def test_whole_numbers_of_numpy_are_numbers():
+    one, two = np.int64(1), np.int64(2)
+    latency = LatencyModel.from_tables(
+        verify={64: {one: 0.02, np.int64(9): 0.025}}, draft={one: 1e-3, two: 2e-3}
+    )
+    ranking = best_tree(
+        [0.6, 0.2], latency, sizes=np.arange(2, 6), depth=two, branching=two, batch=one,
+        prefix=np.int64(64), draws=np.int64(50), seed=one,
+    )  # fmt: skip
+    assert json.loads(ranking.to_json())["prefix"] == 64
+
+
+def two_rows(counts=((60, 20), (50, 25)), **more):
+    """An estimate of two ranks from two texts of 100 positions, with what it says of itself."""
+    data = {
+        "kind": "acceptance", "version": 1, "by": "rank", "law": "iid", "rule": "rrs",
+        "source": "on-policy", "interval": "wilson", "level": 0.95, "monotone": False, "shrinkage": 0.0,
+        "seed": 0, "warnings": [],
+        "texts": {
+            "hits": [[list(row)] for row in counts], "trials": [[[100, 100]] for _ in counts],
+            "mass": [[list(row)] for row in counts],
+        },
+    }  # fmt: skip
+    return AcceptanceEstimate.from_json(json.dumps(data | more))
+
+
+def test_records_that_do_not_say_their_law_are_of_any():
+    steps = [[(TreeShape.chain(1), (0, 1))] * 40, [(TreeShape.chain(1), (0,))] * 40]
+    with pytest.warns(UserWarning, match="intervals of up to"):
+        found = estimate_acceptance(Records(steps))
+    with pytest.raises(InvalidAcceptance, match="does not say which law"):
+        best_tree(found, two_laws(), max_size=4)
+    assert best_tree(found, two_laws(), max_size=4, laws=["iid"]).rows[0].law == "iid"
+    assert best_tree(found, FLAT, max_size=4).rows[0].law == "any"
+
+
+def test_acceptance_and_times_of_different_settings_are_not_mixed():
+    cold = two_rows(sampling={"temperature": 0.5, "top_p": None})
+    with pytest.raises(InvalidLimit, match=r"acceptance of iid \(T=0\.5\), times of iid \(T=1\)"):
+        best_tree(cold, two_laws(), max_size=4)
+    assert best_tree(cold, two_laws(), max_size=4, laws=["iid"]).best.law == "iid"
+    # Times of settings that are not known go with all.
+    assert best_tree(cold, FLAT, max_size=4).best.law == "iid"
+    warm = two_rows(sampling={"temperature": 1.0})
+    assert best_tree(warm, two_laws(), max_size=4).best.law == "iid"
+    with pytest.raises(InvalidLimit, match=r"T=0\.5.*T=1"):
+        best_tree({"iid": cold, "hub": warm}, FLAT, max_size=4)
+
+
+def test_few_texts_widen_the_bounds_and_say_when_resamples_do_not_reach_them():
+    rng = np.random.default_rng(0)
+    counts = [
+        (int(a), int(b))
+        for a, b in zip(rng.integers(20, 70, 8), rng.integers(5, 30, 8), strict=True)
+    ]
+    found, own = two_rows(counts), np.random.default_rng([0, 8, 0])
+    ranking = best_tree(found, FLAT, max_size=8, level=0.9)
+    row = ranking.best
+    drawn = [expected_tokens(row.shape, found.resample(own)) for _ in range(ranking.draws)]
+    tail = expanded_tail(8, 0.9)
+    assert tail < 0.04
+    assert row.tokens_per_step[1:] == pytest.approx(tuple(np.quantile(drawn, [tail, 1 - tail])))
+    assert not any("resamples" in note for note in ranking.notes)
+    assert ranking.regret(TreeShape.chain(1)).low < ranking.regret(TreeShape.chain(1)).high
+    few = best_tree(two_rows(), FLAT, max_size=4)
+    assert any("intervals of 2 texts reach beyond all 1000" in note for note in few.notes)
+    assert not any("give draws" in note for note in few.notes)  # no number would do
+    four = best_tree(two_rows(counts[:4]), FLAT, max_size=4)
+    assert any("or give draws = 84" in note for note in four.notes)
+    assert not any("reach beyond" in n for n in best_tree([0.6], FLAT, max_size=4).notes)
+
+
+def test_expanded_bounds_cover_where_plain_percentiles_do_not():
+    rng, texts, rounds = np.random.default_rng(5), 6, 1500
+    covered = np.zeros(2)
+    weights = drawn_texts(texts, 1000) / texts
+    for values in rng.normal(size=(rounds, texts)):
+        drawn = weights @ values
+        for i, known in enumerate((None, texts)):
+            low, high = bounds(values.mean(), drawn, 0.95, known)[1:]
+            covered[i] += low <= 0 <= high
+    assert covered[0] / rounds < 0.90
+    assert covered[1] / rounds > 0.93
+
+
+def test_laws_that_were_measured_on_the_same_texts_are_resampled_alike():
+    both = {"iid": two_rows(), "without_replacement": two_rows(law="without_replacement")}
+    twins = json.loads(two_laws().to_json())
+    laws = twins["batches"]["1"]["laws"]
+    laws["without_replacement"] = laws["iid"]
+    latency = LatencyModel.from_json(json.dumps(twins))
+    ranking = best_tree(both, latency, max_size=8)
+    other = next(law for law in both if law != ranking.best.law)
+    assert ranking.regret(ranking.best.shape, other) == (0.0, 0.0, 0.0)
+    assert ranking.best.speedup.low < ranking.best.speedup.high
+    elsewhere = two_rows(law="without_replacement", about={"prompts_hash": "other texts"})
+    apart = best_tree(both | {"without_replacement": elsewhere}, latency, max_size=8)
+    other = next(law for law in both if law != apart.best.law)
+    regret = apart.regret(apart.best.shape, other)
+    assert regret.low < 0 < regret.high
+
+
+@pytest.mark.filterwarnings("ignore::search.errors.SmallSample")
+def test_rates_of_every_position_are_not_those_of_where_steps_begin(make_trace):
+    """One miss, then four first children, over and over: every step of a chain of 4 emits 5 tokens."""
+    ranks = [1, *[0, 0, 0, 0, 1] * 60, 0, 0, 0, 0]
+    one = np.ones((len(ranks), 1))
+    trace = make_trace(
+        offsets=[0, len(ranks)], tokens=np.zeros(len(ranks), int), ranks=np.array(ranks), probs=one,
+        accepted=(np.array(ranks) == 0)[:, None].astype(float), width=1, kept=[301], law="deterministic",
+        rule="greedy",
+    )  # fmt: skip
+    chain = TreeShape.chain(4)
+    found = {
+        "rank": estimate_acceptance(trace),
+        "depth": estimate_acceptance(trace, by="depth", depth=4),
+        "rank, starts": estimate_acceptance(trace, starts=chain),
+        "depth, starts": estimate_acceptance(trace, by="depth", depth=4, starts=chain),
+    }
+    promised = {name: expected_tokens(chain, rates) for name, rates in found.items()}
+    live = replay(trace, chain)
+    assert promised["rank"] == pytest.approx(3.36, abs=0.03)
+    assert promised["depth"] == pytest.approx(3.0, abs=0.03)
+    assert live.accepted[1:].tolist() == [4] * 60
+    assert promised["depth, starts"] == pytest.approx(live.tokens_per_step)
+    assert promised["rank, starts"] == pytest.approx(live.tokens_per_step, abs=0.05)
+    assert found["rank, starts"].about["starts"] == [-1, 0, 1, 2, 3]

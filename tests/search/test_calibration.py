@@ -7,10 +7,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search import Calibration, InvalidCalibration, InvalidLimit, InvalidTrace
+from search import Calibration, InvalidCalibration, InvalidLimit, InvalidTrace, Trace
 from search.calibration import calibration_data, fit_calibration, reliability
 
 UNIT = st.floats(0, 1)
+
+CHOSEN = {"law": "deterministic", "rule": "onehot"}
+"""Of traces whose children were not drawn."""
 
 
 def sample(bend, count=20_000, seed=0):
@@ -190,6 +193,9 @@ def test_bad_settings_are_refused():
         ({"spacing": "log"}, "spacing = 'log'"),
         ({"by": [1, 2]}, "by must hold 1 integers"),
         ({"by": [0.5]}, "by must hold 1 integers"),
+        ({"weights": [1, 2]}, "weights must hold 1 numbers"),
+        ({"weights": [0]}, "finite numbers above 0"),
+        ({"weights": ["x"]}, "weights must hold numbers"),
     ):
         with pytest.raises(InvalidCalibration, match=words):
             reliability([0.5], [1], **settings)
@@ -201,34 +207,140 @@ def test_bad_settings_are_refused():
 
 @pytest.mark.parametrize("beyond", [0, 8])
 def test_data_of_a_trace_equal_the_definition(make_trace, beyond):
-    trace = make_trace(texts=4, positions=20, beyond=beyond)
+    trace = make_trace(texts=4, positions=20, beyond=beyond, **CHOSEN)
     data = calibration_data(trace, depth=3)
     rows = []
     for text in range(trace.texts):
         first = trace.offsets[text]
         last = first + trace.kept[text]
         for start in range(first, last):
-            path = 1.0
+            path, reached = 1.0, 1.0
             for depth, at in enumerate(range(start, min(start + 3, last))):
                 rank = trace.ranks[at]
                 rows += [
                     (trace.probs[at, r], rank == r, trace.accepted[at, r], r, depth,
-                     path * trace.probs[at, r], text)
+                     path * trace.probs[at, r], text, reached * trace.accepted[at, r], 1 / reached)
                     for r in range(trace.width)
                 ]  # fmt: skip
                 if rank == trace.width:
                     break
                 path *= trace.probs[at, rank]
-    names = ("predicted", "accepted", "exact", "rank", "depth", "path", "text")
+                reached *= trace.accepted[at, rank]
+    names = (
+        "predicted",
+        "accepted",
+        "exact",
+        "rank",
+        "depth",
+        "path",
+        "text",
+        "path_exact",
+        "weight",
+    )
     found = sorted(zip(*(getattr(data, name).tolist() for name in names), strict=True))
     np.testing.assert_allclose(np.array(found, float), np.array(sorted(rows), float))
 
 
 def test_data_that_a_trace_does_not_hold_are_refused(make_trace):
     with pytest.raises(InvalidTrace, match="no text of the trace reaches depth"):
-        calibration_data(make_trace(positions=3), depth=9)
+        calibration_data(make_trace(positions=3, **CHOSEN), depth=9)
     with pytest.raises(InvalidTrace, match="given texts"):
-        calibration_data(make_trace(forced=True), depth=2)
-    assert len(calibration_data(make_trace(forced=True)).rank)
+        calibration_data(make_trace(forced=True, **CHOSEN), depth=2)
+    assert len(calibration_data(make_trace(forced=True, **CHOSEN)).rank)
     with pytest.raises(InvalidLimit, match="depth = 0"):
-        calibration_data(make_trace(), depth=0)
+        calibration_data(make_trace(**CHOSEN), depth=0)
+
+
+@pytest.mark.parametrize("law", ["iid", "without_replacement"])
+def test_drawn_children_say_nothing_about_calibration(make_trace, law):
+    with pytest.raises(InvalidTrace, match=rf"law '{law}'.*--law deterministic"):
+        calibration_data(make_trace(law=law))
+
+
+def test_numbers_of_numpy_are_depths(make_trace):
+    assert calibration_data(make_trace(**CHOSEN), depth=np.int64(2)).depth.max() == 1
+
+
+VOCAB, WIDTH = 6, 3
+
+
+def tabular(bend, positions=40_000, seed=0):
+    """A trace of a chain of tokens, each drawn by the row of the one before; and both models' rows.
+
+    The draft's rows are the target's to the power of `bend`: at 1 it is perfectly calibrated.
+    """
+    rng = np.random.default_rng(seed)
+    target = rng.dirichlet(np.full(VOCAB, 0.8), VOCAB)
+    draft = target**bend / (target**bend).sum(axis=1, keepdims=True)
+    children = np.argsort(-draft, axis=1)[:, :WIDTH]
+    states, coins = [0], rng.random(positions)
+    for coin in coins:
+        states.append(int((coin >= target[states[-1]].cumsum()[:-1]).sum()))
+    at, tokens = np.array(states[:-1]), np.array(states[1:])
+    same = children[at] == tokens[:, None]
+    trace = Trace(
+        offsets=[0, positions], tokens=tokens, ranks=np.where(same.any(1), same.argmax(1), WIDTH),
+        probs=np.take_along_axis(draft[at], children[at], 1),
+        accepted=np.take_along_axis(target[at], children[at], 1), law="deterministic", rule="onehot",
+        sampling={"temperature": 1.0}, width=WIDTH,
+    )  # fmt: skip
+    return trace, at, target, draft, children
+
+
+def test_paths_of_a_perfectly_calibrated_draft_are_calibrated():
+    data = calibration_data(tabular(1.0)[0], depth=3)
+    for level in range(3):
+        mine = data.depth == level
+        curve = reliability(data.path[mine], data.path_exact[mine], weights=data.weight[mine])
+        assert curve.expected_error < 1e-9
+    whole = reliability(data.path, data.path_exact, weights=data.weight, by=data.depth)
+    assert sorted(whole.by) == [0, 1, 2]
+    # Beside acceptance given the parent, paths look wrong although nothing is.
+    deep = data.depth == 2
+    assert reliability(data.path[deep], data.exact[deep]).expected_error > 0.1
+
+
+def test_weighted_rows_stand_for_all_nodes_also_those_that_were_never_reached():
+    trace, at, target, draft, children = tabular(0.4, seed=1)
+    data = calibration_data(trace, depth=2)
+    deep = data.depth == 1
+    sums = np.zeros(2)
+    for state, count in zip(*np.unique(at, return_counts=True), strict=True):
+        for first in children[state]:
+            for second in children[first]:
+                sums += count * np.array(
+                    [
+                        draft[state, first] * draft[first, second],
+                        target[state, first] * target[first, second],
+                    ]
+                )
+    means = sums / (len(at) * WIDTH**2)
+    weight = data.weight[deep]
+    found = [(weight * x[deep]).sum() / weight.sum() for x in (data.path, data.path_exact)]
+    np.testing.assert_allclose(found, means, rtol=0.03)
+    assert weight.sum() == pytest.approx(len(at) * WIDTH**2, rel=0.03)
+    unweighted = [x[deep].mean() for x in (data.path, data.path_exact)]
+    assert (np.abs(np.array(unweighted) / means - 1) > 0.1).all()
+    curve = reliability(data.path[deep], data.path_exact[deep], weights=weight, bins=1)
+    np.testing.assert_allclose([curve.predicted[0], curve.measured[0]], found)
+    assert curve.expected_error == pytest.approx(abs(means[0] - means[1]), abs=0.005)
+
+
+def test_at_temperature_0_paths_are_not_known_below_the_first_level(make_trace):
+    greedy = make_trace(law="deterministic", rule="greedy", sampling={"temperature": 0.0})
+    data = calibration_data(greedy, depth=2)
+    assert np.isnan(data.path_exact[data.depth == 1]).all()
+    np.testing.assert_array_equal(data.path_exact[data.depth == 0], data.exact[data.depth == 0])
+    with pytest.raises(InvalidCalibration, match="NaN, for what is not known"):
+        reliability(data.path, data.path_exact, weights=data.weight)
+
+
+def test_equal_weights_change_nothing_and_unequal_ones_widen_the_intervals():
+    x, y = sample(lambda x: x**2, count=2000)
+    plain, same = reliability(x, y), reliability(x, y, weights=np.full(len(x), 3.0))
+    for name in ("edges", "counts", "predicted", "measured"):
+        np.testing.assert_allclose(getattr(same, name), getattr(plain, name))
+    assert same.expected_error == pytest.approx(plain.expected_error)
+    np.testing.assert_allclose(same.high, plain.high)
+    uneven = reliability(x, y, weights=np.random.default_rng(0).exponential(size=len(x)) ** 2)
+    assert (uneven.high - uneven.low > plain.high - plain.low).mean() > 0.8

@@ -1,6 +1,7 @@
 import json
 import warnings
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from search import (
 )
 from search.intervals import wilson
 from search.isotonic import non_increasing
+from search.replay import replay
 from treespec import TreeShape
 
 pytestmark = pytest.mark.filterwarnings("ignore::search.errors.SmallSample")
@@ -274,6 +276,14 @@ def test_json_round_trip(make_trace, by, interval):
         ({"level": 2.0}, "level = 2.0"),
         ({"by": "node"}, '"by" must be'),
         ({"interval": "guess"}, "interval = 'guess'"),
+        ({"shrinkage": float("nan")}, "holds NaN"),
+        ({"by": "depth", "shrinkage": -5.0}, "shrinkage = -5.0"),
+        ({"shrinkage": 5.0}, "shrinkage = 5 draws"),
+        ({"seed": -1}, "seed = -1"),
+        ({"sampling": "T=1"}, '"sampling" must be an object'),
+        ({"about": []}, '"about" must be an object'),
+        ({"texts": {k: [[[1], [1]]] for k in ("hits", "trials", "mass")}}, "must hold one level"),
+        ({"level": float("inf")}, "holds Infinity"),
         ({"warnings": "none"}, '"warnings" must be a list'),
         ({"texts": None}, '"texts" must hold numbers'),
         ({"texts": {"hits": [[[2]]], "trials": [[[1]]], "mass": [[[1]]]}}, "more hits than trials"),
@@ -304,6 +314,9 @@ CHAIN = TreeShape.chain(1)
         ([[(CHAIN, ())]], "the path is empty"),
         ([[CHAIN]], r"texts\[0\] is no list of steps"),
         ([7], r"texts\[0\] is no list of steps"),
+        (7, "int is neither a Trace nor Records"),
+        (Path("t.npz"), r"t.npz' is a path.*Trace.load"),
+        ("t.npz", r"t.npz' is a path.*Trace.load"),
     ],
 )
 def test_bad_records_are_refused(texts, words):
@@ -319,6 +332,9 @@ def test_bad_records_are_refused(texts, words):
         ({"by": "depth", "depth": 0}, "depth = 0"),
         ({"by": "depth", "depth": True}, "depth = True"),
         ({"ranks": 1.5}, "ranks = 1.5"),
+        ({"seed": -1}, "seed = -1"),
+        ({"shrinkage": "much"}, "shrinkage = 'much'"),
+        ({"starts": TreeShape.expansion([4])}, "a node with 4 children"),
         ({"ranks": 4}, "the trace holds 3 children"),
         ({"tree": TreeShape.expansion([4])}, "ranks = 4, but the trace holds 3"),
         ({"by": "depth", "depth": 99}, "nothing was recorded of depth"),
@@ -347,3 +363,151 @@ def test_records_that_do_not_reach_are_refused():
     ):
         with pytest.raises(InvalidTrace, match=words):
             estimate_acceptance(steps, **settings)
+
+
+def pairs_of(rates, texts, steps, seed):
+    """Steps of a tree with two children, accepted with these rates."""
+    rng, shape = np.random.default_rng(seed), TreeShape.expansion([2])
+    outcomes = [(0, 1), (0, 2), (0,)]
+    drawn = rng.choice(3, size=(texts, steps), p=[*rates, 1 - sum(rates)])
+    return [[(shape, outcomes[i]) for i in row] for row in drawn]
+
+
+def test_upper_bounds_of_siblings_may_sum_to_more_than_one():
+    """Not all siblings are at their upper bounds at once: scaling bounds would make them too low."""
+    shape = TreeShape.expansion([2])
+    found = estimate_acceptance([[(shape, (0, 1))] * 45 + [(shape, (0, 2))] * 5])
+    np.testing.assert_allclose(found.high, [0.957, 0.214], atol=1e-3)
+    np.testing.assert_allclose(found.low, [0.786, 0.043], atol=1e-3)
+    for settings in ({"monotone": True}, {"by": "depth", "shrinkage": 1e-9}):
+        again = estimate_acceptance([[(shape, (0, 1))] * 45 + [(shape, (0, 2))] * 5], **settings)
+        np.testing.assert_allclose(np.ravel(again.high), found.high, atol=1e-6)
+
+
+def test_bounds_cover_rates_that_almost_sum_to_one():
+    rates, rounds, covered = (0.9, 0.08), 200, np.zeros(2)
+    for seed in range(rounds):
+        found = estimate_acceptance(pairs_of(rates, 1, 60, seed))
+        covered += (found.low <= rates) & (found.high >= rates)
+    assert (covered / rounds > 0.92).all()
+
+
+def test_bounds_are_around_the_rate_and_not_around_the_hits():
+    """The coins fell to 20 hits where 30 were to be expected."""
+    data = json.loads(estimate_acceptance([[(CHAIN, (0, 1))] * 40]).to_json())
+    data["texts"] = {"hits": [[[20]]], "trials": [[[100]]], "mass": [[[30.0]]]}
+    found = AcceptanceEstimate.from_json(json.dumps(data))
+    assert found.rates.tolist() == [0.3]
+    low, high = wilson(np.array([30.0]), np.array([100.0]))
+    assert (found.low[0], found.high[0]) == pytest.approx((low[0], high[0]))
+
+
+def test_children_of_one_position_are_resampled_together():
+    """At most one of them is accepted, so that with rates that sum to nearly 1 the sum hardly moves."""
+    found = estimate_acceptance(pairs_of((0.6, 0.38), 1, 400, 0))
+    drawn = np.stack([found.resample(np.random.default_rng(i)) for i in range(400)])
+    assert (drawn.sum(axis=1) <= 1).all()
+    share = found.rates.sum()
+    expected = np.sqrt(share * (1 - share) / 400)
+    assert drawn.sum(axis=1).std() == pytest.approx(expected, rel=0.2)
+    np.testing.assert_allclose(drawn.mean(axis=0), found.rates, atol=0.01)
+    uneven = [[(TreeShape.expansion([3]), (0, 3))] * 10 + [(CHAIN, (0, 1))] * 30]
+    mixed = estimate_acceptance(uneven)
+    again = mixed.resample(np.random.default_rng(0))
+    assert again.shape == mixed.rates.shape
+    assert again[1] == 0
+
+
+def test_rare_children_that_the_tree_has_are_warned_of(make_trace):
+    """All ranks of a trace have the same trials, and intervals of small rates are narrow."""
+    rates = [0.5, 0.2] + [0.004] * 30
+    trace = make_trace(texts=5, positions=80, rates=rates, kept=None)
+    wide = TreeShape.expansion([32])
+    with pytest.warns(
+        SmallSample, match=r"fewer than 5 expected hits of rank 2 \(\d\.\d+\).* more"
+    ):
+        estimate_acceptance(trace, tree=wide)
+    for tree in (TreeShape.expansion([2]), None):
+        found = estimate_acceptance(trace, tree=tree)
+        assert not any("expected hits" in text for text in found.warnings)
+
+
+def test_an_estimate_remembers_settings_and_origin(make_trace):
+    sampling = {"temperature": 0.7, "top_k": None, "top_p": 0.9, "min_p": None}
+    trace = make_trace(texts=4, sampling=sampling, about={"models": {"draft": "a"}, "seed": 3})
+    found = estimate_acceptance(trace, starts=TreeShape.chain(2))
+    again = AcceptanceEstimate.from_json(found.to_json())
+    for one in (found, again):
+        assert one.sampling == sampling
+        assert one.about == {"models": {"draft": "a"}, "seed": 3, "starts": [-1, 0, 1]}
+    assert "starts" not in trace.about
+    steps = [[(CHAIN, (0, 1))] * 40] * 2
+    records = estimate_acceptance(Records(steps, sampling=sampling, about={"run": "r"}))
+    assert (records.sampling, records.about) == (sampling, {"run": "r"})
+    data = json.loads(found.to_json())
+    del data["sampling"], data["about"]  # as written before there were these
+    old = AcceptanceEstimate.from_json(json.dumps(data))
+    assert (old.sampling, old.about) == ({}, {})
+    np.testing.assert_array_equal(old.rates, found.rates)
+    odd = estimate_acceptance(make_trace(about={"model": object()}))
+    with pytest.raises(InvalidTrace, match='"about" is no plain data'):
+        odd.to_json()
+
+
+def test_starts_belong_to_traces(make_trace):
+    with pytest.raises(InvalidLimit, match="starts belongs to traces"):
+        estimate_acceptance([[(CHAIN, (0, 1))] * 40], starts=CHAIN)
+    with pytest.raises(InvalidTrace, match="given texts"):
+        estimate_acceptance(make_trace(forced=True), starts=CHAIN)
+
+
+def test_rates_of_where_steps_start_are_those_of_the_steps(make_trace):
+    """Counted by hand from the replayed steps, whose last one in a text may reach beyond its end."""
+    trace, chain = make_trace(texts=6, positions=60, rates=(0.6,)), TreeShape.chain(3)
+    found = estimate_acceptance(trace, by="depth", depth=3, starts=chain)
+    hits, trials = np.zeros(3), np.zeros(3)
+    replayed = replay(trace, chain)
+    for text in range(trace.texts):
+        left = int(trace.kept[text])
+        for accepted in replayed.of_text(text):
+            for depth in range(min(accepted + 1, 3, left)):
+                trials[depth] += 1
+                hits[depth] += depth < accepted
+            left -= accepted + 1
+    np.testing.assert_array_equal(found.trials[:, 0], trials)
+    np.testing.assert_array_equal(found.hits[:, 0], hits)
+    pooled = estimate_acceptance(trace, starts=chain)
+    assert (pooled.hits[0], pooled.trials[0]) == (hits.sum(), trials.sum())
+
+
+WHOLE_TREE = ("block", "traversal", "gbv")
+
+
+@pytest.mark.parametrize("rule", WHOLE_TREE)
+def test_rules_that_look_at_the_whole_tree_say_so(rule):
+    steps = [[(TreeShape.chain(1), (0, 1))] * 40] * 2
+    found = estimate_acceptance(Records(steps, "iid", rule))
+    assert any(f"'{rule}'" in text and "recorded" in text for text in found.warnings)
+
+
+@pytest.mark.parametrize("rule", ["kseq", "canonical", "optimal_transport", "traversal", "gbv"])
+def test_nodes_of_different_width_are_not_pooled_where_rates_depend_on_it(rule):
+    """A root of 3 children above nodes of 1: by rank these are one count, by depth they are not."""
+    shape = TreeShape.expansion([3, 1])
+    texts = [[(shape, (0, 1, 4))] * 40] * 2
+    with pytest.raises(InvalidTrace, match=rf"'{rule}'.* nodes with 1, 3 of them.*by='depth'"):
+        estimate_acceptance(Records(texts, "iid", rule))
+    assert estimate_acceptance(Records(texts, "iid", rule), by="depth").rates.shape == (2, 3)
+    uneven = TreeShape((-1, 0, 0, 1, 2, 2))
+    texts = [[(uneven, (0, 1, 3)), (uneven, (0, 2, 4))] * 40]
+    with pytest.raises(InvalidTrace, match=r"nodes at depth 1 with 1, 2 of them"):
+        estimate_acceptance(Records(texts, "iid", rule), by="depth")
+    estimate_acceptance(Records(texts, "iid", "rrs"), by="depth")
+
+
+def test_numbers_of_numpy_are_numbers(make_trace):
+    found = estimate_acceptance(
+        make_trace(), by="depth", depth=np.int64(2), ranks=np.int64(3), seed=np.int64(1)
+    )
+    assert found.rates.shape == (2, 3)
+    assert AcceptanceEstimate.from_json(found.to_json()).seed == 1

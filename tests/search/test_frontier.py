@@ -73,6 +73,10 @@ def test_refuses_what_is_not_on_it(rates):
         frontier.value(10)
     with pytest.raises(InvalidLimit, match=r"depth = 3.*0 to 2"):
         frontier.value(5, 3)
+    for size, depth in ((2.5, None), (5, 1.5), (True, None), ("3", None)):
+        with pytest.raises(InvalidLimit, match="integer"):
+            frontier.value(size, depth)
+    assert frontier.value(np.int64(5), np.int64(2)) == frontier.value(5, 2)
 
 
 def test_refuses_rates_by_node():

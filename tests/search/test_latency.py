@@ -63,6 +63,52 @@ def test_between_prefixes():
     assert model.verify_s(4) == model.verify_s(4, 64)  # the middle one of two is the first
 
 
+def test_no_prefix_means_the_same_one_for_all_tables():
+    """The tables were measured behind different prefixes: the middle one of each is another one."""
+    verify = {16: {1: 0.01, 8: 0.02}, 64: {1: 0.02, 8: 0.03}, 256: {1: 0.05, 8: 0.06}}
+    draft = {64: {1: 0.001, 8: 0.002}, 256: {1: 0.003, 8: 0.004}, 512: {1: 0.1, 8: 0.1}}
+    model = LatencyModel.from_tables(
+        verify=verify, draft=draft, accept={1: 0.1, 8: 0.1}, plain={16: 0.01, 256: 0.3}
+    )
+    assert model.middle_prefix == model.prefix_at(None) == 64
+    assert model.prefix_at(100) == 100
+    shape = TreeShape.kary(2, 2)
+    for ask in (
+        lambda *where: model.step_s(shape, *where),
+        lambda *where: model.parts_s(shape, *where),
+        lambda *where: model.floor_s(np.array([5]), 2, *where).tolist(),
+        lambda *where: model.verify_s(4, *where),
+        lambda *where: model.draft_level_s(4, *where),
+        lambda *where: model.plain_s(*where),
+        lambda *where: model.largest(*where),
+    ):
+        assert ask() == ask(64)
+    apart = LatencyModel.from_tables(
+        verify={16: {1: 0.01, 9: 0.02}}, draft={64: {1: 0.001, 9: 0.1}}
+    )
+    with pytest.raises(NotMeasured, match="draft: prefix = 16"):
+        apart.step_s(shape)
+    assert LatencyModel.from_tables(verify=0.02, draft={64: {1: 1.0}}).middle_prefix == 64
+    assert LatencyModel.from_tables(verify=0.02, draft=0.001).middle_prefix is None
+
+
+def test_parts_of_plain_decoding_draft_nothing():
+    for model in (full(), full(plain=None)):
+        parts = model.parts_s(TreeShape.chain(0), 64)
+        assert parts["draft"] == 0
+        assert parts["accept"] == pytest.approx(0.0004)
+        assert sum(parts.values()) == pytest.approx(model.step_s(TreeShape.chain(0), 64))
+
+
+def test_sizes_may_be_numbers_of_numpy():
+    sizes = np.array([1, 8])
+    model = LatencyModel.from_tables(
+        verify=dict(zip(sizes, [0.02, 0.03], strict=True)), draft=0.001
+    )
+    assert model.max_size == 8
+    assert LatencyModel.from_json(model.to_json()).verify_s(8) == pytest.approx(0.03)
+
+
 def test_without_a_first_pass_it_is_a_level():
     model = LatencyModel.from_tables(verify=0.02, draft={1: 0.002, 2: 0.003})
     assert model.step_s(TreeShape.kary(2, 2)) == pytest.approx(0.02 + 0.002 + 0.003)
@@ -74,7 +120,7 @@ def test_without_a_first_pass_it_is_a_level():
         (lambda m: m.verify_s(17, 64), ["verify", "17", "from size 1 to 16", "--sizes"]),
         (lambda m: m.verify_s(4, 32), ["prefix = 32", "64 to 256", "--prefixes"]),
         (lambda m: m.verify_s(4, 300), ["prefix = 300"]),
-        (lambda m: m.draft_level_s(5, 64), ["level", "width 5", "1 to 4"]),
+        (lambda m: m.draft_level_s(5, 64), ["draft", "width 5", "1 to 4", "wider levels"]),
         (lambda m: m.step_s(TreeShape.independent_chains(5, 2), 64), ["width 5"]),
         (lambda m: m.verify_s(4, 64, batch=8), ["batch = 8", "known for 1"]),
         (lambda m: m.law_times("hub"), ["'hub'", "known for iid"]),
@@ -102,6 +148,9 @@ def test_batches():
     assert both.max_size == 16
     with pytest.raises(NotMeasured, match="batch = 8"):
         LatencyModel.of_batches({8: full()})
+    for make in (LatencyModel.of_batches, LatencyModel):
+        with pytest.raises(InvalidLatency, match="at least one batch size"):
+            make({})
 
 
 @given(
@@ -131,15 +180,23 @@ def test_the_fit_weighs_sizes_by_their_samples():
 
 
 def test_resamples_are_of_the_samples():
-    model, rng = full(), np.random.default_rng(0)
-    seen = {model.resample(rng).verify_s(1, 64) for _ in range(60)}
-    assert seen == {0.020, 0.021, 0.022}
-    curve = Curve("verify", "size", {1: (1.0, 2.0, 3.0, 9.0), 2: (4.0,)})
+    rng, samples = np.random.default_rng(0), {1: (1.0, 2.0, 3.0, 9.0), 2: (4.0,)}
+    curve = Curve("verify", "size", samples)
     drawn = curve.drawn(np.random.default_rng(1), 4000)
-    again = [curve.resample(rng).fitted for _ in range(4000)]
-    assert drawn.mean(axis=0) == pytest.approx(np.mean(again, axis=0), abs=0.1)
-    assert drawn.std(axis=0) == pytest.approx(np.std(again, axis=0), abs=0.1)
+    again = np.stack(
+        [
+            Curve(
+                "verify",
+                "size",
+                {n: tuple(rng.choice(own, len(own))) for n, own in samples.items()},
+            ).fitted
+            for _ in range(4000)
+        ]
+    )
+    assert drawn.mean(axis=0) == pytest.approx(again.mean(axis=0), abs=0.1)
+    assert drawn.std(axis=0) == pytest.approx(again.std(axis=0), abs=0.1)
     assert (drawn[:, 1] >= drawn[:, 0]).all()
+    assert set(drawn[:, 0]) == set(again[:, 0])
 
 
 def test_json_and_back(tmp_path):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import search
 from search import InvalidLimit, InvalidTrace, Trace, expected_tokens
-from search.replay import replay, replay_many
+from search.replay import replay, replay_many, step_starts
 from treespec import TreeShape
 
 
@@ -159,3 +159,22 @@ def test_a_thousand_shapes_on_ten_thousand_positions(make_trace):
 def test_the_module_keeps_its_name():
     assert search.replay.replay is replay
     assert search.calibration.Calibration is search.Calibration
+
+
+@given(st.integers(0, 10**6))
+def test_steps_start_where_the_ones_before_have_ended(make_trace, seed):
+    trace, shape = make_trace(seed, beyond=4), TreeShape.expansion([2, 2])
+    found, starts = replay(trace, shape), step_starts(trace, shape)
+    assert len(starts) == len(found.accepted)
+    for text in range(trace.texts):
+        mine = starts[slice(*found.offsets[text : text + 2])]
+        assert mine[0] == trace.offsets[text]
+        np.testing.assert_array_equal(np.diff(mine), found.of_text(text)[:-1] + 1)
+        assert trace.inside[mine].all()
+
+
+def test_a_seed_that_is_none_is_refused(make_trace):
+    found = replay(make_trace(), TreeShape.chain(2))
+    for settings in ({"seed": -1}, {"seed": 0.5}, {"resamples": 0}):
+        with pytest.raises(InvalidLimit, match=f"{next(iter(settings))} = "):
+            found.interval(**settings)

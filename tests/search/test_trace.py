@@ -67,6 +67,7 @@ def test_nobody_writes_into_a_trace(make_trace):
         ({"law": "bogus"}, "'bogus' is no law"),
         ({"width": 0}, "width = 0"),
         ({"width": True}, "width = True"),
+        ({"width": 3.0}, "width = 3.0"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(make_trace, change, words):
@@ -125,6 +126,9 @@ CASES = {
         lambda m: m | {"ranks.npy": npy(np.zeros(33, "<i4")).replace(b"(33,)", b"(-3,)")}, "ranks",
     ),
     "no array at all": (lambda m: m | {"ranks.npy": b"hello"}, "is no trace"),
+    "a torn header": (
+        lambda m: m | {"ranks.npy": npy(np.zeros(3, "<i4")).replace(b"(3,)", b"(3, ")}, "is no trace",
+    ),
     "other lengths": (lambda m: m | {"ranks.npy": npy(np.zeros(3, "<i4"))}, "ranks has shape"),
     "no JSON": (lambda m: m | {"meta.npy": npy(np.frombuffer(b"{", np.uint8))}, "not JSON"),
     "deep JSON": (lambda m: m | {"meta.npy": npy(np.frombuffer(b"[" * 99999, np.uint8))}, "not JSON"),
@@ -174,3 +178,23 @@ def test_what_is_no_plain_data_is_not_written(make_trace, tmp_path):
     with pytest.raises(InvalidTrace, match="cannot be written"):
         make_trace().save(tmp_path / "no" / "a.npz")
     assert not list(tmp_path.iterdir())
+
+
+def test_spoilt_members_of_another_compression_are_refused(members, tmp_path):
+    """Archives may be compressed in any way that zip files know; each has errors of its own."""
+    path = tmp_path / "spoilt.npz"
+    with zipfile.ZipFile(path, "w", compression=zipfile.ZIP_LZMA) as file:
+        for name, data in members.items():
+            file.writestr(name, data)
+    assert Trace.load(path).width == 3
+    whole = path.read_bytes()
+    start = whole.index(b"probs.npy") + len("probs.npy")
+    for i in (0, 4, 12, 40):
+        path.write_bytes(whole[: start + i] + b"\xff" * 4 + whole[start + i + 4 :])
+        with pytest.raises(InvalidTrace, match="is no trace"):
+            Trace.load(path)
+
+
+def test_a_width_of_numpy_is_a_number(make_trace, tmp_path):
+    trace = make_trace(width=np.int64(3))
+    assert Trace.load(trace.save(tmp_path / "a.npz")).width == 3

@@ -171,9 +171,12 @@ def test_times_of_a_latency_model(growing):
         {"first": 0.1},
         {"draw": 0.05},
         {"assemble": 0.1},
+        {"assemble": {1: 0.0, 16: 0.3}},
     ):
         dear = CostAware(LatencyModel.from_tables(**free, **more), 16, 3, 3)
         assert growing.Draft(0).tree(dear).shape.size < 10, more
+    narrow = LatencyModel.from_tables(**free, draw={1: 0.0, 4: 0.0})
+    assert CostAware(narrow, 16, 3, 3)._width == 4
     slow = CostAware(LatencyModel.from_tables(**free), 16, 3, 3, fixed_s=10.0)
     assert slow._seconds.by_size[1] == pytest.approx(10.02)
 

@@ -1,0 +1,30 @@
+"""Whole numbers as input, checked in one place."""
+
+import operator
+from typing import Any
+
+from search.errors import InvalidLimit, SearchError
+
+__all__ = ["integer"]
+
+
+def integer(name: str, value: Any, least: int, error: type[SearchError] = InvalidLimit) -> int:
+    """The value as a plain integer of at least `least`; numpy's integers are some, booleans are not.
+
+    Args:
+        name: of the setting, for the message.
+        value: what was given.
+        least: the smallest that is allowed.
+        error: what is raised.
+
+    Raises:
+        InvalidLimit: or `error`, saying what was given and what is allowed.
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least:
+        shown = value if number is None else number
+        raise error(f"{name} = {shown!r}, but must be an integer of at least {least}")
+    return number
