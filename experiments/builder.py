@@ -18,7 +18,7 @@ from experiments.config import (
 )
 from experiments.config_base import nearest
 from experiments.errors import ConfigError
-from experiments.trees import LABELS, TREES
+from experiments.trees import TREES, label_of
 from treespec.children import require_children
 from treespec.distributions import Sampling
 from treespec.errors import TreespecError
@@ -136,12 +136,13 @@ def _method(
         tree = TREES[type(config.shape)](config.shape)
     except TreespecError as error:
         raise ConfigError(f"{path}.shape: {error}") from None
-    chosen = ", ".join(part for part in (config.law, config.rule) if part)
-    label = LABELS[type(config.shape)](config.shape) + (f" ({chosen})" if chosen else "")
+    name = config.name or label_of(config)
+    if isinstance(tree, TreeShape) and tree.size == 1:  # a search found that no draft pays
+        plain = PlainMethod(kind="plain", name=f"{name}: plain decoding")
+        return _method(path, plain, settings, samplings)
     choices = {
         name: _law_and_rule(path, config, tree, sampling) for name, sampling in samplings.items()
     }
-    name = config.name or label
     lossless = all(choice.rule.lossless for choice in choices.values())
     if not lossless and "lossy" not in name:
         name += " (lossy)"

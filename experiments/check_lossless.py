@@ -15,12 +15,14 @@ from experiments.baselines import generate_plain
 from experiments.builder import BuiltMethod, Experiment, LawAndRule, build
 from experiments.check_lossless_greedy import GreedyCheck, split
 from experiments.check_lossless_law import CHUNK, LawCheck, LawChecker
-from experiments.config import Config, ModelsConfig, PlainMethod
+from experiments.config import Config, ModelsConfig, PlainMethod, TreeMethod
 from experiments.errors import ConfigError
 from experiments.models import load_models
 from experiments.ours import decode_ours
 from experiments.progress import Reporter
 from experiments.prompts import Prompt, encode, read_prompts
+from experiments.stand_ins import wants_measured, without_measured
+from experiments.trees import label_of
 from treespec.stopping import stop_at_tokens
 from treespec.tree import Law, TreeShape
 from treespec.verify import greedy
@@ -105,13 +107,18 @@ def check_lossless(
             raise ConfigError(f"{name} = {value}: must be at least 1")
     if not 0 < false_alarm < 1:
         raise ConfigError(f"false_alarm = {false_alarm:g}: must be between 0 and 1")
-    experiment = build(config)
+    waiting = [
+        label_of(m) for m in config.methods if isinstance(m, TreeMethod) and wants_measured(m)
+    ]
+    experiment = build(without_measured(config))
     if all(method.kind != "tree" for method in experiment.methods):
         kinds = ", ".join(dict.fromkeys(method.kind for method in experiment.methods))
         raise ConfigError(
             f"methods: no method of kind 'tree', so there is nothing to check (kinds here: {kinds})"
         )
     reporter = Reporter(console)
+    if waiting:
+        reporter.note(f"left out, since their trees wait for a measurement: {', '.join(waiting)}")
     raw = read_prompts(config.prompts)[: config.prompts.count]
     with reporter.task("loading the models"):
         pair = load(config.models)

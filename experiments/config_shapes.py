@@ -127,6 +127,8 @@ class OptTreeGrowth(Strict):
     size: Size
     depth: Count
     delta: Annotated[float, Field(ge=0)] = 0.0
+    branching: Count | None = None
+    """Most children of a node; null for as many as can matter."""
     calibration: Name | None = None
 
 
@@ -150,12 +152,15 @@ class SpecExecGrowth(Strict):
 
 
 class EqualGrowthGrowth(Strict):
-    """Equal growth: `width` new nodes a level, then the best `size` are kept."""
+    """Equal growth: `width` new nodes a level, then the best are kept: `size`, or as many as pay."""
 
     kind: Literal["equal_growth"]
     width: Count
     depth: Count
     size: Size
+    latency: Name | None = None
+    """A file of times, or `measured`: verify only as many of the `size` nodes as pay."""
+    prefix: Count | None = None
     calibration: Name | None = None
 
 
@@ -166,9 +171,15 @@ class CostAwareGrowth(Strict):
     size: Size
     branching: Count
     depth: Count
-    width: Count = 8
-    """Most nodes of a level that get children; the times must cover it."""
+    width: Count | None = None
+    """Most nodes of a level that get children; null for as many as times were measured for."""
     latency: Name = MEASURED
+    prefix: Count | None = None
+    prior: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Acceptance expected before anything is drafted, which decides whether to draft at all; null for that
+    of the first child if times are measured, else 1, which always looks."""
+    rate: Annotated[float, Field(gt=0)] | None = None
+    """Tokens per second that a second is worth; null for what it yields in the same step."""
     calibration: Name | None = None
 
 

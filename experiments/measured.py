@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from rich.console import Console
 
 from experiments.builder import Experiment
 from experiments.config import Config, ModelsConfig, Prompts, SearchConfig
+from experiments.config_shapes import MEASURED
 from experiments.errors import ConfigError, RunFolderError
 from experiments.manifest import config_hash
 from experiments.profile_commands import SIZES, profile
@@ -28,7 +29,10 @@ from treespec.tree import Law
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["Measured", "load_measured", "measure"]
+__all__ = ["Measured", "load_measured", "measure", "search_prompts"]
+
+STAMP = "config.json"
+"""Which config, and which prefix, the files beside it are of."""
 
 MOST = 64
 """Nodes up to which the target is timed, unless the config says otherwise."""
@@ -52,11 +56,13 @@ class Measured:
         search: what was asked for.
         traces: by sampling setting and law.
         latency: the times.
+        prefix: committed tokens at which times are read: in the middle of a text of the run.
     """
 
     search: SearchConfig
     traces: Mapping[tuple[str, str], Trace]
     latency: LatencyModel
+    prefix: int
 
     def trace(self, sampling: str, law: str, chain: bool = False) -> Trace | None:
         """What was recorded for a law; for a chain, of a law with the same first child."""
@@ -97,6 +103,7 @@ def measure(
     config: Config,
     known: Experiment,
     pair: "Pair",
+    lengths: Sequence[int],
     folder: Path,
     console: Console | None,
 ) -> Measured:
@@ -104,18 +111,20 @@ def measure(
 
     Args:
         config: with `search`.
-        known: the methods that need no measurement; their laws are recorded too.
+        known: its methods, with stand-ins for those that wait; their laws are recorded and timed.
         pair: the models.
+        lengths: tokens of the run's prompts.
         folder: where everything is kept; each part is written when it is finished.
         console: where progress is shown.
     """
     assert config.search is not None
     folder.mkdir(parents=True, exist_ok=True)
-    stamp = folder / "config.json"
-    if not stamp.exists() or json.loads(stamp.read_text())["config_hash"] != config_hash(config):
+    prefix = round(sum(lengths) / len(lengths)) + config.max_new_tokens // 2
+    stamp, about = folder / STAMP, {"config_hash": config_hash(config), "prefix": prefix}
+    if not stamp.exists() or json.loads(stamp.read_text()) != about:
         for path in folder.iterdir():
             path.unlink()
-        stamp.write_text(json.dumps({"config_hash": config_hash(config)}), encoding="utf-8")
+        stamp.write_text(json.dumps(about), encoding="utf-8")
     own = _own_config(config, known)
     deepest = max([config.search.depth, *(method.max_depth for method in known.methods)])
     load: Callable[[ModelsConfig], Pair] = lambda models: pair  # noqa: E731
@@ -135,29 +144,52 @@ def measure(
         reporter.note("timing the parts of a step")
         sizes = config.search.sizes or [size for size in SIZES if size <= MOST]
         found = profile(
-            own, sizes=sizes, prefixes=[_prefix(config, traces)],
+            own, sizes=sizes, prefixes=sorted({prefix, *_named_prefixes(config)}),
             repeats=config.search.repeats, console=console, load=load,
         )  # fmt: skip
+        for note in found.notes:
+            reporter.note(note)
         if found.interrupted:
             raise KeyboardInterrupt
         _replacing(path, found.model.save)
-    return Measured(config.search, traces, LatencyModel.load(path))
+    return Measured(config.search, traces, LatencyModel.load(path), prefix)
 
 
-def load_measured(config: Config, known: Experiment, folder: Path) -> Measured:
+def load_measured(config: Config, folder: Path) -> Measured:
     """What `measure` left in a folder.
 
     Raises:
         RunFolderError: if a file is missing.
     """
     assert config.search is not None
-    recordings = _recordings(config, known, folder)
-    files = [*(path for _, _, path in recordings), folder / "latency.json"]
-    missing = [path for path in files if not path.exists()]
-    if missing:
-        raise RunFolderError(f"{missing[0]} is missing: start anew with --fresh")
-    traces = {(sampling, str(law)): Trace.load(path) for sampling, law, path in recordings}
-    return Measured(config.search, traces, LatencyModel.load(files[-1]))
+    stamp, times = folder / STAMP, folder / "latency.json"
+    traces = {}
+    for i, setting in enumerate(config.samplings):
+        usual = Law.DETERMINISTIC if setting.temperature == 0 else Law.WITHOUT_REPLACEMENT
+        for law in Law:
+            path = _trace_path(folder, i, law)
+            if path.exists():
+                traces[setting.name, str(law)] = Trace.load(path)
+            elif law is usual:
+                raise RunFolderError(f"{path} is missing: start anew with --fresh")
+    for path in (stamp, times):
+        if not path.exists():
+            raise RunFolderError(f"{path} is missing: start anew with --fresh")
+    latency = LatencyModel.load(times)
+    # Runs of versions that timed one prefix alone did not write it down.
+    prefix = json.loads(stamp.read_text()).get("prefix", latency.middle_prefix)
+    return Measured(config.search, traces, latency, prefix)
+
+
+def _trace_path(folder: Path, sampling: int, law: Law) -> Path:
+    return folder / f"trace-{sampling}-{law}.npz"
+
+
+def _named_prefixes(config: Config) -> list[int]:
+    """Prefix lengths at which methods ask for measured times."""
+    shapes = [getattr(method, "shape", None) for method in config.methods]
+    named = [s.prefix for s in shapes if getattr(s, "latency", None) == MEASURED]
+    return [prefix for prefix in named if prefix is not None]
 
 
 def _recordings(config: Config, known: Experiment, folder: Path) -> list[tuple[str, Law, Path]]:
@@ -173,22 +205,22 @@ def _recordings(config: Config, known: Experiment, folder: Path) -> list[tuple[s
                     laws.append(law)
         if not sampling.greedy and _wants_calibration(config) and Law.DETERMINISTIC not in laws:
             laws.append(Law.DETERMINISTIC)
-        found += [(name, law, folder / f"trace-{i}-{law}.npz") for law in laws]
+        found += [(name, law, _trace_path(folder, i, law)) for law in laws]
     return found
 
 
 def _wants_calibration(config: Config) -> bool:
     shapes = [getattr(method, "shape", None) for method in config.methods]
-    return any(getattr(shape, "calibration", None) is not None for shape in shapes)
+    return any(getattr(shape, "calibration", None) == MEASURED for shape in shapes)
 
 
 def _own_config(config: Config, known: Experiment) -> Config:
-    """The config that is recorded and timed with: prompts of its own, methods that are known."""
+    """The config that is recorded and timed with: prompts of its own, stand-ins for what is searched."""
     assert config.search is not None
     methods = tuple(method.config for method in known.methods)
     return config.model_copy(
         update={
-            "prompts": config.search.prompts or _after(config.prompts, config.max_new_tokens),
+            "prompts": search_prompts(config),
             "max_new_tokens": config.search.max_new_tokens,
             "methods": methods,
             "search": None,
@@ -196,21 +228,23 @@ def _own_config(config: Config, known: Experiment) -> Config:
     )
 
 
-def _after(prompts: Prompts, new_tokens: int) -> Prompts:
-    """The same texts from where the run's end."""
+def search_prompts(config: Config) -> Prompts:
+    """What is measured on: prompts of its own, or the run's texts from where the run ends.
+
+    Raises:
+        ConfigError: if these are whole texts, so that nothing is left of them.
+    """
+    assert config.search is not None
+    if config.search.prompts is not None:
+        return config.search.prompts
+    prompts = config.prompts
     if prompts.tokens is None:
         raise ConfigError(
             "search.prompts: the run's prompts are whole texts (prompts.tokens is null), so nothing is "
             "left of them to measure on: give other prompts here, or cut those with prompts.tokens"
         )
-    start = prompts.start + prompts.tokens + new_tokens
+    start = prompts.start + prompts.tokens + config.max_new_tokens
     return prompts.model_copy(update={"start": start})
-
-
-def _prefix(config: Config, traces: Mapping[tuple[str, str], Trace]) -> int:
-    """Tokens before the middle of a text of the run."""
-    lengths = [n for found in traces.values() for n in found.about.get("prompt_tokens", ())]
-    return round(sum(lengths) / len(lengths)) + config.max_new_tokens // 2
 
 
 def _replacing(path: Path, save: Callable[[Path], object]) -> None:

@@ -9,14 +9,16 @@ from experiments.config import Config, SearchConfig
 from experiments.loading import Method, Run
 from experiments.measurements import measure
 from experiments.statistics import Interval, bootstrap
+from experiments.summary import speed_ratio
 from search import LatencyModel, Trace
+from search.latency_errors import NotMeasured
 from search.replay import replay
 from treespec.tree import TreeShape
 
 if TYPE_CHECKING:
     from experiments.measured import Measured
 
-__all__ = ["Prediction", "first_ranked", "median_errors", "predictions"]
+__all__ = ["Prediction", "chosen", "first_ranked", "median_errors", "predictions"]
 
 
 @dataclass(frozen=True)
@@ -93,15 +95,32 @@ def first_ranked(rows: Sequence[Prediction]) -> tuple[Prediction, Prediction]:
     return max(rows, key=lambda row: row.speed), max(rows, key=lambda row: row.speed_measured)
 
 
+def chosen(run: Run, sampling: str) -> tuple[str, str, Interval] | None:
+    """What search chose for a setting, the fastest lossless method of the run, and their speeds' ratio.
+
+    Returns:
+        Their names, and tokens per second of the choice over those of the fastest; None if the config asks
+        for no `best` tree, or it did not finish.
+    """
+    asked = [
+        m for m in run.manifest["config"]["methods"] if m.get("shape", {}).get("kind") == "best"
+    ]
+    starts = [f"{m.get('name') or 'best'} for {sampling}" for m in asked]
+    data = measure(run, sampling)
+    names = [m.name for m in data.methods if m.lossless]
+    own = [n for n in names if any(n == s or n.startswith(f"{s}: ") for s in starts)]
+    if not own or not data.prompts:
+        return None
+    best = max(names, key=data.rate)
+    return own[0], best, speed_ratio(data.bootstrap(), own[0], best)
+
+
 def _measured(run: Run) -> "Measured | None":
     if run.manifest["config"].get("search") is None:
         return None
-    from experiments.builder import build
     from experiments.measured import load_measured
-    from experiments.searched import without_measured
 
-    config = Config.model_validate(run.manifest["config"])
-    return load_measured(config, build(without_measured(config)), run.folder / "search")
+    return load_measured(Config.model_validate(run.manifest["config"]), run.folder / "search")
 
 
 def _shape(method: Method) -> TreeShape | None:
@@ -128,6 +147,11 @@ def _row(
     )
     if trace is None or not _covered(shape, trace, measured.search) or not len(rows):
         return None
+    times = measured.latency
+    try:
+        step_s = times.step_s(shape, measured.prefix, law=_timed(times, law))
+    except NotMeasured:  # wider or larger than what was timed
+        return None
     columns = {name: rows[name].to_numpy().astype(float) for name in ("emitted", "steps")}
     columns["seconds"] = rows["decode_s"].to_numpy()
     totals = bootstrap(columns)
@@ -137,7 +161,7 @@ def _row(
         sampling,
         Interval(again.estimate, again.low, again.high),
         totals.ratio(["emitted"], ["steps"]),
-        measured.latency.step_s(shape, law=_timed(measured.latency, law)),
+        step_s,
         totals.ratio(["seconds"], ["steps"]).estimate,
     )
 

@@ -9,7 +9,7 @@ from rich.markup import escape as plain
 from rich.table import Table
 
 from experiments.loading import Run
-from experiments.prediction import Prediction, first_ranked, median_errors, predictions
+from experiments.prediction import Prediction, chosen, first_ranked, median_errors, predictions
 from experiments.report_html import interval_html, section, table
 from experiments.statistics import Interval
 
@@ -37,7 +37,7 @@ def print_predictions(run: Run, console: Console) -> None:
         for row in own:
             shown.add_row(plain(row.method), *_cells(row))
         console.print(shown)
-        console.print(plain(_said(own)), highlight=False)
+        console.print(plain(_said(run, own)), highlight=False)
     if rows:
         console.print(f"[dim]{plain(NOTE)}[/dim]", highlight=False)
 
@@ -51,7 +51,7 @@ def prediction_section(run: Run) -> str:
              *_cells(row)[2:]]
             for row in own
         ]  # fmt: skip
-        parts.append(table(HEADS, cells, sampling) + f"<p>{escape(_said(own))}</p>")
+        parts.append(table(HEADS, cells, sampling) + f"<p>{escape(_said(run, own))}</p>")
     note = f'<p class="muted">{escape(NOTE)}</p>'
     return section("Prediction and measurement", "".join(parts) + note) if parts else ""
 
@@ -80,13 +80,19 @@ def _interval(value: Interval) -> str:
     return f"{value.estimate:.2f} ({value.low:.2f}-{value.high:.2f})"
 
 
-def _said(rows: Sequence[Prediction]) -> str:
+def _said(run: Run, rows: Sequence[Prediction]) -> str:
     """How good the prediction was, and what following it would have cost."""
     tokens, speed = median_errors(rows)
     first, best = first_ranked(rows)
     reached = first.speed_measured / best.speed_measured
-    return (
+    said = (
         f"Median error over {len(rows)} trees: {tokens:.1%} of tokens per step, {speed:.1%} of tokens per "
-        f"second. Predicted to be fastest: {first.method}, which reached {reached:.0%} of the speed of the "
-        f"fastest measured ({best.method})."
+        f"second. Predicted to be fastest of these: {first.method}, which reached {reached:.0%} of the "
+        f"speed of the fastest of these ({best.method})."
     )
+    choice = chosen(run, rows[0].sampling)
+    if choice is None:
+        return said
+    own, fastest, ratio = choice
+    reached = f"reached {_interval(ratio)} of the speed of the run's fastest ({fastest})"
+    return f"{said} What search chose ({own}) {reached}."

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from experiments.profile_settings import settings_of
 from experiments.profile_shapes import Setting, drift_of
 from experiments.profiling import Samples, profile_pair
 from experiments.prompts import read_prompts
+from experiments.stand_ins import stand_ins
 from search.interpolation import Curve, Table
 from search.latency import LatencyModel
 from search.latency_file import VERSION
@@ -35,7 +35,6 @@ __all__ = [
     "integers",
     "print_profile",
     "profile",
-    "require_new",
 ]
 
 SIZES = (
@@ -109,7 +108,7 @@ def profile(
         for value in values if values is not None else ():
             if value < 1:
                 raise ConfigError(f"{name} = {value}, but must be at least 1")
-    experiment = build(config)
+    experiment = build(stand_ins(config))
     raw = read_prompts(config.prompts)
     pair = load(config.models)
     notes: list[str] = []
@@ -177,18 +176,6 @@ def integers(name: str, text: str | None) -> list[int] | None:
         raise ConfigError(
             f"{name} = {text!r}, but must be integers with commas between them, such as 64,256"
         ) from None
-
-
-def require_new(out: Path) -> None:
-    """Refuse, before anything is measured, a file that is there already or cannot be made.
-
-    Raises:
-        ConfigError: naming it.
-    """
-    if out.exists():
-        raise ConfigError(f"--out {out} is there already: name another file")
-    if not out.parent.is_dir():
-        raise ConfigError(f"--out {out}: there is no folder {out.parent}")
 
 
 def print_profile(model: LatencyModel, console: Console) -> None:

@@ -33,22 +33,28 @@ def settings_of(
             pairs.append((Law.WITHOUT_REPLACEMENT, RULE_OF_LAW[Law.WITHOUT_REPLACEMENT]))
             pairs.append((Law.IID, RULES["chain"]))
         for law, rule in pairs:
-            if law in found:
-                if found[law].name != name:
-                    notes.append(f"law {law}: measured under {found[law].name}, not under {name}")
-                continue
             takes = _takes(law, rule, pair.draft.vocab_size, context)
             shapes, missing = shapes_for(sizes, takes)
-            if missing and not shapes[-1].is_chain:
-                notes.append(f"law {law}: no tree of sizes {', '.join(map(str, missing))} fits")
-            if shapes:
+            if not shapes:
+                continue
+            before = found.get(law)
+            if before is not None and before.name != name:
+                notes.append(f"law {law}: measured under {before.name}, not under {name}")
+            elif before is None or _only_chains(before.shapes) > _only_chains(shapes):
+                # A rule for trees says what trees and chains take, one for chains only the latter.
                 found[law] = Setting(law, rule, sampling, name, shapes)
+                if missing and not shapes[-1].is_chain:
+                    notes.append(f"law {law}: no tree of sizes {', '.join(map(str, missing))} fits")
     notes[:] = dict.fromkeys(notes)
     if not found:
         raise ConfigError(
             f"sizes = {','.join(map(str, sizes))}: no tree of these sizes fits the context of {context}"
         )
     return list(found.values())
+
+
+def _only_chains(shapes: Sequence[TreeShape]) -> bool:
+    return all(shape.is_chain for shape in shapes)
 
 
 def _takes(law: Law, rule: Rule, vocabulary: int, context: int) -> Callable[[TreeShape], bool]:

@@ -1,5 +1,6 @@
 """Files that searches start from: estimates and calibrations as JSON, or the trace behind them."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -21,10 +22,12 @@ def read_acceptance(path: Path) -> "AcceptanceEstimate":
     Raises:
         ConfigError, InvalidTrace: if it is neither.
     """
-    from search import AcceptanceEstimate, Trace, estimate_acceptance
+    from search import AcceptanceEstimate, SmallSample, Trace, estimate_acceptance
 
     if path.suffix == ".npz":
-        return estimate_acceptance(Trace.load(path), by="depth")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SmallSample)  # they are kept in the estimate
+            return estimate_acceptance(Trace.load(path), by="depth")
     return _named(path, AcceptanceEstimate.from_json)
 
 

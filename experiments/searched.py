@@ -1,6 +1,7 @@
 """From what was measured to trees: methods that ask for what is `measured` become methods with a tree."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,35 +15,14 @@ from experiments.config_shapes import (
 )
 from experiments.errors import ConfigError
 from experiments.measured import Measured
-from experiments.trees import LABELS, search_best
-from search import calibration_data, fit_calibration, optimal_tree
+from experiments.search_files import read_acceptance
+from experiments.stand_ins import wants_measured
+from experiments.trees import label_of, search_best
+from search import LatencyModel, calibration_data, fit_calibration, optimal_tree
 from treespec.errors import TreespecError
 from treespec.tree import Law, TreeShape
 
-__all__ = ["resolve", "wants_measured", "without_measured"]
-
-
-def wants_measured(method: Method) -> bool:
-    """Whether a method can be built only once something is measured."""
-    shape = getattr(method, "shape", None)
-    asked = [getattr(shape, key, None) for key in ("rates", "acceptance", "latency", "calibration")]
-    return MEASURED in asked
-
-
-def without_measured(config: Config) -> Config:
-    """The config with those methods alone that can be built at once.
-
-    Raises:
-        ConfigError: if others ask for measurements that the config does not have.
-    """
-    waiting = [i for i, method in enumerate(config.methods) if wants_measured(method)]
-    if waiting and config.search is None:
-        raise ConfigError(
-            f"methods[{waiting[0]}].shape asks for what is {MEASURED!r}, but the config has no `search`: "
-            "add `search: {}`, or name files"
-        )
-    methods = tuple(method for method in config.methods if not wants_measured(method))
-    return config.model_copy(update={"methods": methods})
+__all__ = ["resolve"]
 
 
 def resolve(config: Config, measured: Measured, folder: Path) -> Config:
@@ -59,6 +39,7 @@ def resolve(config: Config, measured: Measured, folder: Path) -> Config:
     Raises:
         ConfigError: naming the method, if no tree fits its limits or what was measured does not cover it.
     """
+    resolver = _Resolver(config, measured, folder)
     methods: list[Method] = []
     for i, method in enumerate(config.methods):
         if not wants_measured(method):
@@ -66,62 +47,101 @@ def resolve(config: Config, measured: Measured, folder: Path) -> Config:
             continue
         assert isinstance(method, TreeMethod)
         try:
-            methods += _resolved(method, config, measured, folder)
+            methods += resolver.resolved(method)
         except TreespecError as error:
             raise ConfigError(f"methods[{i}].shape: {error}") from None
     return config.model_copy(update={"methods": tuple(methods)})
 
 
-def _resolved(
-    method: TreeMethod, config: Config, measured: Measured, folder: Path
-) -> Iterator[Method]:
-    shape = method.shape
-    name = method.name or LABELS[type(shape)](shape)
-    if isinstance(shape, CostAwareGrowth) and shape.latency == MEASURED:
-        shape = shape.model_copy(update={"latency": str(folder / "latency.json")})
-    if not isinstance(shape, OptimalShape | BestShape):
-        if getattr(shape, "calibration", None) != MEASURED:
-            yield method.model_copy(update={"shape": shape})
-            return
-        for i, setting in enumerate(config.samplings):
-            path = _calibrated(measured, setting.name, folder / f"calibration-{i}.json")
-            own = shape.model_copy(update={"calibration": str(path)})
-            label = f"{name}, calibrated for {setting.name}"
-            yield method.model_copy(update={"shape": own, "name": label})
-        return
-    for setting in config.samplings:
-        label = f"{name} for {setting.name}"
-        if isinstance(shape, OptimalShape):
-            law = method.law or measured.default_law(setting.name)
-            rates: Any = measured.estimate(setting.name, law)
-            found = optimal_tree(rates, shape.size, depth=shape.depth, branching=shape.branching)
-        else:
-            found = _best(shape, measured, setting.name, method.law)
-        if found.size == 1:
-            yield PlainMethod(kind="plain", name=f"{label}: plain decoding")
-        else:
-            own = ParentsShape(kind="parents", parents=found.parents)
-            yield method.model_copy(update={"shape": own, "name": label})
+@dataclass(frozen=True)
+class _Resolver:
+    config: Config
+    measured: Measured
+    folder: Path
 
+    def resolved(self, method: TreeMethod) -> Iterator[Method]:
+        """The method with its tree; one for each setting, if the tree depends on acceptance."""
+        shape, name = method.shape, method.name or label_of(method)
+        for setting in self.config.samplings:
+            label = f"{name} for {setting.name}"
+            if isinstance(shape, OptimalShape):
+                found = self._optimal(shape, setting.name, method.law)
+            elif isinstance(shape, BestShape):
+                found = self._best(shape, setting.name, method.law)
+            else:
+                own = self._growth(shape, setting.name)
+                if shape.calibration != MEASURED:  # times alone: the same under every setting
+                    yield method.model_copy(update={"shape": own, "name": name})
+                    return
+                label = f"{name}, calibrated for {setting.name}"
+                yield method.model_copy(update={"shape": own, "name": label})
+                continue
+            if found.size == 1:
+                yield PlainMethod(kind="plain", name=f"{label}: plain decoding")
+            else:
+                own = ParentsShape(kind="parents", parents=found.parents)
+                yield method.model_copy(update={"shape": own, "name": label})
 
-def _best(shape: BestShape, measured: Measured, sampling: str, law: str | None) -> TreeShape:
-    """The fastest; above temperature 0 chains are drawn independently, as `treespec run` does it."""
-    usual = law or measured.default_law(sampling)
-    best = search_best(shape, {usual: measured.estimate(sampling, usual)}, measured.latency).best
-    if usual != str(Law.WITHOUT_REPLACEMENT) or law is not None:
-        return best.shape
-    first = measured.estimate(sampling, usual, ranks=1)
-    longest = min(shape.depth or measured.search.depth, measured.search.depth) + 1
-    chains = shape.model_copy(update={"max_size": min(longest, shape.max_size or longest)})
-    chain = search_best(chains, {str(Law.IID): first}, measured.latency).best
-    return max((best, chain), key=lambda choice: choice.tokens_per_s.estimate).shape
+    def _optimal(self, shape: OptimalShape, sampling: str, law: str | None) -> TreeShape:
+        rates: Any = self.measured.estimate(sampling, law or self.measured.default_law(sampling))
+        return optimal_tree(rates, shape.size, depth=shape.depth, branching=shape.branching)
 
+    def _best(self, shape: BestShape, sampling: str, law: str | None) -> TreeShape:
+        """The fastest; above temperature 0 chains are drawn independently, as `treespec run` does it."""
+        own_times = shape.latency == MEASURED
+        latency = self.measured.latency if own_times else LatencyModel.load(shape.latency)
+        if own_times and shape.prefix is None:
+            shape = shape.model_copy(update={"prefix": self.measured.prefix})
+        if shape.acceptance != MEASURED:
+            return search_best(shape, read_acceptance(Path(shape.acceptance)), latency).best.shape
+        usual, levels = law or self.measured.default_law(sampling), self.measured.search.depth
+        if shape.depth is not None:  # rates go as deep as was recorded
+            shape = shape.model_copy(update={"depth": min(shape.depth, levels)})
+        rates = {usual: self.measured.estimate(sampling, usual)}
+        best = search_best(shape, rates, latency, laws=self._timed(latency, usual)).best
+        if usual != str(Law.WITHOUT_REPLACEMENT) or law is not None:
+            return best.shape
+        first = {str(Law.IID): self.measured.estimate(sampling, usual, ranks=1)}
+        longest = (shape.depth or levels) + 1
+        limits = {"max_size": min(longest, shape.max_size or longest), "branching": 1}
+        laws = self._timed(latency, str(Law.IID))
+        chain = search_best(shape.model_copy(update=limits), first, latency, laws=laws).best
+        return max((best, chain), key=lambda choice: choice.tokens_per_s.estimate).shape
 
-def _calibrated(measured: Measured, sampling: str, path: Path) -> Path:
-    """A file with the map from the draft's probabilities to acceptance of deterministic children."""
-    trace = measured.trace(sampling, str(Law.DETERMINISTIC))
-    assert trace is not None
-    data = calibration_data(trace)
-    if not path.exists():
-        path.write_text(fit_calibration(data.predicted, data.exact).to_json(), encoding="utf-8")
-    return path
+    @staticmethod
+    def _timed(latency: LatencyModel, law: str) -> list[str] | None:
+        """The law whose times hold, also those of another setting; None if times hold for all laws."""
+        return [law] if law in latency.laws else None
+
+    def _growth(self, shape: Any, sampling: str) -> Any:
+        """The growth with files for what it wants measured."""
+        update: dict[str, Any] = {}
+        if getattr(shape, "latency", None) == MEASURED:
+            update["latency"] = str(self.folder / "latency.json")
+            if shape.prefix is None:
+                update["prefix"] = self.measured.prefix
+            if isinstance(shape, CostAwareGrowth) and shape.prior is None:
+                update["prior"] = self._first_accepted()
+        if shape.calibration == MEASURED:
+            place = [setting.name for setting in self.config.samplings].index(sampling)
+            update["calibration"] = str(self._calibrated(sampling, f"calibration-{place}.json"))
+        return shape.model_copy(update=update)
+
+    def _first_accepted(self) -> float:
+        """How often the most probable token is accepted, in the setting where that is most often.
+
+        A growth is the same under all settings; where it does not pay even there, it need not draft.
+        """
+        law = str(Law.DETERMINISTIC)
+        names = [s.name for s in self.config.samplings if self.measured.trace(s.name, law)]
+        rates = [self.measured.estimate(name, law, ranks=1).rates[0, 0] for name in names]
+        return float(max(rates, default=1.0))
+
+    def _calibrated(self, sampling: str, file: str) -> Path:
+        """A file with the map from the draft's probabilities to acceptance of deterministic children."""
+        trace, path = self.measured.trace(sampling, str(Law.DETERMINISTIC)), self.folder / file
+        assert trace is not None
+        if not path.exists():
+            data = calibration_data(trace)
+            path.write_text(fit_calibration(data.predicted, data.exact).to_json(), encoding="utf-8")
+        return path

@@ -1,6 +1,5 @@
 """`treespec trace` and `treespec replay`: record what is accepted once, then try any tree on it."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +13,13 @@ from experiments.builder import LawAndRule, build
 from experiments.config import Config, ModelsConfig, SamplingConfig, TreeMethod
 from experiments.config_shapes import ExpansionShape
 from experiments.errors import ConfigError
+from experiments.file_arguments import is_file
 from experiments.manifest import config_data, environment, now
 from experiments.models import load_models
 from experiments.progress import Reporter
 from experiments.prompts import Prompt, RawPrompt, encode, hash_of, read_prompts
 from experiments.recording import BEYOND, record
+from experiments.stand_ins import stand_ins
 from search import formats
 from search.replay import Replay, replay_many
 from search.trace import Trace
@@ -31,7 +32,7 @@ from treespec.verify import RULES
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["read_shapes", "replay_json", "replay_tables", "replay_traces", "require_new", "trace"]
+__all__ = ["read_shapes", "replay_tables", "replay_traces", "trace"]
 
 WIDTH = 8
 
@@ -103,18 +104,6 @@ def trace(
     return _described(recorded, config, setting, hash_of(prompts))
 
 
-def require_new(out: Path) -> None:
-    """Refuse, before anything runs, a file that cannot be written or is there already.
-
-    Raises:
-        ConfigError: naming it.
-    """
-    if out.exists():
-        raise ConfigError(f"--out {out} is there already: name another file")
-    if not out.parent.is_dir():
-        raise ConfigError(f"--out {out}: there is no folder {out.parent}")
-
-
 def _setting(config: Config, name: str | None) -> SamplingConfig:
     names = [setting.name for setting in config.samplings]
     if name is None and len(names) == 1:
@@ -141,7 +130,7 @@ def _choice(
         return build(only).methods[0].choices[setting.name]
     if law is not None or rule is not None:
         raise ConfigError("--method brings its law and rule: leave out --law and --rule")
-    built = {m.name: m for m in build(config).methods if m.kind == "tree"}
+    built = {m.name: m for m in build(stand_ins(config)).methods if m.kind == "tree"}
     if method not in built:
         names = ", ".join(map(repr, built)) or "none"
         raise ConfigError(f"no tree method {method!r} in the config (there: {names})")
@@ -199,7 +188,7 @@ def read_shapes(text: str) -> dict[str, TreeShape]:
         try:
             if colon and kind in SHAPES:
                 found[word] = SHAPES[kind][1]([int(n) for n in numbers.split("x")])
-            elif Path(word).is_file():
+            elif is_file(word):
                 found[word] = formats.load(Path(word))
             else:
                 raise ValueError("no such kind and no such file")
@@ -242,11 +231,6 @@ def _row(path: str, trace: Trace, name: str, found: Replay) -> dict[str, Any]:
         "kept_per_step": found.kept_per_step,
         "accepted_by_depth": found.accepted_by_depth.tolist(),
     }
-
-
-def replay_json(rows: Sequence[dict[str, Any]]) -> str:
-    """The rows as JSON."""
-    return json.dumps(list(rows), indent=1)
 
 
 def replay_tables(rows: Sequence[dict[str, Any]]) -> list[Table]:

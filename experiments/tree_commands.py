@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from experiments.errors import ConfigError
+from experiments.file_arguments import is_file, require_new
 from experiments.search_files import read_acceptance
 from search import (
     AcceptanceEstimate,
@@ -17,7 +18,7 @@ from search import (
 )
 from treespec.shape import TreeShape
 
-__all__ = ["acceptance_of", "export", "rates_of", "search", "search_fastest"]
+__all__ = ["acceptance_of", "export", "rates_of", "search", "search_fastest", "write_tree"]
 
 DRAWN = 64
 """Nodes up to which a tree is drawn."""
@@ -47,15 +48,17 @@ def acceptance_of(text: str) -> list[float] | list[list[float]] | AcceptanceEsti
     Raises:
         ConfigError: for what is neither, and for a file that holds no estimate.
     """
-    if Path(text).is_file():
+    if is_file(text):
         return read_acceptance(Path(text))
     if text.endswith((".json", ".npz")):
         raise ConfigError(f"there is no file {text!r}: give an estimate, a trace, or rates")
     return rates_of(text)
 
 
-def search(rates: str, size: int, depth: int | None, branching: int | None, form: str) -> str:
-    """What `treespec search` prints: the tree, its worth beside a chain's, and the tree in a format."""
+def search(
+    rates: str, size: int, depth: int | None, branching: int | None, form: str
+) -> tuple[TreeShape, str]:
+    """The best tree, and what `treespec search` prints: its worth beside a chain's, and the tree."""
     given = acceptance_of(rates)
     acceptance = given.rates if isinstance(given, AcceptanceEstimate) else given
     shape = optimal_tree(acceptance, size, depth=depth, branching=branching)
@@ -67,13 +70,13 @@ def search(rates: str, size: int, depth: int | None, branching: int | None, form
     table = np.asarray(acceptance)
     if table.ndim == 1 or len(table) >= chain.depth:
         lines.append(f"a chain of {chain.size} nodes: {expected_tokens(chain, acceptance):.3f}")
-    return "\n".join([*lines, *_dumped(shape, form)])
+    return shape, "\n".join([*lines, *_dumped(shape, form), *_notes(given)])
 
 
 def search_fastest(
     rates: str, latency: Path, form: str, *, as_json: bool = False, **options: Any
-) -> str:
-    """What `treespec search --latency` prints: shapes by predicted speed, the verdict, and the best tree.
+) -> tuple[TreeShape, str]:
+    """The fastest tree, and what `treespec search --latency` prints: shapes by speed, the verdict.
 
     Args:
         rates: see `acceptance_of`.
@@ -82,14 +85,33 @@ def search_fastest(
         as_json: the ranking alone, as JSON.
         options: see `search.best_tree`.
     """
-    ranking = best_tree(acceptance_of(rates), LatencyModel.load(latency), **options)
+    given = acceptance_of(rates)
+    ranking = best_tree(given, LatencyModel.load(latency), **options)
     if as_json:
-        return ranking.to_json()
+        return ranking.best.shape, ranking.to_json()
     lines, shape = [str(ranking)], ranking.best.shape
     if ranking.best.kind == "plain":
-        return lines[0]
+        return shape, "\n".join([*lines, *_notes(given)])
     lines += [str(shape)] if shape.size <= DRAWN else []
-    return "\n".join([*lines, *_dumped(shape, form)])
+    return shape, "\n".join([*lines, *_dumped(shape, form), *_notes(given)])
+
+
+def write_tree(shape: TreeShape, form: str, out: Path) -> str:
+    """Write a tree in a format, and say so.
+
+    Raises:
+        ConfigError: if it is plain decoding: there is no tree to write.
+    """
+    if shape.size == 1:
+        raise ConfigError(f"--out {out}: plain decoding is fastest, so there is no tree to write")
+    made = formats.dump(shape, form)
+    out.write_bytes(made.content if isinstance(made.content, bytes) else made.content.encode())
+    return f"written: {out}, {shape.size} nodes, the root included, as {form}"
+
+
+def _notes(given: Any) -> list[str]:
+    """What the sample behind an estimate cannot support."""
+    return [f"note: {text}" for text in getattr(given, "warnings", ())]
 
 
 def _dumped(shape: TreeShape, form: str) -> list[str]:
@@ -107,14 +129,12 @@ def export(source: str, into: str, form: str | None, out: Path | None) -> tuple[
     Raises:
         ConfigError: if bytes are to be printed, or the file is there already.
     """
-    shape = formats.load(Path(source) if Path(source).is_file() else source, form)
+    if out is not None:
+        require_new(out)
+    shape = formats.load(Path(source) if is_file(source) else source, form)
     made = formats.dump(shape, into)
     if out is None:
         if isinstance(made.content, bytes):
             raise ConfigError(f"format {into} is binary: name a file with --out")
         return made.content, made.report()
-    if out.exists():
-        raise ConfigError(f"--out {out} is there already: name another file")
-    content = made.content if isinstance(made.content, bytes) else made.content.encode()
-    out.write_bytes(content)
-    return f"{out}: {shape.size} nodes, the root included, as {into}", made.report()
+    return write_tree(shape, into, out), made.report()

@@ -1,9 +1,10 @@
 """Trees by name: what a config calls a tree becomes a shape, or a growth, and gets a label."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments.config import TreeMethod
 from experiments.config_shapes import (
     BestShape,
     ChainShape,
@@ -28,11 +29,23 @@ from treespec.tree import TreeShape
 if TYPE_CHECKING:
     from search import LatencyModel, Ranking
 
-__all__ = ["LABELS", "TREES", "search_best"]
+__all__ = ["LABELS", "TREES", "label_of", "search_best"]
 
 
-def search_best(config: BestShape, acceptance: Any, latency: "LatencyModel") -> "Ranking":
-    """`search.best_tree` within the limits of a config."""
+def label_of(method: TreeMethod) -> str:
+    """What a method is called that has no name: its tree, and law and rule if the config says them."""
+    chosen = ", ".join(part for part in (method.law, method.rule) if part)
+    return LABELS[type(method.shape)](method.shape) + (f" ({chosen})" if chosen else "")
+
+
+def search_best(
+    config: BestShape,
+    acceptance: Any,
+    latency: "LatencyModel",
+    *,
+    laws: Sequence[str] | None = None,
+) -> "Ranking":
+    """`search.best_tree` within the limits of a config; `laws` as there."""
     from search import best_tree
 
     return best_tree(
@@ -42,6 +55,7 @@ def search_best(config: BestShape, acceptance: Any, latency: "LatencyModel") -> 
         depth=config.depth,
         branching=config.branching,
         prefix=config.prefix,
+        laws=laws,
     )
 
 
@@ -65,8 +79,10 @@ def _growth(config: Any) -> Growth:
     arguments = config.model_dump(exclude={"kind"})
     if arguments.get("calibration") is not None:
         arguments["calibration"] = read_calibration(Path(arguments["calibration"]))
-    if "latency" in arguments:
+    if arguments.get("latency") is not None:
         arguments["latency"] = LatencyModel.load(arguments["latency"])
+    if arguments.get("prior", 0.0) is None:
+        del arguments["prior"]
     return POLICIES[config.kind](**arguments)
 
 

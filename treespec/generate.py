@@ -68,7 +68,8 @@ def generate(
         pair: target, draft and tokenizer, as `load_pair` gives them.
         prompt: text, or token ids. No chat template is applied here.
         growth: the tree to draft; `TreeShape.expansion([3, 2, 1, 1])` by default.
-        law: how children are chosen. By default DETERMINISTIC at temperature 0, else WITHOUT_REPLACEMENT.
+        law: how children are chosen. By default DETERMINISTIC at temperature 0, else WITHOUT_REPLACEMENT,
+            or the only law that the growth allows.
         drafter: a draft source of one's own, instead of `growth` and `law`.
         verifier: the acceptance rule. By default `greedy` at temperature 0, else that of the law
             (`verify.RULE_OF_LAW`), decided on the host.
@@ -97,9 +98,7 @@ def generate(
         raise TypeError(
             "which rule is lossless depends on how the drafter draws: give a verifier too"
         )
-    law = (
-        Law.of(law) if law else (Law.DETERMINISTIC if sampling.greedy else Law.WITHOUT_REPLACEMENT)
-    )
+    law = Law.of(law) if law else _usual_law(growth, sampling)
     verifier = verifier or on_host(greedy if sampling.greedy else RULE_OF_LAW[law])
     if drafter is None:
         shape = TreeShape.expansion([3, 2, 1, 1]) if growth is None else growth
@@ -133,3 +132,10 @@ def generate(
         drafted=drafted,
         accepted_per_step=tuple(accepted),
     )
+
+
+def _usual_law(growth: Growth | TreeShape | None, sampling: Sampling) -> Law:
+    """The law for this temperature, or the only one that a growth allows."""
+    usual = Law.DETERMINISTIC if sampling.greedy else Law.WITHOUT_REPLACEMENT
+    laws = getattr(growth, "laws", frozenset({usual}))
+    return next(iter(laws)) if len(laws) == 1 else usual

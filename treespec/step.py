@@ -77,6 +77,18 @@ class Step:
     tokens: tuple[int, ...]
 
     def _repr_svg_(self) -> str:
-        from treespec.drawing import draw_svg
+        from treespec.drawing import draw_step
 
-        return draw_svg(self.tree.shape.children, self.tree.token_ids, self.verdict.path)
+        tree, verdict = self.tree, self.verdict
+        return draw_step(tree.shape.children, tree.token_ids, verdict.path, verdict.bonus)
+
+    def _repr_html_(self) -> str:
+        from treespec.drawing import captioned
+
+        drafted, accepted = self.tree.shape.size - 1, self.verdict.accepted
+        cut = "" if len(self.tokens) == self.verdict.emitted else f", {len(self.tokens)} kept"
+        return captioned(
+            self._repr_svg_(),
+            f"{drafted} drafted, {accepted} accepted, bonus {self.verdict.bonus} (dashed): "
+            f"{self.verdict.emitted} emitted{cut}. Numbers are token ids.",
+        )

@@ -8,7 +8,7 @@ from functools import cached_property
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.drawing import draw_svg
+from treespec.drawing import Look, captioned, draw_looks, draw_svg
 from treespec.errors import InvalidTree
 from treespec.shape import TreeShape
 
@@ -148,3 +148,12 @@ class TokenTree:
 
     def _repr_svg_(self) -> str:
         return draw_svg(self.shape.children, self.token_ids)
+
+    def _repr_html_(self) -> str:
+        laws = ", ".join(sorted(map(str, self.laws))) or "none"
+        svg = draw_looks(self.shape.children, [Look(str(token)) for token in self.token_ids])
+        return captioned(
+            svg,
+            f"{self.shape.size - 1} draft tokens, depth {self.shape.depth}; law of the children: {laws}. "
+            "Numbers are token ids.",
+        )

@@ -1,6 +1,6 @@
 """Replayed trees beside live runs of them, and how fast trees are replayed.
 
-    python -m experiments.benchmarks.replay [--prompts 12] [--tokens 48] [--seeds 20] [--live 10]
+    python -m experiments.benchmarks.replay [--prompts 24] [--tokens 48] [--seeds 60] [--live 10]
 
 On the embedded pair in float32:
 
@@ -165,9 +165,9 @@ def speed() -> dict[str, Any]:
 def main() -> None:
     """Measure, print, save."""
     parser = argparse.ArgumentParser(prog="python -m experiments.benchmarks.replay")
-    parser.add_argument("--prompts", type=int, default=12)
+    parser.add_argument("--prompts", type=int, default=24)
     parser.add_argument("--tokens", type=int, default=48)
-    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--seeds", type=int, default=60)
     parser.add_argument(
         "--live", type=int, default=10, help="live runs of each prompt at temperature 1"
     )

@@ -22,7 +22,9 @@ def test_the_whole_proof_has_every_tree_law_and_theorem():
 
 
 @pytest.mark.usefixtures("without_shape_checks")
-@pytest.mark.parametrize("theorem", ["one step", "fractions", "composition"])
+@pytest.mark.parametrize(
+    "theorem", ["one step", "fractions", pytest.param("composition", marks=pytest.mark.slow)]
+)
 def test_a_part_proves_every_rule_of_its_law(theorem):
     results = prove.prove(Job(theorem, TreeShape.expansion([2]), Law.IID, 1))
     rules = {str(r) for r in verify.RULES.values() if r.lossless and Law.IID in r.laws}

@@ -121,7 +121,7 @@ def test_the_command_writes_a_trace(settings, tmp_path):
 def test_replay_prints_what_replay_finds(files):
     done = call("replay", *files, "--shapes", "chain:3,kary:2x2,chains:2x2,expansion:3x1", "--json")
     assert done.exit_code == 0, done.output
-    rows = json.loads(done.output)
+    rows = json.loads(done.stdout)["rows"]
     trees = [
         TreeShape.chain(3), TreeShape.kary(2, 2), TreeShape.independent_chains(2, 2),
         TreeShape.expansion([3, 1]),

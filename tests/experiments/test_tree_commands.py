@@ -76,3 +76,23 @@ def test_the_shape_optimal_in_a_config():
     assert TREES[OptimalShape](shape) == optimal_tree([0.6, 0.2], 7, depth=3)
     levels = OptimalShape(kind="optimal", rates=[[0.6, 0.2], [0.3, 0.3]], size=5)
     assert TREES[OptimalShape](levels) == optimal_tree([[0.6, 0.2], [0.3, 0.3]], 5)
+
+
+def test_a_found_tree_is_written_for_export(tmp_path):
+    out = tmp_path / "tree.json"
+    done = call("search", "0.6,0.2", "--size", 4, "--to", "treespec", "--out", out)
+    assert done.exit_code == 0, done.output
+    assert call("export", out, "--to", "medusa").exit_code == 0
+    assert call("search", "0.6", "--out", out).exit_code == 2  # it is there already
+
+
+def test_options_about_times_need_times():
+    done = call("search", "0.6", "--law", "iid")
+    assert done.exit_code == 2
+    assert "--law says which times hold" in done.output
+
+
+def test_a_tree_longer_than_the_name_of_a_file_is_read():
+    choices = formats.dump(TreeShape.kary(2, 5), "medusa").content
+    assert len(choices) > 255
+    assert call("export", choices, "--to", "vllm").exit_code == 0

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase as Tokenizer
@@ -15,6 +16,13 @@ from treespec.models.grow import grow as grow_model
 from treespec.models.probe import require_attention
 from treespec.models.same_tokenizer import require_same_tokenizer
 from treespec.models.source import Source, device_of, dtype_of, find, read_model, read_tokenizer
+from treespec.models.spread import (
+    DeviceMap,
+    device_map_arguments,
+    require_whole,
+    tensor_parallel_arguments,
+    watch_processes,
+)
 from treespec.models.transformers_model import TransformersModel
 
 __all__ = ["Pair", "load_pair"]
@@ -63,6 +71,8 @@ def load_pair(
     device: torch.device | str = "cpu",
     grow: int | str | GrowTo | None = None,
     attention: str = "auto",
+    device_map: DeviceMap | None = None,
+    tensor_parallel: bool = False,
 ) -> Pair:
     """Load a target and a draft model.
 
@@ -77,6 +87,11 @@ def load_pair(
         attention: how both models run trees, as `TransformersModel` takes it: "auto", "transformers", or
             an implementation ("triton", "sdpa", "two_pass", "flex", "reference"), which then runs or is
             refused.
+        device_map: spreads the target over devices, instead of `device`: "auto" over all GPUs, or a
+            mapping of modules to devices, as transformers takes it (needs accelerate). The draft is on
+            one device, that of the target's embeddings.
+        tensor_parallel: splits every layer of the target over the processes of torchrun, each of which
+            must decode the same texts from the same seeds. The draft is whole in each.
 
     Returns:
         The pair, loaded without a word on stderr unless something is downloaded.
@@ -90,12 +105,21 @@ def load_pair(
         Unavailable: if `attention` is not known, or does not run on the device.
     """
     weights_dtype, place = dtype_of(dtype), device_of(device)
-    require_attention(attention, place)
+    spread = _spread(place, device_map, tensor_parallel, grow)
+    if not spread:
+        require_attention(attention, place)
     target_source, draft_source = _sources(name_or_target, draft)
     target_place, draft_place = find(target_source), find(draft_source)
     tokenizer = read_tokenizer(target_place)
     require_same_tokenizer(tokenizer, read_tokenizer(draft_place))
-    target_model = read_model(target_place, weights_dtype, place)
+    target_model = read_model(target_place, weights_dtype, place, spread)
+    if spread:
+        require_whole(target_model, target_place.name)
+        place = (
+            target_model.device
+        )  # of the embeddings: tokens enter there, and logits come back to it
+    if tensor_parallel:
+        watch_processes(target_model)
     if grow is not None:
         target_model = grow_model(target_model, grow)
     target = TransformersModel(target_model, attention=attention)
@@ -106,6 +130,27 @@ def load_pair(
         tokenizer=tokenizer,
         name=os.fspath(name_or_target) + ("" if draft is None else f" + {os.fspath(draft)}"),
     )
+
+
+def _spread(
+    device: torch.device,
+    device_map: DeviceMap | None,
+    tensor_parallel: bool,
+    grow: int | str | GrowTo | None,
+) -> dict[str, Any]:
+    """How the target is laid over several devices; empty for one."""
+    if device_map is None and not tensor_parallel:
+        return {}
+    if grow is not None:
+        raise LoadError(
+            "a target spread over devices (device_map, tensor_parallel) cannot be grown: leave out one"
+        )
+    if tensor_parallel:
+        if device_map is not None:
+            raise LoadError("device_map and tensor_parallel exclude each other: leave out one")
+        return tensor_parallel_arguments(device)
+    assert device_map is not None
+    return device_map_arguments(device_map)
 
 
 def _sources(name_or_target: Source, draft: Source | None) -> tuple[Source, Source]:

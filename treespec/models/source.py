@@ -2,10 +2,11 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from huggingface_hub import HfApi, try_to_load_from_cache
@@ -86,8 +87,20 @@ def _online(hub_id: str) -> bool:
     return True
 
 
-def read_model(place: Place, dtype: torch.dtype | str, device: torch.device) -> PreTrainedModel:
+def read_model(
+    place: Place,
+    dtype: torch.dtype | str,
+    device: torch.device,
+    spread: Mapping[str, Any] | None = None,
+) -> PreTrainedModel:
     """The causal language model there, in evaluation mode, all its weights found.
+
+    Args:
+        place: where it is.
+        dtype: of its weights.
+        device: where it runs.
+        spread: what tells transformers to lay it over several devices (`treespec.models.spread`), instead
+            of `device`.
 
     Raises:
         LoadError: if its configuration or some of its weights are missing or broken.
@@ -115,6 +128,7 @@ def read_model(place: Place, dtype: torch.dtype | str, device: torch.device) -> 
                 trust_remote_code=False,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
+                **(spread or {}),
             )
     wrong = sorted(found["missing_keys"]) + sorted(str(key[0]) for key in found["mismatched_keys"])
     if wrong:
@@ -122,7 +136,9 @@ def read_model(place: Place, dtype: torch.dtype | str, device: torch.device) -> 
             f"the weights of {place.name!r} do not fit its config.json: {len(wrong)} tensors are missing "
             f"or of another shape, {wrong[0]} first; transformers would fill them with random numbers"
         )
-    return model.to(device).eval().requires_grad_(False)
+    if not spread:
+        model = model.to(device)
+    return model.eval().requires_grad_(False)
 
 
 def read_tokenizer(place: Place) -> Tokenizer:

@@ -1,0 +1,83 @@
+"""The command `treespec estimate`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from experiments.cli_common import AsJson, Debug, friendly, output
+from experiments.cli_help import examples
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+
+@app.command(
+    "estimate",
+    epilog=examples(
+        "treespec estimate trace.npz --by depth --depth 6 --shrinkage 20 --out rates.json",
+        "treespec estimate trace.npz --for expansion:3x2x1 --interval bootstrap",
+        "treespec estimate runs/tree_vs_chain --method '2-ary 3' --sampling T=1",
+    ),
+)
+def estimate_command(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SOURCE", help="A trace (`treespec trace`), or the folder of a run."
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Write the estimate there, for `search` and configs."),
+    ] = None,
+    by: Annotated[
+        str, typer.Option("--by", help="rank: one rate for all depths. depth: a row for each.")
+    ] = "rank",
+    depth: Annotated[int | None, typer.Option("--depth", help="Levels, with --by depth.")] = None,
+    ranks: Annotated[int | None, typer.Option("--ranks", help="Children of a node.")] = None,
+    interval: Annotated[
+        str, typer.Option("--interval", help="wilson, or bootstrap over texts.")
+    ] = "wilson",
+    isotonic: Annotated[
+        bool, typer.Option("--isotonic", help="Rates that do not increase with the rank.")
+    ] = False,
+    shrinkage: Annotated[
+        float, typer.Option("--shrinkage", help="Counts that draw each level to all levels.")
+    ] = 0.0,
+    tree: Annotated[
+        str | None,
+        typer.Option("--for", help="The tree that they are for, such as expansion:3x2x1."),
+    ] = None,
+    method: Annotated[str | None, typer.Option("--method", help="Of a run: whose steps.")] = None,
+    sampling: Annotated[
+        str | None, typer.Option("--sampling", help="Of a run: such as T=1.")
+    ] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Estimate how often the k-th child is accepted.
+
+    With intervals and counts. What the sample cannot support is said below the table.
+    """
+    with friendly(debug):
+        from experiments.estimate_commands import estimate, estimate_table
+        from experiments.file_arguments import require_new
+
+        if out is not None:
+            require_new(out)
+        found = estimate(
+            source, method=method, sampling=sampling, tree=tree, by=by, depth=depth, ranks=ranks,
+            interval=interval, monotone=isotonic, shrinkage=shrinkage,
+        )  # fmt: skip
+        if out is not None:
+            out.write_text(found.to_json(), encoding="utf-8")
+        if as_json:
+            typer.echo(found.to_json())
+            return
+        output().print(estimate_table(found))
+        for text in found.warnings:
+            typer.echo(f"note: {text}")
+        if out is not None:
+            typer.echo(f"written: {out}")

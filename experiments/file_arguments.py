@@ -1,0 +1,27 @@
+"""Files that are named on the command line, looked at before anything runs."""
+
+from pathlib import Path
+
+from experiments.errors import ConfigError
+
+__all__ = ["is_file", "require_new"]
+
+
+def is_file(text: str) -> bool:
+    """Whether a text that may also be a tree or rates is the name of a file."""
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # too long for a name, or with a null in it
+        return False
+
+
+def require_new(out: Path) -> None:
+    """Refuse, before anything is measured, a file that is there already or cannot be made.
+
+    Raises:
+        ConfigError: naming it.
+    """
+    if out.exists():
+        raise ConfigError(f"--out {out} is there already: name another file")
+    if not out.parent.is_dir():
+        raise ConfigError(f"--out {out}: there is no folder {out.parent}")
