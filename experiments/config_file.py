@@ -14,7 +14,16 @@ from experiments.config import Config
 from experiments.config_base import nearest
 from experiments.errors import ConfigError
 
-__all__ = ["load_config", "override", "shipped"]
+__all__ = [
+    "key_parts",
+    "load_config",
+    "override",
+    "parse_override",
+    "put",
+    "read_data",
+    "shipped",
+    "validated",
+]
 
 
 def load_config(source: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -25,12 +34,39 @@ def load_config(source: str | Path, overrides: Sequence[str] = ()) -> Config:
         overrides: `key=value` with dotted keys, list indices included, and values in YAML.
 
     Raises:
-        ConfigError: if it cannot be read, or is no valid config.
+        ConfigError: if it cannot be read, is no valid config, or is a grid of several (`sweep:`).
     """
-    path = _find(source)
-    data = _parse(path)
+    path, data = read_data(source)
     for text in overrides:
         data = override(data, text)
+    if "sweep" in data:
+        raise ConfigError(
+            f"{path}: `sweep:` makes several experiments of it, and this command takes one: run them all "
+            f"with `treespec sweep {source}`, or take `sweep:` out"
+        )
+    return validated(path, data)
+
+
+def read_data(source: str | Path) -> tuple[Path, dict[str, Any]]:
+    """The mapping in a file, not validated, and the path of the file.
+
+    Raises:
+        ConfigError: if there is no such file, or it holds no mapping.
+    """
+    path = _find(source)
+    return path, _parse(path)
+
+
+def validated(path: Path, data: dict[str, Any]) -> Config:
+    """The config that a mapping stands for.
+
+    Args:
+        path: of its file, for messages.
+        data: a parsed config; not changed.
+
+    Raises:
+        ConfigError: with a line for each thing that is wrong.
+    """
     try:
         return Config.model_validate(data)
     except ValidationError as error:
@@ -58,16 +94,45 @@ def override(data: dict[str, Any], text: str) -> dict[str, Any]:
     Raises:
         ConfigError: if the text is no override or its key leads nowhere.
     """
+    key, value = parse_override(text)
+    return put(data, key, value, f"override {text!r}")
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """Key and value of `key=value`, the value as YAML reads it.
+
+    Raises:
+        ConfigError: if the text is no override.
+    """
     key, equals, value = text.partition("=")
-    parts = [part for part in re.split(r"[.\[\]]+", key.strip()) if part]
-    if not equals or not parts:
+    if not equals or not key_parts(key):
         raise ConfigError(f"override {text!r}: write key=value, such as models.dtype=float32")
     try:
-        parsed = yaml.load(value, _Loader)
+        return key.strip(), yaml.load(value, _Loader)
     except yaml.YAMLError as error:
         raise ConfigError(
             f"override {text!r}: the value is no YAML ({_first_line(error)})"
         ) from None
+
+
+def key_parts(key: str) -> list[str]:
+    """`methods[3].shape.depth` and `methods.3.shape.depth` as `methods`, `3`, `shape`, `depth`."""
+    return [part for part in re.split(r"[.\[\]]+", key.strip()) if part]
+
+
+def put(data: dict[str, Any], key: str, value: Any, what: str) -> dict[str, Any]:
+    """A copy of `data` in which the value at a dotted key is set.
+
+    Args:
+        data: a parsed config; not changed.
+        key: dotted, list indices included.
+        value: plain data.
+        what: what asks for it, for messages.
+
+    Raises:
+        ConfigError: if the key leads nowhere.
+    """
+    parts = key_parts(key)
     changed = json.loads(json.dumps(data, default=str))
     place, walked = changed, ""
     for i, part in enumerate(parts):
@@ -75,17 +140,17 @@ def override(data: dict[str, Any], text: str) -> dict[str, Any]:
         if isinstance(place, list):
             if not part.isdigit() or int(part) >= len(place):
                 raise ConfigError(
-                    f"override {text!r}: {walked or 'it'} is a list of {len(place)}; "
+                    f"{what}: {walked or 'it'} is a list of {len(place)}; "
                     f"{part!r} is no index in 0..{len(place) - 1}"
                 )
             index: Any = int(part)
         elif isinstance(place, dict):
             index = part
         else:
-            raise ConfigError(f"override {text!r}: {walked} is {place!r} and has no key {part!r}")
+            raise ConfigError(f"{what}: {walked} is {place!r} and has no key {part!r}")
         walked = _join(walked, index)
         if last:
-            place[index] = parsed
+            place[index] = value
         elif isinstance(place, dict) and place.get(index) is None:
             place[index] = {}
         place = place[index]

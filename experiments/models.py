@@ -21,4 +21,6 @@ def load_models(config: ModelsConfig) -> "Pair":
         device=config.device,
         grow=config.grow,
         attention=config.attention,
+        device_map=config.device_map,
+        tensor_parallel=config.tensor_parallel,
     )

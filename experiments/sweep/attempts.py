@@ -1,0 +1,85 @@
+"""What became of each attempt at a job: one small file each, replaced atomically.
+
+A worker writes its file when it ends, well or not. One that was killed cannot: then the sweep writes the
+file for it, so that a job is never without a reason.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from experiments.sweep.errors import SweepError
+
+__all__ = ["Attempt", "read_attempts", "read_json", "write_attempt", "write_json"]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at a job.
+
+    Args:
+        number: from 1.
+        error: why it failed, in one line; None if the job is finished.
+        about: where and how it ran: executor, workers, host, threads, versions, started, ended.
+    """
+
+    number: int
+    error: str | None
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_attempts(job: Path) -> list[Attempt]:
+    """The attempts that have ended, oldest first.
+
+    Raises:
+        SweepError: if a file is damaged.
+    """
+    found = []
+    for path in sorted((job / "attempts").glob("*.json")):
+        data = read_json(path)
+        try:
+            found.append(Attempt(int(path.stem), data.pop("error"), data))
+        except (KeyError, ValueError, AttributeError) as error:
+            raise SweepError(f"{path} is damaged ({error!r}): remove it") from None
+    return found
+
+
+def write_attempt(job: Path, attempt: Attempt) -> None:
+    """Write down how an attempt ended; what a worker wrote itself stays."""
+    path = job / "attempts" / f"{attempt.number:03d}.json"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"error": attempt.error, **attempt.about})
+
+
+def read_json(path: Path) -> Any:
+    """Parse a file.
+
+    Raises:
+        SweepError: if it cannot be read.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SweepError(f"{path} is damaged or cannot be read: {error}") from None
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Replace a file atomically."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(data, file, indent=2, ensure_ascii=False)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise SweepError(
+            f"{path} cannot be written: {error.strerror}. What was finished before is kept, and the same "
+            "command goes on"
+        ) from None

@@ -1,0 +1,206 @@
+"""The one result of a sweep: all rows of all jobs, and a summary by job, sampling setting and method."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments.cli_json import plain_data
+from experiments.errors import RunFolderError
+from experiments.loading import Run, load_run
+from experiments.statistics import Interval
+from experiments.summary import summarise
+from experiments.sweep.attempts import read_attempts, write_json
+from experiments.sweep.errors import SweepError
+from experiments.sweep.outcome import JobOutcome, outcome_of
+
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = ["Collected", "collect", "without_times"]
+
+PREFIX = "sweep."
+"""Before the keys of the grid, where they are names of columns: a run has a column `seed` too."""
+
+MEASURED_PREFIXES = ("tokens_per_second", "speedup", "step_ms")
+MEASURED_SUFFIXES = ("_s", "_bytes", "_j")
+MEASURED_NAMES = ("baseline", "fastest")
+"""Columns that hold times, memory and energy, or what follows from them: all others are the same in every
+repetition."""
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a sweep found.
+
+    Args:
+        outcomes: of every job, in the order of the grid.
+        prompts: the rows of all finished jobs, with `job` and a column for each key of the grid.
+        summary: one row for each finished job, sampling setting and method.
+        notes: what must be known to read it.
+    """
+
+    outcomes: tuple[JobOutcome, ...]
+    prompts: "pl.DataFrame"
+    summary: "pl.DataFrame"
+    notes: tuple[str, ...]
+
+    def data(self, folder: Path) -> dict[str, Any]:
+        """As plain data: the folder, every job with its state, the summary, the notes."""
+        return {
+            "folder": str(folder),
+            "jobs": [outcome.data() for outcome in self.outcomes],
+            "rows": self.summary.to_dicts(),
+            "notes": list(self.notes),
+        }
+
+    @property
+    def failed(self) -> tuple[JobOutcome, ...]:
+        """Jobs that did not finish, or with errors."""
+        return tuple(outcome for outcome in self.outcomes if outcome.error is not None)
+
+
+def collect(folder: Path, manifest: Mapping[str, Any]) -> Collected:
+    """Read all jobs that have finished, and write `prompts.parquet`, `summary.parquet` and `summary.json`.
+
+    Args:
+        folder: of the sweep.
+        manifest: its `sweep.json`.
+
+    Raises:
+        SweepError: if a file of it is damaged, or cannot be written.
+    """
+    import polars as pl
+
+    outcomes, prompts, rows = [], [], []
+    for entry in manifest["jobs"]:
+        job = folder / "jobs" / entry["name"]
+        outcome = outcome_of(job)
+        outcomes.append(outcome)
+        if not outcome.ran:
+            continue
+        try:
+            run = load_run(job / "run")
+        except RunFolderError as error:
+            if outcome.finished:
+                raise SweepError(f"a finished job cannot be read: {error}") from None
+            continue  # every row holds an error: the outcome says which
+        values = _columns(entry, manifest["grid"])
+        heads = pl.DataFrame([values], infer_schema_length=None)
+        prompts.append(heads.join(run.prompts, how="cross"))
+        rows += [values | row for row in _rows(run)]
+    collected = Collected(
+        tuple(outcomes),
+        pl.concat(prompts, how="vertical_relaxed") if prompts else pl.DataFrame(),
+        pl.DataFrame(rows, infer_schema_length=None),
+        tuple(_notes(folder, outcomes)),
+    )
+    _write(folder, manifest, collected)
+    return collected
+
+
+def without_times(frame: "pl.DataFrame") -> "pl.DataFrame":
+    """The columns that must come out the same wherever and however often a sweep runs."""
+    return frame.select(
+        name
+        for name in frame.columns
+        if name not in MEASURED_NAMES
+        and not name.startswith(MEASURED_PREFIXES)
+        and not name.endswith(MEASURED_SUFFIXES)
+    )
+
+
+def _columns(entry: Mapping[str, Any], grid: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """`job`, and the values of the grid: numbers where all of a key are, else text."""
+    values: dict[str, Any] = {"job": entry["name"]}
+    for key, value in entry["values"].items():
+        kinds = {type(other) for other in grid[key]}
+        if kinds <= {int} or kinds <= {str} or kinds <= {bool}:
+            values[PREFIX + key] = value
+        elif kinds <= {int, float}:
+            values[PREFIX + key] = float(value)
+        else:
+            values[PREFIX + key] = value if isinstance(value, str) else json.dumps(value)
+    return values
+
+
+def _rows(run: Run) -> list[dict[str, Any]]:
+    return [
+        {
+            "sampling": summary.sampling,
+            "method": row.method.name,
+            "group": row.method.group,
+            "lossless": row.method.lossless,
+            "prompts": summary.prompts,
+            "errors": row.errors,
+            **_interval("tokens_per_step", row.tokens_per_step),
+            **_interval("tokens_per_second", row.tokens_per_second),
+            **_interval("speedup", row.speedup),
+            "step_ms": row.step_ms,
+            "wasted": row.wasted,
+            "equal": row.equality.equal if row.equality.compared else None,
+            "compared": row.equality.compared,
+            "baseline": summary.baseline,
+            "fastest": row.among_fastest,
+        }
+        for summary in summarise(run)
+        for row in summary.rows
+    ]
+
+
+def _interval(name: str, value: Interval | None) -> dict[str, float | None]:
+    """Three columns: the estimate and the bounds of its interval, null where there are none."""
+    if value is None:
+        return dict.fromkeys((name, f"{name}_low", f"{name}_high"))
+    bounds = (value.low, value.high) if value.bounded else (None, None)
+    return {name: value.estimate, f"{name}_low": bounds[0], f"{name}_high": bounds[1]}
+
+
+def _notes(folder: Path, outcomes: Sequence[JobOutcome]) -> list[str]:
+    attempts = [
+        attempt.about
+        for outcome in outcomes
+        for attempt in read_attempts(folder / "jobs" / outcome.name)[-1:]
+    ]
+    notes = []
+    beside = sorted({about.get("workers", 1) or 0 for about in attempts} - {1})
+    if beside:
+        most = beside[-1]
+        many = f"up to {most} jobs ran side by side" if most else "SLURM runs jobs side by side"
+        notes.append(
+            f"Times: {many}, sharing caches and memory: they are not comparable with those of jobs that "
+            "ran alone. Ratios within a job (speedups) suffer less; tokens per step do not."
+        )
+    for key, what in (("threads", "threads"), ("host", "machines")):
+        found = sorted({str(about[key]) for about in attempts if about.get(key) is not None})
+        if len(found) > 1:
+            notes.append(
+                f"Jobs ran with different {what} ({', '.join(found)}): times do not compare."
+            )
+    versions = {json.dumps(about.get("versions"), sort_keys=True) for about in attempts}
+    if len(versions) > 1:
+        notes.append("Jobs ran with different versions of code or packages: see their attempts.")
+    return notes
+
+
+def _write(folder: Path, manifest: Mapping[str, Any], collected: Collected) -> None:
+    import polars as pl
+
+    for name, frame in (("prompts", collected.prompts), ("summary", collected.summary)):
+        temporary = folder / f".{name}.tmp"
+        try:
+            frame.write_parquet(temporary)
+            temporary.replace(folder / f"{name}.parquet")
+        except (OSError, pl.exceptions.PolarsError) as error:
+            temporary.unlink(missing_ok=True)
+            raise SweepError(f"{folder / name}.parquet cannot be written: {error}") from None
+    write_json(
+        folder / "summary.json",
+        {
+            "schema_version": manifest["schema_version"],
+            "name": manifest["name"],
+            "grid": manifest["grid"],
+            **plain_data(collected.data(folder)),
+        },
+    )

@@ -1,0 +1,224 @@
+"""Where the jobs of a sweep run: in this process, in processes of this machine, or on SLURM (`slurm`).
+
+submitit has a local executor too, but it starts everything that it is given at once; a sweep must keep to a
+number of workers, or the times mean nothing. So local workers are processes of our own, one for each job.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+
+import experiments
+from experiments.sweep.job import JobFailed, run_job
+
+__all__ = ["Ended", "Executor", "InProcess", "LocalWorkers", "Task", "threads_for"]
+
+LOG_TAIL = 400
+"""Characters of a worker's output that are quoted when it says nothing else."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One attempt at a job.
+
+    Args:
+        name: of the job.
+        folder: of the job.
+        attempt: its number.
+        log: where the worker's output goes.
+    """
+
+    name: str
+    folder: Path
+    attempt: int
+    log: Path
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What became of a task; None: it finished."""
+
+    task: Task
+    error: str | None
+
+
+class Executor(Protocol):
+    """Runs tasks. Each of them writes into its job's folder; what is returned is only whether it ended."""
+
+    name: str
+    workers: int
+    """How many jobs may run side by side."""
+
+    def room(self) -> int:
+        """How many tasks it takes now."""
+        ...
+
+    def start(self, tasks: Sequence[Task]) -> None:
+        """Begin these tasks, no more than there is room for."""
+        ...
+
+    def poll(self) -> tuple[list[Ended], set[str]]:
+        """What has ended since the last call, and the names of the jobs that run at the moment."""
+        ...
+
+    def stop(self) -> str:
+        """End what can be ended, after Ctrl-C or an error; says what happens to the rest."""
+        ...
+
+
+class InProcess:
+    """One job after the other, here.
+
+    Args:
+        allow_versions: see `run_job`.
+    """
+
+    name, workers = "process", 1
+
+    def __init__(self, *, allow_versions: bool = False) -> None:
+        self._allow_versions = allow_versions
+        self._ended: list[Ended] = []
+
+    def room(self) -> int:
+        """One, if the last one's end has been asked for."""
+        return 1 - len(self._ended)
+
+    def start(self, tasks: Sequence[Task]) -> None:
+        """Run it to its end."""
+        for task in tasks:
+            error = None
+            try:
+                run_job(
+                    os.fspath(task.folder),
+                    task.attempt,
+                    {"executor": self.name, "workers": 1},
+                    allow_versions=self._allow_versions,
+                )
+            except JobFailed as problem:
+                error = str(problem)
+            self._ended.append(Ended(task, error))
+
+    def poll(self) -> tuple[list[Ended], set[str]]:
+        """What has ended."""
+        ended, self._ended = self._ended, []
+        return ended, set()
+
+    def stop(self) -> str:
+        """Nothing is left running."""
+        return "the job in progress was stopped"
+
+
+class LocalWorkers:
+    """A process for each job, so many at a time.
+
+    Args:
+        workers: jobs side by side.
+        threads: of torch in each; `threads_for(workers)` by default.
+        allow_versions: see `run_job`.
+    """
+
+    name = "local"
+
+    def __init__(
+        self, workers: int, *, threads: int | None = None, allow_versions: bool = False
+    ) -> None:
+        self.workers, self.threads = workers, threads or threads_for(workers)
+        self._allow_versions = allow_versions
+        self._running: dict[str, tuple[Task, subprocess.Popen[bytes]]] = {}
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the workers that run."""
+        return [process.pid for _, process in self._running.values()]
+
+    def room(self) -> int:
+        """Workers that are free."""
+        return self.workers - len(self._running)
+
+    def start(self, tasks: Sequence[Task]) -> None:
+        """Start a worker for each."""
+        for task in tasks:
+            task.log.parent.mkdir(parents=True, exist_ok=True)
+            with task.log.open("ab") as log:
+                # Its standard input stays open as long as this process lives. A session of its own keeps
+                # Ctrl-C from it: this process stops it.
+                process = subprocess.Popen(
+                    self.command(task),
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=_environment(self.threads),
+                    start_new_session=True,
+                )
+            self._running[task.name] = task, process
+
+    def command(self, task: Task) -> list[str]:
+        """The command line of a worker. -P: a folder `experiments` that lies here is not imported."""
+        command = [sys.executable, "-P", "-m", "experiments.sweep.job", os.fspath(task.folder)]
+        command += ["--attempt", str(task.attempt), "--threads", str(self.threads)]
+        command += ["--workers", str(self.workers), "--with-parent"]
+        return command + ["--allow-versions"] * self._allow_versions
+
+    def poll(self) -> tuple[list[Ended], set[str]]:
+        """Workers that are gone, and those that are not."""
+        ended = []
+        for name, (task, process) in list(self._running.items()):
+            code = process.poll()
+            if code is not None:
+                del self._running[name]
+                if process.stdin is not None:
+                    process.stdin.close()
+                ended.append(Ended(task, None if code == 0 else _death(code, task.log)))
+        return ended, set(self._running)
+
+    def stop(self) -> str:
+        """Kill the workers: what they have finished is on the disk, and the rest is done again."""
+        stopped = len(self._running)
+        for _, process in self._running.values():
+            process.kill()
+        for _, process in self._running.values():
+            process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
+        self._running.clear()
+        return f"{stopped} workers were stopped"
+
+
+def threads_for(workers: int) -> int:
+    """Threads of torch for each of so many workers: a share of the cores, at most what the user allows."""
+    affinity = psutil.Process().cpu_affinity() if hasattr(psutil.Process, "cpu_affinity") else None
+    cores = len(affinity) if affinity else psutil.cpu_count() or 1
+    allowed = os.environ.get("OMP_NUM_THREADS", "")
+    share = max(1, cores // workers)
+    return min(share, int(allowed)) if allowed.isdigit() and int(allowed) else share
+
+
+def _environment(threads: int) -> dict[str, str]:
+    """That of this process, with the same code on the path and so many threads."""
+    root = os.fspath(Path(experiments.__path__[0]).parent)
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+    return {**os.environ, **counts, "PYTHONPATH": path}
+
+
+def _death(code: int, log: Path) -> str:
+    """Why a worker ended, if it did not say so itself."""
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = "unknown"
+        return f"the worker was killed by signal {-code} ({name}); see {log}"
+    tail = (
+        log.read_text(encoding="utf-8", errors="replace")[-LOG_TAIL:].strip()
+        if log.exists()
+        else ""
+    )
+    return f"the worker ended with exit code {code}: {' '.join(tail.split())}; see {log}"

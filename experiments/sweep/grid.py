@@ -1,0 +1,240 @@
+"""A grid over the keys of a config: the Cartesian product of its lists, a job for each point.
+
+    sweep:
+      seed: [0, 1, 2]
+      methods[3].shape.depth: [2, 4, 8]
+
+Keys are those of overrides on the command line, values are in YAML. The first key changes slowest.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from experiments.builder import build
+from experiments.config import Config
+from experiments.config_base import nearest
+from experiments.config_file import (
+    key_parts,
+    override,
+    parse_override,
+    put,
+    read_data,
+    validated,
+)
+from experiments.errors import ConfigError
+from experiments.manifest import config_hash
+from experiments.stand_ins import stand_ins
+
+__all__ = ["Grid", "Job", "load_grid"]
+
+MOST_JOBS = 10_000
+LONGEST_NAME = 150
+"""Characters of a job's name, which is the name of its folder."""
+
+PROBLEMS_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Job:
+    """One point of a grid.
+
+    Args:
+        name: readable, and safe as the name of a folder: `models.dtype=float32,seed=1`.
+        values: of every key of the grid.
+        config: the experiment.
+    """
+
+    name: str
+    values: Mapping[str, Any]
+    config: Config
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A config that holds a grid.
+
+    Args:
+        path: of its file.
+        name: of the experiment.
+        base: the config without the grid, as it was written, overrides applied.
+        axes: the values of each key, in order.
+        jobs: in the order of the product.
+    """
+
+    path: Path
+    name: str
+    base: Mapping[str, Any]
+    axes: Mapping[str, tuple[Any, ...]]
+    jobs: tuple[Job, ...]
+
+    @property
+    def output(self) -> str | None:
+        """The folder that the config asks for."""
+        return self.base.get("output")
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of what the jobs are."""
+        text = json.dumps([[job.name, config_hash(job.config)] for job in self.jobs])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def load_grid(source: str | Path, overrides: Sequence[str] = ()) -> Grid:
+    """Read a config with a grid and check every job of it.
+
+    Args:
+        source: path of a YAML file, or the name of a config that is shipped.
+        overrides: of the base, or of the grid: `sweep.seed=[0,1]`.
+
+    Raises:
+        ConfigError: if the file or the grid is wrong, or any of its jobs is no valid experiment.
+    """
+    path, data = read_data(source)
+    given = data.pop("sweep", None) or {}
+    if not isinstance(given, dict):
+        raise ConfigError(f"{path}: sweep = {given!r}: must be a mapping of keys to lists")
+    axes = {_canonical(str(key)): values for key, values in given.items()}
+    if len(axes) < len(given):
+        raise ConfigError(
+            f"{path}: sweep: two of its keys are the same: {', '.join(map(str, given))}"
+        )
+    for text in overrides:
+        key, value = parse_override(text)
+        parts = key_parts(key)
+        if parts[0] == "sweep" and len(parts) > 1:
+            axes[_canonical(".".join(parts[1:]))] = value
+        elif parts[0] == "sweep":
+            raise ConfigError(
+                f"override {text!r}: name a key of the grid, such as sweep.seed=[0,1]"
+            )
+        else:
+            data = override(data, text)
+    if not axes:
+        raise ConfigError(
+            f"{path}: no `sweep:` in it, so it is one experiment: `treespec run {source}`, or give a grid, "
+            "such as sweep.seed=[0,1]"
+        )
+    data, axes = (json.loads(json.dumps(part, default=str)) for part in (data, axes))
+    _require_axes(path, axes)
+    points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
+    configs = _configs(path, data, points)
+    jobs = tuple(map(Job, _names(points), points, configs))
+    _require_different(path, jobs)
+    frozen = {key: tuple(values) for key, values in axes.items()}
+    return Grid(path, configs[0].name, data, frozen, jobs)
+
+
+def _point_text(values: Mapping[str, Any]) -> str:
+    """`seed=1, models.dtype=float32`, for messages."""
+    return ", ".join(f"{key}={_text(value)}" for key, value in values.items())
+
+
+def _canonical(key: str) -> str:
+    return ".".join(key_parts(key))
+
+
+def _require_axes(path: Path, axes: Mapping[str, Any]) -> None:
+    for key, values in axes.items():
+        where = f"{path}: sweep.{key}"
+        if not key:
+            raise ConfigError(f"{path}: sweep: a key is empty; write one such as models.dtype")
+        if key in ("name", "output", "sweep"):
+            raise ConfigError(
+                f"{where}: cannot be swept; every job has a name and a folder of its own"
+            )
+        if not isinstance(values, list):
+            raise ConfigError(f"{where} = {values!r}: must be a list, such as [{_text(values)}]")
+        if not values:
+            raise ConfigError(f"{where} = []: an empty list leaves nothing to run; give it a value")
+        texts = [json.dumps(value, default=str) for value in values]
+        twice = next((text for text in texts if texts.count(text) > 1), None)
+        if twice is not None:
+            raise ConfigError(f"{where}: {twice} stands twice")
+        parts = key.split(".")
+        inner = next((k for k in axes if k != key and k.split(".")[: len(parts)] == parts), None)
+        if inner is not None:
+            raise ConfigError(f"{path}: sweep: {key} and {inner} overlap: one would undo the other")
+    count = math.prod(len(values) for values in axes.values())
+    if count > MOST_JOBS:
+        raise ConfigError(
+            f"{path}: sweep: {count:,} jobs, but {MOST_JOBS:,} are the most; cut a list"
+        )
+
+
+def _configs(path: Path, data: dict[str, Any], points: Sequence[Mapping[str, Any]]) -> list[Config]:
+    """The config of every point; all different problems are told in one go, each with its first job."""
+    known = list(Config.model_fields)
+    configs, problems = [], {}
+    for point in points:
+        changed = {key: value for key, value in data.items() if key != "output"}
+        try:
+            for key, value in point.items():
+                first = key.split(".")[0]
+                if first not in known:
+                    hint = nearest(first, known)
+                    raise ConfigError(
+                        f"{path}: sweep.{key}: unknown key {first!r}{hint} (keys: {', '.join(known)})"
+                    )
+                changed = put(changed, key, value, f"{path}: sweep.{key}")
+            config = validated(path, changed)
+            build(stand_ins(config))
+            configs.append(config)
+        except ConfigError as error:
+            for line in str(error).splitlines():
+                line = line if line.startswith(str(path)) else f"{path}: {line}"
+                problems.setdefault(line, point)
+    if problems:
+        lines = [
+            text
+            if text.startswith(f"{path}: sweep.")
+            else f"{text} (in the job {_point_text(point)})"
+            for text, point in list(problems.items())[:PROBLEMS_SHOWN]
+        ]
+        more = len(problems) - len(lines)
+        raise ConfigError("\n".join([*lines, f"... and {more} more"] if more else lines))
+    return configs
+
+
+def _require_different(path: Path, jobs: Sequence[Job]) -> None:
+    seen: dict[str, Job] = {}
+    for job in jobs:
+        other = seen.setdefault(config_hash(job.config), job)
+        if other is not job:
+            raise ConfigError(
+                f"{path}: sweep: {_point_text(other.values)} and {_point_text(job.values)} are the same "
+                "experiment"
+            )
+
+
+def _names(points: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A folder's name for each point; where two would be the same or too long, a hash tells them apart."""
+    plain = [
+        ",".join(f"{key}={_safe(_text(value))}" for key, value in point.items()) for point in points
+    ]
+    counts = Counter(name.lower() for name in plain)  # some file systems know no capitals
+    names = []
+    for name, point in zip(plain, points, strict=True):
+        if len(name) > LONGEST_NAME or counts[name.lower()] > 1:
+            mark = hashlib.sha256(json.dumps(point, default=str).encode()).hexdigest()[:8]
+            name = f"{name[: LONGEST_NAME - 9]}-{mark}"
+        names.append(name)
+    return names
+
+
+def _text(value: Any) -> str:
+    """A value, short: as JSON without quotes and spaces."""
+    if isinstance(value, str):
+        return value
+    return re.sub(r'[" ]', "", json.dumps(value, default=str))
+
+
+def _safe(text: str) -> str:
+    return re.sub(r"[^\w.+-]+", "_", text, flags=re.ASCII).strip("_") or "_"

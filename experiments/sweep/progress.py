@@ -1,0 +1,157 @@
+"""What a sweep shows while it works: a live table in a terminal, elsewhere a line for each change."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from experiments.sweep.attempts import read_json
+from experiments.sweep.errors import SweepError
+
+__all__ = ["Board", "JobView", "prompts_done"]
+
+STATES = ("running", "waiting", "finished", "failed")
+STYLES = {"running": "cyan", "waiting": "dim", "finished": "green", "failed": "red"}
+ROWS_BESIDE = 8
+"""Lines of a terminal that are not for jobs."""
+
+
+@dataclass
+class JobView:
+    """What is shown of a job.
+
+    Args:
+        folder: of the job.
+        total: prompts that it decodes, once for each repeat.
+        samplings: settings that each is decoded under.
+    """
+
+    folder: Path
+    total: int
+    samplings: int
+    state: str = "waiting"
+    done: int = 0
+    note: str = ""
+    started: float | None = field(default=None, repr=False)
+    ended: float | None = field(default=None, repr=False)
+
+    def seconds(self) -> float | None:
+        """For which it has been running under this command."""
+        if self.started is None:
+            return None
+        return (time.monotonic() if self.ended is None else self.ended) - self.started
+
+
+class Board:
+    """The states of all jobs, and where they are shown.
+
+    Args:
+        jobs: by name, in the order of the grid.
+        console: where to; None shows nothing.
+    """
+
+    def __init__(self, jobs: Mapping[str, JobView], console: Console | None) -> None:
+        self.jobs, self._console = dict(jobs), console
+        self._begun = time.monotonic()
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """While it lasts, the table is on the screen, if that is a terminal."""
+        if self._console is None or not self._console.is_terminal:
+            yield
+            return
+        # A thread of rich draws it: jobs in this process leave no other time for it.
+        with Live(
+            get_renderable=self.table,
+            console=self._console,
+            refresh_per_second=1,
+            transient=True,
+        ):
+            yield
+
+    def set(self, name: str, state: str, note: str = "") -> None:
+        """Note a change, and say it where there is no live table."""
+        job = self.jobs[name]
+        if (job.state, job.note) == (state, note):
+            return
+        job.state, job.note = state, note
+        if state == "running":
+            job.started, job.ended = job.started or time.monotonic(), None
+        elif job.started is not None and job.ended is None:
+            job.ended = time.monotonic()
+        self.note(f"{self.count()}  {name}: {state}{f': {note}' if note else ''}", live=False)
+
+    def note(self, text: str, *, live: bool = True) -> None:
+        """Say something that stays; without `live` only where there is no live table."""
+        if self._console is not None and (live or not self._console.is_terminal):
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def count(self) -> str:
+        """Such as `[ 3/24]`: the jobs that have come to their end."""
+        over = sum(job.state in ("finished", "failed") for job in self.jobs.values())
+        width = len(str(len(self.jobs)))
+        return f"[{over:{width}}/{len(self.jobs)}]"
+
+    def table(self) -> Table:
+        """The table: those that run first, then as many others as there is room for."""
+        counts = Counter(job.state for job in self.jobs.values())
+        title = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
+        elapsed = _clock(time.monotonic() - self._begun)
+        table = Table(
+            title=f"{len(self.jobs)} jobs: {title} ({elapsed})",
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            show_edge=False,
+        )
+        table.add_column("job", overflow="fold", ratio=1)
+        table.add_column("state", no_wrap=True)
+        for head in ("prompts", "elapsed"):
+            table.add_column(head, justify="right", no_wrap=True)
+        shown = self._shown()
+        for name in shown:
+            job = self.jobs[name]
+            if job.state == "running":
+                job.done = prompts_done(job)
+            seconds = job.seconds()
+            said = f"{name}: {job.note}" if job.note else name
+            table.add_row(
+                escape(said),
+                f"[{STYLES[job.state]}]{job.state}[/]",
+                f"{job.done}/{job.total}",
+                "" if seconds is None else _clock(seconds),
+            )
+        if len(shown) < len(self.jobs):
+            table.caption = f"and {len(self.jobs) - len(shown)} more"
+        return table
+
+    def _shown(self) -> Sequence[str]:
+        room = max(4, (self._console.height if self._console else 50) - ROWS_BESIDE)
+        if len(self.jobs) <= room:
+            return list(self.jobs)
+        rank = {"running": 0, "failed": 1, "waiting": 2, "finished": 3}
+        chosen = sorted(self.jobs, key=lambda name: rank[self.jobs[name].state])[:room]
+        return [name for name in self.jobs if name in set(chosen)]
+
+
+def prompts_done(job: JobView) -> int:
+    """Prompts that a job has decoded under every setting; read from its run's folder."""
+    run = job.folder / "run"
+    with suppress(SweepError, OSError, KeyError, TypeError, ZeroDivisionError):
+        methods = len(read_json(run / "manifest.json")["methods"])
+        rows = (run / "prompts.jsonl").read_bytes().count(b"\n")
+        return min(job.total, rows // (methods * job.samplings))
+    return 0
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

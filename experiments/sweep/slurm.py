@@ -1,0 +1,258 @@
+"""The jobs of a sweep on SLURM, through submitit.
+
+What is submitted is `run_job` and the path of a job's folder, so every node must see the folder. How a job
+ended stands in its folder; SLURM is asked only which jobs still wait or run (by squeue: sacct needs an
+accounting database, which many small clusters lack).
+"""
+
+import getpass
+import io
+import os
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr, suppress
+from pathlib import Path
+from typing import Any
+
+import experiments
+from experiments.sweep.attempts import read_json, write_json
+from experiments.sweep.errors import SweepError
+from experiments.sweep.executors import Ended, Task
+from experiments.sweep.job import run_job
+
+__all__ = ["Slurm"]
+
+TOOLS = ("sbatch", "srun", "squeue", "scancel")
+MINUTES = 240
+"""Time limit of a job unless the user gives one."""
+
+ASK_EVERY_S = 2.0
+PATIENCE = 3
+"""So many times a job may be missing before it counts as gone: SLURM and file systems take their time."""
+
+SILENCE_S = 120.0
+"""Seconds after which a SLURM that does not answer is an error."""
+
+ALIVE = {
+    "PENDING",
+    "CONFIGURING",
+    "REQUEUED",
+    "REQUEUE_HOLD",
+    "REQUEUE_FED",
+    "RESIZING",
+    "SUSPENDED",
+}
+RUNNING = {"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING"}
+TAIL = 400
+
+
+class Slurm:
+    """Submits all jobs at once, as an array.
+
+    Args:
+        logs: where submitit keeps its files; every node must see it.
+        parameters: of sbatch: `partition`, `time` (minutes), `cpus_per_task`, `mem`, `account`, ...
+        workers: jobs side by side at most; None for as many as SLURM starts.
+        allow_versions: see `run_job`.
+        cancel: whether `stop` cancels what waits and runs.
+
+    Raises:
+        SweepError: if there is no SLURM here, or a parameter is none.
+    """
+
+    name = "slurm"
+
+    def __init__(
+        self,
+        logs: Path,
+        parameters: Mapping[str, Any],
+        *,
+        workers: int | None = None,
+        allow_versions: bool = False,
+        cancel: bool = False,
+    ) -> None:
+        missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+        if missing:
+            raise SweepError(
+                f"no SLURM here: {', '.join(missing)} not found on the PATH; use --executor local, or log "
+                "in to a node of the cluster"
+            )
+        import submitit
+
+        self.workers = workers or 0
+        self._allow_versions, self._cancel = allow_versions, cancel
+        self._running: dict[str, tuple[Task, str]] = {}
+        self._missing: dict[str, int] = {}
+        self._states: dict[str, str] = {}
+        self._asked, self._answered = float("-inf"), time.monotonic()
+        self._logs = logs.resolve()
+        known = submitit.SlurmExecutor._valid_parameters()
+        given = {key.replace("-", "_"): value for key, value in parameters.items()}
+        more = {key: value for key, value in given.items() if key not in known}
+        settings: dict[str, Any] = {"time": MINUTES, "job_name": "treespec"}
+        settings |= {key: value for key, value in given.items() if key in known}
+        settings["setup"] = [*_same_code(), *_list(settings.get("setup"))]
+        if workers:
+            settings["array_parallelism"] = workers
+        if more:
+            settings["additional_parameters"] = (
+                _mapping(settings.get("additional_parameters")) | more
+            )
+        try:
+            self._submitter = submitit.SlurmExecutor(folder=self._logs)
+            self._submitter.update_parameters(**settings)
+        except Exception as error:  # submitit checks little and raises what it likes
+            raise SweepError(f"--slurm: {error}") from None
+
+    def room(self) -> int:
+        """SLURM has a queue of its own."""
+        return 1_000_000
+
+    def start(self, tasks: Sequence[Task]) -> None:
+        """Submit these jobs, but for those that an earlier command has submitted and SLURM still knows.
+
+        Raises:
+            SweepError: with sbatch's own words, if it refuses.
+        """
+        new = []
+        self._ask(at_once=True)
+        for task in tasks:
+            earlier = _submitted(task)
+            if earlier is not None and self._states.get(earlier, "") in ALIVE | RUNNING:
+                self._running[task.name] = task, earlier
+            else:
+                new.append(task)
+        if not new:
+            return
+        about = {"executor": self.name, "workers": self.workers or None}
+        try:
+            # submitit prints what sbatch says, and raises it too: once is enough.
+            with redirect_stderr(io.StringIO()), self._submitter.batch():
+                jobs = [
+                    self._submitter.submit(
+                        run_job,
+                        os.fspath(task.folder.resolve()),
+                        task.attempt,
+                        about,
+                        allow_versions=self._allow_versions,
+                    )
+                    for task in new
+                ]
+        except Exception as error:  # submitit wraps what sbatch prints
+            words = " ".join(str(error).split()) or type(error).__name__
+            raise SweepError(f"SLURM refused the jobs: {words}") from None
+        for task, job in zip(new, jobs, strict=True):
+            write_json(task.folder / "slurm.json", {"job": job.job_id, "attempt": task.attempt})
+            self._running[task.name] = task, job.job_id
+        self._asked = float("-inf")
+
+    def poll(self) -> tuple[list[Ended], set[str]]:
+        """Jobs that have ended, and those that run; what waits in SLURM's queue is neither.
+
+        Raises:
+            SweepError: if SLURM has not answered for long.
+        """
+        fresh = self._ask()
+        ended, running = [], set()
+        for name, (task, job) in list(self._running.items()):
+            state = self._states.get(job, "")
+            told = (task.folder / "attempts" / f"{task.attempt:03d}.json").exists()
+            if told:
+                ended.append(Ended(task, None))
+            elif state in RUNNING:
+                running.add(name)
+            elif state not in ALIVE and fresh:
+                self._missing[name] = self._missing.get(name, 0) + 1
+                if self._missing[name] >= PATIENCE:
+                    ended.append(Ended(task, self._why(job, state)))
+            if state in ALIVE | RUNNING:
+                self._missing.pop(name, None)
+        for end in ended:
+            del self._running[end.task.name]
+            self._missing.pop(end.task.name, None)
+        return ended, running
+
+    def stop(self) -> str:
+        """Leave the jobs to SLURM, or cancel them if that was asked for."""
+        jobs = sorted({job.split("_")[0] for _, job in self._running.values()})
+        if not jobs:
+            return "no job was left in SLURM"
+        if self._cancel:
+            for _, job in self._running.values():
+                subprocess.run(["scancel", job], capture_output=True, check=False)
+            return f"{len(self._running)} SLURM jobs were cancelled"
+        return (
+            f"{len(self._running)} SLURM jobs go on ({', '.join(jobs)}): the same command picks them up, "
+            f"`scancel {' '.join(jobs)}` ends them"
+        )
+
+    def _ask(self, at_once: bool = False) -> bool:
+        """Ask SLURM for the states of this user's jobs; False if it was not asked or did not answer."""
+        now = time.monotonic()
+        if not at_once and now - self._asked < ASK_EVERY_S:
+            return False
+        self._asked = now
+        command = ["squeue", "--noheader", "--array", "--states=all", "--format=%i|%T"]
+        answer = subprocess.run(
+            [*command, f"--user={getpass.getuser()}"], capture_output=True, text=True, check=False
+        )
+        if answer.returncode:
+            if at_once or now - self._answered > SILENCE_S:
+                words = " ".join(answer.stderr.split())
+                raise SweepError(
+                    f"SLURM does not answer: {words}; the same command goes on when it does"
+                )
+            return False
+        self._answered = now
+        lines = (line.split("|") for line in answer.stdout.splitlines() if "|" in line)
+        self._states = {parts[0].strip(): parts[1].strip() for parts in lines}
+        return True
+
+    def _why(self, job: str, state: str) -> str:
+        """Why a job ended that has not said so itself."""
+        said = ""
+        for path in sorted(self._logs.glob(f"{job}_*_log.err")):
+            with suppress(OSError):
+                said = path.read_text(encoding="utf-8", errors="replace")[-TAIL:]
+        words = " ".join(said.split())
+        how = f" ({state})" if state else ""
+        return f"SLURM job {job} ended{how} without a result{f': {words}' if words else ''}"
+
+
+def _submitted(task: Task) -> str | None:
+    """The SLURM job of this attempt, if an earlier command submitted it."""
+    path = task.folder / "slurm.json"
+    if not path.exists():
+        return None
+    try:
+        data = read_json(path)
+        return str(data["job"]) if data["attempt"] == task.attempt else None
+    except (SweepError, KeyError, TypeError):
+        return None
+
+
+def _same_code() -> list[str]:
+    """Lines of the batch script that let the job import the code that submits it, from any folder."""
+    root = os.fspath(Path(experiments.__path__[0]).parent)
+    return [
+        "export PYTHONSAFEPATH=1",
+        f"export PYTHONPATH={shlex.quote(root)}${{PYTHONPATH:+:$PYTHONPATH}}",
+        "export TRANSFORMERS_VERBOSITY=error HF_HUB_DISABLE_PROGRESS_BARS=1 TOKENIZERS_PARALLELISM=false",
+    ]
+
+
+def _list(value: Any) -> list[str]:
+    return (
+        []
+        if value is None
+        else [str(item) for item in value]
+        if isinstance(value, list)
+        else [str(value)]
+    )
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, dict) else {}

@@ -1,0 +1,205 @@
+"""Run what is missing of a sweep, by an executor, into its folder. A killed sweep goes on where it was."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from experiments.prompts import read_prompts
+from experiments.sweep.attempts import Attempt, write_attempt
+from experiments.sweep.collect import Collected, collect
+from experiments.sweep.errors import SweepError
+from experiments.sweep.executors import Ended, Executor, Task
+from experiments.sweep.folder import SweepFolder
+from experiments.sweep.grid import Grid
+from experiments.sweep.outcome import outcome_of
+from experiments.sweep.progress import Board, JobView, prompts_done
+
+__all__ = ["Interrupted", "SweepResult", "require_workers", "run_sweep"]
+
+POLL_S = 0.5
+"""Seconds between two looks at the workers: rare enough not to disturb what they measure."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C in a sweep; the text says what became of its jobs."""
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """Where the sweep is, and what it found.
+
+    Args:
+        folder: of the sweep.
+        already_finished: no job was left to run.
+        collected: the one result.
+    """
+
+    folder: Path
+    already_finished: bool
+    collected: Collected
+
+
+def run_sweep(
+    grid: Grid,
+    folder: Path,
+    executor: Callable[[Path], Executor],
+    *,
+    retries: int = 1,
+    fresh: bool = False,
+    allow_versions: bool = False,
+    console: Console | None = None,
+) -> SweepResult:
+    """Run the jobs of a grid that are not finished, and collect all that are.
+
+    Args:
+        grid: what to run.
+        folder: of the sweep.
+        executor: makes what runs the jobs, given the folder of the sweep's logs.
+        retries: how often a job that fails is tried again before it counts as failed. Each command starts
+            counting anew.
+        fresh: delete an earlier sweep there first.
+        allow_versions: continue a sweep of other code or packages.
+        console: where progress is shown; nowhere by default.
+
+    Raises:
+        ConfigError, PromptError, SweepError: what a user can mend; raised before any job starts, but for an
+            executor that refuses its jobs.
+        Interrupted: on Ctrl-C, when the executor has been stopped.
+    """
+    views = _views(grid, folder)
+    with SweepFolder(folder) as records:
+        runner = executor(records.logs)
+        if fresh:  # only now: until here a typo would have cost the earlier sweep
+            records.clear()
+        session = {
+            "executor": runner.name,
+            "workers": runner.workers or None,
+            "threads": getattr(runner, "threads", None),
+            "retries": retries,
+        }
+        manifest = records.start(grid, session, allow_versions=allow_versions)
+        board = Board(views, console)
+        todo = deque(_unfinished(records, board))
+        already = not todo
+        if todo and len(todo) < len(grid.jobs):
+            board.note(
+                f"{len(grid.jobs) - len(todo)} of {len(grid.jobs)} jobs are finished already"
+            )
+        try:
+            with board.shown():
+                _work(records, runner, board, todo, retries)
+        except KeyboardInterrupt:
+            raise Interrupted(runner.stop()) from None
+        except BaseException:
+            runner.stop()
+            raise
+        if console is not None and not already:
+            board.note("collecting the results", live=False)
+        collected = collect(folder, manifest)
+        records.finish(manifest)
+        return SweepResult(folder, already, collected)
+
+
+def _views(grid: Grid, folder: Path) -> dict[str, JobView]:
+    """What is shown of each job. Reads the prompts, so that a bad file is found before anything starts."""
+    counts: dict[str, int] = {}
+    views = {}
+    for job in grid.jobs:
+        if job.config.models.tensor_parallel:
+            raise SweepError(
+                f"{grid.path}: models.tensor_parallel in the job {job.name}: a sweep does not start "
+                "torchrun; take it out, or run such experiments one by one (torchrun ... treespec run)"
+            )
+        prompts = job.config.prompts
+        key = prompts.model_dump_json()
+        if key not in counts:
+            found = len(read_prompts(prompts))
+            counts[key] = found if prompts.count is None else prompts.count
+        where = folder / "jobs" / job.name
+        prompts_and_repeats = counts[key] * job.config.repeats
+        views[job.name] = JobView(where, prompts_and_repeats, len(job.config.samplings))
+    return views
+
+
+def _unfinished(records: SweepFolder, board: Board) -> list[Task]:
+    """The next attempt at every job that is not finished."""
+    tasks = []
+    for name, view in board.jobs.items():
+        outcome = outcome_of(records.job(name))
+        if outcome.finished:
+            view.state, view.done = "finished", view.total
+        else:
+            number = 1 + max((attempt.number for attempt in outcome.attempts), default=0)
+            tasks.append(Task(name, records.job(name), number, records.logs / f"{name}.log"))
+    return tasks
+
+
+def _work(
+    records: SweepFolder, runner: Executor, board: Board, todo: deque[Task], retries: int
+) -> None:
+    """Keep the executor busy until every job has come to its end."""
+    failures: dict[str, int] = {}
+    open_tasks = len(todo)
+    while open_tasks:
+        room = min(runner.room(), len(todo))
+        if room:
+            batch = [todo.popleft() for _ in range(room)]
+            if runner.name != "slurm":  # there they wait in a queue of their own
+                for task in batch:
+                    board.set(task.name, "running")
+            runner.start(batch)
+        ended, running = runner.poll()
+        for name in running:
+            board.set(name, "running")
+        for end in ended:
+            again = _settle(records, board, end, failures, retries)
+            if again is None:
+                open_tasks -= 1
+            else:
+                todo.append(again)
+        if not ended:
+            time.sleep(POLL_S)
+
+
+def _settle(
+    records: SweepFolder, board: Board, end: Ended, failures: dict[str, int], retries: int
+) -> Task | None:
+    """Note how an attempt ended; the next one, if there is to be one."""
+    name, number = end.task.name, end.task.attempt
+    job = records.job(name)
+    outcome = outcome_of(job)
+    told = any(attempt.number == number for attempt in outcome.attempts)
+    if not told:
+        error = None if outcome.finished else end.error or "it ended without a word"
+        write_attempt(job, Attempt(number, error))
+        outcome = outcome_of(job)
+    view = board.jobs[name]
+    view.done = view.total if outcome.finished else prompts_done(view)
+    if outcome.finished:
+        board.set(name, "finished")
+        return None
+    failures[name] = failures.get(name, 0) + 1
+    why = outcome.error or "it ended without a word"
+    if failures[name] > retries:
+        board.set(name, "failed", why)
+        return None
+    board.set(name, "waiting", f"to be tried again: {why}")
+    return Task(name, job, number + 1, end.task.log)
+
+
+def require_workers(executor: str, workers: int | None) -> None:
+    """Refuse a number of workers that an executor cannot use.
+
+    Raises:
+        SweepError: saying what can.
+    """
+    if workers is not None and workers < 1:
+        raise SweepError(f"--workers {workers}: must be at least 1")
+    if workers is not None and workers > 1 and executor == "process":
+        raise SweepError(
+            f"--workers {workers} needs --executor local or slurm: 'process' runs one job after the other"
+        )

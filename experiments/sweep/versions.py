@@ -1,0 +1,29 @@
+"""Which code and packages a sweep was planned with: its workers must run the same."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.manifest import environment
+
+__all__ = ["different_versions", "versions_here"]
+
+PACKAGES = ("python", "torch", "transformers")
+
+
+def versions_here() -> dict[str, Any]:
+    """What decides about results, of this process."""
+    found = environment()
+    return {
+        "treespec": found["treespec_version"],
+        "git": found["git_hash"],
+        **{name: found["versions"][name] for name in PACKAGES},
+    }
+
+
+def different_versions(planned: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """`torch: 2.13.0 was planned, 2.12.1 is here`, for all that differ."""
+    return [
+        f"{name}: {planned.get(name)} was planned, {here.get(name)} is here"
+        for name in dict.fromkeys([*planned, *here])
+        if planned.get(name) != here.get(name)
+    ]

@@ -1,0 +1,107 @@
+import json
+
+import pytest
+
+from experiments.sweep import versions
+from experiments.sweep.attempts import read_attempts
+from experiments.sweep.job import JobFailed, allotted_threads, run_job
+from experiments.sweep.outcome import outcome_of
+
+
+@pytest.fixture
+def job(planned, grid):
+    return planned / "jobs" / grid.jobs[0].name
+
+
+def fails(job, number, load, **options):
+    with pytest.raises(JobFailed) as caught:
+        run_job(str(job), number, load=load, **options)
+    assert read_attempts(job)[-1].error == str(caught.value)
+    return str(caught.value)
+
+
+def test_a_job_leaves_an_ordinary_run(job, loaded_pair):
+    from experiments.loading import load_run
+
+    run = run_job(str(job), 1, {"executor": "local"}, load=lambda models: loaded_pair)
+    outcome = outcome_of(job)
+    assert (outcome.state, outcome.error) == ("finished", None)
+    (attempt,) = outcome.attempts
+    assert attempt.about["executor"] == "local"
+    assert attempt.about["threads"] >= 1
+    assert len(load_run(job / "run").prompts) == 2 * 2 * 2
+    assert run == str(job / "run")
+    run_job(str(job), 2, load=lambda models: pytest.fail("a finished job loads nothing"))
+
+
+def test_a_failure_is_written_down_and_can_be_mended(job, loaded_pair):
+    def broken(models):
+        raise RuntimeError("no luck")
+
+    assert fails(job, 1, broken) == "RuntimeError: no luck"
+    assert outcome_of(job).state == "failed"
+    run_job(str(job), 2, load=lambda models: loaded_pair)
+    assert outcome_of(job).state == "finished"
+    assert [a.error for a in read_attempts(job)] == ["RuntimeError: no luck", None]
+
+
+def test_a_method_that_fails_fails_the_job(job, loaded_pair, monkeypatch):
+    from experiments import unit
+
+    def boom(*arguments, **options):
+        raise ValueError("boom")
+
+    real = unit.decode_ours
+    monkeypatch.setattr(unit, "decode_ours", boom)
+    text = fails(job, 1, lambda models: loaded_pair)
+    assert "8 of its rows hold an error" in text
+    assert "boom" in text
+    outcome = outcome_of(job)
+    assert (outcome.state, outcome.ran, outcome.errors) == ("failed", True, 8)
+    monkeypatch.setattr(unit, "decode_ours", real)
+    run_job(str(job), 2, load=lambda models: loaded_pair)
+    assert outcome_of(job).finished
+
+
+def test_other_versions_are_refused_unless_told(planned, job, loaded_pair):
+    data = json.loads((planned / "sweep.json").read_text())
+    data["versions"]["transformers"] = "4.0"
+    (planned / "sweep.json").write_text(json.dumps(data))
+    text = fails(job, 1, lambda models: pytest.fail("refused before"))
+    assert "transformers: 4.0 was planned" in text
+    assert "--allow-versions" in text
+    run_job(str(job), 2, load=lambda models: loaded_pair, allow_versions=True)
+
+
+def test_a_config_that_was_changed_is_refused(job):
+    path = job / "config.yaml"
+    path.write_text(path.read_text().replace("max_new_tokens: 4", "max_new_tokens: 5"))
+    assert "is not the config that the sweep planned" in fails(job, 1, None)
+
+
+def test_every_version_counts():
+    here = versions.versions_here()
+    assert set(here) == {"treespec", "git", "python", "torch", "transformers"}
+    assert versions.different_versions(here, here) == []
+    for name in here:
+        (line,) = versions.different_versions(here, here | {name: "other"})
+        assert line.startswith(f"{name}: ")
+
+
+@pytest.mark.parametrize(
+    ("environment", "threads"),
+    [
+        ({}, None),
+        ({"SLURM_CPUS_PER_TASK": "4"}, None),
+        ({"SLURM_JOB_ID": "1", "SLURM_CPUS_PER_TASK": "4", "SLURM_CPUS_ON_NODE": "8"}, 4),
+        ({"SLURM_JOB_ID": "1", "SLURM_CPUS_ON_NODE": "8"}, 8),
+        ({"SLURM_JOB_ID": "1", "SLURM_CPUS_ON_NODE": "8", "OMP_NUM_THREADS": "2"}, 2),
+        ({"SLURM_JOB_ID": "1"}, None),
+    ],
+)
+def test_threads_that_slurm_allots(monkeypatch, environment, threads):
+    for name in ("SLURM_JOB_ID", "SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert allotted_threads() == threads

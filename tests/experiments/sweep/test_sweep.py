@@ -1,0 +1,193 @@
+"""The driver, with executors that pretend, and once with real (tiny) jobs."""
+
+import pytest
+
+from experiments.errors import PromptError
+from experiments.sweep import sweep as sweep_module
+from experiments.sweep.attempts import read_attempts
+from experiments.sweep.collect import without_times
+from experiments.sweep.errors import SweepError
+from experiments.sweep.executors import Ended, InProcess
+from experiments.sweep.folder import read_manifest
+from experiments.sweep.grid import load_grid
+from experiments.sweep.outcome import outcome_of
+from experiments.sweep.sweep import Interrupted, require_workers, run_sweep
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch):
+    monkeypatch.setattr(sweep_module, "POLL_S", 0.0)
+
+
+class Pretender:
+    """Ends every task at the second poll, as `fate` says; what it is given runs `pretend`."""
+
+    name = "local"
+
+    def __init__(self, pretend, fate, workers=2):
+        self.pretend, self.fate, self.workers = pretend, fate, workers
+        self.running, self.started, self.most, self.stopped = [], [], 0, 0
+
+    def room(self):
+        return self.workers - len(self.running)
+
+    def start(self, tasks):
+        assert len(tasks) <= self.room()
+        self.running += tasks
+        self.started += [(task.name, task.attempt) for task in tasks]
+        self.most = max(self.most, len(self.running))
+
+    def poll(self):
+        if not self.running:
+            return [], set()
+        task = self.running.pop(0)
+        fate = self.fate(task)
+        if isinstance(fate, BaseException):
+            raise fate
+        if fate is None:
+            self.pretend(task.name, seed=sum(map(ord, task.name)))
+        return [Ended(task, fate)], {other.name for other in self.running}
+
+    def stop(self):
+        self.stopped += 1
+        return "all were stopped"
+
+
+@pytest.fixture
+def start(grid, planned, pretend):
+    """Run the tiny grid with an executor that pretends."""
+
+    def start(fate=lambda task: None, executor=None, **options):
+        made = executor or Pretender(pretend, fate)
+        return made, run_sweep(grid, planned, lambda logs: made, **options)
+
+    return start
+
+
+def test_every_job_once(start, grid, planned):
+    executor, result = start()
+    assert executor.started == [(job.name, 1) for job in grid.jobs]
+    assert executor.most == 2
+    assert not result.collected.failed
+    assert len(result.collected.summary) == 4 * 2 * 2
+    assert read_manifest(planned)["finished"]
+    again, result = start()
+    assert again.started == []
+    assert result.already_finished
+
+
+def test_failed_jobs_are_tried_again_and_then_recorded(start, grid, planned):
+    first, second = grid.jobs[0].name, grid.jobs[1].name
+    tries = {first: 1, second: 99}
+
+    def fate(task):
+        tries[task.name] = tries.get(task.name, 0) - 1
+        return "killed by signal 9" if tries[task.name] >= 0 else None
+
+    executor, result = start(fate, retries=2)
+    assert [a for n, a in executor.started if n == first] == [1, 2]
+    assert [a for n, a in executor.started if n == second] == [1, 2, 3]
+    (failed,) = result.collected.failed
+    assert (failed.name, failed.error) == (second, "killed by signal 9")
+    assert second not in set(result.collected.summary["job"])
+    assert [a.error for a in read_attempts(planned / "jobs" / first)] == [
+        "killed by signal 9",
+        None,
+    ]
+    tries[second] = 0
+    executor, result = start(fate, retries=0)
+    assert executor.started == [(second, 4)]
+    assert not result.collected.failed
+
+
+def test_a_job_that_finished_before_its_worker_died_is_finished(start, pretend):
+    def fate(task):
+        pretend(task.name)
+        return "killed by signal 9"
+
+    _, result = start(fate, retries=0)
+    assert not result.collected.failed
+
+
+def test_interrupts_stop_the_workers_and_lose_nothing(start, grid):
+    fates = iter([None, KeyboardInterrupt()])
+    executor = None
+
+    def fate(task):
+        return next(fates)
+
+    with pytest.raises(Interrupted, match="all were stopped"):
+        executor, _ = start(fate)
+    executor, result = start()
+    assert executor.started == [(job.name, 1) for job in grid.jobs[1:]]
+    assert not result.collected.failed
+
+
+def test_an_executor_that_refuses(start, grid):
+    with pytest.raises(SweepError, match="no node"):
+        start(lambda task: SweepError("no node"))
+    executor, _ = start()
+    assert len(executor.started) == len(grid.jobs)
+
+
+def test_fresh_forgets(start, grid):
+    start()
+    executor, result = start(fresh=True)
+    assert len(executor.started) == len(grid.jobs)
+    assert not result.already_finished
+
+
+def test_bad_prompts_are_found_before_anything_starts(grid_file, tmp_path):
+    grid = load_grid(grid_file({"prompts.path": ["nowhere.jsonl", "either.jsonl"]}))
+    with pytest.raises(PromptError, match=r"nowhere\.jsonl"):
+        run_sweep(grid, tmp_path / "new", lambda logs: pytest.fail("refused before"))
+    assert not (tmp_path / "new").exists()
+
+
+def test_torchrun_is_not_started_by_a_sweep(grid_file, tmp_path):
+    grid = load_grid(grid_file({"models.tensor_parallel": [False, True]}))
+    with pytest.raises(SweepError, match="torchrun"):
+        run_sweep(grid, tmp_path / "new", lambda logs: pytest.fail("refused before"))
+
+
+def test_numbers_of_workers():
+    require_workers("local", 4)
+    require_workers("process", 1)
+    with pytest.raises(SweepError, match="at least 1"):
+        require_workers("local", 0)
+    with pytest.raises(SweepError, match="one job after the other"):
+        require_workers("process", 2)
+
+
+def test_real_jobs_in_this_process_broken_off_and_resumed(
+    grid_file, loaded_pair, tmp_path, monkeypatch
+):
+    from experiments import models, runner
+
+    grid = load_grid(grid_file({"seed": [0, 1]}))
+    monkeypatch.setattr(models, "load_models", lambda config: loaded_pair)
+
+    def run(name):
+        return run_sweep(grid, tmp_path / name, lambda logs: InProcess()).collected
+
+    whole = run("whole")
+    real, left = runner.run_unit, [6]
+
+    def broken(*arguments, **options):
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(runner, "run_unit", broken)
+    with pytest.raises(Interrupted):
+        run("broken")
+    done = [outcome_of(tmp_path / "broken" / "jobs" / job.name).state for job in grid.jobs]
+    assert done == ["finished", "not finished"]
+    left[0] = 100
+    resumed = run("broken")
+    assert left[0] == 100 - (2 * 4 - 6)  # no finished unit was run twice
+    assert without_times(whole.prompts).equals(without_times(resumed.prompts))
+    assert without_times(whole.summary).equals(without_times(resumed.summary))
+    assert len(whole.prompts) == 2 * 2 * 2 * 2
+    assert whole.prompts["sweep.seed"].to_list() == [0] * 8 + [1] * 8
