@@ -1,0 +1,177 @@
+"""The other figures: what guessing does to the joint law, what a pass costs, and speedup by batch size."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from experiments.figure_style import (
+    GROUP_COLOURS,
+    INK,
+    MUTED,
+    PAGE,
+    STAGE_COLOURS,
+    clean,
+    drawing,
+)
+from experiments.teaching.batch_speedup import BatchSpeedup
+from experiments.teaching.memory_wall import PassCost
+from experiments.teaching.parallel_guessing import Guessing, PairLaw
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["batch_figure", "guessing_figure", "pair_figure", "wall_figure"]
+
+SHADES = ("#93c4de", "#5a9fcd", "#2b7bba", "#0b559f", "#08306b")
+"""From few tokens to many."""
+
+FLOOR = "#d55e00"
+
+MOST_TICKS = 8
+"""More labels than that would touch."""
+
+
+def pair_figure(law: PairLaw, names: Sequence[str]) -> "Figure":
+    """The joint law of two tokens beside that of two independent guesses, and their difference.
+
+    Args:
+        law: of a few tokens.
+        names: of the tokens.
+    """
+    from matplotlib.figure import Figure
+
+    joint, guessed = law.joint.numpy(), law.independent.numpy()
+    panels = (
+        ("what the target writes", joint, "Blues"),
+        ("two independent guesses", guessed, "Blues"),
+        ("guesses − target", guessed - joint, "RdBu_r"),
+    )
+    most = max(joint.max(), guessed.max())
+    with drawing():
+        figure = Figure(figsize=(9.0, 3.2))
+        for axes, (title, values, colours) in zip(figure.subplots(1, 3), panels, strict=True):
+            low = -most if colours == "RdBu_r" else 0.0
+            axes.imshow(values, cmap=colours, vmin=low, vmax=most)
+            for (row, column), value in np.ndenumerate(values):
+                dark = abs(value) > 0.6 * most
+                text = f"{value:+.2f}" if colours == "RdBu_r" else f"{value:.2f}"
+                axes.text(column, row, text, ha="center", va="center", fontsize=9,
+                          color=PAGE if dark else INK)  # fmt: skip
+            axes.set_xticks(range(len(names)), names)
+            axes.set_yticks(range(len(names)), names)
+            axes.tick_params(length=0)
+            axes.spines[:].set_visible(False)
+            axes.set_title(title, loc="left", fontsize=10.5)
+            axes.set(xlabel="second token", ylabel="first token")
+        figure.draw_without_rendering()
+    return figure
+
+
+def guessing_figure(found: Guessing) -> "Figure":
+    """Left: how wrong the law of unverified guesses is. Right: how many of them verification keeps."""
+    from matplotlib.figure import Figure
+
+    with drawing():
+        figure = Figure(figsize=(9.0, 3.6))
+        left, right = figure.subplots(1, 2)
+        shades = SHADES[-len(found.tokens) :]
+        for row, (count, colour) in enumerate(zip(found.tokens, shades, strict=True)):
+            for axes, values in ((left, found.unverified), (right, found.accepted)):
+                axes.plot(found.dependence, values[row], color=colour, marker="o", markersize=4,
+                          label=f"{count} tokens")  # fmt: skip
+        worst = float(found.verified.max())
+        left.axhline(worst, color=GROUP_COLOURS["tree"], linewidth=3, zorder=3)
+        left.text(1, 0.02, f"the same guesses, verified: at most {worst:.0e}", ha="right",
+                  va="bottom", fontsize=9.5, color=GROUP_COLOURS["tree"])  # fmt: skip
+        left.set(ylabel="total variation from the target's law", ylim=(-0.015, 1))
+        left.set_title("guesses taken as they are", loc="left", fontsize=10.5)
+        right.set(ylabel="guesses kept, expected", ylim=(0, None))
+        right.set_title("the price of repairing them", loc="left", fontsize=10.5)
+        for axes in (left, right):
+            axes.set_xlabel("dependence of a token on the one before")
+            clean(axes, "y")
+        left.legend(title="guessed at once", loc="upper left")
+        figure.draw_without_rendering()
+    return figure
+
+
+def wall_figure(cost: PassCost) -> "Figure":
+    """Left: the time of a pass over its floor. Right: the same for each token."""
+    from matplotlib.figure import Figure
+
+    with drawing():
+        figure = Figure(figsize=(9.0, 3.8))
+        left, right = figure.subplots(1, 2)
+        nodes, median = np.array(cost.nodes), 1e3 * cost.median_s
+        reach = np.abs(1e3 * cost.quartiles_s - median)
+        fine = np.geomspace(nodes[0], nodes[-1], 200)
+        memory, compute = (1e3 * np.interp(fine, nodes, s) for s in (cost.bytes_s, cost.flops_s))
+        floor = np.maximum(memory, compute)
+        for axes, of, of_fine in ((left, 1, 1), (right, nodes, fine)):
+            axes.fill_between(fine, floor / of_fine, color=MUTED, alpha=0.13, linewidth=0)
+            axes.plot(fine, memory / of_fine, color=FLOOR, linestyle=(0, (4, 2)), linewidth=1.4,
+                      label="floor: reading the weights")  # fmt: skip
+            axes.plot(fine, compute / of_fine, color=FLOOR, linestyle=(0, (1, 1.5)), linewidth=1.6,
+                      label="floor: arithmetic")  # fmt: skip
+            axes.errorbar(nodes, median / of, yerr=reach / of, color=STAGE_COLOURS["commit"],
+                          marker="o", markersize=5, linewidth=1.6, elinewidth=1.2,
+                          label="measured")  # fmt: skip
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(nodes, [str(n) for n in nodes])
+            axes.minorticks_off()
+            axes.set_xlabel("tokens of the pass")
+            clean(axes, "y")
+        left.set(ylabel="milliseconds of a pass", ylim=(0, None))
+        right.set(ylabel="milliseconds of a token", yscale="log")
+        figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=3)
+        figure.draw_without_rendering()
+    return figure
+
+
+def batch_figure(found: Mapping[str, BatchSpeedup], fixed: str) -> "Figure":
+    """Speedup over plain decoding against the batch size, a panel for each situation.
+
+    Args:
+        found: by the panel's title.
+        fixed: what to call the tree that is used at all batch sizes.
+    """
+    from matplotlib.figure import Figure
+
+    with drawing():
+        figure = Figure(figsize=(1.0 + 3.6 * len(found), 3.9))
+        panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
+        for axes, (title, one) in zip(panels, found.items(), strict=True):
+            _draw_batches(axes, one, fixed)
+            axes.set_title(title, loc="left", fontsize=10.5)
+        panels[0].set_ylabel("predicted speedup over plain decoding")
+        panels[0].set_ylim(bottom=0)
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
+        figure.draw_without_rendering()
+    return figure
+
+
+def _draw_batches(axes: "Axes", one: BatchSpeedup, fixed: str) -> None:
+    """One panel; the numbers are the nodes of the best tree."""
+    lines = (
+        ("best tree (its nodes)", one.tree, GROUP_COLOURS["tree"], "^", "-"),
+        ("best chain", one.chain, GROUP_COLOURS["chain"], "o", "-"),
+        (fixed, one.fixed, GROUP_COLOURS["tree"], "v", (0, (4, 2))),
+    )
+    for label, values, colour, marker, style in lines:
+        axes.plot(one.batches, values, color=colour, marker=marker, markersize=4.5, linestyle=style,
+                  fillstyle="none" if style != "-" else "full", label=label)  # fmt: skip
+    for batch, value, nodes in zip(one.batches, one.tree, one.nodes, strict=True):
+        if np.isfinite(value):
+            axes.annotate(str(nodes), (batch, value), xytext=(0, 5), textcoords="offset points",
+                          ha="center", fontsize=8, color=GROUP_COLOURS["tree"])  # fmt: skip
+    axes.axhline(1, color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)), label="plain decoding")
+    if one.stops is not None:
+        axes.axvspan(one.stops, one.batches[-1], color=MUTED, alpha=0.13, linewidth=0)
+    axes.set_xscale("log", base=2)
+    ticks = one.batches[:: 1 + (len(one.batches) > MOST_TICKS)]
+    axes.set_xticks(ticks, [str(batch) for batch in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel("texts at once")
+    clean(axes, "y")

@@ -1,0 +1,271 @@
+"""What guessing several tokens at once, each from its own marginal, does to their joint law; exactly.
+
+Heads that predict the next tokens in parallel (Medusa's, arXiv:2401.10774, and those of masked and
+multi-token models) see the committed text, but not each other's guesses. Sampled as they are, the tokens
+are independent, and a text's are not. As drafts they do no harm: the acceptance rule knows the row that
+each was drawn from, and what comes out follows the target.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from treespec.distributions import Sampling
+from treespec.draft import StaticGrowth
+from treespec.errors import InvalidTree
+from treespec.protocols import Coins, Growth, TreeModel, Verifier
+from treespec.step import Step
+from treespec.testing import StepOracle, TabularModel, target_law
+from treespec.tree import Law, TokenTree, TreeShape
+from treespec.verify import chain
+
+__all__ = [
+    "Guessing",
+    "PairLaw",
+    "ParallelDrafter",
+    "guessing",
+    "head_rows",
+    "independent_law",
+    "next_two_tokens",
+    "sticky_model",
+    "total_variation",
+]
+
+NEVER = -1e4
+"""A logit whose probability is exactly 0 in float64, and that is finite."""
+
+CHUNK = 256
+"""First tokens after which second ones are computed in one pass."""
+
+
+def total_variation(one: Float[Tensor, "..."], other: Float[Tensor, "..."]) -> float:
+    """Half the sum of absolute differences: the largest error in the probability of any event.
+
+    Example:
+        >>> total_variation(torch.tensor([0.5, 0.5]), torch.tensor([1.0, 0.0]))
+        0.5
+    """
+    return float((one - other).abs().sum()) / 2
+
+
+def sticky_model(marginal: Sequence[float], dependence: float) -> TabularModel:
+    """Tokens that repeat the one before with probability `dependence`, and else are drawn anew.
+
+    After a prompt of one token the first token is drawn from `marginal`; so is, by itself, every later
+    one. Two neighbours, guessed independently, are off by dependence x (1 - sum of squared marginals).
+
+    Args:
+        marginal: law of every single token; positive.
+        dependence: 0, independent tokens, to 1, one token over and over.
+    """
+    probs = torch.tensor(marginal, dtype=torch.float64)
+    probs = probs / probs.sum()
+
+    def row(context: tuple[int, ...]) -> Tensor:
+        if len(context) < 2:
+            return probs.log()
+        mixed = (1 - dependence) * probs
+        mixed[context[-1]] += dependence
+        return mixed.log().clamp_min(NEVER)
+
+    return TabularModel(row, len(marginal))
+
+
+def head_rows(
+    model: TabularModel, context: tuple[int, ...], depth: int, sampling: Sampling
+) -> Float[Tensor, "depth V"]:
+    """What perfect parallel heads say: the marginal law of each of the next tokens.
+
+    No head that sees only the committed text can do better.
+
+    Args:
+        model: whose tokens are predicted.
+        context: committed tokens.
+        depth: how many heads, at least 1.
+        sampling: the settings.
+    """
+    law = target_law(model, context, depth, sampling)
+    axes = range(depth)
+    if depth == 1:
+        return law[None]
+    return torch.stack([law.sum([other for other in axes if other != axis]) for axis in axes])
+
+
+def independent_law(rows: Float[Tensor, "depth V"]) -> Float[Tensor, "..."]:
+    """The joint law of tokens drawn each from its own row, `[V] * depth`."""
+    return reduce(lambda law, row: law[..., None] * row, rows[1:], rows[0])
+
+
+class ParallelDrafter:
+    """Drafts with perfect parallel heads over a table: every depth from its own row, blind to the others.
+
+    Args:
+        model: the table; the heads know its law.
+        growth: a static shape; chains, or Medusa-like trees.
+        law: how children are chosen from a head's row.
+        sampling: the settings.
+
+    Raises:
+        InvalidTree: if the growth is not static: a dynamic one would look at the guesses.
+    """
+
+    max_length = 1_000_000
+
+    def __init__(
+        self, model: TabularModel, growth: Growth | TreeShape, law: Law, sampling: Sampling
+    ) -> None:
+        if isinstance(growth, StaticGrowth):
+            growth = growth.shape
+        if not isinstance(growth, TreeShape):
+            raise InvalidTree("parallel heads draft static shapes only: give a TreeShape")
+        self._model, self._shape, self._law, self._sampling = model, growth, law, sampling
+        self.max_depth = growth.depth
+        self._context: tuple[int, ...] = ()
+        self._heads: dict[tuple[int, ...], Tensor] = {}
+
+    def prefill(self, tokens: Int[Tensor, "T"]) -> None:
+        """The last token is the root."""
+        self._context = tuple(tokens.tolist())
+
+    def propose(self, coins: Coins) -> TokenTree:
+        """The shape, its tokens drawn depth by depth from the heads' rows."""
+        shape = self._shape
+        tokens = [self._context[-1], *([0] * (shape.size - 1))]
+        if shape.size == 1:
+            return TokenTree(shape, torch.tensor(tokens), None, Law.DETERMINISTIC)
+        heads = self._rows()
+        for node in shape.internal:
+            children = shape.children[node]
+            row = heads[shape.depths[node]][None]
+            drawn = coins.draw_many(row, len(children), self._law)[0].tolist()
+            for child, token in zip(children, drawn, strict=True):
+                tokens[child] = token
+        rows = torch.stack([heads[shape.depths[node]] for node in shape.internal])
+        return TokenTree(shape, torch.tensor(tokens), rows, self._law)
+
+    def commit(self, step: Step) -> None:
+        """The heads see what was kept."""
+        self._context += step.tokens
+
+    def _rows(self) -> Float[Tensor, "depth V"]:
+        """The heads' rows, computed once for each text."""
+        if self._context not in self._heads:
+            self._heads[self._context] = head_rows(
+                self._model, self._context, self._shape.depth, self._sampling
+            )
+        return self._heads[self._context]
+
+
+@dataclass(frozen=True, eq=False)
+class Guessing:
+    """Parallel guesses, taken as they are and verified, over how much tokens depend on each other.
+
+    Args:
+        tokens: guessed at once, `[T]`.
+        dependence: of a token on the one before, `[D]`.
+        unverified: total variation between the guesses' joint law and the target's.
+        verified: the same for what a step emits when the guesses are drafts.
+        accepted: expected number of guesses that verification keeps.
+    """
+
+    tokens: tuple[int, ...]
+    dependence: tuple[float, ...]
+    unverified: Float[np.ndarray, "T D"]
+    verified: Float[np.ndarray, "T D"]
+    accepted: Float[np.ndarray, "T D"]
+
+
+def guessing(
+    tokens: Sequence[int],
+    dependence: Sequence[float],
+    *,
+    marginal: Sequence[float] = (0.5, 0.3, 0.2),
+    rule: Verifier = chain,
+) -> Guessing:
+    """Sweep `sticky_model` by enumeration: every guess, every coin of the rule.
+
+    Args:
+        tokens: numbers of tokens guessed at once.
+        dependence: values in [0, 1].
+        marginal: law of every single token.
+        rule: verifies a chain of guesses.
+    """
+    plain, prompt = Sampling(), (0,)
+    unverified, verified, accepted = (np.zeros((len(tokens), len(dependence))) for _ in range(3))
+    for row, count in enumerate(tokens):
+        for column, value in enumerate(dependence):
+            target = sticky_model(marginal, value)
+            heads = head_rows(target, prompt, count, plain)
+            law = target_law(target, prompt, count, plain)
+            unverified[row, column] = total_variation(independent_law(heads), law)
+            oracle = StepOracle(
+                TreeShape.chain(count), Law.IID, target, target, prompt, plain, ParallelDrafter
+            )
+            verified[row, column] = total_variation(oracle.law(rule).probs, oracle.target_law)
+            kept = (weight * verdict.accepted for weight, _, verdict in oracle.verdicts(rule))
+            accepted[row, column] = float(sum(kept))
+    return Guessing(tuple(tokens), tuple(dependence), unverified, verified, accepted)
+
+
+@dataclass(frozen=True, eq=False)
+class PairLaw:
+    """The law of a model's next two tokens.
+
+    Args:
+        joint: `joint[x, y]`, probability of x and then y.
+    """
+
+    joint: Float[Tensor, "V V"]
+
+    @property
+    def independent(self) -> Float[Tensor, "V V"]:
+        """The law of the same tokens guessed each from its own marginal."""
+        return self.joint.sum(1)[:, None] * self.joint.sum(0)
+
+    @property
+    def distance(self) -> float:
+        """Total variation between the two."""
+        return total_variation(self.independent, self.joint)
+
+    def inventions(self, count: int) -> list[tuple[int, int, float, float]]:
+        """The pairs that guessing writes too often, worst first.
+
+        Returns:
+            Both tokens, their probability when guessed, and that of the model.
+        """
+        guessed = self.independent
+        excess = (guessed - self.joint).flatten()
+        found = []
+        for place in excess.topk(count).indices.tolist():
+            first, second = divmod(place, self.joint.shape[1])
+            found.append(
+                (first, second, float(guessed[first, second]), float(self.joint[first, second]))
+            )
+        return found
+
+
+def next_two_tokens(
+    model: TreeModel, prompt: Int[Tensor, "T"], sampling: Sampling | None = None
+) -> PairLaw:
+    """The exact law of the next two tokens: one row behind every token of the vocabulary.
+
+    Args:
+        model: a real one, or a table; its own cache is not touched.
+        prompt: token ids, on the model's device.
+        sampling: temperature 1 by default.
+    """
+    sampling, model = sampling or Sampling(), model.fresh()
+    model.prefill(prompt[:-1])
+    first, seconds = None, []
+    for chunk in torch.arange(model.vocab_size, device=prompt.device).split(CHUNK):
+        tokens = torch.cat([prompt[-1:], chunk])
+        logits = model.run(tokens, (-1, *([0] * len(chunk))))
+        first = sampling(logits[0])
+        seconds.append(sampling(logits[1:]))
+    assert first is not None
+    return PairLaw(first.double()[:, None] * torch.cat(seconds).double())

@@ -1,0 +1,100 @@
+import pytest
+import torch
+
+from experiments.errors import RunFolderError
+from experiments.loading import load_run
+from experiments.teaching import timeline
+from experiments.teaching.timeline import DRAFT_PASS, Brought, Lane, Span, recorded, watch
+from experiments.testing import write_run
+from treespec import Sampling, TreeShape
+
+METHODS = {
+    "plain": TreeShape.chain(0),
+    "chain": TreeShape.chain(3),
+    "tree": TreeShape.expansion([2, 1]),
+}
+
+
+@pytest.fixture(scope="module")
+def lanes(loaded_pair):
+    prompt = torch.tensor(loaded_pair.tokenizer.encode("def walk(tree):"))
+    found = watch(loaded_pair, prompt, METHODS, tokens=8, repeats=1)
+    return dict(zip(METHODS, found, strict=True))
+
+
+def test_all_methods_write_the_same_text_at_temperature_0(lanes, loaded_pair):
+    ids = loaded_pair.tokenizer.encode("def walk(tree):")
+    with loaded_pair.target.as_transformers() as model:
+        out = model.generate(
+            torch.tensor([ids]), do_sample=False, max_new_tokens=8, min_new_tokens=8, pad_token_id=0
+        )
+    wanted = "".join(loaded_pair.tokenizer.decode([t]) for t in out[0, len(ids) :].tolist())
+    for name, lane in lanes.items():
+        assert (lane.name, lane.tokens, lane.text) == (name, 8, wanted)
+
+
+def test_every_step_has_one_pass_of_the_target_and_the_drafts_passes_lie_in_its_stage(lanes):
+    for name, lane in lanes.items():
+        stages = [span.stage for span in lane.spans]
+        assert stages.count("verify") == len(lane.steps)
+        assert stages.count(DRAFT_PASS) == METHODS[name].depth * len(lane.steps)
+        outer = [span for span in lane.spans if span.stage == "draft"]
+        for span in lane.spans:
+            assert 0 <= span.start <= span.end <= lane.seconds
+            if span.stage == DRAFT_PASS:
+                assert any(o.start <= span.start and span.end <= o.end for o in outer)
+        assert lane.total(DRAFT_PASS) <= lane.total("draft")
+
+
+def test_steps_follow_each_other_and_say_who_guessed(lanes):
+    for name, lane in lanes.items():
+        assert lane.steps[0].start == 0
+        for step, after in zip(lane.steps, lane.steps[1:], strict=False):
+            assert step.end == after.start
+            assert step.guessed == len(step.texts) - 1  # but for a last, cut step
+        assert lane.steps[-1].guessed <= len(lane.steps[-1].texts)
+        assert name != "plain" or all(step.guessed == 0 for step in lane.steps)
+
+
+def test_above_temperature_0_the_coins_decide(loaded_pair):
+    prompt = torch.tensor(loaded_pair.tokenizer.encode("def walk(tree):"))
+    settings = {"tokens": 6, "repeats": 1, "sampling": Sampling(1.0)}
+    one, two, other = (
+        watch(loaded_pair, prompt, {"tree": METHODS["tree"]}, seed=seed, **settings)[0].text
+        for seed in (1, 1, 2)
+    )
+    assert one == two != other
+
+
+def test_the_lane_of_median_length_is_kept_and_the_first_round_is_not(loaded_pair, monkeypatch):
+    lengths = iter([9.0, 3.0, 1.0, 2.0])
+
+    def fake(*arguments):
+        return Lane("a", (), (Brought(0.0, next(lengths), ("x",), 0),))
+
+    monkeypatch.setattr(timeline, "_decoded", fake)
+    (lane,) = watch(loaded_pair, torch.tensor([1]), {"a": TreeShape.chain(0)}, repeats=3)
+    assert lane.seconds == 2.0
+
+
+def test_a_recorded_lane_has_the_runs_times_and_tokens(tmp_path):
+    run = load_run(write_run(tmp_path / "run", prompts=2, new_tokens=10))
+    method = next(m.name for m in run.methods if m.group == "tree")
+    lane = recorded(run, method, "T=0", 1, lambda ids: f"<{ids[0]}>")
+    row = next(
+        r
+        for r in run.prompts.to_dicts()
+        if (r["method"], r["sampling"], r["prompt"]) == (method, "T=0", 1)
+    )
+    assert lane.text == "".join(f"<{token}>" for token in row["tokens"])
+    assert (lane.tokens, len(lane.steps)) == (row["new_tokens"], row["steps"])
+    for stage in ("draft", "verify", "accept", "commit"):
+        assert lane.total(stage) == pytest.approx(row[f"{stage}_s"])
+    assert lane.seconds == pytest.approx(sum(span.seconds for span in lane.spans))
+    assert lane.spans[1] == Span("verify", lane.spans[0].seconds, lane.spans[1].seconds)
+
+
+def test_a_method_without_steps_is_named(tmp_path):
+    run = load_run(write_run(tmp_path / "run", prompts=1, new_tokens=4))
+    with pytest.raises(RunFolderError, match=r"no steps of method 'generate' on prompt 0"):
+        recorded(run, "generate", "T=0", 0, str)
