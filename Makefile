@@ -7,7 +7,7 @@ GPU_MINUTES ?= 7
 export HF_HUB_OFFLINE := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: setup setup-dev demo test check prove bench gpu pair notebooks clean
+.PHONY: setup setup-dev demo test check prove bench studies gpu pair notebooks clean
 
 setup: $(VENV)/.user
 
@@ -53,6 +53,14 @@ bench: setup ## what is claimed about speed, as ratios
 	$(BIN)/python -m experiments.benchmarks.verify_cost
 	$(BIN)/python -m experiments.benchmarks.rules_on_pair
 	$(BIN)/python -m experiments.benchmarks.search_speed
+	$(BIN)/python -m experiments.benchmarks.replay
+	$(BIN)/python -m experiments.benchmarks.dynamic_trees
+
+studies: setup ## the shipped studies on the embedded pair, into runs/ and sweeps/ (about an hour on two cores)
+	$(BIN)/python -m experiments.training.drafts
+	set -e; for study in tree_vs_chain equal_budget verifiers temperature budget_scaling; do \
+	  $(BIN)/treespec run $$study; done
+	set -e; for study in context_length categories draft_quality; do $(BIN)/treespec sweep $$study; done
 
 gpu: setup-dev ## what needs a CUDA device: tests, accuracy, kernel and decoding times (without one: a dry run)
 	@status=0; \

@@ -1,4 +1,4 @@
-"""The command line: `treespec run`, `report`, `check-lossless`, `search`, `profile`, `trace`, and more.
+"""The command line: `treespec run`, `report`, `check-lossless` and `configs`; the others are in `cli_*`.
 
 Nothing heavy is imported here: each command imports what it needs when it is called.
 """
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments import cli_search
+from experiments import cli_doctor, cli_estimate, cli_records, cli_search, cli_sweep
 from experiments.cli_common import (
     FAILED,
+    AsJson,
     ConfigArgument,
     Debug,
     Overrides,
@@ -19,32 +20,67 @@ from experiments.cli_common import (
     calm_transformers,
     complain,
     friendly,
+    make_folder,
     output,
     progress,
 )
+from experiments.cli_help import UNWRAPPED, CommandGroup, examples
+from experiments.cli_json import json_text, report_data, run_data
 
 if TYPE_CHECKING:
     from experiments.records import PromptRow
+    from experiments.runner import RunResult
 
 __all__ = ["app", "main"]
 
+FIRST_STEPS = f"""{UNWRAPPED}
+First steps:
+  treespec doctor              what this machine can do
+  treespec run smoke           every kind of method, in seconds
+  treespec run tree_vs_chain   do trees beat chains here?
+  treespec COMMAND --help      explains a command and gives examples
+"""
+
 app = typer.Typer(
-    add_completion=False,
+    cls=CommandGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
+    epilog=FIRST_STEPS,
 )
-app.add_typer(cli_search.app)
+for _part in (cli_sweep, cli_records, cli_search, cli_estimate, cli_doctor):
+    app.add_typer(_part.app)
 
 FAILURES_SHOWN = 5
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"treespec {version('treespec-decoding')}")
+        raise typer.Exit
+
+
 @app.callback()
-def _treespec() -> None:
+def _treespec(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
     """Compare token trees with chains in speculative decoding."""
 
 
-@app.command("run")
+@app.command(
+    "run",
+    epilog=examples(
+        "treespec run tree_vs_chain",
+        "treespec run smoke --out runs/first max_new_tokens=16 seed=1",
+        "treespec run speed models.device=cuda models.dtype=bfloat16",
+        "treespec run smoke --json > summary.json",
+    ),
+)
 def run_command(
     config: ConfigArgument,
     overrides: Overrides = None,
@@ -53,19 +89,22 @@ def run_command(
         bool, typer.Option("--fresh", help="Delete the results of an earlier run there first.")
     ] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Run again what failed.")] = False,
+    as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Run an experiment. The same command goes on where a killed run stopped.
+    """Run an experiment; the same command resumes a killed one.
 
-    Exit code 0: all is measured. 1: a method failed on a prompt (it is recorded). 2: the input is wrong.
+    Exit code 0: all is measured. 1: a method failed on a prompt (it is recorded).
+    2: the input is wrong, or the folder cannot be written. 130: interrupted.
     """
-    with friendly(debug):
+    with friendly(debug, "interrupted; the same command goes on where it stopped"):
         from experiments.config_file import load_config
-        from experiments.errors import RunFolderError
+        from experiments.ranks import rank
         from experiments.runner import run
 
         calm_transformers()
+        quiet = quiet or rank() > 0  # under torchrun one process speaks
         console = progress(quiet)
         result = run(
             load_config(config, overrides or ()),
@@ -76,32 +115,49 @@ def run_command(
         )
         if console and result.already_finished:
             console.print(f"{result.folder} is finished already; its results:", highlight=False)
-        try:
-            _show(result.folder, quiet)
-        except RunFolderError:
-            if not result.failures:  # otherwise nothing succeeded, and what follows says why
-                raise
+        _show_run(result, quiet, as_json)
         if result.failures:
             _complain_of(result.failures)
             raise typer.Exit(FAILED)
 
 
-@app.command("report")
+@app.command(
+    "report",
+    epilog=examples(
+        "treespec report runs/tree_vs_chain",
+        "treespec report runs/tree_vs_chain --json | jq '.samplings[0].verdict'",
+    ),
+)
 def report_command(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No table.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Print a run's table and write its report.html anew."""
+    """Print a run's table and write its report.html anew.
+
+    A run that is not finished is reported as far as it got.
+    """
     with friendly(debug):
         from experiments.errors import RunFolderError
 
         if not (run / "manifest.json").is_file():
             raise RunFolderError(f"{run} is no folder of a run: it has no manifest.json")
-        _show(run, quiet)
+        report = _written(run)
+        if as_json:
+            typer.echo(json_text(report_data(run, report)))
+        elif not quiet:
+            _print(run, report)
 
 
-@app.command("check-lossless")
+@app.command(
+    "check-lossless",
+    epilog=examples(
+        "treespec check-lossless check_lossless",
+        "treespec check-lossless tree_vs_chain --samples 10000 --out checks",
+        "treespec check-lossless smoke samplings='[{temperature: 0.7}]' --tokens 2",
+    ),
+)
 def check_lossless_command(
     config: ConfigArgument,
     overrides: Overrides = None,
@@ -125,11 +181,13 @@ def check_lossless_command(
             "--against-samples", help="Compare with samples of plain decoding, not its exact law."
         ),
     ] = False,
-    out: Annotated[Path | None, typer.Option("--out", help="Write check.json there.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write check.json into this folder.")
+    ] = None,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Check on a real pair that the trees of a config keep the law of plain decoding.
+    """Check on a real pair that trees keep the target's law.
 
     Above temperature 0 the joint law of the first tokens is tested, at a stated false-alarm rate; at
     temperature 0 the texts are compared with plain greedy decoding.
@@ -142,8 +200,11 @@ def check_lossless_command(
         from experiments.config_file import load_config
 
         calm_transformers()
+        experiment = load_config(config, overrides or ())
+        if out is not None:
+            make_folder(out)
         check = check_lossless(
-            load_config(config, overrides or ()),
+            experiment,
             samples=samples,
             false_alarm=false_alarm,
             tokens=tokens,
@@ -161,19 +222,25 @@ def check_lossless_command(
             raise typer.Exit(FAILED)
 
 
-@app.command("configs")
-def configs_command() -> None:
+@app.command("configs", epilog=examples("treespec configs", "treespec configs --json"))
+def configs_command(as_json: AsJson = False) -> None:
     """List the shipped configs."""
     from experiments.config_file import shipped
 
+    rows = []
     for name, path in shipped().items():
-        first = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
-        typer.echo(f"{name:20} {first}")
+        about = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
+        rows.append({"name": name, "path": path, "about": about})
+    if as_json:
+        typer.echo(json_text({"configs": rows}))
+        return
+    for row in rows:
+        typer.echo(f"{row['name']:20} {row['about']}")
 
 
 def main() -> None:
     """The console script."""
-    app()
+    app(prog_name="treespec")
 
 
 def _complain_of(failures: "Sequence[PromptRow]") -> None:
@@ -184,15 +251,39 @@ def _complain_of(failures: "Sequence[PromptRow]") -> None:
     complain(f"{len(failures)} failed; --retry runs them again")
 
 
-def _show(folder: Path, quiet: bool) -> None:
+def _show_run(result: "RunResult", quiet: bool, as_json: bool) -> None:
+    """Write the report and print the results; without any, only what failed."""
+    from experiments.errors import RunFolderError
+
+    data = {"folder": result.folder, "report": None, "samplings": []}
+    try:
+        report = _written(result.folder)
+        if as_json:
+            data = report_data(result.folder, report)
+        elif not quiet:
+            _print(result.folder, report)
+    except RunFolderError:
+        if not result.failures:  # otherwise nothing succeeded, and what follows says why
+            raise
+    if as_json:
+        typer.echo(json_text(run_data(data, result.already_finished, result.failures)))
+
+
+def _written(folder: Path) -> Path:
+    from experiments.report import write_report
+
+    return write_report(folder)
+
+
+def _print(folder: Path, report: Path) -> None:
+    from experiments.budgets_text import print_budgets
     from experiments.loading import load_run
     from experiments.prediction_text import print_predictions
-    from experiments.report import write_report
     from experiments.table import print_table
 
-    report = write_report(folder)
-    if not quiet:
-        console = output()
-        print_table(folder, console)
-        print_predictions(load_run(folder), console)
-        typer.echo(f"report: {report}")
+    console = output()
+    print_table(folder, console)
+    run = load_run(folder)
+    print_budgets(run, console)
+    print_predictions(run, console)
+    typer.echo(f"report: {report}")

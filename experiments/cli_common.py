@@ -1,10 +1,13 @@
 """What all commands share: exit codes, messages instead of tracebacks, consoles."""
 
+import errno
 import os
 import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from glob import escape, glob
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,13 +19,16 @@ __all__ = [
     "FAILED",
     "INTERRUPTED",
     "USER_ERROR",
+    "AsJson",
     "ConfigArgument",
     "Debug",
     "Overrides",
     "Quiet",
     "calm_transformers",
     "complain",
+    "complete_config",
     "friendly",
+    "make_folder",
     "output",
     "progress",
 ]
@@ -34,15 +40,40 @@ USER_ERROR = 2
 FAILED = 1
 INTERRUPTED = 130
 
+CONFIGS = Path(__file__).with_name("configs")
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a disk that has no room for more."""
+
+
+def complete_config(incomplete: str) -> list[str]:
+    """Shipped configs and YAML files that begin so, for the completion of the shell."""
+    shipped = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+    files = sorted(path for end in ("yaml", "yml") for path in glob(f"{escape(incomplete)}*.{end}"))
+    return [*(name for name in shipped if name.startswith(incomplete)), *files]
+
+
 ConfigArgument = Annotated[
-    str, typer.Argument(help="A YAML file, or the name of a shipped config.")
+    str,
+    typer.Argument(
+        metavar="CONFIG",
+        help="A YAML file, or the name of a shipped config (`treespec configs`).",
+        autocompletion=complete_config,
+    ),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Such as models.dtype=float32 seed=1."),
+    typer.Argument(metavar="KEY=VALUE", help="Such as models.dtype=float32 seed=1."),
 ]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress, no table.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+AsJson = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="Print one JSON object and nothing else; progress goes to stderr. Null: not available.",
+    ),
+]
 
 
 def progress(quiet: bool) -> "Console | None":
@@ -72,22 +103,32 @@ def calm_transformers() -> None:
 
 
 @contextmanager
-def friendly(debug: bool) -> Iterator[None]:
-    """One clear message instead of a traceback; `--debug` shows the traceback too."""
+def friendly(debug: bool, interrupted: str = "interrupted") -> Iterator[None]:
+    """One clear message instead of a traceback; `--debug` shows the traceback too.
+
+    Args:
+        debug: whether to show it.
+        interrupted: said after Ctrl-C.
+    """
     from treespec.errors import TreespecError
 
     try:
         yield
-    except typer.Exit:
+    except (typer.Exit, BrokenPipeError):  # who reads our output has read enough: nobody to tell
         raise
     except KeyboardInterrupt:
-        complain("interrupted; `treespec run` goes on where it stopped")
+        complain(interrupted)
         raise typer.Exit(INTERRUPTED) from None
     except TreespecError as error:
         if debug:
             traceback.print_exc()
         complain(f"error: {error}")
         raise typer.Exit(USER_ERROR) from None
+    except OSError as error:
+        if debug:
+            traceback.print_exc()
+        complain(f"error: {_of_system(error)}")
+        raise typer.Exit(FAILED if error.errno in FULL else USER_ERROR) from None
     except Exception as error:
         if debug:
             traceback.print_exc()
@@ -96,6 +137,31 @@ def friendly(debug: bool) -> Iterator[None]:
         raise typer.Exit(FAILED) from None
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder for results before they are computed.
+
+    Raises:
+        ConfigError: if it cannot be made.
+    """
+    from experiments.errors import ConfigError
+
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise ConfigError(f"{path} is a file; give a folder with --out") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; give another folder with --out") from None
+
+
 def complain(text: str) -> None:
     """Say what is wrong, beside what is printed."""
     print(text, file=sys.stderr)
+
+
+def _of_system(error: OSError) -> str:
+    """What the operating system refused, and for a full disk the way out."""
+    where = f"{error.filename}: " if error.filename else ""
+    said = f"{where}{error.strerror or error}"
+    if error.errno in FULL:
+        said += "; what was finished before is kept: make room, then run the same command again"
+    return said

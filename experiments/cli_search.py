@@ -1,12 +1,14 @@
 """The commands about trees: `treespec search`, `profile`, `trace`, `replay`, `export`."""
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from experiments.cli_common import (
     INTERRUPTED,
+    AsJson,
     ConfigArgument,
     Debug,
     Overrides,
@@ -17,13 +19,22 @@ from experiments.cli_common import (
     output,
     progress,
 )
+from experiments.cli_help import examples
+from experiments.cli_json import json_text, search_data
 
 __all__ = ["app"]
 
 app = typer.Typer()
 
 
-@app.command("search")
+@app.command(
+    "search",
+    epilog=examples(
+        "treespec search 0.6,0.2,0.1 --size 16 --depth 5 --to eagle",
+        "treespec search '0.7,0.2;0.5,0.2;0.4,0.1' --size 8 --json",
+        "treespec search trace.npz --latency latency.json --size 64",
+    ),
+)
 def search_command(
     rates: Annotated[
         str,
@@ -51,24 +62,56 @@ def search_command(
         str | None, typer.Option("--law", help="How children are drawn, for --latency.")
     ] = None,
     batch: Annotated[int, typer.Option("--batch", help="Texts at once, for --latency.")] = 1,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the ranking as JSON, for --latency.")
-    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write the tree there, in the format of --to.")
+    ] = None,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Find the tree that keeps most tokens; with times, the fastest tree, chain or neither."""
+    """Find the best tree for given acceptance rates and times.
+
+    Without --latency: the tree of --size nodes that keeps most tokens. With it: trees, chains and plain
+    decoding by predicted speed, and which to take.
+    """
     with friendly(debug):
-        from experiments.tree_commands import search, search_fastest
+        from experiments.errors import ConfigError
+        from experiments.file_arguments import require_new
+        from experiments.tree_commands import search, search_fastest, write_tree
 
+        if out is not None:
+            require_new(out)
         if latency is None:
-            typer.echo(search(rates, 16 if size is None else size, depth, branching, into))
+            given = {"--prefix": prefix, "--law": law, "--batch": None if batch == 1 else batch}
+            alone = [name for name, value in given.items() if value is not None]
+            if alone:
+                raise ConfigError(
+                    f"{alone[0]} says which times hold: give --latency too, or leave it out"
+                )
+            limits = (16 if size is None else size, depth, branching, into)
+            shape, text = search(rates, *limits)
+            typer.echo(json_text(search_data(rates, *limits)) if as_json else text)
+            if out is not None:
+                complain(write_tree(shape, into, out))
             return
-        limits = {"max_size": size, "depth": depth, "branching": branching}
-        where = {"prefix": prefix, "batch": batch, "laws": None if law is None else [law]}
-        typer.echo(search_fastest(rates, latency, into, as_json=as_json, **limits, **where))
+        where: dict[str, Any] = {
+            "prefix": prefix,
+            "batch": batch,
+            "laws": None if law is None else [law],
+        }
+        where |= {"max_size": size, "depth": depth, "branching": branching}
+        shape, text = search_fastest(rates, latency, into, as_json=as_json, **where)
+        typer.echo(json_text(json.loads(text)) if as_json else text)
+        if out is not None:
+            complain(write_tree(shape, into, out))
 
 
-@app.command("profile")
+@app.command(
+    "profile",
+    epilog=examples(
+        "treespec profile speed --out latency.json",
+        "treespec profile smoke --out small.json --sizes 1,4,16 --prefixes 64",
+    ),
+)
 def profile_command(
     config: ConfigArgument,
     out: Annotated[Path, typer.Option("--out", help="The file to write, such as latency.json.")],
@@ -85,13 +128,16 @@ def profile_command(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Measure what verifying, drafting, accepting and committing take here, by size and prefix.
+    """Measure what the parts of a step take on this machine.
+
+    Verifying, drafting, accepting and committing, by size of the tree and tokens before it.
 
     Ctrl-C ends it early: what was measured until then is written, with exit code 130.
     """
     with friendly(debug):
         from experiments.config_file import load_config
-        from experiments.profile_commands import integers, print_profile, profile, require_new
+        from experiments.file_arguments import require_new
+        from experiments.profile_commands import integers, print_profile, profile
 
         require_new(out)
         calm_transformers()
@@ -112,7 +158,14 @@ def profile_command(
             raise typer.Exit(INTERRUPTED)
 
 
-@app.command("export")
+@app.command(
+    "export",
+    epilog=examples(
+        "treespec export '[[0], [1], [0, 0]]' --from medusa --to sglang",
+        "treespec export tree.json --to vllm",
+        "treespec export tree.json --to sequoia --out tree.pt",
+    ),
+)
 def export_command(
     tree: Annotated[str, typer.Argument(help="A file, or a tree as text.")],
     into: Annotated[str, typer.Option("--to", help="Format: vllm, eagle, sglang, ...")],
@@ -120,7 +173,10 @@ def export_command(
     out: Annotated[Path | None, typer.Option("--out", help="File to write.")] = None,
     debug: Debug = False,
 ) -> None:
-    """Write a tree in another tool's words, and say what these leave out."""
+    """Write a tree in another tool's words.
+
+    What these words leave out is said on stderr.
+    """
     with friendly(debug):
         from experiments.tree_commands import export
 
@@ -129,7 +185,14 @@ def export_command(
         typer.echo(report, err=True)
 
 
-@app.command("trace")
+@app.command(
+    "trace",
+    epilog=examples(
+        "treespec trace speed --out trace.npz",
+        "treespec trace tree_vs_chain --sampling T=1 --out warm.npz prompts.count=24",
+        "treespec trace smoke --sampling T=0 --method 'chain 4' --out chain.npz",
+    ),
+)
 def trace_command(
     config: ConfigArgument,
     out: Annotated[Path, typer.Option("--out", help="The file to write, such as trace.npz.")],
@@ -153,10 +216,15 @@ def trace_command(
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Record which drafted child is accepted at every position, so that any tree can be replayed."""
+    """Record which drafted children the target accepts.
+
+    Position by position, so that the file serves `treespec replay` and `treespec search` for every static
+    tree.
+    """
     with friendly(debug):
         from experiments.config_file import load_config
-        from experiments.trace_commands import require_new, trace
+        from experiments.file_arguments import require_new
+        from experiments.trace_commands import trace
 
         require_new(out)
         calm_transformers()
@@ -177,24 +245,30 @@ def trace_command(
         )
 
 
-@app.command("replay")
+@app.command(
+    "replay",
+    epilog=examples(
+        "treespec replay trace.npz --shapes chain:4,kary:2x3,expansion:3x2x1",
+        "treespec replay trace.npz --shapes chains:2x4,tree.json --json",
+    ),
+)
 def replay_command(
-    traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Of `treespec trace`.")],
+    traces: Annotated[list[Path], typer.Argument(metavar="TRACE", help="Of `treespec trace`.")],
     shapes: Annotated[
         str,
         typer.Option(
             "--shapes", help="Trees: chain:4,kary:2x3,chains:2x4,expansion:3x2x1, or files."
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Show what trees would have accepted on recorded texts, without running a model."""
+    """Try any trees on recorded traces, without a model."""
     with friendly(debug):
-        from experiments.trace_commands import replay_json, replay_tables, replay_traces
+        from experiments.trace_commands import replay_tables, replay_traces
 
         rows = replay_traces(traces, shapes)
         if as_json:
-            typer.echo(replay_json(rows))
+            typer.echo(json_text({"rows": rows}))
         else:
             output().print(*replay_tables(rows), sep="\n\n")

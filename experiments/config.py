@@ -43,6 +43,11 @@ class ModelsConfig(Strict):
         "auto", "transformers", "reference", "sdpa", "two_pass", "flex", "triton"
     ] = "auto"
     """How both models run trees; what is named runs, or the pair is refused at load."""
+    device_map: Literal["auto"] | dict[str, Name | Number] | None = None
+    """Spread the target over all GPUs ("auto", by accelerate), or as a map from modules to devices says;
+    the draft stays where the target's embeddings are. Null for `device`."""
+    tensor_parallel: Annotated[bool, Field(strict=True)] = False
+    """Split every layer of the target over the processes of `torchrun`; each has a whole draft."""
 
 
 class _Selection(Strict):
@@ -196,10 +201,18 @@ class Config(Strict):
     samplings: Annotated[tuple[SamplingConfig, ...], Field(min_length=1)]
     methods: Annotated[tuple[Method, ...], Field(min_length=1)]
     seed: Number = 0
+    repeats: Count = 1
+    """Times that each prompt is run, with seeds of its own each time; a prompt stays one sample."""
     warmup: Number = 1
     """Prompts decoded by every method before anything is measured."""
     search: SearchConfig | None = None
     """What to measure before; null for nothing."""
     stop_strings: tuple[Name, ...] = ()
+    trees: Number = 2
+    """The first prompts whose drafted trees are recorded with their tokens."""
+    meters: tuple[Literal["memory", "energy"], ...] = ("memory", "energy")
+    """What is read around every prompt, besides times; what cannot be read here stays null."""
+    tracker: Literal["trackio", "wandb"] | None = None
+    """Where rows are logged to as well; the package must be installed. Null for nowhere."""
     output: Name | None = None
     """The run's folder; null for `runs/<name>`."""

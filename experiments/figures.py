@@ -8,9 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.figure_axes import FILLS, ROW, WIDTH, MethodAxis, lanes, legend, panels
+from experiments.figure_intervals import StepIntervals, step_intervals
 from experiments.figure_style import (
     GROUP_COLOURS,
     GROUP_MARKERS,
+    INK,
     MUTED,
     PAGE,
     STAGE_COLOURS,
@@ -19,6 +21,7 @@ from experiments.figure_style import (
     save,
 )
 from experiments.loading import Run
+from experiments.scaling import scaling_figure
 from experiments.statistics import Interval
 from experiments.summary import SamplingSummary, accepted_shares, summarise
 
@@ -28,6 +31,11 @@ if TYPE_CHECKING:
 __all__ = ["accepted_figure", "draw_figures", "size_figure", "speedup_figure", "stages_figure"]
 
 MARKER: dict[str, Any] = {"markersize": 6.5, "markeredgewidth": 1.4, "linestyle": "none"}
+WHISKER: dict[str, Any] = {"ecolor": INK, "elinewidth": 1.2, "capsize": 2.0, "fmt": "none"}
+
+Intervals = Mapping[tuple[str, str], StepIntervals]
+"""By sampling setting and method."""
+NO_INTERVALS: Intervals = {}
 
 
 def draw_figures(run: Run, folder: Path) -> dict[str, Path]:
@@ -42,11 +50,13 @@ def draw_figures(run: Run, folder: Path) -> dict[str, Path]:
     """
     summaries = [s for s in summarise(run) if s.rows]
     shares = {s.sampling: accepted_shares(run, s.sampling) for s in summaries}
+    spreads = step_intervals(run)
     draw = {
         "speedup": lambda: speedup_figure(summaries),
-        "size": lambda: size_figure(summaries),
-        "stages": lambda: stages_figure(summaries),
-        "accepted": lambda: accepted_figure(summaries, shares),
+        "size": lambda: size_figure(summaries, spreads),
+        "stages": lambda: stages_figure(summaries, spreads),
+        "accepted": lambda: accepted_figure(summaries, shares, spreads),
+        "scaling": lambda: scaling_figure(run),
     }
     written = {}
     with drawing():
@@ -89,7 +99,9 @@ def speedup_figure(summaries: Sequence[SamplingSummary]) -> "Figure | None":
     return figure
 
 
-def size_figure(summaries: Sequence[SamplingSummary]) -> "Figure | None":
+def size_figure(
+    summaries: Sequence[SamplingSummary], spreads: Intervals = NO_INTERVALS
+) -> "Figure | None":
     """Kept tokens per step, and what a pass of the target costs, against the number of draft tokens."""
     from matplotlib.figure import Figure
 
@@ -116,7 +128,10 @@ def size_figure(summaries: Sequence[SamplingSummary]) -> "Figure | None":
         }
         value = row.tokens_per_step
         top.errorbar(size, value.estimate, yerr=_reach(value), elinewidth=1.2, **look)
-        bottom.plot(size, (row.stage_ms or {})["verify"], **look)
+        spread = spreads.get((summaries[i].sampling, row.method.name))
+        reach = None if spread is None or spread.verify_ms is None else _reach(spread.verify_ms)
+        verify = (row.stage_ms or {})["verify"]
+        bottom.errorbar(size, verify, yerr=reach, elinewidth=1.2, **look)
     top.set_ylabel("kept tokens per step")
     bottom.set_ylabel("verify, ms per step")
     bottom.set_xlabel("draft tokens per step (size of the tree without its root)")
@@ -131,7 +146,9 @@ def size_figure(summaries: Sequence[SamplingSummary]) -> "Figure | None":
     return figure
 
 
-def stages_figure(summaries: Sequence[SamplingSummary]) -> "Figure | None":
+def stages_figure(
+    summaries: Sequence[SamplingSummary], spreads: Intervals = NO_INTERVALS
+) -> "Figure | None":
     """Milliseconds of a step by stage, stacked, one panel per sampling setting."""
     from matplotlib.patches import Patch
 
@@ -149,6 +166,8 @@ def stages_figure(summaries: Sequence[SamplingSummary]) -> "Figure | None":
                 left += width
             if row.stage_ms is None:
                 axes.barh(place, row.step_ms, height=0.72, **hollow)
+            if spread := spreads.get((summary.sampling, row.method.name)):
+                axes.errorbar(row.step_ms, place, xerr=_reach(spread.step_ms), **WHISKER)
     figure.supxlabel("milliseconds per step", fontsize=10.5)
     handles = [Patch(facecolor=colour, label=stage) for stage, colour in STAGE_COLOURS.items()]
     if any(row.stage_ms is None for s in summaries for row in s.rows):
@@ -160,6 +179,7 @@ def stages_figure(summaries: Sequence[SamplingSummary]) -> "Figure | None":
 def accepted_figure(
     summaries: Sequence[SamplingSummary],
     shares: Mapping[str, Mapping[str, NDArray[np.float64]]],
+    spreads: Intervals = NO_INTERVALS,
 ) -> "Figure | None":
     """How many draft tokens the steps bring: stacked shares per method, one panel per sampling setting."""
     from matplotlib import colormaps
@@ -182,6 +202,15 @@ def accepted_figure(
                 box: dict[str, Any] = {"color": colour, "edgecolor": PAGE, "linewidth": 0.7}
                 axes.barh(axis.places[name], width, left=left, height=0.78, **box)
                 left += width
+            spread = spreads.get((sampling, name))
+            if spread is not None and spread.nothing is not None:
+                reach = _reach(spread.nothing)
+                axes.errorbar(
+                    100 * share[0],
+                    axis.places[name],
+                    xerr=None if reach is None else [[100 * x for x in side] for side in reach],
+                    **WHISKER,
+                )
         axes.set_xlim(0, 100)
     figure.supxlabel("share of steps, %", fontsize=10.5)
     bar = figure.colorbar(

@@ -1,39 +1,54 @@
 """The folder of a run: who may write it, what is finished in it, and how a killed run goes on."""
 
+import errno
+import io
 import json
 import os
 import shutil
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from filelock import FileLock, Timeout
+from pydantic import ValidationError
 
 from experiments.config import Config
 from experiments.errors import RunFolderError
 from experiments.manifest import config_data, config_hash, differences, now
+from experiments.record_tables import METADATA
 from experiments.records import (
+    SCHEMA_VERSION,
     PromptRow,
+    Row,
     StepRow,
+    TreeRow,
     append_lines,
     read_lines,
     to_frame,
     write_lines,
 )
 
+if TYPE_CHECKING:
+    import polars
+
 __all__ = ["RunFolder"]
 
+_TABLES: dict[str, type[Row]] = {"trees": TreeRow, "steps": StepRow, "prompts": PromptRow}
+"""In the order in which they are written: the prompts last, which say that a unit is finished."""
+
 _OURS = (
-    "prompts.jsonl",
-    "steps.jsonl",
-    "prompts.parquet",
-    "steps.parquet",
+    *(f"{name}.jsonl" for name in reversed(_TABLES)),
+    *(f"{name}.parquet" for name in reversed(_TABLES)),
     "report.html",
     "figures",
     "search",
 )
-_TEMPORARY = ("manifest.tmp", "prompts.tmp", "steps.tmp", "report.tmp")
+_TEMPORARY = ("manifest.tmp", *(f"{name}.tmp" for name in _TABLES), "report.tmp")
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class RunFolder:
@@ -43,7 +58,8 @@ class RunFolder:
         path: made if it does not exist.
 
     Raises:
-        RunFolderError: on entering, if the path is no folder of a run, or another process holds it.
+        RunFolderError: on entering, if the path is no folder of a run, or another process holds it; later,
+            if it cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -73,7 +89,7 @@ class RunFolder:
                 "with --out"
             ) from None
         except OSError as error:
-            raise RunFolderError(f"{self.path}: {error.strerror}") from None
+            raise RunFolderError(f"{self.path}: {error.strerror or error}") from None
         return self
 
     def __exit__(
@@ -95,7 +111,7 @@ class RunFolder:
         """The manifest, None if nothing was started here.
 
         Raises:
-            RunFolderError: if it cannot be read.
+            RunFolderError: if it cannot be read, or has a newer schema.
         """
         if not self._manifest_path.exists():
             return None
@@ -107,6 +123,12 @@ class RunFolder:
             ) from None
         if not isinstance(data, dict) or not {"config", "config_hash", "finished"} <= set(data):
             raise RunFolderError(f"{self._manifest_path} is no manifest; start anew with --fresh")
+        if data.get("schema_version", 1) > SCHEMA_VERSION:
+            raise RunFolderError(
+                f"{self._manifest_path} has schema version {data['schema_version']}, but this treespec "
+                f"writes version {SCHEMA_VERSION}; go on with the newer treespec that wrote it, or give "
+                "another folder with --out"
+            )
         return data
 
     @property
@@ -117,20 +139,26 @@ class RunFolder:
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         """Replace the manifest, atomically."""
         temporary = self.path / "manifest.tmp"
-        with temporary.open("w", encoding="utf-8") as file:
+        with self._writing(), temporary.open("w", encoding="utf-8") as file:
             json.dump(manifest, file, indent=2, ensure_ascii=False)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(self._manifest_path)
+        with self._writing():
+            temporary.replace(self._manifest_path)
 
     def require_same(self, config: Config) -> None:
         """Refuse a folder that was started with another config.
+
+        A key that the config did not have when the run was started has its default.
 
         Raises:
             RunFolderError: naming the keys that differ, and the ways out.
         """
         manifest = self.manifest()
-        if manifest is None or manifest["config_hash"] == config_hash(config):
+        if manifest is None or config_hash(config) in (
+            manifest["config_hash"],
+            _completed_hash(manifest["config"]),
+        ):
             return
         changed = differences(manifest["config"], config_data(config))
         raise RunFolderError(
@@ -141,22 +169,37 @@ class RunFolder:
 
     def clear(self) -> None:
         """Delete what a run writes, and nothing else. The manifest goes last."""
-        for name in (*_OURS, *_TEMPORARY):
-            path = self.path / name
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-        self._manifest_path.unlink(missing_ok=True)
+        with self._writing():
+            for name in (*_OURS, *_TEMPORARY):
+                path = self.path / name
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+            self._manifest_path.unlink(missing_ok=True)
 
     # -- rows -----------------------------------------------------------------------------------
 
-    def append(self, prompts: Sequence[PromptRow], steps: Sequence[StepRow]) -> None:
-        """Write a finished unit: its steps, then its prompts, whose last line finishes it."""
-        append_lines(self.path / "steps.jsonl", steps)
-        append_lines(self.path / "prompts.jsonl", prompts)
+    def append(
+        self,
+        prompts: Sequence[PromptRow],
+        steps: Sequence[StepRow],
+        trees: Sequence[TreeRow] = (),
+    ) -> None:
+        """Write a finished unit: its trees and steps, then its prompts, whose last line finishes it.
 
-    def recover(self, methods: Collection[str], drop_errors: bool = False) -> set[tuple[int, str]]:
+        Raises:
+            RunFolderError: if they cannot be written. What was finished before stays so.
+        """
+        with self._writing():
+            if trees:
+                append_lines(self._log("trees"), trees)
+            append_lines(self._log("steps"), steps)
+            append_lines(self._log("prompts"), prompts)
+
+    def recover(
+        self, methods: Collection[str], drop_errors: bool = False
+    ) -> set[tuple[int, str, int]]:
         """Keep the rows of finished units only, and say which these are.
 
         Args:
@@ -166,47 +209,104 @@ class RunFolder:
         Raises:
             RunFolderError: if a line is no row, or a row stands twice.
         """
-        rows = read_lines(self.path / "prompts.jsonl", PromptRow)
-        steps = read_lines(self.path / "steps.jsonl", StepRow)
-        found: dict[tuple[int, str], set[str]] = {}
+        prompts = read_lines(self._log("prompts"), PromptRow)
+        found: dict[tuple[int, str, int], set[str]] = {}
         failed = set()
-        for number, row in enumerate(rows, start=1):
+        for number, row in enumerate(prompts, start=1):
             if row.method in found.setdefault(row.unit, set()):
                 raise RunFolderError(
-                    f"{self.path / 'prompts.jsonl'}, line {number}: prompt {row.prompt}, "
+                    f"{self._log('prompts')}, line {number}: prompt {row.prompt}, "
                     f"{row.sampling}, {row.method} stands twice; remove one, or start anew with --fresh"
                 )
             found[row.unit].add(row.method)
             if row.error is not None and drop_errors:
                 failed.add(row.unit)
-        finished = {unit for unit, names in found.items() if names == set(methods)} - failed
-        write_lines(self.path / "prompts.jsonl", [row for row in rows if row.unit in finished])
-        write_lines(self.path / "steps.jsonl", [row for row in steps if row.unit in finished])
+        rows: dict[str, Sequence[Row]] = {
+            "prompts": prompts,  # written first: nothing counts as finished that has lost its steps
+            "steps": read_lines(self._log("steps"), StepRow),
+            "trees": read_lines(self._log("trees"), TreeRow),
+        }
+        finished = {unit for unit, names in found.items() if names == set(methods)}
+        finished -= failed | _without_steps(prompts, rows["steps"], rows["trees"])
+        with self._writing():
+            for name, kept in rows.items():
+                write_lines(self._log(name), [row for row in kept if row.unit in finished])
         return finished
 
     def failures(self) -> list[PromptRow]:
         """The rows that hold an error."""
-        rows = read_lines(self.path / "prompts.jsonl", PromptRow)
+        rows = read_lines(self._log("prompts"), PromptRow)
         return [row for row in rows if row.error is not None]
 
     def finish(self, manifest: dict[str, Any]) -> None:
         """Write the tables, then say in the manifest that the run is finished."""
         samplings = {s["name"]: i for i, s in enumerate(manifest["samplings"])}
-        rows = read_lines(self.path / "prompts.jsonl", PromptRow)
-        orders = {(*row.unit, row.method): row.order for row in rows}
-        steps = read_lines(self.path / "steps.jsonl", StepRow)
+        prompts = read_lines(self._log("prompts"), PromptRow)
+        orders = {(*row.unit, row.method): row.order for row in prompts}
 
-        def place(row: PromptRow | StepRow) -> tuple[int, int, int]:
-            return row.prompt, samplings[row.sampling], orders[*row.unit, row.method]
+        def place(row: Row) -> tuple[int, ...]:
+            order = orders[*row.unit, row.method]
+            step = getattr(row, "step", 0)
+            return row.prompt, samplings[row.sampling], row.repeat, order, step
 
-        rows.sort(key=place)
-        steps.sort(key=lambda row: (*place(row), row.step))
-        for name, frame in (
-            ("prompts", to_frame(rows, PromptRow)),
-            ("steps", to_frame(steps, StepRow)),
-        ):
+        for name, kind in _TABLES.items():
+            rows = sorted(read_lines(self._log(name), kind), key=place)
             temporary = self.path / f"{name}.tmp"
-            frame.write_parquet(temporary)
-            temporary.replace(self.path / f"{name}.parquet")
-        errors = sum(row.error is not None for row in rows)
+            with self._writing():
+                _write(temporary, to_frame(rows, kind))
+                temporary.replace(self.path / f"{name}.parquet")
+        errors = sum(row.error is not None for row in prompts)
         self.write_manifest(manifest | {"finished": now(), "errors": errors})
+
+    def _log(self, name: str) -> Path:
+        return self.path / f"{name}.jsonl"
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Say of a write that fails in which folder, and how to go on."""
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, RunFolderError):
+                raise
+            full = error.errno in _FULL or "No space left" in str(error)
+            mend = "free some space on its disk" if full else "make it writable"
+            raise RunFolderError(
+                f"{self.path} cannot be written: {error.strerror or error}. Every finished prompt is kept: "
+                f"{mend}, and the same command goes on"
+            ) from None
+
+
+def _without_steps(
+    prompts: Sequence[PromptRow], steps: Sequence[Row], trees: Sequence[Row]
+) -> set[tuple[int, str, int]]:
+    """Units that have lost steps, or some of their trees: a kill cannot do that, a damaged line can."""
+    counts = [Counter((*row.unit, row.method) for row in rows) for rows in (steps, trees)]
+    traced, lost = {row.unit for row in trees}, set()
+    for row in prompts:
+        if row.verify_s is not None:  # of our loop, which alone records steps
+            found = [count[*row.unit, row.method] for count in counts]
+            if found != [row.steps, row.steps if row.unit in traced else 0]:
+                lost.add(row.unit)
+    return lost
+
+
+def _completed_hash(config: dict[str, Any]) -> str | None:
+    """The hash of a stored config, keys that were not known then filled in; None if it is invalid."""
+    try:
+        return config_hash(Config.model_validate(config))
+    except ValidationError:
+        return None
+
+
+def _write(path: Path, frame: "polars.DataFrame") -> None:
+    """Write a table and wait until the disk has it.
+
+    By way of memory: polars has errors of its own for a disk that is full.
+    """
+    buffer = io.BytesIO()
+    frame.write_parquet(buffer, metadata=METADATA)
+    with path.open("wb") as file:
+        file.write(buffer.getbuffer())
+        file.flush()
+        os.fsync(file.fileno())

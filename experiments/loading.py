@@ -2,13 +2,22 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.errors import RunFolderError
-from experiments.records import SCHEMA_VERSION, PromptRow, Row, StepRow, read_lines, to_frame
+from experiments.record_tables import read_table
+from experiments.records import (
+    SCHEMA_VERSION,
+    PromptRow,
+    Row,
+    StepRow,
+    TreeRow,
+    read_lines,
+    to_frame,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -67,9 +76,9 @@ class Run:
     """
 
     folder: Path
-    manifest: dict[str, Any]
-    prompts: "pl.DataFrame"
-    steps: "pl.DataFrame"
+    manifest: dict[str, Any] = field(repr=False)
+    prompts: "pl.DataFrame" = field(repr=False)
+    steps: "pl.DataFrame" = field(repr=False)
 
     @cached_property
     def methods(self) -> tuple[Method, ...]:
@@ -86,10 +95,24 @@ class Run:
             for m in self.manifest["methods"]
         )
 
+    @cached_property
+    def trees(self) -> "pl.DataFrame":
+        """The drafted tree of each kept step, with its tokens; no rows in runs that kept none.
+
+        Raises:
+            RunFolderError: if the file is damaged.
+        """
+        return _rows(self.folder, self.finished, "trees", TreeRow)
+
     @property
     def finished(self) -> bool:
         """Whether the run came to its end."""
         return self.manifest.get("finished") is not None
+
+    def _repr_html_(self) -> str:
+        from experiments.run_html import run_html
+
+        return run_html(self)
 
 
 def load_run(folder: Path) -> Run:
@@ -137,12 +160,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
 
 def _rows(folder: Path, finished: bool, name: str, kind: type[Row]) -> "pl.DataFrame":
     """The rows of a table: from Parquet if the run is finished, else from the log that it appends to."""
-    import polars as pl
-
     parquet = folder / f"{name}.parquet"
-    if not finished or not parquet.is_file():
-        return to_frame(read_lines(folder / f"{name}.jsonl", kind), kind)
-    try:
-        return pl.read_parquet(parquet)
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise RunFolderError(f"{parquet} cannot be read: {error}") from error
+    if finished and parquet.is_file():
+        return read_table(parquet, kind)
+    return to_frame(read_lines(folder / f"{name}.jsonl", kind), kind)

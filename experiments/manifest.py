@@ -25,7 +25,19 @@ __all__ = [
     "session",
 ]
 
-_PACKAGES = ("torch", "transformers", "triton", "numpy", "polars", "scikit-learn")
+_PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "triton",
+    "numpy",
+    "scipy",
+    "polars",
+    "scikit-learn",
+)
+
+_NO_PART = ("output", "tracker")
+"""Keys of a config that decide where rows go, not what is in them."""
 
 
 def new_manifest(
@@ -34,10 +46,11 @@ def new_manifest(
     models: Mapping[str, Any],
     tuning: Mapping[str, Any],
     warmup: Mapping[str, Any],
+    meters: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The manifest of a run that starts now; SCHEMA.md explains the keys."""
     config = experiment.config
-    started = session()
+    started = session(meters)
     return {
         "schema_version": SCHEMA_VERSION,
         "name": config.name,
@@ -54,6 +67,7 @@ def new_manifest(
         "samplings": [{"name": s.name, **s.model_dump()} for s in config.samplings],
         "tuning": dict(tuning),
         "warmup": dict(warmup),
+        "meters": dict(meters),
         "errors": 0,
     }
 
@@ -74,9 +88,9 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def session() -> dict[str, str | None]:
-    """A start or resumption: when, and by which code."""
-    return {"started": now(), "git_hash": _git_hash()}
+def session(meters: Mapping[str, Any]) -> dict[str, Any]:
+    """A start or resumption: when, by which code, and what an idle machine took."""
+    return {"started": now(), "git_hash": _git_hash(), "idle_w": meters.get("idle_w", {})}
 
 
 def config_data(config: Config) -> dict[str, Any]:
@@ -85,17 +99,17 @@ def config_data(config: Config) -> dict[str, Any]:
 
 
 def config_hash(config: Config) -> str:
-    """SHA-256 of the config, the output folder left out."""
-    data = {key: value for key, value in config_data(config).items() if key != "output"}
+    """SHA-256 of the config, but for where its rows go."""
+    data = {key: value for key, value in config_data(config).items() if key not in _NO_PART}
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def differences(before: Any, after: Any, path: str = "") -> list[str]:
-    """The places in which two configs differ, as `path: before -> after`; `output` does not count."""
+    """The places in which two configs differ, as `path: before -> after`, but for where rows go."""
     if isinstance(before, dict) and isinstance(after, dict):
         found = []
         for key in dict.fromkeys([*before, *after]):
-            if path or key != "output":
+            if path or key not in _NO_PART:
                 inner = f"{path}.{key}" if path else key
                 found += differences(before.get(key), after.get(key), inner)
         return found
@@ -161,6 +175,7 @@ def _hardware() -> dict[str, Any]:
 
     return {
         "machine": platform.machine(),
+        "system": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}",
         "cpu": _cpu_name(),
         "simd": torch.backends.cpu.get_cpu_capability(),
         "cores": len(os.sched_getaffinity(0))
@@ -169,6 +184,8 @@ def _hardware() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "gpus": torch.cuda.device_count(),
+        "cuda": torch.version.cuda,
     }
 
 

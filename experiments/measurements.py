@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 from experiments.loading import Method, Run
 from experiments.statistics import Bootstrap, bootstrap
 
-__all__ = ["COUNTS", "TIMES", "Measurements", "measure", "samplings_of"]
+__all__ = ["COUNTS", "ENERGIES", "TIMES", "Measurements", "measure", "samplings_of"]
 
 COUNTS = ("new_tokens", "steps", "drafted")
 TIMES = ("decode_s", "total_s", "draft_s", "verify_s", "accept_s", "commit_s")
+ENERGIES = ("cpu_energy_j", "cpu_energy_net_j", "gpu_energy_j", "gpu_energy_net_j")
 
 Column = tuple[str, str]
 """A method's name and a column's name."""
@@ -22,7 +23,8 @@ Column = tuple[str, str]
 class Measurements:
     """What was measured under one sampling setting, on the prompts that every method finished.
 
-    Several rows of the same prompt and method (seeds) are added up: the prompt stays the unit.
+    Several rows of the same prompt and method (repeats) are added up: the prompt stays the unit, since its
+    repeats are no new sample of prompts.
 
     Args:
         sampling: name of the setting.
@@ -79,6 +81,7 @@ def measure(run: Run, sampling: str) -> Measurements:
     import polars as pl
 
     rows = run.prompts.filter(pl.col("sampling") == sampling)
+    columns = [c for c in (*COUNTS, *TIMES, *ENERGIES) if c in rows.columns]
     sums = (
         rows.group_by("method", "prompt")
         .agg(
@@ -88,7 +91,7 @@ def measure(run: Run, sampling: str) -> Measurements:
                 pl.when(pl.col(c).cast(pl.Float64).is_null().any()).then(None).otherwise(
                     pl.col(c).cast(pl.Float64).sum()
                 ).alias(c)
-                for c in (*COUNTS, *TIMES)
+                for c in columns
             ),
         )
         .filter("finished")
@@ -102,7 +105,7 @@ def measure(run: Run, sampling: str) -> Measurements:
     values: dict[Column, NDArray[np.float64]] = {}
     for m in working:
         shared = by_method[m.name].filter(pl.col("prompt").is_in(sorted(common)))
-        for column in (*COUNTS, *TIMES):
+        for column in columns:
             if shared[column].null_count() == 0:
                 values[m.name, column] = shared[column].to_numpy()
     return Measurements(

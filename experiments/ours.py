@@ -69,11 +69,11 @@ def decode_ours(
     ):
         tokens += step.tokens
         # Scores are large: keep what the record needs and let go of the rest.
-        taken.append((step.tree.shape, step.verdict, len(step.tokens)))
+        taken.append((step.tree.shape, step.tree.token_ids, step.verdict, len(step.tokens)))
     total = time.perf_counter() - start
     steps = tuple(
-        StepOutcome(shape, verdict, kept, {stage: timer.seconds[stage][i] for stage in STAGES})
-        for i, (shape, verdict, kept) in enumerate(taken)
+        StepOutcome(shape, ids, verdict, kept, {stage: timer.seconds[stage][i] for stage in STAGES})
+        for i, (shape, ids, verdict, kept) in enumerate(taken)
     )
     return Outcome(
         tokens=tuple(tokens),

@@ -19,12 +19,14 @@ class StepOutcome:
 
     Args:
         shape: of the drafted tree.
+        tokens: of its nodes, the root first.
         verdict: what was accepted.
         kept: tokens that went into the text.
         seconds: of each stage.
     """
 
     shape: "TreeShape"
+    tokens: tuple[int, ...]
     verdict: "Verdict"
     kept: int
     seconds: dict[str, float]

@@ -1,7 +1,9 @@
 """The rows of a run (SCHEMA.md), as JSON lines while it runs and as Parquet when it is finished."""
 
+import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
@@ -16,28 +18,35 @@ __all__ = [
     "SCHEMA_VERSION",
     "PromptRow",
     "StepRow",
+    "TreeRow",
     "append_lines",
     "read_lines",
+    "schema_of",
     "to_frame",
     "write_lines",
 ]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""2 added `repeat`, what meters read, and `trees`; version 1 is read as well, and resumed."""
 
 
 class Row(BaseModel):
-    """A row; an unknown or missing column, or one of another type, makes it invalid."""
+    """A row; an unknown column, a missing one without a default, or another type makes it invalid.
+
+    A column with a default is one that version 1 does not have.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     prompt: int
     sampling: str
     method: str
+    repeat: int = 0
 
     @property
-    def unit(self) -> tuple[int, str]:
+    def unit(self) -> tuple[int, str, int]:
         """What is run, and resumed, as a whole."""
-        return self.prompt, self.sampling
+        return self.prompt, self.sampling, self.repeat
 
 
 class PromptRow(Row):
@@ -66,6 +75,13 @@ class PromptRow(Row):
     divergence_margin: float | None
     error: str | None
     seed: int
+    rss_bytes: int | None = None
+    peak_rss_bytes: int | None = None
+    peak_cuda_bytes: int | None = None
+    cpu_energy_j: float | None = None
+    cpu_energy_net_j: float | None = None
+    gpu_energy_j: float | None = None
+    gpu_energy_net_j: float | None = None
 
 
 class StepRow(Row):
@@ -84,15 +100,41 @@ class StepRow(Row):
     commit_s: float
 
 
+class TreeRow(Row):
+    """The tree of one step, with its tokens, for the first prompts. SCHEMA.md explains the columns."""
+
+    step: int
+    parents: list[int]
+    tokens: list[int]
+    pieces: list[str]
+    path: list[int]
+    bonus: int
+    bonus_piece: str
+
+
 _Row = TypeVar("_Row", bound=Row)
 
 
 def append_lines(path: Path, rows: Sequence[Row]) -> None:
-    """Append rows and wait until the disk has them. A kill leaves whole lines and at most one torn one."""
-    with path.open("ab") as file:
-        file.write(_lines(rows))
-        file.flush()
-        os.fsync(file.fileno())
+    """Append rows and wait until the disk has them.
+
+    A kill leaves whole lines and at most one torn one. A write that fails (a full disk) is taken back, as
+    far as that can be done.
+
+    Raises:
+        OSError: if the rows could not be written.
+    """
+    left = memoryview(_lines(rows))
+    with path.open("ab", buffering=0) as file:  # no buffer: what close() would still write is lost
+        end = file.seek(0, os.SEEK_END)
+        try:
+            while left:
+                left = left[file.write(left) :]
+            os.fsync(file.fileno())
+        except OSError:
+            with suppress(OSError):
+                file.truncate(end)
+            raise
 
 
 def write_lines(path: Path, rows: Sequence[Row]) -> None:
@@ -110,7 +152,10 @@ def _lines(rows: Sequence[Row]) -> bytes:
 
 
 def read_lines(path: Path, kind: type[_Row]) -> list[_Row]:
-    """The rows of a file, but for a last line without its end, which a killed run leaves.
+    """The rows of a file, but for a damaged end, which a killed run or a crash leaves.
+
+    That is a last line without its line end, or one that is no JSON. The unit that it belongs to is not
+    complete without it, and is run again.
 
     Raises:
         RunFolderError: if any other line is no row; the message names file and line.
@@ -118,6 +163,8 @@ def read_lines(path: Path, kind: type[_Row]) -> list[_Row]:
     if not path.exists():
         return []
     *lines, _torn = path.read_bytes().split(b"\n")
+    if lines and not _is_json(lines[-1]):
+        lines.pop()
     rows = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -133,21 +180,36 @@ def read_lines(path: Path, kind: type[_Row]) -> list[_Row]:
     return rows
 
 
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
 def to_frame(rows: Sequence[Row], kind: type[Row]) -> "polars.DataFrame":
     """A table with the columns of `kind`, in that order, also if there are no rows."""
     import polars
 
-    types: dict[type, Any] = {
+    return polars.DataFrame([row.model_dump() for row in rows], schema=schema_of(kind))
+
+
+def schema_of(kind: type[Row]) -> dict[str, Any]:
+    """The polars type of every column."""
+    import polars
+
+    types: dict[Any, Any] = {
         int: polars.Int64,
         float: polars.Float64,
         str: polars.String,
         bool: polars.Boolean,
         list[int]: polars.List(polars.Int64),
+        list[str]: polars.List(polars.String),
     }
 
     def column_type(annotation: Any) -> Any:
         members = [member for member in get_args(annotation) if member is not type(None)]
         return types[annotation if annotation in types else members[0]]
 
-    schema = {name: column_type(field.annotation) for name, field in kind.model_fields.items()}
-    return polars.DataFrame([row.model_dump() for row in rows], schema=schema)
+    return {name: column_type(field.annotation) for name, field in kind.model_fields.items()}

@@ -15,22 +15,17 @@ from experiments.report_html import name_html, section, table
 from experiments.summary import SamplingSummary
 from experiments.table_notes import tuning_prompts
 from experiments.table_text import model_size
-from treespec.tree import TreeShape
 
 __all__ = [
     "environment_section",
     "equality_section",
     "error_section",
     "samples_section",
-    "tree_section",
     "tuning_section",
 ]
 
-LAWS = {
-    "deterministic": "the most probable children",
-    "iid": "children drawn independently",
-    "without_replacement": "children drawn without replacement",
-}
+MOST_ROWS = 200
+"""Rows of a table of single prompts; what is more is counted."""
 
 
 def equality_section(run: Run, summaries: Sequence[SamplingSummary]) -> str:
@@ -58,7 +53,9 @@ def equality_section(run: Run, summaries: Sequence[SamplingSummary]) -> str:
     ]
     if rows:
         heads = ["method", "sampling", "prompt", "first differing token", "gap, logits", ""]
-        text += table(heads, rows, text=(1, 2, 5)) + (
+        if len(rows) > MOST_ROWS:
+            text += f"<p>The first {MOST_ROWS} of {len(rows)}:</p>"
+        text += table(heads, rows[:MOST_ROWS], text=(1, 2, 5)) + (
             f'<p class="muted">The gap is by how many logits the target, in a plain pass where the texts '
             f"part, preferred the token of <code>generate</code>. Up to {near_tie_margin(run):.2g} "
             f"({escape(target_dtype(run))}) it counts as rounding: a tree's pass adds in another order "
@@ -107,29 +104,6 @@ def samples_section(run: Run, summaries: Sequence[SamplingSummary], length: int 
     return section("One prompt, continued", "".join(parts)) if parts else ""
 
 
-def tree_section(run: Run) -> str:
-    """Every tree that was drafted, drawn."""
-    parts = []
-    for m in run.methods:
-        if m.kind != "tree" or m.parents is None:
-            continue
-        shape = TreeShape(m.parents)
-        rules = "; ".join(
-            f"{s}: {LAWS.get(m.law.get(s, ''), 'children')}, rule {rule}"
-            for s, rule in m.rule.items()
-        )
-        lossy = "" if m.lossless else " Lossy."
-        facts = f"{shape.size - 1} draft tokens, depth {shape.depth}. {rules}.{lossy}"
-        kind = "narrow" if shape.is_chain else "wide"
-        # wide trees scroll rather than shrink until nothing can be read
-        parts.append(
-            f'<figure class="{kind}"><figcaption><strong class="{m.group}">{escape(m.name)}</strong><br>'
-            f"{escape(facts)}</figcaption>"
-            f'<div class="scroll">{shape._repr_svg_()}</div></figure>'
-        )
-    return section("Trees", f'<div class="trees">{"".join(parts)}</div>') if parts else ""
-
-
 def tuning_section(run: Run) -> str:
     """How assisted generation was tuned."""
     parts = []
@@ -173,7 +147,7 @@ def error_section(run: Run) -> str:
         return ""
     heads = ["method", "sampling", "prompt", "error"]
     return section(
-        "Errors", table(heads, rows[:200], text=(1, 2, 3)) + f"<p>{len(rows)} in all.</p>"
+        "Errors", table(heads, rows[:MOST_ROWS], text=(1, 2, 3)) + f"<p>{len(rows)} in all.</p>"
     )
 
 
@@ -185,7 +159,7 @@ def environment_section(run: Run) -> str:
     hardware, warmup = m["hardware"], m.get("warmup") or {}
     facts = {
         "machine": f"{hardware['machine']}, {hardware['cpu']}, {hardware['cores']} cores, "
-        f"{hardware['threads']} threads, {hardware['memory_gib']:g} GiB",
+        f"{_count(hardware['threads'], 'thread')}, {hardware['memory_gib']:g} GiB",
         "GPU": hardware["gpu"] or "none",
         **{f"{role} model": _model(m["models"][role]) for role in ("target", "draft")},
         "versions": ", ".join(
@@ -193,7 +167,7 @@ def environment_section(run: Run) -> str:
         ),
         "treespec": f"{m['treespec_version']}, git {m['git_hash'] or 'unknown'}",
         "seed": m["seed"],
-        "warm-up": f"{warmup['prompts']} prompts, {warmup['seconds']:.1f} s, not measured"
+        "warm-up": f"{_count(warmup['prompts'], 'prompt')}, {warmup['seconds']:.1f} s, not measured"
         if warmup
         else "none",
         "started": m["created"],
@@ -233,6 +207,10 @@ def _untuned(tuned: dict[str, Any]) -> str:
     return "<p>Every candidate failed.</p>" + table(
         ["length", "threshold", "error"], rows, text=(2,)
     )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _model(model: dict[str, Any]) -> str:

@@ -32,7 +32,11 @@ def table(
             for i, v in enumerate(values)
         )
 
-    kind = "" if head else ' class="facts"'
+    kind = ""
+    if not head:
+        kind = ' class="facts"'
+    elif heads[0] == "method":  # the names stay when a narrow page scrolls
+        kind = ' class="named"'
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
     top = f"<thead><tr>{line('th', [escape(h) for h in heads])}</tr></thead>" if head else ""
     body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)

@@ -23,12 +23,14 @@ CAPTIONS = {
     "of two methods may overlap although their ratio is clear, because prompts are shared: compare methods "
     "by the table of comparisons.",
     "size": "What a larger tree brings (kept tokens over target passes) and what it costs (time of a pass "
-    "of the target) against the number of draft tokens.",
+    "of the target) against the number of draft tokens; with 95 % intervals.",
+    "scaling": "Kept tokens per step against the nodes of a tree, by family, on a logarithmic axis; with "
+    "95 % intervals.",
     "stages": "Where the time of a step goes. A method is faster than another if its tokens per step grow "
-    "more than its bar.",
+    "more than its bar. Whiskers: 95 % intervals of the whole step, over prompts.",
     "accepted": "How many draft tokens the steps bring. The wider the grey part, the more passes brought "
     "nothing but one token, as plain decoding does. What the last step emits past the budget does "
-    "not count.",
+    "not count. Whiskers: the 95 % interval of the grey part, over prompts.",
 }
 
 PREFILL_NOTE = (

@@ -13,13 +13,18 @@ from experiments.builder import Experiment, build
 from experiments.config import AssistedMethod, Config, ModelsConfig
 from experiments.errors import PromptError, RunFolderError
 from experiments.folder import RunFolder
+from experiments.loading import load_run
 from experiments.manifest import new_manifest, session
-from experiments.measured import Measured, load_measured, measure
+from experiments.measured import Measured, load_measured, measure, search_prompts
+from experiments.meters.build import cuda_devices, make_meters
 from experiments.models import load_models
 from experiments.progress import Reporter
 from experiments.prompts import Prompt, RawPrompt, encode, hash_of, read_prompts
-from experiments.records import PromptRow
-from experiments.searched import resolve, without_measured
+from experiments.ranks import folder_of_rank
+from experiments.records import SCHEMA_VERSION, PromptRow
+from experiments.searched import resolve
+from experiments.stand_ins import stand_ins
+from experiments.tracking import NoTracker, open_tracker
 from experiments.tuning import prompts_needed, tune, tuned_choices
 from experiments.unit import Bench, run_unit, seed_of
 from treespec.decode import require_room
@@ -76,22 +81,25 @@ def run(
             before anything is decoded.
     """
     reporter = Reporter(console)
-    known = build(without_measured(config))
+    known = build(stand_ins(config))
+    tracker = open_tracker(config.tracker, reporter.note)
+    if config.search is not None:
+        search_prompts(config)
     raw = read_prompts(config.prompts)
     measured, spare = _split(known, raw)
-    path = folder or Path(config.output or f"runs/{config.name}")
+    path = folder_of_rank(config, folder or Path(config.output or f"runs/{config.name}"))
     with RunFolder(path) as records:
         experiment, manifest, finished = known, None, set()
         if not fresh:
             records.require_same(config)
             manifest = records.manifest()
             if manifest is not None and config.search is not None:
-                found = load_measured(config, known, records.search)
+                found = load_measured(config, records.search)
                 experiment = _resolved(config, found, records.search)
             names = [method.name for method in experiment.methods]
             finished = records.recover(names, drop_errors=retry)
-        complete = len(finished) == len(measured) * len(experiment.samplings)
-        if manifest is not None and manifest["finished"] is not None and complete:
+        wanted = len(measured) * len(experiment.samplings) * config.repeats
+        if manifest and manifest["finished"] is not None and len(finished) == wanted:
             return RunResult(path, True, tuple(records.failures()))
         with reporter.task("loading the models"):
             pair = load(config.models)
@@ -106,25 +114,58 @@ def run(
         if fresh:  # only now: until here a typo would have cost the earlier run
             records.clear()
         if manifest is None and config.search is not None:
-            found = measure(config, known, pair, records.search, console)
+            lengths = [len(prompt.ids) for prompt in prompts]
+            found = measure(config, known, pair, lengths, records.search, console)
             experiment = _resolved(config, found, records.search)
             _require_room(experiment, pair, prompts)
-        manifest = _start(experiment, pair, prompts, others, manifest, reporter)
+        with reporter.task("reading the meters"):
+            meters = make_meters(config.meters, cuda_devices([pair.target.model, pair.draft.model]))
+        bench = Bench.of(experiment, pair, {}, meters)
+        manifest = _start(bench, prompts, others, manifest, reporter)
         records.write_manifest(manifest)
-        bench = Bench.of(experiment, pair, tuned_choices(manifest["tuning"]["assisted"]))
+        bench = replace(bench, tuned=tuned_choices(manifest["tuning"]["assisted"]))
         units = [
-            (p, s) for p in prompts for s in experiment.samplings if (p.index, s) not in finished
+            (p, s, r)
+            for r in range(config.repeats)
+            for p in prompts
+            for s in experiment.samplings
+            if (p.index, s, r) not in finished
         ]
-        with reporter.units(len(units) * len(experiment.methods), done=len(finished)) as advance:
-            for prompt, sampling in units:
-                label = f"prompt {prompt.index + 1}/{len(prompts)}, {sampling}"
-                records.append(
-                    *run_unit(
-                        bench, prompt, sampling, lambda name, at=label: advance(f"{at}: {name}")
-                    )
-                )
-        records.finish(manifest)
+        tracker.begin(manifest)
+        try:
+            _decode(bench, units, len(prompts), len(finished), records, tracker, reporter)
+            records.finish(manifest | {"meters": meters.about()})
+        except BaseException:
+            tracker.end(None)
+            raise
+        tracker.end(lambda: load_run(path))
         return RunResult(path, False, tuple(records.failures()))
+
+
+def _decode(
+    bench: Bench,
+    units: Sequence[tuple[Prompt, str, int]],
+    prompts: int,
+    done: int,
+    records: RunFolder,
+    tracker: NoTracker,
+    reporter: Reporter,
+) -> None:
+    """Decode what is missing: prompt, sampling setting and repeat, each written when it is finished."""
+    repeats = bench.experiment.config.repeats
+    with reporter.units(len(units) * len(bench.experiment.methods), done=done) as advance:
+        for prompt, sampling, repeat in units:
+            label = f"prompt {prompt.index + 1}/{prompts}, {sampling}"
+            label += f", repeat {repeat + 1}/{repeats}" if repeats > 1 else ""
+            rows = run_unit(
+                bench,
+                prompt,
+                sampling,
+                lambda name, at=label: advance(f"{at}: {name}"),
+                repeat=repeat,
+            )
+            records.append(*rows)
+            tracker.unit(rows[0])
 
 
 def _resolved(config: Config, found: Measured, folder: Path) -> Experiment:
@@ -177,15 +218,14 @@ def _require_room(experiment: Experiment, pair: "Pair", prompts: Sequence[Prompt
 
 
 def _start(
-    experiment: Experiment,
-    pair: "Pair",
+    bench: Bench,
     prompts: Sequence[Prompt],
     others: Sequence[Prompt],
     manifest: dict[str, Any] | None,
     reporter: Reporter,
 ) -> dict[str, Any]:
     """Warm up, tune, and describe the run; a resumed run keeps its description and what was tuned."""
-    bench = Bench.of(experiment, pair, {})
+    experiment, about = bench.experiment, bench.meters.about()
     busy = _busy_percent()
     if busy > BUSY_PERCENT:
         reporter.note(
@@ -199,10 +239,11 @@ def _start(
     seconds = time.perf_counter() - begin
     if manifest is not None:
         reporter.note("resuming a run that was not finished")
-        latest = session()
+        latest = session(about)
         if latest["git_hash"] != manifest["git_hash"]:
             reporter.note("the code is not the one that the run was started with")
-        return manifest | {"finished": None, "sessions": [*manifest["sessions"], latest]}
+        changed = {"finished": None, "schema_version": SCHEMA_VERSION, "meters": about}
+        return manifest | changed | {"sessions": [*manifest["sessions"], latest]}
     with reporter.task("tuning") as say:
         tuning = {"assisted": tune(bench, others, say)}
     warmup = {
@@ -210,8 +251,8 @@ def _start(
         "seconds": round(seconds, 3),
         "busy_percent": busy,
     }
-    models = _describe(experiment.config, pair)
-    return new_manifest(experiment, hash_of(prompts), models, tuning, warmup)
+    models = _describe(experiment.config, bench.pair)
+    return new_manifest(experiment, hash_of(prompts), models, tuning, warmup, about)
 
 
 def _busy_percent() -> float:

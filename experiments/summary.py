@@ -10,7 +10,7 @@ from experiments.equality import Equality, equality
 from experiments.loading import Method, Run
 from experiments.measurements import Measurements, measure, samplings_of
 from experiments.outcome import STAGES
-from experiments.statistics import Bootstrap, Interval
+from experiments.statistics import Bootstrap, Interval, bootstrap
 
 __all__ = [
     "MethodSummary",
@@ -36,10 +36,12 @@ class MethodSummary:
         speedups: over each plain baseline, by name.
         speedup_with_prefill: as `speedup`, prefill included on both sides.
         step_ms: milliseconds of decoding per step.
+        step_time: the same with its interval.
         stage_ms: the same by stage, `other` being the rest of the loop; None where it is not
             recorded.
         wasted: share of verified draft tokens that brought nothing; None where nothing was drafted, or
             the number is not known.
+        waste: the same with its interval.
         equality: of its greedy outputs with those of `generate`.
         errors: prompts on which the method failed; they enter no number.
         among_fastest: the interval of its speed over the fastest method's contains 1.
@@ -53,8 +55,10 @@ class MethodSummary:
     speedups: dict[str, Interval]
     speedup_with_prefill: Interval | None
     step_ms: float
+    step_time: Interval
     stage_ms: dict[str, float] | None
     wasted: float | None
+    waste: Interval | None
     equality: Equality
     errors: int
     among_fastest: bool
@@ -111,13 +115,24 @@ def accepted_shares(run: Run, sampling: str) -> dict[str, NDArray[np.float64]]:
 
 def _summarise(run: Run, data: Measurements) -> SamplingSummary:
     baseline = data.fastest(data.named("plain")) if data.prompts else None
-    totals = data.bootstrap() if data.prompts else None
+    totals = _totals(data) if data.prompts else None
     fastest = data.fastest([m.name for m in data.methods if m.lossless]) if totals else None
     rows = tuple(
         _row(run, data, totals, m, baseline, fastest) for m in data.methods if totals is not None
     )
     failed = {m.name: _first_error(run, data.sampling, m.name) for m in data.failed}
     return SamplingSummary(data.sampling, rows, baseline, len(data.prompts), data.attempted, failed)
+
+
+def _totals(data: Measurements) -> Bootstrap:
+    """All columns, and two that are made of them, resampled together."""
+    columns = dict(data.values)
+    for m in data.methods:
+        columns[m.name, "decode_ms"] = 1e3 * data.values[m.name, "decode_s"]
+        if (m.name, "drafted") in data.values:
+            kept = data.values[m.name, "new_tokens"] - data.values[m.name, "steps"]
+            columns[m.name, "wasted"] = data.values[m.name, "drafted"] - kept
+    return bootstrap(columns)
 
 
 def _row(
@@ -143,8 +158,10 @@ def _row(
             None if baseline is None else speed_ratio(totals, m.name, baseline, "total_s")
         ),
         step_ms=1e3 * seconds / steps,
+        step_time=totals.ratio([(m.name, "decode_ms")], [(m.name, "steps")]),
         stage_ms=_stages(data, m.name, steps, seconds),
         wasted=(drafted - accepted) / drafted if drafted else None,
+        waste=totals.ratio([(m.name, "wasted")], [(m.name, "drafted")]) if drafted else None,
         equality=equality(run, data.sampling, m.name),
         errors=_errors(run, data.sampling, m.name),
         among_fastest=(

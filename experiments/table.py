@@ -7,7 +7,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from experiments.loading import load_run
+from experiments.explanation import explanations
+from experiments.explanation_text import NOTE, explanation_markdown, explanation_table
+from experiments.loading import Run, load_run
+from experiments.measurements import measure
+from experiments.metered import meter_notes
 from experiments.outcome import STAGES
 from experiments.summary import SamplingSummary, summarise
 from experiments.table_text import (
@@ -50,8 +54,13 @@ def print_table(run_folder: Path, console: Console) -> None:
         console.print()
         for sentence in verdict[summary.sampling]:
             console.print(escape(sentence), width=width, highlight=False)
+        found = explanations(measure(run, summary.sampling))
+        if found:
+            console.print()
+            parts = explanation_table(found, summary.sampling, summary.baseline, width)
+            console.print(parts, width=width)
     console.print()
-    for note in (*footnotes(run, summaries), METHOD_NOTE, hardware_line(run)):
+    for note in _notes(run, summaries):
         console.print(f"[dim]{escape(note)}[/dim]", width=width, highlight=False)
 
 
@@ -73,10 +82,19 @@ def markdown_table(run_folder: Path) -> str:
             lines.append([f"**{values[0]}**" if row.among_fastest else values[0], *values[1:]])
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         blocks += [f"**{caption(summary)}**", table, *verdict[summary.sampling]]
-    notes = "\n".join(
-        f"- {note}" for note in (*footnotes(run, summaries), METHOD_NOTE, hardware_line(run))
-    )
+        found = explanations(measure(run, summary.sampling))
+        if found:
+            blocks.append(explanation_markdown(found, summary.sampling, summary.baseline))
+    notes = "\n".join(f"- {note}" for note in _notes(run, summaries))
     return "\n\n".join([*blocks, notes.replace("- * and bold:", "- **bold** \\*:")]) + "\n"
+
+
+def _notes(run: Run, summaries: tuple[SamplingSummary, ...]) -> list[str]:
+    """What stands below the tables."""
+    rows = [row for summary in summaries for row in summary.rows]
+    explained = any(row.stage_ms is not None and row.method.kind == "tree" for row in rows)
+    notes = [*footnotes(run, summaries), *([NOTE] if explained else []), *meter_notes(run)]
+    return [*notes, METHOD_NOTE, hardware_line(run)]
 
 
 def _terminal_table(summary: SamplingSummary, title: str, shown: list[int]) -> Table:

@@ -121,6 +121,7 @@ def footnotes(run: Run, summaries: tuple[SamplingSummary, ...]) -> list[str]:
         "* and bold: not distinguishable from the fastest lossless method (the paired interval of the "
         "ratio contains 1; not corrected for having picked the fastest on the same prompts)."
     )
+    notes += _warmup_and_repeats(run)
     if any(row.stage_ms is None for s in summaries for row in s.rows):
         notes.append("The methods of transformers are timed as a whole: no stage times.")
     if any(row.errors for s in summaries for row in s.rows):
@@ -150,6 +151,24 @@ def _baselines(summary: SamplingSummary) -> str:
             f"{summary.sampling}: speedup is over {speeds[0]}, the only plain baseline of this run."
         )
     return f"{summary.sampling}: speedup is over {summary.baseline}, the faster of {' and '.join(speeds)}."
+
+
+def _warmup_and_repeats(run: Run) -> list[str]:
+    """What was decoded and not measured, and how often each prompt was."""
+    warmup = run.manifest.get("warmup") or {}
+    prompts, repeats = warmup.get("prompts"), run.manifest["config"].get("repeats") or 1
+    notes = []
+    if prompts:
+        notes.append(
+            f"Warm-up: {prompts} prompt{'s' * (prompts > 1)} by every method, {warmup['seconds']:.0f} s, "
+            "not measured."
+        )
+    if repeats > 1:
+        notes.append(
+            f"Each prompt was run {repeats} times, with other seeds; its repeats are added up and count as "
+            "one sample."
+        )
+    return notes
 
 
 def model_size(model: Mapping[str, Any]) -> str:

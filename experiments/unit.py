@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,12 @@ import torch
 
 from experiments.baselines import generate_assisted, generate_plain, preference
 from experiments.builder import BuiltMethod, Experiment
+from experiments.meters.meter import Meters
 from experiments.ours import decode_ours
-from experiments.outcome import STAGES, Outcome, StepOutcome
+from experiments.outcome import Outcome
 from experiments.prompts import Prompt
-from experiments.records import PromptRow, StepRow
+from experiments.records import PromptRow, StepRow, TreeRow
+from experiments.unit_rows import failed_row, prompt_row, step_row, tree_rows
 from treespec.stopping import Stop, any_of, stop_at_strings, stop_at_tokens
 
 if TYPE_CHECKING:
@@ -36,12 +39,14 @@ class Bench:
         pair: the models.
         stop: when a text is over.
         tuned: length and threshold of assisted generation, by (method, sampling).
+        meters: of memory and energy, read around every prompt of every method.
     """
 
     experiment: Experiment
     pair: "Pair"
     stop: Stop
     tuned: Mapping[tuple[str, str], tuple[int, float]]
+    meters: Meters
 
     @classmethod
     def of(
@@ -49,12 +54,13 @@ class Bench:
         experiment: Experiment,
         pair: "Pair",
         tuned: Mapping[tuple[str, str], tuple[int, float]],
+        meters: Meters | None = None,
     ) -> "Bench":
         """The bench of an experiment, with the stop conditions of its config."""
         stop, strings = stop_at_tokens(pair.end_tokens), experiment.config.stop_strings
         if strings:
             stop = any_of(stop, stop_at_strings(strings, pair.tokenizer))
-        return cls(experiment, pair, stop, tuned)
+        return cls(experiment, pair, stop, tuned, meters or Meters([]))
 
     def decode(
         self,
@@ -100,7 +106,9 @@ def run_unit(
     prompt: Prompt,
     sampling: str,
     started: Callable[[str], None] = lambda method: None,
-) -> tuple[list[PromptRow], list[StepRow]]:
+    *,
+    repeat: int = 0,
+) -> tuple[list[PromptRow], list[StepRow], list[TreeRow]]:
     """Decode one prompt by all methods, in an order of its own, and make rows of what came out.
 
     A method that fails leaves a row with its error; the others run all the same.
@@ -110,44 +118,62 @@ def run_unit(
         prompt: what to continue.
         sampling: name of the setting.
         started: told the name of each method before it runs.
+        repeat: of the prompt; each has its own order of methods, and its own coins.
     """
-    seed = bench.experiment.config.seed
+    config = bench.experiment.config
     methods = list(bench.experiment.methods)
-    random.Random(seed_of(seed, prompt.index, sampling)).shuffle(methods)
+    place = (config.seed, prompt.index, sampling)
+    again = (repeat,) if repeat else ()  # the first one keeps the seeds of runs without repeats
+    random.Random(seed_of(*place, *again)).shuffle(methods)
+    seeds = {method.name: seed_of(*place, method.name, *again) for method in methods}
     outcomes: dict[str, Outcome | str] = {}
+    read: dict[str, dict[str, Any]] = {}
     for method in methods:
         started(method.name)
+        bench.meters.start()
         try:
-            outcomes[method.name] = bench.decode(
-                method, prompt, sampling, seed=seed_of(seed, prompt.index, sampling, method.name)
-            )
+            outcomes[method.name] = bench.decode(method, prompt, sampling, seed=seeds[method.name])
+            read[method.name] = bench.meters.stop()
         except Exception as error:
             outcomes[method.name] = f"{type(error).__name__}: {error}"
     reference = _reference(bench, outcomes, sampling)
-    prompts, steps = [], []
+    kept = repeat == 0 and prompt.index < config.trees
+    prompts, steps, trees = [], [], []
+    piece_of = _pieces(bench)
     for order, method in enumerate(methods):
         outcome = outcomes[method.name]
-        key = {"prompt": prompt.index, "sampling": sampling, "method": method.name}
+        key = {
+            "prompt": prompt.index,
+            "sampling": sampling,
+            "method": method.name,
+            "repeat": repeat,
+        }
         more = {
             **key,
             "prompt_id": prompt.id,
             "category": prompt.category,
             "order": order,
             "prompt_tokens": len(prompt.ids),
-            "seed": seed_of(seed, prompt.index, sampling, method.name),
+            "seed": seeds[method.name],
         }
         if isinstance(outcome, str):
-            prompts.append(_failed(more, outcome))
+            prompts.append(failed_row(more, outcome))
             continue
         text = str(bench.pair.tokenizer.decode(list(outcome.tokens), skip_special_tokens=True))
         try:
             compared = _compare(bench, prompt, outcome, reference)
         except Exception as error:
-            prompts.append(_failed(more, f"comparing with `generate`: {error}"))
+            prompts.append(failed_row(more, f"comparing with `generate`: {error}"))
             continue
-        prompts.append(_prompt_row(more, outcome, text, compared))
-        steps += [_step_row(key, i, step) for i, step in enumerate(outcome.steps or ())]
-    return prompts, steps
+        prompts.append(prompt_row(more | read[method.name], outcome, text, compared))
+        steps += [step_row(key, i, step) for i, step in enumerate(outcome.steps or ())]
+        trees += tree_rows(key, outcome, piece_of) if kept else []
+    return prompts, steps, trees
+
+
+def _pieces(bench: Bench) -> Callable[[int], str]:
+    """The text of a token by itself; a part of a character is shown as U+FFFD."""
+    return lru_cache(maxsize=None)(lambda token: str(bench.pair.tokenizer.decode([token])))
 
 
 def _reference(
@@ -179,45 +205,3 @@ def _compare(
         context = [*prompt.ids, *reference[:at]]
         margin = preference(bench.pair, context, reference[at], outcome.tokens[at])
     return {"equal_to_plain": False, "first_divergence": at, "divergence_margin": margin}
-
-
-def _prompt_row(
-    more: dict[str, Any], outcome: Outcome, text: str, compared: dict[str, Any]
-) -> PromptRow:
-    row = {
-        "new_tokens": len(outcome.tokens),
-        "tokens": list(outcome.tokens),
-        "text": text,
-        "steps": outcome.target_passes,
-        "accepted": outcome.accepted,
-        "emitted": outcome.accepted + outcome.target_passes,
-        "drafted": outcome.drafted,
-        "prefill_s": outcome.prefill_s,
-        "decode_s": outcome.total_s - outcome.prefill_s,
-        "total_s": outcome.total_s,
-        "error": None,
-    }
-    stages = {f"{stage}_s": outcome.stage_seconds(stage) for stage in STAGES}
-    return PromptRow.model_validate(more | compared | row | stages)
-
-
-def _failed(more: dict[str, Any], error: str) -> PromptRow:
-    counts = dict.fromkeys(("new_tokens", "steps", "accepted", "emitted", "drafted"), 0)
-    nulls = ["prefill_s", "decode_s", "total_s", *(f"{stage}_s" for stage in STAGES)]
-    nulls += ["equal_to_plain", "first_divergence", "divergence_margin"]
-    row = more | counts | dict.fromkeys(nulls) | {"tokens": [], "text": "", "error": error}
-    return PromptRow.model_validate(row)
-
-
-def _step_row(key: dict[str, Any], index: int, step: StepOutcome) -> StepRow:
-    row = {
-        "step": index,
-        "size": step.shape.size,
-        "depth": step.shape.depth,
-        "accepted": step.verdict.accepted,
-        "emitted": step.verdict.emitted,
-        "kept": step.kept,
-        "path_ranks": [step.shape.ranks[node] for node in step.verdict.path[1:]],
-    }
-    stages = {f"{stage}_s": step.seconds[stage] for stage in STAGES}
-    return StepRow.model_validate(key | row | stages)

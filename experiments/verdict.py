@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.cautions import drift_caution, spread_caution
 from experiments.equality import equality
 from experiments.loading import Run
 from experiments.measurements import Measurements, measure, samplings_of
@@ -59,7 +60,7 @@ class Comparison:
 
     Args:
         left, right: the sides.
-        ratio: tokens per second of left over right, prefill excluded.
+        ratio: tokens per second (prefill excluded), or per step, of left over right.
         prompts: how many were compared.
     """
 
@@ -80,6 +81,7 @@ def compare(
     data: Measurements,
     left: tuple[str, Sequence[str]],
     right: tuple[str, Sequence[str]],
+    cost: str = "decode_s",
 ) -> Comparison | None:
     """Compare the best of one family with the best of another.
 
@@ -87,6 +89,7 @@ def compare(
         data: of one sampling setting.
         left: what the family is called, and the names of its methods.
         right: likewise.
+        cost: the column by which tokens are divided: seconds of decoding, or `steps`.
 
     Returns:
         The comparison; None if a family is empty or there are fewer than `LEAST_PROMPTS` prompts.
@@ -95,25 +98,25 @@ def compare(
         return None
     sides, columns = [], []
     for family, names in (left, right):
-        chosen, tokens, seconds = cross_fit(data, names)
+        chosen, tokens, spent = cross_fit(data, names, cost)
         sides.append(Side(family, chosen))
-        columns += [tokens, seconds]
+        columns += [tokens, spent]
     return Comparison(sides[0], sides[1], paired_bootstrap(*columns), len(data.prompts))
 
 
 def cross_fit(
-    data: Measurements, names: Sequence[str]
+    data: Measurements, names: Sequence[str], cost: str = "decode_s"
 ) -> tuple[tuple[str, ...], NDArray[np.float64], NDArray[np.float64]]:
-    """Tokens and seconds of the best of `names` per prompt, chosen on the other half of the prompts."""
+    """Tokens and cost of the best of `names` per prompt, chosen on the other half of the prompts."""
     table = np.stack(
-        [[data.values[name, "new_tokens"], data.values[name, "decode_s"]] for name in names]
+        [[data.values[name, "new_tokens"], data.values[name, cost]] for name in names]
     )  # [methods, 2, prompts]
     half = np.arange(table.shape[-1]) % 2
     measured = np.empty(table.shape[1:])
     chosen = []
     for side in (0, 1):
-        tokens, seconds = table[:, :, half != side].sum(-1).T
-        best = int(np.argmax(tokens / seconds))
+        tokens, spent = table[:, :, half != side].sum(-1).T
+        best = int(np.argmax(tokens / spent))
         chosen.append(names[best])
         measured[:, half == side] = table[best][:, half == side]
     return tuple(chosen), measured[0], measured[1]
@@ -133,11 +136,18 @@ def comparisons(data: Measurements) -> list[Comparison]:
 
 
 def sentences(run: Run) -> dict[str, list[str]]:
-    """The verdict of each sampling setting: trees against chains, and the best against plain decoding."""
-    return {
+    """The verdict of each sampling setting: trees against chains, and the best against plain decoding.
+
+    Cautions follow where the numbers do not carry it; one about the whole run is with the first setting.
+    """
+    found = {
         sampling: _sentences(measure(run, sampling)) + _warnings(run, sampling)
         for sampling in samplings_of(run)
     }
+    whole = drift_caution(run)
+    if whole is not None and found:
+        next(iter(found.values())).append(whole)
+    return found
 
 
 def _sentences(data: Measurements) -> list[str]:
@@ -153,12 +163,16 @@ def _sentences(data: Measurements) -> list[str]:
         lines.append("Trees and chains are not compared: the run holds only one of the two.")
     else:
         lines.append(_duel(duel))
+        wide = spread_caution("the best tree and the best chain", duel.ratio, duel.prompts)
+        lines += [] if wide is None else [wide]
     plain = data.fastest(data.named("plain"))
     if plain is not None:
         rivals = ("the best speculative method", data.named("tree", "chain", "assisted"))
         which = "the faster of the two" if len(data.named("plain")) > 1 else "the only baseline"
         gain = compare(data, rivals, (f"plain decoding ({plain}, {which})", [plain]))
-        lines += [] if gain is None else [_gain(gain)]
+        if gain is not None:
+            wide = spread_caution("speculation and plain decoding", gain.ratio, gain.prompts)
+            lines += [_gain(gain), *([] if wide is None else [wide])]
     return lines
 
 

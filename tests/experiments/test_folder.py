@@ -7,7 +7,14 @@ from experiments.config import Config
 from experiments.errors import RunFolderError
 from experiments.folder import RunFolder
 from experiments.manifest import config_data, config_hash, differences
-from experiments.records import PromptRow, StepRow, append_lines, read_lines, to_frame
+from experiments.records import (
+    PromptRow,
+    StepRow,
+    TreeRow,
+    append_lines,
+    read_lines,
+    to_frame,
+)
 
 
 def config(**changes):
@@ -28,6 +35,8 @@ def prompt_row(prompt=0, method="plain", **changes):
     row |= counts | {f"{stage}_s": 0.5 for stage in stages}
     row |= {"category": None, "tokens": [1], "text": "ü\n", "emitted": 2, "drafted": 1}
     row |= dict.fromkeys(("equal_to_plain", "first_divergence", "divergence_margin", "error"))
+    if method == "generate":  # records no steps
+        row |= dict.fromkeys(f"{stage}_s" for stage in stages[3:])
     return PromptRow(**row | changes)
 
 
@@ -36,6 +45,12 @@ def step_row(prompt=0, method="plain", step=0):
     stages = {f"{stage}_s": 0.5 for stage in ("draft", "verify", "accept", "commit")}
     key = {"prompt": prompt, "sampling": "T=0", "method": method, "step": step}
     return StepRow(**key, **counts, **stages, path_ranks=[0])
+
+
+def tree_row(prompt=0, method="plain", step=0):
+    row = {"prompt": prompt, "sampling": "T=0", "method": method, "step": step}
+    row |= {"parents": [-1], "tokens": [5], "pieces": ["a"], "path": [0], "bonus": 8}
+    return TreeRow(**row, bonus_piece=" ü")
 
 
 def started(path, config):
@@ -92,25 +107,44 @@ def test_recovery_keeps_finished_units_only(tmp_path):
     path = started(tmp_path / "run", config())
     with RunFolder(path) as folder:
         for prompt in (0, 1):
-            rows = [prompt_row(prompt, method) for method in METHODS]
+            rows = [prompt_row(prompt, method, steps=2) for method in METHODS]
             folder.append(rows, [step_row(prompt, step=i) for i in range(2)])
         folder.append([prompt_row(2, "plain")], [step_row(2)])
         append_lines(path / "steps.jsonl", [step_row(3)])
         with (path / "prompts.jsonl").open("a") as file:
             file.write('{"prompt": 3, "samp')
         for _ in range(2):
-            assert folder.recover(METHODS) == {(0, "T=0"), (1, "T=0")}
+            assert folder.recover(METHODS) == {(0, "T=0", 0), (1, "T=0", 0)}
             rows = read_lines(path / "prompts.jsonl", PromptRow)
             steps = read_lines(path / "steps.jsonl", StepRow)
             assert {row.prompt for row in rows} == {row.prompt for row in steps} == {0, 1}
             assert (len(rows), len(steps)) == (4, 4)
 
 
+@pytest.mark.parametrize("log", ["steps", "trees"])
+@pytest.mark.parametrize("damage", ["lost", "cut", "doubled"])
+def test_a_unit_that_has_lost_a_step_is_not_finished(tmp_path, log, damage):
+    path = started(tmp_path / "run", config())
+    with RunFolder(path) as folder:
+        for prompt in (0, 1):
+            rows = [prompt_row(prompt, method, steps=2) for method in METHODS]
+            steps = [step_row(prompt, step=i) for i in range(2)]
+            folder.append(rows, steps, [tree_row(prompt, step=i) for i in range(2)])
+        assert folder.recover(METHODS) == {(0, "T=0", 0), (1, "T=0", 0)}
+        file = path / f"{log}.jsonl"
+        lines = file.read_bytes().splitlines(keepends=True)
+        last = {"lost": b"", "cut": lines[-1][:30], "doubled": lines[-1] * 2}[damage]
+        file.write_bytes(b"".join(lines[:-1]) + last)
+        assert folder.recover(METHODS) == {(0, "T=0", 0)}
+        assert all(row.prompt == 0 for row in read_lines(path / "steps.jsonl", StepRow))
+
+
 def test_failed_units_can_be_dropped(tmp_path):
     path = started(tmp_path / "run", config())
     with RunFolder(path) as folder:
-        folder.append([prompt_row(0, "plain"), prompt_row(0, "generate", error="boom")], [])
-        assert folder.recover(METHODS) == {(0, "T=0")}
+        rows = [prompt_row(0, "plain"), prompt_row(0, "generate", error="boom")]
+        folder.append(rows, [step_row(0)])
+        assert folder.recover(METHODS) == {(0, "T=0", 0)}
         assert [row.error for row in folder.failures()] == ["boom"]
         assert folder.recover(METHODS, drop_errors=True) == set()
         assert folder.failures() == []
@@ -202,7 +236,7 @@ def test_the_schema_document_names_every_column():
     import experiments
 
     text = (Path(experiments.__file__).parent / "SCHEMA.md").read_text()
-    for name in {**PromptRow.model_fields, **StepRow.model_fields}:
+    for name in {**PromptRow.model_fields, **StepRow.model_fields, **TreeRow.model_fields}:
         assert name in text, name
 
 
@@ -214,3 +248,19 @@ def test_a_damaged_manifest_is_told(tmp_path):
     (path / "manifest.json").write_text(json.dumps([1]))
     with RunFolder(path) as folder, pytest.raises(RunFolderError, match="no manifest"):
         folder.manifest()
+
+
+def test_a_config_that_has_gained_keys_is_the_same(tmp_path):
+    """A run that an older version started goes on: keys that it did not know have their defaults."""
+    path = started(tmp_path / "run", config())
+    manifest = json.loads((path / "manifest.json").read_text())
+    for key in ("trees", "repeats", "meters", "tracker"):
+        del manifest["config"][key]
+    (path / "manifest.json").write_text(json.dumps(manifest | {"config_hash": "of version 1"}))
+    with RunFolder(path) as folder:
+        folder.require_same(config())
+        folder.require_same(config(tracker="wandb"))
+        with pytest.raises(RunFolderError, match="max_new_tokens: 4 -> 5"):
+            folder.require_same(config(max_new_tokens=5))
+        with pytest.raises(RunFolderError, match="repeats: null -> 2"):
+            folder.require_same(config(repeats=2))

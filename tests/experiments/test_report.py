@@ -8,6 +8,7 @@ import pytest
 from experiments.errors import RunFolderError
 from experiments.report import write_report
 from experiments.testing import SyntheticMethod, demo_methods, write_run
+from experiments.testing_trees import write_trees
 from treespec.errors import TreespecError
 from treespec.tree import TreeShape
 
@@ -29,7 +30,7 @@ class Structure(HTMLParser):
         assert self.open.pop() == tag, f"</{tag}> closes nothing"
 
     def handle_data(self, data):
-        if self.open[-1:] != ["style"]:
+        if self.open[-1:] not in (["style"], ["script"]):
             self.text.append(data)
         if self.open[-1:] == ["h2"]:
             self.headings.append(data)
@@ -43,6 +44,7 @@ def page(tmp_path_factory):
     methods[8] = replace(methods[8], diverges={1: 2.5}, errors=frozenset({4}))
     methods[9] = replace(methods[9], name="<script>alert(1)</script>")
     folder = write_run(tmp_path_factory.mktemp("report") / "run", methods, spread=0.12, jitter=0.03)
+    write_trees(folder)
     path = write_report(folder)
     assert path == folder / "report.html"
     return path
@@ -65,11 +67,15 @@ def test_the_verdict_comes_first(parsed):
         "Verdict",
         "Results",
         "Comparisons",
+        "Trees against chains at equal budgets",
         "Figures",
+        "What explains the speedup",
+        "Acceptance by depth and rank",
+        "Trees",
+        "Step by step",
         "Equality with plain decoding at temperature 0",
         "Speedups over each baseline",
         "One prompt, continued",
-        "Trees",
         "Tuning of assisted generation",
         "Errors",
         "Environment, and how to run this again",
@@ -85,14 +91,18 @@ def test_it_needs_no_network(page):
 
 
 def test_hostile_names_are_text(page, parsed):
-    assert "<script" not in page.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    # two of our own: the data and the script of the stepper
+    assert text.count("<script") == text.count("</script>") == 2
+    assert "<script>alert" not in text
     assert "<script>alert(1)</script>" in "".join(parsed.text)
 
 
 def test_figures_and_trees_are_inline_and_no_id_stands_twice(page):
     text = page.read_text(encoding="utf-8")
     trees = sum(m.kind == "tree" for m in demo_methods())
-    assert text.count("<svg") == 4 + trees
+    samplings, first_steps = 2, 4
+    assert text.count("<svg") == 4 + samplings * trees + first_steps
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert len(ids) == len(set(ids))
     assert {p.name for p in (page.parent / "figures").iterdir()} == {

@@ -14,7 +14,7 @@ import torch
 from experiments import folder as folder_module
 from experiments.config import Config
 from experiments.errors import PromptError, RunFolderError
-from experiments.records import PromptRow, StepRow, read_lines
+from experiments.records import SCHEMA_VERSION, PromptRow, StepRow, TreeRow, read_lines
 from experiments.runner import run
 
 IDS = ["prompt", "sampling", "method", "order", "tokens", "steps", "accepted", "seed"]
@@ -80,7 +80,7 @@ def test_records_follow_the_schema(whole):
 
 def test_the_manifest_says_what_was_run(whole):
     manifest = json.loads((whole / "manifest.json").read_text())
-    assert manifest["schema_version"] == 1
+    assert manifest["schema_version"] == SCHEMA_VERSION
     assert manifest["finished"]
     assert manifest["config"]["max_new_tokens"] == 6
     assert (
@@ -166,7 +166,7 @@ def _die_in_write(number, part):
     folder_module.append_lines = append
 
 
-@pytest.mark.parametrize(("number", "part"), [(0, 0.5), (1, 0.4), (1, 1.0), (6, 0.7)])
+@pytest.mark.parametrize(("number", "part"), [(0, 0.5), (1, 1.0), (2, 0.4), (2, 1.0), (9, 0.7)])
 def test_killed_in_the_middle_of_a_write(
     settings, loaded_pair, start, whole, tmp_path, number, part
 ):
@@ -194,8 +194,8 @@ def test_killed_at_random_times(settings, loaded_pair, start, whole, tmp_path):
 class _NoFrame:
     """Stands for a table in forked processes: the threads of polars do not survive a fork."""
 
-    def write_parquet(self, path):
-        path.write_bytes(b"a table")
+    def write_parquet(self, file, **more):
+        file.write(b"not read: this process dies before it says that the run is finished")
 
 
 def _die_at_call(number):
@@ -211,14 +211,6 @@ def _die_at_call(number):
 
         return call
 
-    class Table:  # polars and its threads do not survive a fork
-        def __init__(self, rows, kind):
-            self.rows = rows
-
-        def write_parquet(self, path):
-            path.write_text("not read: this process dies before it says that the run is finished")
-
-    folder_module.to_frame = Table
     os.fsync = deadly(os.fsync)
     for name in ("replace", "unlink", "open"):
         setattr(Path, name, deadly(getattr(Path, name)))
@@ -227,9 +219,17 @@ def _die_at_call(number):
 SMALL = {"methods": [{"kind": "plain"}], "samplings": [{"temperature": 1}]}
 
 
-@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize(
+    ("fresh", "stride"),
+    [
+        (False, 3),
+        (True, 5),
+        pytest.param(False, 1, marks=pytest.mark.slow),
+        pytest.param(True, 1, marks=pytest.mark.slow),
+    ],
+)
 def test_killed_before_any_call_that_changes_the_folder(
-    settings, loaded_pair, start, tmp_path, fresh
+    settings, loaded_pair, start, tmp_path, fresh, stride
 ):
     config = Config.model_validate(settings | SMALL)
 
@@ -238,7 +238,7 @@ def test_killed_before_any_call_that_changes_the_folder(
         return sorted((*row.unit, row.method, row.seed, *row.tokens) for row in rows)
 
     expected = tokens(start(SMALL, out="whole"))
-    for number in range(0, 200, 3 if fresh else 1):
+    for number in range(0, 200, stride):
         path = tmp_path / f"killed-{number}"
         if fresh:
             start(SMALL | {"seed": 8}, out=path.name)
@@ -278,6 +278,11 @@ def _resume_and_compare(start, whole, path):
     steps = read_lines(resumed / "steps.jsonl", StepRow)
     assert len(rows) == len({(*row.unit, row.method) for row in rows}) == 20
     assert len(steps) == len({(*row.unit, row.method, row.step) for row in steps})
+    trees = read_lines(resumed / "trees.jsonl", TreeRow)
+    assert {(*row.unit, row.method, row.step) for row in trees} == {
+        (*row.unit, row.method, row.step) for row in steps
+    }
+    assert len(trees) == len(steps)
     assert json.loads((resumed / "manifest.json").read_text())["finished"]
 
 

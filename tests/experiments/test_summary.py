@@ -1,10 +1,12 @@
 import math
 
+import polars as pl
 import pytest
 
 from experiments.equality import NEAR_TIE, Equality
 from experiments.errors import RunFolderError
-from experiments.loading import load_run
+from experiments.loading import Run, load_run
+from experiments.records import SCHEMA_VERSION
 from experiments.summary import accepted_shares, summarise
 from experiments.testing import SyntheticMethod, write_run
 from treespec.errors import TreespecError
@@ -185,8 +187,8 @@ def test_a_damaged_manifest(tmp_path):
 
 
 def test_a_newer_schema(tmp_path):
-    write_run(tmp_path / "run", [PLAIN], schema_version=2)
-    with pytest.raises(RunFolderError, match=r"schema version 2.*newer treespec"):
+    write_run(tmp_path / "run", [PLAIN], schema_version=SCHEMA_VERSION + 1)
+    with pytest.raises(RunFolderError, match=r"schema version .*newer treespec"):
         load_run(tmp_path / "run")
 
 
@@ -201,3 +203,24 @@ def test_nothing_but_errors(tmp_path):
     write_run(tmp_path / "run", [failing])
     with pytest.raises(TreespecError, match="all 24 rows hold an error, the first: NonFinite"):
         load_run(tmp_path / "run")
+
+
+def test_step_time_and_waste_have_intervals(tmp_path):
+    guess = SyntheticMethod("guess", "tree", TreeShape.kary(2, 3), (0.6, 0.2))
+    row = summary(tmp_path, [PLAIN, guess], jitter=0.1).row("guess")
+    assert row.step_time.estimate == pytest.approx(row.step_ms)
+    assert row.step_time.low < row.step_ms < row.step_time.high
+    assert row.waste.estimate == pytest.approx(row.wasted)
+    assert row.waste.low < row.wasted < row.waste.high
+
+
+def test_repeats_of_a_prompt_are_no_new_sample(tmp_path):
+    """Every prompt four times over: the same ratios, and intervals that are no narrower."""
+    run = load_run(write_run(tmp_path / "run", [PLAIN, CHAIN], temperatures=[0.0], jitter=0.1))
+    fourfold = pl.concat([run.prompts.with_columns(repeat=pl.lit(i)) for i in range(4)])
+    once, again = (
+        summarise(Run(run.folder, run.manifest, f, run.steps))[0] for f in (run.prompts, fourfold)
+    )
+    assert again.prompts == once.prompts == 12
+    one, four = once.row("chain 3").speedup, again.row("chain 3").speedup
+    assert (four.estimate, four.low, four.high) == pytest.approx((one.estimate, one.low, one.high))

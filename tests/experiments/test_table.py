@@ -1,4 +1,5 @@
 import io
+import json
 import re
 
 import pytest
@@ -171,7 +172,32 @@ def test_markdown_holds_the_same_numbers(demo, demo_text):
     text = markdown_table(demo)
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert len({line.count("|") for line in rows[:14]}) == 1
-    assert len(rows) == 2 * (2 + len(demo_methods()))
+    explained = sum(m.kind == "tree" for m in demo_methods()) + 1  # and a tree over a chain
+    assert len(rows) == 2 * (2 + len(demo_methods())) + 2 * (2 + explained)
     for value in re.findall(r"\d\.\d\d \d\.\d\d–\d\.\d\d", demo_text):
         assert value in text
     assert "| **chains 2x4 \\*** |" in text
+
+
+def test_what_explains_the_speedup_is_printed_for_each_sampling(demo_text):
+    text = " ".join(demo_text.split())
+    for sampling in ("T=0", "T=1"):
+        assert f"{sampling}: what explains the speedup over plain" in text
+    assert "its factors multiply to it exactly" in text
+
+
+def test_without_stage_times_nothing_is_explained(tmp_path):
+    generate = SyntheticMethod("generate", "generate")
+    text = printed(write_run(tmp_path / "run", [generate], temperatures=[0.0]))
+    assert "explains" not in text
+
+
+def test_warm_up_and_repeats_are_told(tmp_path, demo_text):
+    assert "Warm-up: 1 prompt by every method, 10 s, not measured." in " ".join(demo_text.split())
+    assert "Each prompt was run" not in demo_text
+    folder = write_run(tmp_path / "run", [PLAIN, CHAIN], temperatures=[0.0])
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["config"]["repeats"] = 3
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    text = " ".join(printed(folder).split())
+    assert "Each prompt was run 3 times, with other seeds" in text

@@ -1,0 +1,33 @@
+"""Imported once by the process that all others are forked from: libraries and models are there already.
+
+polars is not: its threads do not survive a fork. Figures are left out of the reports; they take longer than
+everything else and are made by matplotlib, after the last row.
+"""
+
+from typing import Any
+
+import torch
+
+from experiments import report, runner
+from experiments.cli_common import calm_transformers
+from treespec import load_pair
+
+torch.set_num_threads(1)  # threads of OpenMP do not survive one either
+calm_transformers()
+PAIR = load_pair("embedded")
+RUNNER: Any = runner
+REPORT: Any = report
+_run = RUNNER.run
+
+
+def _run_on_pair(*arguments: Any, **more: Any) -> runner.RunResult:
+    return _run(*arguments, load=lambda models: PAIR, **more)
+
+
+def _no_figures(*arguments: Any) -> dict[str, Any]:
+    return {}
+
+
+RUNNER.run = _run_on_pair
+RUNNER.BUSY_INTERVAL = 0.0
+REPORT.draw_figures = _no_figures

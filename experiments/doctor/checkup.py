@@ -1,0 +1,74 @@
+"""All questions and tests, in the order in which they are told."""
+
+from collections.abc import Callable
+from functools import partial
+
+from experiments.doctor import machine, self_test, software
+from experiments.doctor.findings import Checkup, Fact, Speed, Trial, ask, attempt
+from experiments.doctor.speed import meaning, measure_speed
+
+__all__ = ["QUESTIONS", "examine"]
+
+QUESTIONS: dict[str, Callable[[], Fact | list[Fact]]] = {
+    "Python": software.python,
+    "treespec": software.treespec,
+    "torch": software.torch_build,
+    "transformers": software.transformers,
+    "Triton": software.triton,
+    "tree attention": software.attention,
+    "kernel compiler": software.compiler,
+    "GPU": machine.gpus,
+    "memory": machine.memory,
+    "disk": machine.disk,
+    "other processes": machine.busy,
+    "energy": machine.energy,
+    "SLURM": machine.slurm,
+}
+
+DTYPES = ("float32", "bfloat16")
+
+
+def examine(quick: bool = False, say: Callable[[str], None] = lambda text: None) -> Checkup:
+    """Ask everything, test what matters, and time passes over a few rows.
+
+    Args:
+        quick: ask, and load the pair; neither test nor time more.
+        say: told what is done next.
+    """
+    facts: list[Fact] = []
+    for name, question in QUESTIONS.items():
+        say(name)
+        facts += ask(name, question)
+    say("loading the embedded pair")
+    loaded, pair = self_test.pair_test()
+    if quick:
+        return Checkup(tuple(facts), (loaded,), (), ())
+    devices = ["cpu", *(["cuda"] if any(fact.name == "GPU 0" for fact in facts) else [])]
+    tests: dict[str, Callable[[], str]] = {"acceptance rules are exact": self_test.proof}
+    if pair is not None:
+        tests["trees decode as generate does"] = partial(self_test.generation_agrees, pair)
+    for device in devices:
+        name = f"implementations of attention agree on {device}"
+        tests[name] = partial(self_test.attention_agrees, device)
+    tests["kernels compile ahead of time"] = self_test.kernels_compile
+    trials, speeds = [loaded], []
+    for name, test in tests.items():
+        say(name)
+        trials.append(attempt(name, test))
+    for device in devices:
+        for dtype in DTYPES:
+            say(f"timing passes on {device} in {dtype}")
+            trials.append(_timed(device, dtype, speeds))
+    return Checkup(tuple(facts), tuple(trials), tuple(speeds), meaning(speeds))
+
+
+def _timed(device: str, dtype: str, speeds: list[Speed]) -> Trial:
+    """Time passes; what is found is appended to the speeds."""
+
+    def test() -> str:
+        speeds.append(measure_speed(device, dtype))
+        found = speeds[-1]
+        times = ", ".join(f"{ms:.1f} ms for {rows}" for rows, ms in found.pass_ms.items())
+        return f"{times} rows; reads {found.read_gb_s:.0f} GB/s, {found.gflop_s:.0f} GFLOP/s"
+
+    return attempt(f"passes on {device} in {dtype}", test)

@@ -1,0 +1,135 @@
+"""Facts about the machine: GPUs, memory, disk, other processes, energy meters, SLURM."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from importlib import util
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments.doctor.findings import Fact, Status
+
+if TYPE_CHECKING:
+    from experiments.meters.energy import EnergySource
+
+__all__ = ["busy", "disk", "energy", "gpus", "memory", "slurm"]
+
+PATIENCE_S = 5.0
+"""How long another program may take to answer."""
+
+BUSY_S, BUSY_PERCENT = 0.5, 15
+"""How long other processes are watched, and from when on times are not reliable."""
+
+LEAST_DISK_GIB = 1.0
+LEAST_MEMORY_GIB = 2.0
+GIB = 2**30
+
+
+def gpus() -> list[Fact]:
+    """The GPUs: memory, compute capability."""
+    import torch
+
+    if not torch.cuda.is_available():
+        if shutil.which("nvidia-smi") is None:
+            return [Fact("GPU", Status.MISSING, "none; everything runs on the CPU")]
+        if torch.version.cuda is None:
+            advice = "install a CUDA build of torch: https://pytorch.org/get-started"
+            return [Fact("GPU", Status.PROBLEM, "a driver, but torch is built for the CPU", advice)]
+        advice = "see what nvidia-smi says, and CUDA_VISIBLE_DEVICES"
+        return [Fact("GPU", Status.PROBLEM, "a driver, but torch finds no device", advice)]
+    facts = []
+    for i in range(torch.cuda.device_count()):
+        found = torch.cuda.get_device_properties(i)
+        free, total = torch.cuda.mem_get_info(i)
+        room = f"{free / GIB:.1f} of {total / GIB:.1f} GiB free"
+        value = f"{found.name}, sm_{found.major}{found.minor}, {room}"
+        advice = "set models.device=cuda in configs" if i == 0 else ""
+        facts.append(Fact(f"GPU {i}", Status.OK, value, advice))
+    return facts
+
+
+def memory() -> Fact:
+    """Main memory."""
+    import psutil
+
+    found = psutil.virtual_memory()
+    value = f"{found.available / GIB:.1f} of {found.total / GIB:.1f} GiB free"
+    if found.available < LEAST_MEMORY_GIB * GIB:
+        return Fact("memory", Status.PROBLEM, value, "end other programs: models will not fit")
+    return Fact("memory", Status.OK, value)
+
+
+def disk() -> Fact:
+    """Room in the current folder, where runs go, and whether it can be written."""
+    here = Path.cwd()
+    free = shutil.disk_usage(here).free
+    value = f"{free / GIB:.1f} GiB free in {here}"
+    if not os.access(here, os.W_OK):
+        advice = "go to a folder that you may write, or give runs one with --out"
+        return Fact("disk", Status.PROBLEM, f"{here} cannot be written", advice)
+    if free < LEAST_DISK_GIB * GIB:
+        return Fact("disk", Status.PROBLEM, value, "make room, or give runs a folder with --out")
+    return Fact("disk", Status.OK, value)
+
+
+def busy() -> Fact:
+    """How much of the processor others use now."""
+    import psutil
+
+    ours = psutil.Process()
+    ours.cpu_percent()
+    everyone = psutil.cpu_percent(interval=BUSY_S)
+    others = max(0.0, everyone - ours.cpu_percent() / (psutil.cpu_count() or 1))
+    value = f"use {others:.0f} % of all cores"
+    if others <= BUSY_PERCENT:
+        return Fact("other processes", Status.OK, value)
+    advice = "times will not be reliable; OMP_WAIT_POLICY=PASSIVE limits the damage on a shared CPU"
+    return Fact("other processes", Status.PROBLEM, value, advice)
+
+
+def energy() -> list[Fact]:
+    """The meters of energy that a run would read: of the processor, and of the GPUs."""
+    import torch
+
+    from experiments.meters.gpu_energy import find_gpu_energy
+    from experiments.meters.meter import Unavailable
+    from experiments.meters.rapl import Rapl
+
+    devices = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    facts = []
+    finds: dict[str, Callable[[], EnergySource]] = {"processor": Rapl.find}
+    if devices:
+        finds["GPU"] = lambda: find_gpu_energy(devices)
+    for part, find in finds.items():
+        try:
+            facts.append(Fact(f"energy, {part}", Status.OK, find().name))
+        except Unavailable as missing:
+            facts.append(Fact(f"energy, {part}", Status.MISSING, str(missing)))
+    return facts
+
+
+def slurm() -> list[Fact]:
+    """Whether sweeps can be submitted: sbatch, a controller that answers, submitit."""
+    if shutil.which("sbatch") is None:
+        return [Fact("SLURM", Status.MISSING, "no sbatch; sweeps run in local processes")]
+    facts = [_sinfo()]
+    if util.find_spec("submitit") is None:
+        facts.append(Fact("submitit", Status.PROBLEM, "not installed", "pip install submitit"))
+    return facts
+
+
+def _sinfo() -> Fact:
+    command = ["sinfo", "--noheader", "--format=%P %D %t"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        advice = "is the controller (slurmctld) running, and reachable from here?"
+        return Fact("SLURM", Status.PROBLEM, f"sinfo does not answer: {error}", advice)
+    lines = done.stdout.split("\n")
+    if done.returncode or not lines[0]:
+        said = (done.stderr.strip().splitlines() or ["it names no partition"])[-1]
+        advice = "is the controller (slurmctld) running, and reachable from here?"
+        return Fact("SLURM", Status.PROBLEM, f"sinfo: {said}", advice)
+    shown = "; ".join(line.strip() for line in lines if line.strip())
+    return Fact("SLURM", Status.OK, f"partition, nodes, state: {shown}")

@@ -1,0 +1,149 @@
+"""Tests of the project on this machine, a few seconds each. Each returns what came out, or raises."""
+
+from typing import TYPE_CHECKING
+
+from experiments.doctor.findings import Trial, attempt
+
+if TYPE_CHECKING:
+    from treespec.models.load import Pair
+
+__all__ = ["attention_agrees", "generation_agrees", "kernels_compile", "pair_test", "proof"]
+
+NEW_TOKENS = 48
+PROMPT_TOKENS = 48
+PREFIX = 96
+TOLERANCE = 1e-5
+"""Largest difference between two implementations of attention in float32."""
+
+
+def pair_test() -> "tuple[Trial, Pair | None]":
+    """Load the embedded pair, which probes its tree attention; the pair, if it can be had."""
+    loaded: list[Pair] = []
+
+    def load() -> str:
+        from treespec import load_pair
+
+        pair = load_pair("embedded")
+        loaded.append(pair)
+        sizes = [
+            sum(p.numel() for p in {id(p): p for p in m.model.parameters()}.values()) / 1e6
+            for m in (pair.target, pair.draft)
+        ]
+        return f"target {sizes[0]:.1f} M, draft {sizes[1]:.1f} M parameters"
+
+    trial = attempt("the embedded pair loads", load)
+    return trial, loaded[0] if loaded else None
+
+
+def proof() -> str:
+    """Prove two rules by exact enumeration of their code.
+
+    Raises:
+        NotLossless: if one is not what it claims.
+    """
+    from treespec import TreeShape, verify
+    from treespec.testing import assert_lossless
+
+    shapes = [TreeShape.expansion([2]), TreeShape.chain(2), TreeShape((-1, 0, 0, 1))]
+    found = assert_lossless(verify.rrs, shapes=shapes) + assert_lossless(verify.rrsw, shapes=shapes)
+    return (
+        f"rrs and rrsw keep the target's law: {found.runs} branches of {found.cases} cases, largest "
+        f"error {found.largest_error:.0e}"
+    )
+
+
+def generation_agrees(pair: "Pair") -> str:
+    """Decode a text by trees and by transformers' `generate`.
+
+    Raises:
+        AssertionError: if the ids differ.
+    """
+    import torch
+
+    from experiments.baselines import generate_plain
+    from experiments.config import EmbeddedPrompts
+    from experiments.prompts import encode, read_prompts
+    from treespec import Sampling, TreeShape, generate
+    from treespec.stopping import stop_at_tokens
+
+    config = EmbeddedPrompts(kind="embedded", count=1, tokens=PROMPT_TOKENS)
+    (prompt,) = encode(read_prompts(config)[:1], config, pair.tokenizer)
+    reference = generate_plain(
+        pair, torch.tensor(prompt.ids), Sampling(temperature=0.0), max_new_tokens=NEW_TOKENS,
+        stop=stop_at_tokens(pair.end_tokens), seed=0,
+    )  # fmt: skip
+    found = generate(
+        pair, prompt.ids, growth=TreeShape.expansion([3, 2, 1]), max_new_tokens=NEW_TOKENS
+    )
+    if found.tokens != reference.tokens:
+        pairs = zip(found.tokens, reference.tokens, strict=False)
+        at = next((i for i, (a, b) in enumerate(pairs) if a != b), "the end")
+        raise AssertionError(f"the ids of trees leave those of generate at new token {at}")
+    return (
+        f"{len(found.tokens)} greedy tokens equal those of generate, {found.tokens_per_step:.2f} tokens "
+        "a step"
+    )
+
+
+def attention_agrees(device: str) -> str:
+    """Compare all implementations of tree attention that run on a device with the reference.
+
+    Raises:
+        AssertionError: if one differs by more than rounding.
+    """
+    import warnings
+
+    import torch
+
+    from attention_masks import topology, tree_attention
+    from attention_masks.errors import Unavailable
+    from attention_masks.tree_attention import IMPLEMENTATIONS
+
+    tree = topology([-1, 0, 0, 1, 1, 2, 3, 3, 5])
+    random = torch.Generator().manual_seed(0)
+    nodes = len(tree.parents)
+    q = torch.randn(1, 8, nodes, 64, generator=random).to(device)
+    k, v = (torch.randn(1, 2, PREFIX + nodes, 64, generator=random).to(device) for _ in "kv")
+    expected = tree_attention(q, k, v, tree, PREFIX, impl="reference")
+    same, absent = [], []
+    for name in IMPLEMENTATIONS:
+        if name == "reference":
+            continue
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # flex is not compiled on the CPU, and says so
+                found = tree_attention(q, k, v, tree, PREFIX, impl=name)
+        except Unavailable:
+            absent.append(name)
+            continue
+        # On a GPU products of float32 may be rounded to TF32, in which 3 decimals count.
+        limit = TOLERANCE if device == "cpu" else 1e-2
+        error = float((found - expected).abs().max())
+        if not error <= limit:
+            raise AssertionError(f"{name} differs from the reference by {error:.1e}, over {limit}")
+        same.append(name)
+    missing = f"; not here: {', '.join(absent)}" if absent else ""
+    return f"{', '.join(same)} agree with the reference{missing}"
+
+
+def kernels_compile() -> str:
+    """Compile a kernel for each generation of GPUs, as far as Triton is there and does not interpret.
+
+    Raises:
+        AssertionError: if what comes out would not run well.
+    """
+    from attention_masks.errors import Unavailable
+    from attention_masks.tree_attention.ahead_of_time import compile_variant, complaints, variants
+
+    first = {}
+    for variant in variants():
+        if variant.itemsize == 2:
+            first.setdefault(variant.capability, variant)
+    try:
+        for variant in first.values():
+            problems = complaints(variant, compile_variant(variant))
+            if problems:
+                raise AssertionError(f"sm_{variant.capability}: {problems[0]}")
+    except Unavailable as missing:
+        return f"left out: {str(missing).splitlines()[0]}"
+    return f"for {', '.join(f'sm_{capability}' for capability in first)}"

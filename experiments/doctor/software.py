@@ -1,0 +1,141 @@
+"""Facts about what is installed: Python, treespec, torch, transformers, Triton, the kernels."""
+
+import os
+import platform
+import sys
+from importlib import metadata, util
+from importlib.metadata import PackageNotFoundError
+
+from experiments.doctor.findings import Fact, Status
+
+__all__ = ["attention", "compiler", "python", "torch_build", "transformers", "treespec", "triton"]
+
+LEAST_PYTHON = (3, 11)
+LEAST_TRANSFORMERS = (5, 17)
+
+WIDE = ("AVX512", "AVX2")
+"""What torch calls processors with wide vectors; others are slow in everything."""
+
+
+def python() -> Fact:
+    """The version of Python, and where it is."""
+    value = f"{platform.python_version()} ({sys.executable})"
+    if sys.version_info < LEAST_PYTHON:
+        return Fact("Python", Status.PROBLEM, value, "treespec needs Python 3.11 or newer")
+    return Fact("Python", Status.OK, value)
+
+
+def treespec() -> Fact:
+    """The version of the project, and its commit if it runs from a clone."""
+    from experiments.manifest import environment
+
+    found = environment()
+    version, commit = found["treespec_version"], found["git_hash"]
+    clone = "no git clone" if commit is None else f"commit {shortened(commit)}"
+    value = f"{version or 'not installed'}, {clone}"
+    if version is None:
+        return Fact("treespec", Status.PROBLEM, value, "pip install -e . in the clone")
+    return Fact("treespec", Status.OK, value)
+
+
+def torch_build() -> list[Fact]:
+    """What torch was built for, the vectors of the processor and the threads."""
+    import torch
+
+    simd = torch.backends.cpu.get_cpu_capability()
+    threads, cores = torch.get_num_threads(), _cores()
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "for the CPU only"
+    facts = [Fact("torch", Status.OK, f"{torch.__version__}, {build}")]
+    advice = ""
+    if simd != WIDE[0]:
+        advice = (
+            "half precision is slow here for more than one row: set models.dtype=float32 in configs"
+        )
+    status = Status.OK if simd in WIDE else Status.PROBLEM
+    facts.append(Fact("vectors", status, simd, advice))
+    value = f"{threads} of torch on {cores} cores"
+    if threads > cores:
+        advice = f"more threads than cores wait for each other: set OMP_NUM_THREADS={cores}"
+        return [*facts, Fact("threads", Status.PROBLEM, value, advice)]
+    advice = f"for the speed of a whole machine unset OMP_NUM_THREADS or set it to {cores}"
+    return [*facts, Fact("threads", Status.OK, value, "" if threads == cores else advice)]
+
+
+def transformers() -> Fact:
+    """The version of transformers."""
+    version = metadata.version("transformers")
+    if tuple(map(int, version.split(".")[:2])) < LEAST_TRANSFORMERS:
+        least = ".".join(map(str, LEAST_TRANSFORMERS))
+        advice = f"treespec needs {least} or newer: pip install -U transformers"
+        return Fact("transformers", Status.PROBLEM, version, advice)
+    return Fact("transformers", Status.OK, version)
+
+
+def triton() -> Fact:
+    """The version of Triton, and where its kernels can run."""
+    import torch
+
+    try:
+        version = metadata.version("triton")
+    except PackageNotFoundError:
+        advice = "only GPUs need it: pip install triton"
+        return Fact("Triton", Status.MISSING, "not installed", advice)
+    if torch.cuda.is_available():
+        return Fact("Triton", Status.OK, f"{version}, kernels run on the GPU")
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        return Fact("Triton", Status.OK, f"{version}, kernels are interpreted (slowly)")
+    advice = "nothing to do; to try a kernel slowly on the CPU set TRITON_INTERPRET=1"
+    return Fact("Triton", Status.OK, f"{version}, no GPU to run kernels on", advice)
+
+
+def attention() -> list[Fact]:
+    """Which implementations of tree attention there are on each device, and which one is chosen."""
+    import torch
+
+    from attention_masks.tree_attention import IMPLEMENTATIONS, choose
+    from attention_masks.tree_attention.triton import available
+
+    facts = []
+    for place in ("cpu", *(["cuda"] if torch.cuda.is_available() else [])):
+        device = torch.device(place)
+        missing = available(device)
+        names = [name for name in IMPLEMENTATIONS if name != "triton" or missing is None]
+        value = f"{', '.join(names)}; auto takes {choose(device, 16)}"
+        why = "" if missing is None or place == "cpu" else missing
+        status = Status.PROBLEM if why else Status.OK
+        facts.append(Fact(f"tree attention, {place}", status, value, why))
+    return facts
+
+
+def compiler() -> Fact:
+    """Whether kernels can be compiled for GPUs that are not there."""
+    if util.find_spec("triton") is None:
+        return Fact("kernel compiler", Status.MISSING, "no Triton", "only GPUs need it")
+    from triton import knobs
+
+    try:
+        tool = knobs.nvidia.ptxas
+    except RuntimeError as error:
+        advice = "set TRITON_PTXAS_PATH to the ptxas of a CUDA toolkit"
+        return Fact("kernel compiler", Status.MISSING, str(error), advice)
+    from attention_masks.tree_attention.ahead_of_time import TARGETS
+
+    targets = ", ".join(f"sm_{target}" for target in TARGETS)
+    return Fact("kernel compiler", Status.OK, f"ptxas {tool.version}, for {targets}")
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def shortened(commit: str) -> str:
+    """A commit in as many characters as people use; `-dirty` stays.
+
+    Example:
+        >>> shortened("67f0c079a44c6c49-dirty")
+        '67f0c079a4-dirty'
+    """
+    head, dash, rest = commit.partition("-")
+    return f"{head[:10]}{dash}{rest}"

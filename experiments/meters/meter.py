@@ -1,0 +1,103 @@
+"""What a meter is, and several of them read as one."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+__all__ = ["COLUMNS", "Meter", "Meters", "Unavailable"]
+
+COLUMNS = (
+    "rss_bytes",
+    "peak_rss_bytes",
+    "peak_cuda_bytes",
+    "cpu_energy_j",
+    "cpu_energy_net_j",
+    "gpu_energy_j",
+    "gpu_energy_net_j",
+)
+"""The columns of `records.PromptRow` that meters fill."""
+
+
+class Unavailable(Exception):
+    """Something cannot be read on this machine; the message says why."""
+
+
+class Meter(Protocol):
+    """Reads some quantities around one prompt.
+
+    Attributes:
+        sources: what each of its columns is read from.
+        unavailable: why a column is always null here.
+    """
+
+    sources: dict[str, str]
+    unavailable: dict[str, str]
+
+    def start(self) -> None:
+        """Called just before the prompt."""
+
+    def stop(self) -> Mapping[str, float | int | None]:
+        """Called just after it: the values by column, null where the reading is not to be trusted."""
+        ...
+
+
+class Meters:
+    """Several meters around the same prompt. None of them can make a run fail.
+
+    Args:
+        meters: started in this order, stopped in the other.
+        unavailable: why columns without a meter are null.
+        idle_w: power of the idle machine, by part, None where it is not known.
+
+    Example:
+        >>> meters = Meters([])
+        >>> meters.start()
+        >>> meters.stop()["rss_bytes"] is None
+        True
+    """
+
+    def __init__(
+        self,
+        meters: Sequence[Meter],
+        unavailable: Mapping[str, str] | None = None,
+        idle_w: Mapping[str, float | None] | None = None,
+    ) -> None:
+        self._meters = tuple(meters)
+        self._unavailable = dict(unavailable or {})
+        self._idle_w = dict(idle_w or {})
+
+    def start(self) -> None:
+        """Start all that have not failed."""
+        for meter in self._meters:
+            try:
+                meter.start()
+            except Exception as error:
+                self._drop(meter, error)
+
+    def stop(self) -> dict[str, Any]:
+        """The value of every column."""
+        values: dict[str, Any] = dict.fromkeys(COLUMNS)
+        for meter in reversed(self._meters):
+            try:
+                values |= meter.stop()
+            except Exception as error:
+                self._drop(meter, error)
+        return values
+
+    def about(self) -> dict[str, Any]:
+        """For the manifest: `sources` by column, why others are null, and the power of the idle machine."""
+        reasons = dict(self._unavailable)
+        sources: dict[str, str] = {}
+        for meter in self._meters:
+            sources |= meter.sources
+            reasons |= meter.unavailable
+        return {
+            "sources": {name: sources[name] for name in COLUMNS if name in sources},
+            "unavailable": {name: reasons[name] for name in COLUMNS if name in reasons},
+            "idle_w": dict(self._idle_w),
+        }
+
+    def _drop(self, meter: Meter, error: Exception) -> None:
+        """Read a meter no more; the manifest says from what on its columns may be null."""
+        self._meters = tuple(m for m in self._meters if m is not meter)
+        why = f"reading it failed during the run: {type(error).__name__}: {error}"
+        self._unavailable |= dict.fromkeys([*meter.sources, *meter.unavailable], why)

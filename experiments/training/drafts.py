@@ -1,0 +1,78 @@
+"""`python -m experiments.training.drafts`: drafts of other sizes and training for the embedded target.
+
+For studies of what the quality of a draft does to trees and chains. Each is distilled from the embedded
+target by the recipe of the embedded draft, on a smaller budget of tokens, whose decay to zero it goes
+through whole: so a shorter run is a finished model, not one that was stopped.
+"""
+
+import logging
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from experiments.training.corpus import read_corpus, standard_library
+from experiments.training.distil import distillation_loss
+from experiments.training.packing import tokenize
+from experiments.training.product import save_model
+from experiments.training.sizes import EMBEDDED, ModelSize, build_model
+from experiments.training.train import train
+
+SIZES = {
+    "wide": EMBEDDED.draft,
+    "narrow": ModelSize(hidden=64, layers=1, intermediate=192, heads=2, kv_heads=1, head_dim=32),
+}
+TOKENS = {"100k": 100_000, "400k": 400_000}
+
+SCHEDULE = replace(EMBEDDED.draft_schedule, batch_tokens=2048, warmup_steps=10)
+"""Smaller batches than the embedded draft's, or the smallest budget would be two dozen steps."""
+
+logger = logging.getLogger(__name__)
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def main(
+    out: Annotated[Path, typer.Option(help="where the drafts go, a folder for each")] = Path(
+        "drafts"
+    ),
+    corpus: Annotated[Path | None, typer.Option(help="default: this Python's library")] = None,
+    seed: Annotated[int, typer.Option()] = 1,
+) -> None:
+    """Train the drafts that are not there yet."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from experiments.training.__main__ import EMBEDDED_FOLDER
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    wanted = [(size, tokens) for size in SIZES for tokens in TOKENS]
+    missing = [(s, t) for s, t in wanted if not (out / f"{s}-{t}" / "config.json").exists()]
+    if not missing:
+        typer.echo(f"all {len(wanted)} drafts are in {out}")
+        return
+    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED_FOLDER / "target")
+    target = AutoModelForCausalLM.from_pretrained(EMBEDDED_FOLDER / "target").float().eval()
+    training = read_corpus(corpus or standard_library()).training
+    if not training:
+        raise typer.BadParameter(f"{corpus} holds no Python files to train on")
+    files = tokenize(training, tokenizer)
+    for size, tokens in missing:
+        draft = build_model(SIZES[size], EMBEDDED, tokenizer, seed)
+        with tempfile.TemporaryDirectory() as work:
+            progress = train(
+                draft, files, distillation_loss(target), SCHEDULE, TOKENS[tokens], seed,
+                Path(work) / "draft.pt",
+            )  # fmt: skip
+        save_model(draft, tokenizer, out / f"{size}-{tokens}")
+        logger.info(
+            "%s: %d parameters, %d tokens, %.0f s, loss %.3f nats above the target",
+            out / f"{size}-{tokens}", draft.num_parameters(), progress.tokens, progress.seconds,
+            progress.loss,
+        )  # fmt: skip
+    typer.echo(f"{len(missing)} drafts written to {out}")
+
+
+if __name__ == "__main__":
+    app()
