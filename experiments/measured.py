@@ -188,7 +188,8 @@ def _trace_path(folder: Path, sampling: int, law: Law) -> Path:
 def _named_prefixes(config: Config) -> list[int]:
     """Prefix lengths at which methods ask for measured times."""
     shapes = [getattr(method, "shape", None) for method in config.methods]
-    named = [s.prefix for s in shapes if getattr(s, "latency", None) == MEASURED]
+    timed = [shape for shape in shapes if getattr(shape, "latency", None) == MEASURED]
+    named = [getattr(shape, "prefix", None) for shape in timed]
     return [prefix for prefix in named if prefix is not None]
 
 

@@ -70,7 +70,9 @@ class _Resolver:
                 found = self._best(shape, setting.name, method.law)
             else:
                 own = self._growth(shape, setting.name)
-                if shape.calibration != MEASURED:  # times alone: the same under every setting
+                if (
+                    getattr(shape, "calibration", None) != MEASURED
+                ):  # times alone: the same under every setting
                     yield method.model_copy(update={"shape": own, "name": name})
                     return
                 label = f"{name}, calibrated for {setting.name}"

@@ -42,7 +42,7 @@ def main(
     seed: Annotated[int, typer.Option()] = 1,
 ) -> None:
     """Train the drafts that are not there yet."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
     from experiments.training.__main__ import EMBEDDED_FOLDER
 
@@ -52,8 +52,8 @@ def main(
     if not missing:
         typer.echo(f"all {len(wanted)} drafts are in {out}")
         return
-    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED_FOLDER / "target")
-    target = AutoModelForCausalLM.from_pretrained(EMBEDDED_FOLDER / "target").float().eval()
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(EMBEDDED_FOLDER / "target")
+    target = LlamaForCausalLM.from_pretrained(EMBEDDED_FOLDER / "target").float().eval()
     training = read_corpus(corpus or standard_library()).training
     if not training:
         raise typer.BadParameter(f"{corpus} holds no Python files to train on")
