@@ -16,7 +16,7 @@ app = typer.Typer()
 @app.command(
     "estimate",
     epilog=examples(
-        "treespec estimate trace.npz --by depth --depth 6 --shrinkage 20 --out rates.json",
+        "treespec estimate trace.npz --by depth --shrinkage 20 --out rates.json",
         "treespec estimate trace.npz --for expansion:3x2x1 --interval bootstrap",
         "treespec estimate runs/tree_vs_chain --method '2-ary 3' --sampling T=1",
     ),

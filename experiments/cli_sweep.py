@@ -42,7 +42,7 @@ class ExecutorName(StrEnum):
     epilog=examples(
         "treespec sweep smoke 'sweep.seed=[0,1,2]'",
         "treespec sweep context_length --executor local --workers 2",
-        "treespec sweep temperature 'sweep.models.dtype=[float32,bfloat16]' --retries 3",
+        "treespec sweep smoke 'sweep.models.dtype=[float32,bfloat16]' --retries 3",
         "treespec sweep categories --executor slurm --slurm partition=gpu",
         "treespec sweep smoke 'sweep.seed=[0,1]' --json > summary.json",
     ),

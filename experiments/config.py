@@ -57,6 +57,8 @@ class _Selection(Strict):
     """Leave out so many tokens at the beginning of each prompt."""
     tokens: Count | None = None
     """Keep so many tokens of each prompt from there on; null for all."""
+    least_characters: Count | None = None
+    """Leave out shorter texts, so that `tokens` are there to be kept; null for none."""
 
 
 class EmbeddedPrompts(_Selection):

@@ -52,6 +52,7 @@ class RunDiff:
         only_a: sampling and method that only the first has.
         only_b: likewise.
         config: keys that differ, as `path: a -> b`.
+        trees: methods of one name whose trees, laws, rules or tuned settings differ, in the same form.
         versions: packages, code and schema that differ.
         hardware: what differs of the machine.
         unfinished: the runs, of `a` and `b`, that have not come to their end.
@@ -64,6 +65,7 @@ class RunDiff:
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
     config: tuple[str, ...]
+    trees: tuple[str, ...]
     versions: tuple[str, ...]
     hardware: tuple[str, ...]
     unfinished: tuple[str, ...]
@@ -115,10 +117,31 @@ def compare_runs(a: Run, b: Run) -> RunDiff:
         only_a=tuple(only[0]),
         only_b=tuple(only[1]),
         config=tuple(differences(a.manifest["config"], b.manifest["config"])),
+        trees=tuple(differences(*_trees(a, b))),
         versions=tuple(differences(_versions(a), _versions(b))),
         hardware=tuple(differences(_hardware(a), _hardware(b))),
         unfinished=tuple(str(run.folder) for run in (a, b) if not run.finished),
     )
+
+
+def _trees(a: Run, b: Run) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What methods of both runs drafted and decided by: searched trees may differ under one name."""
+    keys = ("parents", "growth", "law", "rule")
+    methods = [
+        {m["name"]: {k: m.get(k) for k in keys} for m in run.manifest["methods"]} for run in (a, b)
+    ]
+    both = [name for name in methods[0] if name in methods[1]]
+    tuned = [run.manifest.get("tuning", {}).get("assisted", {}) for run in (a, b)]
+    chosen = [
+        {name: {s: t["chosen"] for s, t in found.items()} for name, found in one.items()}
+        for one in tuned
+    ]
+    shared = [name for name in chosen[0] if name in chosen[1]]
+    left, right = (
+        {n: own[n] for n in both} | {f"{n}, tuned": picked[n] for n in shared}
+        for own, picked in zip(methods, chosen, strict=True)
+    )
+    return left, right
 
 
 def _rows(run: Run, place: tuple[str, str]) -> "pl.DataFrame":

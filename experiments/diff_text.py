@@ -52,6 +52,7 @@ def print_diff(diff: RunDiff, console: Console) -> None:
     console.print(table)
     for title, lines in (
         ("Config, A -> B", diff.config),
+        ("Trees and rules of methods of one name, A -> B", diff.trees),
         ("Only in A", diff.only_a),
         ("Only in B", diff.only_b),
     ):

@@ -152,8 +152,9 @@ def _row(
         step_s = times.step_s(shape, measured.prefix, law=_timed(times, law))
     except NotMeasured:  # wider or larger than what was timed
         return None
-    columns = {name: rows[name].to_numpy().astype(float) for name in ("emitted", "steps")}
-    columns["seconds"] = rows["decode_s"].to_numpy()
+    sums = rows.group_by("prompt").agg(pl.sum("emitted", "steps", "decode_s")).sort("prompt")
+    columns = {name: sums[name].to_numpy().astype(float) for name in ("emitted", "steps")}
+    columns["seconds"] = sums["decode_s"].to_numpy()
     totals = bootstrap(columns)
     again = replay(trace, shape).interval()
     return Prediction(

@@ -74,8 +74,16 @@ def read_prompts(config: Prompts) -> list[RawPrompt]:
     else:
         path = Path(config.path)
         prompts = _jsonl(path, field="turns", name="question_id")
+    least = config.least_characters or 0
+    prompts, of = [prompt for prompt in prompts if len(prompt.text) >= least], ""
+    if least:
+        of = f" of at least {least} characters"
+        if not prompts:
+            raise PromptError(f"prompts.least_characters = {least}, but {path} has no such prompt")
     if config.count is not None and config.count > len(prompts):
-        raise PromptError(f"prompts.count = {config.count}, but {path} has {len(prompts)} prompts")
+        raise PromptError(
+            f"prompts.count = {config.count}, but {path} has {len(prompts)} prompts{of}"
+        )
     return prompts
 
 

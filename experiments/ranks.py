@@ -11,7 +11,7 @@ from experiments.errors import ConfigError
 
 __all__ = ["folder_of_rank", "rank"]
 
-COPIED = ("manifest.json", "prompts.jsonl", "steps.jsonl")
+COPIED = ("manifest.json", "prompts.jsonl", "steps.jsonl", "trees.jsonl")
 
 
 def rank() -> int:

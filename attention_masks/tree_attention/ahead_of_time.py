@@ -129,11 +129,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Compile, print the table, say what is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--all", action="store_true", help="every option with every tile")
+    parser.add_argument(
+        "--capability", type=int, choices=TARGETS, action="append", help="for this one: 80, 90, 100"
+    )
     given = parser.parse_args(arguments)
-    jobs = list(variants(given.all))
+    targets = given.capability or list(TARGETS)
+    jobs = [job for job in variants(given.all) if job.capability in targets]
     made, wrong = [], []
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        merges = pool.map(compile_merge, TARGETS)
+        merges = pool.map(compile_merge, targets)
         for i, (job, one) in enumerate(zip(jobs, pool.map(compile_variant, jobs), strict=True)):
             made.append(one)
             wrong += [f"{one.label} on sm_{one.capability}: {c}" for c in complaints(job, one)]

@@ -157,3 +157,20 @@ def test_the_command_prints_a_table_or_json(tmp_path):
     found = CliRunner().invoke(app, [str(a), str(tmp_path / "nowhere")])
     assert found.exit_code == 2
     assert "no run folder" in found.output
+
+
+def test_trees_that_differ_under_one_name_are_told(tmp_path):
+    def method(shape):
+        return SyntheticMethod(
+            "optimal 4 for T=0", "tree", shape, (0.6, 0.2), (1.0, 10.0, 0.1, 0.1)
+        )
+
+    plain = SyntheticMethod("plain", "plain")
+    a, b = (
+        load_run(write_run(tmp_path / name, [plain, method(shape)], prompts=4, temperatures=(0.0,)))
+        for name, shape in (("a", TreeShape.chain(3)), ("b", TreeShape.expansion([3])))
+    )
+    found = compare_runs(a, b)
+    assert found.trees
+    assert all(line.startswith("optimal 4 for T=0.parents") for line in found.trees)
+    assert compare_runs(a, a).trees == ()

@@ -28,7 +28,7 @@ def texts(path):
 
 def test_all_figures_are_written_twice(demo):
     _, figures = demo
-    assert list(figures) == ["speedup", "size", "stages", "accepted"]
+    assert list(figures) == ["speedup", "size", "stages", "accepted", "scaling"]
     for path in figures.values():
         assert path.stat().st_size > 5_000
         assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")

@@ -227,6 +227,7 @@ def run(*arguments):
     )
 
 
+@pytest.mark.slow
 def test_the_dry_run_goes_to_its_end(tmp_path):
     before = sorted((path.name, path.stat().st_mtime) for path in RESULTS.iterdir())
     done = run("all", "--dry", "--out", str(tmp_path))

@@ -91,6 +91,7 @@ def test_the_kernel_reads_what_the_map_says(
 
 
 @plain
+@pytest.mark.slow
 def test_through_the_interpreter(interpret):
     assert "5 passed" in interpret(__file__)
 

@@ -112,3 +112,15 @@ def test_more_prompts_than_there_are(tmp_path):
     path = tmp_path / "p.jsonl"
     path.write_text('{"prompt": "fine"}\n')
     assert "prompts.count = 2, but" in complaint(kind="jsonl", path=str(path), count=2)
+
+
+def test_short_texts_are_left_out_on_request():
+    long = read_prompts(source(kind="embedded", count=8, least_characters=12000))
+    assert len(long) >= 8
+    assert all(len(prompt.text) >= 12000 for prompt in long)
+    with pytest.raises(
+        PromptError, match=r"count = 24, but .* prompts of at least 12000 characters"
+    ):
+        read_prompts(source(kind="embedded", count=24, least_characters=12000))
+    with pytest.raises(PromptError, match="has no such prompt"):
+        read_prompts(source(kind="embedded", least_characters=10**9))

@@ -161,6 +161,7 @@ def test_a_resumed_run_takes_what_was_measured(searching, loaded_pair, tmp_path,
         run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
 
 
+@pytest.mark.slow
 def test_measuring_goes_on_where_it_was_stopped(searching, loaded_pair, tmp_path, monkeypatch):
     from experiments import measured
 

@@ -61,6 +61,7 @@ def test_ends_at_end_tokens_as_generate_does(pair, monkeypatch):
     assert inside, "no end fell inside an accepted path: the test would prove nothing"
 
 
+@pytest.mark.slow
 def test_ends_at_stop_strings_as_generate_does(pair):
     text = pair.tokenizer.decode(plain(pair))
     inside = 0

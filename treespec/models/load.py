@@ -153,16 +153,20 @@ def _spread(
     return device_map_arguments(device_map)
 
 
+def _embedded() -> Path:
+    """The folder of the embedded pair."""
+    folder = Path(str(files("treespec").joinpath(EMBEDDED)))
+    if not (folder / "target").is_dir():
+        raise LoadError(f"the embedded pair is missing from this installation: no {str(folder)!r}")
+    return folder
+
+
 def _sources(name_or_target: Source, draft: Source | None) -> tuple[Source, Source]:
     """Where the two models are: as given, or the subfolders of a pair's folder."""
     name = os.fspath(name_or_target)
-    folder = Path(name).expanduser()
-    if name == EMBEDDED:
-        folder = Path(str(files("treespec").joinpath(EMBEDDED)))
-        if not (folder / "target").is_dir():
-            raise LoadError(
-                f"the embedded pair is missing from this installation: no {str(folder)!r}"
-            )
+    folder = _embedded() if name == EMBEDDED else Path(name).expanduser()
+    if draft is not None and os.fspath(draft) == EMBEDDED:
+        draft = _embedded() / "draft"
     if (folder / "target").is_dir() and not (folder / "config.json").exists():
         return folder / "target", folder / "draft" if draft is None else draft
     if draft is None:

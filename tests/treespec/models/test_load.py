@@ -137,6 +137,8 @@ def test_embedded() -> None:
     assert pair.name == "embedded"
     assert pair.target.model.num_parameters() > 5 * pair.draft.model.num_parameters()
     assert pair.target.vocab_size == pair.draft.vocab_size
+    named = load_pair("embedded", "embedded")  # as a grid over drafts names it
+    assert named.draft.model.num_parameters() == pair.draft.model.num_parameters()
     text = "def f(x):\n    return x + 1\n"
     assert pair.tokenizer.decode(pair.tokenizer.encode(text)) == text
 

@@ -272,5 +272,6 @@ def test_without_the_interpreter_the_kernel_is_missing(load):
 
 
 @plain
+@pytest.mark.slow
 def test_through_the_interpreter(interpret):
     interpret(__file__)

@@ -217,5 +217,6 @@ def test_without_a_cuda_device(make_model):
 
 
 @plain
+@pytest.mark.slow
 def test_through_the_interpreter(interpret):
     interpret(__file__)

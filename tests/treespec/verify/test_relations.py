@@ -55,7 +55,7 @@ def test_naive_rrs_kseq_optimal(pair, k):
     assert rates[-1] == pytest.approx(ceiling, abs=ROUNDING)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(rows(), st.integers(1, 3))
 def test_no_rule_passes_the_ceiling_of_its_law(pair, k):
     for rule in verify.RULES.values():
@@ -161,7 +161,13 @@ def test_block_accepts_at_least_as_much_as_chain_rejection(depth):
     assert better > 0
 
 
-@pytest.mark.parametrize("shape", [TreeShape.kary(2, 2), TreeShape.independent_chains(2, 2)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        pytest.param(TreeShape.kary(2, 2), marks=pytest.mark.slow),
+        TreeShape.independent_chains(2, 2),
+    ],
+)
 def test_rules_of_whole_paths_accept_at_least_as_much_as_rrs(shape):
     for seed in range(5):
         target, draft = (TabularModel(random_table(3, 2 * seed + i), 3) for i in (0, 1))

@@ -27,12 +27,19 @@ BIG += [TreeShape.independent_chains(2, 2), TreeShape.from_parents([-1, 0, 0, 1,
 """Trees of five nodes and more that join the exhaustive set of up to four."""
 
 
-QUICK = ("rrs", "block")
-"""Rules that larger trees are tried with every time; `make prove` takes all to all trees of six nodes."""
+TWICE = ("optimal_transport", "canonical")
+"""Rules whose own test files prove them on the same trees."""
+
+QUICK = ("block",)
+"""Rules tried on larger trees every time; `make prove` takes all rules to all trees of six nodes."""
 
 
 @pytest.mark.usefixtures("without_shape_checks")
-@pytest.mark.parametrize("rule", LOSSLESS, ids=str)
+@pytest.mark.parametrize(
+    "rule",
+    [pytest.param(rule, marks=[pytest.mark.slow] * (str(rule) in TWICE)) for rule in LOSSLESS],
+    ids=str,
+)
 def test_lossless_on_all_trees_up_to_four_nodes(rule):
     proof = assert_lossless(rule)
     print(f"{rule}: {proof.cases} cases, {proof.runs} runs, error {proof.largest_error:.2g}")
