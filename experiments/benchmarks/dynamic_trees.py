@@ -75,9 +75,11 @@ def duels(data: Measurements) -> list[Comparison]:
     chains = [name for name in names if name.startswith("chain")]
     dynamic = ("dynamic", [n for n in names if n not in (*static, *chains) and "taken" not in n])
     alike = [name for name in static if name.startswith(ALIKE)]
-    rivals = [("static of the same rule", alike), ("static", static), ("chain", chains)]
+    choosing = ("dynamic", [n for n in dynamic[1] if not n.startswith("DySpec")])  # it draws: rrsw
+    rivals = [("static", static), ("chain", chains)]
     planted = [(name, [name]) for name in names if "taken" in name]
     pairs = [
+        (choosing, ("static of the same rule", alike)),
         *((dynamic, rival) for rival in rivals),
         *((own, ("chain", chains)) for own in planted),
     ]
