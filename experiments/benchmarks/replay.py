@@ -1,6 +1,6 @@
 """Replayed trees beside live runs of them, and how fast trees are replayed.
 
-    python -m experiments.benchmarks.replay [--prompts 24] [--tokens 48] [--seeds 60] [--live 10]
+    python -m experiments.benchmarks.replay [--prompts 24] [--tokens 48] [--seeds 60] [--live 40]
 
 On the embedded pair in float32:
 
@@ -128,6 +128,8 @@ def warm(
             "live": value,
             "replayed": statistics.mean(estimates),
             "half_width": statistics.mean((high - low) / 2 for _, low, high in intervals),
+            "live_error": statistics.stdev(live) / sqrt(runs) if runs > 1 else None,
+            "intervals": [list(interval) for interval in intervals],
             "covered": sum(low <= value <= high for _, low, high in intervals),
             "of": seeds,
             "z": (statistics.mean(estimates) - value) / noise,
@@ -169,7 +171,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--seeds", type=int, default=60)
     parser.add_argument(
-        "--live", type=int, default=10, help="live runs of each prompt at temperature 1"
+        "--live", type=int, default=40, help="live runs of each prompt at temperature 1"
     )
     options = parser.parse_args()
     pair, console = load_pair("embedded", dtype="float32"), Console(width=120)
