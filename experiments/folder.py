@@ -9,14 +9,13 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from experiments.config import Config
 from experiments.errors import RunFolderError
+from experiments.held_folder import HeldFolder
 from experiments.manifest import config_data, config_hash, differences, now
 from experiments.record_tables import METADATA
 from experiments.records import (
@@ -51,7 +50,7 @@ _TEMPORARY = ("manifest.tmp", *(f"{name}.tmp" for name in _TABLES), "report.tmp"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class RunFolder:
+class RunFolder(HeldFolder):
     """A run folder, held by one process at a time (`with RunFolder(path) as folder:`).
 
     Args:
@@ -62,49 +61,18 @@ class RunFolder:
             if it cannot be written.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._lock = FileLock(path / ".lock", timeout=0)
+    error = RunFolderError
+    kind = "run folder"
+    writer = "another process"
 
-    def __enter__(self) -> Self:
-        """Take the lock."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except FileExistsError:
-            raise RunFolderError(f"{self.path} is a file; give another folder with --out") from None
-        except OSError as error:
-            raise RunFolderError(f"{self.path}: {error.strerror}") from None
-        names = (entry.name for entry in self.path.iterdir())
-        others = [name for name in names if name not in (".lock", *_OURS, *_TEMPORARY)]
-        if others and not self._manifest_path.exists():
-            raise RunFolderError(
-                f"{self.path} holds files ({sorted(others)[0]}, ...) but is no run folder: "
-                "give another with --out"
-            )
-        try:
-            self._lock.acquire()
-        except Timeout:
-            raise RunFolderError(
-                f"{self.path} is being written by another process; wait for it, or give another folder "
-                "with --out"
-            ) from None
-        except OSError as error:
-            raise RunFolderError(f"{self.path}: {error.strerror or error}") from None
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Give the lock back."""
-        self._lock.release()
+    def _foreign(self, name: str) -> bool:
+        return name not in (".lock", *_OURS, *_TEMPORARY)
 
     # -- manifest -------------------------------------------------------------------------------
 
     @property
-    def _manifest_path(self) -> Path:
+    def manifest_path(self) -> Path:
+        """Of `manifest.json`."""
         return self.path / "manifest.json"
 
     def manifest(self) -> dict[str, Any] | None:
@@ -113,19 +81,19 @@ class RunFolder:
         Raises:
             RunFolderError: if it cannot be read, or has a newer schema.
         """
-        if not self._manifest_path.exists():
+        if not self.manifest_path.exists():
             return None
         try:
-            data = json.loads(self._manifest_path.read_text(encoding="utf-8"))
+            data = json.loads(self.manifest_path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise RunFolderError(
-                f"{self._manifest_path}: {error}; start anew with --fresh"
+                f"{self.manifest_path}: {error}; start anew with --fresh"
             ) from None
         if not isinstance(data, dict) or not {"config", "config_hash", "finished"} <= set(data):
-            raise RunFolderError(f"{self._manifest_path} is no manifest; start anew with --fresh")
+            raise RunFolderError(f"{self.manifest_path} is no manifest; start anew with --fresh")
         if data.get("schema_version", 1) > SCHEMA_VERSION:
             raise RunFolderError(
-                f"{self._manifest_path} has schema version {data['schema_version']}, but this treespec "
+                f"{self.manifest_path} has schema version {data['schema_version']}, but this treespec "
                 f"writes version {SCHEMA_VERSION}; go on with the newer treespec that wrote it, or give "
                 "another folder with --out"
             )
@@ -144,7 +112,7 @@ class RunFolder:
             file.flush()
             os.fsync(file.fileno())
         with self._writing():
-            temporary.replace(self._manifest_path)
+            temporary.replace(self.manifest_path)
 
     def require_same(self, config: Config) -> None:
         """Refuse a folder that was started with another config.
@@ -176,7 +144,7 @@ class RunFolder:
                     shutil.rmtree(path)
                 else:
                     path.unlink(missing_ok=True)
-            self._manifest_path.unlink(missing_ok=True)
+            self.manifest_path.unlink(missing_ok=True)
 
     # -- rows -----------------------------------------------------------------------------------
 

@@ -11,12 +11,11 @@ prompts.parquet, summary.parquet, summary.json   the collected result
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import yaml
-from filelock import FileLock, Timeout
 
+from experiments.held_folder import HeldFolder
 from experiments.manifest import config_data, config_hash, differences, now
 from experiments.sweep.attempts import read_json, write_json
 from experiments.sweep.errors import SweepError, VersionsDiffer
@@ -32,7 +31,7 @@ _OURS = ("jobs", "logs", "prompts.parquet", "summary.parquet", "summary.json")
 _KEYS = ("schema_version", "grid", "base", "grid_hash", "jobs", "versions", "finished")
 
 
-class SweepFolder:
+class SweepFolder(HeldFolder):
     """A sweep's folder, held by one process at a time (`with SweepFolder(path) as folder:`).
 
     Args:
@@ -42,44 +41,13 @@ class SweepFolder:
         SweepError: on entering, if the path is no folder of a sweep, or another process holds it.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._lock = FileLock(path / ".lock", timeout=0)
+    error = SweepError
+    kind = "sweep"
+    writer = "another `treespec sweep`"
 
-    def __enter__(self) -> Self:
-        """Take the lock."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            found = sorted(entry.name for entry in self.path.iterdir())
-        except FileExistsError:
-            raise SweepError(f"{self.path} is a file; give another folder with --out") from None
-        except OSError as error:
-            raise SweepError(f"{self.path}: {error.strerror}") from None
+    def _foreign(self, name: str) -> bool:
         # A dot is in front of what is ours and temporary, and of what systems leave everywhere.
-        others = [name for name in found if not name.startswith(".") and name not in _OURS]
-        if others and not self.manifest_path.exists():
-            raise SweepError(
-                f"{self.path} holds files ({others[0]}, ...) but is no sweep: give another with --out"
-            )
-        try:
-            self._lock.acquire()
-        except Timeout:
-            raise SweepError(
-                f"{self.path} is being written by another `treespec sweep`; wait for it, or give another "
-                "folder with --out"
-            ) from None
-        except OSError as error:
-            raise SweepError(f"{self.path}: {error.strerror}") from None
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Give the lock back."""
-        self._lock.release()
+        return not name.startswith(".") and name not in _OURS
 
     @property
     def manifest_path(self) -> Path:

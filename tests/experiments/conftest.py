@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -113,3 +114,19 @@ def _llama(vocab_size, layers):
         for parameter in model.parameters():
             parameter.mul_(3 if parameter.ndim > 1 else 1)
     return model
+
+
+@pytest.fixture(scope="session")
+def demo_page(tmp_path_factory):
+    """The demo's report: one near-tie, one real divergence, one failed prompt, one hostile name."""
+    from experiments.report import write_report
+    from experiments.testing import demo_methods, write_run
+    from experiments.testing_trees import write_trees
+
+    methods = list(demo_methods())
+    methods[6] = replace(methods[6], diverges={3: 0.03125})
+    methods[8] = replace(methods[8], diverges={1: 2.5}, errors=frozenset({4}))
+    methods[9] = replace(methods[9], name="<script>alert(1)</script>")
+    folder = write_run(tmp_path_factory.mktemp("report") / "run", methods, spread=0.12, jitter=0.03)
+    write_trees(folder)
+    return write_report(folder)

@@ -15,6 +15,7 @@ from experiments.records import (
     read_lines,
     to_frame,
 )
+from experiments.testing_rows import prompt_row, step_row
 
 
 def config(**changes):
@@ -26,25 +27,6 @@ def config(**changes):
         "methods": [{"kind": "plain"}, {"kind": "generate"}],
     }
     return Config.model_validate(data | changes)
-
-
-def prompt_row(prompt=0, method="plain", **changes):
-    counts = dict.fromkeys(("order", "prompt_tokens", "new_tokens", "steps", "accepted", "seed"), 1)
-    stages = ("prefill", "decode", "total", "draft", "verify", "accept", "commit")
-    row = {"prompt": prompt, "sampling": "T=0", "method": method, "prompt_id": "a"}
-    row |= counts | {f"{stage}_s": 0.5 for stage in stages}
-    row |= {"category": None, "tokens": [1], "text": "ü\n", "emitted": 2, "drafted": 1}
-    row |= dict.fromkeys(("equal_to_plain", "first_divergence", "divergence_margin", "error"))
-    if method == "generate":  # records no steps
-        row |= dict.fromkeys(f"{stage}_s" for stage in stages[3:])
-    return PromptRow(**row | changes)
-
-
-def step_row(prompt=0, method="plain", step=0):
-    counts = dict.fromkeys(("size", "depth", "accepted", "emitted", "kept"), 1)
-    stages = {f"{stage}_s": 0.5 for stage in ("draft", "verify", "accept", "commit")}
-    key = {"prompt": prompt, "sampling": "T=0", "method": method, "step": step}
-    return StepRow(**key, **counts, **stages, path_ranks=[0])
 
 
 def tree_row(prompt=0, method="plain", step=0):

@@ -3,10 +3,12 @@
 import json
 import resource
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from experiments import testing_rows as rows
 from experiments.errors import RunFolderError
 from experiments.folder import RunFolder
 from experiments.records import (
@@ -24,27 +26,14 @@ from experiments.records import (
 ADDED = [name for name, field in PromptRow.model_fields.items() if not field.is_required()]
 
 
+prompt_row = partial(rows.prompt_row, method="tree")
+step_row = partial(rows.step_row, method="tree")
+
+
 def tree_row(prompt=0, method="tree", step=0, **changes):
     row = {"prompt": prompt, "sampling": "T=0", "method": method, "step": step}
     row |= {"parents": [-1, 0, 0], "tokens": [5, 6, 7], "pieces": ["a", "\n", "�"]}
     return TreeRow(**row | {"path": [0, 2], "bonus": 8, "bonus_piece": " ü"} | changes)
-
-
-def step_row(prompt=0, method="tree", step=0, repeat=0):
-    counts = dict.fromkeys(("size", "depth", "accepted", "emitted", "kept"), 1)
-    stages = {f"{stage}_s": 0.5 for stage in ("draft", "verify", "accept", "commit")}
-    key = {"prompt": prompt, "sampling": "T=0", "method": method, "repeat": repeat, "step": step}
-    return StepRow(**key, **counts, **stages, path_ranks=[0])
-
-
-def prompt_row(prompt=0, method="tree", **changes):
-    counts = dict.fromkeys(("order", "prompt_tokens", "new_tokens", "steps", "accepted", "seed"), 1)
-    stages = ("prefill", "decode", "total", "draft", "verify", "accept", "commit")
-    row = {"prompt": prompt, "sampling": "T=0", "method": method, "prompt_id": "a"}
-    row |= counts | {f"{stage}_s": 0.5 for stage in stages}
-    row |= {"category": None, "tokens": [1], "text": "ü\n", "emitted": 2, "drafted": 1}
-    row |= dict.fromkeys(("equal_to_plain", "first_divergence", "divergence_margin", "error"))
-    return PromptRow(**row | changes)
 
 
 @contextmanager
@@ -147,11 +136,13 @@ def test_a_unit_whose_last_line_is_garbage_runs_again(tmp_path):
 def test_repeats_are_units_of_their_own(tmp_path):
     with RunFolder(tmp_path / "run") as folder:
         both = "tree", "plain"
-        folder.append([prompt_row(0, m) for m in both], [step_row(0, m) for m in both])
+        folder.append(
+            [prompt_row(0, method=m) for m in both], [step_row(0, method=m) for m in both]
+        )
         folder.append([prompt_row(0, repeat=1)], [step_row(0, repeat=1)])
         assert folder.recover(["tree", "plain"]) == {(0, "T=0", 0)}
-        again = [step_row(0, m, repeat=1) for m in both]
-        folder.append([prompt_row(0, m, repeat=1) for m in both], again)
+        again = [step_row(0, method=m, repeat=1) for m in both]
+        folder.append([prompt_row(0, method=m, repeat=1) for m in both], again)
         assert folder.recover(["tree", "plain"]) == {(0, "T=0", 0), (0, "T=0", 1)}
 
 

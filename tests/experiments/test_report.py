@@ -1,6 +1,5 @@
 import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from experiments.errors import RunFolderError
 from experiments.report import write_report
 from experiments.testing import SyntheticMethod, demo_methods, write_run
-from experiments.testing_trees import write_trees
 from treespec.errors import TreespecError
 from treespec.tree import TreeShape
 
@@ -37,17 +35,9 @@ class Structure(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory):
-    """The demo's report: one near-tie, one real divergence, one failed prompt, one hostile name."""
-    methods = list(demo_methods())
-    methods[6] = replace(methods[6], diverges={3: 0.03125})
-    methods[8] = replace(methods[8], diverges={1: 2.5}, errors=frozenset({4}))
-    methods[9] = replace(methods[9], name="<script>alert(1)</script>")
-    folder = write_run(tmp_path_factory.mktemp("report") / "run", methods, spread=0.12, jitter=0.03)
-    write_trees(folder)
-    path = write_report(folder)
-    assert path == folder / "report.html"
-    return path
+def page(demo_page):
+    assert demo_page.name == "report.html"
+    return demo_page
 
 
 @pytest.fixture(scope="module")

@@ -9,16 +9,12 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from dataclasses import replace
 
 import pytest
 
 from experiments.loading import load_run
-from experiments.report import write_report
 from experiments.stepper import trails_of_run
 from experiments.stepper_html import asset, replay, script_json
-from experiments.testing import demo_methods, write_run
-from experiments.testing_trees import write_trees
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 
@@ -122,14 +118,8 @@ def browser():
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory):
-    methods = list(demo_methods())
-    methods[6] = replace(methods[6], diverges={3: 0.03125})
-    methods[8] = replace(methods[8], diverges={1: 2.5}, errors=frozenset({4}))
-    methods[9] = replace(methods[9], name="<script>alert(1)</script>")
-    folder = write_run(tmp_path_factory.mktemp("page") / "run", methods, spread=0.12, jitter=0.03)
-    write_trees(folder)
-    return write_report(folder)
+def page(demo_page):
+    return demo_page
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
