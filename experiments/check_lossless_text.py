@@ -1,7 +1,6 @@
 """What `treespec check-lossless` prints and writes: tables, verdicts, and what they mean."""
 
 import json
-import math
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -15,10 +14,11 @@ from rich.table import Table
 from experiments.check_lossless import Check
 from experiments.check_lossless_greedy import GreedyCheck, Split, near_tie_limit
 from experiments.check_lossless_law import LawCheck
+from experiments.cli_json import plain_data
 from experiments.config import SamplingConfig
 from experiments.manifest import config_data, environment, now
 
-__all__ = ["WIDTH", "print_check", "verdict", "write_check"]
+__all__ = ["WIDTH", "check_data", "print_check", "verdict", "write_check"]
 
 WIDTH = 118
 SPLITS_SHOWN = 6
@@ -69,8 +69,8 @@ def verdict(check: Check) -> str:
     return f"No loss was found: {count} comparisons{aside}."
 
 
-def write_check(check: Check, folder: Path) -> Path:
-    """Write `check.json`: everything printed, with config, seed, code, versions and hardware."""
+def check_data(check: Check) -> dict[str, Any]:
+    """Everything printed, with config, seed, code, versions and hardware, as plain data."""
 
     def row(entry: LawCheck | GreedyCheck) -> dict[str, Any]:
         more: dict[str, Any] = {"failed": entry.failed}
@@ -81,7 +81,7 @@ def write_check(check: Check, folder: Path) -> Path:
             more |= {"near_ties": sum(s.near_tie for s in entry.splits)}
         return asdict(entry) | more
 
-    data = {
+    return {
         "checked": now(),
         **environment(),
         "config": config_data(check.config),
@@ -95,19 +95,14 @@ def write_check(check: Check, folder: Path) -> Path:
         "laws": [row(entry) for entry in check.laws],
         "greedy": [row(entry) for entry in check.greedy],
     }
+
+
+def write_check(check: Check, folder: Path) -> Path:
+    """Write `check_data` as `check.json`; infinities, of something impossible that was seen, are null."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "check.json"
-    path.write_text(json.dumps(_finite(data), indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(plain_data(check_data(check)), indent=1) + "\n", encoding="utf-8")
     return path
-
-
-def _finite(data: Any) -> Any:
-    """Plain JSON knows no infinity: the statistic of something impossible becomes null."""
-    if isinstance(data, dict):
-        return {key: _finite(value) for key, value in data.items()}
-    if isinstance(data, list | tuple):
-        return [_finite(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def _law_table(check: Check, sampling: str, rows: list[LawCheck]) -> Table:

@@ -156,6 +156,7 @@ def report_command(
         "treespec check-lossless check_lossless",
         "treespec check-lossless tree_vs_chain --samples 10000 --out checks",
         "treespec check-lossless smoke samplings='[{temperature: 0.7}]' --tokens 2",
+        "treespec check-lossless check_lossless --json | jq .passed",
     ),
 )
 def check_lossless_command(
@@ -184,6 +185,7 @@ def check_lossless_command(
     out: Annotated[
         Path | None, typer.Option("--out", help="Write check.json into this folder.")
     ] = None,
+    as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
@@ -196,7 +198,12 @@ def check_lossless_command(
     """
     with friendly(debug):
         from experiments.check_lossless import check_lossless
-        from experiments.check_lossless_text import print_check, verdict, write_check
+        from experiments.check_lossless_text import (
+            check_data,
+            print_check,
+            verdict,
+            write_check,
+        )
         from experiments.config_file import load_config
 
         calm_transformers()
@@ -212,10 +219,14 @@ def check_lossless_command(
             exact=not against_samples,
             console=progress(quiet),
         )
-        if not quiet:
-            print_check(check, output())
-        if out is not None:
-            typer.echo(f"written: {write_check(check, out)}")
+        written = None if out is None else write_check(check, out)
+        if as_json:
+            typer.echo(json_text(check_data(check) | {"verdict": verdict(check)}))
+        else:
+            if not quiet:
+                print_check(check, output())
+            if written is not None:
+                typer.echo(f"written: {written}")
         if check.failed:
             if quiet:
                 complain(verdict(check))

@@ -20,6 +20,7 @@ __all__ = [
     "config_hash",
     "differences",
     "environment",
+    "git_hash",
     "new_manifest",
     "now",
     "session",
@@ -35,6 +36,8 @@ _PACKAGES = (
     "polars",
     "scikit-learn",
 )
+
+_ROOT = Path(__file__).resolve().parents[1]
 
 _NO_PART = ("output", "tracker")
 """Keys of a config that decide where rows go, not what is in them."""
@@ -76,7 +79,7 @@ def environment() -> dict[str, Any]:
     """What a figure was measured with: code, versions of packages, hardware."""
     return {
         "treespec_version": _version("treespec-decoding"),
-        "git_hash": _git_hash(),
+        "git_hash": git_hash(),
         "versions": {"python": platform.python_version()}
         | {name: _version(name) for name in _PACKAGES},
         "hardware": _hardware(),
@@ -90,7 +93,7 @@ def now() -> str:
 
 def session(meters: Mapping[str, Any]) -> dict[str, Any]:
     """A start or resumption: when, by which code, and what an idle machine took."""
-    return {"started": now(), "git_hash": _git_hash(), "idle_w": meters.get("idle_w", {})}
+    return {"started": now(), "git_hash": git_hash(), "idle_w": meters.get("idle_w", {})}
 
 
 def config_data(config: Config) -> dict[str, Any]:
@@ -150,9 +153,17 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _git_hash() -> str | None:
-    """The commit of the project's own repository, `-dirty` if files differ; None outside of it."""
-    root = Path(__file__).resolve().parents[1]
+def git_hash(root: Path = _ROOT) -> str | None:
+    """The commit of a repository, `-dirty` if tracked files differ (as git describe has it).
+
+    Files that git does not know do not count: results and notes in a clone change no code.
+
+    Args:
+        root: of the working tree; by default that of the project's own code.
+
+    Returns:
+        None if it is no working tree, or git does not answer.
+    """
     if not (root / ".git").exists():
         return None
 
@@ -164,7 +175,8 @@ def _git_hash() -> str | None:
 
     try:
         head = git("rev-parse", "HEAD").strip()
-        return head + ("-dirty" if git("status", "--porcelain").strip() else "")
+        changed = git("status", "--porcelain", "--untracked-files=no").strip()
+        return head + ("-dirty" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return None
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.cli_json import plain_data
 from experiments.errors import RunFolderError
 from experiments.loading import Run, load_run
+from experiments.record_tables import METADATA
 from experiments.statistics import Interval
 from experiments.summary import summarise
 from experiments.sweep.attempts import read_attempts, write_json
@@ -22,6 +23,9 @@ __all__ = ["Collected", "collect", "without_times"]
 
 PREFIX = "sweep."
 """Before the keys of the grid, where they are names of columns: a run has a column `seed` too."""
+
+SCHEMA_KEY = "treespec_sweep_schema_version"
+"""Key of a table's own metadata; beside it is the version of the runs' rows."""
 
 MEASURED_PREFIXES = ("tokens_per_second", "speedup", "step_ms")
 MEASURED_SUFFIXES = ("_s", "_bytes", "_j")
@@ -187,10 +191,11 @@ def _notes(folder: Path, outcomes: Sequence[JobOutcome]) -> list[str]:
 def _write(folder: Path, manifest: Mapping[str, Any], collected: Collected) -> None:
     import polars as pl
 
+    about = METADATA | {SCHEMA_KEY: str(manifest["schema_version"])}
     for name, frame in (("prompts", collected.prompts), ("summary", collected.summary)):
         temporary = folder / f".{name}.tmp"
         try:
-            frame.write_parquet(temporary)
+            frame.write_parquet(temporary, metadata=about)
             temporary.replace(folder / f"{name}.parquet")
         except (OSError, pl.exceptions.PolarsError) as error:
             temporary.unlink(missing_ok=True)

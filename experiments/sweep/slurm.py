@@ -30,8 +30,9 @@ MINUTES = 240
 """Time limit of a job unless the user gives one."""
 
 ASK_EVERY_S = 2.0
-PATIENCE = 3
-"""So many times a job may be missing before it counts as gone: SLURM and file systems take their time."""
+PATIENCE_S = 90.0
+"""Seconds that a job may be missing before it counts as gone: network file systems show what another node
+wrote up to a minute later."""
 
 SILENCE_S = 120.0
 """Seconds after which a SLURM that does not answer is an error."""
@@ -85,7 +86,7 @@ class Slurm:
         self.workers = workers or 0
         self._allow_versions, self._cancel = allow_versions, cancel
         self._running: dict[str, tuple[Task, str]] = {}
-        self._missing: dict[str, int] = {}
+        self._missing: dict[str, float] = {}
         self._states: dict[str, str] = {}
         self._asked, self._answered = float("-inf"), time.monotonic()
         self._logs = logs.resolve()
@@ -165,8 +166,8 @@ class Slurm:
             elif state in RUNNING:
                 running.add(name)
             elif state not in ALIVE and fresh:
-                self._missing[name] = self._missing.get(name, 0) + 1
-                if self._missing[name] >= PATIENCE:
+                since = self._missing.setdefault(name, self._answered)
+                if self._answered - since >= PATIENCE_S:
                     ended.append(Ended(task, self._why(job, state)))
             if state in ALIVE | RUNNING:
                 self._missing.pop(name, None)

@@ -85,6 +85,18 @@ def test_lossless_methods_pass(call, tmp_path):
 
 
 @pytest.mark.usefixtures("without_shape_checks")
+def test_json_for_programs(call, tmp_path):
+    result = call("exp.yaml", *SMALL, "--out", "found", "--json")
+    assert result.exit_code == 0, result.output + result.stderr
+    data = json.loads(result.stdout)
+    written = json.loads((tmp_path / "found" / "check.json").read_text())
+    assert data["passed"] is True
+    assert data["verdict"].startswith("No loss was found: 6 comparisons")
+    assert data["laws"] == written["laws"]
+    assert data["greedy"] == written["greedy"]
+
+
+@pytest.mark.usefixtures("without_shape_checks")
 def test_samples_of_plain_decoding_can_be_the_reference(call):
     result = call("exp.yaml", *SMALL, "--against-samples", "samplings=[{temperature: 3.0}]")
     assert result.exit_code == 0, result.output + result.stderr

@@ -4,6 +4,7 @@ import polars as pl
 import pytest
 
 from experiments.loading import load_run
+from experiments.records import SCHEMA_VERSION
 from experiments.summary import summarise
 from experiments.sweep.attempts import Attempt, write_attempt
 from experiments.sweep.collect import collect, without_times
@@ -62,6 +63,10 @@ def test_failed_jobs_are_named_and_are_no_rows(collected, grid):
 def test_the_files_hold_the_same(collected, planned):
     assert pl.read_parquet(planned / "summary.parquet").equals(collected.summary)
     assert pl.read_parquet(planned / "prompts.parquet").equals(collected.prompts)
+    for name in ("summary", "prompts"):
+        about = pl.read_parquet_metadata(planned / f"{name}.parquet")
+        assert about["treespec_sweep_schema_version"] == "1"
+        assert about["treespec_schema_version"] == str(SCHEMA_VERSION)
     data = json.loads((planned / "summary.json").read_text())
     assert len(data["rows"]) == len(collected.summary)
     assert [job["state"] for job in data["jobs"]] == ["finished", "finished", "failed", "failed"]

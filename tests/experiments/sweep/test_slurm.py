@@ -9,7 +9,7 @@ import pytest
 from experiments.sweep.attempts import Attempt, write_attempt
 from experiments.sweep.errors import SweepError
 from experiments.sweep.executors import Task
-from experiments.sweep.slurm import PATIENCE, TOOLS, Slurm
+from experiments.sweep.slurm import PATIENCE_S, TOOLS, Slurm
 
 SBATCH = """#!/bin/sh
 cat "$1" > "{state}/script"
@@ -50,6 +50,14 @@ def state(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def clock(monkeypatch):
+    """Seconds that pass only if told: a list of one number."""
+    seconds = [1000.0]
+    monkeypatch.setattr("experiments.sweep.slurm.time.monotonic", lambda: seconds[0])
+    return seconds
+
+
+@pytest.fixture
 def tasks(tmp_path):
     made = [Task(name, tmp_path / "jobs" / name, 1, tmp_path / f"{name}.log") for name in "abc"]
     for task in made:
@@ -87,7 +95,7 @@ def test_an_array_of_paths(tmp_path, state, tasks):
     assert json.loads((tasks[1].folder / "slurm.json").read_text()) == {"job": "1_1", "attempt": 1}
 
 
-def test_from_waiting_to_the_end(tmp_path, state, tasks):
+def test_from_waiting_to_the_end(tmp_path, state, tasks, clock):
     executor = slurm(tmp_path)
     executor.start(tasks)
     queue(state, a="PENDING", b="RUNNING", c="RUNNING")
@@ -97,20 +105,29 @@ def test_from_waiting_to_the_end(tmp_path, state, tasks):
     assert (ended.task.name, ended.error, running) == ("b", None, {"c"})
     queue(state, a="PENDING", b="COMPLETED", c="TIMEOUT")
     (tmp_path / "logs" / "1_2_0_log.err").write_text("slurmstepd: error: *** STEP CANCELLED")
-    found = [executor.poll()[0] for _ in range(PATIENCE)]
-    assert found[:-1] == [[]] * (PATIENCE - 1)
-    (ended,) = found[-1]
+    for _ in range(2):
+        assert executor.poll()[0] == []
+        clock[0] += PATIENCE_S / 2
+    (ended,) = executor.poll()[0]
     assert ended.task.name == "c"
     assert "TIMEOUT" in ended.error
     assert "STEP CANCELLED" in ended.error
 
 
-def test_a_job_that_slurm_forgot(tmp_path, state, tasks):
+def test_a_job_that_slurm_forgot(tmp_path, state, tasks, clock):
     executor = slurm(tmp_path)
     executor.start(tasks[:1])
     assert (state / "script").read_text().count("--array") == 0
-    found = [executor.poll()[0] for _ in range(PATIENCE)][-1]
-    assert "SLURM job 1 ended without a result" in found[0].error
+    assert executor.poll()[0] == []
+    clock[0] += PATIENCE_S
+    queue(state, a="RUNNING")  # it was only late
+    (state / "queue").write_text("1|RUNNING\n")
+    assert executor.poll() == ([], {"a"})
+    (state / "queue").write_text("")
+    assert executor.poll()[0] == []
+    clock[0] += PATIENCE_S
+    (ended,) = executor.poll()[0]
+    assert "SLURM job 1 ended without a result" in ended.error
 
 
 def test_a_second_command_picks_up_what_runs(tmp_path, state, tasks):
@@ -148,7 +165,7 @@ def test_a_slurm_that_is_down(tmp_path, state, tasks, monkeypatch):
     queue(state, a="RUNNING", b="RUNNING", c="RUNNING")
     executor.poll()
     (state / "down").touch()
-    for _ in range(2 * PATIENCE):  # no answer is no news
+    for _ in range(3):  # no answer is no news
         assert executor.poll() == ([], {"a", "b", "c"})
     monkeypatch.setattr("experiments.sweep.slurm.SILENCE_S", -1.0)
     with pytest.raises(SweepError, match="does not answer"):
