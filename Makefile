@@ -56,11 +56,16 @@ bench: setup ## what is claimed about speed, as ratios
 	$(BIN)/python -m experiments.benchmarks.replay
 	$(BIN)/python -m experiments.benchmarks.dynamic_trees
 
-studies: setup ## the shipped studies on the embedded pair, into runs/ and sweeps/ (about an hour on two cores)
+studies: setup ## every shipped config on the embedded pair, into runs/ and sweeps/ (about two hours on two cores)
 	$(BIN)/python -m experiments.training.drafts
-	set -e; for study in tree_vs_chain equal_budget verifiers temperature budget_scaling; do \
-	  $(BIN)/treespec run $$study; done
-	set -e; for study in context_length categories draft_quality; do $(BIN)/treespec sweep $$study; done
+	@status=0; \
+	for study in smoke speed tree_vs_chain equal_budget verifiers temperature budget_scaling categories \
+	    dynamic_trees "search_then_run models.dtype=float32"; do \
+	  echo "== $$study"; $(BIN)/treespec run $$study || status=1; done; \
+	for study in context_length draft_quality; do \
+	  echo "== $$study"; $(BIN)/treespec sweep $$study || status=1; done; \
+	echo "== check_lossless"; $(BIN)/treespec check-lossless check_lossless --out runs/check_lossless || status=1; \
+	exit $$status
 
 gpu: setup-dev ## what needs a CUDA device: tests, accuracy, kernel and decoding times (without one: a dry run)
 	@status=0; \

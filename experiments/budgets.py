@@ -36,11 +36,9 @@ def budgets(run: Run) -> list[Budget]:
     """Every budget that the run holds a tree and a chain for.
 
     *N nodes*: trees of N nodes (at most N, if they grow) against chains of at most N, the root counted, by
-    tokens per step. *d draft passes*: trees and chains of d levels, by tokens per step. *time*: all, by
-    tokens per second. Assisted generation, whose chains are not recorded, takes part in *time* only.
-
-    Raises:
-        RunFolderError: if the manifest lacks a method's size or depth.
+    tokens per step. *d draft passes*: static trees and chains of depth d, by tokens per step; how often a
+    tree that grows runs the draft is not fixed by its depth. *time*: all, by tokens per second. Assisted
+    generation, whose chains are not recorded, takes part in *time* only.
     """
     return [row for sampling in samplings_of(run) for row in _of_setting(run, sampling)]
 
@@ -55,9 +53,10 @@ def _of_setting(run: Run, sampling: str) -> list[Budget]:
     for size in sorted({sizes[n] for n in trees} & {sizes[n] for n in chains}):
         within = [n for n in chains if sizes[n] <= size]
         wanted.append((f"{size} nodes", [n for n in trees if sizes[n] == size], within, "steps"))
-    for depth in sorted({depths[n] for n in trees} & {depths[n] for n in chains}):
+    static = [m.name for m in usable if m.group == "tree" and m.parents is not None]
+    for depth in sorted({depths[n] for n in static} & {depths[n] for n in chains}):
         passes = f"{depth} draft pass{'es' * (depth > 1)}"
-        level = [[n for n in names if depths[n] == depth] for names in (trees, chains)]
+        level = [[n for n in names if depths[n] == depth] for names in (static, chains)]
         wanted.append((passes, level[0], level[1], "steps"))
     wanted.append(("time", trees, [*chains, *_named(usable, "assisted")], "decode_s"))
     found = []

@@ -16,7 +16,8 @@ __all__ = ["budget_section", "print_budgets"]
 HEADS = ("equal", "best tree", "best chain", "compared by", "tree over chain", "")
 
 NOTE = (
-    "Nodes count the root; a tree of d levels takes d passes of the draft. Each side is chosen on one half "
+    "Nodes count the root, and are the most of a tree that grows; a static tree of depth d takes d passes "
+    "of the draft, and chains may be shorter than N nodes. Each side is chosen on one half "
     "of the prompts and measured on the other. Intervals are 95 %, paired over prompts."
 )
 

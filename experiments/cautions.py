@@ -1,4 +1,4 @@
-"""When the spread of a measurement makes a comparison meaningless: two rules, and what they say.
+"""When a comparison is meaningless, or less than it seems: three rules, and what they say.
 
 Resolution. A comparison whose interval holds both a gain and a loss of a tenth (it reaches below 1 / 1.1
 and above 1.1) does not tell effects of the size that methods differ by. The half-width shrinks with the
@@ -17,9 +17,18 @@ from math import ceil, exp, isfinite, log, sqrt
 import numpy as np
 
 from experiments.loading import Run
+from experiments.manifest import changes_of_machine
 from experiments.statistics import Interval
 
-__all__ = ["LEAST_UNITS", "Drift", "drift", "drift_caution", "prompts_to_tell", "spread_caution"]
+__all__ = [
+    "LEAST_UNITS",
+    "Drift",
+    "drift",
+    "drift_caution",
+    "machine_caution",
+    "prompts_to_tell",
+    "spread_caution",
+]
 
 EFFECT = 1.1
 """The smallest ratio that a comparison should tell from 1."""
@@ -88,8 +97,6 @@ def drift(run: Run) -> Drift | None:
 
     order = {s["name"]: i for i, s in enumerate(run.manifest["samplings"])}
     rows = run.prompts.filter(pl.col("error").is_null(), pl.col("steps") > 0)
-    if "repeat" not in rows.columns:
-        rows = rows.with_columns(pl.lit(0).alias("repeat"))
     units = (
         rows.with_columns(
             (pl.col("decode_s") / pl.col("steps")).log().alias("time"),
@@ -122,6 +129,23 @@ def drift_caution(run: Run) -> str | None:
         f"Caution: the machine drifted: the same steps took {percent} {word} at the end of the run "
         f"than at its beginning (p {_p(found.p)}, {found.units} units). Methods took turns in random "
         "order, so ratios are fair; tokens per second are not those of one state of the machine."
+    )
+
+
+def machine_caution(run: Run) -> str | None:
+    """A sentence if the run was resumed on another machine, or with other packages or code."""
+    manifest = run.manifest
+    sessions = manifest.get("sessions") or []
+    found = [change for session in sessions for change in changes_of_machine(manifest, session)]
+    commits = dict.fromkeys(str(session.get("git_hash")) for session in sessions)
+    if len(commits) > 1:
+        found.append(f"git_hash: {' -> '.join(commits)}")
+    if not found:
+        return None
+    shown = "; ".join(dict.fromkeys(found))
+    return (
+        f"Caution: the run went on elsewhere or with something else ({shown}): its prompts were not all "
+        "measured under the same conditions, and the table names those of the start."
     )
 
 

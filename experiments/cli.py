@@ -5,7 +5,7 @@ Nothing heavy is imported here: each command imports what it needs when it is ca
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -104,7 +104,8 @@ def run_command(
         from experiments.runner import run
 
         calm_transformers()
-        quiet = quiet or rank() > 0  # under torchrun one process speaks
+        if rank():  # under torchrun one process speaks
+            quiet, as_json = True, False
         console = progress(quiet)
         result = run(
             load_config(config, overrides or ()),
@@ -117,7 +118,8 @@ def run_command(
             console.print(f"{result.folder} is finished already; its results:", highlight=False)
         _show_run(result, quiet, as_json)
         if result.failures:
-            _complain_of(result.failures)
+            if not rank():
+                _complain_of(result.failures)
             raise typer.Exit(FAILED)
 
 
@@ -264,18 +266,20 @@ def _complain_of(failures: "Sequence[PromptRow]") -> None:
 
 def _show_run(result: "RunResult", quiet: bool, as_json: bool) -> None:
     """Write the report and print the results; without any, only what failed."""
-    from experiments.errors import RunFolderError
+    from experiments.errors import NoFinishedPrompt
+    from experiments.loading import read_manifest
 
-    data = {"folder": result.folder, "report": None, "samplings": []}
+    data: dict[str, Any] = {}
     try:
         report = _written(result.folder)
         if as_json:
             data = report_data(result.folder, report)
         elif not quiet:
             _print(result.folder, report)
-    except RunFolderError:
-        if not result.failures:  # otherwise nothing succeeded, and what follows says why
-            raise
+    except NoFinishedPrompt:  # what failed is said next
+        manifest = read_manifest(result.folder)
+        data = {"folder": result.folder, "name": manifest["name"]}
+        data |= {"finished": manifest["finished"], "report": None, "samplings": []}
     if as_json:
         typer.echo(json_text(run_data(data, result.already_finished, result.failures)))
 

@@ -1,6 +1,5 @@
 """What all commands share: exit codes, messages instead of tracebacks, consoles."""
 
-import errno
 import os
 import sys
 import traceback
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from experiments.disk_full import DISK_FULL
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,9 +42,6 @@ FAILED = 1
 INTERRUPTED = 130
 
 CONFIGS = Path(__file__).with_name("configs")
-
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Errors of a disk that has no room for more."""
 
 
 def complete_config(incomplete: str) -> list[str]:
@@ -128,7 +126,7 @@ def friendly(debug: bool, interrupted: str = "interrupted") -> Iterator[None]:
         if debug:
             traceback.print_exc()
         complain(f"error: {_of_system(error)}")
-        raise typer.Exit(FAILED if error.errno in FULL else USER_ERROR) from None
+        raise typer.Exit(FAILED if error.errno in DISK_FULL else USER_ERROR) from None
     except Exception as error:
         if debug:
             traceback.print_exc()
@@ -162,6 +160,6 @@ def _of_system(error: OSError) -> str:
     """What the operating system refused, and for a full disk the way out."""
     where = f"{error.filename}: " if error.filename else ""
     said = f"{where}{error.strerror or error}"
-    if error.errno in FULL:
+    if error.errno in DISK_FULL:
         said += "; what was finished before is kept: make room, then run the same command again"
     return said

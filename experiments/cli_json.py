@@ -10,6 +10,9 @@ come. NaN and infinities are null. Intervals are `{"estimate", "low", "high"}`.
     check-lossless  passed, verdict, laws, greedy, config, ...: as in the check.json of --out
     search        shape, expected_tokens, chain, format; with --latency: verdict, rows, ...
     replay        rows: one for each trace and tree
+    estimate      see `experiments.estimate_commands`
+    diff          the fields of `experiments.diff.RunDiff`
+    sweep         folder, jobs: [{name, state, error, ...}], rows: of summary.parquet, notes
     configs       configs: [{name, path, about}]
     doctor        ok, facts, tests, speeds
 """

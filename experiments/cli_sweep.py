@@ -43,7 +43,7 @@ class ExecutorName(StrEnum):
         "treespec sweep smoke 'sweep.seed=[0,1,2]'",
         "treespec sweep context_length --executor local --workers 2",
         "treespec sweep smoke 'sweep.models.dtype=[float32,bfloat16]' --retries 3",
-        "treespec sweep categories --executor slurm --slurm partition=gpu",
+        "treespec sweep draft_quality --executor slurm --slurm partition=gpu",
         "treespec sweep smoke 'sweep.seed=[0,1]' --json > summary.json",
     ),
 )
@@ -160,12 +160,11 @@ def _parameters(executor: ExecutorName, given: list[str], cancel: bool) -> dict[
     """The settings of `--slurm`.
 
     Raises:
-        SweepError: if they are not asked for with SLURM.
-        ConfigError: if one is no key=value.
+        SweepError: if they are not asked for with SLURM, or one cannot be read.
     """
-    from experiments.config_file import parse_override
     from experiments.sweep.errors import SweepError
+    from experiments.sweep.slurm_settings import parse_settings
 
     if executor is not ExecutorName.SLURM and (given or cancel):
         raise SweepError("--slurm and --cancel need --executor slurm")
-    return dict(map(parse_override, given))
+    return parse_settings(given)

@@ -65,6 +65,8 @@ class EmbeddedPrompts(_Selection):
     """Excerpts of source files that the embedded pair was not trained on."""
 
     kind: Literal["embedded"]
+    excerpts: Annotated[dict[Name, Number], Field(min_length=1)] | None = None
+    """Take several of each file: the token at which each begins, by category; `start` comes on top."""
 
 
 class TextPrompts(_Selection):

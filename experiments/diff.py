@@ -1,5 +1,6 @@
 """Two runs compared: the same methods on the same prompts, with the paired bootstrap."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ class MethodDiff:
     Args:
         sampling: name of the setting.
         method: name of the method.
-        prompts: that both runs finished.
+        prompts: that both runs finished, with the repeats that both have.
         speed: tokens per second of B over those of A, prefill excluded.
         tokens_per_step: of B over that of A.
         same_tokens: texts that are equal, id by id.
@@ -49,10 +50,11 @@ class RunDiff:
         same_prompts: the measured prompts are the same, token by token; otherwise those with the same id
             are compared, whose text may differ.
         methods: present in both.
+        not_compared: present in both, but without a prompt that both finished; each with the reason.
         only_a: sampling and method that only the first has.
         only_b: likewise.
         config: keys that differ, as `path: a -> b`.
-        trees: methods of one name whose trees, laws, rules or tuned settings differ, in the same form.
+        trees: methods of one name whose trees, laws, rules or settings differ, in the same form.
         versions: packages, code and schema that differ.
         hardware: what differs of the machine.
         unfinished: the runs, of `a` and `b`, that have not come to their end.
@@ -62,6 +64,7 @@ class RunDiff:
     b: str
     same_prompts: bool
     methods: tuple[MethodDiff, ...]
+    not_compared: tuple[str, ...]
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
     config: tuple[str, ...]
@@ -72,7 +75,7 @@ class RunDiff:
 
 
 def compare_runs(a: Run, b: Run) -> RunDiff:
-    """Compare two runs.
+    """Compare two runs: the rows of the same method, sampling setting, prompt and repeat.
 
     Args:
         a: the denominator of all ratios.
@@ -81,39 +84,37 @@ def compare_runs(a: Run, b: Run) -> RunDiff:
     Raises:
         RunFolderError: if no method of theirs has a prompt in common.
     """
-    import polars as pl
-
     hashes = [run.manifest.get("prompts_hash") for run in (a, b)]
     same = hashes[0] is not None and hashes[0] == hashes[1]
     key = "prompt" if same else "prompt_id"
-    found, only = [], ([], [])
+    found, only, not_compared = [], ([], []), []
     pairs = [
         [(s["name"], m.name) for s in run.manifest["samplings"] for m in run.methods]
         for run in (a, b)
     ]
     for place in dict.fromkeys([*pairs[0], *pairs[1]]):
-        rows = [_rows(run, place) for run in (a, b)]
-        there = [len(frame) > 0 for frame in rows]
-        if all(there):
-            common = set(rows[0][key]) & set(rows[1][key])
-            kept = [frame.filter(pl.col(key).is_in(list(common))) for frame in rows]
-            kept = [_finished(frame, key) for frame in kept]
-            common = set(kept[0][key]) & set(kept[1][key])
-            if common:
-                left, right = (frame.filter(pl.col(key).is_in(list(common))) for frame in kept)
-                found.append(_method(place, left, right, key))
-        elif any(there):
-            only[there.index(True)].append(f"{place[0]}: {place[1]}")
+        label, known = f"{place[0]}: {place[1]}", [place in own for own in pairs]
+        if not all(known):
+            only[known.index(True)].append(label)
+            continue
+        rows = _rows(a, place), _rows(b, place)
+        left, right = _paired(*rows, key)
+        if len(left):
+            found.append(_method(place, left, right, key))
+        else:
+            not_compared.append(f"{label}: {_why_not(*rows, key)}")
     if not found:
+        first = f" ({not_compared[0]})" if not_compared else ""
         raise RunFolderError(
             f"{a.folder} and {b.folder} have nothing in common that both finished: no method of the same "
-            "name, under a sampling setting of the same name, on a prompt of the same id"
+            f"name, under a sampling setting of the same name, on a prompt of the same id{first}"
         )
     return RunDiff(
         a=str(a.folder),
         b=str(b.folder),
         same_prompts=same,
         methods=tuple(found),
+        not_compared=tuple(not_compared),
         only_a=tuple(only[0]),
         only_b=tuple(only[1]),
         config=tuple(differences(a.manifest["config"], b.manifest["config"])),
@@ -126,10 +127,7 @@ def compare_runs(a: Run, b: Run) -> RunDiff:
 
 def _trees(a: Run, b: Run) -> tuple[dict[str, Any], dict[str, Any]]:
     """What methods of both runs drafted and decided by: searched trees may differ under one name."""
-    keys = ("parents", "growth", "law", "rule")
-    methods = [
-        {m["name"]: {k: m.get(k) for k in keys} for m in run.manifest["methods"]} for run in (a, b)
-    ]
+    methods = [{m["name"]: m for m in run.manifest["methods"]} for run in (a, b)]
     both = [name for name in methods[0] if name in methods[1]]
     tuned = [run.manifest.get("tuning", {}).get("assisted", {}) for run in (a, b)]
     chosen = [
@@ -138,10 +136,25 @@ def _trees(a: Run, b: Run) -> tuple[dict[str, Any], dict[str, Any]]:
     ]
     shared = [name for name in chosen[0] if name in chosen[1]]
     left, right = (
-        {n: own[n] for n in both} | {f"{n}, tuned": picked[n] for n in shared}
-        for own, picked in zip(methods, chosen, strict=True)
+        {n: _drafted(own[n], other[n]) for n in both} | {f"{n}, tuned": picked[n] for n in shared}
+        for own, other, picked in zip(methods, methods[::-1], chosen, strict=True)
     )
     return left, right
+
+
+def _drafted(method: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """How a method drafts and decides, as far as both manifests say it.
+
+    Files count by what is in them, as each run has its own. Older manifests have only their paths.
+    """
+    keys = ("parents", "growth", "law", "rule", "settings")
+    told = {key: method[key] for key in keys if key in method and key in other}
+    files = [side.get("files") or {} for side in (method, other)]
+    known = [key for key in files[0] if files[0][key] and files[1].get(key)]
+    if known and told.get("growth"):
+        told["growth"] = {k: v for k, v in told["growth"].items() if k not in known}
+        told["files"] = {key: files[0][key] for key in known}
+    return told
 
 
 def _rows(run: Run, place: tuple[str, str]) -> "pl.DataFrame":
@@ -150,13 +163,37 @@ def _rows(run: Run, place: tuple[str, str]) -> "pl.DataFrame":
     return run.prompts.filter(pl.col("sampling") == place[0], pl.col("method") == place[1])
 
 
-def _finished(rows: "pl.DataFrame", key: str) -> "pl.DataFrame":
-    """The rows of prompts on which nothing failed; a prompt id that stands for several prompts is none."""
+def _paired(
+    left: "pl.DataFrame", right: "pl.DataFrame", key: str
+) -> tuple["pl.DataFrame", "pl.DataFrame"]:
+    """The rows whose prompt and repeat both runs have, of prompts on which none of these rows failed.
+
+    A prompt id that stands for several prompts is left out.
+    """
     import polars as pl
 
-    return rows.filter(
-        pl.col("error").is_null().all().over(key), pl.col("prompt").n_unique().over(key) == 1
+    frames = [rows.filter(pl.col("prompt").n_unique().over(key) == 1) for rows in (left, right)]
+    a, b = (
+        own.join(other, on=[key, "repeat"], how="semi").filter(
+            pl.col("error").is_null().all().over(key)
+        )
+        for own, other in zip(frames, frames[::-1], strict=True)
     )
+    return a.join(b, on=key, how="semi"), b.join(a, on=key, how="semi")
+
+
+def _why_not(left: "pl.DataFrame", right: "pl.DataFrame", key: str) -> str:
+    """Why no prompt of a method is compared."""
+    reasons = []
+    for side, rows in (("A", left), ("B", right)):
+        failed = len(rows) - rows["error"].null_count()
+        if not len(rows):
+            reasons.append(f"{side} has no row of it")
+        elif failed:
+            reasons.append(f"in {side} {failed} of {len(rows)} rows hold an error")
+    if len(left) and len(right) and not set(left[key]) & set(right[key]):
+        reasons.append("no prompt is in both")
+    return "no prompt that both finished" + (f" ({', '.join(reasons)})" if reasons else "")
 
 
 def _method(

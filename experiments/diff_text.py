@@ -51,6 +51,7 @@ def print_diff(diff: RunDiff, console: Console) -> None:
     console.print()
     console.print(table)
     for title, lines in (
+        ("Not compared", diff.not_compared),
         ("Config, A -> B", diff.config),
         ("Trees and rules of methods of one name, A -> B", diff.trees),
         ("Only in A", diff.only_a),

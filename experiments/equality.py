@@ -39,10 +39,11 @@ class Equality:
     """How the greedy outputs of a method compare with those of `generate`.
 
     Args:
-        equal: outputs that are the same, id by id.
-        compared: outputs that there are two of, on all finished prompts of the method, not only those that
+        equal: prompts whose outputs are the same, id by id, in all repeats.
+        compared: prompts with outputs of both, on all finished prompts of the method, not only those that
             every method finished. 0 for `generate` itself.
-        divergences: the others.
+        divergences: of the others, one for each: a repeat that rounding does not explain before one that it
+            explains, and the first of these.
         reference: the method is `generate`, with which the others are compared.
     """
 
@@ -76,17 +77,20 @@ def equality(run: Run, sampling: str, method: str) -> Equality:
     if any(m.name == method and m.kind == "generate" for m in run.methods):
         return Equality(reference=True)
     limit = near_tie_margin(run)
-    divergences = tuple(
-        Divergence(
+    found: dict[int, Divergence] = {}
+    for row in rows.filter(~pl.col("equal_to_plain")).sort("repeat").iter_rows(named=True):
+        margin = row["divergence_margin"]
+        own = Divergence(
             prompt=str(row["prompt_id"]),
             position=row["first_divergence"],
-            margin=row["divergence_margin"],
-            near_tie=row["divergence_margin"] is not None
-            and abs(row["divergence_margin"]) <= limit,
+            margin=margin,
+            near_tie=margin is not None and abs(margin) <= limit,
         )
-        for row in rows.filter(~pl.col("equal_to_plain")).iter_rows(named=True)
-    )
-    return Equality(len(rows) - len(divergences), len(rows), divergences)
+        known = found.get(row["prompt"])
+        if known is None or (known.near_tie and not own.near_tie):
+            found[row["prompt"]] = own
+    compared = rows["prompt"].n_unique()
+    return Equality(compared - len(found), compared, tuple(found.values()))
 
 
 def near_tie_margin(run: Run) -> float:

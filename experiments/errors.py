@@ -2,7 +2,7 @@
 
 from treespec.errors import TreespecError
 
-__all__ = ["ConfigError", "PromptError", "RunFolderError"]
+__all__ = ["ConfigError", "NoFinishedPrompt", "PromptError", "RunFolderError"]
 
 
 class ConfigError(TreespecError, ValueError):
@@ -15,3 +15,7 @@ class PromptError(TreespecError, ValueError):
 
 class RunFolderError(TreespecError, OSError):
     """A run folder of another config, in use, or damaged."""
+
+
+class NoFinishedPrompt(RunFolderError):
+    """A run folder that is in order, but has nothing to report."""

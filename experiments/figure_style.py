@@ -34,10 +34,17 @@ MUTED = "#6b7078"
 GRID = "#dcdfe4"
 PAGE = "#ffffff"
 
-GROUP_COLOURS = {"plain": "#74797f", "assisted": "#d55e00", "chain": "#0072b2", "tree": "#009e73"}
-GROUP_MARKERS = {"plain": "s", "assisted": "D", "chain": "o", "tree": "^"}
+GROUP_COLOURS = {
+    "plain": "#74797f",
+    "undrafted": "#4f5359",
+    "assisted": "#d55e00",
+    "chain": "#0072b2",
+    "tree": "#009e73",
+}
+GROUP_MARKERS = {"plain": "s", "undrafted": "P", "assisted": "D", "chain": "o", "tree": "^"}
 GROUP_NAMES = {
     "plain": "plain decoding",
+    "undrafted": "no draft (by search)",
     "assisted": "assisted generation",
     "chain": "our chains",
     "tree": "our trees",

@@ -1,6 +1,5 @@
 """The folder of a run: who may write it, what is finished in it, and how a killed run goes on."""
 
-import errno
 import io
 import json
 import os
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from experiments.config import Config
+from experiments.disk_full import DISK_FULL
 from experiments.errors import RunFolderError
 from experiments.held_folder import HeldFolder
 from experiments.manifest import config_data, config_hash, differences, now
@@ -46,8 +46,6 @@ _OURS = (
     "search",
 )
 _TEMPORARY = ("manifest.tmp", *(f"{name}.tmp" for name in _TABLES), "report.tmp")
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class RunFolder(HeldFolder):
@@ -237,7 +235,7 @@ class RunFolder(HeldFolder):
         except OSError as error:
             if isinstance(error, RunFolderError):
                 raise
-            full = error.errno in _FULL or "No space left" in str(error)
+            full = error.errno in DISK_FULL or "No space left" in str(error)
             mend = "free some space on its disk" if full else "make it writable"
             raise RunFolderError(
                 f"{self.path} cannot be written: {error.strerror or error}. Every finished prompt is kept: "

@@ -7,8 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.errors import RunFolderError
-from experiments.record_tables import read_table
+from experiments.errors import NoFinishedPrompt, RunFolderError
+from experiments.record_tables import DamagedTable, read_table
 from experiments.records import (
     SCHEMA_VERSION,
     PromptRow,
@@ -22,7 +22,7 @@ from experiments.records import (
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["Method", "Run", "load_run"]
+__all__ = ["Method", "Run", "load_run", "read_manifest"]
 
 PLAIN_KINDS = ("generate", "plain")
 
@@ -37,6 +37,8 @@ class Method:
         parents: of its tree, if it has one.
         law, rule: by sampling setting.
         lossless: whether the output keeps the target's law.
+        searched: whether a search chose it. Plain decoding that was chosen so is no baseline: a third copy
+            of one loop would make the fastest of the baselines faster by chance.
     """
 
     name: str
@@ -45,12 +47,13 @@ class Method:
     law: Mapping[str, str]
     rule: Mapping[str, str]
     lossless: bool
+    searched: bool = False
 
     @property
     def group(self) -> str:
-        """`plain`, `assisted`, `chain` or `tree`."""
+        """`plain`, `undrafted` (the answer of a search), `assisted`, `chain` or `tree`."""
         if self.kind in PLAIN_KINDS:
-            return "plain"
+            return "undrafted" if self.searched else "plain"
         if self.kind != "tree":
             return self.kind
         straight = self.parents is not None and len(set(self.parents)) == len(self.parents)
@@ -59,7 +62,7 @@ class Method:
     @property
     def draft_tokens(self) -> int | None:
         """Nodes of the tree without its root; 0 for plain decoding, None if not fixed."""
-        if self.group == "plain":
+        if self.kind in PLAIN_KINDS:
             return 0
         return None if self.parents is None else len(self.parents) - 1
 
@@ -83,6 +86,8 @@ class Run:
     @cached_property
     def methods(self) -> tuple[Method, ...]:
         """The methods, in the order of the config."""
+        asked = self.manifest["config"].get("methods")
+        named = None if asked is None else {m.get("name") or m["kind"] for m in asked}
         return tuple(
             Method(
                 name=m["name"],
@@ -91,6 +96,7 @@ class Run:
                 law=m.get("law") or {},
                 rule=m.get("rule") or {},
                 lossless=m.get("lossless", True),
+                searched=named is not None and m["kind"] == "plain" and m["name"] not in named,
             )
             for m in self.manifest["methods"]
         )
@@ -121,27 +127,33 @@ def load_run(folder: Path) -> Run:
     A run that is not finished is read from its JSONL logs; a last line that was cut short is left out.
 
     Raises:
-        RunFolderError: if the folder is no run, is damaged, has a newer schema, or no finished prompt.
+        NoFinishedPrompt: if there is none.
+        RunFolderError: if the folder is no run, is damaged, or has a newer schema.
     """
     folder = Path(folder)
-    manifest = _manifest(folder)
+    manifest = read_manifest(folder)
     finished = manifest.get("finished") is not None
     prompts = _rows(folder, finished, "prompts", PromptRow)
     steps = _rows(folder, finished, "steps", StepRow)
     if not len(prompts):
-        raise RunFolderError(
+        raise NoFinishedPrompt(
             f"{folder} has no finished prompt yet, so there is nothing to report; "
             "let the run get further (the same `treespec run` command resumes it)"
         )
     if prompts["error"].null_count() == 0:
-        raise RunFolderError(
+        raise NoFinishedPrompt(
             f"{folder} has no finished prompt: all {len(prompts)} rows hold an error, the first: "
             f"{prompts['error'][0]}"
         )
     return Run(folder, manifest, prompts, steps)
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What a run says about itself.
+
+    Raises:
+        RunFolderError: if the folder is no run, is damaged, or has a newer schema.
+    """
     path = folder / "manifest.json"
     if not path.is_file():
         raise RunFolderError(f"{folder} is no run folder: it has no manifest.json")
@@ -160,7 +172,11 @@ def _manifest(folder: Path) -> dict[str, Any]:
 
 def _rows(folder: Path, finished: bool, name: str, kind: type[Row]) -> "pl.DataFrame":
     """The rows of a table: from Parquet if the run is finished, else from the log that it appends to."""
-    parquet = folder / f"{name}.parquet"
+    parquet, log = folder / f"{name}.parquet", folder / f"{name}.jsonl"
     if finished and parquet.is_file():
-        return read_table(parquet, kind)
-    return to_frame(read_lines(folder / f"{name}.jsonl", kind), kind)
+        try:
+            return read_table(parquet, kind)
+        except DamagedTable as error:
+            way = f"; remove it, and {log.name} is read, which has the same rows" * log.is_file()
+            raise RunFolderError(f"{error}{way}") from None
+    return to_frame(read_lines(log, kind), kind)

@@ -16,6 +16,7 @@ from experiments.config import Config, TreeMethod
 from experiments.records import SCHEMA_VERSION
 
 __all__ = [
+    "changes_of_machine",
     "config_data",
     "config_hash",
     "differences",
@@ -36,6 +37,9 @@ _PACKAGES = (
     "polars",
     "scikit-learn",
 )
+
+_FILES = ("calibration", "latency")
+"""Keys of a growth that name files."""
 
 _ROOT = Path(__file__).resolve().parents[1]
 
@@ -92,8 +96,17 @@ def now() -> str:
 
 
 def session(meters: Mapping[str, Any]) -> dict[str, Any]:
-    """A start or resumption: when, by which code, and what an idle machine took."""
-    return {"started": now(), "git_hash": git_hash(), "idle_w": meters.get("idle_w", {})}
+    """A start or resumption: when, by which code, on what, and what an idle machine took."""
+    about = environment()
+    kept = {key: about[key] for key in ("git_hash", "versions", "hardware")}
+    return {"started": now(), **kept, "idle_w": meters.get("idle_w", {})}
+
+
+def changes_of_machine(manifest: Mapping[str, Any], session: Mapping[str, Any]) -> list[str]:
+    """Packages and hardware of a session that are not those of the run's start; none if it kept none."""
+    keys = [key for key in ("versions", "hardware") if key in session]
+    before, after = ({key: side.get(key) for key in keys} for side in (manifest, session))
+    return differences(before, after)
 
 
 def config_data(config: Config) -> dict[str, Any]:
@@ -129,9 +142,10 @@ def differences(before: Any, after: Any, path: str = "") -> list[str]:
 def _method(method: BuiltMethod) -> dict[str, Any]:
     drafts, choices = isinstance(method.config, TreeMethod), method.choices
     shape = method.shape if drafts else None
-    grown = None
+    grown, files = None, None
     if isinstance(method.config, TreeMethod) and shape is None:
         grown = method.config.shape.model_dump()
+        files = {key: _sha256(grown[key]) for key in _FILES if grown.get(key) is not None} or None
     return {
         "name": method.name,
         "kind": method.kind,
@@ -139,11 +153,19 @@ def _method(method: BuiltMethod) -> dict[str, Any]:
         "size": grown["size"] if grown else shape.size if shape else None,
         "depth": method.max_depth if drafts else None,
         "growth": grown,
+        "files": files,
         "law": {name: str(choice.law) for name, choice in choices.items()} or None,
         "rule": {name: str(choice.rule) for name, choice in choices.items()} or None,
         "settings": getattr(method.config, "settings", None) or None,
         "lossless": method.lossless,
     }
+
+
+def _sha256(path: str) -> str | None:
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:
+        return None
 
 
 def _version(package: str) -> str | None:

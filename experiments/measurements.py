@@ -81,7 +81,7 @@ def measure(run: Run, sampling: str) -> Measurements:
     import polars as pl
 
     rows = run.prompts.filter(pl.col("sampling") == sampling)
-    columns = [c for c in (*COUNTS, *TIMES, *ENERGIES) if c in rows.columns]
+    columns = (*COUNTS, *TIMES, *ENERGIES)
     sums = (
         rows.group_by("method", "prompt")
         .agg(

@@ -50,7 +50,7 @@ def metered(run: Run, sampling: str) -> list[Metered]:
     found = []
     for m in data.methods:
         mine = rows.filter(pl.col("method") == m.name)
-        largest = {c: mine[c].max() for c in MEMORIES if c in mine.columns}
+        largest = {c: mine[c].max() for c in MEMORIES}
         energy = {
             column: totals.ratio([(m.name, column)], [(m.name, "new_tokens")])
             for column in ENERGIES

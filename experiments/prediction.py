@@ -63,7 +63,7 @@ class Prediction:
 
 
 def predictions(run: Run) -> list[Prediction]:
-    """All trees that what was recorded before the run covers; none if nothing was.
+    """All trees that what was recorded before the run covers; none if nothing was, or it is not there.
 
     Tokens per step count what steps emit, also past the budget, on both sides.
 
@@ -116,7 +116,7 @@ def chosen(run: Run, sampling: str) -> tuple[str, str, Interval] | None:
 
 
 def _measured(run: Run) -> "Measured | None":
-    if run.manifest["config"].get("search") is None:
+    if run.manifest["config"].get("search") is None or not (run.folder / "search").is_dir():
         return None
     from experiments.measured import load_measured
 

@@ -27,9 +27,17 @@ NOTE = (
 )
 
 
+MISSING = (
+    "No prediction beside the measurement: the run's folder lacks `search/`, or nothing in it covers these "
+    "trees."
+)
+
+
 def print_predictions(run: Run, console: Console) -> None:
     """A table for each sampling setting and what it says; nothing if nothing was predicted."""
     rows = predictions(run)
+    if not rows and run.manifest["config"].get("search") is not None:
+        console.print(f"[dim]{plain(MISSING)}[/dim]", highlight=False)
     for sampling, own in _by_sampling(rows):
         shown = Table(*HEADS, title=f"predicted and measured, {sampling}", box=box.SIMPLE)
         for column in shown.columns[1:]:

@@ -1,8 +1,8 @@
 """Where prompts come from: the embedded held-out set, a text file, JSONL, Spec-Bench."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -28,12 +28,14 @@ class RawPrompt:
         text: not empty.
         category: of Spec-Bench and the like.
         where: for messages, such as `questions.jsonl, line 3`.
+        start: leave out so many tokens, besides those that the config leaves out.
     """
 
     id: str
     text: str
     category: str | None
     where: str
+    start: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def read_prompts(config: Prompts) -> list[RawPrompt]:
     """
     if isinstance(config, EmbeddedPrompts):
         path = Path(str(files("treespec"))) / "embedded" / "held_out.jsonl"
-        prompts = _jsonl(path, field="text", name="file")
+        prompts = _excerpts(_jsonl(path, field="text", name="file"), config.excerpts)
     elif isinstance(config, TextPrompts):
         path = Path(config.path)
         prompts = _text(path, config.separator)
@@ -114,17 +116,36 @@ def encode(
     chat = has_template and wanted is not False
     encoded = []
     for index, prompt in enumerate(prompts, start=first):
-        part = slice(config.start, None if config.tokens is None else config.start + config.tokens)
+        start = config.start + prompt.start
+        part = slice(start, None if config.tokens is None else start + config.tokens)
         ids = (
             _chat(prompt.text, part, tokenizer)
             if chat
             else tokenizer.encode(prompt.text, verbose=False)[part]
         )
         if not ids:
-            after = f" after the first {config.start}, which are left out" if config.start else ""
+            after = f" after the first {start}, which are left out" if start else ""
             raise PromptError(f"{prompt.where}: the prompt has no tokens{after}")
         encoded.append(Prompt(index, prompt.id, prompt.category, tuple(ids), prompt.where))
     return encoded
+
+
+def _excerpts(files: Sequence[RawPrompt], starts: Mapping[str, int] | None) -> list[RawPrompt]:
+    """Every file once for each category.
+
+    The order of categories turns from file to file, so that each is as often at even as at odd places:
+    verdicts choose on the one half of the prompts and measure on the other.
+    """
+    if starts is None:
+        return list(files)
+    found = []
+    for number, file in enumerate(files):
+        order = list(starts.items())[:: -1 if number % 2 else 1]
+        found += [
+            replace(file, id=f"{file.id}, {name}", category=name, start=start)
+            for name, start in order
+        ]
+    return found
 
 
 def hash_of(prompts: Sequence[Prompt]) -> str:

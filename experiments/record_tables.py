@@ -9,13 +9,17 @@ from experiments.records import SCHEMA_VERSION, Row, schema_of
 if TYPE_CHECKING:
     import polars
 
-__all__ = ["METADATA", "SCHEMA_KEY", "read_table"]
+__all__ = ["METADATA", "SCHEMA_KEY", "DamagedTable", "read_table"]
 
 SCHEMA_KEY = "treespec_schema_version"
 """Key of the file's own metadata, for tables that have left their folder."""
 
 METADATA = {SCHEMA_KEY: str(SCHEMA_VERSION)}
 """What a table that is written now says about itself."""
+
+
+class DamagedTable(RunFolderError):
+    """A file that is no Parquet, or not whole."""
 
 
 def read_table(path: Path, kind: type[Row]) -> "polars.DataFrame":
@@ -26,8 +30,8 @@ def read_table(path: Path, kind: type[Row]) -> "polars.DataFrame":
         kind: of its rows.
 
     Raises:
-        RunFolderError: if the file cannot be read, has a newer schema, lacks a column, or holds another
-            type in one.
+        DamagedTable: if the file cannot be read.
+        RunFolderError: if it has a newer schema, lacks a column, or holds another type in one.
     """
     import polars as pl
 
@@ -43,7 +47,7 @@ def read_table(path: Path, kind: type[Row]) -> "polars.DataFrame":
     except RunFolderError:
         raise
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise RunFolderError(f"{path} cannot be read: {error}") from error
+        raise DamagedTable(f"{path} cannot be read: {error}") from error
     columns = []
     for name, dtype in schema_of(kind).items():
         field = kind.model_fields[name]

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
 from rich.console import Console
 
 from experiments.builder import Experiment, build
@@ -14,18 +13,19 @@ from experiments.config import AssistedMethod, Config, ModelsConfig
 from experiments.errors import PromptError, RunFolderError
 from experiments.folder import RunFolder
 from experiments.loading import load_run
-from experiments.manifest import new_manifest, session
-from experiments.measured import Measured, load_measured, measure, search_prompts
+from experiments.machine_load import BUSY_PERCENT, busy_percent
+from experiments.manifest import changes_of_machine, new_manifest, session
+from experiments.measured import Measured, load_measured, measure
 from experiments.meters.build import cuda_devices, make_meters
 from experiments.models import load_models
 from experiments.progress import Reporter
-from experiments.prompts import Prompt, RawPrompt, encode, hash_of, read_prompts
+from experiments.prompts import Prompt, encode, hash_of
 from experiments.ranks import folder_of_rank
+from experiments.readiness import ready
 from experiments.records import SCHEMA_VERSION, PromptRow
 from experiments.searched import resolve
-from experiments.stand_ins import stand_ins
-from experiments.tracking import NoTracker, open_tracker
-from experiments.tuning import prompts_needed, tune, tuned_choices
+from experiments.tracking import NoTracker
+from experiments.tuning import tune, tuned_choices
 from experiments.unit import Bench, run_unit, seed_of
 from treespec.decode import require_room
 from treespec.errors import TreespecError
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["WARMUP_TOKENS", "RunResult", "run"]
 
 WARMUP_TOKENS = 8
-
-BUSY_INTERVAL, BUSY_PERCENT = 0.25, 15
-"""Seconds for which other processes are watched before the run, and from when on they are worth a word."""
 
 
 @dataclass(frozen=True)
@@ -81,12 +78,8 @@ def run(
             before anything is decoded.
     """
     reporter = Reporter(console)
-    known = build(stand_ins(config))
-    tracker = open_tracker(config.tracker, reporter.note)
-    if config.search is not None:
-        search_prompts(config)
-    raw = read_prompts(config.prompts)
-    measured, spare = _split(known, raw)
+    start = ready(config, reporter.note)
+    known, tracker = start.experiment, start.tracker
     path = folder_of_rank(config, folder or Path(config.output or f"runs/{config.name}"))
     with RunFolder(path) as records:
         experiment, manifest, finished = known, None, set()
@@ -98,13 +91,13 @@ def run(
                 experiment = _resolved(config, found, records.search)
             names = [method.name for method in experiment.methods]
             finished = records.recover(names, drop_errors=retry)
-        wanted = len(measured) * len(experiment.samplings) * config.repeats
+        wanted = len(start.measured) * len(experiment.samplings) * config.repeats
         if manifest and manifest["finished"] is not None and len(finished) == wanted:
             return RunResult(path, True, tuple(records.failures()))
         with reporter.task("loading the models"):
             pair = load(config.models)
-        prompts = encode(measured, config.prompts, pair.tokenizer)
-        others = encode(spare, config.prompts, pair.tokenizer, first=len(prompts))
+        prompts = encode(start.measured, config.prompts, pair.tokenizer)
+        others = encode(start.spare, config.prompts, pair.tokenizer, first=len(prompts))
         _require_room(experiment, pair, [*prompts, *others])
         if manifest is not None and manifest["prompts_hash"] != hash_of(prompts):
             raise RunFolderError(
@@ -173,26 +166,6 @@ def _resolved(config: Config, found: Measured, folder: Path) -> Experiment:
     return replace(build(resolve(config, found, folder)), config=config)
 
 
-def _split(
-    experiment: Experiment, raw: Sequence[RawPrompt]
-) -> tuple[Sequence[RawPrompt], Sequence[RawPrompt]]:
-    """The measured prompts, and those that tuning takes.
-
-    Raises:
-        PromptError: if tuning needs more prompts than there are besides the measured ones.
-    """
-    count = experiment.config.prompts.count
-    count = len(raw) if count is None else count
-    needed = prompts_needed(experiment.methods)
-    if count + needed > len(raw):
-        raise PromptError(
-            f"tuning assisted generation takes {needed} prompts that are not measured, but of "
-            f"{len(raw)} prompts {count} are measured; lower prompts.count or tune_prompts, or give one "
-            "length and one threshold"
-        )
-    return raw[:count], raw[count : count + needed]
-
-
 def _require_room(experiment: Experiment, pair: "Pair", prompts: Sequence[Prompt]) -> None:
     """Refuse, before anything runs, what does not fit in a context or a vocabulary.
 
@@ -226,15 +199,16 @@ def _start(
 ) -> dict[str, Any]:
     """Warm up, tune, and describe the run; a resumed run keeps its description and what was tuned."""
     experiment, about = bench.experiment, bench.meters.about()
-    busy = _busy_percent()
+    busy = busy_percent()
     if busy > BUSY_PERCENT:
         reporter.note(
             f"other processes use {busy:.0f} % of the CPU: the times will not be reliable. On a CPU that "
             "is shared, OMP_WAIT_POLICY=PASSIVE in the environment limits the damage"
         )
     begin = time.perf_counter()
+    warmed = [*others, *prompts][: experiment.config.warmup]
     with reporter.task("warming up") as say:
-        for prompt in [*others, *prompts][: experiment.config.warmup]:
+        for prompt in warmed:
             _warm_up(bench, prompt, say)
     seconds = time.perf_counter() - begin
     if manifest is not None:
@@ -242,25 +216,19 @@ def _start(
         latest = session(about)
         if latest["git_hash"] != manifest["git_hash"]:
             reporter.note("the code is not the one that the run was started with")
+        for change in changes_of_machine(manifest, latest):
+            reporter.note(f"this is not what the run was started on: {change}")
         changed = {"finished": None, "schema_version": SCHEMA_VERSION, "meters": about}
         return manifest | changed | {"sessions": [*manifest["sessions"], latest]}
     with reporter.task("tuning") as say:
         tuning = {"assisted": tune(bench, others, say)}
     warmup = {
-        "prompts": experiment.config.warmup,
+        "prompts": len(warmed),
         "seconds": round(seconds, 3),
         "busy_percent": busy,
     }
     models = _describe(experiment.config, bench.pair)
     return new_manifest(experiment, hash_of(prompts), models, tuning, warmup, about)
-
-
-def _busy_percent() -> float:
-    """Use of all cores by other processes."""
-    ours = psutil.Process()
-    ours.cpu_percent()
-    everyone = psutil.cpu_percent(interval=BUSY_INTERVAL)
-    return round(max(0.0, everyone - ours.cpu_percent() / (psutil.cpu_count() or 1)), 1)
 
 
 def _warm_up(bench: Bench, prompt: Prompt, say: Callable[[str], None]) -> None:

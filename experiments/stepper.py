@@ -36,6 +36,10 @@ class Tokenizer(Protocol):
         ...
 
 
+UNIT = ("prompt", "sampling", "method", "repeat")
+"""What tells one decoded text from another."""
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """One step, its tokens as text.
@@ -186,24 +190,21 @@ def trails_of_run(run: "Run") -> list[Trail]:
     Raises:
         RunFolderError: if a row is no step: its parents are no tree, or its path is none of the tree's.
     """
-    import polars as pl
-
     if not len(run.trees):
         return []
     names = run.prompts.select("prompt", "prompt_id").unique()
-    kept = run.steps.select("prompt", "sampling", "method", *_repeat(run), "step", "kept")
-    keys = ["prompt", "sampling", "method", *_repeat(run)]
-    rows = run.trees.join(kept, on=[*keys, "step"], how="left").join(names, on="prompt", how="left")
+    kept = run.steps.select(*UNIT, "step", "kept")
+    rows = run.trees.join(kept, on=[*UNIT, "step"], how="left").join(names, on="prompt", how="left")
     samplings = [s["name"] for s in run.manifest["samplings"]]
     methods = {m.name: m for m in run.methods}
     texts: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for row in rows.sort(*keys, pl.col("step")).iter_rows(named=True):
+    for row in rows.sort(*UNIT, "step").iter_rows(named=True):
         if row["sampling"] not in samplings or row["method"] not in methods:
             raise RunFolderError(
                 f"{run.folder}: trees of {row['method']!r} under {row['sampling']!r}, which the manifest "
                 "does not name"
             )
-        texts.setdefault(tuple(row[key] for key in keys), []).append(row)
+        texts.setdefault(tuple(row[key] for key in UNIT), []).append(row)
     order = list(methods)
     places = {key: (key[0], key[3:], samplings.index(key[1]), order.index(key[2])) for key in texts}
     return [
@@ -218,14 +219,9 @@ def trails_of_run(run: "Run") -> list[Trail]:
     ]
 
 
-def _repeat(run: "Run") -> list[str]:
-    """The column that tells repeats of a prompt apart, where the run has it."""
-    return ["repeat"] if {"repeat"} <= set(run.steps.columns) & set(run.trees.columns) else []
-
-
 def _prompt(row: dict[str, Any]) -> str:
     """The name of a prompt: its number too, as names may stand twice."""
-    again = f", repeat {row['repeat'] + 1}" if row.get("repeat") else ""
+    again = f", repeat {row['repeat'] + 1}" if row["repeat"] else ""
     return f"{row['prompt'] + 1}: {row['prompt_id']}{again}"
 
 

@@ -70,7 +70,8 @@ def cells(row: MethodSummary, summary: SamplingSummary) -> list[str]:
 
 def label(row: MethodSummary) -> str:
     """The name of the method, with what must be said of it."""
-    lossy = "" if row.method.lossless else " (lossy)"
+    named = row.method.lossless or "lossy" in row.method.name
+    lossy = "" if named else " (lossy)"
     failed = f" ({row.errors} failed)" if row.errors else ""
     return f"{row.method.name}{lossy}{failed}{' *' if row.among_fastest else ''}"
 

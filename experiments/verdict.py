@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.cautions import drift_caution, spread_caution
+from experiments.cautions import drift_caution, machine_caution, spread_caution
 from experiments.equality import equality
 from experiments.loading import Run
 from experiments.measurements import Measurements, measure, samplings_of
@@ -138,15 +138,15 @@ def comparisons(data: Measurements) -> list[Comparison]:
 def sentences(run: Run) -> dict[str, list[str]]:
     """The verdict of each sampling setting: trees against chains, and the best against plain decoding.
 
-    Cautions follow where the numbers do not carry it; one about the whole run is with the first setting.
+    Cautions follow where the numbers do not carry it; those about the whole run are with the first setting.
     """
     found = {
         sampling: _sentences(measure(run, sampling)) + _warnings(run, sampling)
         for sampling in samplings_of(run)
     }
-    whole = drift_caution(run)
-    if whole is not None and found:
-        next(iter(found.values())).append(whole)
+    whole = [line for line in (drift_caution(run), machine_caution(run)) if line is not None]
+    if found:
+        next(iter(found.values())).extend(whole)
     return found
 
 
@@ -165,14 +165,11 @@ def _sentences(data: Measurements) -> list[str]:
         lines.append(_duel(duel))
         wide = spread_caution("the best tree and the best chain", duel.ratio, duel.prompts)
         lines += [] if wide is None else [wide]
-    plain = data.fastest(data.named("plain"))
-    if plain is not None:
-        rivals = ("the best speculative method", data.named("tree", "chain", "assisted"))
-        which = "the faster of the two" if len(data.named("plain")) > 1 else "the only baseline"
-        gain = compare(data, rivals, (f"plain decoding ({plain}, {which})", [plain]))
-        if gain is not None:
-            wide = spread_caution("speculation and plain decoding", gain.ratio, gain.prompts)
-            lines += [_gain(gain), *([] if wide is None else [wide])]
+    rivals = ("the best speculative method", data.named("tree", "chain", "assisted"))
+    gain = compare(data, rivals, ("plain decoding", data.named("plain")))
+    if gain is not None:
+        wide = spread_caution("speculation and plain decoding", gain.ratio, gain.prompts)
+        lines += [_gain(gain), *([] if wide is None else [wide])]
     return lines
 
 
@@ -205,8 +202,8 @@ def _duel(duel: Comparison) -> str:
 
 def _gain(gain: Comparison) -> str:
     measured = (
-        f"{gain.left.label} runs {gain.ratio.estimate:.2f} times as fast as {gain.right.family}, "
-        f"95 % interval {gain.ratio.low:.2f} to {gain.ratio.high:.2f}"
+        f"{gain.left.label} runs {gain.ratio.estimate:.2f} times as fast as {gain.right.family} "
+        f"({gain.right.label}), 95 % interval {gain.ratio.low:.2f} to {gain.ratio.high:.2f}"
     )
     if gain.winner is None:
         return f"Speculation makes no proven difference: {measured}, and that contains 1."

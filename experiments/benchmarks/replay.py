@@ -8,8 +8,8 @@ On the embedded pair in float32:
 - *temperature 1*: a trace for each seed, and the live tokens per step of the same prompts, pooled over
   `--live` runs of each prompt with coins of their own, so that its own noise is small beside a trace's.
   A trace and a live run of the same prompts have the same law, so what is left between them is chance. A
-  95 % interval of one trace covers the live value in about 95 % of the seeds, less a little for the noise of
-  the live value; of 120 seeds with a true coverage of 94.5 % one tree in 65 would miss 108. Coverage
+  95 % interval of one trace covers the live value in about 95 % of the seeds, less a little for the noise
+  of the live value; of 120 seeds with a true coverage of 94.5 % one tree in 65 would miss 108. Coverage
   hardly sees a small bias. The last column does: the difference of the means over all seeds, in standard
   errors over seeds and runs, must stay below 3.
 - *speed*: 1,000 random trees of up to 64 nodes on 10,000 positions.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.doctor.findings import Fact, Status
+from experiments.machine_load import BUSY_PERCENT, busy_percent
 
 if TYPE_CHECKING:
     from experiments.meters.energy import EnergySource
@@ -18,7 +19,6 @@ __all__ = ["busy", "disk", "energy", "gpus", "memory", "slurm"]
 PATIENCE_S = 5.0
 """How long another program may take to answer."""
 
-BUSY_S, BUSY_PERCENT = 0.5, 15
 """How long other processes are watched, and from when on times are not reliable."""
 
 LEAST_DISK_GIB = 1.0
@@ -75,12 +75,7 @@ def disk() -> Fact:
 
 def busy() -> Fact:
     """How much of the processor others use now."""
-    import psutil
-
-    ours = psutil.Process()
-    ours.cpu_percent()
-    everyone = psutil.cpu_percent(interval=BUSY_S)
-    others = max(0.0, everyone - ours.cpu_percent() / (psutil.cpu_count() or 1))
+    others = busy_percent()
     value = f"use {others:.0f} % of all cores"
     if others <= BUSY_PERCENT:
         return Fact("other processes", Status.OK, value)

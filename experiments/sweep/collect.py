@@ -116,7 +116,7 @@ def without_times(frame: "pl.DataFrame") -> "pl.DataFrame":
 
 
 def _columns(entry: Mapping[str, Any], grid: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """`job`, and the values of the grid: numbers where all of a key are, else text."""
+    """`job`, and the values of the grid: of one kind where all of a key are (numbers, truth), else text."""
     values: dict[str, Any] = {"job": entry["name"]}
     for key, value in entry["values"].items():
         kinds = {type(other) for other in grid[key]}

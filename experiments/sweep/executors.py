@@ -54,7 +54,14 @@ class Executor(Protocol):
 
     name: str
     workers: int
-    """How many jobs may run side by side."""
+    """How many jobs may run side by side; 0 for as many as it likes."""
+    queues: bool
+    """Whether what it is given waits in a queue of its own, so that `poll` alone says what runs."""
+
+    @property
+    def threads(self) -> int | None:
+        """Of torch in each job; None where jobs take what they find."""
+        ...
 
     def room(self) -> int:
         """How many tasks it takes now."""
@@ -80,7 +87,8 @@ class InProcess:
         allow_versions: see `run_job`.
     """
 
-    name, workers = "process", 1
+    name, workers, queues = "process", 1, False
+    threads: int | None = None
 
     def __init__(self, *, allow_versions: bool = False) -> None:
         self._allow_versions = allow_versions
@@ -124,7 +132,7 @@ class LocalWorkers:
         allow_versions: see `run_job`.
     """
 
-    name = "local"
+    name, queues = "local", False
 
     def __init__(
         self, workers: int, *, threads: int | None = None, allow_versions: bool = False

@@ -120,7 +120,8 @@ class SweepFolder(HeldFolder):
         manifest = manifest | {"finished": None, "sessions": [*manifest["sessions"], entry]}
         for job in grid.jobs:
             path = self.job(job.name) / "config.yaml"
-            if not path.exists():
+            # Without a manifest, what is there is of a killed start, perhaps with another config.
+            if found is None or not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 _write_yaml(path, config_data(job.config))
         write_json(self.manifest_path, manifest)

@@ -64,7 +64,8 @@ class Slurm:
         SweepError: if there is no SLURM here, or a parameter is none.
     """
 
-    name = "slurm"
+    name, queues = "slurm", True
+    threads: int | None = None
 
     def __init__(
         self,

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from experiments.prompts import read_prompts
+from experiments.errors import ConfigError, PromptError
+from experiments.readiness import ready
 from experiments.sweep.attempts import Attempt, write_attempt
 from experiments.sweep.collect import Collected, collect
 from experiments.sweep.errors import SweepError
@@ -78,7 +79,7 @@ def run_sweep(
         session = {
             "executor": runner.name,
             "workers": runner.workers or None,
-            "threads": getattr(runner, "threads", None),
+            "threads": runner.threads,
             "retries": retries,
         }
         manifest = records.start(grid, session, allow_versions=allow_versions)
@@ -105,8 +106,11 @@ def run_sweep(
 
 
 def _views(grid: Grid, folder: Path) -> dict[str, JobView]:
-    """What is shown of each job. Reads the prompts, so that a bad file is found before anything starts."""
-    counts: dict[str, int] = {}
+    """What is shown of each job. Each is checked as `treespec run` checks it, before anything starts.
+
+    Raises:
+        ConfigError, PromptError, SweepError: naming the first job that cannot be run.
+    """
     views = {}
     for job in grid.jobs:
         if job.config.models.tensor_parallel:
@@ -114,14 +118,12 @@ def _views(grid: Grid, folder: Path) -> dict[str, JobView]:
                 f"{grid.path}: models.tensor_parallel in the job {job.name}: a sweep does not start "
                 "torchrun; take it out, or run such experiments one by one (torchrun ... treespec run)"
             )
-        prompts = job.config.prompts
-        key = prompts.model_dump_json()
-        if key not in counts:
-            found = len(read_prompts(prompts))
-            counts[key] = found if prompts.count is None else prompts.count
-        where = folder / "jobs" / job.name
-        prompts_and_repeats = counts[key] * job.config.repeats
-        views[job.name] = JobView(where, prompts_and_repeats, len(job.config.samplings))
+        try:
+            measured = ready(job.config, lambda text: None).measured
+        except (ConfigError, PromptError) as error:
+            raise type(error)(f"{grid.path}: {error} (in the job {job.name})") from None
+        where, prompts = folder / "jobs" / job.name, len(measured) * job.config.repeats
+        views[job.name] = JobView(where, prompts, len(job.config.samplings))
     return views
 
 
@@ -148,7 +150,7 @@ def _work(
         room = min(runner.room(), len(todo))
         if room:
             batch = [todo.popleft() for _ in range(room)]
-            if runner.name != "slurm":  # there they wait in a queue of their own
+            if not runner.queues:
                 for task in batch:
                     board.set(task.name, "running")
             runner.start(batch)

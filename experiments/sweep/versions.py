@@ -7,7 +7,7 @@ from experiments.manifest import environment
 
 __all__ = ["different_versions", "versions_here"]
 
-PACKAGES = ("python", "torch", "transformers")
+PACKAGES = ("python", "torch", "transformers", "tokenizers", "triton")
 
 
 def versions_here() -> dict[str, Any]:
@@ -21,9 +21,12 @@ def versions_here() -> dict[str, Any]:
 
 
 def different_versions(planned: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """`torch: 2.13.0 was planned, 2.12.1 is here`, for all that differ."""
+    """`torch: 2.13.0 was planned, 2.12.1 is here`, for all that differ.
+
+    What was not noted when the sweep was planned (by an older treespec) cannot be told to differ.
+    """
     return [
-        f"{name}: {planned.get(name)} was planned, {here.get(name)} is here"
-        for name in dict.fromkeys([*planned, *here])
-        if planned.get(name) != here.get(name)
+        f"{name}: {planned[name]} was planned, {here.get(name)} is here"
+        for name in planned
+        if planned[name] != here.get(name)
     ]

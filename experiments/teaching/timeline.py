@@ -165,7 +165,7 @@ def recorded(
     import polars as pl
 
     key = {"method": method, "sampling": sampling, "prompt": prompt, "repeat": repeat}
-    wanted = [pl.col(name) == value for name, value in key.items() if name in run.steps.columns]
+    wanted = [pl.col(name) == value for name, value in key.items()]
     rows = run.steps.filter(*wanted).sort("step").to_dicts()
     if not rows:
         raise RunFolderError(

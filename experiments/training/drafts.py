@@ -6,10 +6,11 @@ through whole: so a shorter run is a finished model, not one that was stopped.
 """
 
 import logging
+import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -65,13 +66,22 @@ def main(
                 draft, files, distillation_loss(target), SCHEDULE, TOKENS[tokens], seed,
                 Path(work) / "draft.pt",
             )  # fmt: skip
-        save_model(draft, tokenizer, out / f"{size}-{tokens}")
+        save_whole(draft, tokenizer, out / f"{size}-{tokens}")
         logger.info(
             "%s: %d parameters, %d tokens, %.0f s, loss %.3f nats above the target",
             out / f"{size}-{tokens}", draft.num_parameters(), progress.tokens, progress.seconds,
             progress.loss,
         )  # fmt: skip
     typer.echo(f"{len(missing)} drafts written to {out}")
+
+
+def save_whole(draft: Any, tokenizer: Any, folder: Path) -> None:
+    """Save a draft whole or not at all: its config is written first, and would count as a draft."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    save_model(draft, tokenizer, partial)
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
 
 
 if __name__ == "__main__":

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from rich.console import Console
 
@@ -63,3 +65,14 @@ def test_nothing_is_printed_without_an_equal_budget_but_time(tmp_path, capsys):
     assert capsys.readouterr().out == ""
     alone = load_run(write_run(tmp_path / "chains", METHODS[:3], temperatures=(0.0,)))
     assert budget_section(alone) == ""
+
+
+def test_a_tree_that_grows_has_no_fixed_number_of_passes(tmp_path):
+    folder = write_run(tmp_path / "run", METHODS, prompts=16, temperatures=(0.0,))
+    path = folder / "manifest.json"
+    data = json.loads(path.read_text())
+    for method in data["methods"]:
+        if method["name"] in ("wide", "slow wide"):
+            method |= {"parents": None, "growth": {"kind": "dyspec"}}
+    path.write_text(json.dumps(data))
+    assert [row.name for row in budgets(load_run(folder))] == ["7 nodes", "time"]

@@ -8,6 +8,7 @@ from experiments.cautions import (
     LEAST_UNITS,
     drift,
     drift_caution,
+    machine_caution,
     prompts_to_tell,
     spread_caution,
 )
@@ -110,3 +111,19 @@ def test_a_verdict_on_noise_carries_its_caution(tmp_path):
     lines = sentences(run)["T=1"]
     assert lines[0].startswith("No winner between trees and chains")
     assert lines[1].startswith("Caution: the best tree and the best chain cannot be told apart")
+
+
+def test_a_run_that_went_on_elsewhere_says_so(tmp_path):
+    run = load_run(write_run(tmp_path / "run", [PLAIN, CHAIN, TREE]))
+    here = {key: run.manifest[key] for key in ("git_hash", "versions", "hardware")}
+
+    def resumed(**changes):
+        sessions = [here, here | changes]
+        return Run(run.folder, run.manifest | {"sessions": sessions}, run.prompts, run.steps)
+
+    assert machine_caution(run) is None  # a session of an older run, which kept no more
+    assert machine_caution(resumed()) is None
+    other = resumed(versions=here["versions"] | {"torch": "2.14.0"})
+    assert 'torch: "2.13.0" -> "2.14.0"' in machine_caution(other)
+    assert any("went on elsewhere" in line for line in sentences(other)["T=0"])
+    assert "git_hash: abc1234 -> def" in machine_caution(resumed(git_hash="def"))

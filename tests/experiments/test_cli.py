@@ -10,6 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from experiments.cli import app
+from experiments.errors import RunFolderError
 
 
 @pytest.fixture
@@ -175,6 +176,25 @@ def broken_generate(monkeypatch):
         raise RuntimeError("boom")
 
     monkeypatch.setattr(unit, "generate_plain", broken)
+
+
+@pytest.mark.usefixtures("broken_generate")
+def test_a_failed_method_hides_no_other_error(call, monkeypatch):
+    def broken(folder):
+        raise RunFolderError(f"{folder}/trees.parquet cannot be read")
+
+    monkeypatch.setattr("experiments.report.write_report", broken)
+    result = call("run", "exp.yaml", "methods=[{kind: generate}, {kind: plain}]")
+    refused(result, "trees.parquet cannot be read")
+
+
+@pytest.mark.usefixtures("broken_generate")
+def test_one_process_of_several_speaks(call, monkeypatch):
+    monkeypatch.setattr("experiments.ranks.rank", lambda: 1)
+    result = call("run", "exp.yaml", "methods=[{kind: generate}, {kind: plain}]", "--json")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "failed" not in result.stderr
 
 
 @pytest.mark.usefixtures("broken_generate")

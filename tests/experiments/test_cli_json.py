@@ -120,6 +120,8 @@ def test_run_prints_what_failed(settings, tmp_path, monkeypatch):
     )
     data = printed("run", "exp.yaml", "--json", code=1)
     assert data["samplings"] == []
+    assert data["name"] == "tiny"
+    assert data["finished"] is not None
     assert len(data["failures"]) == 4
     assert data["failures"][0] == {
         "prompt": 0, "sampling": "T=0", "method": "generate", "error": "RuntimeError: boom",

@@ -33,6 +33,12 @@ def make(folder, methods, hash_="a" * 64, **settings):
     return folder
 
 
+def change_rows(folder, change):
+    """Change the rows of a finished run."""
+    path = folder / "prompts.parquet"
+    change(pl.read_parquet(path)).write_parquet(path)
+
+
 def printed(a, b, width=120):
     console = Console(file=io.StringIO(), width=width)
     print_diff(compare_runs(load_run(a), load_run(b)), console)
@@ -120,9 +126,8 @@ def test_texts_that_differ_are_counted(tmp_path):
 def test_an_id_that_stands_for_two_prompts_is_not_compared(tmp_path):
     a = make(tmp_path / "a", [PLAIN], prompts=4)
     b = make(tmp_path / "b", [PLAIN], prompts=4, hash_="b" * 64)
-    frame = pl.read_parquet(b / "prompts.parquet")
     twice = pl.col("prompt_id").replace("module_1.py", "module_0.py")
-    frame.with_columns(twice).write_parquet(b / "prompts.parquet")
+    change_rows(b, lambda rows: rows.with_columns(twice))
     (plain,) = compare_runs(load_run(a), load_run(b)).methods
     assert plain.prompts == 2
 
@@ -174,3 +179,99 @@ def test_trees_that_differ_under_one_name_are_told(tmp_path):
     assert found.trees
     assert all(line.startswith("optimal 4 for T=0.parents") for line in found.trees)
     assert compare_runs(a, a).trees == ()
+
+
+def test_a_method_that_failed_everywhere_in_one_run_is_told(tmp_path):
+    failing = SyntheticMethod("chain 3", "tree", CHAIN.shape, (1.0,), errors=frozenset(range(12)))
+    a = make(tmp_path / "a", [PLAIN, failing])
+    b = make(tmp_path / "b", [PLAIN, CHAIN])
+    told = "T=0: chain 3: no prompt that both finished (in A 12 of 12 rows hold an error)"
+    diff = compare_runs(load_run(a), load_run(b))
+    assert [entry.method for entry in diff.methods] == ["plain"]
+    assert (diff.not_compared, diff.only_a, diff.only_b) == ((told,), (), ())
+    assert f"Not compared:\n  {told}" in printed(a, b)
+    found = CliRunner().invoke(app, [str(a), str(b), "--json"])
+    assert json.loads(found.output)["not_compared"] == [told]
+
+
+def test_a_method_without_a_common_prompt_is_told(tmp_path):
+    a = make(tmp_path / "a", [PLAIN, CHAIN])
+    b = make(tmp_path / "b", [PLAIN, CHAIN], hash_="b" * 64)
+    other = pl.when(method="chain 3").then(pl.col("prompt_id") + "x").otherwise("prompt_id")
+    change_rows(b, lambda rows: rows.with_columns(other.alias("prompt_id")))
+    diff = compare_runs(load_run(a), load_run(b))
+    assert [entry.method for entry in diff.methods] == ["plain"]
+    assert diff.not_compared == (
+        "T=0: chain 3: no prompt that both finished (no prompt is in both)",
+    )
+
+
+def test_what_an_unfinished_run_has_not_reached_is_no_difference_of_methods(tmp_path):
+    a = make(tmp_path / "a", [PLAIN], temperatures=[0.0, 1.0])
+    b = make(tmp_path / "b", [PLAIN], temperatures=[0.0, 1.0])
+    change_rows(b, lambda rows: rows.filter(sampling="T=0"))
+    diff = compare_runs(load_run(a), load_run(b))
+    assert (diff.only_a, diff.only_b) == ((), ())
+    assert diff.not_compared == ("T=1: plain: no prompt that both finished (B has no row of it)",)
+
+
+def test_nothing_that_both_finished_says_why(tmp_path):
+    failing = SyntheticMethod("kary", "tree", KARY.shape, (1.0,), errors=frozenset(range(12)))
+    a = make(tmp_path / "a", [PLAIN, failing])
+    b = make(tmp_path / "b", [KARY])
+    with pytest.raises(RunFolderError, match=r"in A 12 of 12 rows hold an error"):
+        compare_runs(load_run(a), load_run(b))
+
+
+def test_repeats_that_one_run_lacks_count_in_neither(tmp_path):
+    """Prompts must weigh the same on both sides, and a failure in a repeat of one run alone is none."""
+    a = make(tmp_path / "a", [PLAIN], jitter=0.5)
+    b = make(tmp_path / "b", [PLAIN], jitter=0.5)
+
+    def with_more(rows):
+        again = rows.filter(pl.col("prompt") < 2).with_columns(pl.lit(1).alias("repeat"))
+        failed = pl.when(prompt=1).then(pl.lit("out of memory")).alias("error")
+        return pl.concat([rows, again.cast(rows.schema).with_columns(failed)])
+
+    change_rows(b, with_more)
+    for left, right in ((a, b), (b, a)):
+        (plain,) = compare_runs(load_run(left), load_run(right)).methods
+        assert (plain.prompts, plain.texts) == (12, 12)
+        assert plain.speed.estimate == plain.tokens_per_step.estimate == 1.0
+
+
+def describe(folder, **changes):
+    """The run with its last method described otherwise."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["methods"][-1] |= changes
+    path.write_text(json.dumps(manifest))
+    return load_run(folder)
+
+
+def test_files_of_a_growth_count_by_what_is_in_them(tmp_path):
+    def grown(name, calibration, **more):
+        growth = {"kind": "dyspec", "size": 8, "calibration": f"{name}/search/calibration-0.json"}
+        files = {"calibration": calibration}
+        folder = make(tmp_path / name, [PLAIN, CHAIN], prompts=2)
+        return describe(folder, **{"growth": growth, "files": files} | more)
+
+    a = grown("a", "1" * 64)
+    assert compare_runs(a, grown("b", "1" * 64)).trees == ()
+    (line,) = compare_runs(a, grown("c", "2" * 64)).trees
+    assert line == f'chain 3.files.calibration: "{"1" * 64}" -> "{"2" * 64}"'
+    bigger = {"kind": "dyspec", "size": 9, "calibration": "elsewhere.json"}
+    (line,) = compare_runs(a, grown("d", "1" * 64, growth=bigger)).trees
+    assert line == "chain 3.growth.size: 8 -> 9"
+    for name, files in (("old", None), ("unreadable", {"calibration": None})):
+        (line,) = compare_runs(a, grown(name, "", files=files)).trees  # only the paths are known
+        assert line.startswith("chain 3.growth.calibration: ")
+
+
+def test_settings_of_a_rule_that_differ_are_told(tmp_path):
+    a, b, old = (make(tmp_path / name, [PLAIN, CHAIN], prompts=2) for name in ("a", "b", "old"))
+    strict, lenient = (
+        describe(folder, settings={"lenience": value}) for folder, value in ((a, 1.0), (b, 0.5))
+    )
+    assert compare_runs(strict, lenient).trees == ("chain 3.settings.lenience: 1.0 -> 0.5",)
+    assert compare_runs(load_run(old), lenient).trees == ()  # an older manifest does not say

@@ -2,7 +2,7 @@
 
 import subprocess
 
-from experiments.manifest import git_hash
+from experiments.manifest import changes_of_machine, git_hash
 
 
 def test_dirty_means_that_tracked_files_differ(tmp_path):
@@ -25,3 +25,11 @@ def test_dirty_means_that_tracked_files_differ(tmp_path):
     assert git_hash(tmp_path) == head
     (tmp_path / "code.py").write_text("a = 2\n")
     assert git_hash(tmp_path) == f"{head}-dirty"
+
+
+def test_what_changed_of_the_machine():
+    start = {"versions": {"torch": "2.13.0"}, "hardware": {"threads": 2}}
+    assert changes_of_machine(start, {"git_hash": "a"}) == []  # of a run before sessions kept it
+    assert changes_of_machine(start, start) == []
+    other = start | {"hardware": {"threads": 1}}
+    assert changes_of_machine(start, other) == ["hardware.threads: 2 -> 1"]

@@ -124,3 +124,24 @@ def test_short_texts_are_left_out_on_request():
         read_prompts(source(kind="embedded", count=24, least_characters=12000))
     with pytest.raises(PromptError, match="has no such prompt"):
         read_prompts(source(kind="embedded", least_characters=10**9))
+
+
+def test_excerpts_of_embedded_files_are_categories():
+    config = source(kind="embedded", excerpts={"beginning": 0, "middle": 50}, tokens=5, count=8)
+    files = read_prompts(source(kind="embedded"))
+    prompts = read_prompts(config)
+    assert len(prompts) == 2 * len(files)
+    assert len({prompt.id for prompt in prompts}) == len(prompts)
+    encoded = encode(prompts[:8], config, Letters())
+    for category, start in (("beginning", 0), ("middle", 50)):
+        own = [p for p in encoded if p.category == category]
+        assert ["".join(map(chr, p.ids)) for p in own] == [
+            f.text[start : start + 5] for f in files[:4]
+        ]
+        assert [p.index % 2 for p in own].count(0) == 2  # each half of the prompts has both
+    more = source(kind="embedded", excerpts={"beginning": 0}, start=3, tokens=5)
+    (first,) = encode(read_prompts(more)[:1], more, Letters())
+    assert "".join(map(chr, first.ids)) == files[0].text[3:8]
+    far = source(kind="embedded", excerpts={"beyond": 10**6})
+    with pytest.raises(PromptError, match="no tokens after the first 1000000"):
+        encode(read_prompts(far), far, Letters())

@@ -125,7 +125,9 @@ def test_meters_are_read_and_the_manifest_says_what_is_missing(finished):
     for column in about["sources"]:
         assert rows[column].null_count() < len(rows), column
     assert "peak_cuda_bytes" in about["unavailable"]
-    assert set(finished.manifest["sessions"][0]) == {"started", "git_hash", "idle_w"}
+    session = finished.manifest["sessions"][0]
+    assert set(session) == {"started", "git_hash", "versions", "hardware", "idle_w"}
+    assert session["hardware"] == finished.manifest["hardware"]
 
 
 def test_meters_can_be_left_out(settings, loaded_pair, tmp_path):

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from experiments import report, runner
+from experiments import machine_load, report, runner
 from experiments.cli_common import calm_transformers
 from treespec import load_pair
 
@@ -29,5 +29,5 @@ def _no_figures(*arguments: Any) -> dict[str, Any]:
 
 
 RUNNER.run = _run_on_pair
-RUNNER.BUSY_INTERVAL = 0.0
+machine_load.WATCH_S = 0.0
 REPORT.draw_figures = _no_figures

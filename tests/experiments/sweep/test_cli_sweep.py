@@ -65,6 +65,7 @@ def test_wrong_input(call, grid_file, tmp_path, monkeypatch):
     refused(call(path, "--workers", "3"), "--executor local")
     refused(call(path, "--slurm", "partition=x"), "need --executor slurm")
     refused(call(path, "--executor", "slurm", "--slurm", "partition"), "write key=value")
+    refused(call(path, "--executor", "slurm", "--slurm", "time=1:00:00"), "time=60 for an hour")
     refused(call(path, "prompts.path=nowhere.jsonl"), "nowhere.jsonl")
     monkeypatch.setenv("PATH", os.fspath(tmp_path))
     refused(call(path, "--executor", "slurm"), "no SLURM here")

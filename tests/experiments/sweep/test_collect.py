@@ -7,7 +7,7 @@ from experiments.loading import load_run
 from experiments.records import SCHEMA_VERSION
 from experiments.summary import summarise
 from experiments.sweep.attempts import Attempt, write_attempt
-from experiments.sweep.collect import collect, without_times
+from experiments.sweep.collect import _columns, collect, without_times
 from experiments.sweep.errors import SweepError
 from experiments.sweep.folder import read_manifest
 
@@ -111,3 +111,10 @@ def test_values_of_several_kinds_become_text(planned, pretend):
         pretend(entry["name"])
     frame = collect(planned, manifest).summary
     assert frame["sweep.grow"].unique(maintain_order=True).to_list() == ["null", "1M", "[1, 2]"]
+
+
+def test_booleans_stay_booleans():
+    entry = {"name": "job", "values": {"flag": True, "mixed": True}}
+    grid = {"flag": [True, False], "mixed": [True, 1]}
+    found = _columns(entry, grid)
+    assert found == {"job": "job", "sweep.flag": True, "sweep.mixed": "true"}

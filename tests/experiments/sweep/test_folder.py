@@ -117,3 +117,29 @@ def test_configs_are_plain_yaml(planned, grid):
     text = (planned / "jobs" / grid.jobs[0].name / "config.yaml").read_text()
     assert yaml.safe_load(text)["seed"] == 0
     assert "!!" not in text
+
+
+def test_configs_that_a_killed_start_left_are_replaced(grid_file, tmp_path, monkeypatch):
+    """It was killed before sweep.json was there; then the user changed the config."""
+
+    def killed(path, data):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, SweepFolder(tmp_path / "sweep") as records:
+        patch.setattr(folder_module, "write_json", killed)
+        with pytest.raises(KeyboardInterrupt):
+            records.start(load_grid(grid_file()), SESSION)
+    changed = load_grid(grid_file(), ["max_new_tokens=5"])
+    with SweepFolder(tmp_path / "sweep") as records:
+        records.start(changed, SESSION)
+        for job in changed.jobs:
+            config = load_config(records.job(job.name) / "config.yaml")
+            assert config_hash(config) == config_hash(job.config)
+
+
+def test_a_config_that_was_changed_stays_for_the_job_to_refuse(planned, grid):
+    path = planned / "jobs" / grid.jobs[0].name / "config.yaml"
+    path.write_text("changed: true\n")
+    with SweepFolder(planned) as records:
+        records.start(grid, SESSION)
+    assert path.read_text() == "changed: true\n"

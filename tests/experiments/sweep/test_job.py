@@ -81,11 +81,21 @@ def test_a_config_that_was_changed_is_refused(job):
 
 def test_every_version_counts():
     here = versions.versions_here()
-    assert set(here) == {"treespec", "git", "python", "torch", "transformers"}
+    assert set(here) == {
+        "treespec",
+        "git",
+        "python",
+        "torch",
+        "transformers",
+        "tokenizers",
+        "triton",
+    }
     assert versions.different_versions(here, here) == []
     for name in here:
         (line,) = versions.different_versions(here, here | {name: "other"})
         assert line.startswith(f"{name}: ")
+    older = {name: here[name] for name in ("treespec", "git", "python", "torch", "transformers")}
+    assert versions.different_versions(older, here) == []  # it did not note the others
 
 
 @pytest.mark.parametrize(

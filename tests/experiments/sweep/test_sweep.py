@@ -1,8 +1,11 @@
 """The driver, with executors that pretend, and once with real (tiny) jobs."""
 
-import pytest
+import io
 
-from experiments.errors import PromptError
+import pytest
+from rich.console import Console
+
+from experiments.errors import ConfigError, PromptError
 from experiments.sweep import sweep as sweep_module
 from experiments.sweep.attempts import read_attempts
 from experiments.sweep.collect import without_times
@@ -22,7 +25,7 @@ def _no_waiting(monkeypatch):
 class Pretender:
     """Ends every task at the second poll, as `fate` says; what it is given runs `pretend`."""
 
-    name = "local"
+    name, queues, threads = "local", False, 1
 
     def __init__(self, pretend, fate, workers=2):
         self.pretend, self.fate, self.workers = pretend, fate, workers
@@ -74,6 +77,18 @@ def test_every_job_once(start, grid, planned):
     again, result = start()
     assert again.started == []
     assert result.already_finished
+
+
+@pytest.mark.parametrize("queues", [False, True])
+def test_what_waits_in_a_queue_is_not_said_to_run(start, grid, planned, pretend, queues):
+    executor = Pretender(pretend, lambda task: None, workers=1)
+    executor.name, executor.queues, executor.threads = "cluster", queues, 3
+    text = io.StringIO()
+    start(executor=executor, console=Console(file=text, width=200))
+    said = [f"{job.name}: running" in text.getvalue() for job in grid.jobs]
+    assert said == [not queues] * 4
+    (session,) = read_manifest(planned)["sessions"][1:]
+    assert (session["executor"], session["threads"]) == ("cluster", 3)
 
 
 def test_failed_jobs_are_tried_again_and_then_recorded(start, grid, planned):
@@ -137,10 +152,43 @@ def test_fresh_forgets(start, grid):
     assert not result.already_finished
 
 
-def test_bad_prompts_are_found_before_anything_starts(grid_file, tmp_path):
-    grid = load_grid(grid_file({"prompts.path": ["nowhere.jsonl", "either.jsonl"]}))
-    with pytest.raises(PromptError, match=r"nowhere\.jsonl"):
+ASSISTED = {"kind": "assisted", "lengths": [2, 3], "thresholds": [0.0]}
+MEASURED = {"kind": "tree", "shape": {"kind": "optimal", "rates": "measured", "size": 4}}
+
+
+@pytest.mark.parametrize(
+    ("sweep", "changes", "error", "parts"),
+    [
+        (
+            {"prompts.path": ["nowhere.jsonl", "either.jsonl"]},
+            {},
+            PromptError,
+            ["nowhere.jsonl: No such file", "prompts.path=nowhere.jsonl"],
+        ),
+        (
+            {"prompts.count": [2, 3]},
+            {"methods": [{"kind": "plain"}, ASSISTED]},
+            PromptError,
+            ["tuning assisted generation takes 2 prompts", "of 4 prompts 3", "prompts.count=3"],
+        ),
+        (
+            {"seed": [0, 1]},
+            {"methods": [{"kind": "plain"}, MEASURED], "search": {}},
+            ConfigError,
+            ["search.prompts: the run's prompts are whole texts", "seed=0"],
+        ),
+    ],
+)
+def test_what_run_refuses_is_refused_before_anything_starts(
+    grid_file, tmp_path, sweep, changes, error, parts
+):
+    grid = load_grid(grid_file(sweep, **changes))
+    with pytest.raises(error) as caught:
         run_sweep(grid, tmp_path / "new", lambda logs: pytest.fail("refused before"))
+    assert str(caught.value).startswith(f"{tmp_path / 'grid.yaml'}: ")
+    assert str(caught.value).endswith(f"(in the job {parts[-1]})")
+    for part in parts:
+        assert part in str(caught.value)
     assert not (tmp_path / "new").exists()
 
 

@@ -1,0 +1,106 @@
+"""What the shipped studies found, as files that are kept, and the README's table of equal budgets.
+
+    python -m experiments.benchmarks.studies runs/equal_budget sweeps/context_length ...
+
+For each finished run or sweep (`make studies` makes them): `results/study-<name>-<machine>.json` with its
+tables, verdicts and comparisons, and the config, versions, hardware and commit that its manifest has. A run
+that holds trees and chains of equal size is printed as a table in Markdown.
+"""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from experiments.benchmarks.results_file import path_of
+from experiments.budgets import Budget, budgets
+from experiments.categories import categories
+from experiments.cli_json import plain_data, report_data
+from experiments.loading import Run, load_run, read_manifest
+from experiments.measurements import samplings_of
+from experiments.scaling import scaling
+from experiments.table_text import interval_text
+
+ABOUT = ("treespec_version", "git_hash", "versions", "hardware")
+OF_RUN = (*ABOUT, "config", "models", "methods", "warmup", "errors")
+COLUMNS = (
+    *("method", "kind", "group", "law", "rule", "parents", "lossless", "tokens_per_step"),
+    *("tokens_per_second", "speedup", "step_ms", "stage_ms", "wasted", "equality"),
+)
+
+
+def study_of_run(folder: Path) -> dict[str, Any]:
+    """All that a run found, and what it was measured with.
+
+    Raises:
+        RunFolderError: if it is not finished.
+    """
+    run = load_run(folder)
+    if not run.finished:
+        raise SystemExit(f"{folder} is not finished: the same `treespec run` command goes on")
+    data = report_data(folder, folder / "report.html")
+    for setting in data["samplings"]:
+        setting["methods"] = [
+            {name: row[name] for name in COLUMNS if name in row} for row in setting["methods"]
+        ]
+    figures: dict[str, Any] = {"samplings": data["samplings"]}
+    figures["budgets"] = [asdict(row) for row in budgets(run)]
+    figures["categories"] = [asdict(row) for row in categories(run)]
+    figures["scaling"] = {name: scaling(run, name) for name in samplings_of(run)}
+    about = {key: run.manifest.get(key) for key in OF_RUN}
+    return {"measured": run.manifest["created"], **about, "figures": figures}
+
+
+def study_of_sweep(folder: Path) -> dict[str, Any]:
+    """The summary of a sweep, and what its first job was measured with."""
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    manifest = read_manifest(folder / "jobs" / summary["jobs"][0]["job"] / "run")
+    about = {key: manifest.get(key) for key in ABOUT}
+    figures = {key: summary[key] for key in ("rows", "notes")}
+    figures["failed"] = [job for job in summary["jobs"] if job["error"] is not None]
+    return {"measured": manifest["created"], **about, "grid": summary["grid"], "figures": figures}
+
+
+def budget_table(run: Run) -> str:
+    """Trees against chains at equal budgets in Markdown; empty if the run holds none but time."""
+    rows = budgets(run)
+    if all(row.name == "time" for row in rows):
+        return ""
+    lines = [
+        "| equal | compared by | best tree | best chain | tree over chain | |",
+        "| --- | --- | --- | --- | ---: | --- |",
+    ]
+    return "\n".join([*lines, *(_line(row) for row in rows)])
+
+
+def _line(row: Budget) -> str:
+    duel = row.duel
+    said = "not decided" if duel.winner is None else f"{duel.winner.family} better"
+    ratio = interval_text(duel.ratio)
+    equal = f"{row.name}, {row.sampling}"
+    return (
+        f"| {equal} | {row.measure} | {duel.left.label} | {duel.right.label} | {ratio} | {said} |"
+    )
+
+
+def main() -> None:
+    """Read, write, print."""
+    console = Console(width=140, soft_wrap=True)
+    if len(sys.argv) == 1:
+        raise SystemExit("give folders of runs and sweeps, such as runs/equal_budget")
+    for folder in map(Path, sys.argv[1:]):
+        sweep = (folder / "sweep.json").is_file()
+        found = study_of_sweep(folder) if sweep else study_of_run(folder)
+        path = path_of(f"study-{folder.name}")
+        data = {"benchmark": f"study-{folder.name}", **found}
+        path.write_text(json.dumps(plain_data(data), indent=1, ensure_ascii=False) + "\n", "utf-8")
+        console.print(f"written: {path}", highlight=False)
+        if not sweep:
+            console.print(budget_table(load_run(folder)), markup=False, highlight=False)
+
+
+if __name__ == "__main__":
+    main()

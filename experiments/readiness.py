@@ -1,0 +1,71 @@
+"""What can be told of an experiment before a model is loaded: its methods, prompts and tracker."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from experiments.builder import Experiment, build
+from experiments.config import Config
+from experiments.errors import PromptError
+from experiments.measured import search_prompts
+from experiments.prompts import RawPrompt, read_prompts
+from experiments.ranks import rank
+from experiments.stand_ins import stand_ins
+from experiments.tracking import NoTracker, open_tracker
+from experiments.tuning import prompts_needed
+
+__all__ = ["Ready", "ready"]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """An experiment that can start.
+
+    Args:
+        experiment: its methods; those that wait for a measurement have stand-ins.
+        tracker: where its rows are logged besides.
+        measured: prompts that it measures.
+        spare: prompts that tuning takes.
+    """
+
+    experiment: Experiment
+    tracker: NoTracker
+    measured: Sequence[RawPrompt]
+    spare: Sequence[RawPrompt]
+
+
+def ready(config: Config, say: Callable[[str], None]) -> Ready:
+    """Read and check all that needs no model.
+
+    Args:
+        config: the experiment.
+        say: told once if the tracker fails while the run goes on.
+
+    Raises:
+        ConfigError: if a method cannot be built, its measurements mean nothing, or the tracker is missing.
+        PromptError: if the prompts cannot be read, or are too few.
+    """
+    experiment = build(stand_ins(config))
+    tracker = open_tracker(None if rank() else config.tracker, say)  # one process of several logs
+    if config.search is not None:
+        search_prompts(config)
+    return Ready(experiment, tracker, *_split(experiment, read_prompts(config.prompts)))
+
+
+def _split(
+    experiment: Experiment, raw: Sequence[RawPrompt]
+) -> tuple[Sequence[RawPrompt], Sequence[RawPrompt]]:
+    """The measured prompts, and those that tuning takes.
+
+    Raises:
+        PromptError: if tuning needs more prompts than there are besides the measured ones.
+    """
+    count = experiment.config.prompts.count
+    count = len(raw) if count is None else count
+    needed = prompts_needed(experiment.methods)
+    if count + needed > len(raw):
+        raise PromptError(
+            f"tuning assisted generation takes {needed} prompts that are not measured, but of "
+            f"{len(raw)} prompts {count} are measured; lower prompts.count or tune_prompts, or give one "
+            "length and one threshold"
+        )
+    return raw[:count], raw[count : count + needed]
