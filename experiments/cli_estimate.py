@@ -18,6 +18,7 @@ app = typer.Typer()
     epilog=examples(
         "treespec estimate trace.npz --by depth --shrinkage 20 --out rates.json",
         "treespec estimate trace.npz --for expansion:3x2x1 --interval bootstrap",
+        "treespec estimate trace.npz --by depth --starts expansion:3x2x1",
         "treespec estimate runs/tree_vs_chain --method '2-ary 3' --sampling T=1",
     ),
 )
@@ -50,6 +51,12 @@ def estimate_command(
         str | None,
         typer.Option("--for", help="The tree that they are for, such as expansion:3x2x1."),
     ] = None,
+    starts: Annotated[
+        str | None,
+        typer.Option(
+            "--starts", help="Of a trace: count the steps of this tree alone, not all positions."
+        ),
+    ] = None,
     method: Annotated[str | None, typer.Option("--method", help="Of a run: whose steps.")] = None,
     sampling: Annotated[
         str | None, typer.Option("--sampling", help="Of a run: such as T=1.")
@@ -62,21 +69,29 @@ def estimate_command(
     With intervals and counts. What the sample cannot support is said below the table.
     """
     with friendly(debug):
-        from experiments.estimate_commands import estimate, estimate_table
+        from experiments.estimate_commands import (
+            calibration_error,
+            estimate,
+            estimate_json,
+            estimate_table,
+        )
         from experiments.file_arguments import require_new
 
         if out is not None:
             require_new(out)
         found = estimate(
-            source, method=method, sampling=sampling, tree=tree, by=by, depth=depth, ranks=ranks,
-            interval=interval, monotone=isotonic, shrinkage=shrinkage,
+            source, method=method, sampling=sampling, tree=tree, starts=starts, by=by, depth=depth,
+            ranks=ranks, interval=interval, monotone=isotonic, shrinkage=shrinkage,
         )  # fmt: skip
         if out is not None:
             out.write_text(found.to_json(), encoding="utf-8")
+        error = calibration_error(source)
         if as_json:
-            typer.echo(found.to_json())
+            typer.echo(estimate_json(found, error))
             return
         output().print(estimate_table(found))
+        if error is not None:
+            typer.echo(f"expected calibration error {error:.2f} of the draft's probabilities")
         for text in found.warnings:
             typer.echo(f"note: {text}")
         if out is not None:

@@ -1,5 +1,6 @@
 """`treespec estimate`: acceptance rates with intervals, from a trace or from the steps of a run."""
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,18 @@ from rich.table import Table
 from experiments.errors import ConfigError
 from experiments.run_records import counts_from_run
 from experiments.trace_commands import read_shapes
-from search import AcceptanceEstimate, SmallSample, Trace, estimate_acceptance
+from search import (
+    AcceptanceEstimate,
+    SmallSample,
+    Trace,
+    calibration_data,
+    estimate_acceptance,
+)
 from search.counts import Records
+from search.reliability import reliability
+from treespec.tree import Law, TreeShape
 
-__all__ = ["estimate", "estimate_table"]
+__all__ = ["calibration_error", "estimate", "estimate_json", "estimate_table"]
 
 
 def estimate(
@@ -22,6 +31,7 @@ def estimate(
     method: str | None = None,
     sampling: str | None = None,
     tree: str | None = None,
+    starts: str | None = None,
     **options: Any,
 ) -> AcceptanceEstimate:
     """The estimate of a trace's or a run's steps, its warnings kept in it.
@@ -31,19 +41,49 @@ def estimate(
         method: of a run: the tree method whose steps count.
         sampling: of a run: under this setting.
         tree: what the rates are for, as `experiments.trace_commands.read_shapes` reads it: one tree.
+        starts: of a trace: the tree whose steps alone count, in the same words.
         options: see `search.estimate_acceptance`.
 
     Raises:
         ConfigError, RunFolderError, InvalidTrace, InvalidLimit: naming the option or the file.
     """
-    shapes = list(read_shapes(tree).values()) if tree else [None]
-    if len(shapes) > 1:
-        raise ConfigError(f"--for {tree}: name one tree")
+    wanted, begun = _shape("--for", tree), _shape("--starts", starts)
     with warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", SmallSample
         )  # they are in the estimate, and printed from there
-        return estimate_acceptance(_read(source, method, sampling), tree=shapes[0], **options)
+        known = _read(source, method, sampling)
+        return estimate_acceptance(known, tree=wanted, starts=begun, **options)
+
+
+def calibration_error(source: Path) -> float | None:
+    """How far the draft's probabilities are from acceptance, in the mean over ten bins of them.
+
+    The expected calibration error of `search.reliability`, over all drafted children of the kept positions.
+
+    Args:
+        source: as of `estimate`.
+
+    Returns:
+        None unless it is a trace of deterministic children: others are not accepted with the draft's
+        probability.
+    """
+    if source.is_dir():
+        return None
+    trace = Trace.load(source)
+    if Law.of(trace.law) is not Law.DETERMINISTIC:
+        return None
+    data = calibration_data(trace)
+    return reliability(data.predicted, data.exact).expected_error
+
+
+def estimate_json(found: AcceptanceEstimate, error: float | None) -> str:
+    """The estimate as `treespec estimate --json` prints it: with `expected_calibration_error`, or null.
+
+    `AcceptanceEstimate.from_json` reads it, too.
+    """
+    body = found.to_json().rstrip().removesuffix("}").rstrip()
+    return f'{body},\n  "expected_calibration_error": {json.dumps(error)}\n}}'
 
 
 def estimate_table(found: AcceptanceEstimate) -> Table:
@@ -86,3 +126,16 @@ def _read(source: Path, method: str | None, sampling: str | None) -> Trace | Rec
             "--method and --sampling choose among the steps of a run: leave them out for a trace"
         )
     return Trace.load(source)
+
+
+def _shape(option: str, text: str | None) -> TreeShape | None:
+    """The one tree that an option names."""
+    if text is None:
+        return None
+    try:
+        shapes = list(read_shapes(text).values())
+    except ConfigError as error:
+        raise ConfigError(f"{option}{str(error).removeprefix('--shapes')}") from None
+    if len(shapes) > 1:
+        raise ConfigError(f"{option} {text}: name one tree")
+    return shapes[0]

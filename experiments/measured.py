@@ -29,7 +29,7 @@ from treespec.tree import Law
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["Measured", "load_measured", "measure", "search_prompts"]
+__all__ = ["Measured", "load_measured", "measure", "replacing", "search_prompts"]
 
 STAMP = "config.json"
 """Which config, and which prefix, the files beside it are of."""
@@ -137,7 +137,7 @@ def measure(
                 own, sampling=sampling, law=str(law), rule=rule, width=config.search.width,
                 beyond=deepest, console=console, load=load,
             )  # fmt: skip
-            _replacing(path, found.save)
+            replacing(path, found.save)
         traces[sampling, str(law)] = Trace.load(path)
     path = folder / "latency.json"
     if not path.exists():
@@ -151,7 +151,7 @@ def measure(
             reporter.note(note)
         if found.interrupted:
             raise KeyboardInterrupt
-        _replacing(path, found.model.save)
+        replacing(path, found.model.save)
     return Measured(config.search, traces, LatencyModel.load(path), prefix)
 
 
@@ -248,7 +248,7 @@ def search_prompts(config: Config) -> Prompts:
     return prompts.model_copy(update={"start": start})
 
 
-def _replacing(path: Path, save: Callable[[Path], object]) -> None:
+def replacing(path: Path, save: Callable[[Path], object]) -> None:
     """Write a file so that it is there whole or not at all."""
     temporary = path.with_name(f"new-{path.name}")
     temporary.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from experiments.errors import ConfigError
 from experiments.manifest import environment, now
 from experiments.models import load_models
 from experiments.profile_settings import settings_of
-from experiments.profile_shapes import Setting, drift_of
+from experiments.profile_shapes import Setting, completed, drift_of
 from experiments.profiling import Samples, profile_pair
 from experiments.prompts import read_prompts
 from experiments.stand_ins import stand_ins
@@ -94,7 +94,7 @@ def profile(
 
     Args:
         config: models, prompts, samplings and methods.
-        sizes: trees, nodes with the root; `default_sizes` by default. 2 and 3 are always measured.
+        sizes: trees, nodes with the root; `default_sizes` by default. 2, 3 and 5 are always measured.
         prefixes: committed tokens before the root. By default those of `PREFIXES` that fit the context.
         repeats: rounds.
         console: where progress is shown.
@@ -112,7 +112,7 @@ def profile(
     raw = read_prompts(config.prompts)
     pair = load(config.models)
     notes: list[str] = []
-    sizes = sorted({2, 3, *(sizes or default_sizes(pair.target.device.type))})
+    sizes = completed(sizes or default_sizes(pair.target.device.type))
     context = min(pair.target.max_length, pair.draft.max_length)
     settings = settings_of(experiment, pair, sizes, context, notes)
     deepest = max(shape.depth for setting in settings for shape in setting.shapes)

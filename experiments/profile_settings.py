@@ -43,7 +43,7 @@ def settings_of(
             elif before is None or _only_chains(before.shapes) > _only_chains(shapes):
                 # A rule for trees says what trees and chains take, one for chains only the latter.
                 found[law] = Setting(law, rule, sampling, name, shapes)
-                if missing and not shapes[-1].is_chain:
+                if missing and not _only_chains(shapes):
                     notes.append(f"law {law}: no tree of sizes {', '.join(map(str, missing))} fits")
     notes[:] = dict.fromkeys(notes)
     if not found:

@@ -1,13 +1,16 @@
 """Which trees are measured: one family, from which all tables of a latency model follow."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from treespec.distributions import Sampling
 from treespec.tree import Law, TreeShape
 from treespec.verify import Rule
 
-__all__ = ["Setting", "bundle", "drift_of", "shapes_for"]
+__all__ = ["Setting", "bundle", "completed", "drift_of", "shapes_for"]
+
+ALWAYS = (2, 3, 5)
+"""Sizes that are always measured: chains, and the smallest tree with further children of one node."""
 
 LONGEST_CHAIN = 32
 """Edges of the longest chain that is measured."""
@@ -53,10 +56,27 @@ def bundle(size: int) -> TreeShape:
     return TreeShape(tuple(parents))
 
 
+def completed(sizes: Iterable[int]) -> list[int]:
+    """The sizes that are measured if these are asked for, ascending.
+
+    Without a tree of five to eight nodes nothing would say what a root's further children cost, and no tree
+    that branches there could be timed.
+
+    Example:
+        >>> completed([1, 4, 16])
+        [1, 2, 3, 4, 5, 16]
+    """
+    return sorted({*ALWAYS, *sizes})
+
+
 def shapes_for(
     sizes: Sequence[int], takes: Callable[[TreeShape], bool]
 ) -> tuple[tuple[TreeShape, ...], tuple[int, ...]]:
     """The trees of these sizes that are measured, and the sizes for which there is none.
+
+    Besides the bundles, of the largest size: the widest level there is, a long chain, and two trees that
+    differ in the children of their second level, for what children of as many nodes cost as may have two.
+    With `completed` sizes every tree up to the largest is timed.
 
     Args:
         sizes: nodes, the root included.
@@ -72,11 +92,14 @@ def shapes_for(
             found[size] = shape
     shapes, largest = list(found.values()), max(found, default=0)
     if largest > 4 and not found[largest].is_chain:
-        wide = TreeShape.independent_chains(
-            (largest - 1) // 2, 2
-        )  # no level of such a size is wider
-        long = TreeShape.chain(min(largest - 1, LONGEST_CHAIN))
-        shapes += [shape for shape in (wide, long) if takes(shape)]
+        made = [
+            TreeShape.independent_chains((largest - 1) // 2, 2),
+            TreeShape.chain(min(largest - 1, LONGEST_CHAIN)),
+        ]
+        most = (largest - 1) // 3  # nodes of one level that may have two children
+        if most > (largest - 1) // 4:
+            made += [TreeShape.independent_chains(most, 2), TreeShape.expansion([most, 2])]
+        shapes += filter(takes, made)
     return tuple(shapes), tuple(size for size in sizes if size > 1 and size not in found)
 
 

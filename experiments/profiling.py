@@ -5,7 +5,8 @@ text of the config's prompts. So caches, pending tokens and the order of passes 
 take turns in rounds, because machines drift; the first round warms up.
 
 One family of trees gives all tables (`bundle`): their sizes are those asked for, their second level expands
-W nodes to one child each, the third W nodes to two, so that the difference is what drawing costs.
+W nodes to one child each, the third W nodes to two, so that the difference is what drawing costs. What it
+costs for more nodes than the largest bundle has on a level is the difference of two trees of one round.
 """
 
 import random
@@ -212,6 +213,7 @@ class _Loop:
 def _measure_trees(loop: _Loop, shapes: Sequence[TreeShape], into: Samples) -> None:
     """One step of each shape."""
     own, prefix = into.of_law[str(loop.setting.law)], loop.prefix
+    second: dict[tuple[int, int], float] = {}
     for shape in shapes:
         loop.growth.grow(shape)
         seconds = loop.step()
@@ -228,11 +230,16 @@ def _measure_trees(loop: _Loop, shapes: Sequence[TreeShape], into: Samples) -> N
         if len(shape.children[0]) == 1:
             own["first"][prefix][None].append(levels[0])
         for level, expanded in enumerate(_expanded(shape)):
-            if level and not any(k > 1 for k in expanded):
-                own["level"][prefix][len(expanded)].append(levels[level])
+            width, most = len(expanded), max(expanded)
+            if level and most == 1:
+                own["level"][prefix][width].append(levels[level])
             elif level == 2:  # the same nodes' parents had one child each
-                more = max(0.0, levels[2] - levels[1])
-                own["draw"][None][len(expanded)].append(more)
+                own["draw"][None][width].append(max(0.0, levels[2] - levels[1]))
+            if level == 1:
+                second[width, most] = levels[1]
+    for (width, most), taken in second.items():
+        if most == 2 and (width, 1) in second:  # as many nodes had one child each in another step
+            own["draw"][None][width].append(max(0.0, taken - second[width, 1]))
 
 
 def _measure_plain(loop: _Loop, into: Samples) -> None:

@@ -1,7 +1,8 @@
 """From what was measured to trees: methods that ask for what is `measured` become methods with a tree."""
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,18 @@ from experiments.config_shapes import (
     ParentsShape,
 )
 from experiments.errors import ConfigError
-from experiments.measured import Measured
-from experiments.search_files import read_acceptance
+from experiments.measured import Measured, replacing
 from experiments.stand_ins import wants_measured
 from experiments.trees import label_of, search_best
-from search import LatencyModel, calibration_data, fit_calibration, optimal_tree
+from search import (
+    LatencyModel,
+    Ranking,
+    best_tree,
+    calibration_data,
+    fit_calibration,
+    optimal_tree,
+)
+from search.ranking import SHOWN
 from treespec.errors import TreespecError
 from treespec.tree import Law, TreeShape
 
@@ -29,7 +37,8 @@ def resolve(config: Config, measured: Measured, folder: Path) -> Config:
     """The config in which every method has its tree.
 
     A method whose tree depends on acceptance becomes one for each sampling setting, named after it; all of
-    them run under all settings, so that the run shows what a tree tuned for another one loses.
+    them run under all settings, so that the run shows what a tree tuned for another one loses. What the
+    search for the fastest one said is kept beside the traces, in `best-<place of the sampling>.json`.
 
     Args:
         config: as the user wrote it.
@@ -50,6 +59,7 @@ def resolve(config: Config, measured: Measured, folder: Path) -> Config:
             methods += resolver.resolved(method)
         except TreespecError as error:
             raise ConfigError(f"methods[{i}].shape: {error}") from None
+    resolver.keep()
     return config.model_copy(update={"methods": tuple(methods)})
 
 
@@ -58,16 +68,20 @@ class _Resolver:
     config: Config
     measured: Measured
     folder: Path
+    said: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What rankings said, by sampling setting and method."""
 
     def resolved(self, method: TreeMethod) -> Iterator[Method]:
         """The method with its tree; one for each setting, if the tree depends on acceptance."""
         shape, name = method.shape, method.name or label_of(method)
         for setting in self.config.samplings:
             label = f"{name} for {setting.name}"
+            ranking: Ranking | None = None
             if isinstance(shape, OptimalShape):
                 found = self._optimal(shape, setting.name, method.law)
             elif isinstance(shape, BestShape):
-                found = self._best(shape, setting.name, method.law)
+                ranking = self._best(shape, setting.name, method.law)
+                found = ranking.best.shape
             else:
                 own = self._growth(shape, setting.name)
                 if (
@@ -78,42 +92,55 @@ class _Resolver:
                 label = f"{name}, calibrated for {setting.name}"
                 yield method.model_copy(update={"shape": own, "name": label})
                 continue
+            made: Method
             if found.size == 1:
-                yield PlainMethod(kind="plain", name=f"{label}: plain decoding")
+                made = PlainMethod(kind="plain", name=f"{label}: plain decoding")
             else:
                 own = ParentsShape(kind="parents", parents=found.parents)
-                yield method.model_copy(update={"shape": own, "name": label})
+                made = method.model_copy(update={"shape": own, "name": label})
+            if ranking is not None:
+                self.said.setdefault(setting.name, {})[str(made.name)] = _summary(ranking)
+            yield made
+
+    def keep(self) -> None:
+        """Write down what rankings said: a file for each setting that has some."""
+        for place, setting in enumerate(self.config.samplings):
+            if setting.name not in self.said:
+                continue
+            path = self.folder / f"best-{place}.json"
+            text = json.dumps(self.said[setting.name], indent=1) + "\n"
+            if not path.exists() or path.read_text(encoding="utf-8") != text:
+                replacing(path, lambda at, text=text: at.write_text(text, encoding="utf-8"))
 
     def _optimal(self, shape: OptimalShape, sampling: str, law: str | None) -> TreeShape:
         rates: Any = self.measured.estimate(sampling, law or self.measured.default_law(sampling))
         return optimal_tree(rates, shape.size, depth=shape.depth, branching=shape.branching)
 
-    def _best(self, shape: BestShape, sampling: str, law: str | None) -> TreeShape:
-        """The fastest; above temperature 0 chains are drawn independently, as `treespec run` does it."""
+    def _best(self, shape: BestShape, sampling: str, law: str | None) -> Ranking:
+        """Trees by the rates of all children, chains by those of first children alone.
+
+        Above temperature 0 chains are drawn independently, as `treespec run` does it.
+        """
         own_times = shape.latency == MEASURED
         latency = self.measured.latency if own_times else LatencyModel.load(shape.latency)
-        if own_times and shape.prefix is None:
-            shape = shape.model_copy(update={"prefix": self.measured.prefix})
+        prefix = self.measured.prefix if own_times and shape.prefix is None else shape.prefix
         if shape.acceptance != MEASURED:
-            return search_best(shape, read_acceptance(Path(shape.acceptance)), latency).best.shape
+            timed = shape.model_copy(update={"prefix": prefix})
+            return search_best(timed, latency)
         usual, levels = law or self.measured.default_law(sampling), self.measured.search.depth
-        if shape.depth is not None:  # rates go as deep as was recorded
-            shape = shape.model_copy(update={"depth": min(shape.depth, levels)})
-        rates = {usual: self.measured.estimate(sampling, usual)}
-        best = search_best(shape, rates, latency, laws=self._timed(latency, usual)).best
-        if usual != str(Law.WITHOUT_REPLACEMENT) or law is not None:
-            return best.shape
-        first = {str(Law.IID): self.measured.estimate(sampling, usual, ranks=1)}
-        longest = (shape.depth or levels) + 1
-        limits = {"max_size": min(longest, shape.max_size or longest), "branching": 1}
-        laws = self._timed(latency, str(Law.IID))
-        chain = search_best(shape.model_copy(update=limits), first, latency, laws=laws).best
-        return max((best, chain), key=lambda choice: choice.tokens_per_s.estimate).shape
-
-    @staticmethod
-    def _timed(latency: LatencyModel, law: str) -> list[str] | None:
-        """The law whose times hold, also those of another setting; None if times hold for all laws."""
-        return [law] if law in latency.laws else None
+        drawn = law is None and usual == str(Law.WITHOUT_REPLACEMENT)
+        return best_tree(
+            {usual: self.measured.estimate(sampling, usual)},
+            latency,
+            chains={
+                str(Law.IID) if drawn else usual: self.measured.estimate(sampling, usual, ranks=1)
+            },
+            max_size=shape.max_size,
+            depth=None if shape.depth is None else min(shape.depth, levels),
+            branching=shape.branching,
+            prefix=prefix,
+            laws=[usual] if usual in latency.laws else None,  # also times of another setting
+        )
 
     def _growth(self, shape: Any, sampling: str) -> Any:
         """The growth with files for what it wants measured."""
@@ -147,3 +174,11 @@ class _Resolver:
             data = calibration_data(trace)
             path.write_text(fit_calibration(data.predicted, data.exact).to_json(), encoding="utf-8")
         return path
+
+
+def _summary(ranking: Ranking) -> dict[str, Any]:
+    """What a ranking said, with its first rows, the best tree, the best chain and plain decoding."""
+    data = json.loads(ranking.to_json())
+    ends = [row for row in (ranking.tree, ranking.chain, ranking.plain) if row is not None]
+    shown = {*range(SHOWN), *(ranking.rows.index(row) for row in ends)}
+    return data | {"rows": [row for i, row in enumerate(data["rows"]) if i in shown]}

@@ -7,7 +7,7 @@ import numpy as np
 
 from experiments.errors import ConfigError
 from experiments.file_arguments import is_file, require_new
-from experiments.search_files import read_acceptance
+from experiments.search_files import read_acceptance, read_chains
 from search import (
     AcceptanceEstimate,
     LatencyModel,
@@ -86,7 +86,8 @@ def search_fastest(
         options: see `search.best_tree`.
     """
     given = acceptance_of(rates)
-    ranking = best_tree(given, LatencyModel.load(latency), **options)
+    chains = read_chains(Path(rates)) if is_file(rates) else None
+    ranking = best_tree(given, LatencyModel.load(latency), chains=chains, **options)
     if as_json:
         return ranking.best.shape, ranking.to_json()
     lines, shape = [str(ranking)], ranking.best.shape

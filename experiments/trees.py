@@ -1,6 +1,6 @@
 """Trees by name: what a config calls a tree becomes a shape, or a growth, and gets a label."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from experiments.config_shapes import (
     PathsShape,
     SpecExecGrowth,
 )
-from experiments.search_files import read_acceptance, read_calibration
+from experiments.search_files import read_acceptance, read_calibration, read_chains
 from search import optimal_tree
 from treespec.protocols import Growth
 from treespec.tree import TreeShape
@@ -38,24 +38,19 @@ def label_of(method: TreeMethod) -> str:
     return LABELS[type(method.shape)](method.shape) + (f" ({chosen})" if chosen else "")
 
 
-def search_best(
-    config: BestShape,
-    acceptance: Any,
-    latency: "LatencyModel",
-    *,
-    laws: Sequence[str] | None = None,
-) -> "Ranking":
-    """`search.best_tree` within the limits of a config; `laws` as there."""
+def search_best(config: BestShape, latency: "LatencyModel") -> "Ranking":
+    """`search.best_tree` within the limits of a config, by the acceptance in the file that it names."""
     from search import best_tree
 
+    path = Path(config.acceptance)
     return best_tree(
-        acceptance,
+        read_acceptance(path),
         latency,
+        chains=read_chains(path),
         max_size=config.max_size,
         depth=config.depth,
         branching=config.branching,
         prefix=config.prefix,
-        laws=laws,
     )
 
 
@@ -68,8 +63,7 @@ def _optimal(config: OptimalShape) -> TreeShape:
 def _best(config: BestShape) -> TreeShape:
     from search import LatencyModel
 
-    acceptance = read_acceptance(Path(config.acceptance))
-    return search_best(config, acceptance, LatencyModel.load(config.latency)).best.shape
+    return search_best(config, LatencyModel.load(config.latency)).best.shape
 
 
 def _growth(config: Any) -> Growth:

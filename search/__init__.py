@@ -5,10 +5,11 @@
 `optimal_frontier` those of all sizes and depths at once. `estimate_acceptance` gets the rates from a
 recorded `Trace` or from steps of real decoding; `replay` tries any tree on a trace; `calibration` holds the
 draft's own probabilities against acceptance. A `LatencyModel` holds measured times, and `best_tree` ranks
-trees, chains and plain decoding by what both promise. `growth` has the policies of dynamic trees.
+trees, chains and plain decoding by what both promise. `growth` has the policies of dynamic trees, and
+`formats` reads and writes shapes in the words of other tools.
 """
 
-from search import calibration, growth, replay
+from search import calibration, formats, growth, replay
 from search.acceptance import NodeRates
 from search.best import best_tree, best_trees
 from search.calibration import Calibration, CalibrationData, calibration_data, fit_calibration
@@ -62,6 +63,7 @@ __all__ = [
     "estimate_acceptance",
     "expected_tokens",
     "fit_calibration",
+    "formats",
     "growth",
     "optimal_frontier",
     "optimal_tree",

@@ -6,7 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from search.candidates import Limits, candidates, read_sizes, require_sizes, room_for
+from search.candidates import (
+    Limits,
+    candidates,
+    chains_within,
+    read_sizes,
+    require_sizes,
+    room_for,
+)
 from search.errors import InvalidLimit
 from search.integers import integer
 from search.intervals import expanded_tail, require_level
@@ -36,6 +43,7 @@ def best_tree(
     prefix: int | None = None,
     batch: int = 1,
     laws: Sequence[str] | None = None,
+    chains: AnyAcceptance | Mapping[str, AnyAcceptance] | None = None,
     draws: int = DRAWS,
     level: float = 0.95,
     seed: int = 0,
@@ -50,13 +58,18 @@ def best_tree(
     than it is; resampling with fixed shapes does not correct that.
 
     Candidates are the trees of `optimal_frontier`, the best for their size and depth, and all chains. Where
-    the time depends on size and depth alone, no tree is faster than the best candidate. Where wide levels
-    cost more than narrow ones a tree that is not on the frontier can be; the tests measure by how much.
+    the time depends on size and depth alone, no tree is faster than the best candidate, among the sizes
+    looked at: all up to 64 nodes, beyond that those that were measured and some between, 6 % apart
+    (`sizes` names others). Where wide levels cost more than narrow ones a tree that is not on the frontier
+    can be; the tests measure by how much.
 
     Rates that count every position as the beginning of a step (`estimate_acceptance` of a trace, unless it
     is told `starts`) are not those of the positions at which steps do begin, behind a bonus token. Where
     good and bad stretches of text take turns, trees tend to keep more tokens than is predicted, deep ones
     most of all. Check the best by `search.replay`, or estimate anew with `starts=` the best tree.
+
+    A chain reaches a depth along first children alone, where a tree of several children gets there more
+    often and at worse places: rates of trees by depth are not those of chains. `chains` are their own.
 
     Args:
         acceptance: rates as `optimal_tree` takes them, an `AcceptanceEstimate`, or one of these by law.
@@ -70,6 +83,9 @@ def best_tree(
         batch: texts at once.
         laws: which laws to compare; by default those of `acceptance`. Acceptance and times that were
             measured under different sampling settings go together only for laws that are named here.
+        chains: rates of chains, where they are known apart: `estimate_acceptance` of a trace with
+            `ranks=1`, or one by law. Chains are then ranked by these alone, and `acceptance` is for trees.
+            A law that is only here has no trees.
         draws: resamples; at least as many as have one beyond each bound (40 at level 0.95). Few texts need
             more, and the notes say so.
         level: of the intervals.
@@ -96,13 +112,18 @@ def best_tree(
     prefix = latency.prefix_at(None if prefix is None else integer("prefix", prefix, 0), batch)
     times = Times(latency, prefix, batch, draws, seed, np.random.default_rng(seed))
     sides = {law: LawSpeed(law, one, times) for law, one in known.items()}
+    alone = {} if chains is None else _alone(chains, laws, times)
     rooms = {law: room_for(side, limits) for law, side in sides.items()}
     found: dict[tuple[str, TreeShape], Speed] = {}
     notes = require_sizes(limits, rooms)
     for law, side in sides.items():
-        shapes, said = candidates(side, limits, rooms[law])
+        shapes, said = candidates(side, limits, rooms[law], chains=chains is None)
         found |= {(law, shape): side.speed(shape) for shape in shapes}
         notes += said + _too_few(side, level)
+    for law, side in alone.items():
+        shapes = chains_within(limits, room_for(side, limits, strict=False))
+        found |= {(law, shape): side.speed(shape) for shape in shapes}
+        notes += [f"{law}, chains: {text}" for text in side.warnings] + _too_few(side, level)
     law = min(sides, key=lambda law: latency.plain_s(prefix, law=law, batch=batch))
     found[law, ROOT] = plain = sides[law].speed(ROOT)
     rows = [
@@ -116,9 +137,11 @@ def best_tree(
     def speed(shape: TreeShape, law: str) -> Speed:
         if shape.size == 1:
             return plain
-        if law not in sides:
-            raise InvalidLimit(f"law = {law!r}, but this ranking is over {', '.join(sides)}")
-        return sides[law].speed(shape)
+        over = alone if alone and shape.is_chain else sides
+        if law not in over:
+            what = "this ranking is" if over is sides else "its chains are"
+            raise InvalidLimit(f"law = {law!r}, but {what} over {', '.join(over)}")
+        return over[law].speed(shape)
 
     return Ranking(
         rows=tuple(rows),
@@ -156,6 +179,15 @@ def best_trees(
         for batch in batches
         for prefix in prefixes
     ]
+
+
+def _alone(
+    chains: AnyAcceptance | Mapping[str, AnyAcceptance], laws: Sequence[str] | None, times: Times
+) -> dict[str, LawSpeed]:
+    """Chains by law. Naming laws takes settings for the same that are not, here too."""
+    named = list(chains) if laws is not None and isinstance(chains, Mapping) else laws
+    known = acceptance_by_law(chains, times.latency, named, times.batch)
+    return {law: LawSpeed(law, one, times) for law, one in known.items()}
 
 
 def _choice(

@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import overload
 
 import numpy as np
+from jaxtyping import Float
 
 from search.dynamic_programme import DynamicProgramme
 from search.problem import Problem
@@ -35,6 +36,8 @@ class BestFirst:
     Attributes:
         values: expected tokens of the best tree by size, `[size + 1]`; -inf where there is no tree.
     """
+
+    values: Float[np.ndarray, "sizes"]
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem

@@ -21,6 +21,7 @@ __all__ = [
     "Room",
     "candidate_sizes",
     "candidates",
+    "chains_within",
     "fastest_of_frontier",
     "read_sizes",
     "require_sizes",
@@ -71,11 +72,15 @@ class Limits:
         if self.sizes and self.max_size is not None and max(self.sizes) > self.max_size:
             raise InvalidLimit(f"sizes has {max(self.sizes)}, but max_size = {self.max_size}")
 
-    def largest(self, covered: int | None) -> int:
+    def largest(self, covered: int | None, *, strict: bool = True) -> int:
         """The largest tree that is looked at, if times are known for trees of up to `covered` nodes.
 
+        Args:
+            covered: None if times hold for all sizes.
+            strict: whether to refuse a larger one that was asked for; otherwise the times end it.
+
         Raises:
-            NotMeasured: if a larger one was asked for.
+            NotMeasured: if a larger one was asked for, and `strict`.
             InvalidLimit: if neither these limits nor the times have an end.
         """
         asked = max(self.sizes) if self.sizes else self.max_size
@@ -83,14 +88,13 @@ class Limits:
             raise InvalidLimit(
                 "the times hold for every size, so there is no largest tree: give sizes or max_size"
             )
-        if asked is not None and covered is not None and asked > covered:
+        if strict and asked is not None and covered is not None and asked > covered:
             raise NotMeasured(
                 f"size {asked}, but times are known for trees of up to {covered} nodes, the root included, "
                 f"and none is extrapolated: profile larger trees (`treespec profile --sizes`), or give "
                 f"sizes or max_size of at most {covered}"
             )
-        found = covered if asked is None else asked
-        assert found is not None
+        found = min(end for end in (asked, covered) if end is not None)
         return int(found)
 
 
@@ -134,14 +138,20 @@ def read_sizes(sizes: Any) -> tuple[int, ...] | None:
         ) from None
 
 
-def room_for(side: LawSpeed, limits: Limits) -> Room:
+def room_for(side: LawSpeed, limits: Limits, *, strict: bool = True) -> Room:
     """The room under one law.
+
+    Args:
+        side: rates and times of the law.
+        limits: which trees are looked at.
+        strict: see `Limits.largest`.
 
     Raises:
         NotMeasured, InvalidLimit: see `Limits.largest`; or if `depth` is beyond the rows of the rates.
     """
     latency, prefix, batch = side.times.latency, side.times.prefix, side.times.batch
-    size = limits.largest(latency.largest(prefix, law=side.law, batch=batch))
+    covered = latency.largest(prefix, law=side.law, batch=batch)
+    size = limits.largest(covered, strict=strict)
     wide = latency.law_times(side.law, batch).level.largest(prefix) != 1
     branching = min(limits.branching or side.rates.ranks, side.rates.ranks) if wide else 1
     if limits.depth is not None:
@@ -177,8 +187,16 @@ def require_sizes(limits: Limits, rooms: Mapping[str, Room]) -> list[str]:
     ]
 
 
-def candidates(side: LawSpeed, limits: Limits, room: Room) -> tuple[list[TreeShape], list[str]]:
+def candidates(
+    side: LawSpeed, limits: Limits, room: Room, *, chains: bool = True
+) -> tuple[list[TreeShape], list[str]]:
     """The shapes that are ranked under one law: the fastest trees of the frontier, and all chains.
+
+    Args:
+        side: rates and times of the law.
+        limits: which trees are looked at.
+        room: what they leave to this law.
+        chains: whether these rates are those of chains, too; otherwise there are none among the shapes.
 
     Returns:
         The shapes, and notes on what was passed over.
@@ -199,13 +217,20 @@ def candidates(side: LawSpeed, limits: Limits, room: Room) -> tuple[list[TreeSha
         frontier = optimal_frontier(
             side.acceptance, room.size, depth=room.depth, branching=limits.branching
         )
-        shapes, missing = fastest_of_frontier(frontier, sizes, side.floor_s, side.step_s)
+        shapes, missing = fastest_of_frontier(
+            frontier, sizes, side.floor_s, side.step_s, chains=chains
+        )
         if missing is not None:
             notes.append(f"{side.law}: a tree that may be faster was passed over: {missing}")
-    chains = [TreeShape.chain(deep) for deep in range(1, room.depth + 1)]
-    shapes += [chain for chain in chains if limits.sizes is None or chain.size in sizes]
+    shapes += chains_within(limits, room) if chains else []
     notes += [f"{side.law}: {warning}" for warning in side.warnings]
     return list(dict.fromkeys(shapes)), notes
+
+
+def chains_within(limits: Limits, room: Room) -> list[TreeShape]:
+    """All chains that are looked at, the shortest first."""
+    chains = [TreeShape.chain(deep) for deep in range(1, room.depth + 1)]
+    return [chain for chain in chains if limits.sizes is None or chain.size in limits.sizes]
 
 
 def candidate_sizes(largest: int, knots: Sequence[int] = ()) -> list[int]:
@@ -229,6 +254,8 @@ def fastest_of_frontier(
     floor_s: Callable[[Int[np.ndarray, "asked"], int], Float[np.ndarray, "asked"]],
     step_s: Callable[[TreeShape], float],
     kept: int = KEPT,
+    *,
+    chains: bool = True,
 ) -> tuple[list[TreeShape], NotMeasured | None]:
     """The trees of a frontier with the most tokens per second, fastest first.
 
@@ -241,6 +268,7 @@ def fastest_of_frontier(
         floor_s: a lower bound of the time of a step, by size and depth.
         step_s: the time of a step; raises `NotMeasured` where it is not known.
         kept: how many.
+        chains: whether chains are among them.
 
     Returns:
         The trees, and why one that may be faster than all of them was passed over, if one was.
@@ -249,7 +277,8 @@ def fastest_of_frontier(
     places = []
     for depth in range(1, len(frontier.values)):
         worth = frontier.values[depth, asked]
-        used = np.flatnonzero(worth > np.maximum(frontier.values[depth - 1, asked], 0.0))
+        fine = worth > np.maximum(frontier.values[depth - 1, asked], 0.0)
+        used = np.flatnonzero(fine if chains else fine & (asked > depth + 1))
         if len(used):
             speed = worth[used] / floor_s(asked[used], depth)
             places += [(-s, int(asked[i]), depth) for s, i in zip(speed, used, strict=True)]

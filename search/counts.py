@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from search.errors import InvalidTrace
+from search.replay import child_table, step_starts
 from search.trace import Trace
 from treespec.tree import TreeShape
 
@@ -62,47 +63,67 @@ class Records:
 
 
 def count_trace(
-    trace: Trace,
-    levels: int | None,
-    ranks: int,
-    starts: Int[np.ndarray, "P"] | None = None,
+    trace: Trace, levels: int | None, ranks: int, starts: TreeShape | None = None
 ) -> Counts:
     """Count a trace by depth.
 
     Args:
         trace: of which the kept positions count.
-        levels: depths to count, None for as many as have `ENOUGH` trials. Position s + d is a trial at
-            depth d if decoding that starts at s reaches it along children of rank below `ranks`.
+        levels: depths to count, None for as many as have `ENOUGH` trials.
         ranks: children to count, at most the width.
-        starts: positions that decoding starts at; all that are kept by default.
+        starts: the tree whose replayed steps are counted: from where they begin, at the nodes that they
+            accept; child r only where the node has one. By default decoding starts at every kept position
+            and every node has `ranks` children: position s + d is a trial at depth d if a start s reaches
+            it along children of these ranks.
+
+    Raises:
+        InvalidTrace: if the tree cannot be replayed, see `search.replay`.
     """
     inside, text_of = trace.inside, trace.text_of
-    starts = np.flatnonzero(inside) if starts is None else starts
-    position, rows = starts, []
+    if starts is None:
+        at, table = np.flatnonzero(inside), _endless(ranks)
+    else:
+        at, table = step_starts(trace, starts), child_table(starts)
+    inner, there = table.max(axis=1) >= 0, _there(table, ranks)
+    node, rows = np.zeros(len(at), dtype=np.int64), []
     while len(rows) < (levels or DEEPEST):
-        if levels is None and rows and len(position) < ENOUGH:
+        if levels is None and rows and len(at) < ENOUGH:
             break
-        rows.append(_level(trace, position, ranks))
-        position = position[trace.ranks[position] < ranks] + 1
-        position = position[position < len(inside)]
-        same = text_of[position] == text_of[position - 1]
-        position = position[same & inside[position]]
+        rows.append(_level(trace, at, there[node]))
+        node = table[node, np.minimum(trace.ranks[at], table.shape[1] - 1)]
+        at, node = at[node >= 0] + 1, node[node >= 0]
+        at, node = at[at < len(inside)], node[at < len(inside)]
+        goes_on = inside[at] & (text_of[at] == text_of[at - 1]) & inner[node]
+        at, node = at[goes_on], node[goes_on]
     return Counts(*(np.stack(level, axis=1) for level in zip(*rows, strict=True)))
 
 
+def _endless(ranks: int) -> Int[np.ndarray, "1 ranks_1"]:
+    """The children by rank, as in `child_table`, of a node that is its own children."""
+    return np.array([[0] * ranks + [-1]])
+
+
+def _there(table: Int[np.ndarray, "nodes most_1"], ranks: int) -> Bool[np.ndarray, "nodes ranks"]:
+    """Which nodes have which children, for as many ranks as are counted."""
+    there = np.zeros((len(table), ranks), dtype=bool)
+    known = min(ranks, table.shape[1])
+    there[:, :known] = table[:, :known] >= 0
+    return there
+
+
 def _level(
-    trace: Trace, positions: Int[np.ndarray, "P"], ranks: int
+    trace: Trace, positions: Int[np.ndarray, "P"], there: Bool[np.ndarray, "P ranks"]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Hits, trials and expected hits at these positions, `[texts, ranks]` each."""
-    texts, text = trace.texts, trace.text_of[positions]
-    rank = trace.ranks[positions]
-    small = rank < ranks
-    cells = text[small] * ranks + rank[small]
-    hits = np.bincount(cells, minlength=texts * ranks).reshape(texts, ranks)
-    trials = np.repeat(np.bincount(text, minlength=texts)[:, None], ranks, axis=1)
-    accepted = trace.accepted[positions, :ranks]
-    mass = np.stack([np.bincount(text, a, minlength=texts) for a in accepted.T], axis=1)
-    return hits.astype(np.int64), trials.astype(np.int64), mass
+    """Hits, trials and expected hits of the children there are, `[texts, ranks]` each."""
+    text, ranks = trace.text_of[positions], there.shape[1]
+
+    def by_text(cells: np.ndarray) -> np.ndarray:
+        sums = [np.bincount(text, column, minlength=trace.texts) for column in cells.T]
+        return np.stack(sums, axis=1)
+
+    hits = there & (trace.ranks[positions, None] == np.arange(ranks))
+    mass = trace.accepted[positions, :ranks] * there
+    return by_text(hits).astype(np.int64), by_text(there).astype(np.int64), by_text(mass)
 
 
 def count_records(texts: Iterable[Any]) -> tuple[Counts, list[set[int]]]:

@@ -5,6 +5,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from search.problem import Problem
 from search.tables import Tables, fill, leaf, weighted
@@ -39,6 +40,8 @@ class DynamicProgramme:
         values: expected tokens of the best tree by size, `[size + 1]`; -inf where there is no tree.
     """
 
+    values: Float[np.ndarray, "sizes"]
+
     def __init__(
         self, problem: Problem, dtype: Any = np.float64, *, every_depth: bool = False
     ) -> None:
@@ -57,7 +60,7 @@ class DynamicProgramme:
         self.values = self._best(problem.depth)
 
     @property
-    def values_by_depth(self) -> np.ndarray:
+    def values_by_depth(self) -> Float[np.ndarray, "depths sizes"]:
         """`values` for every limit of the depth until they change no more, `[depths, size + 1]`."""
         rows = [self._best(edges) for edges in range(len(self._tables))]
         unchanged = len(rows) > 1 and np.array_equal(rows[-1], rows[-2])

@@ -15,8 +15,7 @@ from search.estimate_json import read_json, written
 from search.integers import integer
 from search.intervals import require_level
 from search.rate_bounds import bounds_over_texts, wilson_bounds
-from search.rates import RateSettings, redrawn
-from search.replay import step_starts
+from search.rates import RateSettings, redrawn, stood_in
 from search.rule_notes import note_on, require_alike
 from search.support import complaints, cut, require_limits
 from search.trace import Trace
@@ -87,8 +86,9 @@ class AcceptanceEstimate:
     def resample(self, rng: np.random.Generator) -> Float[np.ndarray, "*levels ranks"]:
         """Rates as they would be from other texts: drawn with replacement, then processed in the same way.
 
-        With a single text there is nothing to draw from: hits are drawn from the rates instead, as if
-        positions were independent.
+        Where no drawn text has a trial, the estimate's own counts stand in and its rate stays: nobody saw
+        a rate of 0 there. With a single text there is nothing to draw from: hits are drawn from the rates
+        instead, as if positions were independent.
 
         Args:
             rng: where texts are drawn from; estimates from the same texts that get generators of the same
@@ -101,7 +101,8 @@ class AcceptanceEstimate:
         if self.texts > 1:
             drawn = rng.multinomial(self.texts, np.full(self.texts, 1 / self.texts))
             mass = np.tensordot(drawn, self.counts.mass, axes=1)
-            rates = settings.rates(mass, np.tensordot(drawn, trials, axes=1).astype(np.float64))
+            resampled = mass, np.tensordot(drawn, trials, axes=1).astype(np.float64)
+            rates = settings.rates(*stood_in(self.counts, *resampled))
         else:
             each = RateSettings(False, 0.0).rates(self.counts.mass[0], trials[0])
             rates = settings.rates(redrawn(each, trials[0], rng), trials[0])
@@ -155,8 +156,11 @@ def estimate_acceptance(
     draft failed. Where good and bad stretches take turns that makes a difference: in a text in which one
     position is missed and the next four are the draft's first child, over and over, every step of a chain
     of 4 emits 5 tokens, while rates by rank promise 3.36 and rates by depth 3.0. With `starts`, only the
-    steps are counted that a replay of that tree takes: these rates are right for it, and nearer for trees
-    like it.
+    steps are counted that a replay of that tree takes, at the nodes that they accept, and child r only of
+    nodes that have one: these rates are right for it, and nearer for trees like it. By depth the hits of
+    each level are the steps that accept a node there. So where all nodes of a depth have equally many
+    children (chains, k-ary trees, expansions) and no coins are thrown, `expected_tokens` of these rates is
+    what the replay keeps; in other trees one rate stands for nodes with elder and younger parents alike.
 
     Of records every accepted node counts; child r only where the node had more than r children. Ranks that
     are found mostly near the root are rates near the root: use `by="depth"` for trees of uneven width.
@@ -167,7 +171,7 @@ def estimate_acceptance(
         source: a `Trace`, `Records`, or the `texts` of such.
         by: "rank", one rate for all depths, or "depth", a row for each.
         depth: with `by="depth"`, the levels to estimate: the tree's, or as many as there is enough of.
-        ranks: children to estimate: the tree's, or all that were recorded.
+        ranks: children to estimate: the tree's, or all that were recorded (of `starts`: that it has).
         interval: "wilson", from the counts as if positions were independent; or "bootstrap", over texts.
         level: of confidence.
         monotone: make rates non-increasing over ranks, by isotonic regression weighted by trials.
@@ -175,7 +179,7 @@ def estimate_acceptance(
         tree: the tree that the rates are for. It sets depth and ranks, and only what it uses is held
             against the sample: fewer than 30 trials, fewer than 5 expected hits, or an interval wider than
             0.1 to each side, is warned of.
-        starts: of a trace, count from where the steps of this tree begin and not from every position.
+        starts: of a trace, count the steps of this tree and not every position; by default its ranks alone.
         seed: of the bootstrap.
 
     Raises:
@@ -214,7 +218,8 @@ def estimate_acceptance(
     estimate = _estimate(
         counts=counts, by=by, law=known.law, rule=known.rule, source=origin, interval=interval,
         level=level, monotone=monotone, shrinkage=shrinkage, seed=seed, sampling=dict(known.sampling),
-        about=about, tree=tree, explicit=depth is not None or (by == "rank" and ranks is not None),
+        about=about, tree=tree, starts=starts,
+        explicit=depth is not None or (by == "rank" and ranks is not None),
     )  # fmt: skip
     for text in estimate.warnings:
         python_warnings.warn(text, SmallSample, stacklevel=2)
@@ -245,13 +250,17 @@ def _of_trace(
             f"ranks = {ranks}, but the trace holds {trace.width} children at each position: record "
             f"it anew with width {ranks}, or ask for fewer"
         )
-    ranks = ranks or trace.width
     if starts is None:
-        return count_trace(trace, 1 if by == "rank" else depth, ranks)
-    begun = step_starts(trace, starts)
+        return count_trace(trace, 1 if by == "rank" else depth, ranks or trace.width)
+    if starts.size == 1:
+        raise InvalidLimit(
+            "starts is the root alone, whose steps draft nothing that could be counted: give a tree or a "
+            "chain, or leave it out to count every position"
+        )
+    ranks = ranks or max(map(len, starts.children))
     if by == "rank":
-        return count_trace(trace, max(starts.depth, 1), ranks, begun).pooled()
-    return count_trace(trace, depth, ranks, begun)
+        return count_trace(trace, starts.depth, ranks, starts).pooled()
+    return count_trace(trace, depth, ranks, starts)
 
 
 def _estimate(
@@ -269,6 +278,7 @@ def _estimate(
     sampling: Mapping[str, Any],
     about: Mapping[str, Any],
     tree: TreeShape | None = None,
+    starts: TreeShape | None = None,
     explicit: bool = False,
     warnings: tuple[str, ...] | None = None,
 ) -> AcceptanceEstimate:
@@ -287,7 +297,7 @@ def _estimate(
     low, high = np.minimum(low, rates), np.maximum(high, rates)
     low, high = np.where(trials > 0, low, 0.0), np.where(trials > 0, high, 1.0)
     if warnings is None:
-        found = complaints(rates, low, high, counts, by, shrinkage, tree, explicit)
+        found = complaints(rates, low, high, counts, by, shrinkage, tree, explicit, starts)
         warnings = (*found, *note_on(rule))
     flat = slice(None) if by == "depth" else 0
     return AcceptanceEstimate(

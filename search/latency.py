@@ -1,27 +1,16 @@
 """How long a step takes: measured times of this pair on this machine, and the sum of them for any shape."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-from jaxtyping import Float, Int
-
-from search.interpolation import Term, gathered
 from search.latency_errors import InvalidLatency, NotMeasured
-from search.latency_tables import (
-    ANY_LAW,
-    BatchTimes,
-    LawTimes,
-    further_draws,
-    levels_of,
-    middle_prefix,
-)
+from search.latency_tables import ANY_LAW, BatchTimes, LawTimes, middle_prefix
+from search.step_parts import StepParts, seconds_of
 from treespec.shape import TreeShape
+from treespec.tree import Law
 
 __all__ = ["LatencyModel"]
 
@@ -246,7 +235,7 @@ class LatencyModel:
         Raises:
             NotMeasured: outside of what was measured.
         """
-        return float(self.evaluate(self.plain_terms(prefix, law, batch))[0])
+        return float(seconds_of(self.at(prefix, law, batch).plain())[0])
 
     def step_s(
         self,
@@ -267,9 +256,8 @@ class LatencyModel:
         Raises:
             NotMeasured: naming the table, what was asked of it, its range and the way out.
         """
-        if shape.size == 1:
-            return self.plain_s(prefix, law=law, batch=batch)
-        return float(self.evaluate(self.step_terms([shape], prefix, law, batch))[0])
+        times = self.at(prefix, law, batch)
+        return float(seconds_of(times.plain() if shape.size == 1 else times.tree([shape]))[0])
 
     def parts_s(
         self,
@@ -293,84 +281,18 @@ class LatencyModel:
         Raises:
             NotMeasured: see `step_s`.
         """
-        parts: dict[str, float] = dict.fromkeys(
-            ("draft", "verify", "accept", "commit", "rest"), 0.0
-        )
-        root = shape.size == 1
-        terms = self._root_terms if root else partial(self.step_terms, [shape])
-        for curve, weights in terms(prefix, law, batch):
-            stage = curve.name if curve.name in parts else "draft"
-            parts[stage] += float((weights @ curve.fitted)[0])
-        if root:
-            parts["verify"] += self.plain_s(prefix, law=law, batch=batch) - sum(parts.values())
-        return parts
+        return self.at(prefix, law, batch).parts(shape)
 
-    def step_terms(
-        self, shapes: Sequence[TreeShape], prefix: int | None, law: str | None, batch: int = 1
-    ) -> list[Term]:
-        """The times of steps of several shapes, as weights of fitted times (`evaluate` adds them up)."""
-        times, own = self.times(batch), self.law_times(law, batch)
-        prefix = self.prefix_at(prefix, batch)
-        levels = [levels_of(shape) for shape in shapes]
-        narrow = [Counter(sum(level.values()) for level in one[1:]) for one in levels]
-        sizes = [{shape.size: 1.0} for shape in shapes]
-        terms: list[Term] = []
-        if own.first is None:
-            terms += gathered(own.level, prefix, [one + Counter([1]) for one in narrow])
-        else:
-            terms += gathered(own.first, prefix, [{1: 1.0} for _ in shapes])
-            terms += gathered(own.level, prefix, narrow)
-        terms += gathered(own.draw, prefix, [further_draws(one) for one in levels])
-        for table in (own.assemble, times.verify, own.accept, times.commit, times.rest):
-            terms += gathered(table, prefix, sizes)
-        return terms
+    def at(self, prefix: int | None = None, law: str | None = None, batch: int = 1) -> StepParts:
+        """What steps under these circumstances are the sums of; arguments as of `step_s`.
 
-    def plain_terms(self, prefix: int | None, law: str | None, batch: int = 1) -> list[Term]:
-        """A step of plain decoding, as `step_terms` gives those of trees."""
-        plain = self.law_times(law, batch).plain
-        if plain is None:
-            return self._root_terms(prefix, law, batch)
-        return gathered(plain, self.prefix_at(prefix, batch), [{1: 1.0}])
-
-    def _root_terms(self, prefix: int | None, law: str | None, batch: int) -> list[Term]:
-        """A step over the root alone, as the sum of its parts."""
-        times, own = self.times(batch), self.law_times(law, batch)
-        prefix = self.prefix_at(prefix, batch)
-        tables = (times.verify, own.accept, times.commit, times.rest)
-        return [term for table in tables for term in gathered(table, prefix, [{1: 1.0}])]
-
-    def floor_s(
-        self,
-        sizes: Int[np.ndarray, "asked"],
-        depth: int,
-        prefix: int | None = None,
-        *,
-        law: str | None = None,
-        batch: int = 1,
-    ) -> Float[np.ndarray, "asked"]:
-        """Seconds below which no step of a tree of this depth comes: as if all levels were narrow.
-
-        Args:
-            sizes: nodes, the root included, at least 2.
-            depth: edges, at least 1.
-            prefix: see `step_s`.
-            law: see `step_s`.
-            batch: see `step_s`.
+        Raises:
+            NotMeasured: if there are no times for the law or the batch size.
         """
-        times, own = self.times(batch), self.law_times(law, batch)
-        prefix = self.prefix_at(prefix, batch)
-        tables = (own.assemble, times.verify, own.accept, times.commit, times.rest)
-        counts = [{int(size): 1.0} for size in sizes]
-        below = self.evaluate([term for t in tables for term in gathered(t, prefix, counts)])
-        level = sum(share * curve.fitted[0] for curve, share in own.level.shares(prefix))
-        first = level if own.first is None else own.first.at(1, prefix)
-        return below + first + (depth - 1) * level
-
-    @staticmethod
-    def evaluate(terms: Sequence[Term]) -> Float[np.ndarray, "steps"]:
-        """Seconds of each step."""
-        total: Any = sum(weights @ curve.fitted for curve, weights in terms)
-        return total
+        own, times = self.law_times(law, batch), self.times(batch)
+        name = next(iter(times.laws)) if law is None else str(law)
+        together = name == Law.DETERMINISTIC.value
+        return StepParts(times, own, self.prefix_at(prefix, batch), together)
 
     def to_json(self) -> str:
         """JSON in milliseconds, with the unit in the names of the keys; readable and writable by hand."""

@@ -53,7 +53,8 @@ ADVICE = {
     "number if it holds for every width",
     "draft": "measure wider levels (or give one number, if it holds for every width), or ask for narrower "
     "trees",
-    "draw": "profile larger trees (`treespec profile --sizes`), or ask for narrower ones",
+    "draw": "profile anew (`treespec profile` always times the further children of one node, and with a "
+    "size of 3 W + 1 or more those of W nodes), or ask for narrower trees",
 }
 
 MAX_TEXT = 64 * 2**20

@@ -64,17 +64,28 @@ def levels_of(shape: TreeShape) -> list[Counter[int]]:
     return levels
 
 
-def further_draws(levels: Sequence[Counter[int]]) -> dict[int, float]:
+def further_draws(levels: Sequence[Counter[int]], together: bool = False) -> dict[int, float]:
     """Draws beyond one for every expanded node, by the number of nodes that a draw is for.
 
-    A level's pass is known for one draw over all of its nodes. Nodes with equally many children draw
-    together, k times in a row.
+    A level's pass is known for one draw over all of its nodes. All numbers are positive, so that no step
+    takes less than if every node had one child.
+
+    Args:
+        levels: see `levels_of`.
+        together: whether one choice gives all nodes of a level their children, as it does where these are
+            deterministic: then draw j is for the nodes that get more than j. Otherwise nodes with k
+            children each draw together, k times in a row; a group after the first also draws once more,
+            which is counted as for one node, because the pass over the level has drawn for all nodes.
     """
     draws: Counter[int] = Counter()
     for level in levels:
-        draws[sum(level.values())] -= 1
+        if together:
+            for elder in range(1, max(level)):
+                draws[sum(nodes for k, nodes in level.items() if k > elder)] += 1
+            continue
         for k, nodes in level.items():
-            draws[nodes] += k
+            draws[nodes] += k - 1
+        draws[1] += len(level) - 1
     return {nodes: float(number) for nodes, number in draws.items() if number}
 
 

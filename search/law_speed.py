@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 from zlib import crc32
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from search.acceptance import Acceptance, Rates, read_rates
 from search.counts import UNKNOWN
@@ -17,6 +17,7 @@ from search.latency import LatencyModel
 from search.latency_errors import InvalidLatency
 from search.ranking import Speed
 from search.sampling_names import name_of
+from search.step_parts import seconds_of
 from treespec.shape import TreeShape
 
 __all__ = ["AnyAcceptance", "Estimated", "LawSpeed", "Times", "acceptance_by_law"]
@@ -26,7 +27,7 @@ __all__ = ["AnyAcceptance", "Estimated", "LawSpeed", "Times", "acceptance_by_law
 class Estimated(Protocol):
     """Measured acceptance, such as `AcceptanceEstimate`: an array of rates that can be resampled."""
 
-    def resample(self, rng: np.random.Generator) -> np.ndarray:
+    def resample(self, rng: np.random.Generator) -> Float[np.ndarray, "*levels ranks"]:
         """The rates of a repetition of the measurement."""
         ...
 
@@ -62,7 +63,7 @@ class Times:
             if curve not in self._drawn:
                 self._drawn[curve] = curve.drawn(self.rng, self.draws)
             total += self._drawn[curve] @ weights[0]
-        return float(LatencyModel.evaluate(terms)[0]), total
+        return float(seconds_of(terms)[0]), total
 
 
 class LawSpeed:
@@ -126,14 +127,14 @@ class LawSpeed:
         self._require_time(seconds, shape.size)
         return seconds
 
-    def floor_s(self, sizes: np.ndarray, depth: int) -> Float[np.ndarray, "asked"]:
+    def floor_s(self, sizes: Int[np.ndarray, "asked"], depth: int) -> Float[np.ndarray, "asked"]:
         """A lower bound of the seconds of a step, by size and depth.
 
         Raises:
             InvalidLatency: if it is 0.
         """
         times = self.times
-        found = times.latency.floor_s(sizes, depth, times.prefix, law=self.law, batch=times.batch)
+        found = times.latency.at(times.prefix, self.law, times.batch).floor_s(sizes, depth)
         self._require_time(found.min(), int(sizes[found.argmin()]))
         return found
 
@@ -144,14 +145,13 @@ class LawSpeed:
             InvalidAcceptance, NotMeasured: if rates or times do not cover it.
             InvalidLatency: if a step takes no time.
         """
-        times, latency = self.times, self.times.latency
+        times = self.times
+        steps = times.latency.at(times.prefix, self.law, times.batch)
         tokens = expected_tokens(shape, self.acceptance)
         drawn = tokens_of(shape, self._drawn, self.rates.by_depth)
-        if shape.size == 1:
-            terms = latency.plain_terms(times.prefix, self.law, times.batch)
-        else:
-            terms = latency.step_terms([shape], times.prefix, self.law, times.batch)
-        seconds, seconds_drawn = times.seconds(terms)
+        seconds, seconds_drawn = times.seconds(
+            steps.plain() if shape.size == 1 else steps.tree([shape])
+        )
         self._require_time(min(seconds, float(seconds_drawn.min())), shape.size)
         return Speed(
             tokens, seconds, np.broadcast_to(drawn, times.draws), seconds_drawn, self.texts
@@ -172,8 +172,8 @@ def acceptance_by_law(
 
     Raises:
         InvalidAcceptance: if it is not said which law the acceptance belongs to, or a law has none.
-        InvalidLimit: if what is known of the laws belongs to different sampling settings, and nobody named
-            the laws.
+        InvalidLimit: if `laws` is no list of names, or an empty one; if what is known of the laws belongs
+            to different sampling settings, and nobody named the laws.
     """
     known = _by_law(acceptance, latency, laws, batch)
     found = {}
@@ -194,7 +194,7 @@ def acceptance_by_law(
 def _by_law(
     acceptance: Any, latency: LatencyModel, laws: Sequence[str] | None, batch: int
 ) -> dict[str, Any]:
-    wanted = None if laws is None else list(map(str, laws))
+    wanted = None if laws is None else _names(laws, latency, batch)
     if isinstance(acceptance, Mapping):
         known = {str(law): one for law, one in acceptance.items()}
         missing = [law for law in wanted or () if law not in known]
@@ -218,3 +218,22 @@ def _by_law(
             "it belongs to: give {law: rates}, or laws=[...]"
         )
     return {names[0]: acceptance}
+
+
+def _names(laws: Any, latency: LatencyModel, batch: int) -> list[str]:
+    """The laws that were asked for, at least one."""
+    known = ", ".join(latency.times(batch).laws)
+    if isinstance(laws, str):
+        raise InvalidLimit(f"laws = {laws!r}, but must be a list of names: give laws=[{laws!r}]")
+    try:
+        names = [str(law) for law in laws]
+    except TypeError:
+        raise InvalidLimit(
+            f"laws = {laws!r}, but must be a list of names; times are known for {known}"
+        ) from None
+    if not names:
+        raise InvalidLimit(
+            f"laws is empty, so there is nothing to rank: name at least one (times are known for {known}), "
+            "or leave it out"
+        )
+    return names

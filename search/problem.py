@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from jaxtyping import Float
 
 from search.acceptance import Acceptance, Rates, read_rates
 from search.errors import InfeasibleTree, InvalidLimit
@@ -47,7 +48,7 @@ class Problem:
         """Nodes of the largest tree within depth and branching, or `size` if it is larger still."""
         return largest_tree(self.depth, self.branching, self.size)
 
-    def row(self, depth: int) -> np.ndarray:
+    def row(self, depth: int) -> Float[np.ndarray, "ranks"]:
         """Rates of the children of a node at this depth, by rank."""
         return self.rates.table[depth if self.rates.by_depth else 0]
 

@@ -6,7 +6,7 @@ from jaxtyping import Float
 from search.counts import Counts
 from search.errors import InvalidLimit
 from search.intervals import bootstrap_bounds, draws, wilson
-from search.rates import RateSettings
+from search.rates import RateSettings, stood_in
 
 __all__ = ["bounds_over_texts", "wilson_bounds"]
 
@@ -36,7 +36,7 @@ def wilson_bounds(
 def bounds_over_texts(
     settings: RateSettings, counts: Counts, level: float, seed: int
 ) -> tuple[Float[np.ndarray, "levels ranks"], Float[np.ndarray, "levels ranks"]]:
-    """Bounds over texts drawn with replacement.
+    """Bounds over texts drawn with replacement; `stood_in` is for cells that no drawn text has tried.
 
     Raises:
         InvalidLimit: if there is only one text.
@@ -55,5 +55,6 @@ def bounds_over_texts(
     for start in range(0, len(drawn), rows):
         some = drawn[start : start + rows]
         cells = (len(some), levels, ranks)
-        found.append(settings.rates((some @ mass).reshape(cells), (some @ trials).reshape(cells)))
+        resampled = (some @ mass).reshape(cells), (some @ trials).reshape(cells)
+        found.append(settings.rates(*stood_in(counts, *resampled)))
     return bootstrap_bounds(np.concatenate(found), texts, level)

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+from search.counts import Counts
 from search.isotonic import non_increasing
 
-__all__ = ["RateSettings", "redrawn"]
+__all__ = ["RateSettings", "redrawn", "stood_in"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,28 @@ class RateSettings:
     ) -> Float[np.ndarray, "*B levels 1"]:
         """What brings the rates of siblings to a sum of 1 where it is larger; else 1."""
         return 1.0 / np.maximum(rates.sum(axis=-1, keepdims=True), 1.0)
+
+
+def stood_in(
+    counts: Counts,
+    mass: Float[np.ndarray, "*B levels ranks"],
+    trials: Float[np.ndarray, "*B levels ranks"],
+) -> tuple[Float[np.ndarray, "*B levels ranks"], Float[np.ndarray, "*B levels ranks"]]:
+    """Expected hits and trials of resamples, with those of all texts where no drawn text has a trial.
+
+    All trials of a level may come from one text, which more than a third of all resamples lack: without
+    this its rate would be 0 there, and not what is known.
+
+    Args:
+        counts: by text.
+        mass: of resamples.
+        trials: of resamples.
+    """
+    missing = trials == 0
+    return (
+        np.where(missing, counts.mass.sum(axis=0), mass),
+        np.where(missing, counts.trials.sum(axis=0), trials),
+    )
 
 
 def redrawn(

@@ -24,7 +24,7 @@ from search.intervals import RESAMPLES, Interval, ratio
 from search.trace import Trace
 from treespec.tree import TreeShape
 
-__all__ = ["Replay", "replay", "replay_many", "step_starts"]
+__all__ = ["Replay", "child_table", "replay", "replay_many", "step_starts"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +120,7 @@ def replay_many(traces: Sequence[Trace], shapes: Sequence[TreeShape]) -> list[li
         raise InvalidLimit("traces must be a list of at least one trace")
     if isinstance(shapes, TreeShape) or not len(shapes):
         raise InvalidLimit("shapes must be a list of at least one tree")
-    tables = [_table(shape) for shape in shapes]
+    tables = [child_table(shape) for shape in shapes]
     found = []
     for trace in traces:
         if trace.forced:
@@ -146,7 +146,7 @@ def step_starts(trace: Trace, shape: TreeShape) -> Int[np.ndarray, "steps"]:
     return np.repeat(trace.offsets[:-1], found.steps) + within
 
 
-def _table(shape: TreeShape) -> Int[np.ndarray, "nodes ranks"]:
+def child_table(shape: TreeShape) -> Int[np.ndarray, "nodes ranks"]:
     """The child of each node by rank, -1 where there is none."""
     table = np.full((shape.size, max(map(len, shape.children)) + 1), -1, dtype=np.int64)
     table[list(shape.parents[1:]), list(shape.ranks[1:])] = np.arange(1, shape.size)

@@ -4,6 +4,7 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from search.counts import ENOUGH, Counts
 from search.errors import InvalidLimit, InvalidTrace
@@ -68,22 +69,24 @@ def cut(counts: Counts, depth: int | None, ranks: int | None) -> Counts:
 
 
 def complaints(
-    rates: np.ndarray,
-    low: np.ndarray,
-    high: np.ndarray,
+    rates: Float[np.ndarray, "levels ranks"],
+    low: Float[np.ndarray, "levels ranks"],
+    high: Float[np.ndarray, "levels ranks"],
     counts: Counts,
     by: str,
     shrinkage: float,
     tree: TreeShape | None,
     explicit: bool,
+    starts: TreeShape | None = None,
 ) -> list[str]:
-    """What the sample cannot support, with numbers.
+    """What the sample cannot support, with numbers: of the cells of `tree` or else of `starts`, or of all.
 
     Raises:
         InvalidTrace: if something that was asked for has no trial at all.
     """
     trials = counts.trials.sum(axis=0)
-    used = np.ones(trials.shape, dtype=bool) if tree is None else _used(tree, trials.shape, by)
+    held = starts if tree is None else tree
+    used = np.ones(trials.shape, dtype=bool) if held is None else _used(held, trials.shape, by)
     missing = used & (trials == 0)
     if (
         missing.any()
@@ -128,10 +131,12 @@ def _over(counts: Counts) -> float:
 
 
 def _used(tree: TreeShape, shape: tuple[int, ...], by: str) -> np.ndarray:
-    """Which cells the tree has nodes in."""
+    """Which of the cells the tree has nodes in."""
     used = np.zeros(shape, dtype=bool)
     for node in range(1, tree.size):
-        used[tree.depths[node] - 1 if by == "depth" else 0, tree.ranks[node]] = True
+        cell = tree.depths[node] - 1 if by == "depth" else 0, tree.ranks[node]
+        if cell[0] < shape[0] and cell[1] < shape[1]:
+            used[cell] = True
     return used
 
 

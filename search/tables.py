@@ -83,7 +83,9 @@ def fill(
     return tables
 
 
-def weighted(rates: np.ndarray, worth: np.ndarray) -> np.ndarray:
+def weighted(
+    rates: Float[np.ndarray, "*#cells"] | np.floating, worth: Float[np.ndarray, "*#cells"]
+) -> Float[np.ndarray, "*cells"]:
     """Rates times what subtrees are worth; what is infeasible stays so, also if the rate is 0.
 
     For use within `np.errstate(invalid="ignore")`.

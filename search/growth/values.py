@@ -16,7 +16,15 @@ from search.errors import InvalidGrowth
 from search.growth.settings import CalibrationMap
 from treespec.tree import TreeShape
 
-__all__ = ["Values", "best", "promising", "rank_bounds", "read_values"]
+__all__ = [
+    "Values",
+    "best",
+    "calibrated",
+    "last_level",
+    "promising",
+    "rank_bounds",
+    "read_values",
+]
 
 ROUNDING = 1e-6
 """By which the probability of the j-th best token may pass 1/j: rows are in float32."""

@@ -1,6 +1,7 @@
 """`treespec estimate`: from traces and runs to rates."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -76,3 +77,43 @@ def test_a_folder_needs_a_method(tmp_path):
     code, text = _call(tmp_path)
     assert code == 2
     assert "--method and --sampling" in text
+
+
+def test_steps_of_a_tree_alone(trace, tmp_path):
+    out = tmp_path / "rates.json"
+    code, text = _call(trace, "--by", "depth", "--starts", "expansion:2x1", "--out", out)
+    assert code == 0, text
+    found = AcceptanceEstimate.from_json(out.read_text())
+    shape = TreeShape.expansion([2, 1])
+    again = estimate_acceptance(Trace.load(trace), by="depth", starts=shape)
+    assert found.trials.tolist() == again.trials.tolist()
+    assert found.about["starts"] == list(shape.parents)
+    code, text = _call(trace, "--starts", "tree:7")
+    assert code == 2
+    assert "--starts: 'tree:7' is no tree" in text
+    code, text = _call(trace, "--for", "tree:7")
+    assert "--for: 'tree:7' is no tree" in text
+    assert "name one tree" in _call(trace, "--starts", "chain:2,chain:3")[1]
+    tree = SyntheticMethod("2-ary 2", "tree", TreeShape.kary(2, 2), (0.6, 0.2), (1, 10, 0.1, 0.1))
+    folder = write_run(tmp_path / "run", [SyntheticMethod("plain", "plain"), tree])
+    code, text = _call(folder, "--method", "2-ary 2", "--sampling", "T=1", "--starts", "chain:2")
+    assert code == 2
+    assert "starts belongs to traces" in text
+
+
+def test_the_calibration_of_deterministic_children_is_said(trace, tmp_path):
+    """Every prediction is right here; and 0.1 off where the first child is said to be less likely."""
+    line = "expected calibration error 0.00 of the draft's probabilities"
+    assert line in _call(trace)[1]
+    given = Trace.load(trace)
+    wrong = replace(given, probs=given.probs - [0.1, 0.0])
+    wrong.save(tmp_path / "wrong.npz")
+    found = json.loads(_call(tmp_path / "wrong.npz", "--json")[1])
+    assert found["expected_calibration_error"] == pytest.approx(0.05)
+    assert "error 0.05 of" in _call(tmp_path / "wrong.npz")[1]
+    drawn = replace(given, law="iid", rule="rrs")
+    drawn.save(tmp_path / "drawn.npz")
+    text = _call(tmp_path / "drawn.npz", "--json")[1]
+    assert json.loads(text)["expected_calibration_error"] is None
+    assert AcceptanceEstimate.from_json(text).law == "iid"
+    assert "calibration" not in _call(tmp_path / "drawn.npz")[1]

@@ -42,9 +42,11 @@ def test_bundles(size):
 
 def test_shapes_for_sizes():
     shapes, missing = shapes_for(SIZES, lambda shape: True)
-    assert [shape.size for shape in shapes] == [2, 3, 5, 8, 14, 13, 14]
+    assert [shape.size for shape in shapes] == [2, 3, 5, 8, 14, 13, 14, 9, 13]
     assert shapes[5] == TreeShape.independent_chains(6, 2)  # the widest level of such a size
     assert shapes[6].is_chain
+    assert shapes[7] == TreeShape.independent_chains(4, 2)  # as many as may have two children,
+    assert shapes[8] == TreeShape.expansion([4, 2])  # and they have
     assert missing == ()
     chains, missing = shapes_for((*SIZES, 300), lambda shape: shape.is_chain)
     assert all(shape.is_chain for shape in chains)
@@ -69,17 +71,17 @@ def test_every_table_gets_its_cells(loaded_pair):
     verify = samples.shared["verify"]
     assert set(verify) == {16, 40}
     for own in verify.values():
-        assert set(own) == {1, 2, 3, 5, 8, 13, 14}
+        assert set(own) == {1, 2, 3, 5, 8, 9, 13, 14}
         assert len(own[8]) == 2  # once in each round, for trees only
         assert len(own[2]) == 4
-    assert set(samples.shared["commit"][None]) == {1, 2, 3, 5, 8, 13, 14}
+    assert set(samples.shared["commit"][None]) == {1, 2, 3, 5, 8, 9, 13, 14}
     assert set(samples.shared["rest"][None]) == {None}
     own = samples.of_law["deterministic"]
-    assert set(own["level"][16]) == {1, 3, 6}
-    assert set(own["draw"][None]) == {1, 3}
+    assert set(own["level"][16]) == {1, 3, 4, 6}
+    assert set(own["draw"][None]) == {1, 3, 4}
     assert set(own["first"]) == {16, 40}
-    assert set(own["accept"][None]) == {1, 2, 3, 5, 8, 13, 14}
-    assert set(own["assemble"][None]) == {1, 2, 3, 5, 8, 13, 14}
+    assert set(own["accept"][None]) == {1, 2, 3, 5, 8, 9, 13, 14}
+    assert set(own["assemble"][None]) == {1, 2, 3, 5, 8, 9, 13, 14}
     assert set(samples.of_law["iid"]["level"][40]) == {1}
     assert set(samples.of_law["iid"]["accept"][None]) == {1, 2, 5}
     times = [
@@ -163,6 +165,6 @@ def test_coins_are_used_and_models_left_as_they_were(loaded_pair):
     before = torch.get_rng_state()
     wor = setting(Law.WITHOUT_REPLACEMENT, "rrsw", 1.0)
     samples = profile_pair(loaded_pair, [wor], (16,), text, repeats=1)
-    assert set(samples.of_law["without_replacement"]["draw"][None]) == {1, 3}
+    assert set(samples.of_law["without_replacement"]["draw"][None]) == {1, 3, 4}
     assert loaded_pair.target.length == 0
     assert torch.equal(torch.get_rng_state(), before)

@@ -3,15 +3,18 @@
 import json
 import os
 
+import numpy as np
 import pytest
 
-from experiments.config import Config
+from experiments.config import Config, SearchConfig
 from experiments.errors import ConfigError, RunFolderError
 from experiments.loading import load_run
+from experiments.measured import Measured
 from experiments.prediction import first_ranked, median_errors, predictions
 from experiments.prediction_text import prediction_section, print_predictions
 from experiments.report import write_report
 from experiments.runner import run
+from experiments.searched import resolve
 from search import LatencyModel, Trace, estimate_acceptance, optimal_tree
 from treespec.tree import TreeShape
 
@@ -65,6 +68,8 @@ def test_everything_asked_for_was_measured_and_run(whole):
         "latency.json",
         "calibration-0.json",
         "calibration-1.json",
+        "best-0.json",
+        "best-1.json",
     } <= kept
     names = [method.name for method in load_run(whole).methods]
     assert names[:3] == ["plain", "chain 2", "2-ary 2"]
@@ -204,3 +209,72 @@ def test_a_tree_that_was_not_recorded_is_refused_by_name(searching, loaded_pair,
         run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
     kept = {path.name for path in (tmp_path / "run" / "search").iterdir()}
     assert "latency.json" in kept  # nothing that was measured is lost
+
+
+def of_chains(ranks, law, rule, width=3):
+    """What is measured of a trace in which these ranks come over and over, where depth costs time."""
+    ranks = np.tile(ranks, 60)
+    accepted = (ranks[:, None] == np.arange(width)).astype(float)
+    trace = Trace(
+        offsets=np.arange(5) * (len(ranks) // 4), tokens=np.zeros_like(ranks), ranks=ranks,
+        probs=np.full((len(ranks), width), 0.3), accepted=accepted, law=law, rule=rule, sampling={},
+        width=width,
+    )  # fmt: skip
+    latency = LatencyModel.from_tables(verify={1: 0.02, 64: 0.02}, draft=0.001)
+    search = SearchConfig(width=width, depth=3, shrinkage=1.0)
+    name = "T=0" if rule == "greedy" else "T=1"
+    return Measured(search, {(name, law): trace}, latency, prefix=12)
+
+
+def chosen_of(measured, folder, temperature, **method):
+    best = {"kind": "best", "max_size": 4, "branching": 1}
+    config = Config.model_validate(
+        {
+            "name": "x",
+            "prompts": {"kind": "embedded", "count": 2, "tokens": 8},
+            "max_new_tokens": 8,
+            "samplings": [{"temperature": temperature}],
+            "methods": [{"kind": "plain"}, {"kind": "tree", "shape": best, **method}],
+            "search": {"width": 3, "depth": 3},
+        }
+    )
+    return resolve(config, measured, folder).methods[1]
+
+
+@pytest.mark.parametrize(
+    ("temperature", "law", "rule", "method"),
+    [
+        (0, "deterministic", "greedy", {}),
+        (1, "without_replacement", "rrsw", {}),
+        (1, "without_replacement", "rrsw", {"law": "without_replacement"}),
+        (1, "deterministic", "onehot", {"law": "deterministic"}),
+    ],
+)
+def test_chains_are_judged_by_first_children_alone(tmp_path, temperature, law, rule, method):
+    """Behind a second child comes a first one, behind a first one none: a chain of 2 is worth one of 1."""
+    measured = of_chains([1, 0, 3], law, rule)
+    found = chosen_of(measured, tmp_path, temperature, **method)
+    assert found.shape.parents == (-1, 0)
+    name = f"T={temperature}"
+    all_ranks = estimate_acceptance(measured.trace(name, law), by="depth", depth=3, ranks=3)
+    assert all_ranks.rates[1, 0] > 0.4  # which would make a chain of two the fastest
+
+
+def test_what_the_search_said_is_kept(tmp_path):
+    measured = of_chains([0, 0, 1, 3], "deterministic", "greedy")
+    found = chosen_of(measured, tmp_path, 0)
+    kept = json.loads((tmp_path / "best-0.json").read_text())
+    assert list(kept) == [found.name] == ["best for T=0"]
+    said = kept["best for T=0"]
+    assert said["verdict"].startswith("Use the chain of")
+    assert isinstance(said["notes"], list)
+    assert said["rows"][0]["parents"] == list(found.shape.parents)
+    assert said["rows"][0]["rank"] == 1
+    assert said["rows"][-1]["kind"] == "plain"
+    for row in said["rows"]:
+        for key in ("tokens_per_step", "step_ms", "tokens_per_s", "speedup"):
+            low, high = row[key]["low"] - 1e-9, row[key]["high"] + 1e-9
+            assert low <= row[key]["estimate"] <= high
+    before = (tmp_path / "best-0.json").stat().st_mtime_ns
+    chosen_of(measured, tmp_path, 0)
+    assert (tmp_path / "best-0.json").stat().st_mtime_ns == before

@@ -1,11 +1,15 @@
-"""Every tree of a size, and the dynamic programme as plain loops: what the searches are compared with."""
+"""What the searches are compared with, and made-up traces, rates and times that tests share."""
 
+import json
 from collections import deque
 from functools import cache
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+
+from search import AcceptanceEstimate, LatencyModel, Trace
+from treespec import TreeShape
 
 
 @cache
@@ -109,8 +113,6 @@ def synthetic_trace(
     seed=0, *, texts=3, positions=40, beyond=8, rates=(0.5, 0.2, 0.1), spread=0.4, **more
 ):
     """A trace that was never recorded: texts of up to `positions`, acceptance independent of everything."""
-    from search import Trace
-
     rng = np.random.default_rng(seed)
     kept = rng.integers(1, positions + 1, texts)
     kept[0] = positions
@@ -130,3 +132,74 @@ def synthetic_trace(
 @pytest.fixture(scope="session")
 def make_trace():
     return synthetic_trace
+
+
+class Measured:
+    """An estimate as `best_tree` takes it: counts out of some trials."""
+
+    def __init__(self, rates, trials=400, law="any", warnings=()):
+        self.rates, self.trials, self.law, self.warnings = np.array(rates), trials, law, warnings
+
+    def __array__(self, dtype=None, copy=None):
+        return self.rates.astype(dtype or float)
+
+    def resample(self, rng):
+        rates = np.atleast_2d(self.rates)
+        drawn = [rng.multinomial(self.trials, [*row, 1 - row.sum()])[:-1] for row in rates]
+        return np.reshape(drawn, self.rates.shape) / self.trials
+
+
+@pytest.fixture(scope="session")
+def measured():
+    return Measured
+
+
+@pytest.fixture(scope="session")
+def flat():
+    """Where trees pay: a pass over 64 nodes takes a third longer than one over one."""
+    return LatencyModel.from_tables(verify={1: 0.020, 64: 0.026}, draft=0.0005)
+
+
+def times_of_two_laws(sampling="T=1"):
+    """Independent draws that are cheap and drawn children that are dear, in one file."""
+    own = {"level_ms": 0.5, "accept_ms": 0.1, "sampling": "T=1"}
+    laws = {"iid": own, "without_replacement": own | {"draw_ms": 0.2, "sampling": sampling}}
+    batch = {"verify_ms": {"1": 20, "32": 26}, "laws": laws}
+    return LatencyModel.from_json(json.dumps({"version": 1, "batches": {"1": batch}}))
+
+
+@pytest.fixture(scope="session")
+def two_laws():
+    return times_of_two_laws
+
+
+def rates_of_two_rows(counts=((60, 20), (50, 25)), **more):
+    """An estimate of two ranks from two texts of 100 positions, with what it says of itself."""
+    data = {
+        "kind": "acceptance", "version": 1, "by": "rank", "law": "iid", "rule": "rrs",
+        "source": "on-policy", "interval": "wilson", "level": 0.95, "monotone": False, "shrinkage": 0.0,
+        "seed": 0, "warnings": [],
+        "texts": {
+            "hits": [[list(row)] for row in counts], "trials": [[[100, 100]] for _ in counts],
+            "mass": [[list(row)] for row in counts],
+        },
+    }  # fmt: skip
+    return AcceptanceEstimate.from_json(json.dumps(data | more))
+
+
+@pytest.fixture(scope="session")
+def two_rows():
+    return rates_of_two_rows
+
+
+def steps_of_pairs(rates, texts, steps, seed):
+    """Steps of a tree with two children, accepted with these rates."""
+    rng, shape = np.random.default_rng(seed), TreeShape.expansion([2])
+    outcomes = [(0, 1), (0, 2), (0,)]
+    drawn = rng.choice(3, size=(texts, steps), p=[*rates, 1 - sum(rates)])
+    return [[(shape, outcomes[i]) for i in row] for row in drawn]
+
+
+@pytest.fixture(scope="session")
+def pairs_of():
+    return steps_of_pairs

@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from search import InvalidAcceptance, NodeRates, SearchError, expected_tokens
+from search.expected import tokens_of
 from treespec import TreeShape
 
 
@@ -133,3 +134,13 @@ def test_rates_by_node_are_kept_from_change():
     assert rates.rates.tolist() == [1, 0.5]
     with pytest.raises(ValueError, match="read-only"):
         rates.rates[1] = 7
+
+
+def test_many_tables_at_once():
+    rng = np.random.default_rng(0)
+    for shape in (TreeShape.kary(2, 3), TreeShape.chain(4), TreeShape((-1, 0, 0, 2, 2, 3, 5))):
+        tables = rng.dirichlet(np.ones(4), size=(5, 4))[..., :3]
+        expected = [expected_tokens(shape, table) for table in tables]
+        assert tokens_of(shape, tables, by_depth=True) == pytest.approx(expected)
+        expected = [expected_tokens(shape, table[0]) for table in tables]
+        assert tokens_of(shape, tables[:, :1], by_depth=False) == pytest.approx(expected)
