@@ -12,7 +12,7 @@ come. NaN and infinities are null. Intervals are `{"estimate", "low", "high"}`.
     replay        rows: one for each trace and tree
     estimate      see `experiments.estimate_commands`
     diff          the fields of `experiments.diff.RunDiff`
-    sweep         folder, jobs: [{name, state, error, ...}], rows: of summary.parquet, notes
+    sweep         folder, jobs: [{job, state, errors, error, attempts}], rows: of summary.parquet, notes
     configs       configs: [{name, path, about}]
     doctor        ok, facts, tests, speeds
 """

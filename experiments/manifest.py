@@ -13,6 +13,7 @@ from typing import Any
 
 from experiments.builder import BuiltMethod, Experiment
 from experiments.config import Config, TreeMethod
+from experiments.errors import RunFolderError
 from experiments.records import SCHEMA_VERSION
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "git_hash",
     "new_manifest",
     "now",
+    "require_same_methods",
     "session",
 ]
 
@@ -107,6 +109,24 @@ def changes_of_machine(manifest: Mapping[str, Any], session: Mapping[str, Any]) 
     keys = [key for key in ("versions", "hardware") if key in session]
     before, after = ({key: side.get(key) for key in keys} for side in (manifest, session))
     return differences(before, after)
+
+
+def require_same_methods(folder: Path, experiment: Experiment, manifest: Mapping[str, Any]) -> None:
+    """Refuse to go on with other trees than a run was started with, as another version may search them.
+
+    Raises:
+        RunFolderError: with the first difference.
+    """
+    keys = ("name", "parents")
+    found = [{key: _method(m)[key] for key in keys} for m in experiment.methods]
+    known = [{key: m.get(key) for key in keys} for m in manifest["methods"]]
+    changed = differences(known, found, "methods")
+    if changed:
+        raise RunFolderError(
+            f"{folder}: this code makes other methods of the config than the run was started with "
+            f"({changed[0]}): finish it with the code of then ({manifest.get('git_hash')}), give another "
+            "folder with --out, or start anew with --fresh"
+        )
 
 
 def config_data(config: Config) -> dict[str, Any]:

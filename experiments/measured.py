@@ -244,7 +244,8 @@ def search_prompts(config: Config) -> Prompts:
             "search.prompts: the run's prompts are whole texts (prompts.tokens is null), so nothing is "
             "left of them to measure on: give other prompts here, or cut those with prompts.tokens"
         )
-    start = prompts.start + prompts.tokens + config.max_new_tokens
+    farthest = max((getattr(prompts, "excerpts", None) or {"": 0}).values())
+    start = prompts.start + farthest + prompts.tokens + config.max_new_tokens
     return prompts.model_copy(update={"start": start})
 
 

@@ -66,7 +66,7 @@ def read_prompts(config: Prompts) -> list[RawPrompt]:
     """
     if isinstance(config, EmbeddedPrompts):
         path = Path(str(files("treespec"))) / "embedded" / "held_out.jsonl"
-        prompts = _excerpts(_jsonl(path, field="text", name="file"), config.excerpts)
+        prompts = _jsonl(path, field="text", name="file")
     elif isinstance(config, TextPrompts):
         path = Path(config.path)
         prompts = _text(path, config.separator)
@@ -78,6 +78,8 @@ def read_prompts(config: Prompts) -> list[RawPrompt]:
         prompts = _jsonl(path, field="turns", name="question_id")
     least = config.least_characters or 0
     prompts, of = [prompt for prompt in prompts if len(prompt.text) >= least], ""
+    if isinstance(config, EmbeddedPrompts) and config.excerpts is not None:
+        prompts = _excerpts(prompts, config.excerpts)
     if least:
         of = f" of at least {least} characters"
         if not prompts:
@@ -130,14 +132,12 @@ def encode(
     return encoded
 
 
-def _excerpts(files: Sequence[RawPrompt], starts: Mapping[str, int] | None) -> list[RawPrompt]:
+def _excerpts(files: Sequence[RawPrompt], starts: Mapping[str, int]) -> list[RawPrompt]:
     """Every file once for each category.
 
     The order of categories turns from file to file, so that each is as often at even as at odd places:
     verdicts choose on the one half of the prompts and measure on the other.
     """
-    if starts is None:
-        return list(files)
     found = []
     for number, file in enumerate(files):
         order = list(starts.items())[:: -1 if number % 2 else 1]

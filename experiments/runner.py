@@ -14,7 +14,12 @@ from experiments.errors import PromptError, RunFolderError
 from experiments.folder import RunFolder
 from experiments.loading import load_run
 from experiments.machine_load import BUSY_PERCENT, busy_percent
-from experiments.manifest import changes_of_machine, new_manifest, session
+from experiments.manifest import (
+    changes_of_machine,
+    new_manifest,
+    require_same_methods,
+    session,
+)
 from experiments.measured import Measured, load_measured, measure
 from experiments.meters.build import cuda_devices, make_meters
 from experiments.models import load_models
@@ -86,14 +91,19 @@ def run(
         if not fresh:
             records.require_same(config)
             manifest = records.manifest()
-            if manifest is not None and config.search is not None:
-                found = load_measured(config, records.search)
-                experiment = _resolved(config, found, records.search)
-            names = [method.name for method in experiment.methods]
+            described = (
+                manifest["methods"] if manifest else [{"name": m.name} for m in known.methods]
+            )
+            names = [method["name"] for method in described]
             finished = records.recover(names, drop_errors=retry)
-        wanted = len(start.measured) * len(experiment.samplings) * config.repeats
+        wanted = len(start.measured) * len(known.samplings) * config.repeats
         if manifest and manifest["finished"] is not None and len(finished) == wanted:
             return RunResult(path, True, tuple(records.failures()))
+        if manifest is not None:
+            if config.search is not None:
+                found = load_measured(config, records.search)
+                experiment = _resolved(config, found, records.search)
+            require_same_methods(path, experiment, manifest)
         with reporter.task("loading the models"):
             pair = load(config.models)
         prompts = encode(start.measured, config.prompts, pair.tokenizer)

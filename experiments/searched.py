@@ -109,7 +109,7 @@ class _Resolver:
                 continue
             path = self.folder / f"best-{place}.json"
             text = json.dumps(self.said[setting.name], indent=1) + "\n"
-            if not path.exists() or path.read_text(encoding="utf-8") != text:
+            if not path.exists():  # of the trees that the run was started with
                 replacing(path, lambda at, text=text: at.write_text(text, encoding="utf-8"))
 
     def _optimal(self, shape: OptimalShape, sampling: str, law: str | None) -> TreeShape:

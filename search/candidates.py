@@ -155,7 +155,8 @@ def room_for(side: LawSpeed, limits: Limits, *, strict: bool = True) -> Room:
     wide = latency.law_times(side.law, batch).level.largest(prefix) != 1
     branching = min(limits.branching or side.rates.ranks, side.rates.ranks) if wide else 1
     if limits.depth is not None:
-        require_depth(limits.depth, side.rates)
+        if strict:
+            require_depth(limits.depth, side.rates)
         deepest = limits.depth
     else:  # a size that was asked for may be that of a chain alone
         deepest = size if limits.sizes and branching == 1 else DEEPEST

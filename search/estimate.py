@@ -160,7 +160,8 @@ def estimate_acceptance(
     nodes that have one: these rates are right for it, and nearer for trees like it. By depth the hits of
     each level are the steps that accept a node there. So where all nodes of a depth have equally many
     children (chains, k-ary trees, expansions) and no coins are thrown, `expected_tokens` of these rates is
-    what the replay keeps; in other trees one rate stands for nodes with elder and younger parents alike.
+    what the replay keeps; in other trees one rate stands for nodes with elder and younger parents alike. Of
+    a text's last step the positions that are kept count; a replay counts it whole, where a trace goes on.
 
     Of records every accepted node counts; child r only where the node had more than r children. Ranks that
     are found mostly near the root are rates near the root: use `by="depth"` for trees of uneven width.
@@ -257,7 +258,13 @@ def _of_trace(
             "starts is the root alone, whose steps draft nothing that could be counted: give a tree or a "
             "chain, or leave it out to count every position"
         )
-    ranks = ranks or max(map(len, starts.children))
+    widest = max(map(len, starts.children))
+    if (depth or 0) > starts.depth or (ranks or 0) > widest:
+        raise InvalidLimit(
+            f"depth = {depth}, ranks = {ranks}, but starts is {starts.depth} deep and has at most {widest} "
+            "children of a node: its steps say nothing of others; leave the limits out, or starts"
+        )
+    ranks = ranks or widest
     if by == "rank":
         return count_trace(trace, starts.depth, ranks, starts).pooled()
     return count_trace(trace, depth, ranks, starts)

@@ -1,8 +1,10 @@
-"""Times between measured sizes: medians, made monotone, joined by straight lines, and nothing beyond."""
+"""Times between measured sizes: medians, monotone but for what is proved, joined by straight lines."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
+from statistics import NormalDist
 from typing import TypeAlias
 
 import numpy as np
@@ -15,15 +17,24 @@ __all__ = ["Curve", "Samples", "Table", "Term", "gathered"]
 
 Samples: TypeAlias = tuple[float, ...]
 
+FALSE_ALARMS = 0.01
+"""Share of curves without any fall of which one is believed to have one."""
+
+ENOUGH = 8
+"""Samples of a size below which nothing is proved about it."""
+
 
 @dataclass(frozen=True, eq=False)
 class Curve:
     """Time against a size, from repeated measurements at some sizes.
 
-    At a measured size the time is the median of its samples, after an isotonic regression over all sizes
-    (weighted by the number of samples): more work takes no less time, so what says otherwise is noise.
-    Between sizes it is linear. It is linear in the fitted times, too, so a whole step is a weighted sum of
-    them (`weights`), and a bootstrap of thousands of steps is one matrix product.
+    At a measured size the time is the median of its samples, after an isotonic regression (weighted by the
+    number of samples): more work takes no less time, so what says otherwise is noise. Unless it is proved:
+    matrix libraries have faster kernels for some sizes, and a pass over three tokens can take half as long
+    again as one over eight. Where the time falls from one measured size to the next beyond chance (rank sum
+    test, at least `ENOUGH` samples on both sides, false alarms in 1 % of all curves), the regression stops
+    and starts anew. Between sizes it is linear. It is linear in the fitted times, too, so a whole step is a
+    weighted sum of them (`weights`), and a bootstrap of thousands of steps is one matrix product.
 
     Args:
         name: what was measured, for messages.
@@ -70,7 +81,7 @@ class Curve:
 
     @cached_property
     def fitted(self) -> Float[np.ndarray, "sizes"]:
-        """Seconds at the measured sizes, non-decreasing."""
+        """Seconds at the measured sizes, non-decreasing but where a fall is proved."""
         medians = np.array([[np.median(times) for times in self.samples.values()]])
         return self._isotonic(medians)[0]
 
@@ -106,13 +117,32 @@ class Curve:
         weights[rows, right] += share
         return weights
 
+    @cached_property
+    def falls(self) -> tuple[int, ...]:
+        """Places of the sizes at which the time is lower than at the size before, beyond chance."""
+        samples = [np.asarray(times) for times in self.samples.values()]
+        limit = NormalDist().inv_cdf(1 - FALSE_ALARMS / max(1, len(samples) - 1))
+        pairs = enumerate(pairwise(samples), start=1)
+        return tuple(at for at, (left, right) in pairs if _rank_sum(left, right) > limit)
+
     def _isotonic(self, medians: np.ndarray) -> np.ndarray:
-        """Each row made non-decreasing."""
+        """Each row made non-decreasing between falls."""
         counts = np.array([len(times) for times in self.samples.values()], dtype=float)
-        wrong = np.flatnonzero((np.diff(medians, axis=1) < 0).any(axis=1))
-        for row in wrong:  # one by one: the regression takes memory by the square of the sizes
-            medians[row] = -non_increasing(-medians[row], counts)
+        for part in (slice(*ends) for ends in pairwise((0, *self.falls, len(counts)))):
+            own = medians[:, part]
+            wrong = np.flatnonzero((np.diff(own, axis=1) < 0).any(axis=1))
+            for row in wrong:  # one by one: the regression takes memory by the square of the sizes
+                own[row] = -non_increasing(-own[row], counts[part])
         return medians
+
+
+def _rank_sum(left: np.ndarray, right: np.ndarray) -> float:
+    """How much larger the left sample is, in standard deviations of the rank sum (Wilcoxon 1945)."""
+    n, m = len(left), len(right)
+    if min(n, m) < ENOUGH:
+        return 0.0
+    larger = (left[:, None] > right).sum() + 0.5 * (left[:, None] == right).sum()
+    return float((larger - n * m / 2) / np.sqrt(n * m * (n + m + 1) / 12))
 
 
 Term: TypeAlias = tuple[Curve, Float[np.ndarray, "steps sizes"]]

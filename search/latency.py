@@ -24,8 +24,9 @@ class LatencyModel:
 
     Sequoia (arXiv:2402.12374, section 3.4) takes t(n) of the target and a constant draft pass; ours also
     knows that wide levels cost more than narrow ones, and what the loop itself costs. Samples are kept, so
-    that what is predicted from them has an interval. Times are monotone in the size, linear between
-    measured sizes and prefixes, and never extrapolated.
+    that what is predicted from them has an interval. Times are monotone in the size but where a fall
+    is proved (`search.interpolation.Curve`), linear between measured sizes and prefixes, and never
+    extrapolated.
 
     `treespec profile` measures one; `from_tables` takes published times; `load` reads a file.
 

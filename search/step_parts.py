@@ -65,7 +65,7 @@ class StepParts:
         return self.root() if measured is None else self._sized([measured], [1])
 
     def floor_s(self, sizes: Int[np.ndarray, "asked"], depth: int) -> Float[np.ndarray, "asked"]:
-        """Seconds below which no step of a tree of this depth comes: as if all levels were narrow.
+        """Seconds below which no step of a tree of this depth comes: as if all levels were the quickest.
 
         Args:
             sizes: nodes, the root included, at least 2.
@@ -76,7 +76,7 @@ class StepParts:
         """
         own = self.own
         below = seconds_of(self._sized([own.assemble, *self._pass()], sizes.tolist()))
-        level = sum(share * curve.fitted[0] for curve, share in own.level.shares(self.prefix))
+        level = sum(share * curve.fitted.min() for curve, share in own.level.shares(self.prefix))
         first = level if own.first is None else own.first.at(1, self.prefix)
         return below + first + (depth - 1) * level
 

@@ -19,13 +19,16 @@ from experiments.benchmarks.results_file import path_of
 from experiments.budgets import Budget, budgets
 from experiments.categories import categories
 from experiments.cli_json import plain_data, report_data
+from experiments.errors import RunFolderError
 from experiments.loading import Run, load_run, read_manifest
 from experiments.measurements import samplings_of
+from experiments.prediction import predictions
 from experiments.scaling import scaling
 from experiments.table_text import interval_text
 
 ABOUT = ("treespec_version", "git_hash", "versions", "hardware")
-OF_RUN = (*ABOUT, "config", "models", "methods", "warmup", "errors")
+OF_JOB = (*ABOUT, "config", "models", "methods")
+OF_RUN = (*OF_JOB, "warmup", "errors")
 COLUMNS = (
     *("method", "kind", "group", "law", "rule", "parents", "lossless", "tokens_per_step"),
     *("tokens_per_second", "speedup", "step_ms", "stage_ms", "wasted", "equality"),
@@ -40,7 +43,7 @@ def study_of_run(folder: Path) -> dict[str, Any]:
     """
     run = load_run(folder)
     if not run.finished:
-        raise SystemExit(f"{folder} is not finished: the same `treespec run` command goes on")
+        raise RunFolderError(f"{folder} is not finished: the same `treespec run` command goes on")
     data = report_data(folder, folder / "report.html")
     for setting in data["samplings"]:
         setting["methods"] = [
@@ -50,15 +53,19 @@ def study_of_run(folder: Path) -> dict[str, Any]:
     figures["budgets"] = [asdict(row) for row in budgets(run)]
     figures["categories"] = [asdict(row) for row in categories(run)]
     figures["scaling"] = {name: scaling(run, name) for name in samplings_of(run)}
+    figures["predictions"] = [
+        asdict(row) | {"tokens_error": row.tokens_error, "speed_error": row.speed_error}
+        for row in predictions(run)
+    ]
     about = {key: run.manifest.get(key) for key in OF_RUN}
     return {"measured": run.manifest["created"], **about, "figures": figures}
 
 
 def study_of_sweep(folder: Path) -> dict[str, Any]:
-    """The summary of a sweep, and what its first job was measured with."""
+    """The summary of a sweep, and the config of its first job and what that was measured with."""
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     manifest = read_manifest(folder / "jobs" / summary["jobs"][0]["job"] / "run")
-    about = {key: manifest.get(key) for key in ABOUT}
+    about = {key: manifest.get(key) for key in OF_JOB}
     figures = {key: summary[key] for key in ("rows", "notes")}
     figures["failed"] = [job for job in summary["jobs"] if job["error"] is not None]
     return {"measured": manifest["created"], **about, "grid": summary["grid"], "figures": figures}

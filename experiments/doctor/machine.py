@@ -19,8 +19,6 @@ __all__ = ["busy", "disk", "energy", "gpus", "memory", "slurm"]
 PATIENCE_S = 5.0
 """How long another program may take to answer."""
 
-"""How long other processes are watched, and from when on times are not reliable."""
-
 LEAST_DISK_GIB = 1.0
 LEAST_MEMORY_GIB = 2.0
 GIB = 2**30

@@ -139,6 +139,11 @@ def test_excerpts_of_embedded_files_are_categories():
             f.text[start : start + 5] for f in files[:4]
         ]
         assert [p.index % 2 for p in own].count(0) == 2  # each half of the prompts has both
+    long = read_prompts(
+        source(kind="embedded", excerpts={"beginning": 0, "middle": 50}, least_characters=4000)
+    )
+    places = [i % 2 for i, p in enumerate(long) if p.category == "middle"]
+    assert abs(2 * sum(places) - len(places)) <= 1
     more = source(kind="embedded", excerpts={"beginning": 0}, start=3, tokens=5)
     (first,) = encode(read_prompts(more)[:1], more, Letters())
     assert "".join(map(chr, first.ids)) == files[0].text[3:8]

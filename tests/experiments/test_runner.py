@@ -383,3 +383,33 @@ def test_prompts_that_changed_since_are_refused(start, tmp_path):
     path.write_text("walk another tree")
     with pytest.raises(RunFolderError, match="other prompts"):
         start(changes)
+
+
+def renamed(folder, **changes):
+    """A run as another version would have made it, which called a method otherwise."""
+    for name in ("manifest.json", "prompts.jsonl", "steps.jsonl", "trees.jsonl"):
+        text = (folder / name).read_text().replace('"plain"', '"best: plain decoding"')
+        (folder / name).write_text(
+            text.replace('"kind": "best: plain decoding"', '"kind": "plain"')
+        )
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["config"]["methods"] = [{"kind": "plain", "name": None}]
+    (folder / "manifest.json").write_text(json.dumps(manifest | changes))
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix == ".jsonl"}
+
+
+def test_a_finished_run_of_a_version_that_named_methods_otherwise_loses_nothing(start):
+    plain = {"methods": [{"kind": "plain"}]}
+    folder = start(plain).folder
+    before = renamed(folder)
+    assert start(plain).already_finished
+    assert {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix == ".jsonl"} == before
+
+
+def test_a_run_is_not_finished_with_other_methods_than_it_was_started_with(start):
+    plain = {"methods": [{"kind": "plain"}]}
+    folder = start(plain).folder
+    before = renamed(folder, finished=None)
+    with pytest.raises(RunFolderError, match=r"other methods .*methods\[0\].name.*--fresh"):
+        start(plain)
+    assert {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix == ".jsonl"} == before

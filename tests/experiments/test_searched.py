@@ -162,6 +162,9 @@ def test_a_resumed_run_takes_what_was_measured(searching, loaded_pair, tmp_path,
     assert [method.name for method in load_run(again.folder).methods] == names
     assert run(config, folder=tmp_path / "run", load=lambda models: loaded_pair).already_finished
     (search / "latency.json").unlink()
+    assert run(config, folder=tmp_path / "run", load=lambda models: loaded_pair).already_finished
+    path = tmp_path / "run" / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"finished": None}))
     with pytest.raises(RunFolderError, match=r"latency\.json is missing.*--fresh"):
         run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
 

@@ -1,12 +1,15 @@
 """`treespec search`, `treespec export`, and the shape `optimal` in configs."""
 
+import json
+
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from experiments.cli import app
 from experiments.config_shapes import OptimalShape
 from experiments.trees import TREES
-from search import expected_tokens, formats, optimal_tree
+from search import LatencyModel, Trace, expected_tokens, formats, optimal_tree
 from treespec import TreeShape
 
 
@@ -96,3 +99,21 @@ def test_a_tree_longer_than_the_name_of_a_file_is_read():
     choices = formats.dump(TreeShape.kary(2, 5), "medusa").content
     assert len(choices) > 255
     assert call("export", choices, "--to", "vllm").exit_code == 0
+
+
+def test_chains_of_a_trace_are_judged_by_first_children_alone(tmp_path):
+    """Behind a second child comes a first one, behind a first one none: no chain beats one token."""
+    ranks = np.tile([1, 0, 3], 60)
+    Trace(
+        offsets=np.arange(5) * 45, tokens=np.zeros_like(ranks), ranks=ranks,
+        probs=np.full((180, 3), 0.3), accepted=(ranks[:, None] == np.arange(3)).astype(float),
+        law="deterministic", rule="greedy", sampling={}, width=3,
+    ).save(tmp_path / "trace.npz")  # fmt: skip
+    times = LatencyModel.from_tables(verify={1: 0.02, 64: 0.02}, draft=0.001)
+    path = times.save(tmp_path / "latency.json")
+    limits = ("--size", 4, "--branching", 1, "--json")
+    done = call("search", tmp_path / "trace.npz", "--latency", path, *limits)
+    assert done.exit_code == 0, done.output
+    rows = json.loads(done.stdout)["rows"]
+    chains = {len(row["parents"]) - 1: row["tokens_per_step"]["estimate"] for row in rows}
+    assert chains[1] == chains[max(chains)] == pytest.approx(4 / 3, abs=0.02)

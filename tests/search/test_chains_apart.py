@@ -84,3 +84,11 @@ def test_times_end_chains_where_trees_may_be_larger():
     assert max(row.size for row in ranking.rows) == 16
     with pytest.raises(NotMeasured, match="up to 4 nodes"):
         best_tree(chains, both, max_size=16)
+
+
+def test_rates_end_chains_where_trees_may_be_deeper(flat):
+    ranking = best_tree(TREES, flat, max_size=8, depth=3, chains=[[0.9]])
+    assert {row.depth for row in ranking.rows if row.kind == "chain"} == {1}
+    assert max(row.depth for row in ranking.rows if row.kind == "tree") == 3
+    with pytest.raises(InvalidLimit, match="depth = 4"):
+        best_tree(TREES, flat, max_size=8, depth=4, chains=[[0.9]])

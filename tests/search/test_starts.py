@@ -161,3 +161,10 @@ def test_children_that_the_tree_does_not_have_are_not_missed():
 def test_steps_of_the_root_alone_say_nothing(make_trace):
     with pytest.raises(InvalidLimit, match="starts is the root alone"):
         estimate_acceptance(make_trace(), starts=TreeShape.chain(0))
+
+
+@pytest.mark.parametrize("beyond", [{"depth": 3}, {"ranks": 2}])
+def test_steps_of_a_tree_say_nothing_of_what_it_does_not_have(beyond):
+    trace = of_ranks([[0, 1, 0, 1, 1, 0, 2, 0] * 10], 2)
+    with pytest.raises(InvalidLimit, match=r"starts is 2 deep and has at most 1 children"):
+        estimate_acceptance(trace, by="depth", starts=TreeShape.chain(2), **beyond)

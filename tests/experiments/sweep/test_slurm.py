@@ -137,8 +137,7 @@ def test_a_job_that_slurm_forgot(tmp_path, state, tasks, clock):
     assert (state / "script").read_text().count("--array") == 0
     assert executor.poll()[0] == []
     clock[0] += PATIENCE_S
-    queue(state, a="RUNNING")  # it was only late
-    (state / "queue").write_text("1|RUNNING\n")
+    (state / "queue").write_text("1|RUNNING\n")  # it was only late
     assert executor.poll() == ([], {"a"})
     (state / "queue").write_text("")
     assert executor.poll()[0] == []
