@@ -231,6 +231,7 @@ def _explain(data: Any, problem: Any) -> str:
         return f"{_join(path, problem['loc'][-1])} is missing"
     message = problem["msg"].removeprefix("Value error, ")
     message = re.sub(r"^(Input|Tuple|List|String) should", "must", message)
+    message = message.replace("a valid tuple", "a list")
     return f"{path or 'the config'} = {value!r}: {message}"
 
 

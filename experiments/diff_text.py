@@ -8,6 +8,7 @@ from rich.table import Table
 from experiments.diff import RunDiff
 from experiments.statistics import Interval
 from experiments.table_text import interval_text
+from experiments.verdict import LEAST_PROMPTS
 
 __all__ = ["print_diff"]
 
@@ -46,7 +47,7 @@ def print_diff(diff: RunDiff, console: Console) -> None:
             interval_text(entry.speed),
             interval_text(entry.tokens_per_step),
             f"{entry.same_tokens}/{entry.texts}",
-            _decided(entry.speed),
+            _decided(entry.speed, entry.prompts),
         )
     console.print()
     console.print(table)
@@ -89,7 +90,9 @@ def _warnings(diff: RunDiff) -> list[str]:
     return found
 
 
-def _decided(ratio: Interval) -> str:
+def _decided(ratio: Interval, prompts: int) -> str:
+    if prompts < LEAST_PROMPTS:
+        return f"fewer than {LEAST_PROMPTS} prompts"
     if ratio.contains(1.0):
         return "not decided"
     return "B is faster" if ratio.estimate > 1 else "A is faster"

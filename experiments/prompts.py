@@ -226,7 +226,7 @@ def _read(path: Path) -> str:
             f"{path}: not UTF-8 text (byte {error.start}: {error.reason}); convert the file"
         ) from None
     except OSError as error:
-        raise PromptError(f"{path}: {error.strerror}") from None
+        raise PromptError(f"prompts.path = {path}: {error.strerror}") from None
     if not text.strip():
         raise PromptError(f"{path}: the file is empty: a prompt needs text")
     return text

@@ -9,9 +9,10 @@ from typer.testing import CliRunner
 
 from experiments.cli_records import app
 from experiments.diff import compare_runs
-from experiments.diff_text import print_diff
+from experiments.diff_text import _decided, print_diff
 from experiments.errors import RunFolderError
 from experiments.loading import load_run
+from experiments.statistics import Interval
 from experiments.testing import SyntheticMethod, write_run
 from treespec.tree import TreeShape
 
@@ -275,3 +276,8 @@ def test_settings_of_a_rule_that_differ_are_told(tmp_path):
     )
     assert compare_runs(strict, lenient).trees == ("chain 3.settings.lenience: 1.0 -> 0.5",)
     assert compare_runs(load_run(old), lenient).trees == ()  # an older manifest does not say
+
+
+def test_few_prompts_have_no_winner():
+    assert _decided(Interval(1.5, 1.2, 1.9), 12) == "B is faster"
+    assert _decided(Interval(1.5, 1.2, 1.9), 3) == "fewer than 4 prompts"
