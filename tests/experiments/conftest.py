@@ -116,6 +116,20 @@ def _llama(vocab_size, layers):
     return model
 
 
+@pytest.fixture
+def start(settings, loaded_pair, tmp_path):
+    """Run the tiny config, changed, in a folder."""
+
+    from experiments.config import Config
+    from experiments.runner import run
+
+    def start(changes=None, out="run", **options):
+        config = Config.model_validate(settings | (changes or {}))
+        return run(config, folder=tmp_path / out, load=lambda models: loaded_pair, **options)
+
+    return start
+
+
 @pytest.fixture(scope="session")
 def demo_page(tmp_path_factory):
     """The demo's report: one near-tie, one real divergence, one failed prompt, one hostile name."""
