@@ -76,6 +76,7 @@ def estimate_command(
             estimate_table,
         )
         from experiments.file_arguments import require_new
+        from search.counts import ENOUGH
 
         if out is not None:
             require_new(out)
@@ -92,6 +93,10 @@ def estimate_command(
         output().print(estimate_table(found))
         if error is not None:
             typer.echo(f"expected calibration error {error:.2f} of the draft's probabilities")
+        if by == "depth" and depth is None and tree is None:
+            typer.echo(
+                f"Levels with fewer than {ENOUGH} trials are left out: --depth shows as many as it says."
+            )
         for text in found.warnings:
             typer.echo(f"note: {text}")
         if out is not None:

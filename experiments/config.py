@@ -193,6 +193,8 @@ class SearchConfig(Strict):
     """Nodes at which the target is timed; null for those of `treespec profile` up to 64."""
     repeats: Count = 9
     """Rounds of timing."""
+    between: Number = 24
+    """Rounds of timing parts again between the run's prompts, because machines drift; 0 for none."""
 
 
 class Config(Strict):

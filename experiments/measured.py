@@ -14,7 +14,8 @@ from experiments.config import Config, ModelsConfig, Prompts, SearchConfig
 from experiments.config_shapes import MEASURED
 from experiments.errors import ConfigError, RunFolderError
 from experiments.manifest import config_hash
-from experiments.profile_commands import SIZES, profile
+from experiments.profile_commands import profile
+from experiments.profile_plan import SIZES
 from experiments.progress import Reporter
 from experiments.trace_commands import trace
 from search import (
@@ -29,7 +30,15 @@ from treespec.tree import Law
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["Measured", "load_measured", "measure", "replacing", "search_prompts"]
+__all__ = [
+    "Measured",
+    "load_measured",
+    "measure",
+    "own_config",
+    "replacing",
+    "search_prompts",
+    "timed_sizes",
+]
 
 STAMP = "config.json"
 """Which config, and which prefix, the files beside it are of."""
@@ -125,7 +134,7 @@ def measure(
         for path in folder.iterdir():
             path.unlink()
         stamp.write_text(json.dumps(about), encoding="utf-8")
-    own = _own_config(config, known)
+    own = own_config(config, known)
     deepest = max([config.search.depth, *(method.max_depth for method in known.methods)])
     load: Callable[[ModelsConfig], Pair] = lambda models: pair  # noqa: E731
     traces, reporter = {}, Reporter(console)
@@ -142,9 +151,8 @@ def measure(
     path = folder / "latency.json"
     if not path.exists():
         reporter.note("timing the parts of a step")
-        sizes = config.search.sizes or [size for size in SIZES if size <= MOST]
         found = profile(
-            own, sizes=sizes, prefixes=sorted({prefix, *_named_prefixes(config)}),
+            own, sizes=timed_sizes(config.search), prefixes=sorted({prefix, *_named_prefixes(config)}),
             repeats=config.search.repeats, console=console, load=load,
         )  # fmt: skip
         for note in found.notes:
@@ -215,7 +223,12 @@ def _wants_calibration(config: Config) -> bool:
     return any(getattr(shape, "calibration", None) == MEASURED for shape in shapes)
 
 
-def _own_config(config: Config, known: Experiment) -> Config:
+def timed_sizes(search: SearchConfig) -> list[int]:
+    """Nodes at which the target is timed."""
+    return list(search.sizes or [size for size in SIZES if size <= MOST])
+
+
+def own_config(config: Config, known: Experiment) -> Config:
     """The config that is recorded and timed with: prompts of its own, stand-ins for what is searched."""
     assert config.search is not None
     methods = tuple(method.config for method in known.methods)

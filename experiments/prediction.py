@@ -1,10 +1,11 @@
 """What search predicted beside what the run measured: every static tree of a run, and plain decoding."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
+from experiments.between import load_between
 from experiments.config import Config, SearchConfig
 from experiments.loading import Method, Run
 from experiments.measurements import measure
@@ -12,13 +13,21 @@ from experiments.statistics import Interval, bootstrap
 from experiments.summary import speed_ratio
 from search import LatencyModel, Trace
 from search.latency_errors import NotMeasured
+from search.pace import pace, step_at_pace_s
 from search.replay import replay
 from treespec.tree import TreeShape
 
 if TYPE_CHECKING:
     from experiments.measured import Measured
 
-__all__ = ["Prediction", "chosen", "first_ranked", "median_errors", "predictions"]
+__all__ = [
+    "Prediction",
+    "chosen",
+    "first_ranked",
+    "median_errors",
+    "pace_of",
+    "predictions",
+]
 
 
 @dataclass(frozen=True)
@@ -30,8 +39,10 @@ class Prediction:
         sampling: name of the setting.
         tokens: predicted tokens per step, by replay of what was recorded on other texts.
         tokens_measured: emitted tokens per step of the run.
-        step_s: predicted seconds of a step.
+        step_s: predicted seconds of a step, by the times from before the run.
         step_measured_s: those of the run.
+        step_at_pace_s: predicted, if the stages take as much longer than before the run as the same parts
+            did when they were timed again between its prompts; None if they were not.
     """
 
     method: str
@@ -40,11 +51,17 @@ class Prediction:
     tokens_measured: Interval
     step_s: float
     step_measured_s: float
+    step_at_pace_s: float | None = None
 
     @property
     def speed(self) -> float:
-        """Predicted tokens per second."""
+        """Predicted tokens per second, as search saw them: by the times from before the run."""
         return self.tokens.estimate / self.step_s
+
+    @property
+    def speed_at_pace(self) -> float | None:
+        """Predicted tokens per second at the pace that the machine had during the run."""
+        return self.step_at_pace_s and self.tokens.estimate / self.step_at_pace_s
 
     @property
     def speed_measured(self) -> float:
@@ -61,6 +78,11 @@ class Prediction:
         """Relative error of the predicted tokens per second."""
         return self.speed / self.speed_measured - 1
 
+    @property
+    def speed_error_at_pace(self) -> float | None:
+        """Relative error of `speed_at_pace`."""
+        return self.speed_at_pace and self.speed_at_pace / self.speed_measured - 1
+
 
 def predictions(run: Run) -> list[Prediction]:
     """All trees that what was recorded before the run covers; none if nothing was, or it is not there.
@@ -73,8 +95,9 @@ def predictions(run: Run) -> list[Prediction]:
     measured = _measured(run)
     if measured is None:
         return []
+    timed = pace_of(run)
     found = [
-        _row(run, method, shape, sampling["name"], measured)
+        _row(run, method, shape, sampling["name"], measured, timed and timed[1])
         for sampling in run.manifest["samplings"]
         for method in run.methods
         if (shape := _shape(method)) is not None
@@ -82,11 +105,38 @@ def predictions(run: Run) -> list[Prediction]:
     return [row for row in found if row is not None]
 
 
-def median_errors(rows: Sequence[Prediction]) -> tuple[float, float]:
-    """Medians of the absolute relative errors, of tokens per step and of tokens per second."""
+def pace_of(run: Run) -> tuple[int, dict[str, float]] | None:
+    """Rounds of timing between the prompts of a run, and its pace by stage (see `search.pace`).
+
+    Returns:
+        None if nothing was timed there, or fewer than half of the rounds that the config asks for: the end
+        of a run that was begun without them says nothing of the rest.
+
+    Raises:
+        RunFolderError, InvalidLatency: if a file is damaged.
+    """
+    config, folder = run.manifest["config"], run.folder / "search"
+    if config.get("search") is None or not (later := load_between(folder)):
+        return None
+    units = run.prompts.select("prompt", "sampling", "repeat").n_unique()
+    wanted = SearchConfig.model_validate(config["search"]).between
+    if 2 * len(later) < min(wanted, units):
+        return None
+    return len(later), pace(LatencyModel.load(folder / "latency.json"), later)
+
+
+def median_errors(rows: Sequence[Prediction]) -> tuple[float, float, float | None]:
+    """Medians of the absolute relative errors: of tokens per step, and of tokens per second.
+
+    Returns:
+        The last are by the times from before the run, and at the pace of the machine during it; None if
+        that was not measured.
+    """
+    at_pace = [abs(row.speed_error_at_pace) for row in rows if row.speed_error_at_pace is not None]
     return (
         median(abs(row.tokens_error) for row in rows),
         median(abs(row.speed_error) for row in rows),
+        median(at_pace) if at_pace else None,
     )
 
 
@@ -131,7 +181,12 @@ def _shape(method: Method) -> TreeShape | None:
 
 
 def _row(
-    run: Run, method: Method, shape: TreeShape, sampling: str, measured: "Measured"
+    run: Run,
+    method: Method,
+    shape: TreeShape,
+    sampling: str,
+    measured: "Measured",
+    paces: Mapping[str, float] | None,
 ) -> Prediction | None:
     import polars as pl
 
@@ -149,7 +204,9 @@ def _row(
         return None
     times = measured.latency
     try:
-        step_s = times.step_s(shape, measured.prefix, law=_timed(times, law))
+        timed = _timed(times, law)
+        step_s = times.step_s(shape, measured.prefix, law=timed)
+        at_pace = step_at_pace_s(times, shape, paces, measured.prefix, law=timed) if paces else None
     except NotMeasured:  # wider or larger than what was timed
         return None
     sums = rows.group_by("prompt").agg(pl.sum("emitted", "steps", "decode_s")).sort("prompt")
@@ -164,6 +221,7 @@ def _row(
         totals.ratio(["emitted"], ["steps"]),
         step_s,
         totals.ratio(["seconds"], ["steps"]).estimate,
+        at_pace,
     )
 
 

@@ -1,6 +1,6 @@
 """Prediction against measurement, as a table in the terminal and in the report."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 
 from rich import box
@@ -9,7 +9,14 @@ from rich.markup import escape as plain
 from rich.table import Table
 
 from experiments.loading import Run
-from experiments.prediction import Prediction, chosen, first_ranked, median_errors, predictions
+from experiments.prediction import (
+    Prediction,
+    chosen,
+    first_ranked,
+    median_errors,
+    pace_of,
+    predictions,
+)
 from experiments.report_html import interval_html, section, table
 from experiments.statistics import Interval
 
@@ -17,15 +24,16 @@ __all__ = ["prediction_section", "print_predictions"]
 
 HEADS = (
     *("tree", "tokens/step", "measured", "error"),
-    *("ms/step", "measured", "tokens/s", "measured", "error"),
+    *("ms/step", "at pace", "measured", "tokens/s", "at pace", "measured", "error", "at pace"),
 )
 
 NOTE = (
     "Predicted before the run: tokens per step by replaying each tree on texts recorded for that purpose, "
-    "milliseconds per step from times of single parts. Measured: what steps emitted, tokens past the "
-    "budget included. Intervals are 95 %, over texts."
+    "milliseconds per step from times of single parts. At pace: each stage as much longer or shorter as "
+    "its parts took on average when they were timed again between the run's prompts; that takes out the "
+    "drift of the machine and its hiccups, and leaves what the prediction itself gets wrong. Measured: "
+    "what steps emitted, tokens past the budget included. Intervals are 95 %, over texts."
 )
-
 
 MISSING = (
     "No prediction beside the measurement: the run's folder lacks `search/`, or nothing in it covers these "
@@ -75,11 +83,18 @@ def _cells(row: Prediction) -> list[str]:
         _interval(row.tokens_measured),
         f"{row.tokens_error:+.1%}",
         f"{1e3 * row.step_s:.1f}",
+        _optional(row.step_at_pace_s, lambda seconds: f"{1e3 * seconds:.1f}"),
         f"{1e3 * row.step_measured_s:.1f}",
         f"{row.speed:.1f}",
+        _optional(row.speed_at_pace, lambda speed: f"{speed:.1f}"),
         f"{row.speed_measured:.1f}",
         f"{row.speed_error:+.1%}",
+        _optional(row.speed_error_at_pace, lambda error: f"{error:+.1%}"),
     ]
+
+
+def _optional(value: float | None, shown: Callable[[float], str]) -> str:
+    return "–" if value is None else shown(value)
 
 
 def _interval(value: Interval) -> str:
@@ -88,15 +103,27 @@ def _interval(value: Interval) -> str:
     return f"{value.estimate:.2f} ({value.low:.2f}-{value.high:.2f})"
 
 
+def _paced(run: Run, error: float | None) -> str:
+    """What the machine did meanwhile."""
+    if error is None or (found := pace_of(run)) is None:
+        return " (parts of a step were not timed during the run, so the machine's drift is in it)"
+    rounds, paces = found
+    stages = ", ".join(f"{stage} {paces[stage]:.2f}" for stage in ("draft", "verify", "plain"))
+    return (
+        f", {error:.1%} at the pace of the machine during the run ({rounds} rounds between its prompts "
+        f"took, of the time before it: {stages})"
+    )
+
+
 def _said(run: Run, rows: Sequence[Prediction]) -> str:
     """How good the prediction was, and what following it would have cost."""
-    tokens, speed = median_errors(rows)
+    tokens, speed, at_pace = median_errors(rows)
     first, best = first_ranked(rows)
     reached = first.speed_measured / best.speed_measured
     said = (
         f"Median error over {len(rows)} trees: {tokens:.1%} of tokens per step, {speed:.1%} of tokens per "
-        f"second. Predicted to be fastest of these: {first.method}, which reached {reached:.0%} of the "
-        f"speed of the fastest of these ({best.method})."
+        f"second{_paced(run, at_pace)}. Predicted to be fastest, by the times from before the run: "
+        f"{first.method}, which reached {reached:.0%} of the speed of the fastest of these ({best.method})."
     )
     choice = chosen(run, rows[0].sampling)
     if choice is None:

@@ -1,59 +1,35 @@
 """`treespec profile`: measure the times of a config's pair, print them, and write them to a file."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as Printed
 
-from experiments.builder import build
 from experiments.config import Config, ModelsConfig
 from experiments.errors import ConfigError
-from experiments.manifest import environment, now
 from experiments.models import load_models
-from experiments.profile_settings import settings_of
-from experiments.profile_shapes import Setting, completed, drift_of
+from experiments.profile_file import about_times, json_of_samples
+from experiments.profile_plan import Plan, plan_profile
 from experiments.profiling import Samples, profile_pair
+from experiments.progress import Reporter
 from experiments.prompts import read_prompts
-from experiments.stand_ins import stand_ins
 from search.interpolation import Curve, Table
 from search.latency import LatencyModel
-from search.latency_file import VERSION
 from treespec.errors import TreespecError
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
 __all__ = [
-    "PREFIXES",
-    "SIZES",
     "Profile",
-    "default_sizes",
     "integers",
     "print_profile",
     "profile",
 ]
 
-SIZES = (
-    *range(1, 9),
-    *range(10, 17, 2),
-    *range(20, 33, 4),
-    40,
-    48,
-    64,
-    96,
-    128,
-    192,
-    256,
-    384,
-    512,
-)
-"""Dense where trees are mostly chosen: times do not climb evenly there, with every kernel's own steps."""
-
-PREFIXES = (64, 256, 1024)
 REPEATS = 7
 
 FEW = 3
@@ -86,11 +62,7 @@ def profile(
     console: Console | None = None,
     load: Callable[[ModelsConfig], "Pair"] = load_models,
 ) -> Profile:
-    """Measure the times of a config's pair under its sampling settings.
-
-    For every law that the config's trees use under a sampling setting, and those that are the default
-    there: deterministic children at temperature 0; above it, drawn without replacement, and independently
-    for chains. A law that occurs under several settings is measured under the first.
+    """Measure the times of a config's pair under its sampling settings; see `plan_profile` for which.
 
     Args:
         config: models, prompts, samplings and methods.
@@ -108,36 +80,12 @@ def profile(
         for value in values if values is not None else ():
             if value < 1:
                 raise ConfigError(f"{name} = {value}, but must be at least 1")
-    experiment = build(stand_ins(config))
     raw = read_prompts(config.prompts)
     pair = load(config.models)
-    notes: list[str] = []
-    sizes = completed(sizes or default_sizes(pair.target.device.type))
-    context = min(pair.target.max_length, pair.draft.max_length)
-    settings = settings_of(experiment, pair, sizes, context, notes)
-    deepest = max(shape.depth for setting in settings for shape in setting.shapes)
-    steps = max(len(setting.shapes) for setting in settings)
-    fits = {p: p + drift_of(p, steps) + 2 * deepest + 2 <= context for p in prefixes or PREFIXES}
-    for prefix in (p for p, fine in fits.items() if not fine):
-        notes.append(
-            f"prefix {prefix} is left out: with trees of depth {deepest} and the text that grows while "
-            f"they are measured it passes the models' context of {context}"
-        )
-    chosen = sorted(p for p, fine in fits.items() if fine)
-    if not chosen:
-        raise ConfigError("; ".join(notes) + "; give shorter --prefixes")
-    whole = [list(pair.tokenizer.encode(prompt.text, verbose=False)) for prompt in raw]
-    ids = [own[config.prompts.start :] or own for own in whole]
-
-    def text(number: int, length: int) -> list[int]:
-        found: list[int] = []
-        while len(found) < length:
-            found += ids[number % len(ids)]
-            number += 1
-        return found[:length]
-
-    samples = _measured(pair, settings, chosen, text, repeats, config.seed, console)
-    data = _data(samples, settings, _about(config, pair, samples, repeats))
+    plan = plan_profile(config, pair, raw, sizes, prefixes)
+    notes = list(plan.notes)
+    samples = _measured(pair, plan, repeats, config.seed, console)
+    data = json_of_samples(samples, plan.settings, about_times(config, pair, samples, repeats))
     try:
         model = LatencyModel.from_json(data, "the profile")
     except TreespecError as error:
@@ -147,19 +95,6 @@ def profile(
     if samples.interrupted:
         notes.append(f"interrupted: {samples.rounds} of {repeats} rounds, and a part of one more")
     return Profile(model, samples.rounds, samples.interrupted, tuple(notes))
-
-
-def default_sizes(device: str) -> tuple[int, ...]:
-    """The sizes that are measured on such a device.
-
-    On CUDA passes are padded to buckets, so that times climb in stairs: both sides of every edge count.
-    """
-    if device != "cuda":
-        return SIZES
-    from treespec.models.static_pass import bucket
-
-    edges = sorted({bucket(size) for size in range(1, SIZES[-1] + 1)})
-    return tuple(sorted({size for edge in edges for size in (edge, edge + 1) if size <= SIZES[-1]}))
 
 
 def integers(name: str, text: str | None) -> list[int] | None:
@@ -206,84 +141,19 @@ def print_profile(model: LatencyModel, console: Console) -> None:
 
 
 def _measured(
-    pair: "Pair",
-    settings: Sequence[Setting],
-    prefixes: Sequence[int],
-    text: Callable[[int, int], list[int]],
-    repeats: int,
-    seed: int,
-    console: Console | None,
+    pair: "Pair", plan: Plan, repeats: int, seed: int, console: Console | None
 ) -> Samples:
-    if console is None:
-        return profile_pair(pair, settings, prefixes, text, repeats=repeats, seed=seed)
-    columns = [TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
-               TextColumn("left"), TimeRemainingColumn()]  # fmt: skip
-    total = (repeats + 1) * len(settings) * len(prefixes)
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task("measuring", total=total)
-        begun = 0
-
-        def begin(what: str) -> None:
-            nonlocal begun
-            bar.update(task, description=what, completed=begun)
-            begun += 1
-
-        samples = profile_pair(
-            pair, settings, prefixes, text, repeats=repeats, seed=seed, progress=begin
+    total = (repeats + 1) * len(plan.settings) * len(plan.prefixes)
+    with Reporter(console).units(total, doing="measuring", finished="measured") as begin:
+        return profile_pair(
+            pair,
+            plan.settings,
+            plan.prefixes,
+            plan.text,
+            repeats=repeats,
+            seed=seed,
+            progress=begin,
         )
-        if not samples.interrupted:
-            bar.update(task, description="measured", completed=total)
-    return samples
-
-
-def _about(config: Config, pair: "Pair", samples: Samples, repeats: int) -> dict[str, Any]:
-    def facts(model: Any) -> dict[str, Any]:
-        parameters = {id(p): p for p in model.model.parameters()}.values()
-        return {
-            "parameters": sum(p.numel() for p in parameters),
-            "dtype": str(next(iter(parameters)).dtype).removeprefix("torch."),
-            "attention": model.attention,
-        }
-
-    return {
-        "measured": now(),
-        "pair": pair.name,
-        "models": config.models.model_dump(mode="json"),
-        "target": facts(pair.target),
-        "draft": facts(pair.draft),
-        "rounds": samples.rounds,
-        "rounds_wanted": repeats,
-        **environment(),
-    }
-
-
-def _data(samples: Samples, settings: Sequence[Setting], about: Mapping[str, Any]) -> str:
-    """The samples as the JSON of a latency model."""
-    import json
-
-    laws = {}
-    for setting in settings:
-        own = samples.of_law.get(str(setting.law), {})
-        tables = {f"{name}_ms": _milliseconds(by_prefix) for name, by_prefix in own.items()}
-        if "level_ms" in tables:
-            laws[str(setting.law)] = {"sampling": setting.name, "rule": str(setting.rule)} | tables
-    shared = {f"{name}_ms": _milliseconds(own) for name, own in samples.shared.items()}
-    batches = {"1": {**shared, "laws": laws}}
-    return json.dumps({"version": VERSION, "about": about, "batches": batches})
-
-
-def _milliseconds(by_prefix: Mapping[int | None, Mapping[int | None, list[float]]]) -> Any:
-    def by_size(own: Mapping[int | None, list[float]]) -> Any:
-        cells = {
-            size: [round(1e3 * s, 4) for s in own[size]]
-            for size in sorted(own, key=lambda s: s or 0)
-        }
-        return cells[None] if None in cells else {str(size): times for size, times in cells.items()}
-
-    tables = {prefix: by_size(own) for prefix, own in by_prefix.items()}
-    if None in tables:
-        return tables[None]
-    return {str(prefix): tables[prefix] for prefix in sorted(tables, key=lambda p: p or 0)}
 
 
 def _middle(curve: Curve | None, size: int | None) -> str:

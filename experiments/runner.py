@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from experiments.between import make_between
 from experiments.builder import Experiment, build
 from experiments.config import AssistedMethod, Config, ModelsConfig
+from experiments.decoding import decode_units, units_of
 from experiments.errors import PromptError, RunFolderError
 from experiments.folder import RunFolder
 from experiments.loading import load_run
@@ -29,9 +31,8 @@ from experiments.ranks import folder_of_rank
 from experiments.readiness import ready
 from experiments.records import SCHEMA_VERSION, PromptRow
 from experiments.searched import resolve
-from experiments.tracking import NoTracker
 from experiments.tuning import tune, tuned_choices
-from experiments.unit import Bench, run_unit, seed_of
+from experiments.unit import Bench, seed_of
 from treespec.decode import require_room
 from treespec.errors import TreespecError
 from treespec.tree import Law
@@ -87,7 +88,8 @@ def run(
     known, tracker = start.experiment, start.tracker
     path = folder_of_rank(config, folder or Path(config.output or f"runs/{config.name}"))
     with RunFolder(path) as records:
-        experiment, manifest, finished = known, None, set()
+        experiment, manifest, finished, found = known, None, set(), None
+        names = list[str]()
         if not fresh:
             records.require_same(config)
             manifest = records.manifest()
@@ -95,9 +97,11 @@ def run(
                 manifest["methods"] if manifest else [{"name": m.name} for m in known.methods]
             )
             names = [method["name"] for method in described]
-            finished = records.recover(names, drop_errors=retry)
+            finished = records.recover(names)
         wanted = len(start.measured) * len(known.samplings) * config.repeats
-        if manifest and manifest["finished"] is not None and len(finished) == wanted:
+        again = retry and not fresh and bool(records.failures())
+        whole = manifest is not None and manifest["finished"] is not None
+        if whole and len(finished) == wanted and not again:
             return RunResult(path, True, tuple(records.failures()))
         if manifest is not None:
             if config.search is not None:
@@ -114,6 +118,8 @@ def run(
                 f"{path} was started with other prompts: their file or the tokenizer has changed since; "
                 "give another folder with --out, or start anew with --fresh"
             )
+        if again:  # only now: until here a refusal would have cost the rows that hold none
+            finished = records.recover(names, drop_errors=True)
         if fresh:  # only now: until here a typo would have cost the earlier run
             records.clear()
         if manifest is None and config.search is not None:
@@ -123,52 +129,27 @@ def run(
             _require_room(experiment, pair, prompts)
         with reporter.task("reading the meters"):
             meters = make_meters(config.meters, cuda_devices([pair.target.model, pair.draft.model]))
+        units, between = units_of(experiment, prompts, finished), None
+        if (
+            found is not None
+        ):  # before the warm-up of the methods, whose caches and graphs shall stay warm
+            between = make_between(
+                config, known, experiment, pair, found, records.search,
+                {unit.number for unit in units}, wanted, reporter,
+            )  # fmt: skip
         bench = Bench.of(experiment, pair, {}, meters)
         manifest = _start(bench, prompts, others, manifest, reporter)
         records.write_manifest(manifest)
         bench = replace(bench, tuned=tuned_choices(manifest["tuning"]["assisted"]))
-        units = [
-            (p, s, r)
-            for r in range(config.repeats)
-            for p in prompts
-            for s in experiment.samplings
-            if (p.index, s, r) not in finished
-        ]
         tracker.begin(manifest)
         try:
-            _decode(bench, units, len(prompts), len(finished), records, tracker, reporter)
+            decode_units(bench, units, wanted, between, records, tracker, reporter)
             records.finish(manifest | {"meters": meters.about()})
         except BaseException:
             tracker.end(None)
             raise
         tracker.end(lambda: load_run(path))
         return RunResult(path, False, tuple(records.failures()))
-
-
-def _decode(
-    bench: Bench,
-    units: Sequence[tuple[Prompt, str, int]],
-    prompts: int,
-    done: int,
-    records: RunFolder,
-    tracker: NoTracker,
-    reporter: Reporter,
-) -> None:
-    """Decode what is missing: prompt, sampling setting and repeat, each written when it is finished."""
-    repeats = bench.experiment.config.repeats
-    with reporter.units(len(units) * len(bench.experiment.methods), done=done) as advance:
-        for prompt, sampling, repeat in units:
-            label = f"prompt {prompt.index + 1}/{prompts}, {sampling}"
-            label += f", repeat {repeat + 1}/{repeats}" if repeats > 1 else ""
-            rows = run_unit(
-                bench,
-                prompt,
-                sampling,
-                lambda name, at=label: advance(f"{at}: {name}"),
-                repeat=repeat,
-            )
-            records.append(*rows)
-            tracker.unit(rows[0])
 
 
 def _resolved(config: Config, found: Measured, folder: Path) -> Experiment:

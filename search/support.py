@@ -141,11 +141,11 @@ def _used(tree: TreeShape, shape: tuple[int, ...], by: str) -> np.ndarray:
 
 
 def _cells(cells: np.ndarray, by: str, numbers: np.ndarray | None = None) -> str:
-    """Some cells in words, with their trials or hits."""
+    """Some cells in words, with their trials or hits; depths and children count from 1, as in pictures."""
     places = [tuple(map(int, place)) for place in np.argwhere(cells)]
     words = []
     for depth, rank in places[:SHOWN]:
-        at = f"depth {depth} rank {rank}" if by == "depth" else f"rank {rank}"
+        at = f"child {rank + 1}" + (f" at depth {depth + 1}" if by == "depth" else "")
         words.append(at if numbers is None else f"{at} ({_short(numbers[depth, rank])})")
     more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
     return ", ".join(words) + more

@@ -22,9 +22,10 @@ from experiments.cli_json import plain_data, report_data
 from experiments.errors import RunFolderError
 from experiments.loading import Run, load_run, read_manifest
 from experiments.measurements import samplings_of
-from experiments.prediction import predictions
+from experiments.prediction import pace_of, predictions
 from experiments.scaling import scaling
 from experiments.table_text import interval_text
+from treespec.errors import TreespecError
 
 ABOUT = ("treespec_version", "git_hash", "versions", "hardware")
 OF_JOB = (*ABOUT, "config", "models", "methods")
@@ -53,10 +54,12 @@ def study_of_run(folder: Path) -> dict[str, Any]:
     figures["budgets"] = [asdict(row) for row in budgets(run)]
     figures["categories"] = [asdict(row) for row in categories(run)]
     figures["scaling"] = {name: scaling(run, name) for name in samplings_of(run)}
+    errors = ("tokens_error", "speed_error", "speed_error_at_pace")
     figures["predictions"] = [
-        asdict(row) | {"tokens_error": row.tokens_error, "speed_error": row.speed_error}
-        for row in predictions(run)
+        asdict(row) | {name: getattr(row, name) for name in errors} for row in predictions(run)
     ]
+    rounds, paces = pace_of(run) or (0, None)
+    figures["pace"] = {"rounds": rounds, "stages": paces}
     about = {key: run.manifest.get(key) for key in OF_RUN}
     return {"measured": run.manifest["created"], **about, "figures": figures}
 
@@ -100,7 +103,10 @@ def main() -> None:
         raise SystemExit("give folders of runs and sweeps, such as runs/equal_budget")
     for folder in map(Path, sys.argv[1:]):
         sweep = (folder / "sweep.json").is_file()
-        found = study_of_sweep(folder) if sweep else study_of_run(folder)
+        try:
+            found = study_of_sweep(folder) if sweep else study_of_run(folder)
+        except TreespecError as error:
+            raise SystemExit(f"error: {error}") from None
         path = path_of(f"study-{folder.name}")
         data = {"benchmark": f"study-{folder.name}", **found}
         path.write_text(json.dumps(plain_data(data), indent=1, ensure_ascii=False) + "\n", "utf-8")

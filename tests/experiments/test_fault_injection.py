@@ -1,12 +1,14 @@
 """The fault injection itself: that it would notice what it looks for; slow: a small part of it for real."""
 
 import json
+from random import Random
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
 
 from experiments.benchmarks.fault_injection import __main__ as command
-from experiments.benchmarks.fault_injection import rows_without_times
+from experiments.benchmarks.fault_injection import rows_without_times, signals
 from experiments.benchmarks.fault_injection.damage import half_finished
 from experiments.benchmarks.fault_injection.process import Done, complaints
 from experiments.benchmarks.fault_injection.rows import differences, finished_lines
@@ -89,6 +91,21 @@ def test_half_a_run(tmp_path, reference):
 def test_a_refusal_is_one_line_with_its_exit_code():
     assert complaints(Done(2, "error: x, line 3: no row"), [2], "line 3:") == ()
     assert len(complaints(Done(1, "Traceback (most recent call last)"), [2], "line")) == 4
+
+
+def test_a_moment_is_one_of_the_command(tmp_path, monkeypatch):
+    """Before its beginning a process ends as Python does: with exit code 1, and none of our words."""
+    process = SimpleNamespace(begun=False, alive=True)
+    slept = []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        process.begun = len(slept) >= 7
+
+    monkeypatch.setattr(signals.time, "sleep", sleep)
+    signals._wait(process, tmp_path, SimpleNamespace(seconds=0.0), Random(1))
+    assert process.begun
+    assert len(slept) == 7
 
 
 @pytest.mark.slow

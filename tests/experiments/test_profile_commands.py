@@ -10,7 +10,8 @@ from experiments import profile_commands
 from experiments.cli import app
 from experiments.config import Config
 from experiments.errors import ConfigError
-from experiments.profile_commands import default_sizes, profile
+from experiments.profile_commands import profile
+from experiments.profile_plan import default_sizes
 from search import AcceptanceEstimate, LatencyModel, expected_tokens
 from treespec import TreeShape
 

@@ -6,7 +6,7 @@ import pytest
 
 from experiments.builder import build
 from experiments.config import Config
-from experiments.profile_commands import _data
+from experiments.profile_file import json_of_samples
 from experiments.profile_settings import settings_of
 from experiments.profile_shapes import Setting, completed, shapes_for
 from experiments.profiling import Samples, _measure_plain, _measure_trees
@@ -55,7 +55,7 @@ def profiled(law, rule, sizes):
     loop, samples = Priced(setting, 16), Samples()
     _measure_trees(loop, shapes, samples)
     _measure_plain(loop, samples)
-    return LatencyModel.from_json(_data(samples, [setting], {}), "test"), loop
+    return LatencyModel.from_json(json_of_samples(samples, [setting], {}), "test"), loop
 
 
 def some_trees(largest):

@@ -6,11 +6,12 @@ import os
 import numpy as np
 import pytest
 
+from experiments.benchmarks.prediction import figures_of, goals
 from experiments.config import Config, SearchConfig
 from experiments.errors import ConfigError, RunFolderError
 from experiments.loading import load_run
 from experiments.measured import Measured
-from experiments.prediction import first_ranked, median_errors, predictions
+from experiments.prediction import first_ranked, median_errors, pace_of, predictions
 from experiments.prediction_text import prediction_section, print_predictions
 from experiments.report import write_report
 from experiments.runner import run
@@ -45,6 +46,7 @@ def searching(settings, prompt_file):
         "depth": 3,
         "sizes": [1, 2, 4, 8, 16],
         "repeats": 2,
+        "between": 2,
     }
     return settings | {"methods": SEARCHED, "search": search, "max_new_tokens": 8}
 
@@ -133,32 +135,68 @@ def test_predictions_are_beside_measurements(whole, capsys):
     )
     assert row.speed_error == pytest.approx(row.speed / row.speed_measured - 1)
     assert all(error >= 0 for error in median_errors(rows))
+    rounds, paces = pace_of(run_)
+    assert rounds == 2
+    parts = latency.parts_s(TreeShape.chain(2), law="deterministic")
+    at_pace = sum(seconds * paces[stage] for stage, seconds in parts.items())
+    assert row.step_at_pace_s == pytest.approx(at_pace)
+    assert row.speed_error_at_pace == pytest.approx(
+        row.tokens.estimate / at_pace / row.speed_measured - 1
+    )
+    assert plain.step_at_pace_s == pytest.approx(plain.step_s * paces["plain"])
     assert first_ranked(rows)[1].speed_measured == max(r.speed_measured for r in rows)
     print_predictions(run_, Console(width=160))
     printed = capsys.readouterr().out
     assert "predicted and measured, T=1" in printed
     assert "Predicted to be fastest" in printed
+    assert "2 rounds between its prompts" in " ".join(printed.split())
     assert "Prediction and measurement" in prediction_section(run_)
     assert "Prediction and measurement" in write_report(whole).read_text()
 
 
+def test_the_benchmark_says_of_each_goal_whether_it_is_met(whole):
+    figures = figures_of(load_run(whole))
+    assert set(figures["settings"]) == {"T=0", "T=1"}
+    assert figures["rounds_between"] == 2
+    found = goals(figures)
+    assert len(found) == 4
+    figures |= {"tokens_error": 0.0, "speed_error": 0.5, "speed_error_at_pace": 0.05}
+    for one in figures["settings"].values():
+        one["chosen_over_fastest"] = [0.96, 0.9, 1.0]
+    assert list(goals(figures).values()) == [True, True, False, True]
+    figures["speed_error_at_pace"] = (
+        None  # nothing was timed during the run: nothing is claimed of it
+    )
+    assert list(goals(figures).values()) == [True, False, False, True]
+    figures["settings"]["T=1"]["chosen_over_fastest"] = None
+    assert not list(goals(figures).values())[3]
+
+
 def test_a_resumed_run_takes_what_was_measured(searching, loaded_pair, tmp_path, monkeypatch):
-    from experiments import runner
+    from experiments import decoding, runner
 
     config = Config.model_validate(searching)
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "run_unit", _stopped)
+        patch.setattr(decoding, "run_unit", _stopped)
         with pytest.raises(KeyboardInterrupt):
             run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
     search = tmp_path / "run" / "search"
-    before = {path.name: path.read_bytes() for path in search.iterdir()}
+    assert (
+        search / "between-00000.json"
+    ).exists()  # timed before the unit that was stopped, and again
+    before = {p.name: p.read_bytes() for p in search.iterdir() if "between" not in p.name}
     names = [
         m["name"] for m in json.loads((search.parent / "manifest.json").read_text())["methods"]
     ]
     monkeypatch.setattr(runner, "measure", None)  # would fail if it were called
     again = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
     assert not again.failures
-    assert {path.name: path.read_bytes() for path in search.iterdir()} == before
+    assert set(before) < {path.name for path in search.iterdir()}
+    assert {name: (search / name).read_bytes() for name in before} == before
+    assert [path.name for path in sorted(search.glob("between-*"))] == [
+        "between-00000.json",
+        "between-00003.json",
+    ]
     assert [method.name for method in load_run(again.folder).methods] == names
     assert run(config, folder=tmp_path / "run", load=lambda models: loaded_pair).already_finished
     (search / "latency.json").unlink()

@@ -56,7 +56,7 @@ def test_records_count_what_was_there_to_be_accepted():
     assert found.trials.tolist() == [[4, 3, 3], [2, 2, 0]]
     np.testing.assert_allclose(found.rates, [[1 / 2, 0, 1 / 3], [0, 1 / 2, 0]])
     assert (found.low[1, 2], found.high[1, 2]) == (0, 1)
-    assert any("no trial of depth 1 rank 2" in text for text in found.warnings)
+    assert any("no trial of child 3 at depth 2" in text for text in found.warnings)
     assert (found.law, found.rule, found.source) == ("iid", "rrs", "on-policy")
     pooled = estimate_acceptance(texts)
     assert pooled.hits.tolist() == [2, 1, 1]

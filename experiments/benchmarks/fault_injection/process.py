@@ -35,15 +35,21 @@ class Process:
     Args:
         process: started.
         said: the file that its stderr goes to.
+        begun: the file that it makes when it becomes the command.
     """
 
-    def __init__(self, process: Any, said: Path) -> None:
-        self._process, self._said = process, said
+    def __init__(self, process: Any, said: Path, begun: Path) -> None:
+        self._process, self._said, self._begun = process, said, begun
 
     @property
     def alive(self) -> bool:
         """Whether it still runs."""
         return self._process.is_alive()
+
+    @property
+    def begun(self) -> bool:
+        """Whether it is the command; before, it is Python's own and ends as Python does."""
+        return self._begun.exists()
 
     def signal(self, name: str) -> None:
         """Send it a signal, such as SIGKILL, unless it has ended."""
@@ -73,11 +79,12 @@ def start(arguments: Sequence[str], work: Path, limit: int | None = None) -> Pro
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([WARM])
-    said = work / f"said-{uuid4()}.txt"
+    name = uuid4()
+    said, begun = work / f"said-{name}.txt", work / f"begun-{name}"
     said.touch()  # it may be killed before it says a word
-    process = context.Process(target=_treespec, args=(list(arguments), work, said, limit))
+    process = context.Process(target=_treespec, args=(list(arguments), work, said, begun, limit))
     process.start()
-    return Process(process, said)
+    return Process(process, said, begun)
 
 
 def complaints(done: Done, codes: Sequence[int], *parts: str) -> tuple[str, ...]:
@@ -99,7 +106,7 @@ def last_line(done: Done) -> str:
     return (done.stderr.strip().splitlines() or ["(nothing)"])[-1]
 
 
-def _treespec(arguments: list[str], work: Path, said: Path, limit: int | None) -> None:
+def _treespec(arguments: list[str], work: Path, said: Path, begun: Path, limit: int | None) -> None:
     """What the process does."""
     from experiments.cli import app
 
@@ -110,4 +117,8 @@ def _treespec(arguments: list[str], work: Path, said: Path, limit: int | None) -
         os.dup2(descriptor, stream)
     if limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    app(arguments, prog_name="treespec")
+    begun.touch()
+    try:
+        app(arguments, prog_name="treespec")
+    finally:  # what is left is the end of multiprocessing's process, which calls an interrupt 1
+        signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -12,9 +12,6 @@ from experiments.benchmarks.fault_injection.setting import METHODS, Case, Settin
 
 __all__ = ["interrupts", "kills"]
 
-EARLIEST_S = 0.05
-"""Before that the process is not yet the command, which alone knows what to do with Ctrl-C."""
-
 POLL_S = 0.005
 
 SERIES = 4
@@ -93,8 +90,13 @@ def _checked(
 
 
 def _wait(process: Process, folder: Path, setting: Setting, random: Random) -> None:
-    """Let a random time pass: since the start, or since the first row, which comes late."""
-    moment = EARLIEST_S + random.random() * setting.seconds
+    """Let a random time pass: since the command began, or since its first row, which comes late.
+
+    Not since the process began: until it is the command nothing of ours can answer a Ctrl-C.
+    """
+    while not process.begun and process.alive:
+        time.sleep(POLL_S)
+    moment = random.random() * setting.seconds
     if random.random() < 0.5:
         log = folder / "prompts.jsonl"
         before = _size(log)

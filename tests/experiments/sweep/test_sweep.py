@@ -210,7 +210,7 @@ def test_numbers_of_workers():
 def test_real_jobs_in_this_process_broken_off_and_resumed(
     grid_file, loaded_pair, tmp_path, monkeypatch
 ):
-    from experiments import models, runner
+    from experiments import decoding, models
 
     grid = load_grid(grid_file({"seed": [0, 1]}))
     monkeypatch.setattr(models, "load_models", lambda config: loaded_pair)
@@ -219,7 +219,7 @@ def test_real_jobs_in_this_process_broken_off_and_resumed(
         return run_sweep(grid, tmp_path / name, lambda logs: InProcess()).collected
 
     whole = run("whole")
-    real, left = runner.run_unit, [6]
+    real, left = decoding.run_unit, [6]
 
     def broken(*arguments, **options):
         left[0] -= 1
@@ -227,7 +227,7 @@ def test_real_jobs_in_this_process_broken_off_and_resumed(
             raise KeyboardInterrupt
         return real(*arguments, **options)
 
-    monkeypatch.setattr(runner, "run_unit", broken)
+    monkeypatch.setattr(decoding, "run_unit", broken)
     with pytest.raises(Interrupted):
         run("broken")
     done = [outcome_of(tmp_path / "broken" / "jobs" / job.name).state for job in grid.jobs]

@@ -1,0 +1,134 @@
+"""Rounds of timing between the prompts of a run."""
+
+import io
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from experiments import between
+from experiments.between import load_between, moments
+from experiments.config import Config
+from experiments.errors import ConfigError
+from experiments.loading import load_run
+from experiments.prediction import pace_of, predictions
+from experiments.report import write_report
+from experiments.runner import run
+from search.latency_errors import InvalidLatency
+
+
+@given(st.integers(1, 60), st.integers(1, 80), st.integers(1, 4))
+def test_moments_are_spread_evenly_and_over_all_settings(rounds, prompts, samplings):
+    units = prompts * samplings
+    found = sorted(moments(rounds, units, samplings))
+    assert len(found) == min(rounds, units)
+    assert found[0] == 0
+    assert found[-1] < units
+    gaps = [b - a for a, b in pairwise(found)]
+    assert not gaps or max(gaps) - min(gaps) <= 2 * samplings
+    if samplings * 2 <= rounds <= units // samplings and units % rounds == 0:
+        assert {unit % samplings for unit in found} == set(range(samplings))
+
+
+def test_no_rounds_no_moments():
+    assert moments(0, 8, 2) == set()
+
+
+@pytest.fixture
+def searching(settings):
+    """A config that times parts between its prompts."""
+    methods = [
+        {"kind": "plain"},
+        {"kind": "tree", "shape": {"kind": "kary", "branching": 2, "depth": 2}},
+        {"kind": "tree", "shape": {"kind": "opt_tree", "size": 12, "branching": 2, "depth": 3}},
+    ]
+    search = {
+        "prompts": settings["prompts"] | {"tokens": 8},
+        "max_new_tokens": 6,
+        "width": 2,
+        "depth": 2,
+        "sizes": [1, 2, 4, 8, 16],
+        "repeats": 1,
+        "between": 3,
+    }
+    return settings | {"methods": methods, "search": search, "max_new_tokens": 4}
+
+
+def test_rounds_time_what_is_predicted(searching, loaded_pair, tmp_path):
+    config = Config.model_validate(searching)
+    done = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
+    units = len(config.samplings) * 2
+    rounds = load_between(done.folder / "search")
+    assert len(rounds) == 3
+    assert len(config.samplings) == 2
+    names = sorted(path.name for path in (done.folder / "search").glob("between-*"))
+    assert names == [f"between-{unit:05}.json" for unit in sorted(moments(3, units, 2))]
+    for one in rounds:
+        assert (
+            one.max_size == 8
+        )  # covers the 2-ary tree of 7; of one that grows nothing is predicted
+        assert set(one.laws) == {"deterministic", "without_replacement", "iid"}
+        assert one.about["rounds"] == 1
+    assert pace_of(load_run(done.folder))[0] == 3
+    assert all(row.step_at_pace_s > 0 for row in predictions(load_run(done.folder)))
+
+
+def test_none_where_none_are_wanted(searching, loaded_pair, tmp_path):
+    searching["search"]["between"] = 0
+    config = Config.model_validate(searching)
+    done = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
+    assert load_between(done.folder / "search") == []
+    rows = predictions(load_run(done.folder))
+    assert rows
+    assert {row.step_at_pace_s for row in rows} == {None}
+    assert pace_of(load_run(done.folder)) is None
+
+
+def test_a_damaged_round_is_named(tmp_path):
+    (tmp_path / "between-00003.json").write_text(json.dumps({"version": 1}))
+    with pytest.raises(InvalidLatency, match=r"between-00003\.json"):
+        load_between(tmp_path)
+
+
+@pytest.mark.parametrize("sizes", [[1, 2, 4], [3, 16]], ids=["too small", "odd"])
+def test_trees_that_the_search_did_not_time_do_no_harm(searching, loaded_pair, tmp_path, sizes):
+    """Their step is not predicted, as before; everything else is, and the report is written."""
+    searching["search"]["sizes"] = sizes
+    config = Config.model_validate(searching)
+    done = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
+    names = {row.method for row in predictions(load_run(done.folder))}
+    assert ("2-ary 2" in names) == (max(sizes) >= 7)
+    assert "plain" in names
+    assert "plain" in write_report(done.folder).read_text()
+
+
+def test_a_context_too_short_for_the_timing_is_said_and_the_run_goes_on(
+    searching, loaded_pair, tmp_path, monkeypatch
+):
+    def refused(*arguments):
+        raise ConfigError("prefix 450 is left out")
+
+    monkeypatch.setattr(between, "plan_profile", refused)
+    console = Console(file=io.StringIO(), width=200)
+    config = Config.model_validate(searching)
+    done = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair, console=console)
+    assert load_run(done.folder).finished
+    assert (
+        "parts of a step are not timed between the prompts: prefix 450" in console.file.getvalue()
+    )
+
+
+def test_a_pace_of_the_end_alone_is_not_that_of_the_run(searching, loaded_pair, tmp_path):
+    """As in a run that was begun before rounds were timed, and resumed."""
+    done = run(
+        Config.model_validate(searching), folder=tmp_path / "run", load=lambda models: loaded_pair
+    )
+    rounds = sorted((done.folder / "search").glob("between-*"))
+    rounds[0].unlink()
+    assert pace_of(load_run(done.folder))[0] == 2
+    rounds[1].unlink()
+    assert pace_of(load_run(done.folder)) is None
+    assert {row.step_at_pace_s for row in predictions(load_run(done.folder))} == {None}
