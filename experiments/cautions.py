@@ -16,8 +16,8 @@ from math import ceil, exp, isfinite, log, sqrt
 
 import numpy as np
 
+from experiments.changes import changes_of_machine
 from experiments.loading import Run
-from experiments.manifest import changes_of_machine
 from experiments.statistics import Interval
 
 __all__ = [

@@ -93,7 +93,7 @@ def estimate_command(
         output().print(estimate_table(found))
         if error is not None:
             typer.echo(f"expected calibration error {error:.2f} of the draft's probabilities")
-        if by == "depth" and depth is None and tree is None:
+        if by == "depth" and not (depth or tree or starts) and source.is_file():
             typer.echo(
                 f"Levels with fewer than {ENOUGH} trials are left out: --depth shows as many as it says."
             )

@@ -124,7 +124,7 @@ def profile_command(
     ] = None,
     repeats: Annotated[
         int, typer.Option("--repeats", help="Rounds; each measures everything once.")
-    ] = 7,
+    ] = 9,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:

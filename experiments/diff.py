@@ -1,14 +1,13 @@
 """Two runs compared: the same methods on the same prompts, with the paired bootstrap."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from experiments.changes import differences, drafted
 from experiments.errors import RunFolderError
 from experiments.loading import Run
-from experiments.manifest import differences
 from experiments.statistics import Interval, bootstrap
 
 if TYPE_CHECKING:
@@ -136,25 +135,10 @@ def _trees(a: Run, b: Run) -> tuple[dict[str, Any], dict[str, Any]]:
     ]
     shared = [name for name in chosen[0] if name in chosen[1]]
     left, right = (
-        {n: _drafted(own[n], other[n]) for n in both} | {f"{n}, tuned": picked[n] for n in shared}
+        {n: drafted(own[n], other[n]) for n in both} | {f"{n}, tuned": picked[n] for n in shared}
         for own, other, picked in zip(methods, methods[::-1], chosen, strict=True)
     )
     return left, right
-
-
-def _drafted(method: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """How a method drafts and decides, as far as both manifests say it.
-
-    Files count by what is in them, as each run has its own. Older manifests have only their paths.
-    """
-    keys = ("parents", "growth", "law", "rule", "settings")
-    told = {key: method[key] for key in keys if key in method and key in other}
-    files = [side.get("files") or {} for side in (method, other)]
-    known = [key for key in files[0] if files[0][key] and files[1].get(key)]
-    if known and told.get("growth"):
-        told["growth"] = {k: v for k, v in told["growth"].items() if k not in known}
-        told["files"] = {key: files[0][key] for key in known}
-    return told
 
 
 def _rows(run: Run, place: tuple[str, str]) -> "pl.DataFrame":

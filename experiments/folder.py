@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from experiments.changes import differences
 from experiments.config import Config
 from experiments.disk_full import DISK_FULL
 from experiments.errors import RunFolderError
 from experiments.held_folder import HeldFolder
-from experiments.manifest import config_data, config_hash, differences, now
+from experiments.manifest import config_data, config_hash, now
 from experiments.record_tables import METADATA
 from experiments.records import (
     SCHEMA_VERSION,

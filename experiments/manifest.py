@@ -13,19 +13,17 @@ from typing import Any
 
 from experiments.builder import BuiltMethod, Experiment
 from experiments.config import Config, TreeMethod
-from experiments.errors import RunFolderError
 from experiments.records import SCHEMA_VERSION
 
 __all__ = [
-    "changes_of_machine",
+    "NO_PART",
     "config_data",
     "config_hash",
-    "differences",
     "environment",
     "git_hash",
+    "method_data",
     "new_manifest",
     "now",
-    "require_same_methods",
     "session",
 ]
 
@@ -45,7 +43,7 @@ _FILES = ("calibration", "latency")
 
 _ROOT = Path(__file__).resolve().parents[1]
 
-_NO_PART = ("output", "tracker")
+NO_PART = ("output", "tracker")
 """Keys of a config that decide where rows go, not what is in them."""
 
 
@@ -72,7 +70,7 @@ def new_manifest(
         **environment(),
         "seed": config.seed,
         "models": dict(models),
-        "methods": [_method(method) for method in experiment.methods],
+        "methods": [method_data(method) for method in experiment.methods],
         "samplings": [{"name": s.name, **s.model_dump()} for s in config.samplings],
         "tuning": dict(tuning),
         "warmup": dict(warmup),
@@ -104,31 +102,6 @@ def session(meters: Mapping[str, Any]) -> dict[str, Any]:
     return {"started": now(), **kept, "idle_w": meters.get("idle_w", {})}
 
 
-def changes_of_machine(manifest: Mapping[str, Any], session: Mapping[str, Any]) -> list[str]:
-    """Packages and hardware of a session that are not those of the run's start; none if it kept none."""
-    keys = [key for key in ("versions", "hardware") if key in session]
-    before, after = ({key: side.get(key) for key in keys} for side in (manifest, session))
-    return differences(before, after)
-
-
-def require_same_methods(folder: Path, experiment: Experiment, manifest: Mapping[str, Any]) -> None:
-    """Refuse to go on with other trees than a run was started with, as another version may search them.
-
-    Raises:
-        RunFolderError: with the first difference.
-    """
-    keys = ("name", "parents")
-    found = [{key: _method(m)[key] for key in keys} for m in experiment.methods]
-    known = [{key: m.get(key) for key in keys} for m in manifest["methods"]]
-    changed = differences(known, found, "methods")
-    if changed:
-        raise RunFolderError(
-            f"{folder}: this code makes other methods of the config than the run was started with "
-            f"({changed[0]}): finish it with the code of then ({manifest.get('git_hash')}), give another "
-            "folder with --out, or start anew with --fresh"
-        )
-
-
 def config_data(config: Config) -> dict[str, Any]:
     """The whole config as plain data."""
     return config.model_dump(mode="json")
@@ -136,30 +109,12 @@ def config_data(config: Config) -> dict[str, Any]:
 
 def config_hash(config: Config) -> str:
     """SHA-256 of the config, but for where its rows go."""
-    data = {key: value for key, value in config_data(config).items() if key not in _NO_PART}
+    data = {key: value for key, value in config_data(config).items() if key not in NO_PART}
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
-def differences(before: Any, after: Any, path: str = "") -> list[str]:
-    """The places in which two configs differ, as `path: before -> after`, but for where rows go."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        found = []
-        for key in dict.fromkeys([*before, *after]):
-            if path or key not in _NO_PART:
-                inner = f"{path}.{key}" if path else key
-                found += differences(before.get(key), after.get(key), inner)
-        return found
-    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        pairs = enumerate(zip(before, after, strict=True))
-        return [line for i, (a, b) in pairs for line in differences(a, b, f"{path}[{i}]")]
-    if before == after:
-        return []
-    if isinstance(before, list) and isinstance(after, list):
-        return [f"{path}: {len(before)} entries -> {len(after)} entries"]
-    return [f"{path}: {json.dumps(before)} -> {json.dumps(after)}"]
-
-
-def _method(method: BuiltMethod) -> dict[str, Any]:
+def method_data(method: BuiltMethod) -> dict[str, Any]:
+    """What a manifest says of a method: how it drafts and decides."""
     drafts, choices = isinstance(method.config, TreeMethod), method.choices
     shape = method.shape if drafts else None
     grown, files = None, None

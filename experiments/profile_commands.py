@@ -30,7 +30,8 @@ __all__ = [
     "profile",
 ]
 
-REPEATS = 7
+REPEATS = 9
+"""Enough for a fall of the time with the size to be proved, see `search.interpolation`."""
 
 FEW = 3
 """Samples below which a cell has no quartiles to speak of."""

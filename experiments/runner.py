@@ -10,18 +10,14 @@ from rich.console import Console
 
 from experiments.between import make_between
 from experiments.builder import Experiment, build
+from experiments.changes import changes_of_machine, require_same_methods
 from experiments.config import AssistedMethod, Config, ModelsConfig
 from experiments.decoding import decode_units, units_of
 from experiments.errors import PromptError, RunFolderError
 from experiments.folder import RunFolder
 from experiments.loading import load_run
 from experiments.machine_load import BUSY_PERCENT, busy_percent
-from experiments.manifest import (
-    changes_of_machine,
-    new_manifest,
-    require_same_methods,
-    session,
-)
+from experiments.manifest import new_manifest, session
 from experiments.measured import Measured, load_measured, measure
 from experiments.meters.build import cuda_devices, make_meters
 from experiments.models import load_models

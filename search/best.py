@@ -121,7 +121,12 @@ def best_tree(
         found |= {(law, shape): side.speed(shape) for shape in shapes}
         notes += said + _too_few(side, level)
     for law, side in alone.items():
-        shapes = chains_within(limits, room_for(side, limits, strict=False))
+        room = room_for(side, limits, strict=False)
+        shapes = chains_within(limits, room)
+        if limits.depth is not None and room.depth == side.rates.levels < limits.depth:
+            notes.append(
+                f"{law}: no chain is longer than {room.depth}, as deep as rates of chains go"
+            )
         found |= {(law, shape): side.speed(shape) for shape in shapes}
         notes += [f"{law}, chains: {text}" for text in side.warnings] + _too_few(side, level)
     law = min(sides, key=lambda law: latency.plain_s(prefix, law=law, batch=batch))

@@ -147,7 +147,8 @@ def room_for(side: LawSpeed, limits: Limits, *, strict: bool = True) -> Room:
         strict: see `Limits.largest`.
 
     Raises:
-        NotMeasured, InvalidLimit: see `Limits.largest`; or if `depth` is beyond the rows of the rates.
+        NotMeasured, InvalidLimit: see `Limits.largest`; or, if `strict`, for a `depth` beyond the rows of
+            the rates, which otherwise end it.
     """
     latency, prefix, batch = side.times.latency, side.times.prefix, side.times.batch
     covered = latency.largest(prefix, law=side.law, batch=batch)

@@ -262,7 +262,8 @@ def _of_trace(
     if (depth or 0) > starts.depth or (ranks or 0) > widest:
         raise InvalidLimit(
             f"depth = {depth}, ranks = {ranks}, but starts is {starts.depth} deep and has at most {widest} "
-            "children of a node: its steps say nothing of others; leave the limits out, or starts"
+            "children of a node: its steps say nothing of others; leave the limits out (a tree that rates "
+            "are for sets them, too), or starts"
         )
     ranks = ranks or widest
     if by == "rank":

@@ -15,8 +15,9 @@ from typing import Any
 
 import yaml
 
+from experiments.changes import differences
 from experiments.held_folder import HeldFolder
-from experiments.manifest import config_data, config_hash, differences, now
+from experiments.manifest import config_data, config_hash, now
 from experiments.sweep.attempts import read_json, write_json
 from experiments.sweep.errors import SweepError, VersionsDiffer
 from experiments.sweep.grid import Grid

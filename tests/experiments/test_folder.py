@@ -3,10 +3,11 @@ import json
 import polars as pl
 import pytest
 
+from experiments.changes import differences
 from experiments.config import Config
 from experiments.errors import RunFolderError
 from experiments.folder import RunFolder
-from experiments.manifest import config_data, config_hash, differences
+from experiments.manifest import config_data, config_hash
 from experiments.records import (
     PromptRow,
     StepRow,

@@ -2,7 +2,8 @@
 
 import subprocess
 
-from experiments.manifest import changes_of_machine, git_hash
+from experiments.changes import changes_of_machine
+from experiments.manifest import git_hash
 
 
 def test_dirty_means_that_tracked_files_differ(tmp_path):

@@ -109,7 +109,7 @@ def test_an_interrupted_profile_is_written_and_says_so(call, tmp_path, monkeypat
     few = ("--sizes", "1,2,5", "--prefixes", "16")
     done = call("profile", "exp.yaml", "--out", "latency.json", *few)
     assert done.exit_code == 130, done.output
-    assert "interrupted: 1 of 7 rounds" in done.stderr
+    assert "interrupted: 1 of 9 rounds" in done.stderr
     model = LatencyModel.load(tmp_path / "latency.json")
     assert model.about["rounds"] == 1
     assert model.verify_s(5) > 0

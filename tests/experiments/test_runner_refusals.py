@@ -133,3 +133,32 @@ def test_a_run_is_not_finished_with_other_methods_than_it_was_started_with(start
     with pytest.raises(RunFolderError, match=r"other methods .*methods\[0\].name.*--fresh"):
         start(plain)
     assert {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix == ".jsonl"} == before
+
+
+def test_what_is_refused_is_not_retried_away(start, monkeypatch):
+    """Rows that hold an error are dropped only once nothing stands against running them again."""
+    from experiments import unit
+
+    methods = {"methods": [{"kind": "plain"}, {"kind": "generate"}]}
+    with monkeypatch.context() as patch:
+        patch.setattr(unit, "generate_plain", lambda *arguments, **more: 1 / 0)
+        folder = start(methods).folder
+    manifest = json.loads((folder / "manifest.json").read_text())
+    other = manifest | {"prompts_hash": "of others"}
+    (folder / "manifest.json").write_text(json.dumps(other))
+    before = {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix == ".jsonl"}
+    with pytest.raises(RunFolderError, match="other prompts"):
+        start(methods, retry=True)
+    assert {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix == ".jsonl"} == before
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert not start(methods, retry=True).failures
+
+
+def test_a_run_is_not_finished_with_another_rule_than_it_was_started_with(start):
+    changes = {"methods": [{"kind": "tree", "shape": {"kind": "kary", "branching": 2, "depth": 2}}]}
+    folder = start(changes).folder
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["methods"][0]["rule"]["T=1"] = "kseq"
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"finished": None}))
+    with pytest.raises(RunFolderError, match=r"methods\[0\]\.rule\.T=1: \"kseq\" -> \"rrsw\""):
+        start(changes)
