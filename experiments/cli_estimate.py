@@ -95,7 +95,7 @@ def estimate_command(
             typer.echo(f"expected calibration error {error:.2f} of the draft's probabilities")
         if by == "depth" and not (depth or tree or starts) and source.is_file():
             typer.echo(
-                f"Levels with fewer than {ENOUGH} trials are left out: --depth shows as many as it says."
+                f"Deeper levels have fewer than {ENOUGH} trials each; --depth N shows N levels."
             )
         for text in found.warnings:
             typer.echo(f"note: {text}")

@@ -123,7 +123,7 @@ def best_tree(
     for law, side in alone.items():
         room = room_for(side, limits, strict=False)
         shapes = chains_within(limits, room)
-        if limits.depth is not None and room.depth == side.rates.levels < limits.depth:
+        if limits.depth is not None and room.depth == (side.rates.levels or 0) < limits.depth:
             notes.append(
                 f"{law}: no chain is longer than {room.depth}, as deep as rates of chains go"
             )

@@ -47,6 +47,11 @@ def test_what_a_sample_cannot_support_is_said(trace):
     code, text = _call(trace, "--by", "depth", "--for", "chain:6")
     assert code == 0
     assert "note: " in text
+    left_out = "Deeper levels have fewer than 30 trials each; --depth N shows N levels."
+    assert left_out not in text
+    assert left_out in _call(trace, "--by", "depth")[1]
+    assert left_out not in _call(trace, "--by", "depth", "--starts", "chain:2")[1]
+    assert left_out not in _call(trace)[1]
 
 
 def test_steps_of_a_run(tmp_path):
@@ -55,6 +60,8 @@ def test_steps_of_a_run(tmp_path):
     code, text = _call(folder, "--method", "2-ary 2", "--sampling", "T=1", "--isotonic")
     assert code == 0, text
     assert "isotonic over ranks" in text
+    by_depth = _call(folder, "--method", "2-ary 2", "--sampling", "T=1", "--by", "depth")[1]
+    assert "Deeper levels" not in by_depth  # a run shows what its tree has
     assert "on-policy" in text
 
 

@@ -88,6 +88,7 @@ def test_times_end_chains_where_trees_may_be_larger():
 
 def test_rates_end_chains_where_trees_may_be_deeper(flat):
     ranking = best_tree(TREES, flat, max_size=8, depth=3, chains=[[0.9]])
+    assert any("no chain is longer than 1" in note for note in ranking.notes)
     assert {row.depth for row in ranking.rows if row.kind == "chain"} == {1}
     assert max(row.depth for row in ranking.rows if row.kind == "tree") == 3
     with pytest.raises(InvalidLimit, match="depth = 4"):
