@@ -3,6 +3,7 @@
 Nothing heavy is imported here: each command imports what it needs when it is called.
 """
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,7 @@ import typer
 from experiments import cli_doctor, cli_estimate, cli_records, cli_search, cli_sweep
 from experiments.cli_common import (
     FAILED,
+    INTERRUPTED,
     AsJson,
     ConfigArgument,
     Debug,
@@ -251,9 +253,17 @@ def configs_command(as_json: AsJson = False) -> None:
         typer.echo(f"{row['name']:20} {row['about']}")
 
 
-def main() -> None:
-    """The console script."""
-    app(prog_name="treespec")
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console script; Ctrl-C ends it with 130 while the commands are still being put together, too.
+
+    Args:
+        arguments: of the command; those of the process by default.
+    """
+    try:
+        app(arguments, prog_name="treespec")
+    except KeyboardInterrupt:
+        complain("interrupted")
+        sys.exit(INTERRUPTED)
 
 
 def _complain_of(failures: "Sequence[PromptRow]") -> None:

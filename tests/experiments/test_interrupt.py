@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+from experiments import cli
+
 COMMAND = "from experiments.cli import main; main()"
 PATIENCE_S = 120
 
@@ -35,6 +37,19 @@ def rows(folder):
     """Finished lines of the log."""
     log = folder / "prompts.jsonl"
     return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
+def test_interrupted_before_there_is_a_command(monkeypatch, capsys):
+    """The commands are put together outside of what catches an interrupt for them."""
+
+    def stop(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer.main.get_command", stop)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", "smoke"])
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")

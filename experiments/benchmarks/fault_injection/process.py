@@ -108,7 +108,7 @@ def last_line(done: Done) -> str:
 
 def _treespec(arguments: list[str], work: Path, said: Path, begun: Path, limit: int | None) -> None:
     """What the process does."""
-    from experiments.cli import app
+    from experiments.cli import main
 
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     os.chdir(work)
@@ -119,6 +119,6 @@ def _treespec(arguments: list[str], work: Path, said: Path, begun: Path, limit: 
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     begun.touch()
     try:
-        app(arguments, prog_name="treespec")
+        main(arguments)
     finally:  # what is left is the end of multiprocessing's process, which calls an interrupt 1
         signal.signal(signal.SIGINT, signal.SIG_IGN)
