@@ -150,10 +150,14 @@ def _version(package: str) -> str | None:
         return None
 
 
+_RESULTS = ":(exclude)experiments/benchmarks/results"
+
+
 def git_hash(root: Path = _ROOT) -> str | None:
     """The commit of a repository, `-dirty` if tracked files differ (as git describe has it).
 
-    Files that git does not know do not count: results and notes in a clone change no code.
+    Files that git does not know, and results of benchmarks, do not count: they change no code, and a
+    benchmark that writes its results as it goes is not made dirty by them.
 
     Args:
         root: of the working tree; by default that of the project's own code.
@@ -172,7 +176,7 @@ def git_hash(root: Path = _ROOT) -> str | None:
 
     try:
         head = git("rev-parse", "HEAD").strip()
-        changed = git("status", "--porcelain", "--untracked-files=no").strip()
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", _RESULTS).strip()
         return head + ("-dirty" if changed else "")
     except (OSError, subprocess.SubprocessError):
         return None
