@@ -110,8 +110,8 @@ def _paced(run: Run, error: float | None) -> str:
     rounds, paces = found
     stages = ", ".join(f"{stage} {paces[stage]:.2f}" for stage in ("draft", "verify", "plain"))
     return (
-        f", {error:.1%} at the pace of the machine during the run ({rounds} rounds between its prompts "
-        f"took, of the time before it: {stages})"
+        f", {error:.1%} at the pace of the machine during the run (timed {rounds} times between its "
+        f"prompts: {stages} times as long as before it)"
     )
 
 

@@ -149,7 +149,7 @@ def test_predictions_are_beside_measurements(whole, capsys):
     printed = capsys.readouterr().out
     assert "predicted and measured, T=1" in printed
     assert "Predicted to be fastest" in printed
-    assert "2 rounds between its prompts" in " ".join(printed.split())
+    assert "timed 2 times between its prompts" in " ".join(printed.split())
     assert "Prediction and measurement" in prediction_section(run_)
     assert "Prediction and measurement" in write_report(whole).read_text()
 

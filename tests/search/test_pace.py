@@ -57,6 +57,14 @@ def test_rounds_are_averaged_not_their_medians():
     assert pace(model(), rounds)["verify"] == pytest.approx(1.5, rel=0.01)
 
 
+def test_every_sample_of_a_cell_counts():
+    before = LatencyModel.from_tables(verify={1: 0.02, 4: 0.04}, draft=0.01)
+    later = LatencyModel.from_tables(verify={1: [0.02, 0.02, 0.05], 4: 0.04}, draft=[0.01, 0.02])
+    found = pace(before, [later])
+    assert found["verify"] == pytest.approx(0.13 / 0.10)
+    assert found["draft"] == pytest.approx(0.03 / 0.02)
+
+
 def test_what_was_not_timed_again_keeps_its_pace():
     again = LatencyModel.from_tables(verify={1: 0.05}, draft=0.01, law="deterministic")
     before = LatencyModel.from_tables(verify={1: 0.02, 8: 0.03}, draft=0.01, accept=0.001)
