@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from experiments.builder import Experiment
 from experiments.config import Config
-from experiments.errors import ConfigError
-from experiments.measured import Measured, own_config, replacing, timed_sizes
+from experiments.errors import ConfigError, PromptError
+from experiments.folder import RunFolder
+from experiments.measured import Measured, own_config, timed_sizes
 from experiments.profile_file import about_times, json_of_samples
 from experiments.profile_plan import Plan, plan_profile
 from experiments.profiling import Rounds, Samples
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from treespec.models.load import Pair
 
 __all__ = ["Between", "load_between", "make_between", "moments"]
+
+
+NOT_TIMED = "parts of a step are not timed between the prompts"
 
 
 def moments(rounds: int, units: int, samplings: int) -> set[int]:
@@ -47,7 +51,7 @@ def make_between(
     experiment: Experiment,
     pair: "Pair",
     found: Measured,
-    folder: Path,
+    records: RunFolder,
     missing: Collection[int],
     units: int,
     reporter: Reporter,
@@ -61,7 +65,7 @@ def make_between(
             not grow, because only of these a time is predicted.
         pair: the models.
         found: what was measured before the run, at the prefix and sizes of which rounds are timed.
-        folder: where files go.
+        records: where files go.
         missing: units, by number in the order of the whole run.
         units: of the whole run.
         reporter: told if nothing can be timed.
@@ -77,14 +81,17 @@ def make_between(
     sizes = sorted(timed_sizes(config.search))
     below = sum(size < largest for size in sizes)
     own = own_config(config, known)
-    raw = read_prompts(own.prompts)
     try:
+        raw = read_prompts(own.prompts)
         plan = plan_profile(own, pair, raw, sizes[: below + 1], [found.prefix])
-    except ConfigError as error:
-        reporter.note(f"parts of a step are not timed between the prompts: {error}")
+    except (
+        ConfigError,
+        PromptError,
+    ) as error:  # a file that is gone by now: the run needs it no more
+        reporter.note(f"{NOT_TIMED}: {error}")
         return None
+    between = Between(own, pair, plan, records, due, seed_of(config.seed, "between"), reporter)
     with reporter.task("warming up the parts of a step"):
-        between = Between(own, pair, plan, folder, due, seed_of(config.seed, "between"))
         between.warm_up()
     return between
 
@@ -92,13 +99,16 @@ def make_between(
 class Between:
     """Times a round of the parts of a step before some units of a run, and keeps each in a file.
 
+    What fails in a round is said, and none is timed after it: the run itself needs none.
+
     Args:
         config: that the times are of.
         pair: the models.
         plan: what is timed.
-        folder: where the files are.
+        records: where files go.
         due: units, by number in the order of the whole run.
         seed: of coins and of the order.
+        reporter: told of what fails.
     """
 
     def __init__(
@@ -106,25 +116,41 @@ class Between:
         config: Config,
         pair: "Pair",
         plan: Plan,
-        folder: Path,
+        records: RunFolder,
         due: Collection[int],
         seed: int,
+        reporter: Reporter,
     ) -> None:
         self.due = frozenset(due)
-        self._config, self._pair, self._plan, self._folder = config, pair, plan, folder
+        self._config, self._pair, self._plan, self._records = config, pair, plan, records
         self._rounds = Rounds(pair, plan.settings, plan.prefixes, plan.text, seed)
+        self._reporter = reporter
 
     def warm_up(self) -> None:
         """A round that does not count."""
-        self._rounds.measure(Samples())
+        self._round()
 
     def measure(self, unit: int) -> None:
-        """Time a round and write it."""
+        """Time a round and write it.
+
+        Raises:
+            RunFolderError: if it cannot be written.
+        """
+        samples = self._round()
+        if samples is not None:
+            about = about_times(self._config, self._pair, samples, 1)
+            text = json_of_samples(samples, self._plan.settings, about)
+            self._records.keep(_path(self._records.search, unit), text)
+
+    def _round(self) -> Samples | None:
         samples = Samples(rounds=1)
-        self._rounds.measure(samples)
-        about = about_times(self._config, self._pair, samples, 1)
-        text = json_of_samples(samples, self._plan.settings, about)
-        replacing(_path(self._folder, unit), lambda path: path.write_text(text, encoding="utf-8"))
+        try:
+            self._rounds.measure(samples)
+        except Exception as error:
+            self._reporter.note(f"{NOT_TIMED}: {type(error).__name__}: {error}")
+            self.due = frozenset()
+            return None
+        return samples
 
 
 def load_between(folder: Path) -> list[LatencyModel]:

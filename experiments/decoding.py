@@ -69,12 +69,12 @@ def decode_units(
     """
     config, methods = bench.experiment.config, len(bench.experiment.methods)
     prompts = wanted // (len(bench.experiment.samplings) * config.repeats)
-    rounds = frozenset() if between is None else between.due
-    with reporter.units(len(units) * methods + len(rounds), done=wanted - len(units)) as advance:
+    rounds = 0 if between is None else len(between.due)
+    with reporter.units(len(units) * methods + rounds, done=wanted - len(units)) as advance:
         for unit in units:
             label = f"prompt {unit.prompt.index + 1}/{prompts}, {unit.sampling}"
             label += f", repeat {unit.repeat + 1}/{config.repeats}" if config.repeats > 1 else ""
-            if between is not None and unit.number in rounds:
+            if between is not None and unit.number in between.due:
                 advance("timing the parts of a step")
                 between.measure(unit.number)
             rows = run_unit(

@@ -103,6 +103,20 @@ class RunFolder(HeldFolder):
         """The folder of what is measured before the run."""
         return self.path / "search"
 
+    def keep(self, path: Path, text: str) -> None:
+        """Write a file of this folder so that it is there whole or not at all.
+
+        Raises:
+            RunFolderError: if it cannot be written. What was finished before stays so.
+        """
+        temporary = path.with_name(f"new-{path.name}")
+        with self._writing(), temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        with self._writing():
+            temporary.replace(path)
+
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         """Replace the manifest, atomically."""
         temporary = self.path / "manifest.tmp"

@@ -106,7 +106,7 @@ def _interval(value: Interval) -> str:
 def _paced(run: Run, error: float | None) -> str:
     """What the machine did meanwhile."""
     if error is None or (found := pace_of(run)) is None:
-        return " (parts of a step were not timed during the run, so the machine's drift is in it)"
+        return " (parts of a step were not timed during the run, or too few times: drift is in it)"
     rounds, paces = found
     stages = ", ".join(f"{stage} {paces[stage]:.2f}" for stage in ("draft", "verify", "plain"))
     return (

@@ -18,11 +18,11 @@ from experiments.folder import RunFolder
 from experiments.loading import load_run
 from experiments.machine_load import BUSY_PERCENT, busy_percent
 from experiments.manifest import new_manifest, session
-from experiments.measured import Measured, load_measured, measure
+from experiments.measured import Measured, load_measured, measure, search_prompts
 from experiments.meters.build import cuda_devices, make_meters
 from experiments.models import load_models
 from experiments.progress import Reporter
-from experiments.prompts import Prompt, encode, hash_of
+from experiments.prompts import Prompt, encode, hash_of, read_prompts
 from experiments.ranks import folder_of_rank
 from experiments.readiness import ready
 from experiments.records import SCHEMA_VERSION, PromptRow
@@ -117,6 +117,8 @@ def run(
         if again:  # only now: until here a refusal would have cost the rows that hold none
             finished = records.recover(names, drop_errors=True)
         if fresh:  # only now: until here a typo would have cost the earlier run
+            if config.search is not None:
+                read_prompts(search_prompts(config))
             records.clear()
         if manifest is None and config.search is not None:
             lengths = [len(prompt.ids) for prompt in prompts]
@@ -130,7 +132,7 @@ def run(
             found is not None
         ):  # before the warm-up of the methods, whose caches and graphs shall stay warm
             between = make_between(
-                config, known, experiment, pair, found, records.search,
+                config, known, experiment, pair, found, records,
                 {unit.number for unit in units}, wanted, reporter,
             )  # fmt: skip
         bench = Bench.of(experiment, pair, {}, meters)

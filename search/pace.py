@@ -23,6 +23,8 @@ def pace(before: LatencyModel, later: Sequence[LatencyModel]) -> dict[str, float
     much. The sum of all later times of a stage over the sum of the model's at the same sizes and prefixes.
     Sums, because throughput is one over a mean; the model's times are medians, so that hiccups which these
     leave out, and a run does not, are in the pace too. So is an error of the model that all sizes share.
+    What drawing further children takes is left out, a small difference of two times whose noise is cut off
+    at 0; it takes the pace of the rest of drafting.
 
     Args:
         before: the model.
@@ -45,8 +47,8 @@ def pace(before: LatencyModel, later: Sequence[LatencyModel]) -> dict[str, float
         raise ValueError("no later times: a pace takes at least one round of them")
     took: dict[str, float] = defaultdict(float)
     usual: dict[str, float] = defaultdict(float)
+    known = _tables(before)
     for model in later:
-        known = _tables(before)
         for (stage, key), table in _tables(model).items():
             if (stage, key) not in known:
                 continue
@@ -93,7 +95,7 @@ def _tables(model: LatencyModel) -> dict[tuple[str, str], Table]:
     found = {(stage, stage): table for stage, table in _shared(times)}
     for law in model.laws:
         own = model.law_times(law)
-        draft = {"level": own.level, "first": own.first, "draw": own.draw, "assemble": own.assemble}
+        draft = {"level": own.level, "first": own.first, "assemble": own.assemble}
         found |= {("draft", f"{n} {law}"): t for n, t in draft.items() if t is not None}
         found["accept", law] = own.accept
         if own.plain is not None:

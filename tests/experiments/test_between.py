@@ -3,6 +3,7 @@
 import io
 import json
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,8 @@ from rich.console import Console
 from experiments import between
 from experiments.between import load_between, moments
 from experiments.config import Config
-from experiments.errors import ConfigError
+from experiments.errors import ConfigError, PromptError, RunFolderError
+from experiments.folder import RunFolder
 from experiments.loading import load_run
 from experiments.prediction import pace_of, predictions
 from experiments.report import write_report
@@ -132,3 +134,68 @@ def test_a_pace_of_the_end_alone_is_not_that_of_the_run(searching, loaded_pair, 
     rounds[1].unlink()
     assert pace_of(load_run(done.folder)) is None
     assert {row.step_at_pace_s for row in predictions(load_run(done.folder))} == {None}
+
+
+def test_a_round_that_fails_does_not_end_the_run(searching, loaded_pair, tmp_path, monkeypatch):
+    """Not while it warms up, nor later: it is said, and no more are timed."""
+    real, left = between.Rounds.measure, [0]
+
+    def fragile(self, into, progress=lambda what: None):
+        left[0] -= 1
+        if left[0] < 0:
+            raise MemoryError("no room")
+        real(self, into, progress)
+
+    monkeypatch.setattr(between.Rounds, "measure", fragile)
+    console = Console(file=io.StringIO(), width=200)
+    config = Config.model_validate(searching)
+    for folder, timed in (("later", 1), ("at once", 0)):
+        left[0] = 2 + 1 + timed if timed else 2  # two of the profile, one that warms up
+        done = run(
+            config, folder=tmp_path / folder, load=lambda models: loaded_pair, console=console
+        )
+        assert load_run(done.folder).finished
+        assert len(load_between(done.folder / "search")) == timed
+        assert left[0] == -1
+    said = console.file.getvalue()
+    assert said.count("not timed between the prompts: MemoryError: no room") == 2
+
+
+def test_a_round_that_cannot_be_written_loses_nothing(
+    searching, loaded_pair, tmp_path, monkeypatch
+):
+    real, full = RunFolder.keep, [False]
+
+    def keep(self, path, text):
+        if full[0]:
+            path = path.parent / "no such folder" / path.name
+        full[0] = True
+        real(self, path, text)
+
+    monkeypatch.setattr(RunFolder, "keep", keep)
+    config = Config.model_validate(searching)
+    with pytest.raises(RunFolderError, match="Every finished prompt is kept"):
+        run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
+    assert (tmp_path / "run" / "prompts.jsonl").read_bytes()
+    monkeypatch.undo()
+    assert load_run(run(config, folder=tmp_path / "run", load=lambda models: loaded_pair).folder)
+
+
+def test_texts_that_are_gone_by_now_stop_no_resumed_run(
+    searching, loaded_pair, tmp_path, monkeypatch
+):
+    """All that they were needed for is in the folder."""
+    texts = tmp_path / "texts.jsonl"
+    texts.write_bytes(Path(searching["prompts"]["path"]).read_bytes())
+    searching["search"]["prompts"]["path"] = str(texts)
+    config = Config.model_validate(searching)
+    folder = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair).folder
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"finished": None}))
+    lines = (folder / "prompts.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "prompts.jsonl").write_bytes(b"".join(lines[: len(lines) // 2]))
+    texts.unlink()
+    assert load_run(run(config, folder=folder, load=lambda models: loaded_pair).folder).finished
+    with pytest.raises(PromptError, match=r"texts\.jsonl"):
+        run(config, folder=folder, fresh=True, load=lambda models: loaded_pair)
+    assert load_run(folder).finished  # refused before anything was deleted

@@ -65,6 +65,18 @@ def test_every_sample_of_a_cell_counts():
     assert found["draft"] == pytest.approx(0.03 / 0.02)
 
 
+def test_noise_of_differences_is_no_pace():
+    """Drawing is timed as a difference that is cut off at 0: half of its noise stays, all of one sign."""
+    before = model()
+    own = before.law_times("deterministic")
+    noisy = LatencyModel.from_tables(
+        verify={16: {1: 0.021}}, draft={16: {1: 0.0021}}, first={16: 0.003}, draw={1: 0.01},
+        accept={1: 0.0001}, rest=0.0004, law="deterministic",
+    )  # fmt: skip
+    assert own.draw.at(1, 16) == pytest.approx(0.0002)
+    assert pace(before, [noisy])["draft"] == pytest.approx(1.0)
+
+
 def test_what_was_not_timed_again_keeps_its_pace():
     again = LatencyModel.from_tables(verify={1: 0.05}, draft=0.01, law="deterministic")
     before = LatencyModel.from_tables(verify={1: 0.02, 8: 0.03}, draft=0.01, accept=0.001)
