@@ -109,23 +109,12 @@ class RunFolder(HeldFolder):
         Raises:
             RunFolderError: if it cannot be written. What was finished before stays so.
         """
-        temporary = path.with_name(f"new-{path.name}")
-        with self._writing(), temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        with self._writing():
-            temporary.replace(path)
+        self._replace(path, path.with_name(f"new-{path.name}"), text)
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         """Replace the manifest, atomically."""
-        temporary = self.path / "manifest.tmp"
-        with self._writing(), temporary.open("w", encoding="utf-8") as file:
-            json.dump(manifest, file, indent=2, ensure_ascii=False)
-            file.flush()
-            os.fsync(file.fileno())
-        with self._writing():
-            temporary.replace(self.manifest_path)
+        text = json.dumps(manifest, indent=2, ensure_ascii=False)
+        self._replace(self.manifest_path, self.path / "manifest.tmp", text)
 
     def require_same(self, config: Config) -> None:
         """Refuse a folder that was started with another config.
@@ -238,6 +227,14 @@ class RunFolder(HeldFolder):
                 temporary.replace(self.path / f"{name}.parquet")
         errors = sum(row.error is not None for row in prompts)
         self.write_manifest(manifest | {"finished": now(), "errors": errors})
+
+    def _replace(self, path: Path, temporary: Path, text: str) -> None:
+        with self._writing(), temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        with self._writing():
+            temporary.replace(path)
 
     def _log(self, name: str) -> Path:
         return self.path / f"{name}.jsonl"

@@ -14,7 +14,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-__all__ = ["Reporter"]
+__all__ = ["Reporter", "clock"]
 
 LINE_EVERY_S = 10.0
 """Between two lines where nothing can be drawn over: logs of clusters, CI, `nohup`."""
@@ -81,8 +81,8 @@ class Reporter:
 
             def show(text: str) -> None:
                 took = time.monotonic() - start
-                left = f", {_clock(took / begun * (total - begun))} left" if begun else ""
-                self.note(f"{text}: {begun} of {total} in {_clock(took)}{left}")
+                left = f", {clock(round(took / begun * (total - begun)))} left" if begun else ""
+                self.note(f"{text}: {begun} of {total} in {clock(round(took))}{left}")
 
             line = _now_and_then(show) if self._lines else lambda text: None
 
@@ -95,7 +95,7 @@ class Reporter:
             yield begin
             progress.update(task, description=finished, completed=begun)
         if self._lines:
-            self.note(f"{finished}: {begun} of {total} in {_clock(time.monotonic() - start)}")
+            self.note(f"{finished}: {begun} of {total} in {clock(round(time.monotonic() - start))}")
 
 
 def _now_and_then(say: Callable[[str], None]) -> Callable[[str], None]:
@@ -111,8 +111,8 @@ def _now_and_then(say: Callable[[str], None]) -> Callable[[str], None]:
     return perhaps
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: int) -> str:
     """Such as 1:05 or 1:00:05."""
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, rest = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

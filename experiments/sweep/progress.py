@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from experiments.progress import clock
 from experiments.sweep.attempts import read_json
 from experiments.sweep.errors import SweepError
 
@@ -104,7 +105,7 @@ class Board:
         """The table: those that run first, then as many others as there is room for."""
         counts = Counter(job.state for job in self.jobs.values())
         title = ", ".join(f"{counts[state]} {state}" for state in STATES if counts[state])
-        elapsed = _clock(time.monotonic() - self._begun)
+        elapsed = clock(int(time.monotonic() - self._begun))
         table = Table(
             title=f"{len(self.jobs)} jobs: {title} ({elapsed})",
             title_justify="left",
@@ -126,7 +127,7 @@ class Board:
                 escape(said),
                 f"[{STYLES[job.state]}]{job.state}[/]",
                 f"{job.done}/{job.total}",
-                "" if seconds is None else _clock(seconds),
+                "" if seconds is None else clock(int(seconds)),
             )
         if len(shown) < len(self.jobs):
             table.caption = f"and {len(self.jobs) - len(shown)} more"
@@ -149,9 +150,3 @@ def prompts_done(job: JobView) -> int:
         rows = (run / "prompts.jsonl").read_bytes().count(b"\n")
         return min(job.total, rows // (methods * job.samplings))
     return 0
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -66,7 +66,7 @@ def test_a_task_in_a_file(clock):
         clock[0] = 3700.0
         say("an hour later")
     assert said(console) == ["loading [b] ...", "an hour later ..."]
-    assert progress._clock(3700.4) == "1:01:40"
+    assert progress.clock(3700) == "1:01:40"
 
 
 def test_a_screen_gets_a_bar():
