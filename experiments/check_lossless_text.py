@@ -16,9 +16,11 @@ from experiments.check_lossless_greedy import GreedyCheck, Split, near_tie_limit
 from experiments.check_lossless_law import LawCheck
 from experiments.cli_json import plain_data
 from experiments.config import SamplingConfig
+from experiments.file_arguments import require_own
 from experiments.manifest import config_data, environment, now
+from search.whole_file import write_whole
 
-__all__ = ["WIDTH", "check_data", "print_check", "verdict", "write_check"]
+__all__ = ["WIDTH", "check_data", "print_check", "require_check", "verdict", "write_check"]
 
 WIDTH = 118
 SPLITS_SHOWN = 6
@@ -99,10 +101,18 @@ def check_data(check: Check) -> dict[str, Any]:
 
 def write_check(check: Check, folder: Path) -> Path:
     """Write `check_data` as `check.json`; infinities, of something impossible that was seen, are null."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "check.json"
-    path.write_text(json.dumps(plain_data(check_data(check)), indent=1) + "\n", encoding="utf-8")
-    return path
+    text = json.dumps(plain_data(check_data(check)), indent=1) + "\n"
+    return write_whole(folder / "check.json", text)
+
+
+def require_check(folder: Path) -> None:
+    """Refuse a folder whose `check.json` is none of ours.
+
+    Raises:
+        ConfigError: naming it.
+    """
+    keys = ("checked", "false_alarm", "laws", "greedy", "passed")
+    require_own(folder / "check.json", keys, "result of `treespec check-lossless`")
 
 
 def _law_table(check: Check, sampling: str, rows: list[LawCheck]) -> Table:

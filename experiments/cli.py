@@ -5,6 +5,7 @@ Nothing heavy is imported here: each command imports what it needs when it is ca
 
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +23,6 @@ from experiments.cli_common import (
     calm_transformers,
     complain,
     friendly,
-    make_folder,
     output,
     progress,
 )
@@ -102,6 +102,7 @@ def run_command(
     """
     with friendly(debug, "interrupted; the same command goes on where it stopped"):
         from experiments.config_file import load_config
+        from experiments.file_arguments import is_file
         from experiments.ranks import rank
         from experiments.runner import run
 
@@ -112,6 +113,7 @@ def run_command(
         result = run(
             load_config(config, overrides or ()),
             folder=out,
+            source=Path(config) if is_file(config) else None,
             fresh=fresh,
             retry=retry,
             console=console,
@@ -140,18 +142,25 @@ def report_command(
 ) -> None:
     """Print a run's table and write its report.html anew.
 
-    A run that is not finished is reported as far as it got.
+    A run that is not finished is reported as far as it got. Of a run whose folder is not marked as one of
+    treespec (that of an older version) the table is printed and nothing is written: exit code 2.
     """
     with friendly(debug):
-        from experiments.errors import RunFolderError
+        from experiments.errors import ForeignFolder, RunFolderError
 
         if not (run / "manifest.json").is_file():
             raise RunFolderError(f"{run} is no folder of a run: it has no manifest.json")
-        report = _written(run)
+        report, refused = None, None
+        try:
+            report = _written(run)
+        except ForeignFolder as error:
+            refused = error
         if as_json:
             typer.echo(json_text(report_data(run, report)))
         elif not quiet:
             _print(run, report)
+        if refused is not None:
+            raise refused
 
 
 @app.command(
@@ -205,25 +214,28 @@ def check_lossless_command(
         from experiments.check_lossless_text import (
             check_data,
             print_check,
+            require_check,
             verdict,
             write_check,
         )
         from experiments.config_file import load_config
+        from experiments.file_arguments import making
 
         calm_transformers()
         experiment = load_config(config, overrides or ())
         if out is not None:
-            make_folder(out)
-        check = check_lossless(
-            experiment,
-            samples=samples,
-            false_alarm=false_alarm,
-            tokens=tokens,
-            prompts=prompts,
-            exact=not against_samples,
-            console=progress(quiet),
-        )
-        written = None if out is None else write_check(check, out)
+            require_check(out)
+        with nullcontext() if out is None else making(out):
+            check = check_lossless(
+                experiment,
+                samples=samples,
+                false_alarm=false_alarm,
+                tokens=tokens,
+                prompts=prompts,
+                exact=not against_samples,
+                console=progress(quiet),
+            )
+            written = None if out is None else write_check(check, out)
         if as_json:
             typer.echo(json_text(check_data(check) | {"verdict": verdict(check)}))
         else:
@@ -300,7 +312,7 @@ def _written(folder: Path) -> Path:
     return write_report(folder)
 
 
-def _print(folder: Path, report: Path) -> None:
+def _print(folder: Path, report: Path | None) -> None:
     from experiments.budgets_text import print_budgets
     from experiments.loading import load_run
     from experiments.prediction_text import print_predictions
@@ -311,4 +323,5 @@ def _print(folder: Path, report: Path) -> None:
     run = load_run(folder)
     print_budgets(run, console)
     print_predictions(run, console)
-    typer.echo(f"report: {report}")
+    if report is not None:
+        typer.echo(f"report: {report}")

@@ -29,7 +29,6 @@ __all__ = [
     "complain",
     "complete_config",
     "friendly",
-    "make_folder",
     "output",
     "progress",
 ]
@@ -133,22 +132,6 @@ def friendly(debug: bool, interrupted: str = "interrupted") -> Iterator[None]:
         hint = "" if debug else " (--debug shows where)"
         complain(f"error: {type(error).__name__}: {error}{hint}")
         raise typer.Exit(FAILED) from None
-
-
-def make_folder(path: Path) -> None:
-    """Make a folder for results before they are computed.
-
-    Raises:
-        ConfigError: if it cannot be made.
-    """
-    from experiments.errors import ConfigError
-
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise ConfigError(f"{path} is a file; give a folder with --out") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}; give another folder with --out") from None
 
 
 def complain(text: str) -> None:

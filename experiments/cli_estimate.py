@@ -75,7 +75,7 @@ def estimate_command(
             estimate_json,
             estimate_table,
         )
-        from experiments.file_arguments import require_new
+        from experiments.file_arguments import require_new, write_new
         from search.counts import ENOUGH
 
         if out is not None:
@@ -85,7 +85,7 @@ def estimate_command(
             ranks=ranks, interval=interval, monotone=isotonic, shrinkage=shrinkage,
         )  # fmt: skip
         if out is not None:
-            out.write_text(found.to_json(), encoding="utf-8")
+            write_new(out, found.to_json())
         error = calibration_error(source)
         if as_json:
             typer.echo(estimate_json(found, error))

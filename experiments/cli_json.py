@@ -63,12 +63,12 @@ def plain_data(value: Any) -> Any:
     return str(value)
 
 
-def report_data(folder: Path, report: Path) -> dict[str, Any]:
+def report_data(folder: Path, report: Path | None) -> dict[str, Any]:
     """The table of a run, with its verdicts and the comparisons behind them.
 
     Args:
         folder: of the run.
-        report: the HTML that was written.
+        report: the HTML that was written; None if it was not.
 
     Raises:
         RunFolderError: see `experiments.loading.load_run`.

@@ -136,7 +136,7 @@ def profile_command(
     """
     with friendly(debug):
         from experiments.config_file import load_config
-        from experiments.file_arguments import require_new
+        from experiments.file_arguments import require_new, write_new
         from experiments.profile_commands import integers, print_profile, profile
 
         require_new(out)
@@ -148,7 +148,7 @@ def profile_command(
             repeats=repeats,
             console=progress(quiet),
         )
-        path = made.model.save(out)
+        path = write_new(out, made.model.to_json())
         if not quiet:
             print_profile(made.model, output())
         for note in made.notes:
@@ -223,7 +223,7 @@ def trace_command(
     """
     with friendly(debug):
         from experiments.config_file import load_config
-        from experiments.file_arguments import require_new
+        from experiments.file_arguments import require_new, write_new
         from experiments.trace_commands import trace
 
         require_new(out)
@@ -239,8 +239,9 @@ def trace_command(
             follow=follow,
             console=progress(quiet),
         )
+        path = write_new(out, made.to_bytes())
         typer.echo(
-            f"{made.save(out)}: {made.texts} texts, {len(made.tokens)} positions, {made.width} children "
+            f"{path}: {made.texts} texts, {len(made.tokens)} positions, {made.width} children "
             f"each, law {made.law}, rule {made.rule}"
         )
 

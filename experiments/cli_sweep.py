@@ -101,6 +101,7 @@ def sweep_command(
     """
     with friendly(debug):
         from experiments.cli_json import json_text
+        from experiments.places import place_of
         from experiments.sweep.grid import load_grid
         from experiments.sweep.sweep import Interrupted, require_workers, run_sweep
         from experiments.sweep.table import print_collected
@@ -108,7 +109,7 @@ def sweep_command(
         require_workers(executor, workers)
         parameters = _parameters(executor, slurm or [], cancel)
         grid = load_grid(config, overrides or ())
-        folder = out or Path(grid.output or f"sweeps/{grid.name}")
+        folder = out or place_of(grid.output, grid.name, "sweeps")
         calm_transformers()
 
         def make(logs: Path) -> "Executor":

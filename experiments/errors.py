@@ -2,7 +2,15 @@
 
 from treespec.errors import TreespecError
 
-__all__ = ["ConfigError", "NoFinishedPrompt", "PromptError", "RunFolderError"]
+__all__ = [
+    "ConfigError",
+    "ForeignFolder",
+    "NoFinishedPrompt",
+    "NotWritten",
+    "PromptError",
+    "RunFolderError",
+    "RunNotWritten",
+]
 
 
 class ConfigError(TreespecError, ValueError):
@@ -19,3 +27,15 @@ class RunFolderError(TreespecError, OSError):
 
 class NoFinishedPrompt(RunFolderError):
     """A run folder that is in order, but has nothing to report."""
+
+
+class ForeignFolder(RunFolderError):
+    """A folder that is not ours, or holds files of others where a run writes: nothing is written there."""
+
+
+class NotWritten(TreespecError, OSError):
+    """A folder that cannot be written now. What is in it stays, and the same command goes on."""
+
+
+class RunNotWritten(RunFolderError, NotWritten):
+    """A run folder that cannot be written now."""

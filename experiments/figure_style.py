@@ -4,11 +4,14 @@ Colours are Okabe and Ito's. Pages replace them by CSS variables (`PALETTE`), so
 light and dark mode; the files on disk are right on white.
 """
 
+import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from search.whole_file import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,11 +26,16 @@ __all__ = [
     "PAGE",
     "PALETTE",
     "STAGE_COLOURS",
+    "Keep",
     "clean",
     "drawing",
     "inline_svg",
     "save",
+    "write_file",
 ]
+
+Keep = Callable[[Path, bytes], object]
+"""Writes a file."""
 
 INK = "#1b1e23"
 MUTED = "#6b7078"
@@ -103,16 +111,23 @@ def clean(axes: "Axes", grid: str = "x") -> None:
     axes.tick_params(length=0)
 
 
-def save(figure: "Figure", folder: Path, name: str) -> Path:
-    """Write `name.svg` (transparent) and `name.png` (on white); return the path of the SVG."""
-    folder.mkdir(parents=True, exist_ok=True)
-    svg = folder / f"{name}.svg"
-    figure.savefig(svg, transparent=True, metadata={"Date": None})
-    figure.set_layout_engine(
-        "none"
-    )  # keeps the places that were found, instead of finding them again
-    figure.savefig(folder / f"{name}.png", dpi=160, facecolor=PAGE)
-    return svg
+def write_file(path: Path, content: bytes) -> Path:
+    """Write a file whole, in a folder that is made if it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return write_whole(path, content)
+
+
+def save(figure: "Figure", folder: Path, name: str, keep: Keep = write_file) -> Path:
+    """Write `name.svg` (transparent) and `name.png` (on white), by `keep`; return the path of the SVG."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
+    # keeps the places that were found, instead of finding them again
+    figure.set_layout_engine("none")
+    painted = io.BytesIO()
+    figure.savefig(painted, format="png", dpi=160, facecolor=PAGE)
+    keep(folder / f"{name}.png", painted.getvalue())
+    keep(folder / f"{name}.svg", drawn.getvalue())
+    return folder / f"{name}.svg"
 
 
 def inline_svg(path: Path) -> str:

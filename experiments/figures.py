@@ -16,9 +16,11 @@ from experiments.figure_style import (
     MUTED,
     PAGE,
     STAGE_COLOURS,
+    Keep,
     clean,
     drawing,
     save,
+    write_file,
 )
 from experiments.loading import Run
 from experiments.scaling import scaling_figure
@@ -38,12 +40,13 @@ Intervals = Mapping[tuple[str, str], StepIntervals]
 NO_INTERVALS: Intervals = {}
 
 
-def draw_figures(run: Run, folder: Path) -> dict[str, Path]:
+def draw_figures(run: Run, folder: Path, keep: Keep = write_file) -> dict[str, Path]:
     """Draw all figures of a run as SVG and PNG.
 
     Args:
         run: what was measured.
         folder: where the files go; made if missing.
+        keep: writes one of them.
 
     Returns:
         The SVG of each figure that the run has data for, by name.
@@ -63,7 +66,7 @@ def draw_figures(run: Run, folder: Path) -> dict[str, Path]:
         for name, make in draw.items():
             figure = make()
             if figure is not None:
-                written[name] = save(figure, folder, name)
+                written[name] = save(figure, folder, name, keep)
     return written
 
 

@@ -2,8 +2,7 @@
 
 import io
 import json
-import os
-import shutil
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,9 +14,10 @@ from pydantic import ValidationError
 from experiments.changes import differences
 from experiments.config import Config
 from experiments.disk_full import DISK_FULL
-from experiments.errors import RunFolderError
+from experiments.errors import ForeignFolder, RunFolderError, RunNotWritten
 from experiments.held_folder import HeldFolder
 from experiments.manifest import config_data, config_hash, now
+from experiments.own_files import Kind, temporary_of
 from experiments.record_tables import METADATA
 from experiments.records import (
     SCHEMA_VERSION,
@@ -34,19 +34,32 @@ from experiments.records import (
 if TYPE_CHECKING:
     import polars
 
-__all__ = ["RunFolder"]
+__all__ = ["RUN", "RunFolder"]
 
 _TABLES: dict[str, type[Row]] = {"trees": TreeRow, "steps": StepRow, "prompts": PromptRow}
 """In the order in which they are written: the prompts last, which say that a unit is finished."""
 
-_OURS = (
-    *(f"{name}.jsonl" for name in reversed(_TABLES)),
-    *(f"{name}.parquet" for name in reversed(_TABLES)),
-    "report.html",
-    "figures",
-    "search",
+_FILES = (
+    "manifest.json",
+    *(f"{name}.jsonl" for name in _TABLES),
+    *(f"{name}.parquet" for name in _TABLES),
 )
-_TEMPORARY = ("manifest.tmp", *(f"{name}.tmp" for name in _TABLES), "report.tmp")
+_PLACES = (
+    rf"\.?({'|'.join(_TABLES)})\.(jsonl|parquet)(\.tmp)?",
+    r"\.?(manifest\.json|report\.html)(\.tmp)?",
+    r"figures/\.?(speedup|size|stages|accepted|scaling)\.(svg|png)(\.tmp)?",
+    r"search/\.?((config|latency)\.json|trace-\d+-\w+\.npz|(best|calibration|between)-\d+\.json)(\.tmp)?",
+)
+
+RUN = Kind(
+    name="run",
+    what="run folder",
+    manifest="manifest.json",
+    places=re.compile("|".join(_PLACES)),
+    folders=("figures", "search"),
+    error=RunFolderError,
+    foreign=ForeignFolder,
+)
 
 
 class RunFolder(HeldFolder):
@@ -56,23 +69,14 @@ class RunFolder(HeldFolder):
         path: made if it does not exist.
 
     Raises:
-        RunFolderError: on entering, if the path is no folder of a run, or another process holds it; later,
-            if it cannot be written.
+        ForeignFolder: on entering, if the path is no folder of a run, before anything is written.
+        RunFolderError: on entering, if another process holds it; later, if it cannot be written.
     """
 
-    error = RunFolderError
-    kind = "run folder"
+    kind = RUN
     writer = "another process"
 
-    def _foreign(self, name: str) -> bool:
-        return name not in (".lock", *_OURS, *_TEMPORARY)
-
     # -- manifest -------------------------------------------------------------------------------
-
-    @property
-    def manifest_path(self) -> Path:
-        """Of `manifest.json`."""
-        return self.path / "manifest.json"
 
     def manifest(self) -> dict[str, Any] | None:
         """The manifest, None if nothing was started here.
@@ -103,18 +107,25 @@ class RunFolder(HeldFolder):
         """The folder of what is measured before the run."""
         return self.path / "search"
 
-    def keep(self, path: Path, text: str) -> None:
+    def keep(self, path: Path, content: str | bytes) -> None:
         """Write a file of this folder so that it is there whole or not at all.
 
         Raises:
             RunFolderError: if it cannot be written. What was finished before stays so.
         """
-        self._replace(path, path.with_name(f"new-{path.name}"), text)
+        with self._writing():
+            self.files.write(path.relative_to(self.path).as_posix(), content)
+
+    def forget_search(self) -> None:
+        """Remove what was measured for another config."""
+        with self._writing():
+            self.files.remove([n for n in self.files.names if re.fullmatch("search/.+", n)])
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
-        """Replace the manifest, atomically."""
-        text = json.dumps(manifest, indent=2, ensure_ascii=False)
-        self._replace(self.manifest_path, self.path / "manifest.tmp", text)
+        """Replace the manifest, atomically. From now on nothing of this start is taken back."""
+        data = manifest | {"folder_id": self.files.id}
+        self.keep(self.manifest_path, json.dumps(data, indent=2, ensure_ascii=False))
+        self.settle()
 
     def require_same(self, config: Config) -> None:
         """Refuse a folder that was started with another config.
@@ -138,15 +149,9 @@ class RunFolder(HeldFolder):
         )
 
     def clear(self) -> None:
-        """Delete what a run writes, and nothing else. The manifest goes last."""
+        """Delete what this folder's own list names, and nothing else. The manifest goes last."""
         with self._writing():
-            for name in (*_OURS, *_TEMPORARY):
-                path = self.path / name
-                if path.is_dir():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink(missing_ok=True)
-            self.manifest_path.unlink(missing_ok=True)
+            self.files.clear()
 
     # -- rows -----------------------------------------------------------------------------------
 
@@ -162,19 +167,21 @@ class RunFolder(HeldFolder):
             RunFolderError: if they cannot be written. What was finished before stays so.
         """
         with self._writing():
+            self._claim()
             if trees:
                 append_lines(self._log("trees"), trees)
             append_lines(self._log("steps"), steps)
             append_lines(self._log("prompts"), prompts)
 
     def recover(
-        self, methods: Collection[str], drop_errors: bool = False
+        self, methods: Collection[str], drop_errors: bool = False, *, write: bool = True
     ) -> set[tuple[int, str, int]]:
         """Keep the rows of finished units only, and say which these are.
 
         Args:
             methods: the names of all methods; a unit is finished when it has a row for each.
             drop_errors: count units that hold an error as not finished.
+            write: without it, only say.
 
         Raises:
             RunFolderError: if a line is no row, or a row stands twice.
@@ -198,7 +205,10 @@ class RunFolder(HeldFolder):
         }
         finished = {unit for unit, names in found.items() if names == set(methods)}
         finished -= failed | _without_steps(prompts, rows["steps"], rows["trees"])
+        if not write:
+            return finished
         with self._writing():
+            self._claim()
             for name, kept in rows.items():
                 write_lines(self._log(name), [row for row in kept if row.unit in finished])
         return finished
@@ -221,20 +231,13 @@ class RunFolder(HeldFolder):
 
         for name, kind in _TABLES.items():
             rows = sorted(read_lines(self._log(name), kind), key=place)
-            temporary = self.path / f"{name}.tmp"
-            with self._writing():
-                _write(temporary, to_frame(rows, kind))
-                temporary.replace(self.path / f"{name}.parquet")
+            self.keep(self.path / f"{name}.parquet", _parquet(to_frame(rows, kind)))
         errors = sum(row.error is not None for row in prompts)
         self.write_manifest(manifest | {"finished": now(), "errors": errors})
 
-    def _replace(self, path: Path, temporary: Path, text: str) -> None:
-        with self._writing(), temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        with self._writing():
-            temporary.replace(path)
+    def _claim(self) -> None:
+        """Name all that rows are written to, once."""
+        self.files.claim(*(name for file in _FILES for name in (file, temporary_of(file))))
 
     def _log(self, name: str) -> Path:
         return self.path / f"{name}.jsonl"
@@ -249,7 +252,7 @@ class RunFolder(HeldFolder):
                 raise
             full = error.errno in DISK_FULL or "No space left" in str(error)
             mend = "free some space on its disk" if full else "make it writable"
-            raise RunFolderError(
+            raise RunNotWritten(
                 f"{self.path} cannot be written: {error.strerror or error}. Every finished prompt is kept: "
                 f"{mend}, and the same command goes on"
             ) from None
@@ -277,14 +280,11 @@ def _completed_hash(config: dict[str, Any]) -> str | None:
         return None
 
 
-def _write(path: Path, frame: "polars.DataFrame") -> None:
-    """Write a table and wait until the disk has it.
+def _parquet(frame: "polars.DataFrame") -> bytes:
+    """A table as the bytes of its file.
 
-    By way of memory: polars has errors of its own for a disk that is full.
+    In memory, because polars has errors of its own for a disk that is full.
     """
     buffer = io.BytesIO()
     frame.write_parquet(buffer, metadata=METADATA)
-    with path.open("wb") as file:
-        file.write(buffer.getbuffer())
-        file.flush()
-        os.fsync(file.fileno())
+    return buffer.getvalue()

@@ -13,6 +13,7 @@ from experiments.builder import Experiment
 from experiments.config import Config, ModelsConfig, Prompts, SearchConfig
 from experiments.config_shapes import MEASURED
 from experiments.errors import ConfigError, RunFolderError
+from experiments.folder import RunFolder
 from experiments.manifest import config_hash
 from experiments.profile_commands import profile
 from experiments.profile_plan import SIZES
@@ -35,7 +36,6 @@ __all__ = [
     "load_measured",
     "measure",
     "own_config",
-    "replacing",
     "search_prompts",
     "timed_sizes",
 ]
@@ -113,7 +113,7 @@ def measure(
     known: Experiment,
     pair: "Pair",
     lengths: Sequence[int],
-    folder: Path,
+    records: RunFolder,
     console: Console | None,
 ) -> Measured:
     """Record traces and times, or take those that an interrupted start of the run left in the folder.
@@ -123,17 +123,16 @@ def measure(
         known: its methods, with stand-ins for those that wait; their laws are recorded and timed.
         pair: the models.
         lengths: tokens of the run's prompts.
-        folder: where everything is kept; each part is written when it is finished.
+        records: where everything is kept; each part is written when it is finished.
         console: where progress is shown.
     """
     assert config.search is not None
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = records.search
     prefix = round(sum(lengths) / len(lengths)) + config.max_new_tokens // 2
     stamp, about = folder / STAMP, {"config_hash": config_hash(config), "prefix": prefix}
     if not stamp.exists() or json.loads(stamp.read_text()) != about:
-        for path in folder.iterdir():
-            path.unlink()
-        stamp.write_text(json.dumps(about), encoding="utf-8")
+        records.forget_search()
+        records.keep(stamp, json.dumps(about))
     own = own_config(config, known)
     deepest = max([config.search.depth, *(method.max_depth for method in known.methods)])
     load: Callable[[ModelsConfig], Pair] = lambda models: pair  # noqa: E731
@@ -146,7 +145,7 @@ def measure(
                 own, sampling=sampling, law=str(law), rule=rule, width=config.search.width,
                 beyond=deepest, console=console, load=load,
             )  # fmt: skip
-            replacing(path, found.save)
+            records.keep(path, found.to_bytes())
         traces[sampling, str(law)] = Trace.load(path)
     path = folder / "latency.json"
     if not path.exists():
@@ -159,7 +158,7 @@ def measure(
             reporter.note(note)
         if found.interrupted:
             raise KeyboardInterrupt
-        replacing(path, found.model.save)
+        records.keep(path, found.model.to_json())
     return Measured(config.search, traces, LatencyModel.load(path), prefix)
 
 
@@ -260,11 +259,3 @@ def search_prompts(config: Config) -> Prompts:
     farthest = max((getattr(prompts, "excerpts", None) or {"": 0}).values())
     start = prompts.start + farthest + prompts.tokens + config.max_new_tokens
     return prompts.model_copy(update={"start": start})
-
-
-def replacing(path: Path, save: Callable[[Path], object]) -> None:
-    """Write a file so that it is there whole or not at all."""
-    temporary = path.with_name(f"new-{path.name}")
-    temporary.unlink(missing_ok=True)
-    save(temporary)
-    temporary.replace(path)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from experiments.config import AssistedMethod, Config
 from experiments.errors import ConfigError
+from experiments.own_files import MARK
 
 __all__ = ["folder_of_rank", "rank"]
 
-COPIED = ("manifest.json", "prompts.jsonl", "steps.jsonl", "trees.jsonl")
+COPIED = (MARK, "manifest.json", "prompts.jsonl", "steps.jsonl", "trees.jsonl")
 
 
 def rank() -> int:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from experiments.errors import RunFolderError
+from experiments.own_files import temporary_of
 
 if TYPE_CHECKING:
     import polars
@@ -141,7 +142,7 @@ def write_lines(path: Path, rows: Sequence[Row]) -> None:
     """Let a file hold these rows and nothing else: replaced atomically, or left alone if it does."""
     before = path.read_bytes() if path.exists() else b""
     if before != _lines(rows):
-        temporary = path.with_suffix(".tmp")
+        temporary = path.with_name(temporary_of(path.name))
         temporary.unlink(missing_ok=True)
         append_lines(temporary, rows)
         temporary.replace(path)

@@ -1,5 +1,6 @@
 """The report of a run: one HTML file that needs no network, and the figures as files."""
 
+from collections.abc import Callable
 from html import escape
 from pathlib import Path
 from string import Template
@@ -10,8 +11,10 @@ from experiments.budgets_text import budget_section
 from experiments.categories import category_section
 from experiments.figure_style import inline_svg
 from experiments.figures import draw_figures
+from experiments.folder import RUN
 from experiments.loading import load_run
 from experiments.node_acceptance import count_all
+from experiments.own_files import OwnFiles
 from experiments.prediction_text import prediction_section
 from experiments.report_acceptance import acceptance_section
 from experiments.report_explanation import explanation_section
@@ -39,14 +42,16 @@ def write_report(run_folder: Path) -> Path:
         The path of the report.
 
     Raises:
+        ForeignFolder: if the folder has no mark of ours, or files of others are where the report goes.
         RunFolderError: see `experiments.loading.load_run`; also if kept trees, or the ranks of steps, do
             not fit together.
     """
     run = load_run(run_folder)
+    files = OwnFiles.opened(run.folder, RUN)
     summaries = summarise(run)
     counts = count_all(run)
     stepper = stepper_section(run)
-    figures = draw_figures(run, run.folder / "figures")
+    figures = draw_figures(run, run.folder / "figures", _keeper(files))
     body = [
         sections.verdict_section(run),
         sections.result_section(run, summaries),
@@ -73,7 +78,9 @@ def write_report(run_folder: Path) -> Path:
         stepper_style=asset("stepper.css") if stepper else "",
         body="\n".join(part for part in body if part),
     )
-    path = run.folder / "report.html"
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(page, encoding="utf-8")
-    return temporary.replace(path)
+    return files.write("report.html", page)
+
+
+def _keeper(files: OwnFiles) -> Callable[[Path, bytes], Path]:
+    """Writes files of a folder, and keeps them in its list."""
+    return lambda path, content: files.write(path.relative_to(files.path).as_posix(), content)

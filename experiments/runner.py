@@ -21,6 +21,7 @@ from experiments.manifest import new_manifest, session
 from experiments.measured import Measured, load_measured, measure, search_prompts
 from experiments.meters.build import cuda_devices, make_meters
 from experiments.models import load_models
+from experiments.places import inputs_of, place_of, require_apart
 from experiments.progress import Reporter
 from experiments.prompts import Prompt, encode, hash_of, read_prompts
 from experiments.ranks import folder_of_rank
@@ -60,6 +61,7 @@ def run(
     config: Config,
     *,
     folder: Path | None = None,
+    source: Path | None = None,
     fresh: bool = False,
     retry: bool = False,
     console: Console | None = None,
@@ -69,7 +71,8 @@ def run(
 
     Args:
         config: the experiment.
-        folder: of its records; `config.output`, or `runs/<name>`, by default.
+        folder: of its records; by default `config.output`, which must lie in `runs/`, or `runs/<name>`.
+        source: the config's file; like all that the config reads it may not be in the folder.
         fresh: delete the records of an earlier run there, once the new one can start.
         retry: run those units again that hold an error.
         console: where progress is shown; nowhere by default.
@@ -77,12 +80,15 @@ def run(
 
     Raises:
         ConfigError, PromptError, RunFolderError, ContextOverflow, LoadError: what a user can mend; raised
-            before anything is decoded.
+            before anything is decoded, and nothing that this start made is left.
     """
     reporter = Reporter(console)
+    place = folder or place_of(config.output, config.name, "runs")
+    read = [] if source is None else [("the config", source)]
+    require_apart(place, [*read, *inputs_of(config)])
     start = ready(config, reporter.note)
     known, tracker = start.experiment, start.tracker
-    path = folder_of_rank(config, folder or Path(config.output or f"runs/{config.name}"))
+    path = folder_of_rank(config, place)
     with RunFolder(path) as records:
         experiment, manifest, finished, found = known, None, set(), None
         names = list[str]()
@@ -93,7 +99,7 @@ def run(
                 manifest["methods"] if manifest else [{"name": m.name} for m in known.methods]
             )
             names = [method["name"] for method in described]
-            finished = records.recover(names)
+            finished = records.recover(names, write=False)
         wanted = len(start.measured) * len(known.samplings) * config.repeats
         again = retry and not fresh and bool(records.failures())
         whole = manifest is not None and manifest["finished"] is not None
@@ -102,7 +108,7 @@ def run(
         if manifest is not None:
             if config.search is not None:
                 found = load_measured(config, records.search)
-                experiment = _resolved(config, found, records.search)
+                experiment = _resolved(config, found, records)
             require_same_methods(path, experiment, manifest)
         with reporter.task("loading the models"):
             pair = load(config.models)
@@ -114,16 +120,16 @@ def run(
                 f"{path} was started with other prompts: their file or the tokenizer has changed since; "
                 "give another folder with --out, or start anew with --fresh"
             )
-        if again:  # only now: until here a refusal would have cost the rows that hold none
-            finished = records.recover(names, drop_errors=True)
+        if not fresh:  # only now: until here a refusal would have cost rows of the earlier run
+            finished = records.recover(names, drop_errors=again)
         if fresh:  # only now: until here a typo would have cost the earlier run
             if config.search is not None:
                 read_prompts(search_prompts(config))
             records.clear()
         if manifest is None and config.search is not None:
             lengths = [len(prompt.ids) for prompt in prompts]
-            found = measure(config, known, pair, lengths, records.search, console)
-            experiment = _resolved(config, found, records.search)
+            found = measure(config, known, pair, lengths, records, console)
+            experiment = _resolved(config, found, records)
             _require_room(experiment, pair, prompts)
         with reporter.task("reading the meters"):
             meters = make_meters(config.meters, cuda_devices([pair.target.model, pair.draft.model]))
@@ -150,9 +156,10 @@ def run(
         return RunResult(path, False, tuple(records.failures()))
 
 
-def _resolved(config: Config, found: Measured, folder: Path) -> Experiment:
+def _resolved(config: Config, found: Measured, records: RunFolder) -> Experiment:
     """The experiment with every tree that was searched; its config stays as the user wrote it."""
-    return replace(build(resolve(config, found, folder)), config=config)
+    resolved = resolve(config, found, records.search, records.keep)
+    return replace(build(resolved), config=config)
 
 
 def _require_room(experiment: Experiment, pair: "Pair", prompts: Sequence[Prompt]) -> None:

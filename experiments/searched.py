@@ -1,7 +1,7 @@
 """From what was measured to trees: methods that ask for what is `measured` become methods with a tree."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from experiments.config_shapes import (
     ParentsShape,
 )
 from experiments.errors import ConfigError
-from experiments.measured import Measured, replacing
+from experiments.measured import Measured
 from experiments.stand_ins import wants_measured
 from experiments.trees import label_of, search_best
 from search import (
@@ -27,13 +27,16 @@ from search import (
     optimal_tree,
 )
 from search.ranking import SHOWN
+from search.whole_file import write_whole
 from treespec.errors import TreespecError
 from treespec.tree import Law, TreeShape
 
 __all__ = ["resolve"]
 
+Keep = Callable[[Path, str], object]
 
-def resolve(config: Config, measured: Measured, folder: Path) -> Config:
+
+def resolve(config: Config, measured: Measured, folder: Path, keep: Keep | None = None) -> Config:
     """The config in which every method has its tree.
 
     A method whose tree depends on acceptance becomes one for each sampling setting, named after it; all of
@@ -44,11 +47,12 @@ def resolve(config: Config, measured: Measured, folder: Path) -> Config:
         config: as the user wrote it.
         measured: traces and times.
         folder: where they are kept.
+        keep: writes a file there; `search.whole_file.write_whole` by default.
 
     Raises:
         ConfigError: naming the method, if no tree fits its limits or what was measured does not cover it.
     """
-    resolver = _Resolver(config, measured, folder)
+    resolver = _Resolver(config, measured, folder, keep or write_whole)
     methods: list[Method] = []
     for i, method in enumerate(config.methods):
         if not wants_measured(method):
@@ -68,6 +72,7 @@ class _Resolver:
     config: Config
     measured: Measured
     folder: Path
+    write: Keep
     said: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What rankings said, by sampling setting and method."""
 
@@ -110,7 +115,7 @@ class _Resolver:
             path = self.folder / f"best-{place}.json"
             text = json.dumps(self.said[setting.name], indent=1) + "\n"
             if not path.exists():  # of the trees that the run was started with
-                replacing(path, lambda at, text=text: at.write_text(text, encoding="utf-8"))
+                self.write(path, text)
 
     def _optimal(self, shape: OptimalShape, sampling: str, law: str | None) -> TreeShape:
         rates: Any = self.measured.estimate(sampling, law or self.measured.default_law(sampling))
@@ -172,7 +177,7 @@ class _Resolver:
         assert trace is not None
         if not path.exists():
             data = calibration_data(trace)
-            path.write_text(fit_calibration(data.predicted, data.exact).to_json(), encoding="utf-8")
+            self.write(path, fit_calibration(data.predicted, data.exact).to_json())
         return path
 
 

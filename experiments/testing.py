@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from experiments.folder import RUN
 from experiments.outcome import STAGES
+from experiments.own_files import OwnFiles
 from experiments.records import PromptRow, StepRow, to_frame, write_lines
 from experiments.testing_manifest import synthetic_manifest
 from treespec.tree import TreeShape
@@ -101,7 +103,8 @@ def write_run(
     """
     methods = demo_methods() if methods is None else tuple(methods)
     rng = np.random.default_rng(seed)
-    folder.mkdir(parents=True, exist_ok=True)
+    files = OwnFiles.begin(folder, RUN)
+    files.claim(*(f"{n}.{end}" for n in ("prompts", "steps") for end in ("jsonl", "parquet")))
     rows: list[dict[str, Any]] = []
     steps: list[dict[str, Any]] = []
     for prompt in range(prompts):
@@ -119,7 +122,7 @@ def write_run(
             kind = PromptRow if name == "prompts" else StepRow
             to_frame(table, kind).write_parquet(folder / f"{name}.parquet")
     manifest = synthetic_manifest(methods, temperatures, seed, finished, schema_version)
-    (folder / "manifest.json").write_text(json.dumps(manifest, indent=2), encoding="utf-8")
+    files.write("manifest.json", json.dumps(manifest | {"folder_id": files.id}, indent=2))
     return folder
 
 

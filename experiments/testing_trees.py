@@ -4,7 +4,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from experiments.folder import RUN
 from experiments.loading import load_run
+from experiments.own_files import OwnFiles
 from experiments.records import TreeRow, to_frame, write_lines
 from treespec.tree import TreeShape
 
@@ -51,6 +53,7 @@ def write_trees(folder: Path, prompts: int = 2, pieces: Sequence[str] = PIECES) 
                 bonus_piece=pieces[bonus],
             )
         )
+    OwnFiles.opened(folder, RUN).claim("trees.jsonl", "trees.parquet")
     write_lines(folder / "trees.jsonl", rows)
     if json.loads((folder / "manifest.json").read_text())["finished"]:
         to_frame(rows, TreeRow).write_parquet(folder / "trees.parquet")

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from experiments.errors import ConfigError
-from experiments.file_arguments import is_file, require_new
+from experiments.file_arguments import is_file, require_new, write_new
 from experiments.search_files import read_acceptance, read_chains
 from search import (
     AcceptanceEstimate,
@@ -106,7 +106,7 @@ def write_tree(shape: TreeShape, form: str, out: Path) -> str:
     if shape.size == 1:
         raise ConfigError(f"--out {out}: plain decoding is fastest, so there is no tree to write")
     made = formats.dump(shape, form)
-    out.write_bytes(made.content if isinstance(made.content, bytes) else made.content.encode())
+    write_new(out, made.content)
     return f"written: {out}, {shape.size} nodes, the root included, as {form}"
 
 

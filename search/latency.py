@@ -9,6 +9,7 @@ from typing import Any
 from search.latency_errors import InvalidLatency, NotMeasured
 from search.latency_tables import ANY_LAW, BatchTimes, LawTimes, middle_prefix
 from search.step_parts import StepParts, seconds_of
+from search.whole_file import write_whole
 from treespec.shape import TreeShape
 from treespec.tree import Law
 
@@ -319,8 +320,7 @@ class LatencyModel:
     def save(self, path: str | Path) -> Path:
         """Write the JSON to a file."""
         path = Path(path)
-        path.write_text(self.to_json(), encoding="utf-8")
-        return path
+        return write_whole(path, self.to_json())
 
     @classmethod
     def load(cls, path: str | Path) -> "LatencyModel":

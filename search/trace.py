@@ -141,6 +141,12 @@ class Trace:
 
         return save(self, Path(path))
 
+    def to_bytes(self) -> bytes:
+        """What `save` writes."""
+        from search.trace_file import pack
+
+        return pack(self)
+
     @classmethod
     def load(cls, path: Path | str) -> "Trace":
         """Read what `save` wrote. Nothing in the file is ever executed.

@@ -8,10 +8,10 @@ Files come from anywhere: names, types and sizes of all members are checked befo
 pickle is ever opened.
 """
 
+import io
 import json
 import lzma
 import math
-import os
 import tokenize
 import zipfile
 import zlib
@@ -22,8 +22,9 @@ import numpy as np
 
 from search.errors import InvalidTrace
 from search.trace import Trace
+from search.whole_file import write_whole
 
-__all__ = ["VERSION", "load", "save"]
+__all__ = ["VERSION", "load", "pack", "save"]
 
 VERSION = 1
 LARGEST = 1 << 32
@@ -55,6 +56,19 @@ def save(trace: Trace, path: Path) -> Path:
     Raises:
         InvalidTrace: if `about` or `sampling` is no plain data, or the path cannot be written.
     """
+    content = pack(trace)
+    try:
+        return write_whole(path, content)
+    except OSError as error:
+        raise InvalidTrace(f"{path} cannot be written: {error.strerror}") from None
+
+
+def pack(trace: Trace) -> bytes:
+    """The content of a trace's file.
+
+    Raises:
+        InvalidTrace: if `about` or `sampling` is no plain data.
+    """
     meta = {"version": VERSION} | {
         name: dict(value) if kind is dict else value
         for name, kind in _META.items()
@@ -69,14 +83,9 @@ def save(trace: Trace, path: Path) -> Path:
         for name, kind in _ARRAYS.items()
         if name != "meta"
     }
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with temporary.open("wb") as file:
-            np.savez_compressed(file, meta=np.frombuffer(text, np.uint8), **arrays)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise InvalidTrace(f"{path} cannot be written: {error.strerror}") from None
-    return path
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, meta=np.frombuffer(text, np.uint8), **arrays)
+    return buffer.getvalue()
 
 
 def load(path: Path) -> Trace:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments.sweep.errors import SweepError
+from experiments.own_files import temporary_of
+from experiments.sweep.errors import SweepError, SweepNotWritten
 
 __all__ = ["Attempt", "read_attempts", "read_json", "write_attempt", "write_json"]
 
@@ -68,8 +69,8 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Replace a file atomically."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Replace a file atomically. It and the temporary one are in the sweep's list of files."""
+    temporary = path.with_name(temporary_of(path.name))
     try:
         with temporary.open("w", encoding="utf-8") as file:
             json.dump(data, file, indent=2, ensure_ascii=False)
@@ -79,7 +80,7 @@ def write_json(path: Path, data: Any) -> None:
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
-        raise SweepError(
+        raise SweepNotWritten(
             f"{path} cannot be written: {error.strerror}. What was finished before is kept, and the same "
             "command goes on"
         ) from None

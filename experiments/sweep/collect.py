@@ -1,7 +1,8 @@
 """The one result of a sweep: all rows of all jobs, and a summary by job, sampling setting and method."""
 
+import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,14 +13,17 @@ from experiments.loading import Run, load_run
 from experiments.record_tables import METADATA
 from experiments.statistics import Interval
 from experiments.summary import summarise
-from experiments.sweep.attempts import read_attempts, write_json
+from experiments.sweep.attempts import read_attempts
 from experiments.sweep.errors import SweepError
 from experiments.sweep.outcome import JobOutcome, outcome_of
+from search.whole_file import write_whole
 
 if TYPE_CHECKING:
     import polars as pl
 
 __all__ = ["Collected", "collect", "without_times"]
+
+Keep = Callable[[Path, str | bytes], object]
 
 PREFIX = "sweep."
 """Before the keys of the grid, where they are names of columns: a run has a column `seed` too."""
@@ -65,12 +69,13 @@ class Collected:
         return tuple(outcome for outcome in self.outcomes if outcome.error is not None)
 
 
-def collect(folder: Path, manifest: Mapping[str, Any]) -> Collected:
+def collect(folder: Path, manifest: Mapping[str, Any], keep: Keep | None = None) -> Collected:
     """Read all jobs that have finished, and write `prompts.parquet`, `summary.parquet` and `summary.json`.
 
     Args:
         folder: of the sweep.
         manifest: its `sweep.json`.
+        keep: writes a file of the folder; `search.whole_file.write_whole` by default.
 
     Raises:
         SweepError: if a file of it is damaged, or cannot be written.
@@ -100,7 +105,7 @@ def collect(folder: Path, manifest: Mapping[str, Any]) -> Collected:
         pl.DataFrame(rows, infer_schema_length=None),
         tuple(_notes(folder, outcomes)),
     )
-    _write(folder, manifest, collected)
+    _write(folder, manifest, collected, keep or write_whole)
     return collected
 
 
@@ -188,24 +193,16 @@ def _notes(folder: Path, outcomes: Sequence[JobOutcome]) -> list[str]:
     return notes
 
 
-def _write(folder: Path, manifest: Mapping[str, Any], collected: Collected) -> None:
-    import polars as pl
-
+def _write(folder: Path, manifest: Mapping[str, Any], collected: Collected, keep: Keep) -> None:
     about = METADATA | {SCHEMA_KEY: str(manifest["schema_version"])}
     for name, frame in (("prompts", collected.prompts), ("summary", collected.summary)):
-        temporary = folder / f".{name}.tmp"
-        try:
-            frame.write_parquet(temporary, metadata=about)
-            temporary.replace(folder / f"{name}.parquet")
-        except (OSError, pl.exceptions.PolarsError) as error:
-            temporary.unlink(missing_ok=True)
-            raise SweepError(f"{folder / name}.parquet cannot be written: {error}") from None
-    write_json(
-        folder / "summary.json",
-        {
-            "schema_version": manifest["schema_version"],
-            "name": manifest["name"],
-            "grid": manifest["grid"],
-            **plain_data(collected.data(folder)),
-        },
-    )
+        buffer = io.BytesIO()  # polars has errors of its own for a disk that is full
+        frame.write_parquet(buffer, metadata=about)
+        keep(folder / f"{name}.parquet", buffer.getvalue())
+    data = {
+        "schema_version": manifest["schema_version"],
+        "name": manifest["name"],
+        "grid": manifest["grid"],
+        **plain_data(collected.data(folder)),
+    }
+    keep(folder / "summary.json", json.dumps(data, indent=2, ensure_ascii=False) + "\n")

@@ -75,6 +75,10 @@ class Executor(Protocol):
         """What has ended since the last call, and the names of the jobs that run at the moment."""
         ...
 
+    def made(self) -> Sequence[Path]:
+        """Files in the folder of logs that the tasks of the last `start` leave besides their own logs."""
+        ...
+
     def stop(self) -> str:
         """End what can be ended, after Ctrl-C or an error; says what happens to the rest."""
         ...
@@ -117,6 +121,10 @@ class InProcess:
         """What has ended."""
         ended, self._ended = self._ended, []
         return ended, set()
+
+    def made(self) -> Sequence[Path]:
+        """None."""
+        return ()
 
     def stop(self) -> str:
         """Nothing is left running."""
@@ -185,6 +193,10 @@ class LocalWorkers:
                     process.stdin.close()
                 ended.append(Ended(task, None if code == 0 else _death(code, task.log)))
         return ended, set(self._running)
+
+    def made(self) -> Sequence[Path]:
+        """None."""
+        return ()
 
     def stop(self) -> str:
         """Kill the workers: what they have finished is on the disk, and the rest is done again."""

@@ -5,30 +5,45 @@ jobs/<name>/config.yaml  an ordinary config
 jobs/<name>/run/         an ordinary run folder: `treespec report` works on it
 jobs/<name>/attempts/    how each attempt at the job ended
 logs/                    what workers printed
+.treespec                that the folder is ours, and what we made in it (`experiments.own_files`)
 prompts.parquet, summary.parquet, summary.json   the collected result
 """
 
-import shutil
-from collections.abc import Mapping, Sequence
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from experiments.changes import differences
+from experiments.folder import RUN
 from experiments.held_folder import HeldFolder
 from experiments.manifest import config_data, config_hash, now
-from experiments.sweep.attempts import read_json, write_json
-from experiments.sweep.errors import SweepError, VersionsDiffer
+from experiments.own_files import Kind, temporary_of
+from experiments.sweep.attempts import read_json
+from experiments.sweep.errors import SweepError, SweepNotWritten, VersionsDiffer
+from experiments.sweep.executors import Task
 from experiments.sweep.grid import Grid
 from experiments.sweep.versions import different_versions, versions_here
 
-__all__ = ["SWEEP_VERSION", "SweepFolder", "read_manifest"]
+__all__ = ["SWEEP", "SWEEP_VERSION", "SweepFolder", "read_manifest"]
 
 SWEEP_VERSION = 1
 """Of the layout and of `sweep.json`."""
 
-_OURS = ("jobs", "logs", "prompts.parquet", "summary.parquet", "summary.json")
+SWEEP = Kind(
+    name="sweep",
+    what="sweep",
+    manifest="sweep.json",
+    places=re.compile(r"\.?(sweep\.json|summary\.json|(summary|prompts)\.parquet)(\.tmp)?"),
+    folders=("jobs", "logs"),
+    error=SweepError,
+    foreign=SweepError,
+    inner=RUN,
+)
 _KEYS = ("schema_version", "grid", "base", "grid_hash", "jobs", "versions", "finished")
 
 
@@ -42,18 +57,8 @@ class SweepFolder(HeldFolder):
         SweepError: on entering, if the path is no folder of a sweep, or another process holds it.
     """
 
-    error = SweepError
-    kind = "sweep"
+    kind = SWEEP
     writer = "another `treespec sweep`"
-
-    def _foreign(self, name: str) -> bool:
-        # A dot is in front of what is ours and temporary, and of what systems leave everywhere.
-        return not name.startswith(".") and name not in _OURS
-
-    @property
-    def manifest_path(self) -> Path:
-        """Of `sweep.json`."""
-        return self.path / "sweep.json"
 
     def job(self, name: str) -> Path:
         """The folder of a job."""
@@ -119,14 +124,64 @@ class SweepFolder(HeldFolder):
                 )
         entry = {"started": now(), **session, "versions": here}
         manifest = manifest | {"finished": None, "sessions": [*manifest["sessions"], entry]}
+        with self._writing():
+            self.files.claim(*_names(grid))
         for job in grid.jobs:
             path = self.job(job.name) / "config.yaml"
             # Without a manifest, what is there is of a killed start, perhaps with another config.
             if found is None or not path.exists():
-                path.parent.mkdir(parents=True, exist_ok=True)
-                _write_yaml(path, config_data(job.config))
-        write_json(self.manifest_path, manifest)
+                self.keep(path, _yaml(config_data(job.config)))
+        self._keep_manifest(manifest)
         return manifest
+
+    def require_free(self, grid: Grid) -> None:
+        """Refuse a folder in which files of others are where the jobs of a grid go.
+
+        Raises:
+            SweepError: naming the first.
+        """
+        self.files.require_free(_names(grid))
+
+    def task(self, name: str, attempt: int) -> Task:
+        """An attempt at a job. What its worker will write is named in the folder's list now: only the
+        process that holds the folder writes that list.
+        """
+        told = f"jobs/{name}/attempts/{attempt:03d}.json"
+        with self._writing():
+            self.files.claim(f"logs/{name}.log", told, temporary_of(told))
+        return Task(name, self.job(name), attempt, self.logs / f"{name}.log")
+
+    def claim_logs(self, paths: Iterable[Path]) -> None:
+        """Name files that an executor of its own makes, for it to fill or as soon as it has made them."""
+        inside = [path for path in paths if path.is_relative_to(self.path.resolve())]
+        with self._writing():
+            self.files.adopt(path.relative_to(self.path.resolve()).as_posix() for path in inside)
+
+    def keep(self, path: Path, content: str | bytes) -> None:
+        """Write a file of this folder so that it is there whole or not at all.
+
+        Raises:
+            SweepError: if it cannot be written.
+        """
+        with self._writing():
+            self.files.write(path.relative_to(self.path).as_posix(), content)
+
+    def _keep_manifest(self, manifest: Mapping[str, Any]) -> None:
+        data = dict(manifest) | {"folder_id": self.files.id}
+        self.keep(self.manifest_path, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Say of a write that fails in which folder, and how to go on."""
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, SweepError):
+                raise
+            raise SweepNotWritten(
+                f"{self.path} cannot be written: {error.strerror or error}. What was finished before is "
+                "kept, and the same command goes on"
+            ) from None
 
     def _require_same(self, manifest: Mapping[str, Any], grid: Grid) -> None:
         if manifest["grid_hash"] == grid.hash:
@@ -142,17 +197,16 @@ class SweepFolder(HeldFolder):
 
     def finish(self, manifest: Mapping[str, Any]) -> None:
         """Say in the manifest that every job has come to its end."""
-        write_json(self.manifest_path, dict(manifest) | {"finished": now()})
+        self._keep_manifest(dict(manifest) | {"finished": now()})
 
     def clear(self) -> None:
-        """Delete what a sweep writes, and nothing else. The manifest goes last."""
-        for name in _OURS:
-            path = self.path / name
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-        self.manifest_path.unlink(missing_ok=True)
+        """Delete what this folder's own list names, and nothing else; runs of jobs by their own lists.
+
+        Raises:
+            SweepError: if a job is still being written, before anything is deleted.
+        """
+        with self._writing():
+            self.files.clear()
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -190,8 +244,14 @@ def _lines(changed: Sequence[str]) -> str:
     return "\n".join(f"  {line}" for line in changed)
 
 
-def _write_yaml(path: Path, data: Mapping[str, Any]) -> None:
-    temporary = path.with_suffix(".tmp")
-    text = yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+def _names(grid: Grid) -> list[str]:
+    """What a sweep makes whatever comes, but for its workers' attempts and logs."""
+    files = ["sweep.json", "prompts.parquet", "summary.parquet", "summary.json"]
+    for job in grid.jobs:
+        files += [f"jobs/{job.name}/config.yaml", f"jobs/{job.name}/slurm.json"]
+    folders = [f"jobs/{job.name}/{inner}/" for job in grid.jobs for inner in ("run", "attempts")]
+    return [*files, *map(temporary_of, files), *folders]
+
+
+def _yaml(data: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)

@@ -49,6 +49,9 @@ ALIVE = {
 RUNNING = {"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING"}
 TAIL = 400
 
+LEFT = ("_submitted.pkl", "_submission.sh", "_0_result.pkl", "_0_log.out", "_0_log.err")
+"""How the files end that submitit and a job of one task leave; the job's number is in front."""
+
 
 class Slurm:
     """Submits all jobs at once, as an array.
@@ -88,6 +91,7 @@ class Slurm:
         self._allow_versions, self._cancel = allow_versions, cancel
         self._running: dict[str, tuple[Task, str]] = {}
         self._missing: dict[str, float] = {}
+        self._made: list[Path] = []
         self._states: dict[str, str] = {}
         self._asked, self._answered = float("-inf"), time.monotonic()
         self._logs = logs.resolve()
@@ -130,6 +134,7 @@ class Slurm:
         if not new:
             return
         about = {"executor": self.name, "workers": self.workers or None}
+        before = self._there()
         try:
             # submitit prints what sbatch says, and raises it too: once is enough.
             with redirect_stderr(io.StringIO()), self._submitter.batch():
@@ -145,11 +150,24 @@ class Slurm:
                 ]
         except Exception as error:  # submitit wraps what sbatch prints
             words = " ".join(str(error).split()) or type(error).__name__
+            self._made = [self._logs / name for name in self._there() - before]
             raise SweepError(f"SLURM refused the jobs: {words}") from None
         for task, job in zip(new, jobs, strict=True):
             write_json(task.folder / "slurm.json", {"job": job.job_id, "attempt": task.attempt})
             self._running[task.name] = task, job.job_id
+        scripts = [name for name in self._there() - before if ".submission_file_" in name]
+        names = [f"{job.job_id}{end}" for job in jobs for end in LEFT]
+        names += [f"{job.job_id.split('_')[0]}_submission.sh" for job in jobs]
+        self._made = [self._logs / name for name in dict.fromkeys([*scripts, *names])]
         self._asked = float("-inf")
+
+    def made(self) -> Sequence[Path]:
+        """What submitit wrote for the jobs that were submitted last, and what they will write."""
+        made, self._made = self._made, []
+        return made
+
+    def _there(self) -> set[str]:
+        return set(os.listdir(self._logs)) if self._logs.is_dir() else set()
 
     def poll(self) -> tuple[list[Ended], set[str]]:
         """Jobs that have ended, and those that run; what waits in SLURM's queue is neither.

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from experiments.errors import ConfigError, PromptError
+from experiments.places import inputs_of, require_apart
 from experiments.readiness import ready
 from experiments.sweep.attempts import Attempt, write_attempt
 from experiments.sweep.collect import Collected, collect
@@ -71,8 +72,11 @@ def run_sweep(
             executor that refuses its jobs.
         Interrupted: on Ctrl-C, when the executor has been stopped.
     """
+    read = {place: what for job in grid.jobs for what, place in inputs_of(job.config)}
+    require_apart(folder, [("the config", grid.path), *((w, p) for p, w in read.items())])
     views = _views(grid, folder)
     with SweepFolder(folder) as records:
+        records.require_free(grid)
         runner = executor(records.logs)
         if fresh:  # only now: until here a typo would have cost the earlier sweep
             records.clear()
@@ -100,7 +104,7 @@ def run_sweep(
             raise
         if console is not None and not already:
             board.note("collecting the results", live=False)
-        collected = collect(folder, manifest)
+        collected = collect(folder, manifest, records.keep)
         records.finish(manifest)
         return SweepResult(folder, already, collected)
 
@@ -136,7 +140,7 @@ def _unfinished(records: SweepFolder, board: Board) -> list[Task]:
             view.state, view.done = "finished", view.total
         else:
             number = 1 + max((attempt.number for attempt in outcome.attempts), default=0)
-            tasks.append(Task(name, records.job(name), number, records.logs / f"{name}.log"))
+            tasks.append(records.task(name, number))
     return tasks
 
 
@@ -153,7 +157,11 @@ def _work(
             if not runner.queues:
                 for task in batch:
                     board.set(task.name, "running")
-            runner.start(batch)
+            try:
+                runner.start(batch)
+            finally:
+                records.claim_logs(runner.made())
+            records.settle()
         ended, running = runner.poll()
         for name in running:
             board.set(name, "running")
@@ -190,7 +198,7 @@ def _settle(
         board.set(name, "failed", why)
         return None
     board.set(name, "waiting", f"to be tried again: {why}")
-    return Task(name, job, number + 1, end.task.log)
+    return records.task(name, number + 1)
 
 
 def require_workers(executor: str, workers: int | None) -> None:

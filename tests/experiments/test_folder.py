@@ -182,11 +182,11 @@ def test_foreign_folders_and_files_are_left_alone(tmp_path):
 def test_clearing_deletes_what_a_run_writes_only(tmp_path):
     path = started(tmp_path / "run", config())
     (path / "notes.txt").write_text("mine")
-    (path / "figures").mkdir()
     with RunFolder(path) as folder:
         folder.append([prompt_row(0)], [step_row(0)])
+        folder.keep(path / "figures" / "speedup.svg", "<svg/>")
         folder.clear()
-    assert {entry.name for entry in path.iterdir()} <= {"notes.txt", ".lock"}
+    assert {entry.name for entry in path.iterdir()} <= {"notes.txt", ".lock", ".treespec"}
 
 
 def test_finishing_sorts_and_types_the_tables(tmp_path):

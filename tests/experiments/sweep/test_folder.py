@@ -110,7 +110,10 @@ def test_clearing_leaves_what_is_not_ours(planned):
     (planned / "notes.txt").write_text("mine")
     with SweepFolder(planned) as records:
         records.clear()
-    assert sorted(p.name for p in planned.iterdir() if p.name != ".lock") == ["notes.txt"]
+    assert sorted(p.name for p in planned.iterdir() if p.name != ".lock") == [
+        ".treespec",
+        "notes.txt",
+    ]
 
 
 def test_configs_are_plain_yaml(planned, grid):
@@ -122,11 +125,11 @@ def test_configs_are_plain_yaml(planned, grid):
 def test_configs_that_a_killed_start_left_are_replaced(grid_file, tmp_path, monkeypatch):
     """It was killed before sweep.json was there; then the user changed the config."""
 
-    def killed(path, data):
+    def killed(folder, data):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, SweepFolder(tmp_path / "sweep") as records:
-        patch.setattr(folder_module, "write_json", killed)
+        patch.setattr(SweepFolder, "_keep_manifest", killed)
         with pytest.raises(KeyboardInterrupt):
             records.start(load_grid(grid_file()), SESSION)
     changed = load_grid(grid_file(), ["max_new_tokens=5"])
