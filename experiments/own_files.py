@@ -3,7 +3,7 @@
 The mark is the file `.treespec` at the root, written before anything else. A line is a JSON object:
 
     {"treespec": "run", "id": "<32 hex digits>", "version": 1}    the first; the manifest repeats the id
-    {"made": "search/"}                                           we are about to make this file or folder (/)
+    {"made": "search/"}                                           we are about to make this file or folder
     {"gone": "search/"}                                           we have removed it
 
 Lines are only ever appended, and synced before the file is made that they name. So a kill leaves nothing
@@ -218,14 +218,14 @@ class OwnFiles:
     def _require_ours(self) -> None:
         """Refuse a folder whose manifest is another's, or in which others hold our places."""
         path, what = self.path / self.kind.manifest, self.kind.what
-        if self.kind.manifest in self.names and path.exists():
-            with suppress(OSError, ValueError, RecursionError):  # damaged: told by who reads it
-                data = json.loads(path.read_bytes())
-                if isinstance(data, dict) and data.get("folder_id") != self.id:
-                    raise self.kind.foreign(
-                        f"{path} does not belong to this {what}: its folder_id is not the id in {MARK} "
-                        "beside it; give another folder with --out"
-                    )
+        if self.kind.manifest in self.names and path.is_file():
+            data = _json(path.read_bytes())
+            # A damaged one is told by who reads it.
+            if data is not None and data.get("folder_id") != self.id:
+                raise self.kind.foreign(
+                    f"{path} does not belong to this {what}: its folder_id is not the id in {MARK} beside "
+                    "it; give another folder with --out"
+                )
         names = []
         for entry in os.scandir(self.path):
             if entry.name not in self.kind.folders:
@@ -250,8 +250,8 @@ class OwnFiles:
         first = sorted(found)[0]
         return (
             f"{self.path} holds files ({first}, ...) but is no {self.kind.what}: it has no file {MARK} "
-            "(nor has one of an older version, which can be read but not written); give another folder with "
-            "--out"
+            "(nor has one of an older version, which can be read but not written); give another folder "
+            "with --out"
         )
 
     def require_free(self, names: Iterable[str]) -> None:
@@ -260,7 +260,7 @@ class OwnFiles:
         Raises:
             OSError: `kind.foreign`, naming it.
         """
-        for name in names:
+        for name in dict.fromkeys(part for own in names for part in (*_folders_of(own), own)):
             path = self.path / name.rstrip("/")
             if name not in self.names and os.path.lexists(path):
                 if name.endswith("/") and path.is_dir() and not path.is_symlink():
@@ -444,10 +444,11 @@ def _content(path: Path) -> bytes | None:
         if error.errno in (errno.ELOOP, errno.ENOENT, errno.ENXIO):
             return None
         raise
+    about = os.fstat(descriptor)
+    if not stat.S_ISREG(about.st_mode) or about.st_size > LARGEST:
+        os.close(descriptor)
+        return None
     with open(descriptor, "rb") as file:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode) or about.st_size > LARGEST:
-            return None
         return file.read()
 
 

@@ -33,8 +33,8 @@ def place_of(output: object, name: str, base: str) -> Path:
     if output is None:
         if name in (".", "..") or "/" in name or os.sep in name or "\0" in name:
             raise ConfigError(
-                f"name = {name!r} cannot be the name of a folder in {base}/: take its slashes and dots out, "
-                "or name a folder with --out"
+                f"name = {name!r} cannot be the name of a folder in {base}/: take its slashes and dots "
+                "out, or name a folder with --out"
             )
         if len(os.fsencode(name)) > LONGEST_NAME:
             raise ConfigError(
