@@ -4,6 +4,7 @@ import operator
 from typing import Any
 
 from search.errors import InvalidLimit, SearchError
+from treespec.reading import brief
 
 __all__ = ["integer"]
 
@@ -26,5 +27,5 @@ def integer(name: str, value: Any, least: int, error: type[SearchError] = Invali
         number = None
     if number is None or number < least:
         shown = value if number is None else number
-        raise error(f"{name} = {shown!r}, but must be an integer of at least {least}")
+        raise error(f"{name} = {brief(shown)}, but must be an integer of at least {least}")
     return number
