@@ -119,7 +119,7 @@ class Calibration:
             InvalidCalibration: if it is anything else.
         """
         try:
-            data = parse_json(text)
+            data = parse_json(text, constants=True)  # refused by name below
         except Unreadable as error:
             raise InvalidCalibration(f"not JSON: {error}") from None
         if not isinstance(data, dict) or data.pop("kind", None) != "calibration":

@@ -132,8 +132,6 @@ def _read(archive: zipfile.ZipFile, path: Path) -> dict[str, Any]:
     size = sum(member.file_size for member in members)
     if size > LARGEST:
         raise InvalidTrace(f"{path} unpacks to {size} bytes, more than the {LARGEST} of a trace")
-    if any(m.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for m in members):
-        raise InvalidTrace(f"{path} is no trace: numpy packs with deflate, or not at all")
     arrays: dict[str, Any] = {}
     for member in members:
         name = member.filename.removesuffix(".npy")

@@ -32,7 +32,7 @@ __all__ = [
 MOST_BYTES = 32 * 2**20
 """Bytes of a text that is read as a whole."""
 
-MOST_VALUES = 2**21
+MOST_VALUES = 2**20
 """Brackets, commas and colons of a JSON text: each value in it takes at least one, and up to 200 bytes."""
 
 DEEPEST = 64
@@ -81,7 +81,7 @@ def open_file(path: str | os.PathLike[str], most: int = MOST_BYTES) -> Iterator[
         about = os.fstat(number)
         _require_regular(name, about)
         if about.st_size > most:
-            raise Unreadable(f"{name}: {about.st_size:,} bytes, but at most {most:,} are read")
+            raise Unreadable(f"{name}: {about.st_size} bytes, more than the {most} bytes that are read")
         yield file
 
 
@@ -97,7 +97,7 @@ def read_bytes(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes:
         except OSError as error:
             raise Unreadable(f"{path}: {error.strerror}") from None
     if len(data) > most:  # it grew, or it is one of those that the system makes while they are read
-        raise Unreadable(f"{path}: more than the {most:,} bytes that are read")
+        raise Unreadable(f"{path}: more than the {most} bytes that are read")
     return data
 
 

@@ -9,10 +9,10 @@ from treespec.reading import DEEPEST, LONGEST_NUMBER, brief
 
 __all__ = ["MOST_CHARACTERS", "MOST_NODES", "parse_yaml"]
 
-MOST_CHARACTERS = 2**20
-"""Of a text; PyYAML reads some 300,000 a second."""
+MOST_CHARACTERS = 2**18
+"""Of a text; PyYAML takes up to a second for them."""
 
-MOST_NODES = 2**15
+MOST_NODES = 2**14
 """Values of a text, keys included; what an alias stands for counts each time."""
 
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
@@ -26,7 +26,7 @@ def parse_yaml(text: str) -> Any:
             `treespec.reading.DEEPEST` deep, or holds a number of more than `LONGEST_NUMBER` characters.
     """
     if len(text) > MOST_CHARACTERS:
-        raise Unreadable(f"{len(text):,} characters of YAML: at most {MOST_CHARACTERS:,} are read")
+        raise Unreadable(f"{len(text):,} characters of YAML: at most {MOST_CHARACTERS:,}")
     try:
         return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
