@@ -74,7 +74,9 @@ def read_json(text: str) -> dict[str, Any]:
     if not isinstance(data, dict) or data.get("kind") != "acceptance":
         raise InvalidTrace('an estimate of acceptance is an object with "kind": "acceptance"')
     if data.get("version") != VERSION:
-        raise InvalidTrace(f"version {brief(data.get('version'), 60)}, but this treespec reads {VERSION}")
+        raise InvalidTrace(
+            f"version {brief(data.get('version'), 60)}, but this treespec reads {VERSION}"
+        )
     settings: dict[str, Any] = {}
     for name, kind in _SETTINGS.items():
         value = data.get(name)

@@ -105,7 +105,9 @@ def read_json(text: str, source: str) -> LatencyModel:
     data = reader.parse(text)
     reader.keys("", data, ("version", "batches"), ("about",))
     if data["version"] != VERSION or isinstance(data["version"], bool):
-        reader.fail("version", f"= {_short(data['version'])}, but this treespec reads version {VERSION}")
+        reader.fail(
+            "version", f"= {_short(data['version'])}, but this treespec reads version {VERSION}"
+        )
     about = data.get("about", {})
     if not isinstance(about, dict):
         reader.fail("about", f"= {_short(about)}, but must be an object")
@@ -173,7 +175,9 @@ class _Reader:
         for key in data:
             if key not in needed and key not in others:
                 known = ", ".join((*needed, *others))
-                self.fail(f"{path}.{key[:60]}".strip("."), f"is an unknown key (keys here: {known})")
+                self.fail(
+                    f"{path}.{key[:60]}".strip("."), f"is an unknown key (keys here: {known})"
+                )
         for key in needed:
             if key not in data:
                 self.fail(f"{path}.{key}".strip("."), "is missing")
@@ -235,7 +239,9 @@ class _Reader:
             if (isinstance(key, str) and str(number) != key) or not least <= number <= MOST_COUNT:
                 raise ValueError
         except (TypeError, ValueError):
-            self.fail(path, f"has the key {_short(key)}, but keys are integers in {least}..{MOST_COUNT:,}")
+            self.fail(
+                path, f"has the key {_short(key)}, but keys are integers in {least}..{MOST_COUNT:,}"
+            )
         return number
 
     def _curve(self, name: str, path: str, value: Any, axis: str) -> Curve:

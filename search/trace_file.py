@@ -151,7 +151,9 @@ def _array(file: IO[bytes], name: str, size: int, path: Path) -> np.ndarray:
     wanted = math.prod(shape) * dtype.itemsize
     data = file.read(min(wanted, size) + 1)
     if len(data) != wanted:
-        raise InvalidTrace(f"{path}: {name} says it has shape {brief(list(shape))}, but is not so long")
+        raise InvalidTrace(
+            f"{path}: {name} says it has shape {brief(list(shape))}, but is not so long"
+        )
     return np.frombuffer(data, dtype).reshape(shape)
 
 

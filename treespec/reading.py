@@ -12,7 +12,6 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from treespec.errors import Unreadable
@@ -71,7 +70,9 @@ def open_file(path: str | os.PathLike[str], most: int = MOST_BYTES) -> Iterator[
     name = os.fspath(path)
     name = name if len(name) <= 300 else f"{name[:200]}...{name[-60:]}"
     try:
-        _require_regular(name, os.stat(path))  # before it is opened: that alone sets some devices off
+        _require_regular(
+            name, os.stat(path)
+        )  # before it is opened: that alone sets some devices off
         number = os.open(path, os.O_RDONLY | _AT_ONCE)
     except OSError as error:
         raise Unreadable(f"{name}: {error.strerror}") from None
@@ -81,7 +82,9 @@ def open_file(path: str | os.PathLike[str], most: int = MOST_BYTES) -> Iterator[
         about = os.fstat(number)
         _require_regular(name, about)
         if about.st_size > most:
-            raise Unreadable(f"{name}: {about.st_size} bytes, more than the {most} bytes that are read")
+            raise Unreadable(
+                f"{name}: {about.st_size} bytes, more than the {most} bytes that are read"
+            )
         yield file
 
 
@@ -101,9 +104,7 @@ def read_bytes(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes:
     return data
 
 
-def read_text(
-    path: str | os.PathLike[str], most: int = MOST_BYTES, encoding: str = "utf-8"
-) -> str:
+def read_text(path: str | os.PathLike[str], most: int = MOST_BYTES, encoding: str = "utf-8") -> str:
     """The text in a file.
 
     Args:

@@ -39,7 +39,7 @@ def parse_settings(given: Sequence[str]) -> dict[str, Any]:
 
 
 def _parsed(key: str, value: str) -> int | bool | str:
-    if re.fullmatch(r"0|[1-9][0-9]*", value):
+    if re.fullmatch(r"0|[1-9][0-9]{0,17}", value):
         return int(value)
     if value == "true":  # sbatch has switches without a value, such as --requeue
         return True
