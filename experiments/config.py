@@ -3,9 +3,10 @@
 A choice is a mapping with a `kind`. Unknown keys are errors everywhere. Trees are in `config_shapes`.
 """
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from experiments.config_base import (
     MOST_ROUNDS,
@@ -49,7 +50,23 @@ MOST_GRID = 100
 MOST_SIZES = 512
 """Sizes that are timed."""
 
-Parameters = Annotated[int, Field(strict=True, ge=1, le=10**12)]
+MOST_PARAMETERS = 10**12
+
+Parameters = Annotated[int, Field(strict=True, ge=1, le=MOST_PARAMETERS)]
+
+
+def _size(text: str) -> str:
+    """Refuse "1000000B" before a model is loaded; what else is no size, `grow` says."""
+    found = re.fullmatch(r"\s*([0-9]+)[0-9.]*([KMB])\s*", text.upper())
+    thousands = {"K": 1, "M": 2, "B": 3}
+    if found and (
+        len(found[1]) > 12 or int(found[1]) * 1000 ** thousands[found[2]] > MOST_PARAMETERS
+    ):
+        raise ValueError(f"must be at most {MOST_PARAMETERS:,} parameters")
+    return text
+
+
+Size = Annotated[Name, AfterValidator(_size)]
 
 
 class ModelsConfig(Strict):
@@ -61,7 +78,7 @@ class ModelsConfig(Strict):
     """A folder or hub id; null for `embedded`."""
     dtype: Literal["float32", "bfloat16", "float16", "float64", "auto"] = "bfloat16"
     device: Name = "cpu"
-    grow: Parameters | Name | dict[str, Count] | None = None
+    grow: Parameters | Size | dict[str, Count] | None = None
     """Grow the target, function-preservingly, to so many parameters ("100M"), or to these config fields."""
     attention: Literal[
         "auto", "transformers", "reference", "sdpa", "two_pass", "flex", "triton"

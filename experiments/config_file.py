@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from experiments.config import Config
 from experiments.config_base import nearest
 from experiments.errors import ConfigError
+from experiments.file_arguments import is_file, is_there
 from treespec.errors import Unreadable
 from treespec.reading import brief, read_text
 from treespec.reading_yaml import parse_yaml
@@ -176,15 +177,15 @@ def put(data: dict[str, Any], key: str, value: Any, what: str) -> dict[str, Any]
 
 def _find(source: str | Path) -> Path:
     path = Path(source)
-    if path.is_file():
+    if is_file(str(source)):
         return path
     known = shipped()
     if str(source) in known:
         return known[str(source)]
-    if path.is_dir():
+    if is_there(str(source)) and path.is_dir():
         raise ConfigError(f"{path} is a folder; give a YAML file or one of: {', '.join(known)}")
     hint = nearest(str(source)[:80], list(known))
-    if path.exists():  # a device, a pipe
+    if is_there(str(source)):  # a device, a pipe
         _text(path)
     raise ConfigError(f"no config file {brief(str(source))}{hint} (shipped: {', '.join(known)})")
 
@@ -227,7 +228,8 @@ def _explain(data: Any, problem: Any) -> str:
     if kind == "union_tag_invalid":
         tags = [tag.strip(" '") for tag in context["expected_tags"].split(",")]
         hint = nearest(context["tag"][:80], tags)
-        return f"{_join(path, 'kind')}: unknown kind {brief(context['tag'], 60)}{hint} (kinds: {', '.join(tags)})"
+        unknown = f"unknown kind {brief(context['tag'], 60)}{hint}"
+        return f"{_join(path, 'kind')}: {unknown} (kinds: {', '.join(tags)})"
     if kind == "union_tag_not_found":
         return f"{path}: a mapping with a 'kind' is needed, not {brief(value)}"
     if kind == "missing":

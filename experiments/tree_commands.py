@@ -38,8 +38,8 @@ def rates_of(text: str) -> list[float] | list[list[float]]:
             levels.append([float(rate) for rate in level.split(",")])
         except ValueError:
             raise ConfigError(
-                f"rates = {brief(text)}, but they are numbers with commas between them, such as 0.6,0.2,0.1 "
-                "(first child, second, third), and semicolons between levels"
+                f"rates = {brief(text)}, but they are numbers with commas between them, such as "
+                "0.6,0.2,0.1 (first child, second, third), and semicolons between levels"
             ) from None
     return levels[0] if len(levels) == 1 else levels
 

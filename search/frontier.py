@@ -103,8 +103,8 @@ def optimal_frontier(
     problem = read_problem(acceptance, size, depth, branching)
     if (problem.size + 1) * (problem.depth + 1) > MOST_PLACES:
         raise InvalidLimit(
-            f"size = {problem.size} and depth = {problem.depth}: together more than {MOST_PLACES:,} places; "
-            "ask for a smaller size or depth"
+            f"size = {problem.size} and depth = {problem.depth}: together more than {MOST_PLACES:,} "
+            "places; ask for a smaller size or depth"
         )
     if problem.monotone:
         return _best_first(problem)

@@ -84,8 +84,9 @@ def read_problem(
         branching = integer("branching", branching, 1)
         if branching > rates.ranks:
             raise InvalidLimit(
-                f"branching = {brief(branching, 40)}, but acceptance has rates for {rates.ranks} child ranks: "
-                f"give branching <= {rates.ranks}, or more columns (zeros for children never accepted)"
+                f"branching = {brief(branching, 40)}, but acceptance has rates for {rates.ranks} child "
+                f"ranks: give branching <= {rates.ranks}, or more columns (zeros for children never "
+                "accepted)"
             )
         rates = Rates(rates.table[:, :branching], rates.by_depth)
     if depth is not None:
@@ -103,8 +104,8 @@ def require_depth(depth: int, rates: Rates) -> None:
     """
     if rates.levels is not None and depth > rates.levels:
         raise InvalidLimit(
-            f"depth = {brief(depth, 40)}, but acceptance has rates for {rates.levels} depths, one row each: "
-            f"give depth <= {rates.levels}, or more rows"
+            f"depth = {brief(depth, 40)}, but acceptance has rates for {rates.levels} depths, one row "
+            f"each: give depth <= {rates.levels}, or more rows"
         )
 
 

@@ -166,8 +166,8 @@ def _meta(text: bytes, path: Path) -> dict[str, Any]:
         raise InvalidTrace(f"{path}: its metadata has no version")
     if meta["version"] > VERSION:
         raise InvalidTrace(
-            f"{path} has version {brief(meta['version'], 40)}, but this treespec reads versions up to {VERSION}: "
-            "read it with the newer treespec that wrote it"
+            f"{path} has version {brief(meta['version'], 40)}, but this treespec reads versions up to "
+            f"{VERSION}: read it with the newer treespec that wrote it"
         )
     wrong = [name for name, kind in _META.items() if type(meta.get(name)) is not kind]
     if wrong or set(meta) - set(_META):

@@ -76,7 +76,9 @@ def open_file(path: str | os.PathLike[str], most: int = MOST_BYTES) -> Iterator[
         number = os.open(path, os.O_RDONLY | _AT_ONCE)
     except OSError as error:
         raise Unreadable(f"{name}: {error.strerror}") from None
-    except ValueError:
+    except Unreadable:
+        raise
+    except ValueError:  # a zero byte
         raise Unreadable(f"{name!r}: no file has such a name") from None
     with open(number, "rb") as file:
         about = os.fstat(number)

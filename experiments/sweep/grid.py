@@ -182,7 +182,8 @@ def _configs(path: Path, data: dict[str, Any], points: Sequence[Mapping[str, Any
                 if first not in known:
                     hint = nearest(first[:80], known)
                     raise ConfigError(
-                        f"{path}: sweep.{key[:80]}: unknown key {brief(first, 80)}{hint} (keys: {', '.join(known)})"
+                        f"{path}: sweep.{key[:80]}: unknown key {brief(first, 80)}{hint} "
+                        f"(keys: {', '.join(known)})"
                     )
                 changed = put(changed, key, value, f"{path}: sweep.{key}")
             config = validated(path, changed)

@@ -111,8 +111,8 @@ def _number(to: int | str) -> int:
     )
     if match is None or not float(match[1]):
         raise CannotGrow(
-            f"grow={brief(to)} is no size: give a number of parameters such as 100_000_000, '100M' or '1.5B', "
-            f"or a dict of config fields ({', '.join(FIELDS)})"
+            f"grow={brief(to)} is no size: give a number of parameters such as 100_000_000, '100M' or "
+            f"'1.5B', or a dict of config fields ({', '.join(FIELDS)})"
         )
     return round(float(match[1]) * {"K": 10**3, "M": 10**6, "B": 10**9}[match[2]])
 
