@@ -164,7 +164,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except Unreadable as error:
         raise RunFolderError(f"{path} is damaged: {error.said}") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise RunFolderError(f"{path} is damaged: {error!r}") from error
+        raise RunFolderError(f"{path} is damaged: it tells no schema version") from error
     if version > SCHEMA_VERSION:
         raise RunFolderError(
             f"{path} has schema version {version}, but this treespec reads versions up to "

@@ -80,7 +80,7 @@ class TreeShape:
     def kary(cls, branching: SupportsIndex, depth: SupportsIndex) -> "TreeShape":
         """Every node above the last level has `branching` children."""
         edges = _integer("depth", depth, least=0)
-        if edges and _integer("branching", branching, least=1) == 1:
+        if edges and _integer("branching[0]", branching, least=1) == 1:
             return cls.chain(edges)
         return cls.expansion(repeat(branching, min(edges, LARGEST_TREE)))
 
