@@ -13,14 +13,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from experiments.builder import build
 from experiments.cli import app
 from experiments.config import JsonlPrompts
 from experiments.config_file import load_config
-from experiments.errors import ConfigError, PromptError
+from experiments.errors import ConfigError, PromptError, RunFolderError
+from experiments.loading import load_run
+from experiments.manifest import config_data
 from experiments.prompts import read_prompts
+from experiments.testing import write_run
 from experiments.trace_commands import read_shapes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -126,8 +130,8 @@ def at_path(path):
 
 
 CONFIGS = {
-    "a bomb": (BASE + BOMB, ["16,384 values"]),
-    "a bomb of merges": (BASE + MERGES, ["16,384 values"]),
+    "a bomb": (BASE + BOMB, ["20,000 values"]),
+    "a bomb of merges": (BASE + MERGES, ["20,000 values"]),
     "an alias within itself": (BASE + "seed: &a [*a]\n", ["within itself"]),
     "deep brackets": (BASE + f"seed: {DEEP[:5000]}\n", ["64 deep"]),
     "nested brackets": (BASE + f"seed: {NESTED}\n", ["64 deep"]),
@@ -147,8 +151,8 @@ CONFIGS = {
     "a list for a key": (BASE + "? [1, 2]\n: 3\n", ["a key must be plain text"]),
     "a mapping for a key": (BASE + "seed: {{a: 1}: 2}\n", ["a key must be plain text"]),
     "a key twice": (BASE + "seed: 1\nseed: 2\n", ["'seed' stands twice"]),
-    "many values": (BASE + f"seed: [{'1, ' * 20000}]\n", ["16,384 values"]),
-    "many keys": (BASE + "".join(f"k{i}: 1\n" for i in range(9000)), ["16,384 values"]),
+    "many values": (BASE + f"seed: [{'1, ' * 25_000}]\n", ["20,000 values"]),
+    "many keys": (BASE + "".join(f"k{i}: 1\n" for i in range(11_000)), ["20,000 values"]),
     "a comment": ("#" * 300_000 + "\n" + BASE, ["characters of YAML"]),
     "a long key": (BASE + "? " + "k" * 5000 + "\n: 1\n", ["unknown key"]),
     "a long text": (BASE + f"output: {'o' * 100_000}\n", ["output", "4096"]),
@@ -226,7 +230,7 @@ OVERRIDES = {
     "seed=&a [*a]": "override 'seed=",
     "seed=2001-99-99": "override 'seed=",
     "seed={[1]: 2}": "override 'seed=",
-    f"seed=[{'1, ' * 20000}]": "override 'seed=",
+    f"seed=[{'1, ' * 25_000}]": "override 'seed=",
     f"{'k' * 5000}=1": "unknown key",
     f"{'a.' * 20000}b=1": "20001 parts",
     f"methods.{DIGITS}.kind=plain": "no index",
@@ -605,3 +609,30 @@ def test_the_worst_is_refused_within_two_seconds_and_500_mb(folder):
     assert [name for name, *_ in found] == list(WORST)
     wrong = [row for row in found if row[1] != 2 or row[2] > 2 or row[3] > 500 * 2**20]
     assert not wrong, f"name, exit code, seconds, bytes: {wrong}"
+
+
+def test_the_largest_tree_can_be_listed(tmp_path):
+    path = tmp_path / "listed.yaml"
+    path.write_text(shape(f"kind: parents, parents: {[-1] + [0] * 16383}"))
+    method = build(load_config(path)).methods[0]
+    assert method.shape is not None
+    assert method.shape.size == 16384
+    again = tmp_path / "again.yaml"
+    again.write_text(yaml.safe_dump(config_data(load_config(path)), sort_keys=False))
+    assert load_config(again) == load_config(path)
+
+
+def test_tables_of_absurd_size_are_not_read(tmp_path, monkeypatch):
+    run = write_run(tmp_path / "run", prompts=2)
+    monkeypatch.setattr("experiments.record_tables.MOST_ROWS", 1)
+    with pytest.raises(RunFolderError, match=r"prompts\.parquet has \d+ rows, but at most 1"):
+        load_run(run)
+    monkeypatch.undo()
+    (run / "prompts.parquet").unlink()
+    os.mkfifo(run / "prompts.parquet")
+    os.mkfifo(tmp_path / "log")
+    assert load_run(run).prompts is not None  # the log has the same rows
+    (run / "prompts.jsonl").unlink()
+    (run / "prompts.jsonl").symlink_to(tmp_path / "log")
+    with pytest.raises(RunFolderError, match=r"prompts\.jsonl is a pipe"):
+        load_run(run)
