@@ -201,7 +201,8 @@ def _default_rule(law: Law, tree: TreeShape | Growth, sampling: Sampling) -> Rul
 
 def _example(shape: TreeShape, law: Law) -> TokenTree:
     """A tree of this shape and law, to ask a rule whether it covers such trees."""
-    probs = None if law is Law.DETERMINISTIC else torch.zeros(len(shape.internal), shape.size)
+    rows = torch.zeros(1, 1).expand(len(shape.internal), shape.size)  # of large trees, too
+    probs = None if law is Law.DETERMINISTIC else rows
     return TokenTree(shape, torch.arange(shape.size), probs, law)
 
 

@@ -16,7 +16,9 @@ from experiments.builder import BuiltMethod, Experiment, LawAndRule, build
 from experiments.check_lossless_greedy import GreedyCheck, split
 from experiments.check_lossless_law import CHUNK, LawCheck, LawChecker
 from experiments.config import Config, ModelsConfig, PlainMethod, TreeMethod
+from experiments.config_base import MOST
 from experiments.errors import ConfigError
+from experiments.file_arguments import require_at_most
 from experiments.models import load_models
 from experiments.ours import decode_ours
 from experiments.progress import Reporter
@@ -34,6 +36,12 @@ __all__ = ["PROMPTS", "SAMPLES", "TOKENS", "Check", "check_lossless"]
 
 SAMPLES, TOKENS, PROMPTS = 1_000, 3, 2
 """Three tokens: the third follows a commit that moved rows in the caches."""
+
+MOST_SAMPLES = 10**7
+"""Each takes a millisecond at least."""
+
+MOST_LAW = 1000
+"""Tokens whose joint law is tested."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +113,9 @@ def check_lossless(
     for name, value in (("samples", samples), ("tokens", tokens), ("prompts", prompts)):
         if value < 1:
             raise ConfigError(f"{name} = {value}: must be at least 1")
+    require_at_most("samples", samples, MOST_SAMPLES)
+    require_at_most("tokens", tokens, MOST_LAW)
+    require_at_most("prompts", prompts, MOST)
     if not 0 < false_alarm < 1:
         raise ConfigError(f"false_alarm = {false_alarm:g}: must be between 0 and 1")
     waiting = [

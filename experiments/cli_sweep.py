@@ -68,7 +68,10 @@ def sweep_command(
         int | None, typer.Option("--workers", help="Jobs side by side; local: 1 by default.")
     ] = None,
     retries: Annotated[
-        int, typer.Option("--retries", help="How often a job that fails is tried again.", min=0)
+        int,
+        typer.Option(
+            "--retries", help="How often a job that fails is tried again.", min=0, max=100
+        ),
     ] = 1,
     slurm: Annotated[
         list[str] | None,

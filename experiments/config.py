@@ -3,11 +3,25 @@
 A choice is a mapping with a `kind`. Unknown keys are errors everywhere. Trees are in `config_shapes`.
 """
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from experiments.config_base import Count, Name, Number, Strict
+from experiments.config_base import (
+    MOST_ROUNDS,
+    MOST_TIMED,
+    Count,
+    FileName,
+    Label,
+    Name,
+    Nodes,
+    Number,
+    Rounds,
+    Seed,
+    Strict,
+    Tokens,
+)
 from experiments.config_shapes import Shape
 
 __all__ = [
@@ -27,6 +41,33 @@ __all__ = [
     "TreeMethod",
 ]
 
+MOST_METHODS = 1000
+"""Methods, or sampling settings, of an experiment."""
+
+MOST_GRID = 100
+"""Lengths, or thresholds, that assisted generation is tuned over."""
+
+MOST_SIZES = 512
+"""Sizes that are timed."""
+
+MOST_PARAMETERS = 10**12
+
+Parameters = Annotated[int, Field(strict=True, ge=1, le=MOST_PARAMETERS)]
+
+
+def _size(text: str) -> str:
+    """Refuse "1000000B" before a model is loaded; what else is no size, `grow` says."""
+    found = re.fullmatch(r"\s*([0-9]+)[0-9.]*([KMB])\s*", text.upper())
+    thousands = {"K": 1, "M": 2, "B": 3}
+    if found and (
+        len(found[1]) > 12 or int(found[1]) * 1000 ** thousands[found[2]] > MOST_PARAMETERS
+    ):
+        raise ValueError(f"must be at most {MOST_PARAMETERS:,} parameters")
+    return text
+
+
+Size = Annotated[Name, AfterValidator(_size)]
+
 
 class ModelsConfig(Strict):
     """The pair, as `treespec.load_pair` takes it."""
@@ -37,7 +78,7 @@ class ModelsConfig(Strict):
     """A folder or hub id; null for `embedded`."""
     dtype: Literal["float32", "bfloat16", "float16", "float64", "auto"] = "bfloat16"
     device: Name = "cpu"
-    grow: Count | Name | dict[str, Count] | None = None
+    grow: Parameters | Size | dict[str, Count] | None = None
     """Grow the target, function-preservingly, to so many parameters ("100M"), or to these config fields."""
     attention: Literal[
         "auto", "transformers", "reference", "sdpa", "two_pass", "flex", "triton"
@@ -119,14 +160,14 @@ class GenerateMethod(Strict):
     """Plain decoding by transformers' `generate`."""
 
     kind: Literal["generate"]
-    name: Name | None = None
+    name: Label | None = None
 
 
 class PlainMethod(Strict):
     """Plain decoding by our own loop, without a draft."""
 
     kind: Literal["plain"]
-    name: Name | None = None
+    name: Label | None = None
 
 
 class AssistedMethod(Strict):
@@ -137,10 +178,17 @@ class AssistedMethod(Strict):
     """
 
     kind: Literal["assisted"]
-    name: Name | None = None
-    lengths: Annotated[tuple[Count, ...], Field(min_length=1)] = (2, 4, 6, 8, 12)
+    name: Label | None = None
+    lengths: Annotated[tuple[Nodes, ...], Field(min_length=1, max_length=MOST_GRID)] = (
+        2,
+        4,
+        6,
+        8,
+        12,
+    )
     thresholds: Annotated[
-        tuple[Annotated[float, Field(strict=True, ge=0, le=1)], ...], Field(min_length=1)
+        tuple[Annotated[float, Field(strict=True, ge=0, le=1)], ...],
+        Field(min_length=1, max_length=MOST_GRID),
     ] = (0.0, 0.4)
     tune_prompts: Count = 2
 
@@ -164,7 +212,7 @@ class TreeMethod(Strict):
     rule: Name | None = None
     settings: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
     """Of a rule that has some: `{lenience: 0.5}` for lenient, `{epsilon: 0.09, delta: 0.3}` for typical."""
-    name: Name | None = None
+    name: Label | None = None
 
 
 Method = Annotated[
@@ -181,33 +229,39 @@ class SearchConfig(Strict):
 
     prompts: Prompts | None = None
     """Null for the run's own prompts from where its texts end: `start` + `tokens` + `max_new_tokens`."""
-    max_new_tokens: Count = 64
+    max_new_tokens: Tokens = 64
     """Tokens recorded for each prompt and sampling setting."""
     width: Annotated[int, Field(strict=True, ge=1, le=64)] = 8
     """Children recorded at every position: no searched tree has wider nodes."""
-    depth: Count = 8
+    depth: Nodes = 8
     """Levels with rates of their own: no searched tree is deeper."""
     shrinkage: Annotated[float, Field(ge=0)] = 20.0
     """Pseudo-counts with which a level's rates are drawn to those of all levels."""
-    sizes: tuple[Count, ...] | None = None
+    sizes: (
+        Annotated[
+            tuple[Annotated[int, Field(strict=True, ge=1, le=MOST_TIMED)], ...],
+            Field(max_length=MOST_SIZES),
+        ]
+        | None
+    ) = None
     """Nodes at which the target is timed; null for those of `treespec profile` up to 64."""
-    repeats: Count = 9
+    repeats: Rounds = 9
     """Rounds of timing."""
-    between: Number = 24
+    between: Annotated[int, Field(strict=True, ge=0, le=MOST_ROUNDS)] = 24
     """Rounds of timing parts again between the run's prompts, because machines drift; 0 for none."""
 
 
 class Config(Strict):
     """A whole experiment."""
 
-    name: Name
+    name: FileName
     models: ModelsConfig = ModelsConfig()
     prompts: Prompts
-    max_new_tokens: Count
-    samplings: Annotated[tuple[SamplingConfig, ...], Field(min_length=1)]
-    methods: Annotated[tuple[Method, ...], Field(min_length=1)]
-    seed: Number = 0
-    repeats: Count = 1
+    max_new_tokens: Tokens
+    samplings: Annotated[tuple[SamplingConfig, ...], Field(min_length=1, max_length=MOST_METHODS)]
+    methods: Annotated[tuple[Method, ...], Field(min_length=1, max_length=MOST_METHODS)]
+    seed: Seed = 0
+    repeats: Rounds = 1
     """Times that each prompt is run, with seeds of its own each time; a prompt stays one sample."""
     warmup: Number = 1
     """Prompts decoded by every method before anything is measured."""

@@ -3,14 +3,85 @@
 import difflib
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-__all__ = ["Count", "Name", "Number", "Strict", "nearest"]
+__all__ = [
+    "MOST_NODES",
+    "MOST_ROUNDS",
+    "MOST_TIMED",
+    "MOST_TOKENS",
+    "Count",
+    "FileName",
+    "Label",
+    "Name",
+    "Nodes",
+    "Number",
+    "Rounds",
+    "Seed",
+    "Strict",
+    "Tokens",
+    "nearest",
+]
 
-Count = Annotated[int, Field(strict=True, ge=1)]
-Number = Annotated[int, Field(strict=True, ge=0)]
-Name = Annotated[str, Field(strict=True, min_length=1)]
+MOST = 10**9
+"""Of numbers that only cut off what is there: prompts, tokens of a prompt, characters."""
+
+MOST_NODES = 2**14
+"""Nodes of a tree in a config or on the command line, the root included: a mask over them takes 256 MB."""
+
+MOST_TIMED = 2**12
+"""Nodes of a tree that is timed: attention over them takes 64 MB a head."""
+
+MOST_TOKENS = 10**7
+"""New tokens of a text: as long as the longest contexts there are."""
+
+MOST_ROUNDS = 10_000
+"""Repetitions of a run or of a measurement."""
+
+LONGEST_TEXT = 4096
+"""Characters of a text: as long as paths may be."""
+
+LONGEST_FILE_NAME = 200
+"""Bytes of a name that is a folder's; file systems take 255, with what is put behind it."""
+
+
+def _plain(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("must not hold a zero byte")
+    return text
+
+
+def _line(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("must be one line of text, without control characters")
+    return text
+
+
+def _file_name(text: str) -> str:
+    if not text.isprintable() or "/" in text or "\\" in text or text in (".", ".."):
+        raise ValueError(
+            "must be fit for the name of a folder: without slashes and control characters, not '.' or "
+            "'..' (`output` and --out say where the folder is)"
+        )
+    if len(text.encode()) > LONGEST_FILE_NAME:
+        raise ValueError(f"must have at most {LONGEST_FILE_NAME} bytes: it names a folder")
+    return text
+
+
+Count = Annotated[int, Field(strict=True, ge=1, le=MOST)]
+Number = Annotated[int, Field(strict=True, ge=0, le=MOST)]
+Nodes = Annotated[int, Field(strict=True, ge=1, le=MOST_NODES)]
+Tokens = Annotated[int, Field(strict=True, ge=1, le=MOST_TOKENS)]
+Rounds = Annotated[int, Field(strict=True, ge=1, le=MOST_ROUNDS)]
+Seed = Annotated[int, Field(strict=True, ge=0, lt=2**62)]
+Name = Annotated[
+    str, Field(strict=True, min_length=1, max_length=LONGEST_TEXT), AfterValidator(_plain)
+]
+Label = Annotated[
+    str, Field(strict=True, min_length=1, max_length=LONGEST_FILE_NAME), AfterValidator(_line)
+]
+FileName = Annotated[str, Field(strict=True, min_length=1), AfterValidator(_file_name)]
 
 
 def nearest(word: str, allowed: list[str]) -> str:
@@ -34,8 +105,8 @@ class Strict(BaseModel):
                 "unknown_key",
                 "unknown key{hint} (keys here: {keys})",
                 {
-                    "key": str(unknown[0]),
-                    "hint": nearest(str(unknown[0]), keys),
+                    "key": str(unknown[0])[:80],
+                    "hint": nearest(str(unknown[0])[:80], keys),
                     "keys": ", ".join(keys),
                 },
             )

@@ -2,17 +2,20 @@
 
 import json
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from experiments.config import Config
 from experiments.config_base import nearest
 from experiments.errors import ConfigError
+from experiments.file_arguments import is_file, is_there
+from treespec.errors import Unreadable
+from treespec.reading import brief, read_text
+from treespec.reading_yaml import parse_yaml
 
 __all__ = [
     "key_parts",
@@ -24,6 +27,14 @@ __all__ = [
     "shipped",
     "validated",
 ]
+
+LARGEST_FILE = 2**20
+"""Bytes of a config."""
+
+LONGEST_KEY = 16
+"""Parts of a key with dots."""
+
+PROBLEMS_SHOWN = 20
 
 
 def load_config(source: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -74,7 +85,10 @@ def validated(path: Path, data: dict[str, Any]) -> Config:
             _walk(data, problem["loc"])[0]: problem
             for problem in reversed(_causes(error.errors(include_url=False)))
         }
-        lines = [f"{path}: {_explain(data, problem)}" for problem in reversed(problems.values())]
+        found = list(reversed(problems.values()))
+        lines = [f"{path}: {_explain(data, problem)}" for problem in found[:PROBLEMS_SHOWN]]
+        if len(found) > PROBLEMS_SHOWN:
+            lines.append(f"{path}: ... and {len(found) - PROBLEMS_SHOWN} more")
         raise ConfigError("\n".join(lines)) from None
 
 
@@ -95,7 +109,7 @@ def override(data: dict[str, Any], text: str) -> dict[str, Any]:
         ConfigError: if the text is no override or its key leads nowhere.
     """
     key, value = parse_override(text)
-    return put(data, key, value, f"override {text!r}")
+    return put(data, key, value, f"override {brief(text)}")
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -106,13 +120,11 @@ def parse_override(text: str) -> tuple[str, Any]:
     """
     key, equals, value = text.partition("=")
     if not equals or not key_parts(key):
-        raise ConfigError(f"override {text!r}: write key=value, such as models.dtype=float32")
+        raise ConfigError(f"override {brief(text)}: write key=value, such as models.dtype=float32")
     try:
-        return key.strip(), yaml.load(value, _Loader)
-    except yaml.YAMLError as error:
-        raise ConfigError(
-            f"override {text!r}: the value is no YAML ({_first_line(error)})"
-        ) from None
+        return key.strip(), parse_yaml(value)
+    except Unreadable as error:
+        raise ConfigError(f"override {brief(text)}: the value is no YAML ({error.said})") from None
 
 
 def key_parts(key: str) -> list[str]:
@@ -133,21 +145,27 @@ def put(data: dict[str, Any], key: str, value: Any, what: str) -> dict[str, Any]
         ConfigError: if the key leads nowhere.
     """
     parts = key_parts(key)
+    if len(parts) > LONGEST_KEY:
+        raise ConfigError(
+            f"{what}: a key of {len(parts)} parts, but none has more than {LONGEST_KEY}"
+        )
     changed = json.loads(json.dumps(data, default=str))
     place, walked = changed, ""
     for i, part in enumerate(parts):
         last = i == len(parts) - 1
         if isinstance(place, list):
-            if not part.isdigit() or int(part) >= len(place):
+            if not re.fullmatch("[0-9]{1,9}", part) or int(part) >= len(place):
                 raise ConfigError(
                     f"{what}: {walked or 'it'} is a list of {len(place)}; "
-                    f"{part!r} is no index in 0..{len(place) - 1}"
+                    f"{brief(part, 60)} is no index in 0..{len(place) - 1}"
                 )
             index: Any = int(part)
         elif isinstance(place, dict):
             index = part
         else:
-            raise ConfigError(f"{what}: {walked} is {place!r} and has no key {part!r}")
+            raise ConfigError(
+                f"{what}: {walked} is {brief(place)} and has no key {brief(part, 60)}"
+            )
         walked = _join(walked, index)
         if last:
             place[index] = value
@@ -159,48 +177,34 @@ def put(data: dict[str, Any], key: str, value: Any, what: str) -> dict[str, Any]
 
 def _find(source: str | Path) -> Path:
     path = Path(source)
-    if path.is_file():
+    if is_file(str(source)):
         return path
     known = shipped()
     if str(source) in known:
         return known[str(source)]
-    if path.is_dir():
+    if is_there(str(source)) and path.is_dir():
         raise ConfigError(f"{path} is a folder; give a YAML file or one of: {', '.join(known)}")
-    hint = nearest(str(source), list(known))
-    raise ConfigError(f"no config file {str(source)!r}{hint} (shipped: {', '.join(known)})")
+    hint = nearest(str(source)[:80], list(known))
+    if is_there(str(source)):  # a device, a pipe
+        _text(path)
+    raise ConfigError(f"no config file {brief(str(source))}{hint} (shipped: {', '.join(known)})")
 
 
 def _parse(path: Path) -> dict[str, Any]:
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{path}: not UTF-8 text ({error.reason} at byte {error.start})"
-        ) from None
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
+        data = parse_yaml(_text(path))
+    except Unreadable as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: a config is a mapping of keys, not {type(data).__name__}")
     return data
 
 
-class _Loader(yaml.SafeLoader):
-    """Safe YAML in which a key stands once."""
-
-
-def _unique_keys(loader: _Loader, node: yaml.MappingNode) -> dict[Hashable, Any]:
-    keys = [key.value for key, _ in node.value]
-    for (key, _), value in zip(node.value, keys, strict=True):
-        if value != "<<" and keys.count(value) > 1:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"key {value!r} stands twice", key.start_mark
-            )
-    return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
-
-
-_Loader.add_constructor("tag:yaml.org,2002:map", _unique_keys)
+def _text(path: Path) -> str:
+    try:
+        return read_text(path, LARGEST_FILE)
+    except Unreadable as error:
+        raise ConfigError(str(error)) from None
 
 
 def _causes(problems: Sequence[Any]) -> list[Any]:
@@ -223,16 +227,17 @@ def _explain(data: Any, problem: Any) -> str:
         return f"{_join(path, context['key'])}: {problem['msg']}"
     if kind == "union_tag_invalid":
         tags = [tag.strip(" '") for tag in context["expected_tags"].split(",")]
-        hint = nearest(context["tag"], tags)
-        return f"{_join(path, 'kind')}: unknown kind {context['tag']!r}{hint} (kinds: {', '.join(tags)})"
+        hint = nearest(context["tag"][:80], tags)
+        unknown = f"unknown kind {brief(context['tag'], 60)}{hint}"
+        return f"{_join(path, 'kind')}: {unknown} (kinds: {', '.join(tags)})"
     if kind == "union_tag_not_found":
-        return f"{path}: a mapping with a 'kind' is needed, not {value!r}"
+        return f"{path}: a mapping with a 'kind' is needed, not {brief(value)}"
     if kind == "missing":
         return f"{_join(path, problem['loc'][-1])} is missing"
     message = problem["msg"].removeprefix("Value error, ")
     message = re.sub(r"^(Input|Tuple|List|String) should", "must", message)
     message = message.replace("a valid tuple", "a list")
-    return f"{path or 'the config'} = {value!r}: {message}"
+    return f"{path or 'the config'} = {brief(value)}: {message}"
 
 
 def _walk(data: Any, loc: Sequence[int | str]) -> tuple[str, Any]:
@@ -253,7 +258,3 @@ def _join(path: str, part: int | str) -> str:
     if isinstance(part, int):
         return f"{path}[{part}]"
     return f"{path}.{part}" if path else part
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]

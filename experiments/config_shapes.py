@@ -1,10 +1,12 @@
 """Which trees can be configured: fixed shapes, searched ones, and trees that grow by the draft."""
 
-from typing import Annotated, Literal
+from itertools import repeat
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from experiments.config_base import Count, Name, Number, Strict
+from experiments.config_base import MOST_NODES, Count, Name, Nodes, Number, Strict
+from treespec.shape import expansion_size
 
 __all__ = [
     "MEASURED",
@@ -30,23 +32,46 @@ __all__ = [
 MEASURED = "measured"
 """Instead of a file: what the `search` of the same config measures."""
 
-Size = Annotated[int, Field(ge=2, strict=True)]
+Size = Annotated[int, Field(ge=2, le=MOST_NODES, strict=True)]
 """Nodes, the root included."""
+
+MOST_POOL = 2**16
+"""Nodes that a growth drafts in a step, before it keeps the best."""
+
+
+def _require_small(nodes: int) -> None:
+    """Refuse a tree by its size alone, before it is made."""
+    if nodes > MOST_NODES:
+        raise ValueError(f"a tree of more than {MOST_NODES:,} nodes: make it smaller")
+
+
+def _require_pool(width: int, depth: int) -> None:
+    """Refuse levels of `width` nodes that get as many children each, if they are too many."""
+    if width + (depth - 1) * width**2 > MOST_POOL:
+        raise ValueError(
+            f"more than {MOST_POOL:,} nodes are drafted in a step: {width} children for each of {width} "
+            f"nodes of {depth} levels; take fewer"
+        )
 
 
 class ChainShape(Strict):
     """One node below the other."""
 
     kind: Literal["chain"]
-    depth: Count
+    depth: Annotated[int, Field(strict=True, ge=1, lt=MOST_NODES)]
 
 
 class KaryShape(Strict):
     """Every node above the last level has `branching` children."""
 
     kind: Literal["kary"]
-    branching: Count
-    depth: Count
+    branching: Nodes
+    depth: Nodes
+
+    @model_validator(mode="after")
+    def _small(self) -> Self:
+        _require_small(expansion_size(repeat(self.branching, self.depth)))
+        return self
 
 
 class ExpansionShape(Strict):
@@ -55,27 +80,40 @@ class ExpansionShape(Strict):
     kind: Literal["expansion"]
     branching: Annotated[tuple[Count, ...], Field(min_length=1)]
 
+    @model_validator(mode="after")
+    def _small(self) -> Self:
+        _require_small(expansion_size(self.branching))
+        return self
+
 
 class IndependentChainsShape(Strict):
     """`width` chains of `depth` nodes that share only the root."""
 
     kind: Literal["independent_chains"]
-    width: Count
-    depth: Count
+    width: Nodes
+    depth: Nodes
+
+    @model_validator(mode="after")
+    def _small(self) -> Self:
+        _require_small(1 + self.width * self.depth)
+        return self
 
 
 class ParentsShape(Strict):
     """Any tree, as a parent array; the root is node 0 with parent -1."""
 
     kind: Literal["parents"]
-    parents: Annotated[tuple[Annotated[int, Field(strict=True)], ...], Field(min_length=2)]
+    parents: Annotated[
+        tuple[Annotated[int, Field(strict=True)], ...],
+        Field(min_length=2, max_length=MOST_NODES),
+    ]
 
 
 class PathsShape(Strict):
     """Any tree, as paths of child ranks with the root implied (Medusa's choices)."""
 
     kind: Literal["paths"]
-    paths: Annotated[tuple[tuple[Number, ...], ...], Field(min_length=1)]
+    paths: Annotated[tuple[tuple[Number, ...], ...], Field(min_length=1, max_length=MOST_NODES - 1)]
 
 
 class OptimalShape(Strict):
@@ -88,9 +126,9 @@ class OptimalShape(Strict):
 
     kind: Literal["optimal"]
     rates: tuple[float, ...] | tuple[tuple[float, ...], ...] | Name
-    size: Annotated[int, Field(ge=2, strict=True)]
-    depth: Count | None = None
-    branching: Count | None = None
+    size: Size
+    depth: Nodes | None = None
+    branching: Nodes | None = None
 
 
 class BestShape(Strict):
@@ -103,9 +141,9 @@ class BestShape(Strict):
     kind: Literal["best"]
     acceptance: Name = MEASURED
     latency: Name = MEASURED
-    max_size: Annotated[int, Field(ge=2, strict=True)] | None = None
-    depth: Count | None = None
-    branching: Count | None = None
+    max_size: Size | None = None
+    depth: Nodes | None = None
+    branching: Nodes | None = None
     prefix: Count | None = None
     """Tokens before the tree; null for the mean of the run's texts if measured, else what `latency` has."""
 
@@ -114,10 +152,15 @@ class Eagle2Growth(Strict):
     """EAGLE-2: the best k of a level get k children each, `depth` times; the best of all are kept."""
 
     kind: Literal["eagle2"]
-    k: Count
-    depth: Count
+    k: Nodes
+    depth: Nodes
     size: Size
     calibration: Name | None = None
+
+    @model_validator(mode="after")
+    def _small(self) -> Self:
+        _require_pool(self.k, self.depth)
+        return self
 
 
 class OptTreeGrowth(Strict):
@@ -125,9 +168,9 @@ class OptTreeGrowth(Strict):
 
     kind: Literal["opt_tree"]
     size: Size
-    depth: Count
+    depth: Nodes
     delta: Annotated[float, Field(ge=0)] = 0.0
-    branching: Count | None = None
+    branching: Nodes | None = None
     """Most children of a node; null for as many as can matter."""
     calibration: Name | None = None
 
@@ -137,7 +180,7 @@ class DySpecGrowth(Strict):
 
     kind: Literal["dyspec"]
     size: Size
-    depth: Count
+    depth: Nodes
     calibration: Name | None = None
 
 
@@ -146,8 +189,8 @@ class SpecExecGrowth(Strict):
 
     kind: Literal["specexec"]
     size: Size
-    branching: Count
-    depth: Count
+    branching: Nodes
+    depth: Nodes
     calibration: Name | None = None
 
 
@@ -155,13 +198,18 @@ class EqualGrowthGrowth(Strict):
     """Equal growth: `width` new nodes a level, then the best are kept: `size`, or as many as pay."""
 
     kind: Literal["equal_growth"]
-    width: Count
-    depth: Count
+    width: Nodes
+    depth: Nodes
     size: Size
     latency: Name | None = None
     """A file of times, or `measured`: verify only as many of the `size` nodes as pay."""
     prefix: Count | None = None
     calibration: Name | None = None
+
+    @model_validator(mode="after")
+    def _small(self) -> Self:
+        _require_pool(self.width, self.depth)
+        return self
 
 
 class CostAwareGrowth(Strict):
@@ -169,9 +217,9 @@ class CostAwareGrowth(Strict):
 
     kind: Literal["cost_aware"]
     size: Size
-    branching: Count
-    depth: Count
-    width: Count | None = None
+    branching: Nodes
+    depth: Nodes
+    width: Nodes | None = None
     """Most nodes of a level that get children; null for as many as times were measured for."""
     latency: Name = MEASURED
     prefix: Count | None = None

@@ -1,4 +1,4 @@
-"""Files that are named on the command line, looked at before anything runs, and written at the end."""
+"""Files and numbers given on the command line: looked at before anything runs, files written at the end."""
 
 import json
 import os
@@ -8,8 +8,17 @@ from pathlib import Path
 
 from experiments.errors import ConfigError
 from search.whole_file import write_whole
+from treespec.reading import brief
 
-__all__ = ["is_file", "making", "require_new", "require_own", "write_new"]
+__all__ = [
+    "is_file",
+    "is_there",
+    "making",
+    "require_at_most",
+    "require_new",
+    "require_own",
+    "write_new",
+]
 
 LARGEST = 1 << 26
 """Bytes of a file of ours that is replaced."""
@@ -21,6 +30,24 @@ def is_file(text: str) -> bool:
         return Path(text).is_file()
     except (OSError, ValueError):  # too long for a name, or with a null in it
         return False
+
+
+def is_there(text: str) -> bool:
+    """Whether a text that may also be a tree or rates is the name of a file, folder, device or pipe."""
+    try:
+        return Path(text).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def require_at_most(name: str, value: int, most: int) -> None:
+    """Refuse a number that would run out of memory or time before anything useful happens.
+
+    Raises:
+        ConfigError: naming it.
+    """
+    if value > most:
+        raise ConfigError(f"{name} = {brief(value, 60)}: must be at most {most:,}")
 
 
 def require_new(out: Path) -> None:

@@ -30,6 +30,8 @@ from experiments.records import (
     to_frame,
     write_lines,
 )
+from treespec.errors import Unreadable
+from treespec.reading import parse_json, read_text
 
 if TYPE_CHECKING:
     import polars
@@ -87,8 +89,8 @@ class RunFolder(HeldFolder):
         if not self.manifest_path.exists():
             return None
         try:
-            data = json.loads(self.manifest_path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            data = parse_json(read_text(self.manifest_path), constants=True)
+        except Unreadable as error:
             raise RunFolderError(
                 f"{self.manifest_path}: {error}; start anew with --fresh"
             ) from None

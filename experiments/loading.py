@@ -1,6 +1,5 @@
 """Reading the folder of a run (SCHEMA.md), finished or still running."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,6 +17,8 @@ from experiments.records import (
     read_lines,
     to_frame,
 )
+from treespec.errors import Unreadable
+from treespec.reading import parse_json, read_text
 
 if TYPE_CHECKING:
     import polars as pl
@@ -155,13 +156,15 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         RunFolderError: if the folder is no run, is damaged, or has a newer schema.
     """
     path = folder / "manifest.json"
-    if not path.is_file():
+    if not path.exists():
         raise RunFolderError(f"{folder} is no run folder: it has no manifest.json")
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = parse_json(read_text(path), constants=True)
         version = int(manifest["schema_version"])
+    except Unreadable as error:
+        raise RunFolderError(f"{path} is damaged: {error.said}") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise RunFolderError(f"{path} is damaged: {error!r}") from error
+        raise RunFolderError(f"{path} is damaged: it tells no schema version") from error
     if version > SCHEMA_VERSION:
         raise RunFolderError(
             f"{path} has schema version {version}, but this treespec reads versions up to "

@@ -14,6 +14,8 @@ from typing import Any
 from experiments.builder import BuiltMethod, Experiment
 from experiments.config import Config, TreeMethod
 from experiments.records import SCHEMA_VERSION
+from treespec.errors import Unreadable
+from treespec.reading import read_bytes
 
 __all__ = [
     "NO_PART",
@@ -138,8 +140,8 @@ def method_data(method: BuiltMethod) -> dict[str, Any]:
 
 def _sha256(path: str) -> str | None:
     try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError:
+        return hashlib.sha256(read_bytes(path, 2**31)).hexdigest()
+    except Unreadable:
         return None
 
 

@@ -8,8 +8,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as Printed
 
-from experiments.config import Config, ModelsConfig
+from experiments.config import MOST_SIZES, Config, ModelsConfig
+from experiments.config_base import MOST_ROUNDS, MOST_TIMED, MOST_TOKENS
 from experiments.errors import ConfigError
+from experiments.file_arguments import require_at_most
 from experiments.models import load_models
 from experiments.profile_file import about_times, json_of_samples
 from experiments.profile_plan import Plan, plan_profile
@@ -19,6 +21,7 @@ from experiments.prompts import read_prompts
 from search.interpolation import Curve, Table
 from search.latency import LatencyModel
 from treespec.errors import TreespecError
+from treespec.reading import brief
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -32,6 +35,8 @@ __all__ = [
 
 REPEATS = 9
 """Enough for a fall of the time with the size to be proved, see `search.interpolation`."""
+
+MOST_PREFIXES = 64
 
 FEW = 3
 """Samples below which a cell has no quartiles to speak of."""
@@ -81,6 +86,15 @@ def profile(
         for value in values if values is not None else ():
             if value < 1:
                 raise ConfigError(f"{name} = {value}, but must be at least 1")
+    for name, most, each in (
+        ("sizes", MOST_SIZES, MOST_TIMED),
+        ("prefixes", MOST_PREFIXES, MOST_TOKENS),
+    ):
+        values = {"sizes": sizes, "prefixes": prefixes}[name] or ()
+        require_at_most(f"the number of {name}", len(values), most)
+        for value in values:
+            require_at_most(name, value, each)
+    require_at_most("repeats", repeats, MOST_ROUNDS)
     raw = read_prompts(config.prompts)
     pair = load(config.models)
     plan = plan_profile(config, pair, raw, sizes, prefixes)
@@ -110,7 +124,7 @@ def integers(name: str, text: str | None) -> list[int] | None:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise ConfigError(
-            f"{name} = {text!r}, but must be integers with commas between them, such as 64,256"
+            f"{name} = {brief(text)}, but must be integers with commas between them, such as 64,256"
         ) from None
 
 

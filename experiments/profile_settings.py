@@ -61,7 +61,8 @@ def _takes(law: Law, rule: Rule, vocabulary: int, context: int) -> Callable[[Tre
     """Whether law, rule, vocabulary and context allow a tree."""
 
     def takes(shape: TreeShape) -> bool:
-        probs = None if law is Law.DETERMINISTIC else torch.zeros(len(shape.internal), shape.size)
+        rows = torch.zeros(1, 1).expand(len(shape.internal), shape.size)  # of large trees, too
+        probs = None if law is Law.DETERMINISTIC else rows
         try:
             require_children(max(map(len, shape.children)), vocabulary, law)
             rule.require(TokenTree(shape, torch.arange(shape.size), probs, law))

@@ -1,7 +1,8 @@
 """Where prompts come from: the embedded held-out set, a text file, JSONL, Spec-Bench."""
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib.resources import files
@@ -15,8 +16,21 @@ from experiments.config import (
     TextPrompts,
 )
 from experiments.errors import PromptError
+from treespec.errors import Unreadable
+from treespec.reading import brief, open_file, parse_json, read_text
 
 __all__ = ["Prompt", "RawPrompt", "encode", "hash_of", "read_prompts"]
+
+LARGEST_FILE = 64 * 2**20
+"""Bytes of a file of prompts in JSONL."""
+
+LONGEST_LINE = 16 * 2**20
+"""Bytes of one prompt in it."""
+
+MOST_PROMPTS = 100_000
+"""Prompts in a file."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -175,6 +189,8 @@ def _text(path: Path, separator: str | None) -> list[RawPrompt]:
             parts.append([])
         else:
             parts[-1].append(line)
+    if len(parts) > MOST_PROMPTS:
+        raise PromptError(f"{path}: {len(parts)} prompts, but at most {MOST_PROMPTS:,} are read")
     prompts = []
     for i, part in enumerate(parts):
         where = f"{path}, prompt {i + 1} of {len(parts)}"
@@ -185,25 +201,32 @@ def _text(path: Path, separator: str | None) -> list[RawPrompt]:
 
 
 def _jsonl(path: Path, field: str, name: str) -> list[RawPrompt]:
-    prompts = []
-    for number, line in enumerate(_read(path).split("\n"), start=1):
-        if not line.strip():
-            continue
+    prompts: list[RawPrompt] = []
+    for number, line in _lines(path):
         where = f"{path}, line {number}"
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise PromptError(f"{where}: not JSON: {error.msg} at column {error.colno}") from None
+            row = parse_json(line, constants=True)
+        except Unreadable as error:
+            place = "" if error.column is None else f" at column {error.column}"
+            raise PromptError(f"{where}: not JSON: {error.said}{place}") from None
         if not isinstance(row, dict):
             raise PromptError(f"{where}: a JSON object is needed, not {type(row).__name__}")
         if field not in row:
-            present = ", ".join(map(str, row)) or "none"
-            raise PromptError(f"{where}: no field {field!r} (fields present: {present})")
+            present = ", ".join(map(str, row))[:200] or "none"
+            raise PromptError(f"{where}: no field {brief(field)} (fields present: {present})")
+        if len(prompts) == MOST_PROMPTS:
+            raise PromptError(f"{path}: more than {MOST_PROMPTS:,} prompts: cut the file")
         text = row[field]
         if isinstance(text, list) and text:
             text = text[0]
         if not isinstance(text, str):
-            raise PromptError(f"{where}: field {field!r} holds {text!r}, but text is needed")
+            raise PromptError(
+                f"{where}: field {brief(field)} holds {brief(text)}, but text is needed"
+            )
+        if _SURROGATE.search(text):
+            raise PromptError(
+                f"{where}: field {brief(field)} holds half a character (a lone surrogate)"
+            )
         if not text.strip():
             raise PromptError(f"{where}: field {field!r} is empty: a prompt needs text")
         category = row.get("category")
@@ -220,13 +243,35 @@ def _jsonl(path: Path, field: str, name: str) -> list[RawPrompt]:
 
 def _read(path: Path) -> str:
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise PromptError(
-            f"{path}: not UTF-8 text (byte {error.start}: {error.reason}); convert the file"
-        ) from None
-    except OSError as error:
-        raise PromptError(f"prompts.path = {path}: {error.strerror}") from None
-    if not text.strip():
+        text = read_text(path, encoding="utf-8-sig")
+    except Unreadable as error:
+        raise PromptError(f"prompts.path = {error}") from None
+    if not text or text.isspace():
         raise PromptError(f"{path}: the file is empty: a prompt needs text")
     return text
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a file that are not empty, with their numbers; one of them at a time is in memory."""
+    number = found = start = 0
+    try:
+        with open_file(path, LARGEST_FILE) as file:
+            while line := file.readline(LONGEST_LINE + 1):
+                number += 1
+                if len(line) > LONGEST_LINE:
+                    raise PromptError(
+                        f"{path}, line {number}: more than the {LONGEST_LINE:,} bytes of a prompt"
+                    )
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                start += len(line)
+                if text.strip():
+                    found += 1
+                    yield number, text
+    except UnicodeDecodeError as error:
+        raise PromptError(
+            f"{path}: not UTF-8 text (byte {start + error.start}: {error.reason}); convert the file"
+        ) from None
+    except Unreadable as error:
+        raise PromptError(f"prompts.path = {error}") from None
+    if not found:
+        raise PromptError(f"{path}: the file is empty: a prompt needs text")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from experiments.builder import Experiment, build
 from experiments.config import Config
-from experiments.errors import PromptError
+from experiments.errors import ConfigError, PromptError
 from experiments.measured import search_prompts
 from experiments.prompts import RawPrompt, read_prompts
 from experiments.ranks import rank
@@ -14,6 +14,9 @@ from experiments.tracking import NoTracker, open_tracker
 from experiments.tuning import prompts_needed
 
 __all__ = ["Ready", "ready"]
+
+MOST_UNITS = 10**6
+"""Prompts times settings times repeats of a run."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +48,18 @@ def ready(config: Config, say: Callable[[str], None]) -> Ready:
         PromptError: if the prompts cannot be read, or are too few.
     """
     experiment = build(stand_ins(config))
+    units = config.repeats * len(config.samplings)
     tracker = open_tracker(None if rank() else config.tracker, say)  # one process of several logs
     if config.search is not None:
         search_prompts(config)
-    return Ready(experiment, tracker, *_split(experiment, read_prompts(config.prompts)))
+    found = Ready(experiment, tracker, *_split(experiment, read_prompts(config.prompts)))
+    if units * len(found.measured) > MOST_UNITS:
+        raise ConfigError(
+            f"repeats = {config.repeats}: {len(found.measured)} prompts under {len(config.samplings)} "
+            f"settings are {units * len(found.measured):,} texts of each method, but at most "
+            f"{MOST_UNITS:,} are run"
+        )
+    return found
 
 
 def _split(

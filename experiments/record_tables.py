@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 from experiments.errors import RunFolderError
 from experiments.records import SCHEMA_VERSION, Row, schema_of
+from treespec.errors import Unreadable
+from treespec.reading import open_file
 
 if TYPE_CHECKING:
     import polars
@@ -16,6 +18,12 @@ SCHEMA_KEY = "treespec_schema_version"
 
 METADATA = {SCHEMA_KEY: str(SCHEMA_VERSION)}
 """What a table that is written now says about itself."""
+
+LARGEST_TABLE = 2**31
+"""Bytes of a table."""
+
+MOST_ROWS = 10**7
+"""Steps of a run that decodes for days."""
 
 
 class DamagedTable(RunFolderError):
@@ -36,6 +44,8 @@ def read_table(path: Path, kind: type[Row]) -> "polars.DataFrame":
     import polars as pl
 
     try:
+        with open_file(path, LARGEST_TABLE):
+            pass
         version = pl.read_parquet_metadata(path).get(SCHEMA_KEY, "1")
         newer = not version.isdecimal() or int(version) > SCHEMA_VERSION
         if newer:
@@ -43,9 +53,14 @@ def read_table(path: Path, kind: type[Row]) -> "polars.DataFrame":
                 f"{path} has schema version {version}, but this treespec reads versions up to "
                 f"{SCHEMA_VERSION}; read it with the newer treespec that wrote it"
             )
+        rows = pl.scan_parquet(path).select(pl.len()).collect().item()  # from its footer alone
+        if rows > MOST_ROWS:
+            raise RunFolderError(f"{path} has {rows:,} rows, but at most {MOST_ROWS:,} are read")
         frame = pl.read_parquet(path)
     except RunFolderError:
         raise
+    except Unreadable as error:
+        raise DamagedTable(f"cannot be read: {error}") from None
     except (pl.exceptions.PolarsError, OSError) as error:
         raise DamagedTable(f"{path} cannot be read: {error}") from error
     columns = []

@@ -1,6 +1,5 @@
 """The rows of a run (SCHEMA.md), as JSON lines while it runs and as Parquet when it is finished."""
 
-import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -11,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from experiments.errors import RunFolderError
 from experiments.own_files import temporary_of
+from treespec.errors import Unreadable
+from treespec.reading import parse_json, read_bytes
 
 if TYPE_CHECKING:
     import polars
@@ -26,6 +27,9 @@ __all__ = [
     "to_frame",
     "write_lines",
 ]
+
+LARGEST_LOG = 2**31
+"""Bytes of rows: millions of steps."""
 
 SCHEMA_VERSION = 2
 """2 added `repeat`, what meters read, and `trees`; version 1 is read as well, and resumed."""
@@ -163,7 +167,10 @@ def read_lines(path: Path, kind: type[_Row]) -> list[_Row]:
     """
     if not path.exists():
         return []
-    *lines, _torn = path.read_bytes().split(b"\n")
+    try:
+        *lines, _torn = read_bytes(path, LARGEST_LOG).split(b"\n")
+    except Unreadable as error:
+        raise RunFolderError(str(error)) from None
     if lines and not _is_json(lines[-1]):
         lines.pop()
     rows = []
@@ -183,8 +190,8 @@ def read_lines(path: Path, kind: type[_Row]) -> list[_Row]:
 
 def _is_json(line: bytes) -> bool:
     try:
-        json.loads(line)
-    except ValueError:
+        parse_json(line, constants=True, unique=False)
+    except Unreadable:
         return False
     return True
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from experiments.errors import ConfigError
-from treespec.errors import TreespecError
+from treespec.errors import TreespecError, Unreadable
+from treespec.reading import read_text
 
 if TYPE_CHECKING:
     from search import AcceptanceEstimate, Calibration
@@ -65,9 +66,8 @@ def read_calibration(path: Path) -> "Calibration":
 def _named(path: Path, read: Callable[[str], _T]) -> _T:
     """What a file of JSON holds; errors name the file."""
     try:
-        return read(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{path} cannot be read: {reason}") from None
+        return read(read_text(path))
+    except Unreadable as error:
+        raise ConfigError(f"cannot be read: {error}") from None
     except TreespecError as error:
         raise ConfigError(f"{path}: {error}") from None

@@ -1,6 +1,7 @@
 """`treespec trace` and `treespec replay`: record what is accepted once, then try any tree on it."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +12,10 @@ from rich.text import Text
 
 from experiments.builder import LawAndRule, build
 from experiments.config import Config, ModelsConfig, SamplingConfig, TreeMethod
+from experiments.config_base import MOST_NODES
 from experiments.config_shapes import ExpansionShape
 from experiments.errors import ConfigError
-from experiments.file_arguments import is_file
+from experiments.file_arguments import is_file, require_at_most
 from experiments.manifest import config_data, environment, now
 from experiments.models import load_models
 from experiments.progress import Reporter
@@ -25,7 +27,8 @@ from search.replay import Replay, replay_many
 from search.trace import Trace
 from treespec.distributions import Sampling
 from treespec.errors import TreespecError
-from treespec.shape import TreeShape
+from treespec.reading import brief
+from treespec.shape import TreeShape, expansion_size
 from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
 from treespec.verify import RULES
 
@@ -36,12 +39,13 @@ __all__ = ["read_shapes", "replay_tables", "replay_traces", "trace"]
 
 WIDTH = 8
 
-SHAPES: dict[str, tuple[str, Callable[[list[int]], TreeShape]]] = {
-    "chain": ("chain:4", lambda n: TreeShape.chain(*n)),
-    "kary": ("kary:2x3 (branching x depth)", lambda n: TreeShape.kary(*n)),
-    "chains": ("chains:2x4 (width x depth)", lambda n: TreeShape.independent_chains(*n)),
-    "expansion": ("expansion:3x2x1", TreeShape.expansion),
-}
+MOST_WIDTH = 1024
+MOST_BEYOND = 2**16
+
+MOST_NODES_TOGETHER = 2**18
+"""Nodes of all trees that are named at once."""
+
+_TOO_LARGE = f"more than {MOST_NODES:,} nodes"
 
 
 def trace(
@@ -75,6 +79,8 @@ def trace(
         ConfigError: if there is no such setting or method, or nothing to follow.
         InvalidTrace, PromptError, ContextOverflow, LoadError: see `record` and `experiments.runner.run`.
     """
+    require_at_most("width", width, MOST_WIDTH)
+    require_at_most("beyond", beyond, MOST_BEYOND)
     setting = _setting(config, sampling)
     choice = _choice(config, setting, method, law, rule, width)
     reporter = Reporter(console)
@@ -183,11 +189,12 @@ def read_shapes(text: str) -> dict[str, TreeShape]:
         ConfigError: saying which one is no tree, and how trees are written.
     """
     found: dict[str, TreeShape] = {}
+    nodes = 0
     for word in (part.strip() for part in text.split(",")):
         kind, colon, numbers = word.partition(":")
         try:
             if colon and kind in SHAPES:
-                found[word] = SHAPES[kind][1]([int(n) for n in numbers.split("x")])
+                found[word] = SHAPES[kind][1](_numbers(numbers))
             elif is_file(word):
                 found[word] = formats.load(Path(word))
             else:
@@ -195,9 +202,57 @@ def read_shapes(text: str) -> dict[str, TreeShape]:
         except (TreespecError, TypeError, ValueError) as error:
             known = ", ".join(example for example, _ in SHAPES.values())
             raise ConfigError(
-                f"--shapes: {word!r} is no tree ({error}); write {known}, or a file"
+                f"--shapes: {brief(word)} is no tree ({error}); write {known}, or a file"
             ) from None
+        nodes += found[word].size
+        if nodes > MOST_NODES_TOGETHER:
+            raise ConfigError(
+                f"--shapes: more than {MOST_NODES_TOGETHER:,} nodes up to {brief(word)}: name fewer trees"
+            )
     return found
+
+
+def _numbers(text: str) -> list[int]:
+    """Numbers with an x between them, none larger than any tree."""
+    numbers = []
+    for part in text.split("x"):
+        if not re.fullmatch("[0-9]+", part):
+            raise ValueError(f"{brief(part, 40)} is no number")
+        if len(part) > 9 or int(part) > MOST_NODES:
+            raise ValueError(_TOO_LARGE)
+        numbers.append(int(part))
+    return numbers
+
+
+def _expansion(branching: Iterable[int]) -> TreeShape:
+    wanted = list(branching)
+    if expansion_size(wanted) > MOST_NODES:
+        raise ValueError(_TOO_LARGE)
+    return TreeShape.expansion(wanted)
+
+
+def _chain(depth: int) -> TreeShape:
+    if 1 + depth > MOST_NODES:
+        raise ValueError(_TOO_LARGE)
+    return TreeShape.chain(depth)
+
+
+def _kary(branching: int, depth: int) -> TreeShape:
+    return _expansion([branching] * depth)
+
+
+def _chains(width: int, depth: int) -> TreeShape:
+    if 1 + width * depth > MOST_NODES:
+        raise ValueError(_TOO_LARGE)
+    return TreeShape.independent_chains(width, depth)
+
+
+SHAPES: dict[str, tuple[str, Callable[[list[int]], TreeShape]]] = {
+    "chain": ("chain:4", lambda n: _chain(*n)),
+    "kary": ("kary:2x3 (branching x depth)", lambda n: _kary(*n)),
+    "chains": ("chains:2x4 (width x depth)", lambda n: _chains(*n)),
+    "expansion": ("expansion:3x2x1", _expansion),
+}
 
 
 def replay_traces(paths: Sequence[Path], shapes: str) -> list[dict[str, Any]]:

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from experiments.config_base import MOST, MOST_NODES
 from experiments.errors import ConfigError
-from experiments.file_arguments import is_file, require_new, write_new
+from experiments.file_arguments import is_file, is_there, require_at_most, require_new, write_new
 from experiments.search_files import read_acceptance, read_chains
 from search import (
     AcceptanceEstimate,
@@ -16,6 +17,7 @@ from search import (
     formats,
     optimal_tree,
 )
+from treespec.reading import brief
 from treespec.shape import TreeShape
 
 __all__ = ["acceptance_of", "export", "rates_of", "search", "search_fastest", "write_tree"]
@@ -36,8 +38,8 @@ def rates_of(text: str) -> list[float] | list[list[float]]:
             levels.append([float(rate) for rate in level.split(",")])
         except ValueError:
             raise ConfigError(
-                f"rates = {text!r}, but they are numbers with commas between them, such as 0.6,0.2,0.1 "
-                "(first child, second, third), and semicolons between levels"
+                f"rates = {brief(text)}, but they are numbers with commas between them, such as "
+                "0.6,0.2,0.1 (first child, second, third), and semicolons between levels"
             ) from None
     return levels[0] if len(levels) == 1 else levels
 
@@ -48,10 +50,10 @@ def acceptance_of(text: str) -> list[float] | list[list[float]] | AcceptanceEsti
     Raises:
         ConfigError: for what is neither, and for a file that holds no estimate.
     """
-    if is_file(text):
+    if is_there(text):  # also a folder, a device, a pipe: refused by name
         return read_acceptance(Path(text))
     if text.endswith((".json", ".npz")):
-        raise ConfigError(f"there is no file {text!r}: give an estimate, a trace, or rates")
+        raise ConfigError(f"there is no file {brief(text)}: give an estimate, a trace, or rates")
     return rates_of(text)
 
 
@@ -59,6 +61,7 @@ def search(
     rates: str, size: int, depth: int | None, branching: int | None, form: str
 ) -> tuple[TreeShape, str]:
     """The best tree, and what `treespec search` prints: its worth beside a chain's, and the tree."""
+    require_at_most("--size", size, MOST_NODES)
     given = acceptance_of(rates)
     acceptance = given.rates if isinstance(given, AcceptanceEstimate) else given
     shape = optimal_tree(acceptance, size, depth=depth, branching=branching)
@@ -85,6 +88,9 @@ def search_fastest(
         as_json: the ranking alone, as JSON.
         options: see `search.best_tree`.
     """
+    require_at_most("--size", options.get("max_size") or 0, MOST_NODES)
+    for name in ("prefix", "batch"):
+        require_at_most(f"--{name}", options.get(name) or 0, MOST)
     given = acceptance_of(rates)
     chains = read_chains(Path(rates)) if is_file(rates) else None
     ranking = best_tree(given, LatencyModel.load(latency), chains=chains, **options)
@@ -132,7 +138,7 @@ def export(source: str, into: str, form: str | None, out: Path | None) -> tuple[
     """
     if out is not None:
         require_new(out)
-    shape = formats.load(Path(source) if is_file(source) else source, form)
+    shape = formats.load(Path(source) if is_there(source) else source, form)
     made = formats.dump(shape, into)
     if out is None:
         if isinstance(made.content, bytes):

@@ -14,6 +14,8 @@ from jaxtyping import Float
 from search.calibration_data import CalibrationData, calibration_data
 from search.errors import InvalidCalibration
 from search.reliability import Reliability, pairs, reliability
+from treespec.errors import Unreadable
+from treespec.reading import brief, parse_json
 
 __all__ = [
     "Calibration",
@@ -67,12 +69,12 @@ class Calibration:
             given = self.temperature
             if self.xs or self.ys or not _number(given) or not 0 < float(given or 0) < np.inf:
                 raise InvalidCalibration(
-                    f"temperature = {given!r}, but must be a finite number above 0, without knots"
+                    f"temperature = {brief(given, 60)}, but must be a finite number above 0, without knots"
                 )
             return
         if self.method != "isotonic":
             raise InvalidCalibration(
-                f"method = {self.method!r}, but must be 'isotonic' or 'temperature'"
+                f"method = {brief(self.method, 60)}, but must be 'isotonic' or 'temperature'"
             )
         if self.temperature is not None or len(self.xs) != len(self.ys) or len(self.xs) < 2:
             raise InvalidCalibration("an isotonic map has at least two knots and no temperature")
@@ -117,8 +119,8 @@ class Calibration:
             InvalidCalibration: if it is anything else.
         """
         try:
-            data = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            data = parse_json(text, constants=True)  # refused by name below
+        except Unreadable as error:
             raise InvalidCalibration(f"not JSON: {error}") from None
         if not isinstance(data, dict) or data.pop("kind", None) != "calibration":
             raise InvalidCalibration('a calibration is an object with "kind": "calibration"')
@@ -128,7 +130,7 @@ class Calibration:
         if unknown or not all(isinstance(data.get(k, []), list) for k in ("xs", "ys")):
             raise InvalidCalibration(
                 "a calibration has a method, and lists xs and ys or a temperature"
-                + (f"; unknown: {', '.join(sorted(unknown))}" if unknown else "")
+                + (f"; unknown: {', '.join(sorted(unknown))[:200]}" if unknown else "")
             )
         return cls(
             str(data.get("method")), tuple(data.get("xs", ())), tuple(data.get("ys", ())),
@@ -192,4 +194,6 @@ def _temperature(x: np.ndarray, y: np.ndarray) -> Calibration:
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value == value
+    """Whether it is a number that a float holds, and not NaN."""
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return plain and abs(value) <= float(np.finfo(np.float64).max)

@@ -14,7 +14,7 @@ from search.integers import integer
 from search.latency_errors import NotMeasured
 from search.law_speed import LawSpeed
 from search.problem import largest_tree, require_depth
-from treespec.shape import TreeShape
+from treespec.shape import LARGEST_TREE, TreeShape
 
 __all__ = [
     "Limits",
@@ -34,6 +34,9 @@ GROWTH = 1.06
 
 KEPT = 20
 """Trees that are ranked."""
+
+MOST_IN_CHAINS = 2**21
+"""Nodes of all chains that are looked at: those of depth up to 2047."""
 
 DEEPEST = 64
 """Edges of the deepest tree that is looked at when nobody says."""
@@ -63,12 +66,13 @@ class Limits:
         if self.sizes is not None:
             if not self.sizes:
                 raise InvalidLimit("sizes is empty: give at least one, or leave it out")
-            sizes = tuple(integer("sizes", size, 1) for size in self.sizes)
+            sizes = tuple(integer("sizes", size, 1, most=LARGEST_TREE) for size in self.sizes)
             object.__setattr__(self, "sizes", sizes)
         for name, least in (("max_size", 1), ("depth", 0), ("branching", 1)):
             given = getattr(self, name)
             if given is not None:
-                object.__setattr__(self, name, integer(name, given, least))
+                most = LARGEST_TREE if name == "max_size" else None
+                object.__setattr__(self, name, integer(name, given, least, most=most))
         if self.sizes and self.max_size is not None and max(self.sizes) > self.max_size:
             raise InvalidLimit(f"sizes has {max(self.sizes)}, but max_size = {self.max_size}")
 
@@ -231,8 +235,14 @@ def candidates(
 
 def chains_within(limits: Limits, room: Room) -> list[TreeShape]:
     """All chains that are looked at, the shortest first."""
-    chains = [TreeShape.chain(deep) for deep in range(1, room.depth + 1)]
-    return [chain for chain in chains if limits.sizes is None or chain.size in limits.sizes]
+    wanted = None if limits.sizes is None else set(limits.sizes)
+    depths = [deep for deep in range(1, room.depth + 1) if wanted is None or deep + 1 in wanted]
+    if sum(depths) > MOST_IN_CHAINS:
+        raise InvalidLimit(
+            f"depth = {room.depth}: more than {MOST_IN_CHAINS:,} nodes in chains of all lengths up to it; "
+            "give sizes, or a smaller depth"
+        )
+    return [TreeShape.chain(deep) for deep in depths]
 
 
 def candidate_sizes(largest: int, knots: Sequence[int] = ()) -> list[int]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from search.errors import InvalidLimit
 from search.problem import Problem
 from search.tables import Tables, fill, leaf, weighted
 
@@ -14,6 +15,11 @@ __all__ = ["DynamicProgramme"]
 
 WIDTH = 512
 """Entries filled at a time, tables times ranks: long enough for arrays, short enough for caches."""
+
+MOST_SUMS = 2**36
+"""Sums of a search: minutes."""
+MOST_ENTRIES = 2**25
+"""Entries of its tables: some 500 MB."""
 
 
 class DynamicProgramme:
@@ -49,6 +55,13 @@ class DynamicProgramme:
         self._rates = problem.rates.table.astype(dtype)
         self._without_limit = problem.any_depth and not every_depth
         sizes, ranks = problem.size + 1, problem.branching
+        tables = 1 if self._without_limit else max(problem.depth, 1)
+        if sizes**2 * ranks * tables > MOST_SUMS or sizes * ranks * tables > MOST_ENTRIES:
+            raise InvalidLimit(
+                f"size = {problem.size} with {ranks} children a node and a depth of {problem.depth}: too "
+                "much for the search among rates that increase from child to child; ask for a smaller "
+                "size, depth or branching"
+            )
         if self._without_limit:
             self._tables = [(fill(self._rates, None, sizes), 0)]
         else:

@@ -1,13 +1,15 @@
 """Acceptance estimates as JSON that can be read by hand."""
 
 import json
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from search.counts import Counts
 from search.errors import InvalidTrace
 from search.support import require_limits
+from treespec.errors import Unreadable
+from treespec.reading import brief, parse_json
 
 if TYPE_CHECKING:
     from search.estimate import AcceptanceEstimate
@@ -24,6 +26,8 @@ _ORIGIN = ("sampling", "about")
 _COUNTS = ("hits", "trials", "mass")
 _SHOWN = ("rates", "low", "high", "hits", "trials")
 _DIGITS = 6
+MOST_TRIALS = 2**53
+"""Up to here floats count by one."""
 
 
 def written(estimate: "AcceptanceEstimate") -> str:
@@ -64,30 +68,30 @@ def read_json(text: str) -> dict[str, Any]:
         InvalidTrace, InvalidLimit: saying what is wrong.
     """
     try:
-        data = json.loads(text, parse_constant=_constant)
-    except InvalidTrace:
-        raise
-    except (ValueError, RecursionError) as error:
+        data = parse_json(text)
+    except Unreadable as error:
         raise InvalidTrace(f"not JSON: {error}") from None
     if not isinstance(data, dict) or data.get("kind") != "acceptance":
         raise InvalidTrace('an estimate of acceptance is an object with "kind": "acceptance"')
     if data.get("version") != VERSION:
-        raise InvalidTrace(f"version {data.get('version')!r}, but this treespec reads {VERSION}")
+        raise InvalidTrace(
+            f"version {brief(data.get('version'), 60)}, but this treespec reads {VERSION}"
+        )
     settings: dict[str, Any] = {}
     for name, kind in _SETTINGS.items():
         value = data.get(name)
         if kind is float and type(value) is int:
-            value = float(value)
+            value = float(value) if abs(value) < 10**300 else value  # else refused next
         if type(value) is not kind:
-            raise InvalidTrace(f'"{name}" must be of type {kind.__name__}, not {value!r}')
+            raise InvalidTrace(f'"{name}" must be of type {kind.__name__}, not {brief(value, 60)}')
         settings[name] = value
     if settings["by"] not in ("rank", "depth"):
-        raise InvalidTrace(f'"by" must be "rank" or "depth", not {settings["by"]!r}')
+        raise InvalidTrace(f'"by" must be "rank" or "depth", not {brief(settings["by"], 60)}')
     require_limits(settings["by"], None, None, settings["shrinkage"], None)
     for name in _ORIGIN:
         settings[name] = data.get(name, {})
         if not isinstance(settings[name], dict):
-            raise InvalidTrace(f'"{name}" must be an object, not {settings[name]!r}')
+            raise InvalidTrace(f'"{name}" must be an object, not {brief(settings[name], 60)}')
     said = data.get("warnings")
     if not isinstance(said, list) or not all(isinstance(line, str) for line in said):
         raise InvalidTrace('"warnings" must be a list of texts')
@@ -96,10 +100,6 @@ def read_json(text: str) -> dict[str, Any]:
     if settings["by"] == "rank" and levels != 1:
         raise InvalidTrace(f'"by" is "rank", so "texts" must hold one level, but it has {levels}')
     return settings | {"counts": counts, "warnings": tuple(said)}
-
-
-def _constant(name: str) -> NoReturn:
-    raise InvalidTrace(f"the text holds {name}, which is no number")
 
 
 def _counts(texts: Any) -> Counts:
@@ -121,6 +121,8 @@ def _counts(texts: Any) -> Counts:
         raise InvalidTrace('"hits", "trials" and "mass" in "texts" differ in shape')
     if (hits > trials).any() or (mass > trials + 1e-6).any() or not np.isfinite(trials).all():
         raise InvalidTrace('"texts" has more hits than trials')
+    if (trials > MOST_TRIALS).any():
+        raise InvalidTrace(f'"trials" in "texts" holds more than {MOST_TRIALS:,}')
     if (hits % 1).any() or (trials % 1).any():
         raise InvalidTrace('hits and trials in "texts" must be whole numbers')
     return Counts(hits.astype(np.int64), trials.astype(np.int64), mass)

@@ -16,6 +16,9 @@ from treespec import TreeShape
 
 __all__ = ["Frontier", "optimal_frontier"]
 
+MOST_PLACES = 2**22
+"""Pairs of a size and a depth."""
+
 
 @dataclass(frozen=True, eq=False)
 class Frontier:
@@ -98,6 +101,11 @@ def optimal_frontier(
         (-1, 0, 0)
     """
     problem = read_problem(acceptance, size, depth, branching)
+    if (problem.size + 1) * (problem.depth + 1) > MOST_PLACES:
+        raise InvalidLimit(
+            f"size = {problem.size} and depth = {problem.depth}: together more than {MOST_PLACES:,} "
+            "places; ask for a smaller size or depth"
+        )
     if problem.monotone:
         return _best_first(problem)
     return _by_depth(problem) if problem.rates.by_depth else _one_programme(problem)

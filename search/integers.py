@@ -4,11 +4,18 @@ import operator
 from typing import Any
 
 from search.errors import InvalidLimit, SearchError
+from treespec.reading import brief
 
 __all__ = ["integer"]
 
 
-def integer(name: str, value: Any, least: int, error: type[SearchError] = InvalidLimit) -> int:
+def integer(
+    name: str,
+    value: Any,
+    least: int,
+    error: type[SearchError] = InvalidLimit,
+    most: int | None = None,
+) -> int:
     """The value as a plain integer of at least `least`; numpy's integers are some, booleans are not.
 
     Args:
@@ -16,6 +23,7 @@ def integer(name: str, value: Any, least: int, error: type[SearchError] = Invali
         value: what was given.
         least: the smallest that is allowed.
         error: what is raised.
+        most: the largest that is allowed, if there is one.
 
     Raises:
         InvalidLimit: or `error`, saying what was given and what is allowed.
@@ -26,5 +34,7 @@ def integer(name: str, value: Any, least: int, error: type[SearchError] = Invali
         number = None
     if number is None or number < least:
         shown = value if number is None else number
-        raise error(f"{name} = {shown!r}, but must be an integer of at least {least}")
+        raise error(f"{name} = {brief(shown)}, but must be an integer of at least {least}")
+    if most is not None and number > most:
+        raise error(f"{name} = {brief(number, 60)}, but must be at most {most:,}")
     return number

@@ -26,6 +26,8 @@ from search.interpolation import Curve, Samples, Table
 from search.latency import LatencyModel
 from search.latency_errors import InvalidLatency
 from search.latency_tables import BatchTimes, LawTimes
+from treespec.errors import Unreadable
+from treespec.reading import brief, parse_json, read_text
 
 __all__ = ["model_of_tables", "read_file", "read_json", "write_json"]
 
@@ -57,8 +59,9 @@ ADVICE = {
     "size of 3 W + 1 or more those of W nodes), or ask for narrower trees",
 }
 
-MAX_TEXT = 64 * 2**20
-"""Bytes of a file."""
+MOST_COUNT = 10**9
+"""Sizes, prefixes and batches."""
+LONGEST_COUNT = 10
 
 LARGEST = 1e12
 """Times are below this, in the unit of the text."""
@@ -89,15 +92,10 @@ def read_file(path: str | Path) -> LatencyModel:
     Raises:
         InvalidLatency: if there is none, or it holds something else.
     """
-    path = Path(path)
     try:
-        if path.stat().st_size > MAX_TEXT:
-            raise InvalidLatency(f"{path}: {path.stat().st_size} bytes are no file of latencies")
-        text = path.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise InvalidLatency(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise InvalidLatency(f"{path}: byte {error.start} is not UTF-8 text") from None
+        text = read_text(path)
+    except Unreadable as error:
+        raise InvalidLatency(str(error)) from None
     return read_json(text, str(path))
 
 
@@ -107,10 +105,12 @@ def read_json(text: str, source: str) -> LatencyModel:
     data = reader.parse(text)
     reader.keys("", data, ("version", "batches"), ("about",))
     if data["version"] != VERSION or isinstance(data["version"], bool):
-        reader.fail("version", f"= {data['version']!r}, but this treespec reads version {VERSION}")
+        reader.fail(
+            "version", f"= {_short(data['version'])}, but this treespec reads version {VERSION}"
+        )
     about = data.get("about", {})
     if not isinstance(about, dict):
-        reader.fail("about", f"= {about!r}, but must be an object")
+        reader.fail("about", f"= {_short(about)}, but must be an object")
     batches = {}
     for key, value in reader.items("batches", data["batches"]):
         batch = reader.count("batches", key)
@@ -139,7 +139,7 @@ def _batch(reader: "_Reader", path: str, data: Any) -> BatchTimes:
         said = {key: value[key] for key in ("sampling", "rule") if key in value}
         for key, text in said.items():
             if not isinstance(text, str):
-                reader.fail(f"{path}.laws.{name}.{key}", f"= {text!r}, but must be text")
+                reader.fail(f"{path}.laws.{name}.{key}", f"= {_short(text)}, but must be text")
         laws[name] = LawTimes(**own, **said)
     return BatchTimes(**tables, laws=laws)
 
@@ -163,27 +163,9 @@ class _Reader:
 
     def parse(self, text: str) -> Any:
         """The object in a text."""
-
-        def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-            found: dict[str, Any] = {}
-            for key, value in pairs:
-                if key in found:
-                    self.fail(key, "stands twice in one object")
-                found[key] = value
-            return found
-
-        def constant(name: str) -> NoReturn:
-            self.fail("", f"holds {name}, which is no time")
-
         try:
-            return json.loads(text, object_pairs_hook=unique, parse_constant=constant)
-        except json.JSONDecodeError as error:
-            self.fail(f"line {error.lineno}, column {error.colno}:", f"no JSON: {error.msg}")
-        except RecursionError:
-            self.fail("", "is nested too deeply for a file of latencies")
-        except InvalidLatency:
-            raise
-        except ValueError as error:  # such as an integer of thousands of digits
+            return parse_json(text)
+        except Unreadable as error:
             self.fail("", f"is no JSON: {error}")
 
     def keys(self, path: str, data: Any, needed: tuple[str, ...], others: tuple[str, ...]) -> None:
@@ -193,7 +175,9 @@ class _Reader:
         for key in data:
             if key not in needed and key not in others:
                 known = ", ".join((*needed, *others))
-                self.fail(f"{path}.{key}".strip("."), f"is an unknown key (keys here: {known})")
+                self.fail(
+                    f"{path}.{key[:60]}".strip("."), f"is an unknown key (keys here: {known})"
+                )
         for key in needed:
             if key not in data:
                 self.fail(f"{path}.{key}".strip("."), "is missing")
@@ -249,13 +233,15 @@ class _Reader:
     def count(self, path: str, key: Any, least: int = 1) -> int:
         """A size, prefix or batch: a number in text, or an integer."""
         try:
-            if isinstance(key, bool):
+            if isinstance(key, bool) or (isinstance(key, str) and len(key) > LONGEST_COUNT):
                 raise ValueError
             number = int(key) if isinstance(key, str) else operator.index(key)
-            if (isinstance(key, str) and str(number) != key) or number < least:
+            if (isinstance(key, str) and str(number) != key) or not least <= number <= MOST_COUNT:
                 raise ValueError
         except (TypeError, ValueError):
-            self.fail(path, f"has the key {key!r}, but keys are integers of at least {least}")
+            self.fail(
+                path, f"has the key {_short(key)}, but keys are integers in {least}..{MOST_COUNT:,}"
+            )
         return number
 
     def _curve(self, name: str, path: str, value: Any, axis: str) -> Curve:
@@ -328,5 +314,4 @@ def _lines(data: Any, indent: str) -> list[str]:
 
 
 def _short(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else shown[:57] + "..."
+    return brief(value, 60)

@@ -9,6 +9,8 @@ from jaxtyping import Float
 from search.acceptance import Acceptance, Rates, read_rates
 from search.errors import InfeasibleTree, InvalidLimit
 from search.integers import integer
+from treespec.reading import brief
+from treespec.shape import LARGEST_TREE
 
 __all__ = ["Problem", "largest_tree", "read_problem", "require_depth", "require_feasible"]
 
@@ -77,13 +79,14 @@ def read_problem(
         InvalidLimit: if a limit is no integer, too small, or beyond the rates.
     """
     rates = read_rates(acceptance)
-    size = integer("size", size, 1)
+    size = integer("size", size, 1, most=LARGEST_TREE)
     if branching is not None:
         branching = integer("branching", branching, 1)
         if branching > rates.ranks:
             raise InvalidLimit(
-                f"branching = {branching}, but acceptance has rates for {rates.ranks} child ranks: "
-                f"give branching <= {rates.ranks}, or more columns (zeros for children never accepted)"
+                f"branching = {brief(branching, 40)}, but acceptance has rates for {rates.ranks} child "
+                f"ranks: give branching <= {rates.ranks}, or more columns (zeros for children never "
+                "accepted)"
             )
         rates = Rates(rates.table[:, :branching], rates.by_depth)
     if depth is not None:
@@ -101,8 +104,8 @@ def require_depth(depth: int, rates: Rates) -> None:
     """
     if rates.levels is not None and depth > rates.levels:
         raise InvalidLimit(
-            f"depth = {depth}, but acceptance has rates for {rates.levels} depths, one row each: "
-            f"give depth <= {rates.levels}, or more rows"
+            f"depth = {brief(depth, 40)}, but acceptance has rates for {rates.levels} depths, one row "
+            f"each: give depth <= {rates.levels}, or more rows"
         )
 
 

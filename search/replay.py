@@ -26,6 +26,9 @@ from treespec.tree import TreeShape
 
 __all__ = ["Replay", "child_table", "replay", "replay_many", "step_starts"]
 
+LARGEST_TABLE = 2**24
+"""Places for children of a tree that is replayed: its nodes times the most children of one."""
+
 
 @dataclass(frozen=True, eq=False)
 class Replay:
@@ -120,14 +123,17 @@ def replay_many(traces: Sequence[Trace], shapes: Sequence[TreeShape]) -> list[li
         raise InvalidLimit("traces must be a list of at least one trace")
     if isinstance(shapes, TreeShape) or not len(shapes):
         raise InvalidLimit("shapes must be a list of at least one tree")
-    tables = [child_table(shape) for shape in shapes]
-    found = []
     for trace in traces:
         if trace.forced:
             raise InvalidTrace(
                 "the trace is of given texts: what was accepted there did not go on in the text, so there "
                 "are no steps to replay; record one while decoding (estimate_acceptance takes both)"
             )
+        for shape in shapes:
+            _require_width(trace, shape)
+    tables = [child_table(shape) for shape in shapes]
+    found = []
+    for trace in traces:
         walk = _Walk(trace)
         found.append([walk.replay(s, table) for s, table in zip(shapes, tables, strict=True)])
     return found
@@ -146,8 +152,27 @@ def step_starts(trace: Trace, shape: TreeShape) -> Int[np.ndarray, "steps"]:
     return np.repeat(trace.offsets[:-1], found.steps) + within
 
 
+def _require_width(trace: Trace, shape: TreeShape) -> None:
+    widest = max(map(len, shape.children))
+    if widest > trace.width:
+        raise InvalidTrace(
+            f"the tree has a node with {widest} children, but the trace holds {trace.width} at "
+            f"each position: record it anew with width {widest}"
+        )
+
+
 def child_table(shape: TreeShape) -> Int[np.ndarray, "nodes ranks"]:
-    """The child of each node by rank, -1 where there is none."""
+    """The child of each node by rank, -1 where there is none.
+
+    Raises:
+        InvalidLimit: if it would have more than `LARGEST_TABLE` entries.
+    """
+    entries = shape.size * (max(map(len, shape.children)) + 1)
+    if entries > LARGEST_TABLE:
+        raise InvalidLimit(
+            f"a tree of {shape.size} nodes with up to {entries // shape.size - 1} children: at most "
+            f"{LARGEST_TABLE:,} places for children are looked at"
+        )
     table = np.full((shape.size, max(map(len, shape.children)) + 1), -1, dtype=np.int64)
     table[list(shape.parents[1:]), list(shape.ranks[1:])] = np.arange(1, shape.size)
     return table
@@ -163,12 +188,7 @@ class _Walk:
         self._limits = self._starts + trace.text_kept
 
     def replay(self, shape: TreeShape, table: Int[np.ndarray, "nodes ranks"]) -> Replay:
-        widest, depth = table.shape[1] - 1, shape.depth
-        if widest > self._trace.width:
-            raise InvalidTrace(
-                f"the tree has a node with {widest} children, but the trace holds {self._trace.width} at "
-                f"each position: record it anew with width {widest}"
-            )
+        depth = shape.depth
         # Steps may begin where the whole tree is known, which reaches `depth` positions on.
         limits = np.minimum(self._limits, self._ends - np.maximum(depth - 1, 0))
         short = np.flatnonzero(limits <= self._starts)

@@ -13,6 +13,9 @@ from treespec.tree import TreeShape
 
 __all__ = ["WIDEST", "complaints", "cut", "require_limits"]
 
+MOST_LEVELS = 4096
+"""Levels, or children of a node, that rates are estimated for."""
+
 WIDEST = 0.1
 """Half of an interval from which on a rate is called uncertain."""
 RARE = 5
@@ -32,7 +35,7 @@ def require_limits(
         raise InvalidLimit(f"by = {by!r}, but must be 'rank' or 'depth'")
     for name, value in (("depth", depth), ("ranks", ranks)):
         if value is not None:
-            integer(name, value, 1)
+            integer(name, value, 1, most=MOST_LEVELS)
     if by == "rank" and depth is not None:
         raise InvalidLimit(f"depth = {depth} belongs to by='depth': by rank all depths are one")
     if not isinstance(shrinkage, Real) or not 0 <= shrinkage < float("inf"):

@@ -16,19 +16,24 @@ import tokenize
 import zipfile
 import zlib
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 
 from search.errors import InvalidTrace
 from search.trace import Trace
 from search.whole_file import write_whole
+from treespec.errors import Unreadable
+from treespec.reading import brief, open_file, parse_json
 
 __all__ = ["VERSION", "load", "pack", "save"]
 
 VERSION = 1
-LARGEST = 1 << 32
-"""Bytes of a file when it is unpacked."""
+LARGEST = 1 << 27
+"""Bytes of a file, packed and unpacked: a million positions of eight children take 72 MB."""
+
+LONGEST_DIRECTORY = 1 << 12
+"""Bytes of an archive's list of its members, which is read as a whole; ours takes 400."""
 
 _ARRAYS = {
     "offsets": "<i8", "tokens": "<i4", "ranks": "<i4", "probs": "<f4", "accepted": "<f4",
@@ -42,7 +47,7 @@ _META = {
 
 _DAMAGED = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, NotImplementedError,
-    RuntimeError, MemoryError, tokenize.TokenError,
+    RuntimeError, MemoryError, SyntaxError, tokenize.TokenError,
 )  # fmt: skip
 
 
@@ -95,10 +100,14 @@ def load(path: Path) -> Trace:
         InvalidTrace: if the file is missing, no trace, damaged, or of a newer version.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            arrays = _read(archive, path)
+        with open_file(path, LARGEST) as file:
+            _require_directory(file, path)
+            with zipfile.ZipFile(file) as archive:
+                arrays = _read(archive, path)
     except InvalidTrace:
         raise
+    except Unreadable as error:
+        raise InvalidTrace(str(error)) from None
     except OSError as error:
         raise InvalidTrace(f"{path}: {error.strerror or error}") from None
     except _DAMAGED as error:
@@ -110,12 +119,23 @@ def load(path: Path) -> Trace:
         raise InvalidTrace(f"{path}: {error}") from None
 
 
+def _require_directory(file: BinaryIO, path: Path) -> None:
+    """Refuse an archive whose end is not as numpy writes it, or whose list of members is too long."""
+    start = file.seek(max(0, file.seek(0, os.SEEK_END) - 42))
+    end = file.read()
+    file.seek(start)
+    if end[-22:-18] != b"PK\5\6" or end[-2:] != b"\0\0" or end[:4] == b"PK\6\7":
+        raise InvalidTrace(f"{path} is no trace: it does not end as an .npz archive does")
+    if int.from_bytes(end[-10:-6], "little") > LONGEST_DIRECTORY:
+        raise InvalidTrace(f"{path} is no trace: it has more or other members than one")
+
+
 def _read(archive: zipfile.ZipFile, path: Path) -> dict[str, Any]:
     members = archive.infolist()
     names = sorted(member.filename for member in members)
     if names != sorted(f"{name}.npy" for name in _ARRAYS):
         raise InvalidTrace(
-            f"{path} is no trace: it holds {', '.join(names[:8]) or 'nothing'} instead of "
+            f"{path} is no trace: it holds {', '.join(names[:8])[:200] or 'nothing'} instead of "
             f"{', '.join(_ARRAYS)}"
         )
     size = sum(member.file_size for member in members)
@@ -140,25 +160,27 @@ def _array(file: IO[bytes], name: str, size: int, path: Path) -> np.ndarray:
     wanted = math.prod(shape) * dtype.itemsize
     data = file.read(min(wanted, size) + 1)
     if len(data) != wanted:
-        raise InvalidTrace(f"{path}: {name} says it has shape {list(shape)}, but is not so long")
+        raise InvalidTrace(
+            f"{path}: {name} says it has shape {brief(list(shape))}, but is not so long"
+        )
     return np.frombuffer(data, dtype).reshape(shape)
 
 
 def _meta(text: bytes, path: Path) -> dict[str, Any]:
     try:
-        meta = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        meta = parse_json(text)
+    except Unreadable as error:
         raise InvalidTrace(f"{path}: its metadata is not JSON: {error}") from None
     if not isinstance(meta, dict) or not isinstance(meta.get("version"), int):
         raise InvalidTrace(f"{path}: its metadata has no version")
     if meta["version"] > VERSION:
         raise InvalidTrace(
-            f"{path} has version {meta['version']}, but this treespec reads versions up to {VERSION}: "
-            "read it with the newer treespec that wrote it"
+            f"{path} has version {brief(meta['version'], 40)}, but this treespec reads versions up to "
+            f"{VERSION}: read it with the newer treespec that wrote it"
         )
     wrong = [name for name, kind in _META.items() if type(meta.get(name)) is not kind]
     if wrong or set(meta) - set(_META):
-        unknown = ", ".join(sorted(set(meta) - set(_META)))
+        unknown = ", ".join(sorted(set(meta) - set(_META)))[:200]
         raise InvalidTrace(
             f"{path}: its metadata lacks {', '.join(wrong) or 'nothing'}"
             + (f" and has unknown keys: {unknown}" if unknown else "")

@@ -18,6 +18,7 @@ __all__ = [
     "TokenizerMismatch",
     "TreespecError",
     "Unavailable",
+    "Unreadable",
     "UnsupportedModel",
 ]
 
@@ -100,3 +101,11 @@ class StaleScores(TreespecError, RuntimeError):
 
 class Unavailable(TreespecError, NotImplementedError):
     """The implementation that was asked for is not there, or cannot take what it was given."""
+
+
+class Unreadable(TreespecError, ValueError):
+    """A file or text that is not read: none, of another kind than is needed, or beyond stated limits."""
+
+    def __init__(self, said: str, line: int | None = None, column: int | None = None) -> None:
+        self.said, self.line, self.column = said, line, column
+        super().__init__(said if line is None else f"line {line}, column {column}: {said}")

@@ -2,17 +2,24 @@
 
 import json
 import operator
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice, repeat
 from typing import Any, SupportsIndex
 
 import torch
 
 from treespec.drawing import draw_svg, draw_text
-from treespec.errors import InvalidTree
+from treespec.errors import InvalidTree, Unreadable
+from treespec.reading import brief, parse_json
 
-__all__ = ["TreeShape"]
+__all__ = ["LARGEST_TREE", "TreeShape", "expansion_size"]
+
+LARGEST_TREE = 2**20
+"""Nodes of a shape, the root included: it takes seconds and some 300 MB to make; what runs trees takes far
+smaller ones."""
 
 _JSON = ["version", "parents", "order"]
 
@@ -42,6 +49,8 @@ class TreeShape:
 
     def __post_init__(self) -> None:
         """Refuse arrays that are no tree."""
+        if hasattr(self.parents, "__len__"):
+            _require_size(len(self.parents))
         parents = tuple(_integer(f"parents[{i}]", p) for i, p in enumerate(self.parents))
         if not parents:
             raise InvalidTree("a tree has at least its root: parents must not be empty")
@@ -63,16 +72,27 @@ class TreeShape:
     @classmethod
     def chain(cls, depth: SupportsIndex) -> "TreeShape":
         """A root and `depth` nodes, one below the other."""
-        return cls.expansion([1] * _integer("depth", depth, least=0))
+        edges = _integer("depth", depth, least=0)
+        _require_size(edges + 1)
+        return cls(tuple(range(-1, edges)))
 
     @classmethod
     def kary(cls, branching: SupportsIndex, depth: SupportsIndex) -> "TreeShape":
         """Every node above the last level has `branching` children."""
-        return cls.expansion([branching] * _integer("depth", depth, least=0))
+        edges = _integer("depth", depth, least=0)
+        if edges and _integer("branching[0]", branching, least=1) == 1:
+            return cls.chain(edges)
+        return cls.expansion(repeat(branching, min(edges, LARGEST_TREE)))
 
     @classmethod
     def expansion(cls, branching: Iterable[SupportsIndex]) -> "TreeShape":
-        """SpecInfer's expansion <k1, ..., km> (arXiv:2305.09781): level i gives each leaf k_i children."""
+        """SpecInfer's expansion <k1, ..., km> (arXiv:2305.09781): level i gives each leaf k_i children.
+
+        Raises:
+            InvalidTree: also if the tree would have more than `LARGEST_TREE` nodes; none is made then.
+        """
+        branching = list(islice(branching, LARGEST_TREE))
+        _require_size(expansion_size(branching))
         parents, level = [-1], [0]
         for i, wanted in enumerate(branching):
             k, start = _integer(f"branching[{i}]", wanted, least=1), len(parents)
@@ -83,8 +103,9 @@ class TreeShape:
     @classmethod
     def independent_chains(cls, width: SupportsIndex, depth: SupportsIndex) -> "TreeShape":
         """`width` chains of `depth` nodes that share only the root."""
-        _integer("width", width, least=1)
-        return cls.expansion([width] + [1] * (_integer("depth", depth, least=1) - 1))
+        wide, edges = _integer("width", width, least=1), _integer("depth", depth, least=1)
+        _require_size(1 + wide * edges)
+        return cls.expansion([wide, *repeat(1, edges - 1)])
 
     @classmethod
     def from_paths(cls, paths: Iterable[Iterable[SupportsIndex]]) -> "TreeShape":
@@ -124,18 +145,18 @@ class TreeShape:
             InvalidTree: if the text is anything else; unknown keys and orders are not passed over.
         """
         try:
-            data = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise InvalidTree(f"not JSON: {error}") from error
+            data = parse_json(text)
+        except Unreadable as error:
+            raise InvalidTree(f"not JSON: {error}") from None
         if not isinstance(data, dict) or set(data) - set(_JSON):
             given = list(data) if isinstance(data, dict) else data
-            raise InvalidTree(f"a tree is an object with the keys {_JSON}, not {given!r}")
+            raise InvalidTree(f"a tree is an object with the keys {_JSON}, not {brief(given)}")
         for key, right in (("version", 1), ("order", "node")):
             if data.get(key) != right:
-                raise InvalidTree(f"{key!r} must be {right!r}, not {data.get(key)!r}")
+                raise InvalidTree(f"{key!r} must be {right!r}, not {brief(data.get(key))}")
         parents = data.get("parents")
         if not isinstance(parents, list):
-            raise InvalidTree(f'"parents" must be a list of integers, not {parents!r}')
+            raise InvalidTree(f'"parents" must be a list of integers, not {brief(parents)}')
         return cls(tuple(parents))
 
     def to_json(self) -> str:
@@ -190,7 +211,8 @@ class TreeShape:
     @cached_property
     def level_sizes(self) -> tuple[int, ...]:
         """Number of nodes at each depth, the root's level first."""
-        return tuple(self.depths.count(depth) for depth in range(self.depth + 1))
+        counts = Counter(self.depths)
+        return tuple(counts[depth] for depth in range(self.depth + 1))
 
     @cached_property
     def depth_first(self) -> tuple[int, ...]:
@@ -233,6 +255,30 @@ class TreeShape:
 
     def _repr_svg_(self) -> str:
         return draw_svg(self.children, range(self.size))
+
+
+def expansion_size(branching: Iterable[SupportsIndex]) -> int:
+    """Nodes of the expansion <k1, ..., km>, by arithmetic; `LARGEST_TREE + 1` stands for any above that.
+
+    Raises:
+        InvalidTree: if a number is no integer of at least 1.
+
+    Example:
+        >>> expansion_size([2, 1]), expansion_size([1000] * 1000) > LARGEST_TREE
+        (5, True)
+    """
+    size = level = 1
+    for i, wanted in enumerate(branching):
+        level *= _integer(f"branching[{i}]", wanted, least=1)
+        size += level
+        if size > LARGEST_TREE:
+            return LARGEST_TREE + 1
+    return size
+
+
+def _require_size(size: int) -> None:
+    if size > LARGEST_TREE:
+        raise InvalidTree(f"a tree of more than the {LARGEST_TREE:,} nodes of the largest one")
 
 
 def _integer(name: str, value: Any, least: int | None = None) -> int:

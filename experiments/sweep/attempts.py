@@ -13,6 +13,8 @@ from typing import Any
 
 from experiments.own_files import temporary_of
 from experiments.sweep.errors import SweepError, SweepNotWritten
+from treespec.errors import Unreadable
+from treespec.reading import parse_json, read_text
 
 __all__ = ["Attempt", "read_attempts", "read_json", "write_attempt", "write_json"]
 
@@ -63,8 +65,8 @@ def read_json(path: Path) -> Any:
         SweepError: if it cannot be read.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return parse_json(read_text(path), constants=True)
+    except Unreadable as error:
         raise SweepError(f"{path} is damaged or cannot be read: {error}") from None
 
 

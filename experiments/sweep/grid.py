@@ -32,6 +32,7 @@ from experiments.config_file import (
 from experiments.errors import ConfigError
 from experiments.manifest import config_hash
 from experiments.stand_ins import stand_ins
+from treespec.reading import brief
 
 __all__ = ["Grid", "Job", "load_grid"]
 
@@ -100,12 +101,10 @@ def load_grid(source: str | Path, overrides: Sequence[str] = ()) -> Grid:
     path, data = read_data(source)
     given = data.pop("sweep", None) or {}
     if not isinstance(given, dict):
-        raise ConfigError(f"{path}: sweep = {given!r}: must be a mapping of keys to lists")
+        raise ConfigError(f"{path}: sweep = {brief(given)}: must be a mapping of keys to lists")
     axes = {_canonical(str(key)): values for key, values in given.items()}
     if len(axes) < len(given):
-        raise ConfigError(
-            f"{path}: sweep: two of its keys are the same: {', '.join(map(str, given))}"
-        )
+        raise ConfigError(f"{path}: sweep: two of its keys are the same: {brief(list(given))}")
     for text in overrides:
         key, value = parse_override(text)
         parts = key_parts(key)
@@ -113,7 +112,7 @@ def load_grid(source: str | Path, overrides: Sequence[str] = ()) -> Grid:
             axes[_canonical(".".join(parts[1:]))] = value
         elif parts[0] == "sweep":
             raise ConfigError(
-                f"override {text!r}: name a key of the grid, such as sweep.seed=[0,1]"
+                f"override {brief(text)}: name a key of the grid, such as sweep.seed=[0,1]"
             )
         else:
             data = override(data, text)
@@ -134,7 +133,7 @@ def load_grid(source: str | Path, overrides: Sequence[str] = ()) -> Grid:
 
 def _point_text(values: Mapping[str, Any]) -> str:
     """`seed=1, models.dtype=float32`, for messages."""
-    return ", ".join(f"{key}={_text(value)}" for key, value in values.items())
+    return ", ".join(f"{key[:80]}={_text(value)[:80]}" for key, value in values.items())
 
 
 def _canonical(key: str) -> str:
@@ -143,7 +142,7 @@ def _canonical(key: str) -> str:
 
 def _require_axes(path: Path, axes: Mapping[str, Any]) -> None:
     for key, values in axes.items():
-        where = f"{path}: sweep.{key}"
+        where = f"{path}: sweep.{key[:80]}"
         if not key:
             raise ConfigError(f"{path}: sweep: a key is empty; write one such as models.dtype")
         if key in ("name", "output", "sweep"):
@@ -151,13 +150,15 @@ def _require_axes(path: Path, axes: Mapping[str, Any]) -> None:
                 f"{where}: cannot be swept; every job has a name and a folder of its own"
             )
         if not isinstance(values, list):
-            raise ConfigError(f"{where} = {values!r}: must be a list, such as [{_text(values)}]")
+            raise ConfigError(
+                f"{where} = {brief(values)}: must be a list, such as [{_text(values)[:80]}]"
+            )
         if not values:
             raise ConfigError(f"{where} = []: an empty list leaves nothing to run; give it a value")
-        texts = [json.dumps(value, default=str) for value in values]
-        twice = next((text for text in texts if texts.count(text) > 1), None)
+        texts = Counter(json.dumps(value, default=str) for value in values)
+        twice = next((text for text, count in texts.items() if count > 1), None)
         if twice is not None:
-            raise ConfigError(f"{where}: {twice} stands twice")
+            raise ConfigError(f"{where}: {twice[:200]} stands twice")
         parts = key.split(".")
         inner = next((k for k in axes if k != key and k.split(".")[: len(parts)] == parts), None)
         if inner is not None:
@@ -179,9 +180,10 @@ def _configs(path: Path, data: dict[str, Any], points: Sequence[Mapping[str, Any
             for key, value in point.items():
                 first = key.split(".")[0]
                 if first not in known:
-                    hint = nearest(first, known)
+                    hint = nearest(first[:80], known)
                     raise ConfigError(
-                        f"{path}: sweep.{key}: unknown key {first!r}{hint} (keys: {', '.join(known)})"
+                        f"{path}: sweep.{key[:80]}: unknown key {brief(first, 80)}{hint} "
+                        f"(keys: {', '.join(known)})"
                     )
                 changed = put(changed, key, value, f"{path}: sweep.{key}")
             config = validated(path, changed)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from experiments.sweep.errors import SweepError
+from treespec.reading import brief
 
 __all__ = ["parse_settings"]
 
@@ -26,20 +27,20 @@ def parse_settings(given: Sequence[str]) -> dict[str, Any]:
         key, equals, value = (part.strip() for part in text.partition("="))
         key = key.lstrip("-").replace("-", "_")
         if not equals or not key or not value:
-            raise SweepError(f"--slurm {text!r}: write key=value, such as partition=gpu")
+            raise SweepError(f"--slurm {brief(text)}: write key=value, such as partition=gpu")
         if key == "additional_parameters":
-            raise SweepError(f"--slurm {text!r}: give each of them by --slurm KEY=VALUE")
+            raise SweepError(f"--slurm {brief(text)}: give each of them by --slurm KEY=VALUE")
         parsed = _parsed(key, value)
         if key == "time" and (not isinstance(parsed, int) or parsed is True):
             raise SweepError(
-                f"--slurm {text!r}: must be a whole number of minutes, such as time=60 for an hour"
+                f"--slurm {brief(text)}: must be a whole number of minutes, such as time=60 for an hour"
             )
         settings[key] = [*settings.get(key, []), value] if key in LISTS else parsed
     return settings
 
 
 def _parsed(key: str, value: str) -> int | bool | str:
-    if re.fullmatch(r"0|[1-9][0-9]*", value):
+    if re.fullmatch(r"0|[1-9][0-9]{0,17}", value):
         return int(value)
     if value == "true":  # sbatch has switches without a value, such as --requeue
         return True

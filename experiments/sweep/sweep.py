@@ -22,6 +22,8 @@ from experiments.sweep.progress import Board, JobView, prompts_done
 
 __all__ = ["Interrupted", "SweepResult", "require_workers", "run_sweep"]
 
+MOST_WORKERS = 1024
+
 POLL_S = 0.5
 """Seconds between two looks at the workers: rare enough not to disturb what they measure."""
 
@@ -209,6 +211,8 @@ def require_workers(executor: str, workers: int | None) -> None:
     """
     if workers is not None and workers < 1:
         raise SweepError(f"--workers {workers}: must be at least 1")
+    if workers is not None and workers > MOST_WORKERS:
+        raise SweepError(f"--workers {workers}: must be at most {MOST_WORKERS:,}")
     if workers is not None and workers > 1 and executor == "process":
         raise SweepError(
             f"--workers {workers} needs --executor local or slurm: 'process' runs one job after the other"

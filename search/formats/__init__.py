@@ -37,7 +37,8 @@ from search.formats.errors import (
 )
 from search.formats.export import Export, Format
 from search.formats.reading import MAX_NODES, MAX_TEXT, shown, text_of
-from treespec.errors import InvalidTree
+from treespec.errors import InvalidTree, Unreadable
+from treespec.reading import read_bytes
 from treespec.shape import TreeShape
 
 __all__ = [
@@ -135,13 +136,12 @@ def _contents(source: Any, format: str | None) -> tuple[str, Any]:
     path = Path(source) if isinstance(source, Path) or _is_file(source) else None
     name = f"the {type(source).__name__}" if path is None else str(path)
     if path is not None:
-        if not path.is_file():
+        if path.is_dir() or not path.exists():
             raise MalformedTree(f"{path}: there is no such file")
         try:
-            with path.open("rb") as file:
-                source = file.read(sequoia.MAX_BYTES + 1)
-        except OSError as error:
-            raise MalformedTree(f"{path}: cannot be read: {error.strerror}") from error
+            source = read_bytes(path, sequoia.MAX_BYTES)
+        except Unreadable as error:
+            raise MalformedTree(str(error)) from None
     elif isinstance(source, str):
         name = f"{shown(source)} (a text: there is no file of that name)"
         if format == "sequoia":

@@ -1,12 +1,12 @@
 """Checks that the loaders share. They take what strangers wrote: every size is bounded first."""
 
-import json
 import reprlib
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import Any
 
 from search.formats.errors import MalformedTree
-from treespec.errors import InvalidTree
+from treespec.errors import InvalidTree, Unreadable
+from treespec.reading import parse_json
 from treespec.shape import TreeShape
 
 __all__ = [
@@ -56,31 +56,10 @@ def text_of(data: Any, what: str) -> str:
 def read_json(text: str) -> Any:
     """The object in a JSON text; keys that stand twice, NaN and deep nesting are refused."""
     try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise MalformedTree(
-            f"{where}: no JSON: {error.msg}, at {shown(text[error.pos :][:40])}"
-        ) from None
-    except RecursionError:
-        raise MalformedTree("brackets are nested too deeply for a tree file") from None
-    except InvalidTree:
-        raise
-    except ValueError as error:
-        raise MalformedTree(f"no JSON: {error}") from None
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise MalformedTree(f"the key {shown(key)} stands twice in one object")
-        found[key] = value
-    return found
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise MalformedTree(f"{name} is no number of a tree")
+        return parse_json(text)
+    except Unreadable as error:
+        where = "" if error.line is None else f"line {error.line}, column {error.column}: "
+        raise MalformedTree(f"{where}no JSON: {error.said}") from None
 
 
 def fields(what: str, data: Any, needed: Iterable[str], others: Iterable[str] = ()) -> dict:

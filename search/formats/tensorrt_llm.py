@@ -10,7 +10,6 @@ max_total_draft_tokens <= dynamic_tree_max_topK * max_draft_len`; otherwise the 
 masks are in `attention_masks.packed`.
 """
 
-from itertools import accumulate
 from typing import Any
 
 from search.formats.errors import MalformedTree, NotExportable
@@ -18,12 +17,11 @@ from search.formats.export import NUMBERING, Export, Format, numbering
 from search.formats.rank_paths import from_paths, from_text, to_paths
 from search.formats.reading import MAX_NODES, integer, read_json, shown
 from search.formats.top_k import SHAPE, TopK
+from treespec.errors import Unreadable
 from treespec.shape import TreeShape
 
 __all__ = ["CHOICES", "FORMAT", "dump", "dump_choices", "load"]
 
-MAX_YAML = 2**18
-MAX_NESTING = 16
 LEGACY = (
     "medusa_choices belong to the TensorRT backend, which newer versions lack; "
     "there, export tensorrt-llm"
@@ -74,26 +72,13 @@ def _read(text: str) -> Any:
     """The object in a JSON or YAML text; only plain data, never Python objects."""
     if text.lstrip().startswith("{"):
         return read_json(text)
-    if len(text) > MAX_YAML:
-        raise MalformedTree(
-            f"{len(text)} characters of YAML: at most {MAX_YAML}; JSON may be longer"
-        )
-    if _nesting(text) > MAX_NESTING:  # PyYAML takes time that grows with its square
-        raise MalformedTree(f"brackets are nested more than {MAX_NESTING} deep: settings need four")
-    import yaml
+    from treespec.reading_yaml import parse_yaml
 
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
-        where = getattr(error, "problem_mark", None)
-        place = "" if where is None else f"line {where.line + 1}, column {where.column + 1}: "
-        raise MalformedTree(f"{place}no YAML: {getattr(error, 'problem', error)}") from None
-
-
-def _nesting(text: str) -> int:
-    """The largest number of brackets that are open at once, quoted ones counted too."""
-    steps = ((letter in "[{") - (letter in "]}") for letter in text)
-    return max(accumulate(steps, initial=0))
+        return parse_yaml(text)
+    except Unreadable as error:
+        place = "" if error.line is None else f"line {error.line}, column {error.column}: "
+        raise MalformedTree(f"{place}no YAML: {error.said}") from None
 
 
 def _static(key: str, choices: Any, numbers: dict[str, int]) -> TreeShape:

@@ -30,8 +30,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from treespec.errors import UnsupportedModel
-from treespec.models.grow_shape import GrowTo, head_dim_of, shape_to
+from treespec.errors import CannotGrow, UnsupportedModel
+from treespec.models.grow_shape import GrowTo, head_dim_of, parameter_count, shape_to
 
 __all__ = ["GrowTo", "grow"]
 
@@ -79,6 +79,7 @@ def grow(model: PreTrainedModel, to: int | str | GrowTo) -> PreTrainedModel:
     config.rms_norm_eps = old.rms_norm_eps * old.hidden_size / config.hidden_size
     norm_scale = math.sqrt(old.hidden_size / config.hidden_size)
 
+    _require_memory(parameter_count(config), model)
     grown = _unfilled(model, config)
     corners = _corners(old, config, model.device)
     weights = dict(model.named_parameters())
@@ -95,6 +96,24 @@ def grow(model: PreTrainedModel, to: int | str | GrowTo) -> PreTrainedModel:
             small = weights[name] * norm_scale if kind in NORMS else weights[name]  # rounds once
             parameter[corners[kind][: parameter.ndim]] = small
     return grown
+
+
+def _require_memory(parameters: int, model: PreTrainedModel) -> None:
+    """Refuse what the machine has no memory for.
+
+    Raises:
+        CannotGrow: if the weights alone are more than there is.
+    """
+    import psutil
+
+    on_gpu = model.device.type == "cuda"
+    whole = torch.cuda.mem_get_info(model.device)[1] if on_gpu else psutil.virtual_memory().total
+    needed = parameters * next(model.parameters()).element_size()
+    if needed > whole:
+        raise CannotGrow(
+            f"cannot grow to {parameters:,} parameters: they take {needed / 2**30:,.0f} GiB, but "
+            f"{model.device} has {whole / 2**30:,.0f}"
+        )
 
 
 def _unfilled(model: PreTrainedModel, config: PreTrainedConfig) -> PreTrainedModel:

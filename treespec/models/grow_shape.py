@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping
 from transformers import PreTrainedConfig
 
 from treespec.errors import CannotGrow
+from treespec.reading import brief
 
 __all__ = ["GrowTo", "head_dim_of", "parameter_count", "shape_to"]
 
+MOST_PARAMETERS = 10**12
 TOLERANCE = 1.05
 """A model asked to have N parameters gets N .. 1.05 N."""
 
@@ -59,6 +61,8 @@ def shape_to(config: PreTrainedConfig, to: int | str | GrowTo) -> dict[str, int]
     if isinstance(to, Mapping):
         return _checked(config, to)
     parameters, now = _number(to), parameter_count(config)
+    if parameters > MOST_PARAMETERS:
+        raise CannotGrow(f"grow={brief(to, 60)}: at most {MOST_PARAMETERS:,} parameters")
     if now > parameters * TOLERANCE:
         raise CannotGrow(
             f"cannot grow to {parameters:,} parameters: the model has {now:,}, and growing only adds"
@@ -101,12 +105,14 @@ def _number(to: int | str) -> int:
     if isinstance(to, int) and not isinstance(to, bool) and to > 0:
         return to
     match = (
-        re.fullmatch(r"(\d+(?:\.\d+)?)([KMB])", to.strip().upper()) if isinstance(to, str) else None
+        re.fullmatch(r"(\d{1,12}(?:\.\d{1,12})?)([KMB])", to.strip().upper())
+        if isinstance(to, str)
+        else None
     )
     if match is None or not float(match[1]):
         raise CannotGrow(
-            f"grow={to!r} is no size: give a number of parameters such as 100_000_000, '100M' or '1.5B', "
-            f"or a dict of config fields ({', '.join(FIELDS)})"
+            f"grow={brief(to)} is no size: give a number of parameters such as 100_000_000, '100M' or "
+            f"'1.5B', or a dict of config fields ({', '.join(FIELDS)})"
         )
     return round(float(match[1]) * {"K": 10**3, "M": 10**6, "B": 10**9}[match[2]])
 
@@ -116,10 +122,12 @@ def _checked(config: PreTrainedConfig, to: GrowTo) -> dict[str, int]:
     now = _sizes(config)
     for field, value in to.items():
         if field not in now:
-            raise CannotGrow(f"cannot grow {field!r}; fields that can grow: {', '.join(FIELDS)}")
+            raise CannotGrow(
+                f"cannot grow {brief(field, 60)}; fields that can grow: {', '.join(FIELDS)}"
+            )
         if isinstance(value, bool) or not isinstance(value, int) or value < now[field]:
             raise CannotGrow(
-                f"{field} = {value!r}, but growing only adds: it must be an integer of at least "
+                f"{field} = {brief(value)}, but growing only adds: it must be an integer of at least "
                 f"{now[field]}, the model's own"
             )
     shape = now | dict(to)

@@ -1,0 +1,218 @@
+"""Reading what others wrote: files, and the JSON in them, within stated limits.
+
+Every file that a user names passes `read_bytes`, `read_text` or `open_file`, every JSON text `parse_json`,
+every YAML text `treespec.reading_yaml.parse_yaml`. Sizes are bounded before anything is built of what is
+read, so that a hostile or mistaken file is refused in less than two seconds and 500 MB of memory. What is
+wrong is an `Unreadable`, which callers turn into an error of their own that names the file and the key.
+"""
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO, NoReturn
+
+from treespec.errors import Unreadable
+
+__all__ = [
+    "DEEPEST",
+    "LONGEST_NUMBER",
+    "MOST_BYTES",
+    "MOST_VALUES",
+    "brief",
+    "open_file",
+    "parse_json",
+    "read_bytes",
+    "read_text",
+]
+
+MOST_BYTES = 32 * 2**20
+"""Bytes of a text that is read as a whole."""
+
+MOST_VALUES = 2**20
+"""Brackets, commas and colons of a JSON text: each value in it takes at least one, and up to 200 bytes."""
+
+DEEPEST = 64
+"""Brackets that are open at once in JSON, or levels of YAML."""
+
+LONGEST_NUMBER = 1000
+"""Characters of a number; Python takes time that grows with the square."""
+
+_KINDS = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|([\[{])|[\]}]', re.DOTALL)
+
+
+def brief(value: object, most: int = 200) -> str:
+    """The value as Python writes it, cut short enough for a message."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # Python writes no integer of more than 4300 digits
+        return f"a huge {type(value).__name__}"
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+@contextmanager
+def open_file(path: str | os.PathLike[str], most: int = MOST_BYTES) -> Iterator[BinaryIO]:
+    """An open file of at most so many bytes; never waits, as opening a pipe would.
+
+    Raises:
+        Unreadable: if there is none, or it is a folder, device, pipe or socket, or larger. The message
+            begins with the path.
+    """
+    name = os.fspath(path)
+    name = name if len(name) <= 300 else f"{name[:200]}...{name[-60:]}"
+    try:
+        _require_regular(
+            name, os.stat(path)
+        )  # before it is opened: that alone sets some devices off
+        number = os.open(path, os.O_RDONLY | _AT_ONCE)
+    except OSError as error:
+        raise Unreadable(f"{name}: {error.strerror}") from None
+    except Unreadable:
+        raise
+    except ValueError:  # a zero byte
+        raise Unreadable(f"{name!r}: no file has such a name") from None
+    with open(number, "rb") as file:
+        about = os.fstat(number)
+        _require_regular(name, about)
+        if about.st_size > most:
+            raise Unreadable(
+                f"{name}: {about.st_size} bytes, more than the {most} bytes that are read"
+            )
+        yield file
+
+
+def read_bytes(path: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes:
+    """What a file holds.
+
+    Raises:
+        Unreadable: see `open_file`.
+    """
+    with open_file(path, most) as file:
+        try:
+            data = file.read(most + 1)
+        except OSError as error:
+            raise Unreadable(f"{path}: {error.strerror}") from None
+    if len(data) > most:  # it grew, or it is one of those that the system makes while they are read
+        raise Unreadable(f"{path}: more than the {most} bytes that are read")
+    return data
+
+
+def read_text(path: str | os.PathLike[str], most: int = MOST_BYTES, encoding: str = "utf-8") -> str:
+    """The text in a file.
+
+    Args:
+        path: of the file.
+        most: bytes.
+        encoding: "utf-8", or "utf-8-sig" to pass over a byte order mark.
+
+    Raises:
+        Unreadable: see `open_file`; or if it is not UTF-8.
+    """
+    try:
+        return read_bytes(path, most).decode(encoding)
+    except UnicodeDecodeError as error:
+        raise Unreadable(
+            f"{path}: not UTF-8 text (byte {error.start}: {error.reason}); convert the file"
+        ) from None
+
+
+def parse_json(text: str | bytes, *, constants: bool = False, unique: bool = True) -> Any:
+    """The value in a JSON text.
+
+    Args:
+        text: of at most `MOST_VALUES` values, nested at most `DEEPEST` deep.
+        constants: whether NaN and Infinity are numbers.
+        unique: whether to refuse an object with two entries of one key; otherwise the last counts.
+
+    Raises:
+        Unreadable: if it is none, or beyond these limits; or if a number has more than `LONGEST_NUMBER`
+            characters, or is too large to be one.
+    """
+    if isinstance(text, bytes):
+        try:
+            text = text.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise Unreadable(f"byte {error.start} is not UTF-8 text") from None
+    _require_small(text)
+    try:
+        return json.loads(
+            text,
+            parse_int=_whole,
+            parse_float=_number,
+            parse_constant=None if constants else _constant,
+            object_pairs_hook=_unique if unique else None,
+        )
+    except json.JSONDecodeError as error:
+        raise Unreadable(error.msg, error.lineno, error.colno) from None
+    except RecursionError:
+        raise Unreadable(f"nested more than {DEEPEST} deep") from None
+
+
+def _require_regular(name: str, about: os.stat_result) -> None:
+    kind = stat.S_IFMT(about.st_mode)
+    if kind == stat.S_IFDIR:
+        raise Unreadable(f"{name}: Is a directory")
+    if kind != stat.S_IFREG:
+        raise Unreadable(
+            f"{name} is {_KINDS.get(kind, 'no file')}: copy what it gives into a file, and name that"
+        )
+
+
+def _require_small(text: str) -> None:
+    """Refuse too many values, and brackets nested too deeply; those in strings do not nest."""
+    opened = text.count("[") + text.count("{")
+    if opened + text.count(",") + text.count(":") > MOST_VALUES:
+        raise Unreadable(f"more than {MOST_VALUES:,} brackets, commas and colons")
+    if opened <= DEEPEST:
+        return
+    depth = 0
+    for token in _TOKEN.finditer(text):
+        if token[1]:
+            depth += 1
+            if depth > DEEPEST:
+                line = text.count("\n", 0, token.start()) + 1
+                column = token.start() - text.rfind("\n", 0, token.start())
+                raise Unreadable(f"nested more than {DEEPEST} deep", line, column)
+        elif text[token.start()] in "]}":
+            depth -= 1
+
+
+def _whole(text: str) -> int:
+    _require_short(text)
+    return int(text)
+
+
+def _number(text: str) -> float:
+    _require_short(text)
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
+        raise Unreadable(f"{brief(text, 40)[1:-1]} is too large for a number")
+    return number
+
+
+def _require_short(text: str) -> None:
+    if len(text) > LONGEST_NUMBER:
+        raise Unreadable(f"a number of {len(text):,} characters: at most {LONGEST_NUMBER:,}")
+
+
+def _constant(name: str) -> NoReturn:
+    raise Unreadable(f"holds {name}, which is no number")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        seen: set[str] = set()
+        twice = next(key for key in keys if key in seen or seen.add(key))
+        raise Unreadable(f"the key {brief(twice, 60)} stands twice in one object")
+    return found

@@ -1,0 +1,103 @@
+"""Reading YAML that others wrote, within stated limits: see `treespec.reading`."""
+
+from typing import Any
+
+import yaml
+
+from treespec.errors import Unreadable
+from treespec.reading import DEEPEST, LONGEST_NUMBER, brief
+
+__all__ = ["MOST_CHARACTERS", "MOST_NODES", "parse_yaml"]
+
+MOST_CHARACTERS = 2**18
+"""Of a text; PyYAML takes up to a second for them."""
+
+MOST_NODES = 20_000
+"""Values of a text, keys included; what an alias stands for counts each time. The largest tree of a config,
+16,384 nodes, can be written as a list of parents."""
+
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+
+
+def parse_yaml(text: str) -> Any:
+    """The plain data in a YAML text: one document, in which a key stands once.
+
+    Raises:
+        Unreadable: if it is none, or has more than `MOST_CHARACTERS` or `MOST_NODES`, is nested more than
+            `treespec.reading.DEEPEST` deep, or holds a number of more than `LONGEST_NUMBER` characters.
+    """
+    if len(text) > MOST_CHARACTERS:
+        raise Unreadable(f"{len(text):,} characters of YAML: at most {MOST_CHARACTERS:,}")
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        said = " ".join(part for part in (error.context, error.problem) if part)
+        place = () if mark is None else (mark.line + 1, mark.column + 1)
+        raise Unreadable(said or "no YAML", *place) from None
+    except yaml.YAMLError as error:
+        raise Unreadable(" ".join(str(error).split())) from None
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML within the limits, in which a key stands once."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._depth, self._nodes = 0, 0
+        self._sizes: dict[str, int] = {}
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """A node, counted before anything is made of it."""
+        event = self.peek_event()
+        if self.check_event(yaml.AliasEvent):
+            if event.anchor in self.anchors and event.anchor not in self._sizes:
+                raise _problem(f"the alias {brief(event.anchor, 60)} stands within itself", event)
+            self._count(self._sizes.get(event.anchor, 1), event)
+            return super().compose_node(parent, index)
+        before = self._nodes
+        self._count(1, event)
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise _problem(f"nested more than {DEEPEST} deep", event)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if event.anchor is not None:
+            self._sizes[event.anchor] = self._nodes - before
+        return node
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        """What a node says; a number or date that is none is named."""
+        if node.tag in _NUMBERS and len(node.value) > LONGEST_NUMBER:
+            length = f"{len(node.value):,} characters"
+            raise _problem(f"a number of {length}: at most {LONGEST_NUMBER:,}", node)
+        try:
+            return super().construct_object(node, deep)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            kind = node.tag.rpartition(":")[2]
+            raise _problem(f"{brief(node.value, 60)} is no {kind}", node) from None
+
+    def _count(self, nodes: int, event: Any) -> None:
+        self._nodes += nodes
+        if self._nodes > MOST_NODES:
+            raise _problem(
+                f"more than {MOST_NODES:,} values, each alias counted as what it stands for", event
+            )
+
+
+def _problem(said: str, at: Any) -> yaml.constructor.ConstructorError:
+    return yaml.constructor.ConstructorError(None, None, said, at.start_mark)
+
+
+def _unique_keys(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
+    seen = set()
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            raise _problem("a key must be plain text, not a list or a mapping", key)
+        if key.value in seen and key.value != "<<":
+            raise _problem(f"key {brief(key.value, 60)} stands twice", key)
+        seen.add(key.value)
+    return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _unique_keys)
