@@ -17,6 +17,8 @@ from treespec.testing import (
     outcomes,
     plane_trees,
     random_table,
+    step_law,
+    target_law,
 )
 
 ALL = list(verify.RULES.values())
@@ -64,6 +66,32 @@ def test_without_any_error_in_exact_arithmetic(rule):
     proof = assert_lossless(rule, shapes=shapes, tables=1, exact=True)
     assert proof.cases > 0
     assert proof.largest_error == 0
+
+
+SMALL = {
+    "hardly different": ([0.4 + 1e-8, 0.35 - 1e-8, 0.25], [0.4, 0.35, 0.25]),
+    "hardly overlapping": ([1 - 2e-8, 1e-8, 1e-8], [1e-8, 1 - 2e-8, 1e-8]),
+    "a draft that is nearly sure": ([0.3, 0.4, 0.3], [1e-8, 1 - 2e-8, 1e-8]),
+    "a target that is nearly sure": ([1 - 2e-8, 1e-8, 1e-8], [0.4, 0.35, 0.25]),
+    "hardly different, sure": ([1 - 3e-9, 1e-9, 2e-9], [1 - 3e-8, 2e-8, 1e-8]),
+}
+"""Target and draft rows with masses, or differences, far below 1e-6."""
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("rows", SMALL)
+@pytest.mark.parametrize("rule", [rule for rule in LOSSLESS if not rule.one_hot], ids=str)
+def test_no_mass_is_too_small_to_count(rule, rows):
+    """A residual of 1e-8 is a residual: taken for none it is drawn from the whole row, by 1e-8 wrong."""
+    logits = torch.tensor(SMALL[rows], dtype=torch.float64).log()
+    target, draft = (TabularModel(lambda context, row=row: row, 3) for row in logits)
+    shapes = (TreeShape.chain(2), TreeShape.expansion([3]), TreeShape.independent_chains(2, 2))
+    cases = [(s, law) for s in shapes for law in rule.laws if covers(rule, s, law, 3)]
+    assert cases
+    for shape, law in cases:
+        found = step_law(rule, shape, law, target=target, draft=draft)
+        right = target_law(target, (0,), shape.depth + 1, Sampling())
+        assert float((found.probs - right).abs().max()) < 1e-13
 
 
 @pytest.mark.usefixtures("without_shape_checks")
@@ -313,6 +341,17 @@ def test_no_token_comes_from_rows_that_hold_nan(rule):
     tree = tree_of(law, [0, 1], [-1, 0])
     rows = torch.tensor([[0.3, torch.nan, 0.4], [0.2, 0.3, 0.5]])
     for seed in range(10):
+        with pytest.raises((NotADistribution, RefusedTree)):
+            rule(tree, rows, TorchCoins(seed))
+
+
+@pytest.mark.parametrize("rule", [r for r in SAMPLING if str(r) != "onehot"], ids=str)
+def test_nor_from_such_rows_below_the_root(rule):
+    """Node 1 is accepted for sure, so its row is visited: that its child's mass is NaN is no rejection."""
+    tree = tree_of(sorted(rule.laws, key=str)[0], [0, 1, 1, 1], [-1, 0, 1, 2])
+    rows = torch.tensor([[0.0, 1.0, 0.0]]).repeat(4, 1)
+    rows[1, 1] = torch.nan
+    for seed in range(5):
         with pytest.raises((NotADistribution, RefusedTree)):
             rule(tree, rows, TorchCoins(seed))
 
