@@ -141,14 +141,14 @@ def run(
         records.write_manifest(manifest)
         bench = replace(bench, tuned=tuned_choices(manifest["tuning"]["assisted"]))
         tracker.begin(manifest)
-        load = LoadWatch()
+        watch = LoadWatch()
         try:
             decode_units(bench, units, wanted, between, records, tracker, reporter)
-            manifest = with_load(manifest, busy := load.busy_percent())
+            manifest = with_load(manifest, busy := watch.busy_percent())
             records.finish(manifest | {"meters": meters.about()})
         except BaseException:
             with suppress(OSError):  # it is told of the units so far, too
-                records.write_manifest(with_load(manifest, load.busy_percent()))
+                records.write_manifest(with_load(manifest, watch.busy_percent()))
             tracker.end(None)
             raise
         if (said := busy_sentence(busy)) is not None:

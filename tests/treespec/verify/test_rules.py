@@ -144,6 +144,36 @@ def test_greedy_refuses_rows_that_are_not_one_hot():
         verify.greedy(tree, torch.full((2, 2), 0.5), TorchCoins(0))
 
 
+def test_greedy_refuses_rows_that_are_nearly_one_hot():
+    """Taken for certain, a probability of 0.999999 would be a rule that is not lossless."""
+    tree = tree_of(Law.IID, [0, 1], [-1, 0])
+    with pytest.raises(RefusedTree, match=r"node 0 has probability 0\.999999"):
+        verify.greedy(tree, torch.tensor([[1e-6, 1 - 1e-6, 0.0]] * 2).double(), TorchCoins(0))
+
+
+def test_lenience_by_hand():
+    """Child 0 passes with p / (l q) = 0.25; else the output is drawn from norm([p - l q]+)."""
+    target = torch.tensor([0.1, 0.5, 0.4], dtype=torch.float64)
+    draft = torch.tensor([[0.8, 0.1, 0.1]], dtype=torch.float64)
+    tree = TokenTree(TreeShape.chain(1), torch.tensor([0, 0]), draft, Law.IID)
+    law = {}
+    for weight, verdict in outcomes(lambda c: verify.lenient(tree, target.expand(2, -1), c)):
+        key = verdict.path if verdict.accepted else verdict.bonus
+        law[key] = law.get(key, 0.0) + weight
+    assert law == pytest.approx({(0, 1): 0.25, 1: 0.75 * 0.45 / 0.8, 2: 0.75 * 0.35 / 0.8})
+
+
+def test_typical_acceptance_at_its_threshold():
+    """Only what is more probable than the threshold passes; of paths that are alike the first is kept."""
+    rule = verify.typical.using(epsilon=0.25, delta=1.0)
+    rows = torch.tensor([[0.25, 0.75, 0.0]] * 2, dtype=torch.float64)
+    for token, path in ((0, (0,)), (1, (0, 1)), (2, (0,))):
+        assert rule(tree_of(Law.IID, [0, token], [-1, 0]), rows, TorchCoins(0)).path == path
+    rows = torch.tensor([[0.0, 0.5, 0.5]] * 3, dtype=torch.float64)
+    for tokens in ([0, 1, 2], [0, 2, 1]):
+        assert rule(tree_of(Law.IID, tokens, [-1, 0, 0]), rows, TorchCoins(0)).path == (0, 1)
+
+
 def acceptance(rule, law, tokens, probs, draft):
     """P(some child accepted) at the root of a tree of depth one, given the drafted tokens."""
     shape = TreeShape.expansion([len(tokens)])
