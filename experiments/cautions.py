@@ -1,4 +1,4 @@
-"""When a comparison is meaningless, or less than it seems: three rules, and what they say.
+"""When a comparison is meaningless, or less than it seems: four rules, and what they say.
 
 Resolution. A comparison whose interval holds both a gain and a loss of a tenth (it reaches below 1 / 1.1
 and above 1.1) does not tell effects of the size that methods differ by. The half-width shrinks with the
@@ -9,6 +9,9 @@ time of a step, less its mean for each method and sampling setting, is averaged 
 and regressed on the place in the run and on the length of the prompt. A trend counts if it is significant
 (p < 0.01) and makes more than 5 % from the first unit to the last. Methods run in an order drawn anew for
 each unit, so that ratios stay fair; tokens per second are then not those of one machine.
+
+Load. Where other processes used more than 10 % of the cores, in the mean of a session, they took time from
+some methods more than from others (`experiments.machine_load`).
 """
 
 from dataclasses import dataclass
@@ -18,6 +21,7 @@ import numpy as np
 
 from experiments.changes import changes_of_machine
 from experiments.loading import Run
+from experiments.machine_load import busy_sentence
 from experiments.statistics import Interval
 
 __all__ = [
@@ -25,6 +29,7 @@ __all__ = [
     "Drift",
     "drift",
     "drift_caution",
+    "load_caution",
     "machine_caution",
     "prompts_to_tell",
     "spread_caution",
@@ -147,6 +152,13 @@ def machine_caution(run: Run) -> str | None:
         f"Caution: the run went on elsewhere or with something else ({shown}): its prompts were not all "
         "measured under the same conditions, and the table names those of the start."
     )
+
+
+def load_caution(run: Run) -> str | None:
+    """A sentence if other processes used the CPU while the run was measured; of the worst session."""
+    loads = [session.get("busy_percent") for session in run.manifest.get("sessions") or []]
+    part = "the run" if len(loads) == 1 else f"one of the {len(loads)} sessions of the run"
+    return busy_sentence(max((load for load in loads if load is not None), default=None), part)
 
 
 def _trend(design: np.ndarray, values: np.ndarray) -> Drift | None:

@@ -27,6 +27,7 @@ __all__ = [
     "new_manifest",
     "now",
     "session",
+    "with_load",
 ]
 
 _PACKAGES = (
@@ -98,10 +99,16 @@ def now() -> str:
 
 
 def session(meters: Mapping[str, Any]) -> dict[str, Any]:
-    """A start or resumption: when, by which code, on what, and what an idle machine took."""
+    """A start or resumption: when, by which code, on what, what an idle machine took, and its load."""
     about = environment()
     kept = {key: about[key] for key in ("git_hash", "versions", "hardware")}
-    return {"started": now(), **kept, "idle_w": meters.get("idle_w", {})}
+    return {"started": now(), **kept, "idle_w": meters.get("idle_w", {}), "busy_percent": None}
+
+
+def with_load(manifest: dict[str, Any], busy_percent: float | None) -> dict[str, Any]:
+    """The manifest with what other processes took of the CPU in the latest session."""
+    *earlier, latest = manifest["sessions"]
+    return manifest | {"sessions": [*earlier, latest | {"busy_percent": busy_percent}]}
 
 
 def config_data(config: Config) -> dict[str, Any]:

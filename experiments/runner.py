@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +17,8 @@ from experiments.decoding import decode_units, units_of
 from experiments.errors import PromptError, RunFolderError
 from experiments.folder import RunFolder
 from experiments.loading import load_run
-from experiments.machine_load import BUSY_PERCENT, busy_percent
-from experiments.manifest import new_manifest, session
+from experiments.machine_load import BUSY_PERCENT, LoadWatch, busy_percent, busy_sentence
+from experiments.manifest import new_manifest, session, with_load
 from experiments.measured import Measured, load_measured, measure, search_prompts
 from experiments.meters.build import cuda_devices, make_meters
 from experiments.models import load_models
@@ -146,12 +147,18 @@ def run(
         records.write_manifest(manifest)
         bench = replace(bench, tuned=tuned_choices(manifest["tuning"]["assisted"]))
         tracker.begin(manifest)
+        watch = LoadWatch()
         try:
             decode_units(bench, units, wanted, between, records, tracker, reporter)
+            manifest = with_load(manifest, busy := watch.busy_percent())
             records.finish(manifest | {"meters": meters.about()})
         except BaseException:
+            with suppress(OSError):  # it is told of the units so far, too
+                records.write_manifest(with_load(manifest, watch.busy_percent()))
             tracker.end(None)
             raise
+        if (said := busy_sentence(busy)) is not None:
+            reporter.note(said)
         tracker.end(lambda: load_run(path))
         return RunResult(path, False, tuple(records.failures()))
 

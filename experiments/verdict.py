@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.cautions import drift_caution, machine_caution, spread_caution
+from experiments.cautions import drift_caution, load_caution, machine_caution, spread_caution
 from experiments.equality import equality
 from experiments.loading import Run
 from experiments.measurements import Measurements, measure, samplings_of
@@ -144,7 +144,8 @@ def sentences(run: Run) -> dict[str, list[str]]:
         sampling: _sentences(measure(run, sampling)) + _warnings(run, sampling)
         for sampling in samplings_of(run)
     }
-    whole = [line for line in (drift_caution(run), machine_caution(run)) if line is not None]
+    cautions = (drift_caution, load_caution, machine_caution)
+    whole = [line for caution in cautions if (line := caution(run)) is not None]
     if found:
         next(iter(found.values())).extend(whole)
     return found

@@ -26,6 +26,7 @@ from rich.table import Table
 from experiments.benchmarks.results_file import save
 from experiments.config_file import load_config
 from experiments.loading import Run, load_run
+from experiments.machine_load import LoadWatch, busy_sentence
 from experiments.models import load_models
 from experiments.runner import run
 from experiments.summary import MethodSummary, summarise
@@ -111,6 +112,7 @@ def report(loaded: Run, console: Console) -> dict[str, Any]:
         "over_assisted": _rate(ours) / _rate(assisted),
         "assisted_over_generate": _rate(assisted) / _rate(generate),
         "tuning": loaded.manifest["tuning"],
+        "busy_percent": loaded.manifest["sessions"][-1].get("busy_percent"),
     }
     console.print(
         f"best of ours ({ours.method.name}): {figures['over_generate']:.2f} x generate, "
@@ -137,7 +139,9 @@ def main() -> None:
         (summary,) = summarise(loaded)
     with console.status("measuring the cost of a pass ..."):
         pair = load_models(config.models)
+        load = LoadWatch()
         verify_ms, figures["costs"] = costs(pair.target, pair.draft)
+        figures["costs"]["busy_percent"] = load.busy_percent()
     plain = next(row for row in summary.rows if row.method.name == summary.baseline)
     draft_ms = figures["costs"]["draft_pass_ms"]["4"]
     console.print(explain(list(summary.rows), plain.step_ms, verify_ms, draft_ms))
@@ -145,6 +149,9 @@ def main() -> None:
         "v(N): time of a target pass over N nodes / over one; draft: passes of the draft in the same unit; "
         "allowed: tokens/step / (v(N) + draft), times what one pass of ours saves over a plain step"
     )
+    busy = figures["costs"]["busy_percent"]  # of the run, the table has said it
+    if (said := busy_sentence(busy, "the measurement of v(N)")) is not None:
+        console.print(said)
     console.print(f"written: {save('speedup', figures)}")
 
 

@@ -61,6 +61,8 @@ def study_of_run(folder: Path) -> dict[str, Any]:
     rounds, paces = pace_of(run) or (0, None)
     figures["pace"] = {"rounds": rounds, "stages": paces}
     about = {key: run.manifest.get(key) for key in OF_RUN}
+    sessions = run.manifest.get("sessions") or []
+    about["busy_percent"] = [session.get("busy_percent") for session in sessions]
     return {"measured": run.manifest["created"], **about, "figures": figures}
 
 

@@ -96,6 +96,15 @@ def test_tensorrt_llm_words_hold_each_tree_and_zeros(batch, max_tokens):
         assert words[0].tolist() == [1] + [0] * (words.shape[1] - 1)  # the root sees itself
 
 
+@pytest.mark.parametrize(("size", "words"), [(31, 1), (32, 1), (33, 2), (64, 2), (65, 3)])
+def test_no_word_more_than_the_nodes_need(size, words):
+    """The engine's buffer has as many: a word more would shift every row behind the first."""
+    tree = topology(range(-1, size - 1))
+    assert packed_rows(tree).shape == (size, words)
+    assert tensorrt_llm_mask([tree]).shape == (1, size, words)
+    assert tensorrt_llm_mask([topology([-1])], size).shape == (1, size, words)
+
+
 def test_made_on_the_device_of_the_trees():
     tree = topology(TREE).to("meta")
     assert packed_rows(tree).device.type == "meta"

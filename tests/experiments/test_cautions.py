@@ -8,6 +8,7 @@ from experiments.cautions import (
     LEAST_UNITS,
     drift,
     drift_caution,
+    load_caution,
     machine_caution,
     prompts_to_tell,
     spread_caution,
@@ -127,3 +128,24 @@ def test_a_run_that_went_on_elsewhere_says_so(tmp_path):
     assert 'torch: "2.13.0" -> "2.14.0"' in machine_caution(other)
     assert any("went on elsewhere" in line for line in sentences(other)["T=0"])
     assert "git_hash: abc1234 -> def" in machine_caution(resumed(git_hash="def"))
+
+
+def test_a_run_beside_other_work_says_so(tmp_path):
+    run = load_run(write_run(tmp_path / "run", [PLAIN, CHAIN, TREE]))
+
+    def beside(*loads):
+        sessions = [{"started": "", "busy_percent": load} for load in loads]
+        return Run(run.folder, run.manifest | {"sessions": sessions}, run.prompts, run.steps)
+
+    assert load_caution(run) is None  # an older run, which kept no such number
+    for quiet in (beside(0.0), beside(10.0), beside(None), beside(None, 3.0)):
+        assert load_caution(quiet) is None
+    said = "Caution: other processes used 34 % of the CPU during "
+    assert load_caution(beside(34.4)).startswith(f"{said}the run: its times are not reliable")
+    assert load_caution(beside(2.0, 34.4, None)).startswith(
+        f"{said}one of the 3 sessions of the run:"
+    )
+    lines = sentences(beside(34.4))
+    assert sum(line.startswith(said) for line in lines["T=0"]) == 1  # once for the whole run
+    assert not any("other processes" in line for line in lines["T=1"])
+    assert not any("other processes" in line for line in sentences(beside(2.0))["T=0"])

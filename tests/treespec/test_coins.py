@@ -77,6 +77,55 @@ def test_the_largest_uniform_never_gives_a_token_without_mass(row):
     assert row[token] > 0
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("row", [[0.0, 0.0, 1.0], [0.0, 0.25, 0.0, 0.75], [0.0, 1e-30, 1.0]])
+def test_a_uniform_of_zero_never_gives_a_token_without_mass(row, dtype):
+    row = torch.tensor(row, dtype=dtype)
+    first = next(token for token, mass in enumerate(row.tolist()) if mass > 0)
+    assert inverse_cdf(row, torch.zeros(1, dtype=torch.float64)).tolist() == [first]
+    assert inverse_cdf(row[None], torch.zeros(1, 3, dtype=torch.float64)).tolist() == [[first] * 3]
+
+    class Zero(TorchCoins):
+        def uniform(self):
+            return 0.0
+
+    assert Zero(0).draw(row) == first
+    assert not Zero(0).accept(0.0)
+    for law in (Law.IID, Law.WITHOUT_REPLACEMENT):
+        assert Zero(0).draw_many(row[None], 1, law).tolist() == [[first]]
+
+
+def test_a_uniform_on_a_border_belongs_to_what_lies_behind_it():
+    """Tokens without mass on a border get nothing: the next one with mass does."""
+    row = torch.tensor([0.25, 0.0, 0.25, 0.0, 0.0, 0.5, 0.0], dtype=torch.float64)
+    points = torch.tensor([0.0, 0.25, 0.5, 1 - 2.0**-53], dtype=torch.float64)
+    assert inverse_cdf(row, points).tolist() == [0, 2, 5, 5]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_large_rows_whose_sums_are_off(dtype):
+    """At 128k tokens half precision rounds a row's sum far from 1; every uniform still meets a token."""
+    generator = torch.Generator().manual_seed(0)
+    row = torch.randn(128_256, generator=generator).mul(2).softmax(-1)
+    row[torch.rand(len(row), generator=generator) < 0.5] = 0
+    row[:3] = row[-3:] = 0
+    row = (row / row.sum()).to(dtype)
+    with_mass = row.nonzero().flatten()
+    wide = row.double().numpy()
+    points = torch.rand(200, generator=generator, dtype=torch.float64)
+    ends = torch.tensor([0.0, 5e-324, 2.0**-53, 1 - 2.0**-24, 1 - 2.0**-53], dtype=torch.float64)
+    points = torch.cat([ends, points])
+    drawn = inverse_cdf(row, points)
+    assert bool((row[drawn] > 0).all())
+    assert int(drawn[0]) == int(with_mass[0])
+    assert int(drawn[4]) == int(with_mass[-1])
+    exact = [math.fsum(wide[:token]) for token in drawn.tolist()]
+    above = [before + wide[token] for before, token in zip(exact, drawn.tolist(), strict=True)]
+    total = math.fsum(wide)
+    for u, low, high in zip(points.tolist(), exact, above, strict=True):
+        assert low / total - 1e-12 <= u <= high / total + 1e-12
+
+
 def law_of_children(probs, k, law):
     """The law of k children by hand: products of conditional probabilities."""
     table = {}

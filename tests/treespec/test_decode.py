@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
+from treespec.decode import require_room
 from treespec.draft import ModelDrafter, NoDrafter
 from treespec.errors import (
     ContextOverflow,
@@ -235,6 +236,7 @@ def test_inference_mode_does_not_leak_between_steps():
         ({"prompt": [1, 2]}, InvalidPrompt, "is a list.*torch.tensor"),
         ({"prompt": torch.tensor([1.0])}, InvalidPrompt, "float32.*integers"),
         ({"prompt": torch.tensor([1, 9])}, InvalidPrompt, r"token id 9.*0\.\.3"),
+        ({"prompt": torch.tensor([1, 4])}, InvalidPrompt, r"token id 4.*0\.\.3"),
         ({"prompt": torch.tensor([-1])}, InvalidPrompt, "token id -1"),
         (
             {"prompt": torch.zeros(40, dtype=torch.long)},
@@ -252,6 +254,19 @@ def test_what_cannot_be_decoded_is_refused_before_a_model_runs(
 
     with pytest.raises(error, match=says):
         run(target=ModelTarget(TabularModel(never, 4, max_length=32)), **changes)
+
+
+def test_a_context_is_used_to_its_last_position():
+    table, tokens = random_table(4, 0), 29  # and one of the prompt, and two levels of a tree
+    target, draft = (ModelTarget(TabularModel(table, 4, max_length=32)) for _ in range(2))
+    drafter = ModelDrafter(draft.model, TreeShape.chain(2), Law.IID, Sampling())
+    steps = run(target=target, drafter=drafter, max_new_tokens=tokens)
+    assert sum(len(step.tokens) for step in steps) == tokens
+    require_room(32 - 3, 1, 2, 32)
+    with pytest.raises(ContextOverflow, match=r"29 prompt tokens . 2 new tokens . 2 levels"):
+        require_room(29, 2, 2, 32)
+    with pytest.raises(ContextOverflow, match=r"32 prompt tokens . 1 new tokens"):
+        require_room(32, 1, 0, 32)
 
 
 def test_a_draft_with_a_shorter_context_is_refused_at_the_door():

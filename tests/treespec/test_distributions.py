@@ -45,6 +45,45 @@ def test_equal_to_transformers_warpers(sampling, seed, spread):
     assert torch.equal(sampling(logits), theirs)
 
 
+def nucleus(row, top_p):
+    """The fewest most probable tokens that reach the mass, found by sorting the whole row."""
+    probs = row.softmax(-1)
+    best = probs.sort(descending=True, stable=True)
+    count = int((best.values.cumsum(-1) < top_p).sum()) + 1
+    return set(best.indices[:count].tolist())
+
+
+@pytest.mark.parametrize("vocabulary", [1023, 1024, 1025, 3000, 8193, 131_072])
+@pytest.mark.parametrize("top_p", [0.1, 0.9, 0.999])
+def test_a_nucleus_may_hold_more_than_a_thousand_tokens(vocabulary, top_p):
+    """Rows from nearly flat to peaked, alone and in one stack: each gets its own nucleus."""
+    noise = torch.randn(4, vocabulary, generator=torch.Generator().manual_seed(vocabulary))
+    logits = noise.double() * torch.tensor([[0.01], [1.0], [3.0], [12.0]]).double()
+    sampling, sizes = Sampling(top_p=top_p), []
+    stacked = sampling(logits)
+    for row, probs in zip(logits, stacked, strict=True):
+        kept = nucleus(row, top_p)
+        sizes.append(len(kept))
+        assert set(probs.nonzero()[:, 0].tolist()) == kept
+        assert torch.equal(sampling(row), probs)
+    assert sizes == sorted(sizes, reverse=True)
+    if vocabulary > 8192 and top_p > 0.5:
+        assert sizes[0] > 7000
+        assert sizes[-1] < 1024
+
+
+def test_a_nucleus_ends_where_its_mass_is_reached():
+    logits = torch.tensor([0.5, 0.25, 0.125, 0.125]).log()
+    assert Sampling(top_p=0.5)(logits).tolist() == [1, 0, 0, 0]
+    assert Sampling(top_p=0.75)(logits).nonzero().flatten().tolist() == [0, 1]
+
+
+def test_min_p_keeps_what_is_just_probable_enough():
+    logits = torch.tensor([0.5, 0.25, 0.25]).log()
+    assert Sampling(min_p=0.5)(logits).tolist() == pytest.approx([0.5, 0.25, 0.25])
+    assert Sampling(min_p=0.51)(logits).tolist() == [1, 0, 0]
+
+
 def test_our_order_is_the_order_of_generate():
     from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
@@ -133,6 +172,15 @@ def test_residual_by_hand():
     p, q = torch.tensor([0.5, 0.3, 0.2]), torch.tensor([0.2, 0.6, 0.2])
     assert torch.allclose(residual(p, q), torch.tensor([1.0, 0.0, 0.0]))
     assert torch.equal(residual(p, p), p)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("least", [1e-7, 1e-12, 1e-30])
+def test_however_small_a_residual_is_one(dtype, least):
+    p = torch.tensor([least, 0.5, 0.5], dtype=dtype)
+    assert residual(p, torch.tensor([0.0, 0.5, 0.5], dtype=dtype)).tolist() == [1, 0, 0]
+    p, q = torch.tensor([1.0, least], dtype=dtype), torch.tensor([1.0, 2 * least], dtype=dtype)
+    assert torch.equal(residual(p, q), p)  # nothing is left: there was nothing to reject
 
 
 def test_without_by_hand():

@@ -102,6 +102,24 @@ def test_a_dynamic_growth_sees_probabilities_and_decides_where(law, temperature)
     assert tree.shape.children[expanded] == (3, 4)
 
 
+@pytest.mark.parametrize("cut", [{"top_k": 1}, {"top_p": 0.01}, {"min_p": 1.0}], ids=str)
+def test_greedy_children_are_ranked_without_truncation(cut):
+    """At temperature 0 truncations change nothing: neither the tokens nor what a growth is told of them."""
+    seen = []
+
+    class Asking(BestFirst):
+        def next(self, shape, probs):
+            seen.append(probs().tolist())
+            return super().next(shape, probs)
+
+    _, tree = propose(Asking(), Law.DETERMINISTIC, Sampling(0.0, **cut))
+    _, plain = propose(BestFirst(), Law.DETERMINISTIC, Sampling(0.0))
+    assert tree.token_ids == plain.token_ids
+    assert tree.shape == plain.shape
+    row = TABLE((0, 1)).softmax(-1)
+    assert seen[-1][1:3] == pytest.approx([float(row[token]) for token in tree.token_ids[1:3]])
+
+
 def test_a_dynamic_growth_decodes_through_the_loop():
     cold = Sampling(temperature=0.0)
     target, drafter = TabularModel(random_table(6, 2), 6), TabularModel(TABLE, 6)

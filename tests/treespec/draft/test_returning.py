@@ -185,6 +185,57 @@ def test_the_cache_of_any_growth_stays_the_text(growths, law, temperature):
         assert drafter.text[2:][:12] == tuple(text)
 
 
+@pytest.mark.parametrize("law", CAN)
+@pytest.mark.parametrize("idle", [1, 2, 5])
+def test_tokens_wait_while_nothing_is_drafted(growths, law, idle):
+    """A growth that drafts now and then: until it does, every committed token is pending."""
+
+    class NowAndThen(growths.Random):
+        step = 0
+
+        def next(self, shape, probs):
+            self.step += shape.size == 1
+            return () if self.step % (idle + 1) else super().next(shape, probs)
+
+    waited, sampling = [], Sampling()
+    for seed in range(3):
+        target = TabularModel(lambda c: 3 * TABLE(c), 5)
+        drafter = growths.Watched(TabularModel(TABLE, 5), NowAndThen(seed), law, sampling)
+        steps = decode(
+            ModelTarget(target), drafter, verify.naive, torch.tensor([0, 1]), sampling=sampling,
+            coins=TorchCoins(seed), max_new_tokens=20,
+        )  # fmt: skip
+        text = []
+        for step in steps:
+            waited.append(len(drafter._pending))
+            text += step.tokens
+            for node in step.tree.shape.internal if step.tree.draft_probs is not None else ():
+                path = [step.tree.token_ids[n] for n in step.tree.shape.path(node)]
+                end = len(text) - len(step.tokens)
+                context = (0, 1, *text[:end])[:-1] + tuple(path)
+                assert torch.equal(step.tree.draft_probs_of(node), sampling(TABLE(context)))
+        assert drafter.text[2:][:20] == tuple(text)
+    assert max(waited) >= idle  # the last accepted leaf may wait, too
+
+
+def test_after_a_whole_path_two_tokens_are_not_in_the_cache(growths):
+    """The leaf, which was never run, and the bonus, which is the next root."""
+    sampling = Sampling(temperature=0.0)
+    drafter = growths.Watched(
+        TabularModel(TABLE, 5), TreeShape.chain(3), Law.DETERMINISTIC, sampling
+    )
+    steps = decode(
+        ModelTarget(TabularModel(TABLE, 5)), drafter, verify.greedy, torch.tensor([0, 1]),
+        sampling=sampling, coins=TorchCoins(0), max_new_tokens=12,
+    )  # fmt: skip
+    text = [0, 1]
+    for step in steps:
+        assert step.verdict.accepted == 3
+        text += step.tokens
+        assert drafter.model.length == len(text) - 2
+        assert [*drafter._pending, drafter._root] == text[-2:]
+
+
 @pytest.mark.usefixtures("without_shape_checks")
 def test_through_the_loop_the_target_is_kept(growths):
     """Two tokens' children one by one, over several steps, with every coin on every side."""

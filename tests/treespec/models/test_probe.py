@@ -102,6 +102,28 @@ def test_a_window_that_only_the_mask_knows_is_refused(load: Load) -> None:
         TransformersModel(model)
 
 
+def test_a_window_that_the_mask_has_not_is_refused(load: Load) -> None:
+    """The attention would hide what the model's own mask shows; shorter than a window, nobody sees it."""
+    model = load("qwen2")
+    model.model.layers[1].self_attn.sliding_window = 64
+    with pytest.raises(
+        UnsupportedModel, match="layer 1 tells the attention of window 64, its mask of window None"
+    ):
+        TransformersModel(model, attention="sdpa")
+
+
+def test_a_window_other_than_the_masks_is_refused(load: Load) -> None:
+    model = load(
+        "qwen2", use_sliding_window=True, sliding_window=64, layer_types=["sliding_attention"] * 2
+    )
+    assert TransformersModel(model, attention="sdpa").attention == "sdpa"
+    model.model.layers[0].self_attn.sliding_window = 65
+    with pytest.raises(
+        UnsupportedModel, match="tells the attention of window 65, its mask of window 64"
+    ):
+        TransformersModel(model, attention="sdpa")
+
+
 def test_a_window_beyond_the_context_is_no_window(load: Load) -> None:
     assert TransformersModel(load("mistral", sliding_window=4096)).attention == "auto"
 

@@ -69,6 +69,20 @@ def test_a_padded_vocabulary(load: Load) -> None:
     assert torch.equal(beyond[:, :96], base.run(torch.tensor([0]), (-1,)))
 
 
+@pytest.mark.parametrize("beyond", [96, 97, 99])
+def test_ids_beyond_the_embeddings_are_read_as_the_first(beyond: int, load: Load) -> None:
+    """From the first one on, in prompts and in trees."""
+    base = TransformersModel(load("llama"))
+    wide = base.fresh(vocab_size=100)
+    last = torch.tensor([95])
+    for model, text in ((wide, [5, beyond, 95]), (base, [5, 0, 95])):
+        model.prefill(torch.tensor(text))
+    assert torch.equal(wide.run(last, (-1,))[:, :96], base.run(last, (-1,)))
+    tree = torch.tensor([17, beyond, 95]), torch.tensor([17, 0, 95])
+    logits = [m.run(t, (-1, 0, 1)) for m, t in zip((wide, base), tree, strict=True)]
+    assert torch.equal(logits[0][:, :96], logits[1])
+
+
 def test_fresh_shares_weights_and_not_the_cache(
     load: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:

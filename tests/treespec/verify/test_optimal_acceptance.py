@@ -150,6 +150,20 @@ def test_draws_in_a_prefix_by_all_draws(seed, k):
     assert float((draws_in_prefix(q, k) - expected).abs().max()) < 1e-12
 
 
+@pytest.mark.parametrize("descending", [False, True])
+def test_draws_among_many_tokens(descending):
+    """Triples of 50 tokens, written out: late rings of small tokens count, to 1e-12."""
+    generator = torch.Generator().manual_seed(150)
+    q = torch.randn(50, generator=generator, dtype=torch.float64).softmax(-1)
+    q = q.sort(descending=descending).values
+    first, second, third = q[:, None, None], q[:, None], q
+    chance = first * second / (1 - first) * third / (1 - first - second)
+    i, j, k = (torch.arange(50).view(shape) for shape in ((-1, 1, 1), (-1, 1), (-1,)))
+    chance = chance.masked_fill((i == j) | (j == k) | (i == k), 0)
+    expected = torch.stack([chance[:n, :n, :n].sum() for n in range(1, 51)])
+    assert float((draws_in_prefix(q, 3) - expected).abs().max()) < 1e-12
+
+
 @pytest.mark.parametrize("k", [2, 7, 40])
 def test_draws_of_equal_tokens_are_hypergeometric(k):
     size = 3000  # several blocks
@@ -229,7 +243,14 @@ def test_bad_input():
         optimal_acceptance(p, p, 3, WITHOUT)
     with pytest.raises(InvalidTree, match="'hub' gives one or two"):
         optimal_acceptance(p, p, 3, Law.HUB)
-    bad = [row(0.5, 0.6), row(-0.5, 1.5), row(0.0, 0.0), row(float("nan"), 1.0), row(torch.inf, 0)]
+    bad = [
+        row(0.5, 0.6),
+        row(0.5, 0.498),
+        row(-0.5, 1.5),
+        row(0.0, 0.0),
+        row(float("nan"), 1.0),
+        row(torch.inf, 0),
+    ]
     for wrong in bad:
         with pytest.raises(NotADistribution, match="target_probs is no distribution"):
             optimal_acceptance(wrong, p, 1, Law.IID)

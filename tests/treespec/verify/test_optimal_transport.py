@@ -230,3 +230,10 @@ def test_importing_the_rules_loads_no_scipy():
         "treespec.verify.optimal_acceptance; assert 'scipy' not in sys.modules"
     )
     run([executable, "-c", code], check=True)
+
+
+def test_the_bound_of_the_programme_is_on_its_variables():
+    """400 tokens make 80,200 pairs and single tokens, but 160,000 variables."""
+    flat = torch.full((400,), 1 / 400, dtype=torch.float64)
+    with pytest.raises(RefusedTree, match="80200 sets of drafts and 160000 variables"):
+        transport_plan(flat, flat, 2, Law.IID)

@@ -5,8 +5,9 @@ import pickle
 import pytest
 import torch
 
-from treespec import Law, TokenTree, TorchCoins, TreeShape, verify
+from treespec import Law, TokenTree, TorchCoins, TreeShape, Verdict, verify
 from treespec.errors import RefusedTree
+from treespec.verify.rule import ratio
 
 
 def siblings(law, *tokens, draft):
@@ -84,6 +85,38 @@ def test_a_child_that_cannot_have_been_drawn(rule, law, tokens, target):
 def test_a_ratio_that_overflows_is_no_impossible_child():
     tree = siblings(Law.IID, 1, draft=[1.0, 1e-45])
     assert verify.chain(tree, torch.tensor([[0.5, 0.5]] * 2), TorchCoins(0)).accepted == 1
+
+
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_ratios_are_finite_however_improbable_the_draft(dtype):
+    """Down to the least number of a dtype, which is not a normal one."""
+    info = torch.finfo(dtype)
+    least = info.smallest_normal * info.eps
+    for draft in (least, info.tiny, info.eps):
+        rows = torch.tensor([0.25, 0.75], dtype=dtype), torch.tensor([1.0, draft], dtype=dtype)
+        assert rows[1][1] > 0
+        found = float(ratio(*rows, 1))
+        assert 1 < found < float("inf")
+    assert float(ratio(torch.tensor([1.0, 0.0], dtype=dtype), rows[1], 1)) == 0
+
+
+@pytest.mark.parametrize("rule", [verify.block, verify.traversal, verify.gbv], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_nothing_times_a_ratio_that_overflows_is_nothing(rule, dtype):
+    """Below a token that the target rules out, a ratio beyond the dtype's numbers: 0 times inf is NaN."""
+    least = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+    tree = TokenTree(
+        TreeShape.chain(3),
+        torch.tensor([0, 0, 1, 0]),
+        torch.tensor([[0.5, 0.5], [1.0, least], [0.5, 0.5]], dtype=dtype),
+        Law.IID,
+    )
+    rows = torch.tensor([[0.0, 1.0], [0.5, 0.5], [0.5, 0.5], [0.5, 0.5]], dtype=dtype)
+    for seed in range(5):
+        assert rule(tree, rows, TorchCoins(seed)) == Verdict((0,), 1)
 
 
 def test_rrsw_goes_by_the_draft_without_elder_siblings():

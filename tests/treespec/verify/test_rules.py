@@ -17,6 +17,8 @@ from treespec.testing import (
     outcomes,
     plane_trees,
     random_table,
+    step_law,
+    target_law,
 )
 
 ALL = list(verify.RULES.values())
@@ -64,6 +66,32 @@ def test_without_any_error_in_exact_arithmetic(rule):
     proof = assert_lossless(rule, shapes=shapes, tables=1, exact=True)
     assert proof.cases > 0
     assert proof.largest_error == 0
+
+
+SMALL = {
+    "hardly different": ([0.4 + 1e-8, 0.35 - 1e-8, 0.25], [0.4, 0.35, 0.25]),
+    "hardly overlapping": ([1 - 2e-8, 1e-8, 1e-8], [1e-8, 1 - 2e-8, 1e-8]),
+    "a draft that is nearly sure": ([0.3, 0.4, 0.3], [1e-8, 1 - 2e-8, 1e-8]),
+    "a target that is nearly sure": ([1 - 2e-8, 1e-8, 1e-8], [0.4, 0.35, 0.25]),
+    "hardly different, sure": ([1 - 3e-9, 1e-9, 2e-9], [1 - 3e-8, 2e-8, 1e-8]),
+}
+"""Target and draft rows with masses, or differences, far below 1e-6."""
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("rows", SMALL)
+@pytest.mark.parametrize("rule", [rule for rule in LOSSLESS if not rule.one_hot], ids=str)
+def test_no_mass_is_too_small_to_count(rule, rows):
+    """A residual of 1e-8 is a residual: taken for none it is drawn from the whole row, by 1e-8 wrong."""
+    logits = torch.tensor(SMALL[rows], dtype=torch.float64).log()
+    target, draft = (TabularModel(lambda context, row=row: row, 3) for row in logits)
+    shapes = (TreeShape.chain(2), TreeShape.expansion([3]), TreeShape.independent_chains(2, 2))
+    cases = [(s, law) for s in shapes for law in rule.laws if covers(rule, s, law, 3)]
+    assert cases
+    for shape, law in cases:
+        found = step_law(rule, shape, law, target=target, draft=draft)
+        right = target_law(target, (0,), shape.depth + 1, Sampling())
+        assert float((found.probs - right).abs().max()) < 1e-13
 
 
 @pytest.mark.usefixtures("without_shape_checks")
@@ -114,6 +142,36 @@ def test_greedy_refuses_rows_that_are_not_one_hot():
         RefusedTree, match=r"one-hot target rows .temperature 0..*node 0 has probability 0.5"
     ):
         verify.greedy(tree, torch.full((2, 2), 0.5), TorchCoins(0))
+
+
+def test_greedy_refuses_rows_that_are_nearly_one_hot():
+    """Taken for certain, a probability of 0.999999 would be a rule that is not lossless."""
+    tree = tree_of(Law.IID, [0, 1], [-1, 0])
+    with pytest.raises(RefusedTree, match=r"node 0 has probability 0\.999999"):
+        verify.greedy(tree, torch.tensor([[1e-6, 1 - 1e-6, 0.0]] * 2).double(), TorchCoins(0))
+
+
+def test_lenience_by_hand():
+    """Child 0 passes with p / (l q) = 0.25; else the output is drawn from norm([p - l q]+)."""
+    target = torch.tensor([0.1, 0.5, 0.4], dtype=torch.float64)
+    draft = torch.tensor([[0.8, 0.1, 0.1]], dtype=torch.float64)
+    tree = TokenTree(TreeShape.chain(1), torch.tensor([0, 0]), draft, Law.IID)
+    law = {}
+    for weight, verdict in outcomes(lambda c: verify.lenient(tree, target.expand(2, -1), c)):
+        key = verdict.path if verdict.accepted else verdict.bonus
+        law[key] = law.get(key, 0.0) + weight
+    assert law == pytest.approx({(0, 1): 0.25, 1: 0.75 * 0.45 / 0.8, 2: 0.75 * 0.35 / 0.8})
+
+
+def test_typical_acceptance_at_its_threshold():
+    """Only what is more probable than the threshold passes; of paths that are alike the first is kept."""
+    rule = verify.typical.using(epsilon=0.25, delta=1.0)
+    rows = torch.tensor([[0.25, 0.75, 0.0]] * 2, dtype=torch.float64)
+    for token, path in ((0, (0,)), (1, (0, 1)), (2, (0,))):
+        assert rule(tree_of(Law.IID, [0, token], [-1, 0]), rows, TorchCoins(0)).path == path
+    rows = torch.tensor([[0.0, 0.5, 0.5]] * 3, dtype=torch.float64)
+    for tokens in ([0, 1, 2], [0, 2, 1]):
+        assert rule(tree_of(Law.IID, tokens, [-1, 0, 0]), rows, TorchCoins(0)).path == (0, 1)
 
 
 def acceptance(rule, law, tokens, probs, draft):
@@ -313,6 +371,17 @@ def test_no_token_comes_from_rows_that_hold_nan(rule):
     tree = tree_of(law, [0, 1], [-1, 0])
     rows = torch.tensor([[0.3, torch.nan, 0.4], [0.2, 0.3, 0.5]])
     for seed in range(10):
+        with pytest.raises((NotADistribution, RefusedTree)):
+            rule(tree, rows, TorchCoins(seed))
+
+
+@pytest.mark.parametrize("rule", [r for r in SAMPLING if str(r) != "onehot"], ids=str)
+def test_nor_from_such_rows_below_the_root(rule):
+    """Node 1 is accepted for sure, so its row is visited: that its child's mass is NaN is no rejection."""
+    tree = tree_of(sorted(rule.laws, key=str)[0], [0, 1, 1, 1], [-1, 0, 1, 2])
+    rows = torch.tensor([[0.0, 1.0, 0.0]]).repeat(4, 1)
+    rows[1, 1] = torch.nan
+    for seed in range(5):
         with pytest.raises((NotADistribution, RefusedTree)):
             rule(tree, rows, TorchCoins(seed))
 
