@@ -12,6 +12,7 @@ import io
 import json
 import lzma
 import math
+import os
 import tokenize
 import zipfile
 import zlib
