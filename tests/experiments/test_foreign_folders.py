@@ -1,4 +1,4 @@
-"""Folders of others, with files that are called as ours: no command changes a byte, with --fresh or without."""
+"""Folders of others, with files called as ours: no command changes a byte, with --fresh or without."""
 
 import json
 import os
