@@ -19,8 +19,8 @@ __all__ = ["HeldFolder"]
 class HeldFolder(ABC):
     """A folder with a manifest, held while it is entered (`with ... as folder:`).
 
-    It is ours by its mark (`own_files`). A start that is refused before `settle`, and before it has measured
-    anything, takes back what it made: all of a new folder; in an older one what was not there before.
+    It is ours by its mark (`own_files`). A start that is refused before `settle`, and before anything was
+    measured, takes back what it made: all of a new folder; in an older one what was not there before.
 
     Args:
         path: made if it does not exist.

@@ -261,3 +261,23 @@ def test_an_older_run_is_read_and_not_written(call, tmp_path):
     done = call(["report", folder, "--json"])
     assert json.loads(done.stdout)["report"] is None
     assert snapshot(tmp_path) == before
+
+
+def test_a_result_of_ours_is_replaced_and_nothing_else(tmp_path):
+    from experiments.check_lossless_text import require_check
+    from experiments.errors import ConfigError
+
+    path = tmp_path / "check.json"
+    require_check(tmp_path)
+    own = {"checked": "", "false_alarm": 0.1, "laws": [], "greedy": [], "passed": True, "more": 1}
+    path.write_text(json.dumps(own))
+    require_check(tmp_path)
+    for content in ("", "[]", "null", "{}", "[" * 100_000, json.dumps({"passed": True})):
+        path.write_text(content)
+        with pytest.raises(ConfigError, match=r"check\.json is there"):
+            require_check(tmp_path)
+    path.unlink()
+    (tmp_path / "other.json").write_text(json.dumps(own))
+    path.symlink_to(tmp_path / "other.json")
+    with pytest.raises(ConfigError, match=r"check\.json is there"):
+        require_check(tmp_path)
