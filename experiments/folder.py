@@ -118,6 +118,9 @@ class RunFolder(HeldFolder):
         with self._writing():
             self.files.write(path.relative_to(self.path).as_posix(), content)
 
+    def _measured(self) -> bool:
+        return any(re.match(r"search/(trace|latency)", name) for name in self.files.began)
+
     def forget_search(self) -> None:
         """Remove what was measured for another config."""
         with self._writing():

@@ -19,8 +19,8 @@ __all__ = ["HeldFolder"]
 class HeldFolder(ABC):
     """A folder with a manifest, held while it is entered (`with ... as folder:`).
 
-    It is ours by its mark (`own_files`). A start that is refused before `settle` takes back what it made:
-    all of a new folder; in an older one what was not there before.
+    It is ours by its mark (`own_files`). A start that is refused before `settle`, and before anything was
+    measured, takes back what it made: all of a new folder; in an older one what was not there before.
 
     Args:
         path: made if it does not exist.
@@ -43,6 +43,10 @@ class HeldFolder(ABC):
     def manifest_path(self) -> Path:
         """Of the file that says what was started here."""
         return self.path / self.kind.manifest
+
+    def _measured(self) -> bool:
+        """Whether this start has made something that took long, and serves the next."""
+        return False
 
     def settle(self) -> None:
         """What was made from the beginning stays, whatever comes: there are results in it now."""
@@ -95,7 +99,7 @@ class HeldFolder(ABC):
         """Take back what a refused start made, and give the lock back."""
         refused = isinstance(error, TreespecError) and not isinstance(error, NotWritten)
         try:
-            if refused or (error is not None and self.files.bare):
+            if error is not None and (self.files.bare or (refused and not self._measured())):
                 self.files.undo()
         finally:
             self._lock.release()

@@ -365,6 +365,11 @@ class OwnFiles:
                 folder.rmdir()
 
     @property
+    def began(self) -> list[str]:
+        """What was made since the beginning."""
+        return [name for name in self._began if os.path.lexists(self.path / name.rstrip("/"))]
+
+    @property
     def bare(self) -> bool:
         """Whether nothing was made since the beginning but mark and lock."""
         return set(self._began) <= {LOCK}

@@ -25,7 +25,10 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from experiments.errors import ConfigError
+from experiments.file_arguments import require_own
 from experiments.manifest import environment
+from search.whole_file import write_whole
 from treespec.distributions import Sampling
 from treespec.testing import (
     Case,
@@ -197,6 +200,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tables", type=int, default=20, help="random pairs of tables")
     parser.add_argument("--out", type=Path, help="write the table as JSON")
     options = parser.parse_args(arguments)
+    if options.out:
+        try:
+            require_own(options.out, ("proved", "not_proved"), "record of this command")
+        except ConfigError as error:
+            parser.error(str(error))
     console, start, where = Console(), time.perf_counter(), environment()
     table: dict[tuple[str, str, str], Proof] = {}
     failures: list[str] = []
@@ -217,7 +225,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     "of_parts": whole,
                     **_record(table, start, failures),
                 }
-                options.out.write_text(json.dumps(record, indent=1) + "\n")
+                write_whole(options.out, json.dumps(record, indent=1) + "\n")
     seconds = time.perf_counter() - start
     console.print(_rendered(table))
     total = sum(table.values(), Proof(0, 0, 0.0))

@@ -81,7 +81,7 @@ def run(
 
     Raises:
         ConfigError, PromptError, RunFolderError, ContextOverflow, LoadError: what a user can mend; raised
-            before anything is decoded, and nothing that this start made is left.
+            before anything is decoded. A start that has not measured anything leaves nothing then.
     """
     reporter = Reporter(console)
     place = folder or place_of(config.output, config.name, "runs")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.manifest import environment, now
+from search.whole_file import write_whole
 
 __all__ = ["RESULTS", "described", "path_of", "save"]
 
@@ -21,8 +22,7 @@ def save(benchmark: str, figures: dict[str, Any]) -> Path:
     path = path_of(benchmark)
     path.parent.mkdir(exist_ok=True)
     data = described(benchmark) | {"figures": figures}
-    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    return path
+    return write_whole(path, json.dumps(data, indent=1) + "\n")
 
 
 def path_of(benchmark: str, folder: Path = RESULTS) -> Path:

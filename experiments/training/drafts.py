@@ -53,6 +53,10 @@ def main(
     if not missing:
         typer.echo(f"all {len(wanted)} drafts are in {out}")
         return
+    for size, tokens in missing:
+        folder = out / f"{size}-{tokens}"
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise typer.BadParameter(f"{folder} is there, and is no draft: move it away")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(EMBEDDED_FOLDER / "target")
     target = LlamaForCausalLM.from_pretrained(EMBEDDED_FOLDER / "target").float().eval()
     training = read_corpus(corpus or standard_library()).training
@@ -80,8 +84,7 @@ def save_whole(draft: Any, tokenizer: Any, folder: Path) -> None:
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     save_model(draft, tokenizer, partial)
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
+    partial.rename(folder)  # which is not there, or empty
 
 
 if __name__ == "__main__":

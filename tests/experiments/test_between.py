@@ -14,8 +14,8 @@ from experiments import between
 from experiments.between import load_between, moments
 from experiments.config import Config
 from experiments.errors import ConfigError, PromptError, RunFolderError
-from experiments.folder import RunFolder
 from experiments.loading import load_run
+from experiments.own_files import OwnFiles
 from experiments.prediction import pace_of, predictions
 from experiments.report import write_report
 from experiments.runner import run
@@ -164,15 +164,16 @@ def test_a_round_that_fails_does_not_end_the_run(searching, loaded_pair, tmp_pat
 def test_a_round_that_cannot_be_written_loses_nothing(
     searching, loaded_pair, tmp_path, monkeypatch
 ):
-    real, full = RunFolder.keep, [False]
+    real, rounds = OwnFiles.write, []
 
-    def keep(self, path, text):
-        if full[0]:
-            path = path.parent / "no such folder" / path.name
-        full[0] = True
-        real(self, path, text)
+    def write(self, name, content):
+        if "between" in name:
+            rounds.append(name)
+        if len(rounds) > 1:
+            raise FileNotFoundError(2, "No such file or directory")
+        return real(self, name, content)
 
-    monkeypatch.setattr(RunFolder, "keep", keep)
+    monkeypatch.setattr(OwnFiles, "write", write)
     config = Config.model_validate(searching)
     with pytest.raises(RunFolderError, match="Every finished prompt is kept"):
         run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)

@@ -1,4 +1,4 @@
-"""Folders of others, with files called as ours: no command changes a byte, with --fresh or without."""
+"""Folders of others with files that are called as ours: no command changes a byte, also with --fresh."""
 
 import json
 import os
@@ -119,7 +119,11 @@ def call(settings, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "most", [5, pytest.param(None, marks=pytest.mark.slow, id="every command")]
+    "most",
+    [
+        5,
+        pytest.param(None, marks=(pytest.mark.slow, pytest.mark.timeout(1800)), id="every command"),
+    ],
 )
 def test_nothing_of_others_is_changed(call, tmp_path, most):
     """50 folders; of the commands some for each, or all."""
@@ -257,3 +261,23 @@ def test_an_older_run_is_read_and_not_written(call, tmp_path):
     done = call(["report", folder, "--json"])
     assert json.loads(done.stdout)["report"] is None
     assert snapshot(tmp_path) == before
+
+
+def test_a_result_of_ours_is_replaced_and_nothing_else(tmp_path):
+    from experiments.check_lossless_text import require_check
+    from experiments.errors import ConfigError
+
+    path = tmp_path / "check.json"
+    require_check(tmp_path)
+    own = {"checked": "", "false_alarm": 0.1, "laws": [], "greedy": [], "passed": True, "more": 1}
+    path.write_text(json.dumps(own))
+    require_check(tmp_path)
+    for content in ("", "[]", "null", "{}", "[" * 100_000, json.dumps({"passed": True})):
+        path.write_text(content)
+        with pytest.raises(ConfigError, match=r"check\.json is there"):
+            require_check(tmp_path)
+    path.unlink()
+    (tmp_path / "other.json").write_text(json.dumps(own))
+    path.symlink_to(tmp_path / "other.json")
+    with pytest.raises(ConfigError, match=r"check\.json is there"):
+        require_check(tmp_path)

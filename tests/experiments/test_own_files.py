@@ -317,11 +317,11 @@ class TestRefused:
 
     def test_nothing_of_a_new_folder(self, tmp_path):
         (tmp_path / "there").mkdir()
-        refuse(tmp_path / "there" / "a" / "b" / "run", "latency.json")
+        refuse(tmp_path / "there" / "a" / "b" / "run", "config.json")
         assert tree(tmp_path) == {"there/": None}
 
     def test_an_empty_folder_that_was_there(self, tmp_path):
-        refuse(tmp_path, "latency.json")
+        refuse(tmp_path, "config.json")
         assert tree(tmp_path) == {}
 
     def test_an_earlier_run_as_it_was(self, tmp_path, config):
@@ -334,8 +334,8 @@ class TestRefused:
         assert after.pop(MARK).startswith(before.pop(MARK))
         assert after == before
 
-    @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-    def test_what_was_measured_outlives_an_interruption(self, tmp_path, error):
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError, PromptError])
+    def test_what_was_measured_outlives_any_end(self, tmp_path, error):
         refuse(tmp_path / "run", "latency.json", error=error)
         assert (tmp_path / "run" / "search" / "latency.json").exists()
         refuse(tmp_path / "bare", error=error)

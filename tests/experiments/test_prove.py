@@ -75,3 +75,13 @@ def test_what_was_proved_before_an_end_is_not_lost(monkeypatch, tmp_path):
     written = json.loads((tmp_path / "proof.json").read_text())
     assert (written["parts"], written["of_parts"]) == (1, 2)
     assert written["proved"][0]["runs"] == 40
+
+
+def test_a_file_of_others_is_not_replaced(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(prove, "proofs", lambda todo: pytest.fail("refused before"))
+    (tmp_path / "proof.json").write_text('{"mine": 1}')
+    with pytest.raises(SystemExit) as ended:
+        prove.main(["--out", str(tmp_path / "proof.json")])
+    assert ended.value.code == 2
+    assert "is no record of this command" in capsys.readouterr().err
+    assert (tmp_path / "proof.json").read_text() == '{"mine": 1}'

@@ -360,3 +360,13 @@ def test_a_draft_is_saved_whole_or_not_at_all(tmp_path: Path, monkeypatch: Any) 
     drafts.save_whole(None, None, folder)
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
     assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_folder_of_others_is_not_taken_for_a_draft(tmp_path: Path) -> None:
+    folder = tmp_path / f"{next(iter(drafts.SIZES))}-{next(iter(drafts.TOKENS))}"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("years")
+    done = CliRunner().invoke(drafts.app, ["--out", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "is no draft" in done.output
+    assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
