@@ -166,7 +166,9 @@ class _Reader:
         try:
             return parse_json(text)
         except Unreadable as error:
-            self.fail("", f"is no JSON: {error}")
+            if error.line is not None:
+                self.fail(f"line {error.line}, column {error.column}:", f"no JSON: {error.said}")
+            self.fail("", f"is no JSON: {error.said}")
 
     def keys(self, path: str, data: Any, needed: tuple[str, ...], others: tuple[str, ...]) -> None:
         """Refuse all but an object with the needed keys and none but these and the others."""

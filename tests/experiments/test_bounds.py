@@ -558,14 +558,14 @@ WORST = {
 }  # fmt: skip
 
 MEASURED = """
-import json, os, resource, sys, time
+import json, os, resource, sys
 import experiments.check_lossless, experiments.estimate_commands, experiments.profile_commands
 import experiments.runner, experiments.sweep.sweep, experiments.trace_commands
 import experiments.tree_commands, search.formats, search.trace_file, transformers
 from experiments.cli import main
 
-for name, line in json.load(sys.stdin).items():
-    before = int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+def run(line):
     sys.stdout.flush()
     child = os.fork()
     if not child:
@@ -582,8 +582,12 @@ for name, line in json.load(sys.stdin).items():
             os._exit(99)
         os._exit(0)
     _, status, used = os.wait4(child, 0)
-    seconds, memory = used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 - before
-    print(json.dumps([name, os.waitstatus_to_exitcode(status), seconds, memory]))
+    return os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
+
+_, _, before = run(["configs"])  # what the imports take
+for name, line in json.load(sys.stdin).items():
+    code, seconds, memory = run(line)
+    print(json.dumps([name, code, seconds, memory - before]))
 """
 
 
