@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from search import AcceptanceEstimate, estimate_acceptance, expected_tokens, optimal_tree
+from search import (
+    AcceptanceEstimate,
+    InvalidTrace,
+    estimate_acceptance,
+    expected_tokens,
+    optimal_tree,
+)
 from treespec import TreeShape
 
 pytestmark = pytest.mark.filterwarnings("ignore::search.errors.SmallSample")
@@ -29,3 +35,28 @@ def test_numbers_of_numpy_are_numbers(make_trace):
     )
     assert found.rates.shape == (2, 3)
     assert AcceptanceEstimate.from_json(found.to_json()).seed == 1
+
+
+def test_one_rank_more_than_was_recorded_is_refused(make_trace):
+    trace = make_trace()
+    assert estimate_acceptance(trace, ranks=trace.width).rates.shape == (trace.width,)
+    with pytest.raises(InvalidTrace, match=f"ranks = {trace.width + 1}, but the trace holds"):
+        estimate_acceptance(trace, ranks=trace.width + 1)
+
+
+def test_two_texts_are_drawn_as_texts():
+    """One text of hits and one of misses: drawn with replacement they give 0, a half or 1, nothing else."""
+    chain = TreeShape.chain(1)
+    found = estimate_acceptance([[(chain, (0, 1))] * 40, [(chain, (0,))] * 40])
+    rng = np.random.default_rng(0)
+    drawn = {float(found.resample(rng)[0]) for _ in range(40)}
+    assert drawn == {0.0, 0.5, 1.0}
+
+
+@pytest.mark.parametrize("interval", ["wilson", "bootstrap"])
+@pytest.mark.parametrize("hits", [0, 1, 39, 40])
+def test_bounds_hold_their_rate(interval, hits):
+    chain = TreeShape.chain(1)
+    steps = [(chain, (0, 1))] * hits + [(chain, (0,))] * (40 - hits)
+    found = estimate_acceptance([steps[::2], steps[1::2]], interval=interval)
+    assert 0 <= found.low[0] <= found.rates[0] <= found.high[0] <= 1

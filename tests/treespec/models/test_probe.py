@@ -124,8 +124,27 @@ def test_a_window_other_than_the_masks_is_refused(load: Load) -> None:
         TransformersModel(model, attention="sdpa")
 
 
-def test_a_window_beyond_the_context_is_no_window(load: Load) -> None:
-    assert TransformersModel(load("mistral", sliding_window=4096)).attention == "auto"
+@pytest.mark.parametrize("window", [256, 4096])  # the context is 256
+def test_a_window_beyond_the_context_is_no_window(window: int, load: Load) -> None:
+    assert TransformersModel(load("mistral", sliding_window=window)).attention == "auto"
+
+
+def test_a_layer_that_calls_twice_is_noticed(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load("llama")
+    layer = model.model.layers[1].self_attn
+    forward = layer.forward
+    monkeypatch.setattr(layer, "forward", lambda *a, **k: (forward(*a, **k), forward(*a, **k))[1])
+    with pytest.raises(UnsupportedModel, match=r"the calls came from layers \[0, 1, 1\]"):
+        TransformersModel(model, attention="sdpa")
+
+
+def test_an_error_must_be_far_below_the_effect_of_a_wrong_mask() -> None:
+    """Within the tolerance alone is not enough: a model that hardly looks back shows no wrong mask."""
+    probe._judge(1e-4, 4.1e-4, torch.float32)
+    with pytest.raises(UnsupportedModel, match="could not be told from a right one"):
+        probe._judge(1e-4, 3.9e-4, torch.float32)
+    with pytest.raises(UnsupportedModel, match="differ from sequential decoding"):
+        probe._judge(1.1e-3, 1.0, torch.float32)
 
 
 def test_a_layer_that_does_not_call_is_noticed(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,6 +164,10 @@ def test_nan_weights_and_short_contexts_are_named(load: Load) -> None:
         TransformersModel(model)
     with pytest.raises(UnsupportedModel, match="context is 8 tokens"):
         TransformersModel(load("llama", max_position_embeddings=8))
+    with pytest.raises(UnsupportedModel, match=f"context is {probe.TOKENS - 1} tokens"):
+        TransformersModel(load("llama", max_position_embeddings=probe.TOKENS - 1))
+    least = TransformersModel(load("llama", max_position_embeddings=probe.TOKENS))
+    assert least.max_length == probe.TOKENS
 
 
 def test_rope_that_changes_with_length_ends_at_its_original_context(load: Load) -> None:

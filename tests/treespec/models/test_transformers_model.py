@@ -57,9 +57,11 @@ def test_padding_masks_are_refused(load: Load) -> None:
 def test_a_padded_vocabulary(load: Load) -> None:
     base = TransformersModel(load("llama"))
     wide, narrow = base.fresh(vocab_size=100), base.fresh(vocab_size=90)
-    for model in (base, wide, narrow):
+    by_one = base.fresh(vocab_size=97)
+    for model in (base, wide, narrow, by_one):
         model.prefill(TEXT)
     logits = base.run(TEXT[:1], (-1,))
+    assert by_one.run(TEXT[:1], (-1,)).shape == (1, 97)
     assert base.vocab_size == 96
     assert torch.equal(wide.run(TEXT[:1], (-1,))[:, :96], logits)
     assert torch.equal(narrow.run(TEXT[:1], (-1,)), logits[:, :90])

@@ -277,8 +277,21 @@ def test_errors_are_the_rules_own(outcome):
             got = outcome(fused(rule, block=2), tree, rows, TorchCoins(seed))
             assert got == outcome(rule, tree, rows, TorchCoins(seed)), case
         assert issubclass(outcome(rule, tree, rows, Given(0.999, 0.999, 0.999))[0], expected), case
-    with pytest.raises(RefusedTree, match="6 nodes, but 2 target rows"):
-        fused(verify.naive)(fixed, torch.full((2, 3), 1 / 3), TorchCoins(0))
+    for rows in (2, 5):
+        with pytest.raises(RefusedTree, match=f"6 nodes, but {rows} target rows"):
+            fused(verify.naive)(fixed, torch.full((rows, 3), 1 / 3), TorchCoins(0))
+
+
+@interpreted
+def test_however_small_a_residual_is_one(outcome):
+    """What the draft cannot supply is 1e-8 of the target: a rejection yields that, and nothing else."""
+    draft = torch.tensor([[0.4, 0.6, 0.0]], dtype=torch.float64)
+    rows = torch.tensor([[0.4, 0.6 - 1e-8, 1e-8]], dtype=torch.float64).expand(2, -1).contiguous()
+    for rule, law in ((verify.rrs, Law.IID), (verify.rrsw, Law.WITHOUT_REPLACEMENT)):
+        tree = TokenTree(TreeShape.chain(1), torch.tensor([0, 1]), draft, law)
+        got = outcome(fused(rule, block=2), tree, rows, Given(1 - 1e-9, 0.5))
+        assert got == outcome(rule, tree, rows, Given(1 - 1e-9, 0.5))
+        assert (got[0].path, got[0].bonus) == ((0,), 2)
 
 
 @interpreted
