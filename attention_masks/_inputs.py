@@ -3,10 +3,10 @@
 Typed as anything, since what they are for is what does not fit its type.
 """
 
-import operator
 from collections.abc import Iterable
 from typing import Any
 
+from attention_masks._integers import plain_integer
 from attention_masks.errors import InvalidInput
 from attention_masks.topology import Topology
 
@@ -57,7 +57,8 @@ def checked_rows(topology: Topology, rows: Iterable[Any] | None) -> range | tupl
 
 
 def checked_integer(name: str, value: Any) -> int:
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise InvalidInput(f"{name} = {value!r}, but it must be a plain integer") from None
+    """The value as Python's integer."""
+    number = plain_integer(value)
+    if number is None:
+        raise InvalidInput(f"{name} = {value!r}, but it must be a plain integer")
+    return number

@@ -9,15 +9,16 @@ and the nodes themselves stay in the caller's order (breadth first when a tree i
 level).
 """
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int32
 from torch import Tensor
 
+from attention_masks._integers import plain_integer, plain_integers
 from attention_masks.errors import NotATree
 
 __all__ = ["Topology", "topology"]
@@ -120,10 +121,18 @@ def topology(parents: Sequence[int]) -> Topology:
             f"parents are on {parents.device}, but the tree is worked out on the host, and to fetch them "
             "would wait for the device: pass plain integers, or parents.tolist()"
         )
-    try:
-        return _topology(tuple(map(operator.index, parents)))
-    except TypeError:
-        raise NotATree(f"parents must be plain integers, got {parents!r}") from None
+    plain = plain_integers(parents)
+    if plain is None:
+        raise NotATree(f"parents must be plain integers, got {parents!r}{_where(parents)}")
+    return _topology(plain)
+
+
+def _where(parents: Any) -> str:
+    """The first that is no integer, in words; nothing where they are no sequence."""
+    if not isinstance(parents, Sequence | Tensor):
+        return ""
+    wrong = [i for i, parent in enumerate(parents) if plain_integer(parent) is None]
+    return f": parents[{wrong[0]}] = {parents[wrong[0]]!r}" if wrong else ""
 
 
 @lru_cache(maxsize=1024)
