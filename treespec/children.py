@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.distributions import without
+from treespec.door import integer
 from treespec.errors import InvalidTree
 from treespec.token_tree import Law
 
@@ -49,19 +50,22 @@ def top_k(scores: Float[Tensor, "R V"], k: int) -> Int[Tensor, "R k"]:
     Raises:
         InvalidTree: if k is larger than the vocabulary.
     """
-    require_children(k, scores.shape[-1], Law.DETERMINISTIC)
+    k = require_children(k, scores.shape[-1], Law.DETERMINISTIC, least=0)
     return scores.topk(k, dim=-1).indices
 
 
-def require_children(k: int, vocabulary: int, law: Law | str) -> None:
-    """Refuse more children of one node than a law can give.
+def require_children(k: int, vocabulary: int, law: Law | str, least: int = 1) -> int:
+    """The number of children of one node as a plain integer, if a law can give so many.
 
     Raises:
-        InvalidTree: if the law's children are distinct and the vocabulary has fewer tokens, or k is not 1
-            or 2 for pairs around a hub.
+        InvalidTree: if k is no integer or below the least, if the law's children are distinct and the
+            vocabulary has fewer tokens, or if k is not 1 or 2 for pairs around a hub.
     """
-    law = Law.of(law)
+    law, k = Law.of(law), integer("k", k, error=InvalidTree)
+    if k < least:
+        raise InvalidTree(f"k = {k} children, but there must be at least one")
     if law is Law.HUB and k > 2:
         raise InvalidTree(f"{k} children of one node, but the law 'hub' gives one or two")
     if law is not Law.IID and k > vocabulary:
         raise InvalidTree(f"{k} distinct children of one node, but the vocabulary has {vocabulary}")
+    return k

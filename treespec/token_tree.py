@@ -181,7 +181,7 @@ class TokenTree:
         return self
 
     def look_at_rows(self) -> bool:
-        """Whether all rows are distributions; those of deterministic nodes need not be. Waits for the device."""
+        """Whether all rows are distributions, those of deterministic nodes apart; waits for the device."""
         if self.draft_probs is None or not self.draft_probs.numel():
             return True
         bad = no_distributions(self.draft_probs).tolist()
