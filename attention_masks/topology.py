@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Bool, Int32
 from torch import Tensor
 
-from attention_masks._integers import plain_integer, plain_integers
-from attention_masks.errors import NotATree
+from attention_masks._plain import plain_integer, plain_integers, plain_items, shown
+from attention_masks.errors import InvalidInput, NotATree
 
 __all__ = ["Topology", "topology"]
 
@@ -83,8 +83,15 @@ class Topology:
         return paths
 
     def to(self, device: torch.device | str) -> "Topology":
-        """The same tree with its tensors on `device`, in one transfer; made once per device."""
-        device = torch.device(device)
+        """The same tree with its tensors on `device`, in one transfer; made once per device.
+
+        Raises:
+            InvalidInput: if that is no device.
+        """
+        try:
+            device = torch.device(device)
+        except (TypeError, RuntimeError):
+            raise InvalidInput(f"device = {shown(device)} is no device: 'cpu', 'cuda:0'") from None
         if device not in self._placed:
             packed = torch.stack([self.depth, self.order, self.pre, self.end])
             self._placed[device] = _placed(self.parents, self.depths, packed, device, self._placed)
@@ -123,16 +130,15 @@ def topology(parents: Sequence[int]) -> Topology:
         )
     plain = plain_integers(parents)
     if plain is None:
-        raise NotATree(f"parents must be plain integers, got {parents!r}{_where(parents)}")
+        raise NotATree(f"parents must be plain integers, got {shown(parents)}{_where(parents)}")
     return _topology(plain)
 
 
 def _where(parents: Any) -> str:
     """The first that is no integer, in words; nothing where they are no sequence."""
-    if not isinstance(parents, Sequence | Tensor):
-        return ""
-    wrong = [i for i, parent in enumerate(parents) if plain_integer(parent) is None]
-    return f": parents[{wrong[0]}] = {parents[wrong[0]]!r}" if wrong else ""
+    items = plain_items(parents) or ()
+    wrong = [i for i, parent in enumerate(items) if plain_integer(parent) is None]
+    return f": parents[{wrong[0]}] = {shown(items[wrong[0]])}" if wrong else ""
 
 
 @lru_cache(maxsize=1024)

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.children import chosen_children, next_child, require_children
-from treespec.door import integer, shown
+from treespec.door import instance, integer, shown
 from treespec.errors import InvalidArgument, NotADistribution
 from treespec.tree import Law
 
@@ -91,7 +91,7 @@ class TorchCoins:
         """
         law = Law.of(law)
         _require_rows(probabilities, 2, "[R, V]")
-        k = require_children(k, probabilities.shape[-1], law)
+        k = require_children(k, probabilities.shape[-1], law, least=1)
         drawn = chosen_children(probabilities, k, law)
         rows, first = probabilities.shape[0], drawn.shape[1]
         uniforms = torch.tensor(
@@ -117,6 +117,8 @@ def inverse_cdf(
     Raises:
         NotADistribution: if a row has no finite, positive mass, or a negative number.
     """
+    _require_rows(probabilities, None, "[..., V]")
+    instance("uniforms", uniforms, Tensor, "a tensor of numbers in [0, 1)")
     cumulative = probabilities.cumsum(-1, dtype=torch.float64)
     total = cumulative[..., -1:]
     # What rules make by differences may round to just below 0.
@@ -148,11 +150,12 @@ def _chance(probability: Any) -> float:
     return chance
 
 
-def _require_rows(probabilities: Any, ndim: int, shape: str) -> None:
+def _require_rows(probabilities: Any, ndim: int | None, shape: str) -> None:
     """Refuse what is no tensor of probabilities of this shape."""
     fine = isinstance(probabilities, Tensor) and probabilities.is_floating_point()
-    if not fine or probabilities.ndim != ndim or not probabilities.shape[-1]:
+    fine = fine and probabilities.ndim == (probabilities.ndim if ndim is None else ndim) > 0
+    if not fine or not probabilities.shape[-1]:
         raise InvalidArgument(
-            f"probabilities = {shown(probabilities)}, but must be a tensor {shape} of floating numbers, V at "
-            "least 1"
+            f"probabilities = {shown(probabilities)}, but must be a tensor {shape} of floating numbers, "
+            "V at least 1"
         )

@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.door import number, plain_integer, shown
-from treespec.errors import InvalidArgument, InvalidSampling, NonFiniteLogits
+from treespec.door import integer, number, plain_integer, shown
+from treespec.errors import InvalidArgument, InvalidSampling, InvalidTree, NonFiniteLogits
 
 __all__ = ["SampledRows", "Sampling", "require_finite", "residual", "without"]
 
@@ -134,7 +134,11 @@ class SampledRows:
         self._rows: dict[int, Tensor] = {}
 
     def __getitem__(self, node: int) -> Float[Tensor, "V"]:
-        if node not in self._rows:
+        if type(node) is not int or node not in self._rows:
+            size = len(self.logits)
+            node = integer("node", node, error=InvalidTree)
+            if not 0 <= node < size:
+                raise InvalidTree(f"there is no row of node {node}: the nodes are 0..{size - 1}")
             logits = self.logits[node]
             require_finite(logits[None], self.model, [node])
             self._rows[node] = self.sampling(logits)
@@ -149,6 +153,7 @@ def require_finite(logits: Float[Tensor, "T V"], model: str, nodes: Sequence[int
         model: what to call the model in the message.
         nodes: the node of each row.
     """
+    _require_logits(logits, "[..., V]")
     low, high = logits.aminmax()
     if not (torch.isfinite(low) & torch.isfinite(high)):
         bad = (~torch.isfinite(logits)).any(-1).nonzero()[0]
@@ -183,6 +188,16 @@ def residual(
 
     Where rounding leaves no mass (p = q), p itself is returned: there was nothing to reject.
     """
+    if not isinstance(target_probs, Tensor) or not isinstance(draft_probs, Tensor):
+        raise InvalidArgument(
+            f"target_probs = {shown(target_probs)} and draft_probs = {shown(draft_probs)}, but must be "
+            "tensors of probabilities [V]"
+        )
+    if target_probs.shape != draft_probs.shape or not target_probs.is_floating_point():
+        raise InvalidArgument(
+            f"target_probs is {shown(target_probs)} and draft_probs {shown(draft_probs)}, but must be "
+            "floating rows over one vocabulary"
+        )
     rest = (target_probs - draft_probs).clamp_min_(0)  # in place: rows are long, and this is ours
     mass = rest.sum()
     return rest.div_(mass) if mass > 0 else target_probs
@@ -201,6 +216,16 @@ def without(
         draft_probs: the initial distribution of each row.
         removed: distinct token ids, fewer than V.
     """
+    _require_logits(draft_probs, "[..., V]", "draft_probs")
+    if not isinstance(removed, Tensor) or removed.dtype != torch.int64:
+        raise InvalidArgument(
+            f"removed = {shown(removed)}, but must be a tensor of token ids (long)"
+        )
+    if removed.ndim != draft_probs.ndim:
+        raise InvalidArgument(
+            f"removed is {shown(removed)} and draft_probs {shown(draft_probs)}: "
+            "give a line of ids for each row"
+        )
     rest = draft_probs.scatter(-1, removed, 0.0)
     mass = rest.sum(-1, keepdim=True)
     if bool((mass > 0).all()):
@@ -215,11 +240,13 @@ def _in_range(name: str, value: Any, fine: bool, allowed: str) -> None:
         raise InvalidSampling(f"{name} = {value!r}, but must be {allowed}")
 
 
-def _require_logits(logits: Any, shape: str) -> None:
+def _require_logits(logits: Any, shape: str, name: str = "logits") -> None:
     """Refuse what no distribution can be made of."""
-    real = isinstance(logits, Tensor) and not (logits.is_complex() or logits.dtype == torch.bool)
+    real = isinstance(logits, Tensor) and not (
+        logits.dtype.is_complex or logits.dtype == torch.bool
+    )
     rows = shape == "[..., V]" or (real and logits.ndim == 2)
     if not (real and rows and logits.ndim and logits.shape[-1]):
         raise InvalidArgument(
-            f"logits = {shown(logits)}, but must be a tensor {shape} of real numbers, V at least 1"
+            f"{name} = {shown(logits)}, but must be a tensor {shape} of real numbers, V at least 1"
         )

@@ -4,27 +4,26 @@ Python says `'list' object has no attribute 'shape'` from inside; here the argum
 and what is allowed. The checks of shapes in signatures (jaxtyping) run in tests only: a user has these.
 """
 
-from collections.abc import Iterable, Mapping, Set
 from numbers import Real
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from attention_masks._integers import plain_integer
-from treespec.errors import InvalidArgument, TreespecError
+from attention_masks._plain import plain_integer, plain_items, shown
+from treespec.errors import EmptyPrompt, InvalidArgument, InvalidPrompt, TreespecError
 
-__all__ = ["instance", "integer", "number", "plain_integer", "sequence", "shown"]
-
-LONGEST = 80
-"""Letters of a value in a message."""
-
-
-def shown(value: Any) -> str:
-    """A value as it stands in a message: on one line, and cut where it is long."""
-    if isinstance(value, Tensor) and (value.ndim or value.device.type == "meta"):
-        return f"a tensor {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-    text = " ".join(repr(value).split())
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."
+__all__ = [
+    "able",
+    "instance",
+    "integer",
+    "number",
+    "plain_integer",
+    "require_tokens",
+    "sequence",
+    "shown",
+    "token_ids",
+]
 
 
 def integer(
@@ -49,7 +48,7 @@ def integer(
     return whole
 
 
-def number(name: str, value: Any, error: type[TreespecError] = InvalidArgument) -> float:
+def number(name: str, value: Any, error: type[TreespecError] = InvalidArgument) -> Any:
     """The value if it is a plain number (numpy's count); truth values, text and tensors are none.
 
     Raises:
@@ -57,7 +56,7 @@ def number(name: str, value: Any, error: type[TreespecError] = InvalidArgument) 
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise error(f"{name} = {shown(value)} is no number")
-    return value  # pyrefly: ignore[bad-return]  (a `Real`: compares and calculates as floats do)
+    return value
 
 
 def instance(
@@ -83,6 +82,57 @@ def instance(
         raise error(f"{name} = {shown(value)} is a {type(value).__name__}, but must be {wanted}")
 
 
+def able(name: str, value: Any, methods: str, wanted: str) -> None:
+    """Refuse what has not the methods that are called on it: for arguments of any class that has them.
+
+    Args:
+        name: of the argument.
+        value: what was given.
+        methods: their names, joined by spaces.
+        wanted: what it must be, in words, with an article.
+
+    Raises:
+        InvalidArgument: naming what is missing.
+    """
+    for method in methods.split():
+        if isinstance(value, type) or not hasattr(value, method):
+            raise InvalidArgument(
+                f"{name} = {shown(value)} is a {type(value).__name__} without '{method}', "
+                f"but must be {wanted}"
+            )
+
+
+def token_ids(name: str, value: Any, error: type[TreespecError] = InvalidArgument) -> None:
+    """Refuse what is no row of whole numbers; whether they are in a vocabulary is not looked at.
+
+    Raises:
+        InvalidArgument: or `error`.
+    """
+    instance(name, value, Tensor, "a tensor of token ids, torch.tensor([...])", error)
+    if value.is_floating_point() or value.dtype.is_complex or value.dtype == torch.bool:
+        here = value.numel() and value.device.type == "cpu"
+        first = f" (the first is {value.flatten()[0].item()})" if here else ""
+        raise error(
+            f"{name} are {value.dtype}{first}, but token ids are whole numbers: give torch.long"
+        )
+    if value.ndim != 1:
+        raise error(f"{name} have the shape {list(value.shape)}, but must be one row [T] of ids")
+
+
+def require_tokens(tokens: Any) -> None:
+    """Refuse what no drafter and no target can start from.
+
+    Raises:
+        InvalidPrompt: if it is no row of whole numbers.
+        EmptyPrompt: if there is none.
+    """
+    token_ids("the prompt's tokens", tokens, InvalidPrompt)
+    if not len(tokens):
+        raise EmptyPrompt(
+            "the prompt has no tokens; give at least one (a beginning-of-text token, say)"
+        )
+
+
 def sequence(
     name: str, value: Any, of: str, error: type[TreespecError] = InvalidArgument
 ) -> tuple[Any, ...]:
@@ -97,7 +147,7 @@ def sequence(
     Raises:
         InvalidArgument: or `error`, for text, sets, mappings and single values.
     """
-    unordered = isinstance(value, str | bytes | Mapping | Set)
-    if unordered or not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0:
+    items = plain_items(value)
+    if items is None:
         raise error(f"{name} = {shown(value)}, but must be a sequence of {of}")
-    return tuple(value)
+    return items

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, SupportsIndex
 
-from attention_masks._integers import plain_integer, plain_integers
+from attention_masks._plain import plain_integer, plain_integers
 from treespec.door import instance, integer, sequence, shown
 from treespec.drawing import draw_svg, draw_text
 from treespec.errors import InvalidTree

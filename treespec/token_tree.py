@@ -4,13 +4,11 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.door import instance, sequence, shown
+from treespec.door import instance, sequence, shown, token_ids
 from treespec.drawing import Look, captioned, draw_looks, draw_svg
 from treespec.errors import InvalidTree
 from treespec.probabilities import no_distributions, require_distribution
@@ -80,7 +78,7 @@ class TokenTree:
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
         instance("shape", self.shape, TreeShape, "a TreeShape", InvalidTree)
-        _require_ids(self.tokens)
+        token_ids("tokens", self.tokens, InvalidTree)
         if isinstance(self.law, Law | str):
             laws = (Law.of(self.law),) * self.shape.size
         else:
@@ -217,19 +215,4 @@ class TokenTree:
             svg,
             f"{self.shape.size - 1} draft tokens, depth {self.shape.depth}; law of the children: {laws}. "
             "Numbers are token ids.",
-        )
-
-
-def _require_ids(tokens: Any) -> None:
-    """Refuse tokens that are no tensor of integers.
-
-    Raises:
-        InvalidTree: naming the value.
-    """
-    instance("tokens", tokens, Tensor, "a tensor of token ids, torch.tensor([...])", InvalidTree)
-    if tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool:
-        here = tokens.numel() and tokens.device.type == "cpu"
-        first = f" (the first is {tokens.flatten()[0].item()})" if here else ""
-        raise InvalidTree(
-            f"tokens are {tokens.dtype}{first}, but token ids are whole numbers: give torch.long"
         )

@@ -42,8 +42,9 @@ class CheckedRows:
                 f"target_probs has the shape {list(target_probs.shape)}, but must be [N, V]: one row of "
                 "probabilities for each node"
             )
-        if isinstance(target_probs, Tensor) and len(target_probs) < tree.shape.size:
-            raise RefusedTree(f"{tree.shape.size} nodes, but {len(target_probs)} target rows")
+        rows = target_probs.logits if isinstance(target_probs, SampledRows) else target_probs
+        if isinstance(rows, Tensor) and len(rows) < tree.shape.size:
+            raise RefusedTree(f"{tree.shape.size} nodes, but {len(rows)} target rows")
         self._tree, self._given = tree, target_probs
         self._made_here = (
             isinstance(target_probs, SampledRows) and type(target_probs.sampling) is Sampling

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from treespec.distributions import SampledRows
+from treespec.door import integer
 from treespec.errors import RefusedTree, Unavailable
 from treespec.probabilities import no_distributions
 from treespec.protocols import Coins, Rows
@@ -72,6 +73,7 @@ class Fused(WrappedRule):
                 f"rule '{rule}' has no fused kernel ({covered} of treespec.verify have): use "
                 f"on_host({rule}), which synchronises once too"
             )
+        block = integer("block", block, error=Unavailable)
         if block < 1 or block & (block - 1):
             raise Unavailable(f"block = {block}, but must be a power of two")
         _kernel()

@@ -44,8 +44,8 @@ def optimal_acceptance(
 
     Raises:
         InvalidArgument: if the rows are no tensors.
-        InvalidTree: if the rows differ in length, k is no integer, or the law gives no k children (k < 1, more distinct
-            children than tokens, three around a hub).
+        InvalidTree: if the rows differ in length, k is no integer, or the law gives no k children (k < 1,
+            more distinct children than tokens, three around a hub).
         NotADistribution: if a row is not finite, has negative numbers, or does not sum to 1.
 
     Example:
@@ -61,7 +61,7 @@ def optimal_acceptance(
             f"{list(draft_probs.shape)}, but one row each over the same vocabulary is needed"
         )
     law = Law.of(law)
-    k = require_children(k, len(target_probs), law)
+    k = require_children(k, len(target_probs), law, least=1)
     target, draft = _row(target_probs, "target_probs"), _row(draft_probs, "draft_probs")
     if law is Law.IID or law is Law.WITHOUT_REPLACEMENT:
         loss = _best_prefix(target, draft, k, law)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.door import instance, number, shown
+from treespec.door import able, instance, number, shown
 from treespec.errors import InvalidArgument, InvalidSetting, NotADistribution, RefusedTree
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
@@ -116,7 +116,7 @@ class Rule:
             NotADistribution: if a visited row of target or draft is none; it names the node.
         """
         rows = CheckedRows.of(tree, target_probs)
-        _require_coins(coins)
+        able("coins", coins, "accept draw", "coins, such as TorchCoins(0)")
         self.require(tree)
         return self._decide(tree, rows, coins, **self.settings)
 
@@ -206,6 +206,9 @@ def top_down(tree: TokenTree, target_probs: Rows, coins: Coins, node_rule: NodeR
         NotADistribution: if a visited row is none; likewise.
     """
     rows, path = CheckedRows.of(tree, target_probs), [0]
+    able("coins", coins, "accept draw", "coins, such as TorchCoins(0)")
+    if not callable(node_rule):
+        raise InvalidArgument(f"node_rule = {shown(node_rule)} is no function: see NodeRule")
     while True:
         node = path[-1]
         children = tree.shape.children[node]
@@ -250,13 +253,6 @@ def require_number(value: Float[Tensor, ""], node: int | None = None) -> None:
     if value != value:
         where = "a node" if node is None else f"node {node}"
         raise NotADistribution(f"the target's or the draft's row of {where} holds NaN")
-
-
-def _require_coins(coins: Any) -> None:
-    if not (hasattr(coins, "accept") and hasattr(coins, "draw")):
-        raise InvalidArgument(
-            f"coins = {shown(coins)} is a {type(coins).__name__}, but must be coins, such as TorchCoins(0)"
-        )
 
 
 def branches(tree: TokenTree) -> str | None:
