@@ -39,6 +39,8 @@ def next_child(
     law = Law.of(law)
     _require_rows("draft_probs", draft_probs)
     instance("elder", elder, Tensor, "a tensor of token ids")
+    if elder.ndim != draft_probs.ndim:
+        raise InvalidArgument(f"elder = {shown(elder)}, but must have a line of ids for each row")
     if law is Law.IID or not elder.shape[-1]:
         return draft_probs
     if law is not Law.HUB:
@@ -77,6 +79,7 @@ def require_children(k: int, vocabulary: int, law: Law | str, least: int = 0) ->
 
 
 def _require_rows(name: str, rows: Any) -> None:
-    """Refuse what is no tensor of rows."""
-    if not isinstance(rows, Tensor) or not rows.ndim or rows.dtype == torch.bool:
+    """Refuse what is no tensor of rows, or rows of nothing."""
+    real = isinstance(rows, Tensor) and not rows.dtype.is_complex and rows.dtype != torch.bool
+    if not real or not rows.ndim or not rows.shape[-1]:
         raise InvalidArgument(f"{name} = {shown(rows)}, but must be a tensor of rows [R, V]")

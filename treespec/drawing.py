@@ -108,7 +108,8 @@ def draw_step(
         letters: least width of every node.
     """
     _require_tree(children, labels, "labels")
-    if not len(sequence("path", path, "nodes", InvalidTree)):
+    path = _nodes(path, len(children))
+    if not path:
         raise InvalidTree("path = [] is empty, but starts at node 0")
     grown = [list(siblings) for siblings in children]
     grown[path[-1]].append(len(grown))
@@ -208,16 +209,20 @@ def _require_tree(children: Any, labels: Any, what: str) -> None:
         )
 
 
+def _nodes(path: Any, size: int) -> tuple[int, ...]:
+    """The nodes of a path, or of any collection, as plain integers."""
+    given = tuple(path) if isinstance(path, Set) else sequence("path", path, "nodes", InvalidTree)
+    nodes = tuple(integer("a node of the path", node, 0, InvalidTree) for node in given)
+    if max(nodes, default=0) >= size:
+        raise InvalidTree(f"node {max(nodes)} is on the path, but the nodes are 0..{size - 1}")
+    return nodes
+
+
 def _on_path(
     children: Sequence[Sequence[int]], labels: Sequence[str], path: Collection[int]
 ) -> list[Look]:
     """Looks of nodes of which those of a path stand out, with the lines between them."""
-    given = tuple(path) if isinstance(path, Set) else sequence("path", path, "nodes", InvalidTree)
-    path = frozenset(integer("a node of the path", node, 0, InvalidTree) for node in given)
-    if max(path, default=0) >= len(children):
-        raise InvalidTree(
-            f"node {max(path)} is on the path, but the nodes are 0..{len(children) - 1}"
-        )
+    path = frozenset(_nodes(path, len(children)))
     lower = {child for node in path for child in children[node] if child in path}
     return [
         Look(

@@ -87,8 +87,8 @@ def generate(
         The text and a summary.
 
     Raises:
-        InvalidArgument: if an argument is of another kind, if a drafter is given beside `growth` or `law`, or
-            without a rule at temperature > 0.
+        InvalidArgument: if an argument is of another kind; if a drafter is given beside `growth` or `law`,
+            or without a rule at temperature > 0.
         InvalidStop: if a stop string is empty.
         EmptyPrompt, InvalidPrompt, InvalidBudget, ContextOverflow, NonFiniteLogits, RefusedTree: see
             `decode`.

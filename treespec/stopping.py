@@ -1,6 +1,6 @@
 """When a text is over. A stop condition is asked after every single token, as plain decoding would."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Sequence, Set
 from typing import Any
 
 import torch
@@ -38,9 +38,11 @@ def stop_at_strings(strings: Collection[str] | str, tokenizer: Any) -> Stop:
     """
     from transformers import StopStringCriteria
 
-    if not isinstance(strings, Iterable) or not all(isinstance(one, str) for one in strings):
+    given = [strings] if isinstance(strings, str) else strings
+    given = tuple(given) if isinstance(given, Set) else given
+    strings = list(sequence("stop strings", given, "texts", InvalidStop))
+    if not all(isinstance(one, str) for one in strings):
         raise InvalidStop(f"stop strings = {shown(strings)}, but must be text, or several of them")
-    strings = [strings] if isinstance(strings, str) else list(strings)
     if not strings or not all(strings):
         raise InvalidStop(f"stop strings = {strings}: give at least one, and none that is empty")
     criteria = StopStringCriteria(tokenizer=tokenizer, stop_strings=strings)

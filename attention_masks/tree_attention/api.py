@@ -242,6 +242,7 @@ def attend(
     """
     check_kinds(q, k, v, tree_pass, block_table)
     check_numbers(scale, softcap)
+    check_tensors(q, k, v, tree_pass, block_table)
     paged = block_table is not None
     name = impl
     if isinstance(impl, str) and impl == "auto":
@@ -257,7 +258,6 @@ def attend(
     if not isinstance(name, str) or name not in IMPLEMENTATIONS:
         known = ", ".join(repr(known) for known in ("auto", *IMPLEMENTATIONS))
         raise InvalidInput(f"impl = {impl!r} is not known: it must be one of {known}")
-    check_tensors(q, k, v, tree_pass, block_table)
     options = Options(
         scale=q.shape[-1] ** -0.5 if scale is None else scale,
         softcap=softcap,

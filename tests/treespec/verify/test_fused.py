@@ -279,6 +279,15 @@ def test_errors_are_the_rules_own(outcome):
         ("draft too narrow", verify.naive, narrow, RefusedTree),
         ("no distribution", verify.naive, (root, nan), TreespecError),
         ("no mass", verify.naive, (root, torch.zeros(1, 3)), TreespecError),
+        ("sum 2", verify.naive, (root, torch.tensor([[0.4, 0.6, 1.0]])), NotADistribution),
+        ("negative", verify.naive, (root, torch.tensor([[0.7, 0.5, -0.2]])), NotADistribution),
+        ("draft's sum 2", verify.rrs, flat(Law.IID, [1], third, [1.0, 1.0, 0.0]), NotADistribution),
+        (
+            "the same, not read",
+            verify.naive,
+            flat(Law.IID, [1], third, [1.0, 1.0, 0.0]),
+            NotADistribution,
+        ),
         ("no such token", verify.onehot, (beyond, torch.full((2, 3), 1 / 3)), RefusedTree),
     ):
         for seed in range(8):
