@@ -128,7 +128,8 @@ def _checked_source(source: Any, start: int, keys: Tensor) -> Int[Tensor, " rows
         source = checked_items("source", source, "slots")
     if start < 0 or start + len(source) > slots:
         raise InvalidInput(
-            f"start = {start}: {len(source)} rows to slots {start}..{start + len(source) - 1}, but there are {slots} slots"
+            f"start = {start}: {len(source)} rows to slots {start}..{start + len(source) - 1}, "
+            f"but there are {slots} slots"
         )
     if isinstance(source, Tensor):
         if source.dtype not in (torch.int32, torch.int64) or source.ndim != 1:
