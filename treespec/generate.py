@@ -5,12 +5,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from treespec.coins import TorchCoins
 from treespec.decode import decode
 from treespec.distributions import Sampling
-from treespec.door import able, instance, integer, sequence
+from treespec.door import able, integer, sequence
 from treespec.draft.model import ModelDrafter
 from treespec.errors import InvalidArgument, InvalidPrompt
 from treespec.protocols import Coins, Drafter, Growth, Observer, Verifier
@@ -94,9 +93,6 @@ def generate(
             `decode`.
     """
     able("pair", pair, "target draft tokenizer end_tokens", "a pair of models: load_pair(...)")
-    instance(
-        "prompt", prompt, (str, list, tuple, range, Tensor), "text, or token ids", InvalidPrompt
-    )
     if sampling is not None:
         able("sampling", sampling, "rows greedy", "a Sampling, or None")
     sampling = sampling or Sampling(temperature=0.0)

@@ -9,7 +9,7 @@ is missing. What was asked for by name runs or raises: only `impl="auto"` choose
 import logging
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from jaxtyping import Float, Int32
@@ -176,13 +176,13 @@ def tree_attention(
     checked_tensor("q", q)
     several = isinstance(prefix_len, Sequence) and not isinstance(prefix_len, str | bytes)
     if isinstance(topology, Topology) and not several:
-        tree_pass: AnyPass = TreePass(topology, prefix_len, rows)
+        tree_pass: AnyPass = TreePass(topology, cast("int", prefix_len), rows)
     else:
         batch = q.shape[0] if q.ndim else 0
         of = "topologies, or one Topology"
         one = isinstance(topology, Topology)
         trees = [topology] * batch if one else checked_items("topology", topology, of)
-        lengths = list(prefix_len) if several else [prefix_len] * batch
+        lengths = list(cast("Sequence[int]", prefix_len if several else [prefix_len] * batch))
         if not len(trees) == len(lengths) == batch:
             raise InvalidInput(
                 f"{len(trees)} trees and {len(lengths)} prefix lengths for a batch of {batch}: "
