@@ -3,14 +3,27 @@
 Typed as anything, since what they are for is what does not fit its type.
 """
 
-import operator
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from attention_masks._plain import plain_integer, plain_items, shown
 from attention_masks.errors import InvalidInput
 from attention_masks.topology import Topology
 
-__all__ = ["checked_integer", "checked_prefix_len", "checked_rows", "checked_window"]
+__all__ = [
+    "checked_device",
+    "checked_dtype",
+    "checked_integer",
+    "checked_items",
+    "checked_prefix_len",
+    "checked_rows",
+    "checked_tensor",
+    "checked_topology",
+    "checked_window",
+]
 
 
 def checked_prefix_len(prefix_len: Any) -> int:
@@ -35,13 +48,15 @@ def checked_window(window: Any) -> int | None:
 
 def checked_rows(topology: Topology, rows: Iterable[Any] | None) -> range | tuple[int, ...]:
     """The nodes that are queried, as a range where they are one (a view instead of a gather)."""
+    checked_topology(topology)
     if rows is None:
         return range(topology.size)
     if isinstance(rows, range) and rows.step == 1:
         nodes = rows
         inside = not rows or (rows[0] >= 0 and rows[-1] < topology.size)
     else:
-        nodes = tuple(checked_integer(f"rows[{i}]", node) for i, node in enumerate(rows))
+        given = checked_items("rows", rows, "nodes, or None for all of them")
+        nodes = tuple(checked_integer(f"rows[{i}]", node) for i, node in enumerate(given))
         inside = not nodes or (min(nodes) >= 0 and max(nodes) < topology.size)
     if not nodes:
         raise InvalidInput("rows is empty: name at least one node, or None for all of them")
@@ -57,7 +72,50 @@ def checked_rows(topology: Topology, rows: Iterable[Any] | None) -> range | tupl
 
 
 def checked_integer(name: str, value: Any) -> int:
+    """The value as Python's integer."""
+    number = plain_integer(value)
+    if number is None:
+        raise InvalidInput(f"{name} = {shown(value)}, but it must be a plain integer")
+    return number
+
+
+def checked_items(name: str, value: Any, of: str) -> tuple[Any, ...]:
+    """The items of a sequence."""
+    items = plain_items(value)
+    if items is None:
+        raise InvalidInput(f"{name} = {shown(value)}, but it must be a sequence of {of}")
+    return items
+
+
+def checked_topology(value: Any, name: str = "topology") -> Topology:
+    """The value, if it is a topology."""
+    if not isinstance(value, Topology):
+        raise InvalidInput(
+            f"{name} = {shown(value)} is a {type(value).__name__}, but it must be a Topology: "
+            "attention_masks.topology(parents)"
+        )
+    return value
+
+
+def checked_tensor(name: str, value: Any, optional: bool = False) -> None:
+    """Refuse what is no tensor."""
+    if not isinstance(value, Tensor) and not (optional and value is None):
+        allowed = "a tensor, or None" if optional else "a tensor"
+        raise InvalidInput(
+            f"{name} = {shown(value)} is a {type(value).__name__}, but it must be {allowed}"
+        )
+
+
+def checked_device(value: Any) -> torch.device:
+    """The value as a device."""
     try:
-        return operator.index(value)
-    except TypeError:
-        raise InvalidInput(f"{name} = {value!r}, but it must be a plain integer") from None
+        return torch.device(value)
+    except (TypeError, RuntimeError):
+        raise InvalidInput(f"device = {shown(value)} is no device: 'cpu', 'cuda:0'") from None
+
+
+def checked_dtype(value: Any) -> torch.dtype:
+    """The value, if it is a floating dtype."""
+    if not isinstance(value, torch.dtype) or not value.is_floating_point:
+        raise InvalidInput(f"dtype = {shown(value)}, but it must be a floating one: torch.float32")
+    return value

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from attention_masks._inputs import checked_integer
+from attention_masks._inputs import checked_integer, checked_items, checked_tensor
 from attention_masks._kernels import load_kernels
 from attention_masks.errors import InvalidInput, Unavailable, Unsupported
 
@@ -58,10 +58,11 @@ def commit_rows(
         Unsupported: for tensors that need gradients.
         Unavailable: if `impl="triton"` cannot run: not installed, or a CPU outside its interpreter.
     """
-    if impl not in ("auto", "torch", "triton"):
+    if not isinstance(impl, str) or impl not in ("auto", "torch", "triton"):
         raise InvalidInput(f"impl = {impl!r} is not known: it must be 'auto', 'torch' or 'triton'")
     _check_tensors(keys, values)
-    index = _checked_source(source, checked_integer("start", start), keys)
+    start = checked_integer("start", start)
+    index = _checked_source(source, start, keys)
     kernel = None
     if impl == "triton" or (impl == "auto" and _choose(keys.device) == "triton"):
         kernel = _kernel(keys.device)
@@ -100,6 +101,8 @@ def _launch(kernel: Any, keys: Tensor, values: Tensor | None, index: Tensor, sta
 
 
 def _check_tensors(keys: Tensor, values: Tensor | None) -> None:
+    checked_tensor("keys", keys)
+    checked_tensor("values", values, optional=True)
     for name, rows in (("keys", keys), ("values", values)):
         if rows is None:
             continue
@@ -121,9 +124,12 @@ def _check_tensors(keys: Tensor, values: Tensor | None) -> None:
 def _checked_source(source: Any, start: int, keys: Tensor) -> Int[Tensor, " rows"]:
     """The slots on the device of the rows; checked if that needs no waiting for it."""
     slots, device = keys.shape[3], keys.device
+    if not isinstance(source, Tensor) or not source.ndim:
+        source = checked_items("source", source, "slots")
     if start < 0 or start + len(source) > slots:
         raise InvalidInput(
-            f"{len(source)} rows to slots {start}..{start + len(source) - 1}, but there are {slots} slots"
+            f"start = {start}: {len(source)} rows to slots {start}..{start + len(source) - 1}, "
+            f"but there are {slots} slots"
         )
     if isinstance(source, Tensor):
         if source.dtype not in (torch.int32, torch.int64) or source.ndim != 1:

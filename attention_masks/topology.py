@@ -9,16 +9,17 @@ and the nodes themselves stay in the caller's order (breadth first when a tree i
 level).
 """
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int32
 from torch import Tensor
 
-from attention_masks.errors import NotATree
+from attention_masks._plain import plain_integer, plain_integers, plain_items, shown
+from attention_masks.errors import InvalidInput, NotATree
 
 __all__ = ["Topology", "topology"]
 
@@ -82,8 +83,15 @@ class Topology:
         return paths
 
     def to(self, device: torch.device | str) -> "Topology":
-        """The same tree with its tensors on `device`, in one transfer; made once per device."""
-        device = torch.device(device)
+        """The same tree with its tensors on `device`, in one transfer; made once per device.
+
+        Raises:
+            InvalidInput: if that is no device.
+        """
+        try:
+            device = torch.device(device)
+        except (TypeError, RuntimeError):
+            raise InvalidInput(f"device = {shown(device)} is no device: 'cpu', 'cuda:0'") from None
         if device not in self._placed:
             packed = torch.stack([self.depth, self.order, self.pre, self.end])
             self._placed[device] = _placed(self.parents, self.depths, packed, device, self._placed)
@@ -120,10 +128,17 @@ def topology(parents: Sequence[int]) -> Topology:
             f"parents are on {parents.device}, but the tree is worked out on the host, and to fetch them "
             "would wait for the device: pass plain integers, or parents.tolist()"
         )
-    try:
-        return _topology(tuple(map(operator.index, parents)))
-    except TypeError:
-        raise NotATree(f"parents must be plain integers, got {parents!r}") from None
+    plain = plain_integers(parents)
+    if plain is None:
+        raise NotATree(f"parents must be plain integers, got {shown(parents)}{_where(parents)}")
+    return _topology(plain)
+
+
+def _where(parents: Any) -> str:
+    """The first that is no integer, in words; nothing where they are no sequence."""
+    items = plain_items(parents) or ()
+    wrong = [i for i, parent in enumerate(items) if plain_integer(parent) is None]
+    return f": parents[{wrong[0]}] = {shown(items[wrong[0]])}" if wrong else ""
 
 
 @lru_cache(maxsize=1024)

@@ -4,12 +4,15 @@ Drawing for real, drawing on every branch and the tables of the transport rules 
 that a law is written down once.
 """
 
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.distributions import without
-from treespec.errors import InvalidTree
+from treespec.door import instance, integer, shown
+from treespec.errors import InvalidArgument, InvalidTree
 from treespec.token_tree import Law
 
 __all__ = ["chosen_children", "next_child", "require_children", "top_k"]
@@ -34,6 +37,10 @@ def next_child(
         law: one that draws.
     """
     law = Law.of(law)
+    _require_rows("draft_probs", draft_probs)
+    instance("elder", elder, Tensor, "a tensor of token ids")
+    if elder.ndim != draft_probs.ndim:
+        raise InvalidArgument(f"elder = {shown(elder)}, but must have a line of ids for each row")
     if law is Law.IID or not elder.shape[-1]:
         return draft_probs
     if law is not Law.HUB:
@@ -49,19 +56,30 @@ def top_k(scores: Float[Tensor, "R V"], k: int) -> Int[Tensor, "R k"]:
     Raises:
         InvalidTree: if k is larger than the vocabulary.
     """
-    require_children(k, scores.shape[-1], Law.DETERMINISTIC)
+    _require_rows("scores", scores)
+    k = require_children(k, scores.shape[-1], Law.DETERMINISTIC)
     return scores.topk(k, dim=-1).indices
 
 
-def require_children(k: int, vocabulary: int, law: Law | str) -> None:
-    """Refuse more children of one node than a law can give.
+def require_children(k: int, vocabulary: int, law: Law | str, least: int = 0) -> int:
+    """The number of children of one node as a plain integer, if a law can give so many.
 
     Raises:
-        InvalidTree: if the law's children are distinct and the vocabulary has fewer tokens, or k is not 1
-            or 2 for pairs around a hub.
+        InvalidTree: if k is no integer or below the least, if the law's children are distinct and the
+            vocabulary has fewer tokens, or if k is not 1 or 2 for pairs around a hub.
     """
-    law = Law.of(law)
+    law, k = Law.of(law), integer("k", k, error=InvalidTree)
+    if k < least:
+        raise InvalidTree(f"k = {k} children, but there must be at least {least or 'none'}")
     if law is Law.HUB and k > 2:
         raise InvalidTree(f"{k} children of one node, but the law 'hub' gives one or two")
     if law is not Law.IID and k > vocabulary:
         raise InvalidTree(f"{k} distinct children of one node, but the vocabulary has {vocabulary}")
+    return k
+
+
+def _require_rows(name: str, rows: Any) -> None:
+    """Refuse what is no tensor of rows, or rows of nothing."""
+    real = isinstance(rows, Tensor) and not rows.dtype.is_complex and rows.dtype != torch.bool
+    if not real or not rows.ndim or not rows.shape[-1]:
+        raise InvalidArgument(f"{name} = {shown(rows)}, but must be a tensor of rows [R, V]")

@@ -1,11 +1,15 @@
 """Randomness for real decoding: one stream of uniforms, used by drafting and acceptance alike."""
 
+import math
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.children import chosen_children, next_child, require_children
-from treespec.errors import NotADistribution
+from treespec.door import instance, integer, shown
+from treespec.errors import InvalidArgument, NotADistribution
 from treespec.tree import Law
 
 __all__ = ["TorchCoins", "inverse_cdf"]
@@ -27,7 +31,7 @@ class TorchCoins:
         if isinstance(seed, torch.Generator):
             self._generator = seed
         else:
-            self._generator = torch.Generator().manual_seed(seed)
+            self._generator = torch.Generator().manual_seed(integer("seed", seed))
         self._block: list[float] = []
 
     def uniform(self) -> float:
@@ -41,6 +45,7 @@ class TorchCoins:
 
         `skip` then takes out those that it used.
         """
+        count = integer("count", count, least=0)
         while len(self._block) < count:
             self._refill()
         return self._block[: -count - 1 : -1]
@@ -55,11 +60,22 @@ class TorchCoins:
         self._block = block.tolist()[::-1] + self._block
 
     def accept(self, probability: float | Float[Tensor, ""]) -> bool:
-        """True with this probability."""
-        return self.uniform() < float(probability)
+        """True with this probability.
+
+        Raises:
+            InvalidArgument: if it is no number, and NotADistribution if it is NaN.
+        """
+        chance = _chance(probability)
+        return self.uniform() < chance
 
     def draw(self, probabilities: Float[Tensor, "V"]) -> int:
-        """A token id, by inverse CDF."""
+        """A token id, by inverse CDF.
+
+        Raises:
+            InvalidArgument: if the probabilities are no row.
+            NotADistribution: if they have no finite, positive mass, or one is negative.
+        """
+        _require_rows(probabilities, 1, "[V]")
         uniform = torch.tensor([self.uniform()], dtype=torch.float64, device=probabilities.device)
         return int(inverse_cdf(probabilities, uniform))
 
@@ -69,10 +85,13 @@ class TorchCoins:
         """k children for each row, in draw order; the uniforms are taken row by row.
 
         Raises:
+            InvalidArgument: if the probabilities are no rows.
             InvalidTree: if the law cannot give so many children.
+            NotADistribution: see `draw`.
         """
         law = Law.of(law)
-        require_children(k, probabilities.shape[-1], law)
+        _require_rows(probabilities, 2, "[R, V]")
+        k = require_children(k, probabilities.shape[-1], law, least=1)
         drawn = chosen_children(probabilities, k, law)
         rows, first = probabilities.shape[0], drawn.shape[1]
         uniforms = torch.tensor(
@@ -96,11 +115,21 @@ def inverse_cdf(
     Tokens of probability 0 are never returned. Rows need not be normalised. Cumulated in float64.
 
     Raises:
-        NotADistribution: if a row has no finite, positive mass.
+        NotADistribution: if a row has no finite, positive mass, or a negative number.
     """
+    _require_rows(probabilities, None, "[..., V]")
+    instance("uniforms", uniforms, Tensor, "a tensor of numbers in [0, 1)")
     cumulative = probabilities.cumsum(-1, dtype=torch.float64)
     total = cumulative[..., -1:]
-    if not bool((total.isfinite() & (total > 0)).all()):
+    # What rules make by differences may round to just below 0.
+    least = -4 * torch.finfo(probabilities.dtype).eps * total
+    fine = total.isfinite() & (total > 0) & (probabilities.amin(-1, keepdim=True) >= least)
+    if not bool(fine.all()):
+        if bool((total.isfinite() & (total > 0)).all()):
+            raise NotADistribution(
+                f"negative probabilities, the least is {float(probabilities.amin()):g}: no token is drawn "
+                "from them"
+            )
         raise NotADistribution(
             "probabilities without finite, positive mass (NaN, infinite or all zero): "
             "check the logits that they come from"
@@ -108,3 +137,25 @@ def inverse_cdf(
     # u * total can round up to total, past which only tokens without mass lie.
     points = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
     return torch.searchsorted(cumulative, points, right=True)
+
+
+def _chance(probability: Any) -> float:
+    """The probability as a float."""
+    try:
+        chance = math.nan if isinstance(probability, str | bytes) else float(probability)
+    except (TypeError, ValueError, RuntimeError):  # the last: a tensor of several numbers
+        raise InvalidArgument(f"probability = {shown(probability)} is no number") from None
+    if chance != chance:
+        raise NotADistribution(f"probability = {shown(probability)}: no coin lands by that")
+    return chance
+
+
+def _require_rows(probabilities: Any, ndim: int | None, shape: str) -> None:
+    """Refuse what is no tensor of probabilities of this shape."""
+    fine = isinstance(probabilities, Tensor) and probabilities.is_floating_point()
+    fine = fine and probabilities.ndim == (probabilities.ndim if ndim is None else ndim) > 0
+    if not fine or not probabilities.shape[-1]:
+        raise InvalidArgument(
+            f"probabilities = {shown(probabilities)}, but must be a tensor {shape} of floating numbers, "
+            "V at least 1"
+        )

@@ -9,6 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from treespec.distributions import Sampling
+from treespec.door import able, instance, integer, number, plain_integer, shown
 from treespec.errors import (
     ContextOverflow,
     EmptyPrompt,
@@ -17,7 +18,7 @@ from treespec.errors import (
     NonFiniteLogits,
 )
 from treespec.protocols import Coins, Drafter, Observer, Target, Verifier
-from treespec.step import Step
+from treespec.step import Step, Verdict
 from treespec.stopping import Stop
 
 __all__ = ["NullObserver", "decode", "require_room"]
@@ -63,8 +64,9 @@ def decode(
         its `[N, V]` logits: let go of steps that are no longer needed.
 
     Raises:
-        EmptyPrompt: if the prompt has no token. This and the next three are raised by the call itself, all
-            others by the step in which they happen.
+        InvalidArgument: if a part is something else. This and the next four are raised by the call itself,
+            all others by the step in which they happen.
+        EmptyPrompt: if the prompt has no token.
         InvalidPrompt: if the prompt is no row of ids of the target's vocabulary.
         InvalidBudget: if max_new_tokens is no positive integer.
         ContextOverflow: if the prompt, the new tokens and a tree beyond them pass the context of target or
@@ -72,6 +74,16 @@ def decode(
         NonFiniteLogits: if a model returns NaN or infinite logits, with step and node.
         RefusedTree: if the verifier does not cover the drafted tree.
     """
+    members = "vocab_size max_length prefill score commit"
+    able("target", target, members, "a target, such as ModelTarget(model)")
+    members = "max_depth max_length prefill propose commit"
+    able("drafter", drafter, members, "a drafter, such as NoDrafter()")
+    able("verifier", verifier, "__call__", "an acceptance rule, such as verify.rrs")
+    able("sampling", sampling, "rows", "a Sampling")
+    able("coins", coins, "accept draw draw_many", "coins, such as TorchCoins(0)")
+    able("stop", stop, "__call__", "a function of the ids so far")
+    if observer is not None:
+        able("observer", observer, "stage", "an observer, or None")
     require_prompt(prompt, target.vocab_size)
     context = min(target.max_length, drafter.max_length)
     require_room(len(prompt), max_new_tokens, drafter.max_depth, context)
@@ -92,7 +104,7 @@ def _steps(
     watch: Observer,
 ) -> Iterator[Step]:
     ids: list[int] = prompt.tolist()
-    end = len(ids) + max_new_tokens
+    end = len(ids) + int(max_new_tokens)
     with watch.stage("prefill"):
         target.prefill(prompt)
         drafter.prefill(prompt)
@@ -107,6 +119,7 @@ def _steps(
                 verdict = verifier(tree, sampling.rows(scores.logits), coins)
         except NonFiniteLogits as error:
             raise NonFiniteLogits(error.node, error.model, index) from None
+        instance("what the verifier gave", verdict, Verdict, "a Verdict")
         kept = []
         for token in (*(tree.token_ids[node] for node in verdict.path[1:]), verdict.bonus):
             kept.append(token)
@@ -128,6 +141,7 @@ def require_prompt(prompt: Any, vocabulary: int) -> None:
     Raises:
         InvalidPrompt: saying what was given.
     """
+    vocabulary = integer("vocabulary", vocabulary, least=1)
     if not isinstance(prompt, Tensor):
         raise InvalidPrompt(
             f"the prompt is a {type(prompt).__name__}: give token ids as a tensor, torch.tensor([...])"
@@ -160,25 +174,24 @@ def require_room(prompt: int, max_new_tokens: int, tree_depth: int, context: int
     Raises:
         EmptyPrompt, InvalidBudget, ContextOverflow: see `decode`.
     """
+    prompt, tree_depth = integer("prompt", prompt), integer("tree_depth", tree_depth, least=0)
+    number("context", context)
     if prompt < 1:
         raise EmptyPrompt(
             "the prompt has no tokens; give at least one (a beginning-of-text token, say)"
         )
-    if (
-        isinstance(max_new_tokens, bool)
-        or not isinstance(max_new_tokens, int)
-        or max_new_tokens < 1
-    ):
+    wanted = plain_integer(max_new_tokens)
+    if wanted is None or wanted < 1:
         raise InvalidBudget(
-            f"max_new_tokens = {max_new_tokens}, but must be an integer of at least 1"
+            f"max_new_tokens = {shown(max_new_tokens)}, but must be an integer of at least 1"
         )
     if prompt > context:
         raise ContextOverflow(
             f"the prompt has {prompt} tokens, but the models' context is {context}"
         )
-    needed = prompt + max_new_tokens + tree_depth
+    needed = prompt + wanted + tree_depth
     if needed > context:
         raise ContextOverflow(
-            f"{prompt} prompt tokens + {max_new_tokens} new tokens + {tree_depth} levels of a tree = "
+            f"{prompt} prompt tokens + {wanted} new tokens + {tree_depth} levels of a tree = "
             f"{needed} positions, but the models' context is {context}; shorten one of them"
         )

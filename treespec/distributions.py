@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.errors import InvalidSampling, NonFiniteLogits
+from treespec.door import integer, number, plain_integer, shown
+from treespec.errors import InvalidArgument, InvalidSampling, InvalidTree, NonFiniteLogits
 
 __all__ = ["SampledRows", "Sampling", "require_finite", "residual", "without"]
 
@@ -51,12 +52,18 @@ class Sampling:
 
     def __post_init__(self) -> None:
         """Refuse settings outside their ranges."""
+        for name in ("temperature", "top_k", "top_p", "min_p"):
+            value = getattr(self, name)
+            if value is not None or name == "temperature":
+                number(name, value, InvalidSampling)
+        if plain_integer(self.top_k) is not None:
+            object.__setattr__(self, "top_k", plain_integer(self.top_k))
         fine = self.temperature == 0 or COLDEST <= self.temperature < float("inf")
         allowed = f"0 (greedy), or at least {COLDEST:g} and finite"
         _in_range("temperature", self.temperature, fine, allowed)
         if self.top_k is not None:
-            whole = isinstance(self.top_k, int) and not isinstance(self.top_k, bool)
-            _in_range("top_k", self.top_k, whole and self.top_k >= 1, "an integer of at least 1")
+            fine = isinstance(self.top_k, int) and self.top_k >= 1
+            _in_range("top_k", self.top_k, fine, "an integer of at least 1")
         if self.top_p is not None:
             _in_range("top_p", self.top_p, 0 < self.top_p <= 1, "in (0, 1]")
         if self.min_p is not None:
@@ -75,7 +82,11 @@ class Sampling:
 
         Returns:
             Rows that sum to 1, in float32, or float64 for float64 logits.
+
+        Raises:
+            InvalidArgument: if the logits are no tensor of real numbers with at least one token.
         """
+        _require_logits(logits, "[..., V]")
         logits = logits if logits.dtype == torch.float64 else logits.float()
         if self.greedy:
             best = logits.argmax(-1, keepdim=True)
@@ -95,7 +106,11 @@ class Sampling:
         return logits.softmax(-1)
 
     def rows(self, logits: Float[Tensor, "N V"], model: str = "target") -> "SampledRows":
-        """The same for each row of `logits`, computed when a row is first asked for."""
+        """The same for each row of `logits`, computed when a row is first asked for.
+
+        Raises:
+            InvalidArgument: if the logits are no tensor `[N, V]` of real numbers.
+        """
         return SampledRows(logits, self, model)
 
 
@@ -114,11 +129,16 @@ class SampledRows:
     def __init__(
         self, logits: Float[Tensor, "N V"], sampling: Sampling, model: str = "target"
     ) -> None:
+        _require_logits(logits, "[N, V]")
         self.logits, self.sampling, self.model = logits, sampling, model
         self._rows: dict[int, Tensor] = {}
 
     def __getitem__(self, node: int) -> Float[Tensor, "V"]:
-        if node not in self._rows:
+        if type(node) is not int or node not in self._rows:
+            size = len(self.logits)
+            node = integer("node", node, error=InvalidTree)
+            if not 0 <= node < size:
+                raise InvalidTree(f"there is no row of node {node}: the nodes are 0..{size - 1}")
             logits = self.logits[node]
             require_finite(logits[None], self.model, [node])
             self._rows[node] = self.sampling(logits)
@@ -133,6 +153,7 @@ def require_finite(logits: Float[Tensor, "T V"], model: str, nodes: Sequence[int
         model: what to call the model in the message.
         nodes: the node of each row.
     """
+    _require_logits(logits, "[..., V]")
     low, high = logits.aminmax()
     if not (torch.isfinite(low) & torch.isfinite(high)):
         bad = (~torch.isfinite(logits)).any(-1).nonzero()[0]
@@ -167,6 +188,16 @@ def residual(
 
     Where rounding leaves no mass (p = q), p itself is returned: there was nothing to reject.
     """
+    if not isinstance(target_probs, Tensor) or not isinstance(draft_probs, Tensor):
+        raise InvalidArgument(
+            f"target_probs = {shown(target_probs)} and draft_probs = {shown(draft_probs)}, but must be "
+            "tensors of probabilities [V]"
+        )
+    if target_probs.shape != draft_probs.shape or not target_probs.is_floating_point():
+        raise InvalidArgument(
+            f"target_probs is {shown(target_probs)} and draft_probs {shown(draft_probs)}, but must be "
+            "floating rows over one vocabulary"
+        )
     rest = (target_probs - draft_probs).clamp_min_(0)  # in place: rows are long, and this is ours
     mass = rest.sum()
     return rest.div_(mass) if mass > 0 else target_probs
@@ -185,6 +216,16 @@ def without(
         draft_probs: the initial distribution of each row.
         removed: distinct token ids, fewer than V.
     """
+    _require_logits(draft_probs, "[..., V]", "draft_probs")
+    if not isinstance(removed, Tensor) or removed.dtype != torch.int64:
+        raise InvalidArgument(
+            f"removed = {shown(removed)}, but must be a tensor of token ids (long)"
+        )
+    if removed.ndim != draft_probs.ndim:
+        raise InvalidArgument(
+            f"removed is {shown(removed)} and draft_probs {shown(draft_probs)}: "
+            "give a line of ids for each row"
+        )
     rest = draft_probs.scatter(-1, removed, 0.0)
     mass = rest.sum(-1, keepdim=True)
     if bool((mass > 0).all()):
@@ -197,3 +238,15 @@ def without(
 def _in_range(name: str, value: Any, fine: bool, allowed: str) -> None:
     if not fine:
         raise InvalidSampling(f"{name} = {value!r}, but must be {allowed}")
+
+
+def _require_logits(logits: Any, shape: str, name: str = "logits") -> None:
+    """Refuse what no distribution can be made of."""
+    real = isinstance(logits, Tensor) and not (
+        logits.dtype.is_complex or logits.dtype == torch.bool
+    )
+    rows = shape == "[..., V]" or (real and logits.ndim == 2)
+    if not (real and rows and logits.ndim and logits.shape[-1]):
+        raise InvalidArgument(
+            f"{name} = {shown(logits)}, but must be a tensor {shape} of real numbers, V at least 1"
+        )

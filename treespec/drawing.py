@@ -1,9 +1,13 @@
 """Pictures of trees: lines of text for terminals, SVG for notebooks and reports."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 from unicodedata import east_asian_width
+
+from treespec.door import instance, integer, sequence
+from treespec.errors import InvalidTree
 
 __all__ = [
     "ACCEPTED",
@@ -54,6 +58,7 @@ def draw_text(children: Sequence[Sequence[int]], labels: Sequence[object]) -> st
         children: the children of each node; node 0 is the root.
         labels: what to write for each node.
     """
+    _require_tree(children, labels, "labels")
     lines = [str(labels[0])]
     stack = [(child, "") for child in reversed(children[0])]
     last = {siblings[-1] for siblings in children if siblings}
@@ -77,6 +82,7 @@ def draw_svg(
         labels: what to write in each node.
         highlight: nodes to fill (an accepted path, say).
     """
+    _require_tree(children, labels, "labels")
     looks = _on_path(children, [str(label) for label in labels], highlight)
     svg = draw_looks(children, looks)
     return svg.replace("<svg ", '<svg style="max-width:100%;height:auto" ', 1)
@@ -101,6 +107,10 @@ def draw_step(
         bonus: what to write in the node of the bonus token; it comes last among the text elements.
         letters: least width of every node.
     """
+    _require_tree(children, labels, "labels")
+    path = _nodes(path, len(children))
+    if not path:
+        raise InvalidTree("path = [] is empty, but starts at node 0")
     grown = [list(siblings) for siblings in children]
     grown[path[-1]].append(len(grown))
     grown.append([])
@@ -127,6 +137,9 @@ def draw_looks(
         across: levels go to the right instead of down.
         letters: least width of every node.
     """
+    _require_tree(children, looks, "looks")
+    for node, look in enumerate(looks):
+        instance(f"looks[{node}]", look, Look, "a Look")
     half = [_half_width(look, letters) for look in looks]
     tall = float(_RADIUS + (_NOTE if any(look.note for look in looks) else 0))
     if across:
@@ -160,6 +173,8 @@ def draw_looks(
 
 def captioned(svg: str, caption: str) -> str:
     """HTML of a picture that scrolls where it is wider than the page, and what it shows."""
+    instance("caption", caption, str, "text")
+    instance("svg", svg, str, "text")
     return (
         f'<div style="overflow-x:auto">{svg}</div>'
         f'<div style="font-size:.9em;opacity:.75;margin:.3em 0">{escape(caption)}</div>'
@@ -168,14 +183,46 @@ def captioned(svg: str, caption: str) -> str:
 
 def columns(text: str) -> int:
     """How many letters wide a text is in a monospaced font: East Asian wide characters count twice."""
+    instance("text", text, str, "text")
     return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def _require_tree(children: Any, labels: Any, what: str) -> None:
+    """Refuse what is no tree with something to write for each node.
+
+    Raises:
+        InvalidTree: naming the node.
+    """
+    rows = sequence("children", children, "the children of each node", InvalidTree)
+    seen = [0] * len(rows)
+    for node, own in enumerate(rows):
+        for child in sequence(f"children[{node}]", own, "nodes", InvalidTree):
+            place = integer(f"a child of node {node}", child, 1, InvalidTree)
+            if place >= len(rows) or seen[place]:
+                raise InvalidTree(
+                    f"children[{node}] names node {place}, which is not there or has a parent"
+                )
+            seen[place] = 1
+    if not rows or len(sequence(what, labels, what, InvalidTree)) != len(rows):
+        raise InvalidTree(
+            f"{what} and children must have one entry for each node, and there must be one"
+        )
+
+
+def _nodes(path: Any, size: int) -> tuple[int, ...]:
+    """The nodes of a path, or of any collection, as plain integers."""
+    given = tuple(path) if isinstance(path, Set) else sequence("path", path, "nodes", InvalidTree)
+    nodes = tuple(integer("a node of the path", node, 0, InvalidTree) for node in given)
+    if max(nodes, default=0) >= size:
+        raise InvalidTree(f"node {max(nodes)} is on the path, but the nodes are 0..{size - 1}")
+    return nodes
 
 
 def _on_path(
     children: Sequence[Sequence[int]], labels: Sequence[str], path: Collection[int]
 ) -> list[Look]:
     """Looks of nodes of which those of a path stand out, with the lines between them."""
-    path = frozenset(path)
+    path = frozenset(_nodes(path, len(children)))
     lower = {child for node in path for child in children[node] if child in path}
     return [
         Look(

@@ -4,6 +4,7 @@ __all__ = [
     "CannotGrow",
     "ContextOverflow",
     "EmptyPrompt",
+    "InvalidArgument",
     "InvalidBudget",
     "InvalidPrompt",
     "InvalidSampling",
@@ -25,6 +26,10 @@ __all__ = [
 
 class TreespecError(Exception):
     """Base class of all errors that treespec raises on purpose."""
+
+
+class InvalidArgument(TreespecError, TypeError):
+    """An argument of a kind that a function cannot use: a list for a tensor, a tensor for a tree."""
 
 
 class InvalidTree(TreespecError, ValueError):
@@ -64,7 +69,7 @@ class InvalidPrompt(TreespecError, ValueError):
 
 
 class NotADistribution(TreespecError, ArithmeticError):
-    """Probabilities without finite, positive mass: no token is ever drawn from them."""
+    """What was given as probabilities and is none: no token is ever drawn from it."""
 
 
 class InvalidStop(TreespecError, ValueError):

@@ -9,7 +9,9 @@ import torch
 from treespec.coins import TorchCoins
 from treespec.decode import decode
 from treespec.distributions import Sampling
+from treespec.door import able, integer, sequence
 from treespec.draft.model import ModelDrafter
+from treespec.errors import InvalidArgument, InvalidPrompt
 from treespec.protocols import Coins, Drafter, Growth, Observer, Verifier
 from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
 from treespec.target.make import make_target
@@ -84,18 +86,22 @@ def generate(
         The text and a summary.
 
     Raises:
-        TypeError: if a drafter is given beside `growth` or `law`, or without a rule at temperature > 0.
+        InvalidArgument: if an argument is of another kind; if a drafter is given beside `growth` or `law`,
+            or without a rule at temperature > 0.
         InvalidStop: if a stop string is empty.
         EmptyPrompt, InvalidPrompt, InvalidBudget, ContextOverflow, NonFiniteLogits, RefusedTree: see
             `decode`.
     """
+    able("pair", pair, "target draft tokenizer end_tokens", "a pair of models: load_pair(...)")
+    if sampling is not None:
+        able("sampling", sampling, "rows greedy", "a Sampling, or None")
     sampling = sampling or Sampling(temperature=0.0)
     if drafter is not None and (growth is not None or law is not None):
-        raise TypeError(
+        raise InvalidArgument(
             "growth and law belong to the model drafter: give them, or a drafter of your own"
         )
     if drafter is not None and verifier is None and not sampling.greedy:
-        raise TypeError(
+        raise InvalidArgument(
             "which rule is lossless depends on how the drafter draws: give a verifier too"
         )
     law = Law.of(law) if law else _usual_law(growth, sampling)
@@ -103,7 +109,11 @@ def generate(
     if drafter is None:
         shape = TreeShape.expansion([3, 2, 1, 1]) if growth is None else growth
         drafter = ModelDrafter(pair.draft, shape, law, sampling)
-    ids = pair.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+    if isinstance(prompt, str):
+        ids = pair.tokenizer.encode(prompt)
+    else:
+        given = sequence("prompt", prompt, "token ids", InvalidPrompt)
+        ids = [integer(f"prompt[{i}]", token, 0, InvalidPrompt) for i, token in enumerate(given)]
     stop = stop_at_tokens(pair.end_tokens)
     if stop_strings:
         stop = any_of(stop, stop_at_strings(stop_strings, pair.tokenizer))

@@ -1,16 +1,15 @@
 """The topology of a token tree: a parent array, its constructors and what follows from it."""
 
 import json
-import operator
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice, repeat
+from itertools import repeat
 from typing import Any, SupportsIndex
 
-import torch
-
+from attention_masks._plain import plain_integer, plain_integers
+from treespec.door import instance, integer, sequence, shown
 from treespec.drawing import draw_svg, draw_text
 from treespec.errors import InvalidTree, Unreadable
 from treespec.reading import brief, parse_json
@@ -49,9 +48,7 @@ class TreeShape:
 
     def __post_init__(self) -> None:
         """Refuse arrays that are no tree."""
-        if hasattr(self.parents, "__len__"):
-            _require_size(len(self.parents))
-        parents = tuple(_integer(f"parents[{i}]", p) for i, p in enumerate(self.parents))
+        parents = _parents(self.parents)
         if not parents:
             raise InvalidTree("a tree has at least its root: parents must not be empty")
         for i, parent in enumerate(parents):
@@ -67,7 +64,7 @@ class TreeShape:
     @classmethod
     def from_parents(cls, parents: Iterable[SupportsIndex]) -> "TreeShape":
         """The shape with this parent array; integers of any kind (numpy's, torch's) become plain."""
-        return cls(tuple(_integer(f"parents[{i}]", p) for i, p in enumerate(parents)))
+        return cls(_parents(parents))
 
     @classmethod
     def chain(cls, depth: SupportsIndex) -> "TreeShape":
@@ -91,7 +88,7 @@ class TreeShape:
         Raises:
             InvalidTree: also if the tree would have more than `LARGEST_TREE` nodes; none is made then.
         """
-        branching = list(islice(branching, LARGEST_TREE))
+        branching = sequence("branching", branching, "integers", InvalidTree)
         _require_size(expansion_size(branching))
         parents, level = [-1], [0]
         for i, wanted in enumerate(branching):
@@ -118,7 +115,8 @@ class TreeShape:
             InvalidTree: if a prefix or an elder sibling is missing, a path stands twice, or a rank is no
                 integer of at least 0.
         """
-        plain = (tuple(_integer("a rank in a path", rank, least=0) for rank in p) for p in paths)
+        given = enumerate(sequence("paths", paths, "paths", InvalidTree))
+        plain = (_path(f"paths[{i}]", path) for i, path in given)
         ordered = sorted(plain, key=lambda path: (len(path), path))
         index: dict[tuple[int, ...], int] = {(): 0}
         parents = [-1]
@@ -144,6 +142,7 @@ class TreeShape:
         Raises:
             InvalidTree: if the text is anything else; unknown keys and orders are not passed over.
         """
+        instance("a tree in JSON", text, (str, bytes), "text", InvalidTree)
         try:
             data = parse_json(text)
         except Unreadable as error:
@@ -224,14 +223,29 @@ class TreeShape:
             stack.extend(reversed(self.children[node]))
         return tuple(order)
 
+    def node(self, node: SupportsIndex) -> int:
+        """The index of a node as a plain integer, if there is such a node.
+
+        Raises:
+            InvalidTree: if there is none; counting from the end is not meant.
+        """
+        index = plain_integer(node)
+        if index is None or not 0 <= index < self.size:
+            raise InvalidTree(f"node {shown(node)} is none of the tree's nodes 0..{self.size - 1}")
+        return index
+
     @property
     def is_chain(self) -> bool:
         """Whether no node has more than one child."""
         return all(len(children) <= 1 for children in self.children)
 
     def path(self, node: int) -> tuple[int, ...]:
-        """The nodes from the root to `node`, both included."""
-        path = [node]
+        """The nodes from the root to `node`, both included.
+
+        Raises:
+            InvalidTree: if there is no such node.
+        """
+        path = [self.node(node)]
         while path[-1] != 0:
             path.append(self.parents[path[-1]])
         return tuple(reversed(path))
@@ -247,8 +261,19 @@ class TreeShape:
         return TreeShape(tuple(-1 if n == 0 else place[self.parents[n]] for n in order))
 
     def draw(self, labels: Sequence[object] | None = None) -> str:
-        """The tree as lines of text, one node a line, labelled by node index or by `labels`."""
-        return draw_text(self.children, range(self.size) if labels is None else labels)
+        """The tree as lines of text, one node a line, labelled by node index or by `labels`.
+
+        Raises:
+            InvalidTree: if there is not one label for each node.
+        """
+        given = (
+            range(self.size)
+            if labels is None
+            else sequence("labels", labels, "labels", InvalidTree)
+        )
+        if len(given) != self.size:
+            raise InvalidTree(f"{len(given)} labels for {self.size} nodes: give one for each")
+        return draw_text(self.children, given)
 
     def __str__(self) -> str:
         return self.draw()
@@ -281,14 +306,17 @@ def _require_size(size: int) -> None:
         raise InvalidTree(f"a tree of more than the {LARGEST_TREE:,} nodes of the largest one")
 
 
+def _parents(parents: Any) -> tuple[int, ...]:
+    given = sequence("parents", parents, "integers", InvalidTree)
+    _require_size(len(given))
+    plain = plain_integers(given)
+    return plain or tuple(_integer(f"parents[{i}]", p) for i, p in enumerate(given))
+
+
 def _integer(name: str, value: Any, least: int | None = None) -> int:
-    """The value as a plain integer; numpy's and torch's integers count, truth values do not."""
-    try:
-        if isinstance(value, bool) or getattr(value, "dtype", None) == torch.bool:
-            raise TypeError
-        number = operator.index(value)
-    except TypeError:
-        raise InvalidTree(f"{name} = {value!r} is no integer") from None
-    if least is not None and number < least:
-        raise InvalidTree(f"{name} = {number}, but must be an integer of at least {least}")
-    return number
+    return integer(name, value, least, InvalidTree)
+
+
+def _path(name: str, path: Any) -> tuple[int, ...]:
+    ranks = sequence(name, path, "ranks", InvalidTree)
+    return tuple(_integer(f"a rank in a path, {name}[{i}]", r, 0) for i, r in enumerate(ranks))

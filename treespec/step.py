@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
+from treespec.door import instance, integer
 from treespec.tree import TokenTree
 
 __all__ = ["Scores", "Step", "Verdict"]
@@ -31,10 +32,19 @@ class Verdict:
     Args:
         path: accepted node indices, from the root (always first) downwards.
         bonus: the token that the target adds after the last node of the path.
+
+    Raises:
+        InvalidArgument: if they are of another kind.
     """
 
     path: tuple[int, ...]
     bonus: int
+
+    def __post_init__(self) -> None:
+        """Refuse what is no path and no token."""
+        instance("path", self.path, tuple, "a tuple of nodes, the root first")
+        if type(self.bonus) is not int:
+            object.__setattr__(self, "bonus", integer("bonus", self.bonus))
 
     @property
     def accepted(self) -> int:

@@ -1,10 +1,11 @@
 """When a text is over. A stop condition is asked after every single token, as plain decoding would."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence, Set
 from typing import Any
 
 import torch
 
+from treespec.door import able, integer, sequence, shown
 from treespec.errors import InvalidStop
 
 __all__ = ["Stop", "any_of", "stop_at_strings", "stop_at_tokens"]
@@ -14,8 +15,14 @@ Stop = Callable[[Sequence[int]], bool]
 
 
 def stop_at_tokens(tokens: Collection[int]) -> Stop:
-    """Over once the newest token is one of these (which is kept, as `generate` does)."""
-    ends = frozenset(tokens)
+    """Over once the newest token is one of these (which is kept, as `generate` does).
+
+    Raises:
+        InvalidStop: if these are no token ids.
+    """
+    given = tuple(tokens) if isinstance(tokens, Set) else tokens
+    given = sequence("stop tokens", given, "token ids", InvalidStop)
+    ends = frozenset(integer("a stop token", token, 0, InvalidStop) for token in given)
     return lambda ids: ids[-1] in ends
 
 
@@ -27,11 +34,15 @@ def stop_at_strings(strings: Collection[str] | str, tokenizer: Any) -> Stop:
         tokenizer: a transformers tokenizer; the decision is transformers' own `StopStringCriteria`.
 
     Raises:
-        InvalidStop: if there are none, or one is empty.
+        InvalidStop: if there are none, one is empty, or no text.
     """
     from transformers import StopStringCriteria
 
-    strings = [strings] if isinstance(strings, str) else list(strings)
+    given = [strings] if isinstance(strings, str) else strings
+    given = tuple(given) if isinstance(given, Set) else given
+    strings = list(sequence("stop strings", given, "texts", InvalidStop))
+    if not all(isinstance(one, str) for one in strings):
+        raise InvalidStop(f"stop strings = {shown(strings)}, but must be text, or several of them")
     if not strings or not all(strings):
         raise InvalidStop(f"stop strings = {strings}: give at least one, and none that is empty")
     criteria = StopStringCriteria(tokenizer=tokenizer, stop_strings=strings)
@@ -46,5 +57,11 @@ def stop_at_strings(strings: Collection[str] | str, tokenizer: Any) -> Stop:
 
 
 def any_of(*stops: Stop) -> Stop:
-    """Over once any of these says so."""
+    """Over once any of these says so.
+
+    Raises:
+        InvalidArgument: if one is no function.
+    """
+    for i, stop in enumerate(stops):
+        able(f"stops[{i}]", stop, "__call__", "a function of the ids so far")
     return lambda ids: any(stop(ids) for stop in stops)

@@ -8,8 +8,10 @@ from functools import cached_property
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from treespec.door import instance, sequence, shown, token_ids
 from treespec.drawing import Look, captioned, draw_looks, draw_svg
 from treespec.errors import InvalidTree
+from treespec.probabilities import no_distributions, require_distribution
 from treespec.shape import TreeShape
 
 __all__ = ["Law", "TokenTree"]
@@ -42,9 +44,9 @@ class Law(enum.Enum):
         """
         try:
             return cls(given)
-        except ValueError:
+        except (ValueError, TypeError):  # the second: what has no hash
             names = ", ".join(map(str, cls))
-            raise InvalidTree(f"{name} = {given!r} is no law: one of {names}") from None
+            raise InvalidTree(f"{name} = {shown(given)} is no law: one of {names}") from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,13 +59,14 @@ class TokenTree:
             are columns of `draft_probs` where that is given.
         draft_probs: the *initial* distribution, after sampling settings, that the children of each node
             were drawn from: one row for each of the M nodes with children, in node order. None when every
-            node is deterministic.
+            node is deterministic. Rules check that a row is a distribution when they first read it.
         law: how the children of each node were drawn; one law stands for all nodes, and the name of a
             law (`"iid"`) for the law. Children in index order are in draw order.
 
     Raises:
-        InvalidTree: if lengths do not fit together, a law is unknown, a sampled law comes without its
-            distributions, or a token id is out of range. Token ids on a device other than the CPU are
+        InvalidTree: if a part is of another kind (tokens that are floats or truth values), lengths do not
+            fit together, a law is unknown, a sampled law comes without its distributions, or a token id is
+            out of range. Token ids on a device other than the CPU are
             checked when `token_ids` first reads them, so that making a tree does not wait for it.
     """
 
@@ -74,10 +77,13 @@ class TokenTree:
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
+        instance("shape", self.shape, TreeShape, "a TreeShape", InvalidTree)
+        token_ids("tokens", self.tokens, InvalidTree)
         if isinstance(self.law, Law | str):
             laws = (Law.of(self.law),) * self.shape.size
         else:
-            laws = tuple(Law.of(law, f"law[{node}]") for node, law in enumerate(self.law))
+            given = sequence("law", self.law, "laws, or one law", InvalidTree)
+            laws = tuple(Law.of(law, f"law[{node}]") for node, law in enumerate(given))
         object.__setattr__(self, "law", laws)
         if self.tokens.shape != (self.shape.size,):
             raise InvalidTree(
@@ -86,19 +92,30 @@ class TokenTree:
             )
         if len(laws) != self.shape.size:
             raise InvalidTree(f"{len(laws)} laws for {self.shape.size} nodes")
-        rows = len(self.shape.internal)
+        self._require_draft_probs()
+        if self.tokens.device.type == "cpu":
+            _ = self.token_ids
+
+    def _require_draft_probs(self) -> None:
+        """Refuse rows that are not there, or of another kind or number; their numbers are not looked at."""
         if self.draft_probs is None:
             sampled = self.laws - {Law.DETERMINISTIC}
             if sampled:
                 names = ", ".join(sorted(map(str, sampled)))
                 raise InvalidTree(f"children drawn {names} need draft_probs: their distributions")
-        elif self.draft_probs.ndim != 2 or self.draft_probs.shape[0] != rows:
+            return
+        wanted = "a tensor of one row of probabilities for each node with children, or None"
+        instance("draft_probs", self.draft_probs, Tensor, wanted, InvalidTree)
+        rows = len(self.shape.internal)
+        if not self.draft_probs.is_floating_point():
+            raise InvalidTree(
+                f"draft_probs is {self.draft_probs.dtype}, but probabilities are floating numbers"
+            )
+        if self.draft_probs.ndim != 2 or self.draft_probs.shape[0] != rows:
             raise InvalidTree(
                 f"draft_probs has shape {list(self.draft_probs.shape)}, but needs one row for each of "
                 f"the {rows} nodes that have children"
             )
-        if self.tokens.device.type == "cpu":
-            _ = self.token_ids
 
     @cached_property
     def token_ids(self) -> tuple[int, ...]:
@@ -126,8 +143,12 @@ class TokenTree:
         return frozenset(self.law_of(node) for node in self.shape.internal)
 
     def law_of(self, node: int) -> Law:
-        """How the children of `node` were drawn."""
-        return self.law[node]  # pyrefly: ignore[bad-index,bad-return]  (a tuple since __post_init__)
+        """How the children of `node` were drawn.
+
+        Raises:
+            InvalidTree: if there is no such node.
+        """
+        return self.law[self.shape.node(node)]  # pyrefly: ignore[bad-index,bad-return]  (a tuple since __post_init__)
 
     def draft_probs_of(self, node: int) -> Float[Tensor, "V"]:
         """The initial distribution that the children of `node` were drawn from.
@@ -135,9 +156,47 @@ class TokenTree:
         Raises:
             InvalidTree: if the node has no children or the tree carries no distributions.
         """
-        if self.draft_probs is None or not self.shape.children[node]:
+        if self.draft_probs is None or not self.shape.children[self.shape.node(node)]:
             raise InvalidTree(f"node {node} has no draft distribution")
         return self.draft_probs[self._row[node]]
+
+    def checked_draft_probs_of(self, node: int) -> Float[Tensor, "V"]:
+        """The same, looked at: whether it is a distribution, once for each node.
+
+        Raises:
+            InvalidTree: see `draft_probs_of`.
+            NotADistribution: naming node and value.
+        """
+        row = self.draft_probs_of(node)
+        if node not in self._checked:
+            require_distribution(row, f"the draft's row of node {node}")
+            self._checked.add(node)
+        return row
+
+    def vouched(self) -> "TokenTree":
+        """This tree, its rows taken for distributions without a look: for who has just computed them."""
+        self._checked.update(self.shape.internal)
+        return self
+
+    def look_at_rows(self) -> bool:
+        """Whether all rows are distributions, those of deterministic nodes apart; waits for the device."""
+        if self.draft_probs is None or not self.draft_probs.numel():
+            return True
+        bad = no_distributions(self.draft_probs).tolist()
+        wrong = [n for n in self.shape.internal if bad[self._row[n]]]
+        fine = all(self.law_of(node) is Law.DETERMINISTIC for node in wrong)
+        if fine:
+            self.vouched()
+        return fine
+
+    @property
+    def is_vouched(self) -> bool:
+        """Whether every row of `draft_probs` has been looked at, or vouched for."""
+        return self.draft_probs is None or self._checked.issuperset(self.shape.internal)
+
+    @cached_property
+    def _checked(self) -> set[int]:
+        return set()
 
     @cached_property
     def _row(self) -> dict[int, int]:

@@ -9,17 +9,29 @@ is missing. What was asked for by name runs or raises: only `impl="auto"` choose
 import logging
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from jaxtyping import Float, Int32
 from torch import Tensor
 
-from attention_masks._inputs import checked_window
+from attention_masks._inputs import (
+    checked_device,
+    checked_dtype,
+    checked_integer,
+    checked_items,
+    checked_tensor,
+    checked_window,
+)
 from attention_masks.errors import InvalidInput, Unsupported
 from attention_masks.topology import Topology
 from attention_masks.tree_attention.buffered_pass import BufferedPass
-from attention_masks.tree_attention.checks import check_numbers, check_options, check_tensors
+from attention_masks.tree_attention.checks import (
+    check_kinds,
+    check_numbers,
+    check_options,
+    check_tensors,
+)
 from attention_masks.tree_attention.flex import flex
 from attention_masks.tree_attention.options import Options
 from attention_masks.tree_attention.ragged_pass import RaggedPass
@@ -86,10 +98,15 @@ def choose(
         dtype: of q.
         softcap: bound of the scores, if there is one.
         paged: whether keys and values are in pages.
+
+    Raises:
+        InvalidInput: if these are no device, integers and floating dtype.
     """
+    rows, head_dim = checked_integer("rows", rows), checked_integer("head_dim", head_dim)
+    dtype, device = checked_dtype(dtype), checked_device(device)
     tiled = head_dim <= LARGEST_HEAD_DIM and dtype.itemsize <= 4
     few = rows <= LARGEST_TREE_ROWS
-    return _choose(torch.device(device), tiled and (few or paged), softcap is not None or paged)
+    return _choose(device, tiled and (few or paged), softcap is not None or paged)
 
 
 @lru_cache
@@ -141,7 +158,8 @@ def tree_attention(
         sinks: for each query head one more score in the softmax, with no value: the `s_aux` of
             GPT-OSS.
         block_table: k and v are `[pages, kv_heads, page, head_dim]`, and this says which page holds
-            each `page` slots of a sequence.
+            each `page` slots of a sequence. Its numbers are checked on the CPU; elsewhere that would wait
+            for the device, and a number that is no page's reads memory of others.
         impl: "reference", "sdpa", "two_pass", "flex", "triton", or "auto" to have `choose` choose.
 
     Returns:
@@ -155,12 +173,16 @@ def tree_attention(
 
     Not covered: dropout, ALiBi, keys and values of different head dimensions.
     """
-    if isinstance(topology, Topology) and not isinstance(prefix_len, Sequence):
-        tree_pass: AnyPass = TreePass(topology, prefix_len, rows)
+    checked_tensor("q", q)
+    several = isinstance(prefix_len, Sequence) and not isinstance(prefix_len, str | bytes)
+    if isinstance(topology, Topology) and not several:
+        tree_pass: AnyPass = TreePass(topology, cast("int", prefix_len), rows)
     else:
-        batch = len(q)
-        trees = [topology] * batch if isinstance(topology, Topology) else list(topology)
-        lengths = list(prefix_len) if isinstance(prefix_len, Sequence) else [prefix_len] * batch
+        batch = q.shape[0] if q.ndim else 0
+        of = "topologies, or one Topology"
+        one = isinstance(topology, Topology)
+        trees = [topology] * batch if one else checked_items("topology", topology, of)
+        lengths = list(cast("Sequence[int]", prefix_len if several else [prefix_len] * batch))
         if not len(trees) == len(lengths) == batch:
             raise InvalidInput(
                 f"{len(trees)} trees and {len(lengths)} prefix lengths for a batch of {batch}: "
@@ -218,10 +240,12 @@ def attend(
         Unsupported: if `impl` cannot do what is asked.
         Unavailable: if `impl` is not there.
     """
+    check_kinds(q, k, v, tree_pass, block_table)
     check_numbers(scale, softcap)
+    check_tensors(q, k, v, tree_pass, block_table)
     paged = block_table is not None
     name = impl
-    if impl == "auto":
+    if isinstance(impl, str) and impl == "auto":
         differentiable = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
         name = choose(
             q.device,
@@ -231,10 +255,9 @@ def attend(
             softcap=softcap,
             paged=paged,
         )
-    if name not in IMPLEMENTATIONS:
+    if not isinstance(name, str) or name not in IMPLEMENTATIONS:
         known = ", ".join(repr(known) for known in ("auto", *IMPLEMENTATIONS))
         raise InvalidInput(f"impl = {impl!r} is not known: it must be one of {known}")
-    check_tensors(q, k, v, tree_pass, block_table)
     options = Options(
         scale=q.shape[-1] ** -0.5 if scale is None else scale,
         softcap=softcap,
@@ -269,9 +292,7 @@ def _from_pages(pages: Tensor, block_table: Tensor, tree_pass: AnyPass) -> Tenso
 
     Entries of the table behind a sequence's last page may hold anything.
     """
-    counts = [tree_pass.key_count] * len(block_table)
-    if isinstance(tree_pass, RaggedPass) and tree_pass.batch > 1:
-        counts = [one.key_count for one in tree_pass.passes]
+    counts = tree_pass.key_counts(len(block_table))
     size = pages.shape[2]
     used = block_table[:, : -(-tree_pass.key_count // size)].long()
     blocks = torch.tensor([-(-count // size) for count in counts], device=used.device)

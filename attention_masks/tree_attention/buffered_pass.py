@@ -31,6 +31,10 @@ class BufferedPass(AnyPass):
         self.row_count, self.key_count = arrays.rows, key_count
         self._arrays[arrays.buffer.device] = arrays
 
+    def key_counts(self, batch: int) -> list[int]:
+        """None of the slots is known to be used: that stands in the buffer."""
+        return [0] * batch
+
     def arrays(self, device: torch.device) -> PassArrays:
         """The arrays as they were given.
 

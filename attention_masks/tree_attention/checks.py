@@ -7,14 +7,32 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attention_masks._inputs import checked_tensor
+from attention_masks._plain import shown
 from attention_masks.errors import InvalidInput
 from attention_masks.tree_attention.options import Options
 from attention_masks.tree_attention.tree_pass import AnyPass, TreePass
 
-__all__ = ["check_numbers", "check_options", "check_tensors"]
+__all__ = ["check_kinds", "check_numbers", "check_options", "check_tensors"]
 
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def check_kinds(q: Any, k: Any, v: Any, tree_pass: Any, block_table: Any) -> None:
+    """Refuse what are no tensors and no pass.
+
+    Raises:
+        InvalidInput: naming the argument and its value.
+    """
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        checked_tensor(name, tensor)
+    checked_tensor("block_table", block_table, optional=True)
+    if not isinstance(tree_pass, AnyPass):
+        raise InvalidInput(
+            f"tree_pass = {shown(tree_pass)} is a {type(tree_pass).__name__}, but it must be a TreePass "
+            "or a RaggedPass"
+        )
 
 
 def check_tensors(
@@ -38,6 +56,8 @@ def check_tensors(
     batch, slots = k_shape[0], k_shape[2]
     if block_table is not None:
         batch, slots = _paged(k, block_table)
+        if block_table.device.type == "cpu":
+            _check_pages(block_table, tree_pass, pages=k_shape[0], page=k_shape[2])
     if q_shape[0] != batch or q_shape[3] != k_shape[3]:
         what = "" if block_table is None else f", block_table {list(block_table.shape)}"
         raise InvalidInput(
@@ -85,7 +105,7 @@ def check_numbers(scale: Any, softcap: Any) -> None:
         InvalidInput: naming the value.
     """
     for name, value in (("scale", scale), ("softcap", softcap)):
-        if value is not None and not isinstance(value, Real):
+        if isinstance(value, bool) or (value is not None and not isinstance(value, Real)):
             raise InvalidInput(f"{name} = {value!r}, but it must be a plain number, or None")
     if scale is not None and not math.isfinite(scale):
         raise InvalidInput(f"scale = {scale}, but it multiplies the scores: finite")
@@ -100,6 +120,7 @@ def check_options(q: Tensor, options: Options) -> None:
         InvalidInput: naming the value.
     """
     sinks = options.sinks
+    checked_tensor("sinks", sinks, optional=True)
     if sinks is None:
         return
     if sinks.shape != (q.shape[1],) or not sinks.is_floating_point():
@@ -112,13 +133,24 @@ def check_options(q: Tensor, options: Options) -> None:
 
 
 def _paged(k: Tensor, block_table: Tensor) -> tuple[int, int]:
-    """Sequences and slots of each. Page numbers are on the device and are not looked at."""
+    """Sequences and slots of each."""
     if block_table.ndim != 2 or block_table.dtype != torch.int32 or block_table.stride(1) != 1:
         raise InvalidInput(
             f"block_table is {block_table.dtype} {list(block_table.shape)}, but must be int32 "
             "[batch, blocks], contiguous along blocks"
         )
     return block_table.shape[0], block_table.shape[1] * k.shape[2]
+
+
+def _check_pages(block_table: Tensor, tree_pass: AnyPass, pages: int, page: int) -> None:
+    """Refuse numbers that are no page's, where a sequence uses them; those behind may be anything."""
+    counts = tree_pass.key_counts(len(block_table))
+    for sequence, (line, keys) in enumerate(zip(block_table.tolist(), counts, strict=True)):
+        for block, number in enumerate(line[: -(-keys // page)] if page else ()):
+            if not 0 <= number < pages:
+                raise InvalidInput(
+                    f"block_table[{sequence}, {block}] = {number}, but the pages are 0..{pages - 1}"
+                )
 
 
 def _rows(tree_pass: AnyPass) -> str:

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from attention_masks._inputs import checked_items
+from attention_masks._plain import shown
 from attention_masks.errors import InvalidInput
 from attention_masks.tree_attention.pass_arrays import PassArrays, fill
 from attention_masks.tree_attention.tree_pass import AnyPass, TreePass
@@ -31,12 +33,21 @@ class RaggedPass(AnyPass):
 
     def __init__(self, passes: Sequence[TreePass]) -> None:
         super().__init__()
+        passes = checked_items("passes", passes, "TreePasses")
+        for i, one in enumerate(passes):
+            if not isinstance(one, TreePass):
+                raise InvalidInput(f"passes[{i}] = {shown(one)}, but it must be a TreePass")
         if not passes:
             raise InvalidInput("passes is empty, but a batch has at least one sequence")
-        self.passes = tuple(passes)
+        self.passes = passes
         self.batch = len(self.passes)
         self.row_count = max(one.row_count for one in self.passes)
         self.key_count = max(one.key_count for one in self.passes)
+
+    def key_counts(self, batch: int) -> list[int]:
+        """Slots that each sequence uses."""
+        own = [one.key_count for one in self.passes]
+        return own if self.batch > 1 else own * batch
 
     def __repr__(self) -> str:
         """The passes."""

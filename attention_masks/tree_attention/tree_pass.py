@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attention_masks._inputs import checked_prefix_len, checked_rows
+from attention_masks._inputs import checked_prefix_len, checked_rows, checked_topology
 from attention_masks.topology import Topology
 from attention_masks.tree_attention.pass_arrays import PassArrays, fill
 
@@ -30,6 +30,10 @@ class AnyPass:
     def __init__(self) -> None:
         self._arrays: dict[torch.device, PassArrays] = {}
         self._scratch: dict[torch.device, Tensor] = {}
+
+    def key_counts(self, batch: int) -> list[int]:
+        """Slots that each sequence of a batch uses, where the host knows."""
+        return [self.key_count] * batch
 
     def arrays(self, device: torch.device) -> PassArrays:
         """Lengths, rows and tree for kernels; copied to the device at first use."""
@@ -67,14 +71,15 @@ class TreePass(AnyPass):
         rows: the nodes that are queried, in the order of q's rows; all of them by default.
 
     Raises:
-        InvalidInput: if `prefix_len` is negative or `rows` is empty or not in the tree.
+        InvalidInput: if these are no topology, length and nodes, `prefix_len` is negative, or `rows` is
+            empty or not in the tree.
     """
 
     def __init__(
         self, topology: Topology, prefix_len: int, rows: Sequence[int] | None = None
     ) -> None:
         super().__init__()
-        self.topology = topology
+        self.topology = checked_topology(topology)
         self.prefix_len = checked_prefix_len(prefix_len)
         self.rows = checked_rows(topology, rows)
         self.row_count = len(self.rows)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from jaxtyping import Float
 from torch import Tensor
 
+from treespec.door import instance
 from treespec.tree import TreeShape
 
 __all__ = ["StaticGrowth"]
@@ -16,9 +17,13 @@ class StaticGrowth:
     Args:
         shape: the shape to grow. Nodes are drafted breadth first, so the drafted tree has the numbering
             of `shape.breadth_first()`.
+
+    Raises:
+        InvalidArgument: if it is no shape.
     """
 
     def __init__(self, shape: TreeShape) -> None:
+        instance("shape", shape, TreeShape, "a TreeShape")
         self.shape = shape.breadth_first()
         self.max_depth = shape.depth
         counts = [len(children) for children in self.shape.children]

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.distributions import Sampling, require_finite
+from treespec.door import able, require_tokens
 from treespec.draft.drawn import DrawnChildren
 from treespec.draft.growth import StaticGrowth
 from treespec.errors import InvalidTree
@@ -36,12 +37,17 @@ class ModelDrafter:
         sampling: the settings of the target, applied by the same code.
 
     Raises:
-        InvalidTree: if the growth states that it is not made for the law.
+        InvalidArgument: if the model, the growth or the sampling is something else.
+        InvalidTree: if the law is none, or the growth states that it is not made for it.
     """
 
     def __init__(
         self, model: TreeModel, growth: Growth | TreeShape, law: Law, sampling: Sampling
     ) -> None:
+        able("model", model, "fresh prefill run keep", "a model that runs trees (TreeModel)")
+        able("sampling", sampling, "rows", "a Sampling")
+        if not isinstance(growth, TreeShape):
+            able("growth", growth, "next max_depth", "a TreeShape or a Growth")
         self.model, self.law, self.sampling = model.fresh(), Law.of(law), sampling
         self.growth = StaticGrowth(growth) if isinstance(growth, TreeShape) else growth
         laws = getattr(growth, "laws", Law)
@@ -66,7 +72,12 @@ class ModelDrafter:
         return self.model.max_length
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Cache all tokens but the last, which is the first root."""
+        """Cache all tokens but the last, which is the first root.
+
+        Raises:
+            InvalidPrompt, EmptyPrompt: if there is no row of token ids.
+        """
+        require_tokens(tokens)
         self.model.prefill(tokens[:-1])
         self._device = tokens.device
         self._pending, self._root = [], int(tokens[-1])
@@ -105,9 +116,10 @@ class ModelDrafter:
                 shape = TreeShape(tuple(place.get(shape.parents[node], -1) for node in kept))
                 tokens = [tokens[node] for node in kept]
                 self._rows = {place[n]: row for n, row in passes.rows.items() if n in place}
-        return TokenTree(
-            shape, torch.tensor(tokens, device=self._device), drawn.stacked(shape), self.law
-        )
+        ids = torch.tensor(tokens, device=self._device)
+        tree = TokenTree(shape, ids, drawn.stacked(shape), self.law)
+        # Sampling has just made the rows of finite logits.
+        return tree.vouched() if type(self.sampling) is Sampling else tree
 
     def _kept(self, nodes: Sequence[int], shape: TreeShape) -> list[int]:
         """What the growth keeps, in the order of creation, if that may be."""

@@ -5,6 +5,7 @@ import sys
 from jaxtyping import Int
 from torch import Tensor
 
+from treespec.door import require_tokens
 from treespec.protocols import Coins
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
@@ -19,7 +20,12 @@ class NoDrafter:
     max_length = sys.maxsize
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Remember the root."""
+        """Remember the root.
+
+        Raises:
+            InvalidPrompt, EmptyPrompt: if there is no row of token ids.
+        """
+        require_tokens(tokens)
         self._root = tokens[-1:]
 
     def propose(self, coins: Coins) -> TokenTree:

@@ -3,6 +3,7 @@
 import logging
 from typing import Any
 
+from treespec.door import able
 from treespec.errors import Unavailable, UnsupportedModel
 from treespec.protocols import Target, TreeModel
 from treespec.target.model import ModelTarget
@@ -20,7 +21,11 @@ def make_target(model: TreeModel) -> Target:
 
     Args:
         model: the weights; the target has a cache of its own.
+
+    Raises:
+        InvalidArgument: if it is no model that runs trees.
     """
+    able("model", model, "fresh prefill run keep", "a model that runs trees (TreeModel)")
     place: Any = getattr(model, "device", None)
     if place is None or place.type != "cuda":
         return ModelTarget(model)

@@ -3,6 +3,7 @@
 from jaxtyping import Int
 from torch import Tensor
 
+from treespec.door import able, instance, require_tokens
 from treespec.protocols import TreeModel
 from treespec.step import Scores, Step
 from treespec.tree import TokenTree
@@ -19,6 +20,7 @@ class ModelTarget:
     """
 
     def __init__(self, model: TreeModel) -> None:
+        able("model", model, "fresh prefill run keep", "a model that runs trees (TreeModel)")
         self.model = model.fresh()
 
     @property
@@ -32,11 +34,21 @@ class ModelTarget:
         return self.model.max_length
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Cache all tokens but the last, which is the first root."""
+        """Cache all tokens but the last, which is the first root.
+
+        Raises:
+            InvalidPrompt, EmptyPrompt: if there is no row of token ids.
+        """
+        require_tokens(tokens)
         self.model.prefill(tokens[:-1])
 
     def score(self, tree: TokenTree) -> Scores:
-        """Logits after every node of the tree."""
+        """Logits after every node of the tree.
+
+        Raises:
+            InvalidArgument: if it is no tree.
+        """
+        instance("tree", tree, TokenTree, "a TokenTree")
         return Scores(self.model.run(tree.tokens, tree.shape.parents))
 
     def commit(self, step: Step) -> None:

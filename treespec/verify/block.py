@@ -10,7 +10,8 @@ from torch import Tensor
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
-from treespec.verify.rule import branches, ratio, require_number, require_rows, rule
+from treespec.verify.checked import draft_row
+from treespec.verify.rule import branches, ratio, require_number, rule
 
 __all__ = ["block", "block_along"]
 
@@ -34,8 +35,8 @@ def block(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     path = tree.shape.path(tree.shape.leaves[0])
     odds = []
     for node, child in pairwise(path):
-        require_rows(node, target_probs[node], tree.draft_probs_of(node))
-        odds.append(ratio(target_probs[node], tree.draft_probs_of(node), tree.token_ids[child]))
+        draft_probs = draft_row(tree, node, target_probs[node])
+        odds.append(ratio(target_probs[node], draft_probs, tree.token_ids[child]))
     return block_along(path, odds, target_probs, lambda i: tree.draft_probs_of(path[i]), coins)
 
 

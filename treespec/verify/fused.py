@@ -12,12 +12,15 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from treespec.distributions import SampledRows
+from treespec.door import integer
 from treespec.errors import RefusedTree, Unavailable
+from treespec.probabilities import no_distributions
 from treespec.protocols import Coins, Rows
 from treespec.shape import TreeShape
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
 from treespec.verify.chain import chain
+from treespec.verify.checked import CheckedRows
 from treespec.verify.greedy import greedy
 from treespec.verify.naive import naive
 from treespec.verify.onehot import onehot
@@ -70,6 +73,7 @@ class Fused(WrappedRule):
                 f"rule '{rule}' has no fused kernel ({covered} of treespec.verify have): use "
                 f"on_host({rule}), which synchronises once too"
             )
+        block = integer("block", block, error=Unavailable)
         if block < 1 or block & (block - 1):
             raise Unavailable(f"block = {block}, but must be a power of two")
         _kernel()
@@ -82,6 +86,7 @@ class Fused(WrappedRule):
             Unavailable: for tensors that the kernel cannot run on, rows that it cannot read and coins that
                 do not show their uniforms; and what the rule itself raises.
         """
+        CheckedRows.of(tree, target_probs)  # refuses what is no tree and no rows
         rule, plain, shape = self.rule, _plain(self.rule), tree.shape
         if not isinstance(coins, _Stream):
             raise Unavailable(
@@ -101,6 +106,8 @@ class Fused(WrappedRule):
             )
         if rows.values.shape[0] < shape.size:
             raise RefusedTree(f"{shape.size} nodes, but {rows.values.shape[0]} target rows")
+        if not tree.is_vouched and not tree.look_at_rows():
+            return rule(tree, target_probs, coins)
         kind, draft_probs = _KINDS[plain], self._draft_probs(tree, vocabulary, device)
         wide = rows.values.dtype if rows.kind == "PROBS" else torch.float32
         if draft_probs is not None:
@@ -186,6 +193,10 @@ def fused(rule: Rule, *, block: int = BLOCK) -> Fused:
     top-k, top-p or min-p, and for float64 logits, the distributions of *all* nodes are computed first, by
     tensor operations without a synchronisation (`N V` floats of memory).
 
+    Rows that nobody vouches for are looked at, as rules look at those that they visit: target rows given as
+    probabilities at every call, without waiting; the draft's once for each tree, which waits once more
+    (`ModelDrafter` vouches for its own). What is no distribution goes to the rule too.
+
     The walk is one program on one multiprocessor (its cost: `treespec.verify.fused_kernel`): made for the
     tens to hundreds of nodes of one sequence, not for batches.
 
@@ -198,7 +209,7 @@ def fused(rule: Rule, *, block: int = BLOCK) -> Fused:
         `require` (which reads tokens, so that calling it synchronises).
 
     Raises:
-        TypeError: for what is no rule.
+        InvalidArgument: for what is no rule.
         Unavailable: for other rules, and where Triton is not installed.
     """
     return Fused(rule, block)
@@ -249,7 +260,8 @@ def _device_rows(target_probs: Rows, rule: Rule) -> _DeviceRows:
             f"fused({rule}) reads probabilities in float32 or float64, not {target_probs.dtype}: "
             "use the plain rule, or give logits"
         )
-    return _DeviceRows(_rows(target_probs), "PROBS")
+    bad = no_distributions(target_probs)[:, None]
+    return _DeviceRows(_rows(target_probs.masked_fill(bad, torch.nan)), "PROBS")
 
 
 def _rows(tensor: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:

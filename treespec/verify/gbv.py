@@ -8,7 +8,8 @@ from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree, TreeShape
 from treespec.verify.block import block_along
-from treespec.verify.rule import ratio, require_rows, rule
+from treespec.verify.checked import draft_row
+from treespec.verify.rule import ratio, rule
 
 __all__ = ["gbv"]
 
@@ -46,8 +47,8 @@ def gbv(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     lower, mass = 0, 1
     for depth in range(tree.shape.depth):
         node = kept[0][depth]
-        require_rows(node, target_probs[node], tree.draft_probs_of(node))
-        level = _Level(target_probs[node], tree.draft_probs_of(node), lower, mass, width)
+        draft_probs = draft_row(tree, node, target_probs[node])
+        level = _Level(target_probs[node], draft_probs, lower, mass, width)
         tokens = [tree.token_ids[path[depth + 1]] for path in kept]
         best = max(tokens, key=level.rank)
         kept = [path for path, token in zip(kept, tokens, strict=True) if token == best]

@@ -11,6 +11,7 @@ from treespec.errors import Unavailable
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import TokenTree
+from treespec.verify.checked import CheckedRows
 from treespec.verify.rule import Rule
 from treespec.verify.wrapped import WrappedRule
 
@@ -27,6 +28,7 @@ class OnHost(WrappedRule):
             Unavailable: for a tree on a device with target rows that are neither `SampledRows` nor a
                 tensor, so that nobody knows how to copy them; and what the rule itself raises.
         """
+        CheckedRows.of(tree, target_probs)  # refuses what is no tree and no rows
         drafted = [tensor for tensor in (tree.tokens, tree.draft_probs) if tensor is not None]
         if not isinstance(target_probs, SampledRows | Tensor):
             if _elsewhere(drafted):
@@ -47,6 +49,7 @@ class OnHost(WrappedRule):
         draft_probs = host[2] if tree.draft_probs is not None else None
         # The laws go as they are, so that the tree on the host is this tree.
         copied = TokenTree(tree.shape, host[1], draft_probs, tree.law)
+        copied = copied.vouched() if tree.is_vouched else copied
         if isinstance(target_probs, SampledRows):
             rows = target_probs.sampling.rows(host[0], target_probs.model)
         else:
@@ -80,7 +83,7 @@ def on_host(rule: Rule) -> OnHost:
         `require`.
 
     Raises:
-        TypeError: for what is no rule.
+        InvalidArgument: for what is no rule.
 
     Example:
         >>> from treespec import verify

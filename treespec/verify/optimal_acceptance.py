@@ -5,7 +5,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from treespec.children import chosen_children, next_child, require_children
-from treespec.errors import InvalidTree, NotADistribution
+from treespec.door import instance
+from treespec.errors import InvalidTree
+from treespec.probabilities import require_distribution
 from treespec.tree import Law
 from treespec.verify.exponential_race import draws_in_prefix
 
@@ -41,8 +43,9 @@ def optimal_acceptance(
         A probability.
 
     Raises:
-        InvalidTree: if the rows differ in length, or the law gives no k children (k < 1, more distinct
-            children than tokens, three around a hub).
+        InvalidArgument: if the rows are no tensors.
+        InvalidTree: if the rows differ in length, k is no integer, or the law gives no k children (k < 1,
+            more distinct children than tokens, three around a hub).
         NotADistribution: if a row is not finite, has negative numbers, or does not sum to 1.
 
     Example:
@@ -50,15 +53,15 @@ def optimal_acceptance(
         >>> [round(optimal_acceptance(p, q, k, Law.IID), 4) for k in (1, 2, 3)]
         [0.7, 0.86, 0.988]
     """
+    for name, row in (("target_probs", target_probs), ("draft_probs", draft_probs)):
+        instance(name, row, Tensor, "a tensor of probabilities [V]")
     if target_probs.ndim != 1 or target_probs.shape != draft_probs.shape:
         raise InvalidTree(
             f"target_probs has shape {list(target_probs.shape)} and draft_probs "
             f"{list(draft_probs.shape)}, but one row each over the same vocabulary is needed"
         )
-    if k < 1:
-        raise InvalidTree(f"k = {k} children, but there must be at least one")
     law = Law.of(law)
-    require_children(k, len(target_probs), law)
+    k = require_children(k, len(target_probs), law, least=1)
     target, draft = _row(target_probs, "target_probs"), _row(draft_probs, "draft_probs")
     if law is Law.IID or law is Law.WITHOUT_REPLACEMENT:
         loss = _best_prefix(target, draft, k, law)
@@ -115,13 +118,6 @@ def _row(probs: Float[Tensor, "V"], name: str) -> Float[Tensor, "V"]:
     Raises:
         NotADistribution: if it is none, beyond what rounding to its dtype explains.
     """
-    tolerance = max(1e-3, 8 * torch.finfo(probs.dtype).eps)
+    require_distribution(probs, name)
     row = torch.from_numpy(probs.detach().cpu().double().numpy())
-    total = float(row.sum())
-    if not (bool((row >= 0).all()) and abs(total - 1) <= tolerance):
-        raise NotADistribution(
-            f"{name} is no distribution: its numbers go from {float(row.min()):.6g} to "
-            f"{float(row.max()):.6g} and sum to {total:.6g}; needed are probabilities, as "
-            f"`Sampling` gives them"
-        )
-    return row / total
+    return row / row.sum()

@@ -10,10 +10,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.errors import InvalidSetting, NotADistribution, RefusedTree
+from treespec.door import able, instance, number, shown
+from treespec.errors import InvalidArgument, InvalidSetting, NotADistribution, RefusedTree
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
+from treespec.verify.checked import CheckedRows, draft_row, require_rows
 
 __all__ = [
     "NodeChoice",
@@ -104,12 +106,19 @@ class Rule:
     def __call__(self, tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
         """The rule's verdict on a tree.
 
+        Every row that the rule visits is looked at first (`treespec.verify.checked`). `__wrapped__`, the
+        plain function, looks at less.
+
         Raises:
+            InvalidArgument: if these are no tree, rows and coins.
             RefusedTree: if children were drawn by a law, or the tree has a shape, that the rule does not
-                cover.
+                cover; if a visited row is missing or over another vocabulary.
+            NotADistribution: if a visited row of target or draft is none; it names the node.
         """
+        rows = CheckedRows.of(tree, target_probs)
+        able("coins", coins, "accept draw", "coins, such as TorchCoins(0)")
         self.require(tree)
-        return self._decide(tree, target_probs, coins, **self.settings)
+        return self._decide(tree, rows, coins, **self.settings)
 
     def using(self, **settings: float | int) -> "Rule":
         """The same rule with other settings.
@@ -121,7 +130,7 @@ class Rule:
             if name not in self.settings:
                 known = ", ".join(self.settings) or "none"
                 raise InvalidSetting(f"rule '{self}' has no setting {name!r} (settings: {known})")
-            if not 0 <= value <= 1:
+            if not 0 <= number(f"{name} of rule '{self}'", value, InvalidSetting) <= 1:
                 raise InvalidSetting(f"{name} = {value!r} of rule '{self}', but must be in [0, 1]")
         other = object.__new__(Rule)  # `copy` would give this very object: see __reduce__
         other.__dict__.update(self.__dict__)
@@ -130,6 +139,7 @@ class Rule:
 
     def require(self, tree: TokenTree) -> None:
         """Raise `RefusedTree` unless the rule covers this tree."""
+        instance("tree", tree, TokenTree, "a TokenTree")
         foreign = tree.laws - self.laws
         if foreign:
             given, covered = (", ".join(sorted(map(str, laws))) for laws in (foreign, self.laws))
@@ -193,18 +203,21 @@ def top_down(tree: TokenTree, target_probs: Rows, coins: Coins, node_rule: NodeR
     Raises:
         RefusedTree: if draft and target distributions of a visited node have different lengths, or
             `node_rule` refuses its children; the error names the node.
+        NotADistribution: if a visited row is none; likewise.
     """
-    path = [0]
+    rows, path = CheckedRows.of(tree, target_probs), [0]
+    able("coins", coins, "accept draw", "coins, such as TorchCoins(0)")
+    if not callable(node_rule):
+        raise InvalidArgument(f"node_rule = {shown(node_rule)} is no function: see NodeRule")
     while True:
         node = path[-1]
         children = tree.shape.children[node]
         if not children:
-            return Verdict(tuple(path), coins.draw(target_probs[node]))
-        draft_probs = None if tree.law_of(node) is Law.DETERMINISTIC else tree.draft_probs_of(node)
+            return Verdict(tuple(path), coins.draw(rows[node]))
         tokens = [tree.token_ids[child] for child in children]
-        row = target_probs[node]
-        if draft_probs is not None:
-            require_rows(node, row, draft_probs)
+        row = rows[node]
+        sure = tree.law_of(node) is Law.DETERMINISTIC
+        draft_probs = None if sure else draft_row(tree, node, row)
         try:
             choice = node_rule(row, draft_probs, tokens, coins)
         except RefusedTree as error:
@@ -233,17 +246,6 @@ def ratio(
         )
     # Probabilities can be so small that their ratio overflows honestly.
     return (target_probs[token] / draft).clamp_max(min(LARGEST, torch.finfo(draft.dtype).max))
-
-
-def require_rows(
-    node: int, target_probs: Float[Tensor, "V"], draft_probs: Float[Tensor, "W"]
-) -> None:
-    """Raise `RefusedTree` unless the two rows of a node are over one vocabulary."""
-    if draft_probs.shape != target_probs.shape:
-        raise RefusedTree(
-            f"the draft distribution of node {node} has {len(draft_probs)} tokens, the target's has "
-            f"{len(target_probs)}: cut or pad the draft's to the target's vocabulary"
-        )
 
 
 def require_number(value: Float[Tensor, ""], node: int | None = None) -> None:

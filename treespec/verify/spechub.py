@@ -81,5 +81,5 @@ def _at_node(
         return NodeChoice(child=children.index(spoke))
     if mass > for_spoke and coins.accept(for_hub / (mass - for_spoke)):
         return NodeChoice(child=children.index(hub))
-    missing[hub] = missing[hub] - hub_takes_first - hub_takes_second
+    missing[hub] = (missing[hub] - hub_takes_first - hub_takes_second).clamp_min(0)
     return NodeChoice.of(coins.draw(missing if missing.sum() > 0 else target_probs), children)

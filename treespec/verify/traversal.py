@@ -7,7 +7,8 @@ from treespec.children import next_child
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
-from treespec.verify.rule import ratio, repeated_children, require_number, require_rows, rule
+from treespec.verify.checked import draft_row
+from treespec.verify.rule import ratio, repeated_children, require_number, rule
 
 __all__ = ["traversal"]
 
@@ -48,7 +49,7 @@ def traversal(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
         if node not in rows:
             rows[node] = target_probs[node]
             if children:
-                require_rows(node, rows[node], tree.draft_probs_of(node))
+                draft_row(tree, node, rows[node])
         if children:
             child = children[0]
             odds = ratio(rows[node], _draft(tree, node, deleted[node]), tokens[child])

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from copy import copy
 
+from treespec.errors import InvalidArgument
 from treespec.tree import Law, TokenTree
 from treespec.verify.rule import Rule
 
@@ -16,7 +17,7 @@ class WrappedRule:
         rule: one of `treespec.verify`, or one's own made with `treespec.verify.rule`.
 
     Raises:
-        TypeError: if it is no `Rule`.
+        InvalidArgument: if it is no `Rule`.
     """
 
     __name__: str
@@ -25,7 +26,7 @@ class WrappedRule:
 
     def __init__(self, rule: Rule) -> None:
         if not isinstance(rule, Rule):
-            raise TypeError(
+            raise InvalidArgument(
                 f"{rule!r} is no acceptance rule, but {type(rule).__name__}: give a rule of "
                 "treespec.verify, such as verify.rrs (by name: verify.RULES['rrs'])"
             )

@@ -14,7 +14,14 @@ import pytest
 import torch
 
 from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, Verdict, verify
-from treespec.errors import InvalidSetting, NonFiniteLogits, RefusedTree, TreespecError, Unavailable
+from treespec.errors import (
+    InvalidSetting,
+    NonFiniteLogits,
+    NotADistribution,
+    RefusedTree,
+    TreespecError,
+    Unavailable,
+)
 from treespec.testing import EnumeratingCoins
 from treespec.verify.fused import fused
 
@@ -149,7 +156,8 @@ def test_a_draft_that_is_the_target_and_one_that_covers_it(agree):
     assert {v.path for v in verdicts} == {(0, 1)}
     # Nothing is left of the target after a rejection: it stands as it was.
     covering = [2 * x for x in p]
-    verdicts = agree(verify.rrs, *flat(Law.IID, [1, 2], p, covering), range(40))
+    tree, rows = flat(Law.IID, [1, 2], p, covering)
+    verdicts = agree(verify.rrs, tree.vouched(), rows, range(40))
     assert {v.path for v in verdicts} == {(0,), (0, 1), (0, 2)}
     assert len({v.bonus for v in verdicts if v.path == (0,)}) > 2
 
@@ -271,7 +279,16 @@ def test_errors_are_the_rules_own(outcome):
         ("draft too narrow", verify.naive, narrow, RefusedTree),
         ("no distribution", verify.naive, (root, nan), TreespecError),
         ("no mass", verify.naive, (root, torch.zeros(1, 3)), TreespecError),
-        ("no such token", verify.onehot, (beyond, torch.full((2, 3), 1 / 3)), IndexError),
+        ("sum 2", verify.naive, (root, torch.tensor([[0.4, 0.6, 1.0]])), NotADistribution),
+        ("negative", verify.naive, (root, torch.tensor([[0.7, 0.5, -0.2]])), NotADistribution),
+        ("draft's sum 2", verify.rrs, flat(Law.IID, [1], third, [1.0, 1.0, 0.0]), NotADistribution),
+        (
+            "the same, not read",
+            verify.naive,
+            flat(Law.IID, [1], third, [1.0, 1.0, 0.0]),
+            NotADistribution,
+        ),
+        ("no such token", verify.onehot, (beyond, torch.full((2, 3), 1 / 3)), RefusedTree),
     ):
         for seed in range(8):
             got = outcome(fused(rule, block=2), tree, rows, TorchCoins(seed))
@@ -304,9 +321,18 @@ def test_draft_probabilities_that_are_none_of_a_child_that_is_tried(bad, outcome
         (verify.chain, Law.IID, [1]),
         (verify.rrsw, Law.WITHOUT_REPLACEMENT, [1, 2]),
     ):
-        tree, rows = flat(law, tokens, target, draft)
         for uniform in (0.0, 0.999):
+            tree, rows = flat(law, tokens, target, draft)
             got = outcome(fused(rule, block=4), tree, rows, Given(*[uniform] * 3))
+            assert got == outcome(rule, tree, rows, Given(*[uniform] * 3))
+            if bad:
+                assert got[0] is NotADistribution
+                says = (
+                    f"draft's row of node 0 is no distribution: token 1 has the probability {bad:g}"
+                )
+                assert says in got[1]
+            # What is vouched for is looked at only where it is needed.
+            got = outcome(fused(rule, block=4), tree.vouched(), rows, Given(*[uniform] * 3))
             assert got == outcome(rule, tree, rows, Given(*[uniform] * 3))
             assert got[0] is RefusedTree
             assert "token 1 cannot have been drawn" in got[1]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, verify
-from treespec.errors import InvalidTree, NonFiniteLogits, RefusedTree
+from treespec.errors import InvalidTree, NonFiniteLogits, NotADistribution, RefusedTree
 from treespec.verify.fused import fused
 from treespec.verify.on_host import on_host
 
@@ -79,6 +79,9 @@ def test_draft_probabilities_that_are_none(rule, bad):
     law = Law.IID if rule is verify.rrs else Law.WITHOUT_REPLACEMENT
     draft = torch.tensor([[0.5, bad, 0.5, 0.25]], device="cuda")
     tree = TokenTree(TreeShape((-1, 0)), torch.tensor([0, 1], device="cuda"), draft, law)
+    rows = torch.full((2, 4), 0.25, device="cuda")
+    with pytest.raises(NotADistribution, match="node 0 is no distribution: token 1 has"):
+        fused(rule)(tree, rows, TorchCoins(0))
     for seed in range(4):
         with pytest.raises(RefusedTree, match="token 1 cannot have been drawn"):
-            fused(rule)(tree, torch.full((2, 4), 0.25, device="cuda"), TorchCoins(seed))
+            fused(rule)(tree.vouched(), rows, TorchCoins(seed))

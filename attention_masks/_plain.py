@@ -1,0 +1,60 @@
+"""What counts as a whole number or a sequence where one is given: for this package and those above."""
+
+import operator
+from collections.abc import Iterable, Mapping, Set
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["plain_integer", "plain_integers", "plain_items", "shown"]
+
+LONGEST = 80
+"""Letters of a value in a message."""
+
+
+def plain_integer(value: Any) -> int | None:
+    """The value as Python's integer, None for what is none.
+
+    Integers of numpy and tensors of one integer are some. Truth values are not, though Python counts with
+    them, nor are floats that happen to be whole, NaN or text.
+    """
+    if type(value) is int:
+        return value
+    if isinstance(value, bool) or getattr(value, "dtype", None) == torch.bool:
+        return None
+    try:
+        return operator.index(value)
+    except (TypeError, RuntimeError):  # the second: a tensor without data
+        return None
+
+
+def plain_integers(values: Any) -> tuple[int, ...] | None:
+    """The same for many, in order; None if one of them is no integer, or they are nothing to go through."""
+    given = plain_items(values)
+    if given is None:
+        return None
+    if set(map(type, given)) <= {int}:  # the usual case, at a tenth of the cost
+        return given
+    found = tuple(map(plain_integer, given))
+    return None if None in found else found  # pyrefly: ignore[bad-return]
+
+
+def plain_items(values: Any) -> tuple[Any, ...] | None:
+    """The items of anything that has them in an order; None for text, sets, mappings and single values."""
+    if isinstance(values, tuple):
+        return values
+    if isinstance(values, str | bytes | Mapping | Set) or not isinstance(values, Iterable):
+        return None
+    try:
+        return tuple(values)
+    except TypeError:  # a tensor or an array of one number
+        return None
+
+
+def shown(value: Any) -> str:
+    """A value as it stands in a message: on one line, and cut where it is long."""
+    if isinstance(value, Tensor) and (value.ndim or value.device.type == "meta"):
+        return f"a tensor {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."

@@ -1,0 +1,104 @@
+"""The rows that a rule reads, looked at when it first reads them."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from treespec.distributions import SampledRows, Sampling
+from treespec.door import instance, shown
+from treespec.errors import InvalidArgument, RefusedTree
+from treespec.probabilities import require_distribution
+from treespec.protocols import Rows
+from treespec.tree import TokenTree
+
+__all__ = ["CheckedRows", "draft_row", "require_rows"]
+
+
+class CheckedRows:
+    """Target rows of a tree: each is checked at its first visit, so a rule pays for the nodes it visits.
+
+    A row must be a distribution, and must reach to the tokens of the node's children. Rows that `Sampling`
+    makes of finite logits are distributions by what they are: those are not summed.
+
+    Args:
+        tree: what was drafted.
+        target_probs: the rows, by nodes.
+
+    Raises:
+        InvalidArgument: if these are no tree and no rows.
+        RefusedTree: if there are fewer rows than nodes; when a row is read, if it is not there or ends
+            before a child's token.
+        NotADistribution: when a row is read that is none.
+    """
+
+    def __init__(self, tree: TokenTree, target_probs: Rows) -> None:
+        instance("tree", tree, TokenTree, "a TokenTree")
+        if isinstance(target_probs, str | bytes) or not hasattr(target_probs, "__getitem__"):
+            raise InvalidArgument(
+                f"target_probs = {shown(target_probs)}, but must be a tensor [N, V] of probabilities, or "
+                "anything that gives a row by a node, such as `Sampling().rows(logits)`"
+            )
+        if isinstance(target_probs, Tensor) and target_probs.ndim != 2:
+            raise InvalidArgument(
+                f"target_probs has the shape {list(target_probs.shape)}, but must be [N, V]: one row of "
+                "probabilities for each node"
+            )
+        rows = target_probs.logits if isinstance(target_probs, SampledRows) else target_probs
+        if isinstance(rows, Tensor) and len(rows) < tree.shape.size:
+            raise RefusedTree(f"{tree.shape.size} nodes, but {len(rows)} target rows")
+        self._tree, self._given = tree, target_probs
+        self._made_here = (
+            isinstance(target_probs, SampledRows) and type(target_probs.sampling) is Sampling
+        )
+        self._rows: dict[int, Tensor] = {}
+
+    @classmethod
+    def of(cls, tree: TokenTree, target_probs: Rows) -> "CheckedRows":
+        """The rows themselves if they are checked ones of this tree."""
+        if isinstance(target_probs, cls) and target_probs._tree is tree:
+            return target_probs
+        return cls(tree, target_probs)
+
+    def __getitem__(self, node: int) -> Float[Tensor, "V"]:
+        row = self._rows.get(node)
+        if row is None:
+            row = self._rows[node] = self._read(node)
+        return row
+
+    def _read(self, node: int) -> Tensor:
+        try:
+            row = self._given[node]
+        except (IndexError, KeyError):
+            size = self._tree.shape.size
+            raise RefusedTree(f"{size} nodes, but there is no target row of node {node}") from None
+        if not self._made_here:
+            require_distribution(row, f"the target's row of node {node}")
+        ids = self._tree.token_ids
+        for child in self._tree.shape.children[node]:
+            if ids[child] >= len(row):
+                raise RefusedTree(
+                    f"node {child} has the token {ids[child]}, but the target's row of its parent, node "
+                    f"{node}, ends at token {len(row) - 1}"
+                )
+        return row
+
+
+def draft_row(tree: TokenTree, node: int, target_probs: Float[Tensor, "V"]) -> Float[Tensor, "V"]:
+    """The draft's row of a node, checked against the target's.
+
+    Raises:
+        RefusedTree: if the two rows are over different vocabularies.
+        NotADistribution: if the draft's is none.
+    """
+    require_rows(node, target_probs, tree.draft_probs_of(node))
+    return tree.checked_draft_probs_of(node)
+
+
+def require_rows(
+    node: int, target_probs: Float[Tensor, "V"], draft_probs: Float[Tensor, "W"]
+) -> None:
+    """Raise `RefusedTree` unless the two rows of a node are over one vocabulary."""
+    if draft_probs.shape != target_probs.shape:
+        raise RefusedTree(
+            f"the draft distribution of node {node} has {len(draft_probs)} tokens, the target's has "
+            f"{len(target_probs)}: cut or pad the draft's to the target's vocabulary"
+        )
