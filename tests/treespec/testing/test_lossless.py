@@ -1,0 +1,252 @@
+"""What `assert_lossless` sees with its default arguments: biases that show only in some corner."""
+
+import random
+from itertools import pairwise
+
+import pytest
+import torch
+
+from treespec import Law, Sampling, TreeShape, Verdict, verify
+from treespec.distributions import residual, without
+from treespec.testing import NotLossless, assert_lossless
+from treespec.verify import NodeChoice, Rule, top_down
+
+pytestmark = pytest.mark.usefixtures("without_shape_checks")
+
+IID, WITHOUT, FIXED = {Law.IID}, {Law.WITHOUT_REPLACEMENT}, {Law.DETERMINISTIC}
+
+
+def made(decide, laws, name, base=verify.rrs):
+    decide.__name__ = decide.__qualname__ = name
+    return Rule(decide, laws=laws, reference="planted", needs=base._needs)
+
+
+def where(condition, base):
+    """A shipped rule, and wherever the condition on tree and rows holds one that forgets the residual."""
+
+    def decide(tree, target_probs, coins):
+        honest = base(tree, target_probs, coins)
+        if not condition(tree, target_probs) or honest.accepted:
+            return honest
+        return Verdict((0,), coins.draw(target_probs[0]))
+
+    return made(decide, base.laws, f"{base}_where_{condition.__name__}", base)
+
+
+def at_node(bend, laws=IID, name=None):
+    """Recursive rejection with `bend(p, q)` for the residual; drawn without replacement if that is the law."""
+
+    def node_rule(p, q, children, coins):
+        left, draft = p, q
+        for child, token in enumerate(children):
+            if child and laws is WITHOUT:
+                draft = without(q, torch.tensor(children[:child]))
+            if coins.accept(left[token] / draft[token]):
+                return NodeChoice(child=child)
+            left = bend(left, draft)
+        return NodeChoice(token=coins.draw(left))
+
+    def decide(tree, target_probs, coins):
+        return top_down(tree, target_probs, coins, node_rule)
+
+    return made(decide, laws, name or bend.__name__)
+
+
+def seen_as(change, base):
+    """A shipped rule that looks at changed rows of the target."""
+
+    def decide(tree, target_probs, coins):
+        class Changed:
+            def __getitem__(self, node):
+                return change(target_probs[node])
+
+        return base(tree, Changed(), coins)
+
+    return made(decide, base.laws, f"{base}_{change.__name__}", base)
+
+
+# The conditions of trees.
+
+
+def another_root(tree, rows):
+    return tree.token_ids[0] != 0
+
+
+def root_2(tree, rows):
+    return tree.token_ids[0] == 2
+
+
+def depth_4(tree, rows):
+    return tree.shape.depth == 4
+
+
+def four_children(tree, rows):
+    return max(map(len, tree.shape.children)) == 4
+
+
+def siblings_with_children(tree, rows):
+    return any(
+        sum(bool(tree.shape.children[child]) for child in children) > 1
+        for children in tree.shape.children
+    )
+
+
+def four_tokens(tree, rows):
+    return len(rows[0]) >= 4
+
+
+def five_tokens(tree, rows):
+    return len(rows[0]) >= 5
+
+
+def two_tokens(tree, rows):
+    return len(rows[0]) == 2
+
+
+def repeated_tokens(tree, rows):
+    ids = tree.token_ids
+    return any(len({ids[c] for c in cs}) < len(cs) for cs in tree.shape.children)
+
+
+def the_roots_token_again(tree, rows):
+    return tree.token_ids[0] in tree.token_ids[1:]
+
+
+def equal_rows(tree, rows):
+    return len(tree.shape.internal) > 0 and torch.equal(rows[0], tree.draft_probs_of(0))
+
+
+def a_sure_draft(tree, rows):
+    return len(tree.shape.internal) > 0 and float(tree.draft_probs_of(0).max()) == 1
+
+
+def single_precision(tree, rows):
+    return rows[0].dtype == torch.float32
+
+
+def a_leaf_alone(tree, rows):
+    return tree.shape.size == 1
+
+
+def five_nodes(tree, rows):
+    return tree.shape.size == 5
+
+
+# Shortcuts on rows.
+
+
+def nearly_sure_is_sure(p):
+    return torch.eye(len(p), dtype=p.dtype)[int(p.argmax())] if p.max() > 0.999 else p
+
+
+def very_nearly_sure_is_sure(p):
+    return torch.eye(len(p), dtype=p.dtype)[int(p.argmax())] if p.max() > 1 - 1e-5 else p
+
+
+def below(least):
+    def dropped(p):
+        kept = torch.where(p < least, 0.0, p)
+        return kept / kept.sum()
+
+    dropped.__name__ = f"drops_below_{least:g}"
+    return dropped
+
+
+# Residuals.
+
+
+def mass_below(least):
+    def bend(p, q):
+        return residual(p, q) if (p - q).clamp_min(0).sum() > least else p
+
+    bend.__name__ = f"residual_below_{least:g}_taken_for_none"
+    return bend
+
+
+def entries_below(least):
+    def bend(p, q):
+        rest = (p - q).clamp_min(0)
+        rest = torch.where(rest < least, 0.0, rest)
+        return rest / rest.sum() if rest.sum() > 0 else p
+
+    bend.__name__ = f"residual_entries_below_{least:g}_dropped"
+    return bend
+
+
+def one_added_and_taken_away(p, q):
+    """Right in float64 but for 1e-16; in float32 what is below 6e-8 is lost."""
+    rest = ((1 + p) - (1 + q)).clamp_min(0)
+    return rest / rest.sum() if rest.sum() > 0 else p
+
+
+def single(bend):
+    def only(p, q):
+        return bend(p, q) if p.dtype == torch.float32 else residual(p, q)
+
+    only.__name__ = f"{bend.__name__}_in_float32"
+    return only
+
+
+def acceptance_by_complements(tree, target_probs, coins):
+    """1 - (q - p) / q in place of p / q: in float32 tiny ratios cancel."""
+
+    def node_rule(p, q, children, coins):
+        left = p
+        for child, token in enumerate(children):
+            if coins.accept(1 - (q[token] - left[token]) / q[token]):
+                return NodeChoice(child=child)
+            left = residual(left, q)
+        return NodeChoice(token=coins.draw(left))
+
+    return top_down(tree, target_probs, coins, node_rule)
+
+
+LISTED = {
+    "a root other than token 0": [
+        where(another_root, verify.rrs),
+        where(root_2, verify.rrsw),
+        where(another_root, verify.block),
+    ],
+    "a target that is nearly sure": [
+        seen_as(nearly_sure_is_sure, rule) for rule in (verify.rrs, verify.rrsw, verify.onehot)
+    ]
+    + [seen_as(very_nearly_sure_is_sure, verify.chain)],
+    "a small probability": [
+        seen_as(below(least), rule)
+        for least in (1e-4, 1e-6, 1e-8, 1e-11)
+        for rule in (verify.rrs, verify.onehot, verify.block)
+    ],
+    "a small residual": [at_node(mass_below(least)) for least in (1e-6, 1e-8)]
+    + [at_node(mass_below(1e-6), WITHOUT), at_node(entries_below(1e-6))]
+    + [at_node(entries_below(1e-8)), at_node(entries_below(1e-10), WITHOUT)],
+    "float32": [
+        at_node(single(one_added_and_taken_away)),
+        at_node(one_added_and_taken_away),
+        made(acceptance_by_complements, IID, "acceptance_by_complements"),
+        at_node(single(mass_below(1e-6))),
+        at_node(single(entries_below(1e-8)), WITHOUT),
+        where(single_precision, verify.onehot),
+    ],
+    "depth 4": [where(depth_4, rule) for rule in (verify.rrs, verify.onehot, verify.block)],
+    "four children": [where(four_children, rule) for rule in (verify.rrs, verify.rrsw)]
+    + [where(four_children, verify.onehot), where(four_children, verify.greedy_multidraft)],
+    "siblings that both have children": [
+        where(siblings_with_children, rule) for rule in (verify.rrs, verify.rrsw, verify.onehot)
+    ]
+    + [where(siblings_with_children, verify.spechub)],
+    "four tokens and more": [
+        where(four_tokens, rule) for rule in (verify.rrs, verify.block, verify.onehot)
+    ]
+    + [where(five_tokens, verify.rrsw), where(two_tokens, verify.rrs)],
+}
+
+
+def named(groups):
+    return [pytest.param(rule, id=f"{group}: {rule}") for group in groups for rule in groups[group]]
+
+
+@pytest.mark.parametrize("rule", named(LISTED))
+def test_a_bias_in_a_corner_is_seen(rule):
+    with pytest.raises(NotLossless) as failure:
+        assert_lossless(rule)
+    assert "instead of" in str(failure.value)
