@@ -62,10 +62,9 @@ class EnumeratingCoins:
             )
         at = len(self.trail)
         if at < len(self._before) and not _same(weights, self._before[at]):
-            raise TreespecError(
-                "not a function of the tree, the rows and the coins: after the same sides of the same coins "
+            raise _no_function(
                 f"choice {at} had the weights {list(self._before[at])} in one call and {list(weights)} in "
-                "another. Take all chance from the coins, and keep nothing from call to call"
+                "another"
             )
         self.met.append(weights)
         taken = self._script[at] if at < len(self._script) else 0
@@ -134,10 +133,8 @@ def outcomes(
         coins = EnumeratingCoins(script, tokens, before)
         result = play(coins)
         if len(coins.trail) < len(script):
-            raise TreespecError(
-                "not a function of the tree, the rows and the coins: after the same sides of the same coins "
-                f"it made {len(script)} choices in one call and {len(coins.trail)} in another. Take all "
-                "chance from the coins, and keep nothing from call to call"
+            raise _no_function(
+                f"it made {len(script)} choices in one call and {len(coins.trail)} in another"
             )
         yield coins.weight, result
         script = _next_script(coins.trail)
@@ -157,4 +154,11 @@ def _same(weights: Sequence[Weight], others: Sequence[Weight]) -> bool:
     return weights == others or (
         len(weights) == len(others)
         and all(abs(a - b) <= SAME for a, b in zip(weights, others, strict=True))
+    )
+
+
+def _no_function(what: str) -> TreespecError:
+    return TreespecError(
+        f"not a function of the tree, the rows and the coins: after the same sides of the same coins {what}. "
+        "Take all chance from the coins, and keep nothing from call to call"
     )

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from weakref import WeakKeyDictionary
 
@@ -73,12 +73,10 @@ class SampledTable:
             self._fresh[context] = row._version
         return self._rows[context]
 
-    def require_unchanged(self) -> None:
-        """Raise `TreespecError` if a row that was given out has been written to."""
-        for context, row in self._rows.items():
-            if row._version != self._fresh[context]:
-                self._rows.pop(context)
-                raise _changed(f"the target's row after {list(context)}")
+    def require_unchanged(self, context: tuple[int, ...]) -> None:
+        """Raise `TreespecError` if the row after a context has been written to since it was given out."""
+        if self._rows[context]._version != self._fresh[context]:
+            raise _changed(f"the target's row after {list(context)}")
 
     def law(self, context: tuple[int, ...], tokens: int) -> Float[Tensor, "..."]:
         """The joint law of the next tokens in float64, `[V] * tokens`; of none, the scalar 1."""
@@ -90,10 +88,7 @@ class SampledTable:
                 torch.ones_like(row[0])
                 if tokens == 0
                 else torch.stack(
-                    [
-                        row[t] * self.law((*context, t), tokens - 1)
-                        for t in range(self.vocab_size)
-                    ]
+                    [row[t] * self.law((*context, t), tokens - 1) for t in range(self.vocab_size)]
                 )
             )
         return self._laws[key]
@@ -145,13 +140,9 @@ class StepOracle:
         """
         found = []
         for drafted, tree in self.trees:
-            rows = _PathRows(self.table, self.prompt, tree)
-            fresh = _versions(tree)
-            for accepted, verdict in outcomes(lambda c, t=tree, r=rows: verifier(t, r, c)):
+            decide = partial(_decide, verifier, tree, _PathRows(self.table, self.prompt, tree))
+            for accepted, verdict in outcomes(decide):
                 found.append((drafted * accepted, tree, verdict))
-            if _versions(tree) != fresh:
-                raise _changed("tokens or draft_probs of the tree")
-        self.table.require_unchanged()
         return found
 
     def law(self, verifier: Verifier) -> ExactLaw:
@@ -193,24 +184,42 @@ class StepOracle:
         return Rounding(dtype, size, self.table.vocab_size, self._rejected())
 
     def _rejected(self) -> float:
-        """The least probability, of all nodes, that its most probable token is wanted and not drafted."""
-        met: dict[tuple[int, tuple[int, ...]], list[float]] = {}
+        """The least p(s) - P(s is drafted), of all nodes, numbers of children and elder siblings.
+
+        s is the target's most probable token. A growth may stop after some tokens and not after others.
+        """
+        met: dict[tuple[int, tuple[int, ...], int, tuple[int, ...]], list[float]] = {}
         for weight, tree in self.trees:
             ids = tree.token_ids
             for node in tree.shape.internal:
                 context = (*self.prompt, *(ids[i] for i in tree.shape.path(node)[1:]))
                 best = int(self.table.row(context).argmax())
-                sums = met.setdefault((node, context), [0.0, 0.0])
-                sums[0] += float(weight)
-                sums[1] += float(weight) * any(ids[c] == best for c in tree.shape.children[node])
+                children = [ids[child] for child in tree.shape.children[node]]
+                before = children.index(best) if best in children else len(children)
+                for i in range(before + 1):
+                    key = node, context, len(children), tuple(children[:i])
+                    sums = met.setdefault(key, [0.0, 0.0])
+                    sums[0] += float(weight)
+                    sums[1] += float(weight) * (best in children)
         least = min(
             (
                 float(self.table.row(context).max()) - drafted / whole
-                for (_, context), (whole, drafted) in met.items()
+                for (_, context, _, _), (whole, drafted) in met.items()
             ),
             default=1.0,
         )
         return least if least >= LEAST_REJECTED else 0.0
+
+
+def _decide(
+    verifier: Verifier, tree: TokenTree, rows: "_PathRows", coins: EnumeratingCoins
+) -> Verdict:
+    fresh = _versions(tree)
+    verdict = verifier(tree, rows, coins)
+    if _versions(tree) != fresh:
+        raise _changed("tokens or draft_probs of the tree")
+    rows.require_unchanged()
+    return verdict
 
 
 def _versions(tree: TokenTree) -> tuple[int, int]:
@@ -227,7 +236,18 @@ class _PathRows:
 
     def __init__(self, table: SampledTable, prompt: tuple[int, ...], tree: TokenTree) -> None:
         self._table, self._prompt, self._tree = table, prompt, tree
+        self._rows: dict[int, Tensor] = {}
+        self._contexts: list[tuple[int, ...]] = []
 
     def __getitem__(self, node: int) -> Float[Tensor, "V"]:
-        path = self._tree.shape.path(node)[1:]
-        return self._table.row((*self._prompt, *(self._tree.token_ids[i] for i in path)))
+        if node not in self._rows:
+            path = self._tree.shape.path(node)[1:]
+            context = (*self._prompt, *(self._tree.token_ids[i] for i in path))
+            self._rows[node] = self._table.row(context)
+            self._contexts.append(context)
+        return self._rows[node]
+
+    def require_unchanged(self) -> None:
+        """Raise `TreespecError` if a row has been written to."""
+        for context in self._contexts:
+            self._table.require_unchanged(context)
