@@ -159,6 +159,6 @@ def _same(weights: Sequence[Weight], others: Sequence[Weight]) -> bool:
 
 def _no_function(what: str) -> TreespecError:
     return TreespecError(
-        f"not a function of the tree, the rows and the coins: after the same sides of the same coins {what}. "
-        "Take all chance from the coins, and keep nothing from call to call"
+        "not a function of the tree, the rows and the coins: after the same sides of the same coins "
+        f"{what}. Take all chance from the coins, and keep nothing from call to call"
     )

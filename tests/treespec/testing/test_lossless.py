@@ -27,11 +27,12 @@ def where(condition, base, sure=False):
     """A shipped rule that forgets the residual where a condition on tree and rows holds, or is sure."""
 
     def decide(tree, target_probs, coins):
-        honest = base(tree, target_probs, coins)
-        if not condition(tree, target_probs) or honest.accepted:
+        honest, row = base(tree, target_probs, coins), target_probs[0]
+        if sure and condition(tree, target_probs):
+            return Verdict((0,), int(row.argmax()))
+        if honest.accepted or not condition(tree, target_probs):
             return honest
-        row = target_probs[0]
-        return Verdict((0,), int(row.argmax()) if sure else coins.draw(row))
+        return Verdict((0,), coins.draw(row))
 
     return made(decide, base.laws, f"{base}_where_{condition.__name__}", base)
 
