@@ -3,9 +3,9 @@
     python -m experiments.prove [--nodes 6] [--tables 20] [--out proof.json]
 
 Two theorems by exact enumeration of the project's code. *One step*: the law of a step's tokens, completed
-by the target's own law, is the target's law of depth + 1 tokens. *Composition*: three tokens through the
-real `decode`, with caches and pending tokens handed from step to step, follow the target's law. Then the
-rules are proved in exact fractions, without any error, on small trees.
+by the target's own law, is the target's law of depth + 1 tokens, in float64 and in float32. *Composition*:
+three tokens through the real `decode`, with caches and pending tokens handed from step to step, follow the
+target's law. Then the rules are proved in exact fractions, without any error, on small trees.
 """
 
 import argparse
@@ -139,6 +139,12 @@ def prove(job: Job) -> list[Result]:
         pairs = chain(
             random_pairs(VOCAB, job.tables, 0, [sampling]), adversarial_pairs(VOCAB, 0, one_hot)
         )
+        if not exact:
+            pairs = chain(
+                pairs,
+                random_pairs(VOCAB, job.tables, 0, [sampling], torch.float32),
+                adversarial_pairs(VOCAB, 0, one_hot, torch.float32),
+            )
         for pair in pairs if covering else ():
             case = Case(job.shape, job.law, pair)
             oracle = case.oracle(exact=exact)  # the drafted trees are the same for all rules

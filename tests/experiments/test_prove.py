@@ -55,7 +55,7 @@ def test_the_command_prints_and_writes(monkeypatch, tmp_path, capsys):
     written = json.loads(out.read_text())
     assert written["proved"] == [
         {"theorem": "one step", "rule": "rrs", "law": "iid", "cases": 5, "runs": 60,
-         "largest_error": 2e-16}
+         "largest_error": 2e-16, "largest_share": 0.0}
     ]  # fmt: skip
     assert {"hardware", "versions"} <= written.keys()
     assert (written["parts"], written["of_parts"]) == (2, 2)

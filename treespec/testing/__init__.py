@@ -19,7 +19,7 @@ from treespec.testing.lossless import Case, NotLossless, Proof, assert_lossless,
 from treespec.testing.planted import planted
 from treespec.testing.rationals import Rationals
 from treespec.testing.step_oracle import DraftWith, ExactLaw, StepOracle
-from treespec.testing.tables import TablePair, adversarial_pairs, random_pairs
+from treespec.testing.tables import TablePair, adversarial_pairs, graded_pairs, random_pairs
 from treespec.testing.trees import plane_trees
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "assert_lossless",
     "compare_laws",
     "covers",
+    "graded_pairs",
     "outcomes",
     "output_law",
     "plane_trees",

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.children import chosen_children, next_child, require_children
-from treespec.errors import NotADistribution
+from treespec.errors import NotADistribution, TreespecError
 from treespec.tree import Law
 
 __all__ = ["EnumeratingCoins", "Weight", "outcomes"]
@@ -18,6 +18,9 @@ T = TypeVar("T")
 
 Weight = int | float | Fraction
 """A probability: a float, or exact."""
+
+SAME = 1e-6
+"""How far apart the weights of one choice may be in two walks; a device may sum in any order."""
 
 
 class EnumeratingCoins:
@@ -31,17 +34,25 @@ class EnumeratingCoins:
         tokens: if given, only these tokens have a side of their own in `draw`; all others share one, on
             which the most probable of them is drawn. For procedures that ask of a drawn token only
             whether it is one of these, this is still exact, at any size of the vocabulary.
+        before: weights of the choices of the script, as another walk met them; they must be the same.
 
     Attributes:
         weight: exact probability of the walk so far.
         trail: for each choice made, the side taken and the number of sides.
+        met: for each choice made, the weights of its sides.
     """
 
-    def __init__(self, script: Sequence[int] = (), tokens: Collection[int] | None = None) -> None:
-        self._script = script
+    def __init__(
+        self,
+        script: Sequence[int] = (),
+        tokens: Collection[int] | None = None,
+        before: Sequence[Sequence[Weight]] = (),
+    ) -> None:
+        self._script, self._before = script, before
         self._tokens = None if tokens is None else sorted(tokens)
         self.weight: Weight = 1
         self.trail: list[tuple[int, int]] = []
+        self.met: list[Sequence[Weight]] = []
 
     def _choose(self, weights: Sequence[Weight]) -> int:
         sides = [side for side, weight in enumerate(weights) if weight > 0]
@@ -50,6 +61,12 @@ class EnumeratingCoins:
                 f"a draw from weights without positive mass, or with NaN: {weights}"
             )
         at = len(self.trail)
+        if at < len(self._before) and not _same(weights, self._before[at]):
+            raise _no_function(
+                f"choice {at} had the weights {list(self._before[at])} in one call and {list(weights)} in "
+                "another"
+            )
+        self.met.append(weights)
         taken = self._script[at] if at < len(self._script) else 0
         self.trail.append((taken, len(sides)))
         if len(sides) > 1:
@@ -99,6 +116,9 @@ def outcomes(
     Yields:
         Weight and result of each branch; the weights sum to 1. Results may repeat.
 
+    Raises:
+        TreespecError: if a walk does not come by the choices that led to it.
+
     Example:
         >>> for weight, heads in outcomes(lambda coins: coins.accept(0.5) + coins.accept(0.25)):
         ...     print(weight, heads)
@@ -108,11 +128,17 @@ def outcomes(
         0.375 0
     """
     script: list[int] | None = []
+    before: Sequence[Sequence[Weight]] = ()
     while script is not None:
-        coins = EnumeratingCoins(script, tokens)
+        coins = EnumeratingCoins(script, tokens, before)
         result = play(coins)
+        if len(coins.trail) < len(script):
+            raise _no_function(
+                f"it made {len(script)} choices in one call and {len(coins.trail)} in another"
+            )
         yield coins.weight, result
         script = _next_script(coins.trail)
+        before = coins.met[: len(script or ())]
 
 
 def _next_script(trail: list[tuple[int, int]]) -> list[int] | None:
@@ -122,3 +148,17 @@ def _next_script(trail: list[tuple[int, int]]) -> list[int] | None:
     if not trail:
         return None
     return [taken for taken, _ in trail[:-1]] + [trail[-1][0] + 1]
+
+
+def _same(weights: Sequence[Weight], others: Sequence[Weight]) -> bool:
+    return weights == others or (
+        len(weights) == len(others)
+        and all(abs(a - b) <= SAME for a, b in zip(weights, others, strict=True))
+    )
+
+
+def _no_function(what: str) -> TreespecError:
+    return TreespecError(
+        "not a function of the tree, the rows and the coins: after the same sides of the same coins "
+        f"{what}. Take all chance from the coins, and keep nothing from call to call"
+    )

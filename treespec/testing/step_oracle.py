@@ -3,6 +3,9 @@
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import pairwise
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
@@ -14,12 +17,16 @@ from treespec.models.tabular import TabularModel
 from treespec.protocols import Drafter, Growth, Verifier
 from treespec.step import Verdict
 from treespec.testing.coins import EnumeratingCoins, Weight, outcomes
+from treespec.testing.rounding import Rounding
 from treespec.tree import Law, TokenTree, TreeShape
 
 __all__ = ["DraftWith", "ExactLaw", "SampledTable", "StepOracle"]
 
 DraftWith = Callable[[TabularModel, Growth | TreeShape, Law, Sampling], Drafter]
 """Makes the drafter that is enumerated."""
+
+LEAST_REJECTED = 1 / 16
+"""Below such a probability of a rejection no relative errors are asked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,33 +51,50 @@ class SampledTable:
     """
 
     def __init__(self, model: TabularModel, sampling: Sampling) -> None:
-        self._model, self._sampling = model, sampling
+        # Not the model itself: it is what the table is kept for.
+        self._logits, self._sampling = model.row, sampling
         self.vocab_size = model.vocab_size
         self._rows: dict[tuple[int, ...], Tensor] = {}
+        self._fresh: dict[tuple[int, ...], int] = {}
         self._laws: dict[tuple[tuple[int, ...], int], Tensor] = {}
 
+    @classmethod
+    def of(cls, model: TabularModel, sampling: Sampling) -> "SampledTable":
+        """The one for this table and setting: what one tree has computed serves the next."""
+        tables = _TABLES.setdefault(model, {})
+        if sampling not in tables:
+            tables[sampling] = cls(model, sampling)
+        return tables[sampling]
+
     def row(self, context: tuple[int, ...]) -> Float[Tensor, "V"]:
-        """The law of the next token."""
+        """The law of the next token, in the precision of the table: what a rule is given."""
         if context not in self._rows:
-            self._rows[context] = self._sampling(self._model.row(context)).double()
+            self._rows[context] = row = self._sampling(self._logits(context))
+            self._fresh[context] = row._version
         return self._rows[context]
 
+    def require_unchanged(self, context: tuple[int, ...]) -> None:
+        """Raise `TreespecError` if the row after a context has been written to since it was given out."""
+        if self._rows[context]._version != self._fresh[context]:
+            raise _changed(f"the target's row after {list(context)}")
+
     def law(self, context: tuple[int, ...], tokens: int) -> Float[Tensor, "..."]:
-        """The joint law of the next tokens, `[V] * tokens`; of none, the scalar 1."""
+        """The joint law of the next tokens in float64, `[V] * tokens`; of none, the scalar 1."""
         key = context, tokens
         if key not in self._laws:
-            row = self.row(context)
+            row = self.row(context).double()
+            row = row / row.sum()  # of float32 rows; a draw normalises too
             self._laws[key] = (
                 torch.ones_like(row[0])
                 if tokens == 0
                 else torch.stack(
-                    [
-                        row[t] * self.law((*context, t), tokens - 1)
-                        for t in range(self._model.vocab_size)
-                    ]
+                    [row[t] * self.law((*context, t), tokens - 1) for t in range(self.vocab_size)]
                 )
             )
         return self._laws[key]
+
+
+_TABLES: WeakKeyDictionary[TabularModel, dict[Sampling, SampledTable]] = WeakKeyDictionary()
 
 
 class StepOracle:
@@ -100,7 +124,7 @@ class StepOracle:
     ) -> None:
         drafter = draft_with(draft, shape, law, sampling)
         self.prompt, self.tokens = prompt, drafter.max_depth + 1
-        self.table = SampledTable(target, sampling)
+        self.table = SampledTable.of(target, sampling)
 
         def propose(coins: EnumeratingCoins) -> TokenTree:
             drafter.prefill(torch.tensor(prompt))
@@ -109,16 +133,26 @@ class StepOracle:
         self.trees = list(outcomes(propose))
 
     def verdicts(self, verifier: Verifier) -> list[tuple[Weight, TokenTree, Verdict]]:
-        """Every tree and verdict with its probability; the verifier's own code decides."""
+        """Every tree and verdict with its probability; the verifier's own code decides.
+
+        Raises:
+            TreespecError: if the verifier writes to its inputs, or is no function of them and the coins.
+        """
         found = []
         for drafted, tree in self.trees:
-            rows = _PathRows(self.table, self.prompt, tree)
-            for accepted, verdict in outcomes(lambda c, t=tree, r=rows: verifier(t, r, c)):
+            decide = partial(_decide, verifier, tree, _PathRows(self.table, self.prompt, tree))
+            for accepted, verdict in outcomes(decide):
                 found.append((drafted * accepted, tree, verdict))
         return found
 
     def law(self, verifier: Verifier) -> ExactLaw:
-        """The law of the step's tokens, completed by the target's own to depth + 1 tokens."""
+        """The law of the step's tokens, completed by the target's own to depth + 1 tokens.
+
+        Raises:
+            TreespecError: if the verifier writes to its inputs, is no function of them and the coins, or
+                gives a bonus that is no token or a path that does not descend from the root.
+        """
+        total = self.target_law * 0  # the target's law is taken before a rule sees its rows
         verdicts = self.verdicts(verifier)
         emitted: dict[tuple[int, ...], Weight] = defaultdict(int)
         for weight, tree, verdict in verdicts:
@@ -127,8 +161,10 @@ class StepOracle:
                 raise TreespecError(
                     f"{verdict}: the bonus is none of the {self.table.vocab_size} tokens"
                 )
+            descends = all(tree.shape.parents[b] == a for a, b in pairwise(verdict.path))
+            if verdict.path[:1] != (0,) or not descends:
+                raise TreespecError(f"{verdict}: the path does not descend from the root")
             emitted[text] += weight
-        total = self.target_law * 0
         for text, weight in emitted.items():
             rest = self.table.law(self.prompt + text, self.tokens - len(text))
             total[text] = total[text] + rest * weight  # pyrefly: ignore[unsupported-operation]
@@ -139,13 +175,79 @@ class StepOracle:
         """The law of depth + 1 tokens when the target decodes plainly."""
         return self.table.law(self.prompt, self.tokens)
 
+    @cached_property
+    def rounding(self) -> Rounding:
+        """What rounding can do to the law of a step over these trees."""
+        shapes = [tree.shape for _, tree in self.trees]
+        dtype = self.table.row(self.prompt).dtype
+        size = max(shape.size for shape in shapes)
+        return Rounding(dtype, size, self.table.vocab_size, self._rejected())
+
+    def _rejected(self) -> float:
+        """The least p(s) - P(s is drafted), of all nodes, numbers of children and elder siblings.
+
+        s is the target's most probable token. A growth may stop after some tokens and not after others.
+        """
+        met: dict[tuple[int, tuple[int, ...], int, tuple[int, ...]], list[float]] = {}
+        for weight, tree in self.trees:
+            ids = tree.token_ids
+            for node in tree.shape.internal:
+                context = (*self.prompt, *(ids[i] for i in tree.shape.path(node)[1:]))
+                best = int(self.table.row(context).argmax())
+                children = [ids[child] for child in tree.shape.children[node]]
+                before = children.index(best) if best in children else len(children)
+                for i in range(before + 1):
+                    key = node, context, len(children), tuple(children[:i])
+                    sums = met.setdefault(key, [0.0, 0.0])
+                    sums[0] += float(weight)
+                    sums[1] += float(weight) * (best in children)
+        least = min(
+            (
+                float(self.table.row(context).max()) - drafted / whole
+                for (_, context, _, _), (whole, drafted) in met.items()
+            ),
+            default=1.0,
+        )
+        return least if least >= LEAST_REJECTED else 0.0
+
+
+def _decide(
+    verifier: Verifier, tree: TokenTree, rows: "_PathRows", coins: EnumeratingCoins
+) -> Verdict:
+    fresh = _versions(tree)
+    verdict = verifier(tree, rows, coins)
+    if _versions(tree) != fresh:
+        raise _changed("tokens or draft_probs of the tree")
+    rows.require_unchanged()
+    return verdict
+
+
+def _versions(tree: TokenTree) -> tuple[int, int]:
+    """How often the tensors of a tree have been written to."""
+    return tree.tokens._version, 0 if tree.draft_probs is None else tree.draft_probs._version
+
+
+def _changed(what: str) -> TreespecError:
+    return TreespecError(f"it writes to its inputs, {what}: work on a copy")
+
 
 class _PathRows:
     """The target's rows at the nodes of a tree."""
 
     def __init__(self, table: SampledTable, prompt: tuple[int, ...], tree: TokenTree) -> None:
         self._table, self._prompt, self._tree = table, prompt, tree
+        self._rows: dict[int, Tensor] = {}
+        self._contexts: list[tuple[int, ...]] = []
 
     def __getitem__(self, node: int) -> Float[Tensor, "V"]:
-        path = self._tree.shape.path(node)[1:]
-        return self._table.row((*self._prompt, *(self._tree.token_ids[i] for i in path)))
+        if node not in self._rows:
+            path = self._tree.shape.path(node)[1:]
+            context = (*self._prompt, *(self._tree.token_ids[i] for i in path))
+            self._rows[node] = self._table.row(context)
+            self._contexts.append(context)
+        return self._rows[node]
+
+    def require_unchanged(self) -> None:
+        """Raise `TreespecError` if a row has been written to."""
+        for context in self._contexts:
+            self._table.require_unchanged(context)

@@ -1,8 +1,8 @@
 """The tables over which rules are proved: random ones, and those that break what is nearly right."""
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -11,10 +11,13 @@ from treespec.distributions import Sampling
 from treespec.models.tabular import Row, TabularModel, random_table
 from treespec.testing.exact import AsGiven
 
-__all__ = ["TablePair", "adversarial_pairs", "random_pairs"]
+__all__ = ["TablePair", "adversarial_pairs", "graded_pairs", "random_pairs"]
 
 NEVER = -1e4
-"""A logit whose probability is exactly 0 in float64, and that is finite."""
+"""A logit whose probability is exactly 0, and that is finite."""
+
+GRADES = (4.0, 7.0, 9.0, 12.0, 5.0, 3.5, 10.0)
+"""Improbable tokens of graded tables have a probability of 10 to the minus one of these."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,47 +29,138 @@ class TablePair:
         target: the target's table.
         draft: the draft's table.
         sampling: of both.
+        root: the token that is verified after.
     """
 
     name: str
     target: TabularModel
     draft: TabularModel
     sampling: Sampling
+    root: int = 0
 
 
 def random_pairs(
-    vocab: int, count: int, seed: int, samplings: Collection[Sampling]
+    vocab: int,
+    count: int,
+    seed: int,
+    samplings: Collection[Sampling],
+    dtype: torch.dtype = torch.float64,
 ) -> Iterator[TablePair]:
     """Tables of independent normal logits for every context, each pair under every setting.
+
+    The root is each token in turn.
 
     Args:
         vocab: number of tokens.
         count: number of pairs.
         seed: of the first; the others follow.
         samplings: the settings.
+        dtype: of the rows.
     """
     for i in range(count):
         target, draft = (
-            TabularModel(random_table(vocab, 2 * (seed + i) + j), vocab) for j in (0, 1)
+            TabularModel(_in(dtype, random_table(vocab, 2 * (seed + i) + j)), vocab) for j in (0, 1)
         )
         for sampling in samplings:
-            yield TablePair(f"random tables {i} of seed {seed}", target, draft, sampling)
+            name = f"random tables {i} of seed {seed}"
+            yield TablePair(name, target, draft, sampling, (seed + i) % vocab)
 
 
-def adversarial_pairs(vocab: int, seed: int, one_hot: bool = False) -> Iterator[TablePair]:
+def graded_pairs(vocab: int, seed: int, dtype: torch.dtype = torch.float64) -> Iterator[TablePair]:
+    """Rows of mixed magnitudes, from nearly sure (0.999 to 1 - 1e-7) down to 1e-12, and rows nearly equal.
+
+    Which token is nearly sure, and how improbable the others are, differs from context to context. The
+    first pair's draft leaves the sure token to the target, so that rejections are likely and even the
+    least probable token comes out with a small *relative* error, in float32 too; its last token is a
+    hundred times as improbable to the draft as to the target, so that it comes from residuals. In the
+    second both are nearly sure of one token. In the others little or next to nothing is left to reject.
+
+    Args:
+        vocab: number of tokens, 2 at least.
+        seed: the first root, and of the tables that are nearly equal.
+        dtype: of the rows.
+    """
+    p = random_table(vocab, 2 * seed)
+    tilt = torch.arange(vocab, dtype=torch.float64) - (vocab - 1) / 2
+
+    def near(part: float) -> Row:
+        return lambda context: p(context) + part * tilt
+
+    rows: list[tuple[str, Row, Row]] = [
+        ("a target that is nearly sure", partial(_sure, vocab), partial(_elsewhere, vocab)),
+        ("both nearly sure", partial(_sure, vocab), partial(_sure, vocab, shift=2)),
+        ("p = q but for a part in 1e7", p, near(1e-7)),
+        ("p = q but for a part in 1e10", p, near(1e-10)),
+    ]
+    for i, (name, target, draft) in enumerate(rows):
+        models = (TabularModel(_in(dtype, row), vocab) for row in (target, draft))
+        yield TablePair(name, *models, Sampling(), (seed + i + 1) % vocab)
+
+
+def _in(dtype: torch.dtype, row: Row) -> Row:
+    """The same rows in another precision, each made once."""
+    return cache(lambda context: row(context).to(dtype))
+
+
+def _order(vocab: int, context: tuple[int, ...]) -> tuple[list[int], int]:
+    """The tokens of a context, the nearly sure one first, and where its grades begin."""
+    mixed = 1
+    for token in context:
+        mixed = (31 * mixed + token + 1) % 1_000_003
+    return [(mixed + i) % vocab for i in range(vocab)], mixed // vocab
+
+
+def _sure(vocab: int, context: tuple[int, ...], shift: int = 0) -> Tensor:
+    """Log-probabilities: the first token has nearly all mass."""
+    (_, *others), start = _order(vocab, context)
+    probs = torch.zeros(vocab, dtype=torch.float64)
+    for place, token in enumerate(others):
+        probs[token] = 10 ** -GRADES[(start + shift + place) % len(GRADES)]
+    return torch.where(probs > 0, probs, 1 - probs.sum()).log()
+
+
+def _elsewhere(vocab: int, context: tuple[int, ...]) -> Tensor:
+    """A draft for `_sure`: a tenth for its sure token, next to nothing for the last, the rest between."""
+    (sure, *others), _ = _order(vocab, context)
+    probs = torch.zeros(vocab, dtype=torch.float64)
+    probs[sure] = 0.1
+    if len(others) > 1:
+        last = others.pop()
+        probs[last] = _sure(vocab, context)[last].exp() / 100
+    left, shares = 1 - probs.sum(), range(1, len(others) + 1)
+    for token, share in zip(others, shares, strict=True):
+        probs[token] = left * share / sum(shares)
+    return probs.log()
+
+
+def adversarial_pairs(
+    vocab: int, seed: int, one_hot: bool = False, dtype: torch.dtype = torch.float64
+) -> Iterator[TablePair]:
     """Every degenerate case that rules of this field have been seen to trip over.
 
     p = q, nearly so, p below q everywhere by rounding (the residual has no mass), ties, disjoint supports,
     supports of one and two tokens on either side (duplicate siblings; drafts exhausted without
-    replacement; a hub with all mass), and drafts that top-k, top-p or min-p gave probability 0.
+    replacement; a hub with all mass), drafts that top-k, top-p or min-p gave probability 0, and
+    `graded_pairs`. The root is each token in turn.
 
     Args:
         vocab: number of tokens.
-        seed: of the random tables among them.
+        seed: of the random tables among them, and the first root.
         one_hot: only temperature 0, for a rule that needs it.
+        dtype: of the rows.
     """
-    p, q = random_table(vocab, 2 * seed), random_table(vocab, 2 * seed + 1)
-    flat = torch.zeros(vocab, dtype=torch.float64)
+    for i, pair in enumerate(_degenerate_pairs(vocab, seed, one_hot, dtype)):
+        yield replace(pair, root=(seed + i) % vocab)
+    if not one_hot:
+        yield from graded_pairs(vocab, seed, dtype)
+
+
+def _degenerate_pairs(
+    vocab: int, seed: int, one_hot: bool, dtype: torch.dtype
+) -> Iterator[TablePair]:
+    p, q = (_in(dtype, random_table(vocab, 2 * seed + i)) for i in (0, 1))
+    flat = torch.zeros(vocab, dtype=dtype)
+    slight = 4 * torch.finfo(dtype).eps
     only = [torch.full_like(flat, NEVER).index_fill(0, torch.tensor(i), 0.0) for i in range(vocab)]
     not_last = flat.index_fill(0, torch.tensor(vocab - 1), NEVER)
     plain = Sampling(temperature=0.0) if one_hot else Sampling()
@@ -83,7 +177,7 @@ def adversarial_pairs(vocab: int, seed: int, one_hot: bool = False) -> Iterator[
         return lambda context: row
 
     yield pair("p = q", p, p)
-    yield pair("p = q but for rounding", p, lambda c: p(c) * (1 + 1e-15) + 1e-15)
+    yield pair("p = q but for rounding", p, lambda c: p(c) * (1 + slight) + slight)
     yield pair("uniform p and q", always(flat), always(flat))
     yield pair("a tie of the draft's best", p, lambda c: q(c).clamp(max=0))
     yield pair("disjoint supports", lambda c: p(c) + only[-1].flip(0), lambda c: q(c) + only[-1])
@@ -100,7 +194,7 @@ def adversarial_pairs(vocab: int, seed: int, one_hot: bool = False) -> Iterator[
     if one_hot:
         return
     # Rows of probabilities: p is nowhere above q, so what a rejection leaves has no mass at all.
-    covering = torch.arange(1, vocab + 1, dtype=torch.float64) / sum(range(1, vocab + 1))
+    covering = torch.arange(1, vocab + 1, dtype=dtype) / sum(range(1, vocab + 1))
     covered = covering.clone()
     covered[-1] = torch.nextafter(covered[-1], torch.zeros_like(covered[-1]))
     yield pair("a residual without mass", always(covered), always(covering), AsGiven())

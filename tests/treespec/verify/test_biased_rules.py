@@ -230,7 +230,7 @@ def test_top_p_that_only_the_accepted_tokens_know_fails():
 def test_lossy_rules_are_not_lossless(rule):
     with pytest.raises(NotLossless):
         assert_lossless(rule)
-    assert assert_lossless(verify.lenient.using(lenience=1)).cases > 0
+    assert assert_lossless(verify.lenient.using(lenience=1), shapes=WIDE).cases > 0
 
 
 def test_rrs_on_top_k_children_fails():

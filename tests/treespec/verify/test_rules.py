@@ -32,6 +32,12 @@ BIG += [TreeShape.independent_chains(2, 2), TreeShape.from_parents([-1, 0, 0, 1,
 TWICE = ("optimal_transport", "canonical")
 """Rules whose own test files prove them on the same trees."""
 
+DEAR = ("naive", "traversal")
+"""Rules of many laws or branches, which are otherwise tried on the trees of up to four nodes alone."""
+
+MARGIN = 1 / 4
+"""How much of what rounding may do our own rules use, at most."""
+
 QUICK = ("block",)
 """Rules tried on larger trees every time; `make prove` takes all rules to all trees of six nodes."""
 
@@ -39,14 +45,28 @@ QUICK = ("block",)
 @pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize(
     "rule",
-    [pytest.param(rule, marks=[pytest.mark.slow] * (str(rule) in TWICE)) for rule in LOSSLESS],
+    [
+        pytest.param(rule, marks=[pytest.mark.slow] * (str(rule) in (*TWICE, *DEAR)))
+        for rule in LOSSLESS
+    ],
     ids=str,
 )
-def test_lossless_on_all_trees_up_to_four_nodes(rule):
+def test_lossless_on_the_default_trees(rule):
     proof = assert_lossless(rule)
     print(f"{rule}: {proof.cases} cases, {proof.runs} runs, error {proof.largest_error:.2g}")
-    assert proof.cases >= 120
+    assert proof.cases >= 200
     assert proof.runs >= proof.cases
+    assert proof.largest_error < 1e-14
+    assert proof.largest_share < MARGIN
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("name", DEAR)
+def test_lossless_on_all_trees_up_to_four_nodes(name):
+    shapes = [shape for size in range(1, 5) for shape in plane_trees(size)]
+    proof = assert_lossless(verify.RULES[name], shapes=shapes, tables=1)
+    assert proof.cases >= 120
+    assert proof.largest_share < MARGIN
 
 
 @pytest.mark.usefixtures("without_shape_checks")
