@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from experiments.config import Config
-from experiments.config_base import nearest
+from experiments.config_base import nearest, plain_words
 from experiments.errors import ConfigError
 
 __all__ = [
@@ -229,10 +229,7 @@ def _explain(data: Any, problem: Any) -> str:
         return f"{path}: a mapping with a 'kind' is needed, not {value!r}"
     if kind == "missing":
         return f"{_join(path, problem['loc'][-1])} is missing"
-    message = problem["msg"].removeprefix("Value error, ")
-    message = re.sub(r"^(Input|Tuple|List|String) should", "must", message)
-    message = message.replace("a valid tuple", "a list")
-    return f"{path or 'the config'} = {value!r}: {message}"
+    return f"{path or 'the config'} = {value!r}: {plain_words(problem)}"
 
 
 def _walk(data: Any, loc: Sequence[int | str]) -> tuple[str, Any]:

@@ -1,6 +1,5 @@
 """Reading the folder of a run (SCHEMA.md), finished or still running."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -8,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.errors import NoFinishedPrompt, RunFolderError
-from experiments.record_tables import DamagedTable, read_table
+from experiments.manifest_form import checked_manifest
+from experiments.record_tables import DamagedTable, read_table, require_rows
 from experiments.records import (
-    SCHEMA_VERSION,
     PromptRow,
     Row,
     StepRow,
@@ -108,7 +107,9 @@ class Run:
         Raises:
             RunFolderError: if the file is damaged.
         """
-        return _rows(self.folder, self.finished, "trees", TreeRow)
+        trees = _rows(self.folder, self.finished, "trees", TreeRow)
+        require_rows(self.folder, self.manifest, {"trees": (trees, TreeRow)})
+        return trees
 
     @property
     def finished(self) -> bool:
@@ -135,6 +136,7 @@ def load_run(folder: Path) -> Run:
     finished = manifest.get("finished") is not None
     prompts = _rows(folder, finished, "prompts", PromptRow)
     steps = _rows(folder, finished, "steps", StepRow)
+    require_rows(folder, manifest, {"prompts": (prompts, PromptRow), "steps": (steps, StepRow)})
     if not len(prompts):
         raise NoFinishedPrompt(
             f"{folder} has no finished prompt yet, so there is nothing to report; "
@@ -157,17 +159,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / "manifest.json"
     if not path.is_file():
         raise RunFolderError(f"{folder} is no run folder: it has no manifest.json")
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        version = int(manifest["schema_version"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunFolderError(f"{path} is damaged: {error!r}") from error
-    if version > SCHEMA_VERSION:
-        raise RunFolderError(
-            f"{path} has schema version {version}, but this treespec reads versions up to "
-            f"{SCHEMA_VERSION}; report it with the newer treespec that wrote it"
-        )
-    return manifest
+    return checked_manifest(
+        path,
+        "mend it, or run its config anew in another folder",
+        "report it with the newer treespec that wrote it",
+    )
 
 
 def _rows(folder: Path, finished: bool, name: str, kind: type[Row]) -> "pl.DataFrame":

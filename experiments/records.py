@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from experiments.config_base import plain_words
 from experiments.errors import RunFolderError
 
 if TYPE_CHECKING:
@@ -174,9 +175,9 @@ def read_lines(path: Path, kind: type[_Row]) -> list[_Row]:
             column = ".".join(map(str, problem["loc"]))
             where = f" (column {column})" if column else ""
             raise RunFolderError(
-                f"{path}, line {number}: no valid row{where}: {problem['msg']}; mend or remove the line, "
-                "or start anew with --fresh"
-            ) from None
+                f"{path}, line {number}: no valid row{where}: {plain_words(problem)}; mend or remove the "
+                "line, or start anew with --fresh"
+            ) from error
     return rows
 
 
