@@ -11,8 +11,9 @@ import yaml
 from pydantic import ValidationError
 
 from experiments.config import Config
-from experiments.config_base import nearest, plain_words
+from experiments.config_base import nearest
 from experiments.errors import ConfigError
+from experiments.words import plain_words
 
 __all__ = [
     "key_parts",
@@ -182,8 +183,13 @@ def _parse(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: a config is a mapping of keys, not {type(data).__name__}")
+        raise ConfigError(f"{path}: a config is a mapping of keys, not {_kind(data)}")
     return data
+
+
+def _kind(data: Any) -> str:
+    """What a file holds instead of a mapping."""
+    return "nothing" if data is None else "a list" if isinstance(data, list) else repr(data)[:60]
 
 
 class _Loader(yaml.SafeLoader):
@@ -229,7 +235,7 @@ def _explain(data: Any, problem: Any) -> str:
         return f"{path}: a mapping with a 'kind' is needed, not {value!r}"
     if kind == "missing":
         return f"{_join(path, problem['loc'][-1])} is missing"
-    return f"{path or 'the config'} = {value!r}: {plain_words(problem)}"
+    return f"{path or 'the config'} = {value!r}: {plain_words(problem['msg'])}"
 
 
 def _walk(data: Any, loc: Sequence[int | str]) -> tuple[str, Any]:

@@ -1,7 +1,7 @@
 """What a JSON file of ours must hold to be read, written down once, and the first place where it does not.
 
 A form is a `Kind`, a mapping of keys to forms (a key that ends with `?` may be missing), `each(form)` of a
-list or `by_name(form)` of an object. Keys that no form names are left alone: a newer version may write more.
+list or `by_name(form)` of an object. Keys that no form names are left alone: newer versions may write more.
 """
 
 import json
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from treespec.errors import TreespecError
+from treespec.json_words import why_no_json
 
 __all__ = [
     "ANY", "COUNT", "DATA", "NAME", "NUMBER", "TEXT", "TRUTH", "Kind", "by_name", "each", "fits", "or_null",
@@ -90,18 +91,12 @@ def parsed(path: Path, error: type[TreespecError], way_out: str) -> Any:
     except OSError as problem:
         why = problem.strerror or "it cannot be read"
         raise error(f"{path}: {why}; {way_out}") from problem
-    except UnicodeDecodeError as problem:
-        why = f"byte {problem.start} is not UTF-8 text"
-    except json.JSONDecodeError as problem:
-        where = f"line {problem.lineno}, column {problem.colno}"
-        why = "it is empty" if not problem.doc.strip() else f"it is no JSON from {where} on"
-    except (ValueError, RecursionError):  # an integer of thousands of digits, or deep nesting
-        why = "it is no JSON that can be read"
-    raise error(f"{path} is damaged: {why}; {way_out}")
+    except (ValueError, RecursionError) as problem:
+        raise error(f"{path} is damaged: {why_no_json(problem)}; {way_out}") from problem
 
 
 def fits(data: Any, form: Form, path: str = "") -> str | None:
-    """The first place where data does not fit a form, as `key = value, but must be ...`; None if it does."""
+    """Where data does not fit a form, as `key = value, but must be ...`; None if it does."""
     if isinstance(form, Mapping):
         if not isinstance(data, dict):
             return _wrong(path, data, "an object")
@@ -139,4 +134,3 @@ def shown(value: Any) -> str:
 
 def _wrong(path: str, value: Any, words: str) -> str:
     return f"{path or 'it'} = {shown(value)}, but must be {words}"
-

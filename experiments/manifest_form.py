@@ -33,9 +33,8 @@ _PARENT = Kind("an integer of at least -1", lambda v: type(v) is int and -1 <= v
 _KIND = Kind(f"one of {', '.join(KINDS)}", lambda value: value in KINDS)
 _WARMUP = Kind(
     "an object with prompts and seconds",
-    lambda value: not value
-    or (isinstance(value, dict) and COUNT.holds(value.get("prompts")) and NUMBER.holds(value.get("seconds"))),
-)  # fmt: skip
+    lambda value: value == {} or fits(value, {"prompts": COUNT, "seconds": NUMBER}) is None,
+)
 _MODEL = {"name": TEXT, "parameters": NUMBER, "dtype": TEXT, "architecture": TEXT}
 _METHOD = {
     "name": NAME, "kind": _KIND, "parents?": or_null(each(_PARENT)), "size": or_null(COUNT),
@@ -69,7 +68,7 @@ _MANIFEST = {
     "samplings": each({"name": NAME, "temperature?": NUMBER}),
     "tuning?": {"assisted?": by_name(by_name(_TUNED))},
     "warmup?": or_null(_WARMUP),
-    "meters?": or_null({"sources?": DATA, "unavailable?": or_null(by_name(TEXT)), "idle_w?": or_null(DATA)}),
+    "meters?": or_null({"sources?": DATA, "unavailable?": or_null(by_name(TEXT))}),
 }  # fmt: skip
 
 
@@ -91,7 +90,9 @@ def checked_manifest(path: Path, way_out: str, newer: str) -> dict[str, Any]:
             f"{path} has schema version {shown(version)}, but this treespec reads versions up to "
             f"{SCHEMA_VERSION}; {newer}"
         )
-    version_form = Kind(f"one of 1..{SCHEMA_VERSION}", lambda value: value is version and value >= 1)
+    version_form = Kind(
+        f"one of 1..{SCHEMA_VERSION}", lambda value: value is version and value >= 1
+    )
     form = {"schema_version?": COUNT if type(version) is not int else version_form} | _MANIFEST
     problem = fits(data, form) or _inconsistent(data)
     if problem:

@@ -15,6 +15,8 @@ from experiments.config import (
     TextPrompts,
 )
 from experiments.errors import PromptError
+from experiments.forms import shown
+from treespec.json_words import why_no_json
 
 __all__ = ["Prompt", "RawPrompt", "encode", "hash_of", "read_prompts"]
 
@@ -192,10 +194,10 @@ def _jsonl(path: Path, field: str, name: str) -> list[RawPrompt]:
         where = f"{path}, line {number}"
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise PromptError(f"{where}: not JSON: {error.msg} at column {error.colno}") from None
+        except (ValueError, RecursionError) as error:
+            raise PromptError(f"{where}: {why_no_json(error)}") from None
         if not isinstance(row, dict):
-            raise PromptError(f"{where}: a JSON object is needed, not {type(row).__name__}")
+            raise PromptError(f"{where}: a JSON object is needed, not {shown(row)}")
         if field not in row:
             present = ", ".join(map(str, row)) or "none"
             raise PromptError(f"{where}: no field {field!r} (fields present: {present})")

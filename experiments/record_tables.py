@@ -57,11 +57,13 @@ def read_table(path: Path, kind: type[Row]) -> "polars.DataFrame":
         field = kind.model_fields[name]
         if name not in frame.columns:
             if field.is_required():
-                raise RunFolderError(f"{path} is no table of {path.stem}: it has no column {name!r}")
+                raise RunFolderError(
+                    f"{path} is no table of {path.stem}: it has no column {name!r}"
+                )
             columns.append(pl.lit(field.default, dtype=dtype).alias(name))
         elif frame.schema[name] not in (dtype, pl.Null):
             raise RunFolderError(
-                f"{path}, column {name!r}: holds {_words(frame.schema[name])}, but must hold {_words(dtype)}"
+                f"{path}, column {name!r}: {_words(frame.schema[name])}, but must be {_words(dtype)}"
             )
         else:
             columns.append(pl.col(name).cast(dtype))
@@ -94,15 +96,31 @@ def require_rows(
             if not optional:
                 _refuse(folder, name, frame, pl.col(column).is_null(), column, "missing")
             least = None if column in _SIGNED else 1 if column in _POSITIVE else 0
-            inner = {int: pl.col(column), float: pl.col(column), list[int]: pl.col(column).list.min()}
-            kinds = [part for part in (annotated.annotation, *get_args(annotated.annotation)) if part in inner]
+            inner = {
+                int: pl.col(column),
+                float: pl.col(column),
+                list[int]: pl.col(column).list.min(),
+            }
+            kinds = [
+                part
+                for part in (annotated.annotation, *get_args(annotated.annotation))
+                if part in inner
+            ]
             if kinds and kinds[0] is float:
                 _refuse(folder, name, frame, ~pl.col(column).is_finite(), column, "no number")
             if kinds and least is not None:
                 low = -1 if column == "parents" else least
                 _refuse(folder, name, frame, inner[kinds[0]] < low, column, f"below {low}")
-        unit = ["prompt", "sampling", "method", "repeat", *(["step"] if "step" in frame.columns else [])]
-        _refuse(folder, name, frame, pl.struct(unit).is_duplicated(), "method", "twice for a prompt")
+        unit = [
+            "prompt",
+            "sampling",
+            "method",
+            "repeat",
+            *(["step"] if "step" in frame.columns else []),
+        ]
+        _refuse(
+            folder, name, frame, pl.struct(unit).is_duplicated(), "method", "twice for a prompt"
+        )
         if name == "prompts":
             fine = pl.col("error").is_null()
             for column in ("decode_s", "total_s"):

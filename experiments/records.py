@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from experiments.config_base import plain_words
 from experiments.errors import RunFolderError
+from experiments.words import plain_words
 
 if TYPE_CHECKING:
     import polars
@@ -175,8 +175,8 @@ def read_lines(path: Path, kind: type[_Row]) -> list[_Row]:
             column = ".".join(map(str, problem["loc"]))
             where = f" (column {column})" if column else ""
             raise RunFolderError(
-                f"{path}, line {number}: no valid row{where}: {plain_words(problem)}; mend or remove the "
-                "line, or start anew with --fresh"
+                f"{path}, line {number}: no valid row{where}: {plain_words(problem['msg'])}; mend or "
+                "remove the line, or start anew with --fresh"
             ) from error
     return rows
 

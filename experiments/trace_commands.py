@@ -1,5 +1,6 @@
 """`treespec trace` and `treespec replay`: record what is accepted once, then try any tree on it."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,12 +37,13 @@ __all__ = ["read_shapes", "replay_tables", "replay_traces", "trace"]
 
 WIDTH = 8
 
-SHAPES: dict[str, tuple[str, Callable[[list[int]], TreeShape]]] = {
-    "chain": ("chain:4", lambda n: TreeShape.chain(*n)),
-    "kary": ("kary:2x3 (branching x depth)", lambda n: TreeShape.kary(*n)),
-    "chains": ("chains:2x4 (width x depth)", lambda n: TreeShape.independent_chains(*n)),
-    "expansion": ("expansion:3x2x1", TreeShape.expansion),
+SHAPES: dict[str, tuple[str, int | None, Callable[[list[int]], TreeShape]]] = {
+    "chain": ("chain:4", 1, lambda n: TreeShape.chain(*n)),
+    "kary": ("kary:2x3 (branching x depth)", 2, lambda n: TreeShape.kary(*n)),
+    "chains": ("chains:2x4 (width x depth)", 2, lambda n: TreeShape.independent_chains(*n)),
+    "expansion": ("expansion:3x2x1", None, TreeShape.expansion),
 }
+"""How a kind of tree is written, how many numbers it takes (None: any), and what makes it."""
 
 
 def trace(
@@ -125,7 +127,10 @@ def _choice(
     """Law and rule, as the builder chooses them."""
     if method is None:
         shape = ExpansionShape(kind="expansion", branching=(max(width, 2),))
-        tree = TreeMethod(kind="tree", shape=shape, law=law, rule=rule)
+        tree = TreeMethod(kind="tree", shape=shape)
+        tree = tree.model_copy(
+            update={"law": law, "rule": rule}
+        )  # the builder says which are known
         only = config.model_copy(update={"methods": (tree,), "samplings": (setting,)})
         return build(only).methods[0].choices[setting.name]
     if law is not None or rule is not None:
@@ -187,17 +192,27 @@ def read_shapes(text: str) -> dict[str, TreeShape]:
         kind, colon, numbers = word.partition(":")
         try:
             if colon and kind in SHAPES:
-                found[word] = SHAPES[kind][1]([int(n) for n in numbers.split("x")])
+                found[word] = SHAPES[kind][2](_numbers(numbers, SHAPES[kind][1]))
             elif is_file(word):
                 found[word] = formats.load(Path(word))
             else:
                 raise ValueError("no such kind and no such file")
-        except (TreespecError, TypeError, ValueError) as error:
-            known = ", ".join(example for example, _ in SHAPES.values())
+        except (TreespecError, ValueError) as error:
+            known = ", ".join(example for example, *_ in SHAPES.values())
             raise ConfigError(
                 f"--shapes: {word!r} is no tree ({error}); write {known}, or a file"
             ) from None
     return found
+
+
+def _numbers(text: str, count: int | None) -> list[int]:
+    """Whole numbers with x between them."""
+    parts = text.split("x")
+    if not all(re.fullmatch(r"-?[0-9]{1,9}", part) for part in parts):
+        raise ValueError("its numbers are whole, with x between them")
+    if count is not None and len(parts) != count:
+        raise ValueError(f"it takes {count} number{'s' * (count > 1)}, not {len(parts)}")
+    return [int(part) for part in parts]
 
 
 def replay_traces(paths: Sequence[Path], shapes: str) -> list[dict[str, Any]]:

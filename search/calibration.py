@@ -14,6 +14,7 @@ from jaxtyping import Float
 from search.calibration_data import CalibrationData, calibration_data
 from search.errors import InvalidCalibration
 from search.reliability import Reliability, pairs, reliability
+from treespec.json_words import why_no_json
 
 __all__ = [
     "Calibration",
@@ -119,7 +120,7 @@ class Calibration:
         try:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise InvalidCalibration(f"not JSON: {error}") from None
+            raise InvalidCalibration(why_no_json(error)) from None
         if not isinstance(data, dict) or data.pop("kind", None) != "calibration":
             raise InvalidCalibration('a calibration is an object with "kind": "calibration"')
         if data.pop("version", None) != VERSION:

@@ -8,6 +8,7 @@ import numpy as np
 from search.counts import Counts
 from search.errors import InvalidTrace
 from search.support import require_limits
+from treespec.json_words import why_no_json
 
 if TYPE_CHECKING:
     from search.estimate import AcceptanceEstimate
@@ -68,7 +69,7 @@ def read_json(text: str) -> dict[str, Any]:
     except InvalidTrace:
         raise
     except (ValueError, RecursionError) as error:
-        raise InvalidTrace(f"not JSON: {error}") from None
+        raise InvalidTrace(why_no_json(error)) from None
     if not isinstance(data, dict) or data.get("kind") != "acceptance":
         raise InvalidTrace('an estimate of acceptance is an object with "kind": "acceptance"')
     if data.get("version") != VERSION:

@@ -26,6 +26,7 @@ from search.interpolation import Curve, Samples, Table
 from search.latency import LatencyModel
 from search.latency_errors import InvalidLatency
 from search.latency_tables import BatchTimes, LawTimes
+from treespec.json_words import why_no_json
 
 __all__ = ["model_of_tables", "read_file", "read_json", "write_json"]
 
@@ -178,13 +179,13 @@ class _Reader:
         try:
             return json.loads(text, object_pairs_hook=unique, parse_constant=constant)
         except json.JSONDecodeError as error:
-            self.fail(f"line {error.lineno}, column {error.colno}:", f"no JSON: {error.msg}")
+            self.fail("", f"is {why_no_json(error)}")
         except RecursionError:
             self.fail("", "is nested too deeply for a file of latencies")
         except InvalidLatency:
             raise
         except ValueError as error:  # such as an integer of thousands of digits
-            self.fail("", f"is no JSON: {error}")
+            self.fail("", f"is {why_no_json(error)}")
 
     def keys(self, path: str, data: Any, needed: tuple[str, ...], others: tuple[str, ...]) -> None:
         """Refuse all but an object with the needed keys and none but these and the others."""

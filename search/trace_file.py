@@ -22,6 +22,7 @@ import numpy as np
 
 from search.errors import InvalidTrace
 from search.trace import Trace
+from treespec.json_words import why_no_json
 
 __all__ = ["VERSION", "load", "save"]
 
@@ -139,7 +140,7 @@ def _meta(text: bytes, path: Path) -> dict[str, Any]:
     try:
         meta = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidTrace(f"{path}: its metadata is not JSON: {error}") from None
+        raise InvalidTrace(f"{path}: its metadata is {why_no_json(error)}") from None
     if not isinstance(meta, dict) or not isinstance(meta.get("version"), int):
         raise InvalidTrace(f"{path}: its metadata has no version")
     if meta["version"] > VERSION:

@@ -11,9 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from experiments.forms import COUNT, TEXT, fits, or_null
 from experiments.sweep.errors import SweepError
+from treespec.json_words import why_no_json
 
 __all__ = ["Attempt", "read_attempts", "read_json", "write_attempt", "write_json"]
+
+
+_FORM = {"error": or_null(TEXT), "workers?": or_null(COUNT), "threads?": or_null(COUNT)}
 
 
 @dataclass(frozen=True)
@@ -40,10 +45,10 @@ def read_attempts(job: Path) -> list[Attempt]:
     found = []
     for path in sorted((job / "attempts").glob("*.json")):
         data = read_json(path)
-        try:
-            found.append(Attempt(int(path.stem), data.pop("error"), data))
-        except (KeyError, ValueError, AttributeError) as error:
-            raise SweepError(f"{path} is damaged ({error!r}): remove it") from None
+        problem = None if path.stem.isdecimal() else "its name is no number"
+        if problem := problem or fits(data, _FORM):
+            raise SweepError(f"{path} is damaged: {problem}; remove it")
+        found.append(Attempt(int(path.stem), data.pop("error"), data))
     return found
 
 
@@ -63,8 +68,10 @@ def read_json(path: Path) -> Any:
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SweepError(f"{path} is damaged or cannot be read: {error}") from None
+    except OSError as error:
+        raise SweepError(f"{path} cannot be read: {error.strerror or 'not whole'}") from error
+    except (ValueError, RecursionError) as error:
+        raise SweepError(f"{path} is damaged: {why_no_json(error)}") from error
 
 
 def write_json(path: Path, data: Any) -> None:

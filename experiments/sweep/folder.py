@@ -16,6 +16,7 @@ from typing import Any
 import yaml
 
 from experiments.changes import differences
+from experiments.forms import ANY, DATA, NAME, TEXT, Kind, by_name, each, fits, or_null
 from experiments.held_folder import HeldFolder
 from experiments.manifest import config_data, config_hash, now
 from experiments.sweep.attempts import read_json, write_json
@@ -29,7 +30,12 @@ SWEEP_VERSION = 1
 """Of the layout and of `sweep.json`."""
 
 _OURS = ("jobs", "logs", "prompts.parquet", "summary.parquet", "summary.json")
-_KEYS = ("schema_version", "grid", "base", "grid_hash", "jobs", "versions", "finished")
+_FORM = {
+    "schema_version": Kind(str(SWEEP_VERSION), lambda value: value is SWEEP_VERSION), "name?": TEXT,
+    "grid": by_name(each(ANY)), "base": DATA, "grid_hash": TEXT,
+    "jobs": each({"name": NAME, "values": DATA, "config_hash": TEXT}), "versions": DATA,
+    "finished": or_null(TEXT), "sessions?": each(DATA),
+}  # fmt: skip
 
 
 class SweepFolder(HeldFolder):
@@ -168,13 +174,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise SweepError(
             f"{error}; give another folder with --out, or start anew with --fresh"
         ) from None
-    missing = [key for key in _KEYS if key not in data] if isinstance(data, dict) else ["a mapping"]
-    if missing:
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    newer = type(version) is int and version > SWEEP_VERSION
+    if not newer and (problem := fits(data, _FORM)):
         raise SweepError(
-            f"{path} is no manifest of a sweep ({missing[0]} is missing); give another folder with --out, "
-            "or start anew with --fresh"
+            f"{path} is no manifest of a sweep ({problem}); give another folder with --out, or start anew "
+            "with --fresh"
         )
-    if not isinstance(data["schema_version"], int) or data["schema_version"] > SWEEP_VERSION:
+    if newer:
         raise SweepError(
             f"{path} has schema version {data['schema_version']!r}, but this treespec reads versions up "
             f"to {SWEEP_VERSION}; use the newer treespec that wrote it"

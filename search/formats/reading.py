@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from search.formats.errors import MalformedTree
 from treespec.errors import InvalidTree
+from treespec.json_words import why_no_json
 from treespec.shape import TreeShape
 
 __all__ = [
@@ -58,16 +59,14 @@ def read_json(text: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise MalformedTree(
-            f"{where}: no JSON: {error.msg}, at {shown(text[error.pos :][:40])}"
-        ) from None
+        at = f", at {shown(text[error.pos :][:40])}" if text[error.pos :].strip() else ""
+        raise MalformedTree(f"{why_no_json(error)}{at}") from None
     except RecursionError:
         raise MalformedTree("brackets are nested too deeply for a tree file") from None
     except InvalidTree:
         raise
     except ValueError as error:
-        raise MalformedTree(f"no JSON: {error}") from None
+        raise MalformedTree(why_no_json(error)) from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

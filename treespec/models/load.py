@@ -16,7 +16,15 @@ from treespec.models.grow import GrowTo
 from treespec.models.grow import grow as grow_model
 from treespec.models.probe import require_attention
 from treespec.models.same_tokenizer import require_same_tokenizer
-from treespec.models.source import Place, Source, device_of, dtype_of, find, read_model, read_tokenizer
+from treespec.models.source import (
+    Place,
+    Source,
+    device_of,
+    dtype_of,
+    find,
+    read_model,
+    read_tokenizer,
+)
 from treespec.models.spread import (
     DeviceMap,
     device_map_arguments,

@@ -137,7 +137,9 @@ def probe(model: PreTrainedModel, attention: str = "auto") -> Finding:
             reasons.append(f"{name}: {_why(problem)}")
     _switch(model, plain)
     asked = "" if attention == "auto" else f" with attention={attention!r} ('auto' tries all ways)"
-    raise UnsupportedModel(f"{kind} models cannot verify trees{asked}; " + "; ".join(reasons)) from last
+    raise UnsupportedModel(
+        f"{kind} models cannot verify trees{asked}; " + "; ".join(reasons)
+    ) from last
 
 
 def _why(problem: Exception) -> str:

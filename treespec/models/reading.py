@@ -20,6 +20,7 @@ from huggingface_hub.errors import (
 from safetensors import SafetensorError, safe_open
 
 from treespec.errors import LoadError, TreespecError
+from treespec.json_words import why_no_json
 
 __all__ = ["Files", "reading", "said"]
 
@@ -84,7 +85,7 @@ class Files:
         except OSError as error:
             raise LoadError(f"{path} cannot be read: {error.strerror}") from error
         except (ValueError, RecursionError) as error:
-            raise LoadError(f"{path} is no JSON: {_again('file')}") from error
+            raise LoadError(f"{path} is {why_no_json(error)}; {_again('file')}") from error
         if not isinstance(found, dict):
             raise LoadError(f"{path} holds {_short(found)}, but must hold a JSON object")
         return found
@@ -98,7 +99,9 @@ class Files:
         config = self.data(CONFIG)
         for file, found in ((CONFIG, config), (GENERATION, self.data(GENERATION))):
             ends = found.get("eos_token_id")
-            if not all(type(end) is int for end in (ends if isinstance(ends, list) else [ends or 0])):
+            if not all(
+                type(end) is int for end in (ends if isinstance(ends, list) else [ends or 0])
+            ):
                 raise LoadError(
                     f"{self.path(file)}: eos_token_id = {_short(ends)}, but must be a token id or a list "
                     "of token ids"
@@ -181,7 +184,10 @@ def reading(name: str, part: str) -> Iterator[None]:
 
 def said(error: BaseException) -> str | None:
     """The first sentence of an error, if it is one for people: nothing of classes, types and codes."""
-    if not isinstance(error, OSError | ImportError | RuntimeError) and type(error) is not ValueError:
+    if (
+        not isinstance(error, OSError | ImportError | RuntimeError)
+        and type(error) is not ValueError
+    ):
         return None
     text = re.split(r"(?<=[.!?]) (?=[A-Z])", " ".join(str(error).split()))[0].rstrip(".")
     return None if " " not in text or WORDS_OF_CODE.search(text) else text
