@@ -86,6 +86,7 @@ class RunFolder(HeldFolder):
             self.manifest_path,
             "start anew with --fresh",
             "go on with the newer treespec that wrote it, or give another folder with --out",
+            needed=("config", "config_hash", "finished"),
         )
 
     @property

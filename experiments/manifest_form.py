@@ -1,5 +1,6 @@
 """What a manifest must hold to be reported, compared and continued (SCHEMA.md), whoever wrote it."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ _CONFIG = {
     "search?": or_null({"between?": COUNT}),
 }
 _MANIFEST = {
+    "schema_version": COUNT,
     "name": NAME, "config": _CONFIG, "config_hash": TEXT, "prompts_hash?": or_null(TEXT),
     "created": TEXT, "finished": or_null(NAME), "seed": COUNT, "errors?": COUNT,
     "sessions?": or_null(each({"git_hash?": or_null(TEXT), "versions?": DATA, "hardware?": DATA})),
@@ -72,13 +74,16 @@ _MANIFEST = {
 }  # fmt: skip
 
 
-def checked_manifest(path: Path, way_out: str, newer: str) -> dict[str, Any]:
+def checked_manifest(
+    path: Path, way_out: str, newer: str, needed: Collection[str] = tuple(_MANIFEST)
+) -> dict[str, Any]:
     """The manifest in a file, if everything that is read from manifests is in it.
 
     Args:
         path: of the file.
         way_out: what the user can do about a damaged one.
         newer: what can be done where a newer treespec wrote it.
+        needed: keys that may not be missing; all that reports read, by default.
 
     Raises:
         RunFolderError: naming the file, the key and its value, or the newer schema.
@@ -90,26 +95,27 @@ def checked_manifest(path: Path, way_out: str, newer: str) -> dict[str, Any]:
             f"{path} has schema version {shown(version)}, but this treespec reads versions up to "
             f"{SCHEMA_VERSION}; {newer}"
         )
-    version_form = Kind(
-        f"one of 1..{SCHEMA_VERSION}", lambda value: value is version and value >= 1
-    )
-    form = {"schema_version?": COUNT if type(version) is not int else version_form} | _MANIFEST
+    known = Kind(f"one of 1..{SCHEMA_VERSION}", lambda value: value in range(1, SCHEMA_VERSION + 1))
+    form = {"schema_version": known if type(version) is int else COUNT} | _MANIFEST
+    form = {
+        key if key in needed else f"{key.removesuffix('?')}?": kind for key, kind in form.items()
+    }
     problem = fits(data, form) or _inconsistent(data)
     if problem:
-        raise RunFolderError(f"{path} is damaged: {problem}; {way_out}")
+        raise RunFolderError(f"{path} is damaged, or no manifest of a run: {problem}; {way_out}")
     return data
 
 
 def _inconsistent(manifest: dict[str, Any]) -> str | None:
     """What cannot be, though every value by itself could."""
     for key in ("methods", "samplings"):
-        names = [entry["name"] for entry in manifest[key]]
-        if not names:
+        names = [entry["name"] for entry in manifest.get(key, ())]
+        if not names and key in manifest:
             return f"{key} = [], but must hold at least one"
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             return f"{key}: the name {shown(twice)} stands twice"
-    for i, method in enumerate(manifest["methods"]):
+    for i, method in enumerate(manifest.get("methods", ())):
         if method.get("parents") is not None:
             try:
                 TreeShape(tuple(method["parents"]))

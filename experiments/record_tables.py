@@ -63,7 +63,7 @@ def read_table(path: Path, kind: type[Row]) -> "polars.DataFrame":
             columns.append(pl.lit(field.default, dtype=dtype).alias(name))
         elif frame.schema[name] not in (dtype, pl.Null):
             raise RunFolderError(
-                f"{path}, column {name!r}: {_words(frame.schema[name])}, but must be {_words(dtype)}"
+                f"{path}, column {name!r}: {frame.schema[name]}, but must be {dtype}"
             )
         else:
             columns.append(pl.col(name).cast(dtype))
@@ -107,7 +107,8 @@ def require_rows(
                 if part in inner
             ]
             if kinds and kinds[0] is float:
-                _refuse(folder, name, frame, ~pl.col(column).is_finite(), column, "no number")
+                odd = ~pl.col(column).is_finite() | (pl.col(column).abs() > _LARGEST)
+                _refuse(folder, name, frame, odd, column, "no number that can be measured")
             if kinds and least is not None:
                 low = -1 if column == "parents" else least
                 _refuse(folder, name, frame, inner[kinds[0]] < low, column, f"below {low}")
@@ -143,20 +144,8 @@ def _refuse(
         )
 
 
-def _words(dtype: Any) -> str:
-    """A column's type, for people."""
-    text = str(dtype)
-    for name, words in _TYPES.items():
-        if text.startswith(name):
-            return words
-    return text.lower()
-
-
-_TYPES = {
-    "List(Int": "lists of whole numbers", "List(Str": "lists of texts", "List": "lists",
-    "Int": "whole numbers", "UInt": "whole numbers", "Float": "numbers", "String": "texts",
-    "Boolean": "true or false", "Struct": "objects", "Null": "nothing",
-}  # fmt: skip
 _SIGNED = ("divergence_margin", "cpu_energy_net_j", "gpu_energy_net_j", "seed")
 """Columns that may be negative."""
 _POSITIVE = ("kept", "size")
+_LARGEST = 1e15
+"""No time, energy or logit is larger."""

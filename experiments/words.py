@@ -5,7 +5,7 @@ import re
 __all__ = ["plain_words"]
 
 _WORDS = (
-    (r"Input should be a valid integer.*", "must be a whole number"),
+    (r"Input should be a valid integer.*", "must be an integer"),
     (r"Input should be a valid number.*", "must be a number"),
     (r"Input should be a valid string.*", "must be text"),
     (r"Input should be a valid boolean.*", "must be true or false"),
@@ -14,7 +14,7 @@ _WORDS = (
         "must be a mapping",
     ),
     (r"Input should be a valid (?:list|tuple|array).*", "must be a list"),
-    (r"Unable to parse input string as an integer.*", "must be a whole number of fewer digits"),
+    (r"Unable to parse input string as an integer.*", "must be an integer of fewer digits"),
     (r"String should have at least 1 character", "must not be empty"),
     (r"Field required", "is missing"),
     (r"Extra inputs are not permitted", "is unknown"),
@@ -29,7 +29,7 @@ def plain_words(message: str) -> str:
 
     Example:
         >>> plain_words("Input should be a valid integer, unable to parse string as an integer")
-        'must be a whole number'
+        'must be an integer'
         >>> plain_words("Tuple should have at least 1 item after validation, not 0")
         'must have at least 1 item, not 0'
     """

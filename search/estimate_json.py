@@ -69,7 +69,7 @@ def read_json(text: str) -> dict[str, Any]:
     except InvalidTrace:
         raise
     except (ValueError, RecursionError) as error:
-        raise InvalidTrace(why_no_json(error)) from None
+        raise InvalidTrace(f"not JSON{why_no_json(error).removeprefix('no JSON')}") from None
     if not isinstance(data, dict) or data.get("kind") != "acceptance":
         raise InvalidTrace('an estimate of acceptance is an object with "kind": "acceptance"')
     if data.get("version") != VERSION:

@@ -3,6 +3,7 @@
 import operator
 from typing import Any
 
+from search.arguments import MOST, shown
 from search.errors import InvalidLimit, SearchError
 
 __all__ = ["integer"]
@@ -25,6 +26,10 @@ def integer(name: str, value: Any, least: int, error: type[SearchError] = Invali
     except TypeError:
         number = None
     if number is None or number < least:
-        shown = value if number is None else number
-        raise error(f"{name} = {shown!r}, but must be an integer of at least {least}")
+        raise error(
+            f"{name} = {shown(value if number is None else number)}, but must be an integer of at least "
+            f"{least}"
+        )
+    if number > MOST:
+        raise error(f"{name} = {shown(number)}, but must be at most {MOST}")
     return number

@@ -18,11 +18,12 @@ _WORDS = {
 }
 
 
-def why_no_json(error: Exception) -> str:
+def why_no_json(error: Exception, place: bool = True) -> str:
     """What `json.loads` could not read, and where.
 
     Args:
         error: what it raised: a `ValueError`, or a `RecursionError` for deep nesting.
+        place: whether line and column are named.
 
     Example:
         >>> try:
@@ -40,4 +41,5 @@ def why_no_json(error: Exception) -> str:
     if not error.doc.strip():
         return "no JSON: it is empty"
     words = next((words for start, words in _WORDS.items() if error.msg.startswith(start)), None)
-    return f"no JSON: {words or 'it ends'} at line {error.lineno}, column {error.colno}"
+    where = f" at line {error.lineno}, column {error.colno}" if place else ""
+    return f"no JSON: {words or 'it ends'}{where}"

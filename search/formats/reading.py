@@ -60,7 +60,8 @@ def read_json(text: str) -> Any:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         at = f", at {shown(text[error.pos :][:40])}" if text[error.pos :].strip() else ""
-        raise MalformedTree(f"{why_no_json(error)}{at}") from None
+        where = f"line {error.lineno}, column {error.colno}"
+        raise MalformedTree(f"{where}: {why_no_json(error, place=False)}{at}") from None
     except RecursionError:
         raise MalformedTree("brackets are nested too deeply for a tree file") from None
     except InvalidTree:

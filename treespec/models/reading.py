@@ -169,6 +169,8 @@ def reading(name: str, part: str) -> Iterator[None]:
     """
     try:
         yield
+    except LoadError as error:
+        raise LoadError(f"cannot read the {part} of {name!r}: {error}") from error
     except TreespecError:
         raise
     except MemoryError as error:
