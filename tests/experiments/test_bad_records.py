@@ -30,7 +30,7 @@ METHODS = [
     SyntheticMethod("assisted", "assisted", TreeShape.chain(4), (0.6,), (6.0, 23.0, 1.5, 1.0)),
     SyntheticMethod("kary", "tree", TreeShape.kary(2, 2), (0.6, 0.2), (3.0, 23.0, 1.5, 1.0)),
 ]
-NEVER = [-1, [], "", 1e308, [None], {"a": 1}, True]
+NEVER = [-1, [], 1e308, [None], {"a": 1}, True]
 """What a value is replaced by; each key takes at most some of them."""
 
 
@@ -95,7 +95,7 @@ def test_every_key_of_a_manifest(bad):
             "triton", "context", "top_k", "top_p", "min_p", "prompts_hash", "name",
         ):  # fmt: skip
             assert told >= 3, place
-    assert count > 600
+    assert count > 500
 
 
 @pytest.mark.parametrize("key", ["config", "methods", "samplings", "models", "hardware", "created"])
@@ -185,7 +185,8 @@ def test_lines_of_an_unfinished_run(tmp_path, table):
 
 SWEEP = {
     "schema_version": 1, "name": "s", "grid": {"seed": [0]}, "base": {}, "grid_hash": "x", "versions": {},
-    "jobs": [{"name": "seed=0", "values": {"seed": 0}, "config_hash": "y"}], "finished": None, "sessions": [],
+    "jobs": [{"name": "seed=0", "values": {"seed": 0}, "config_hash": "y"}], "finished": None,
+    "sessions": [],
 }  # fmt: skip
 
 

@@ -99,9 +99,8 @@ class Files:
         config = self.data(CONFIG)
         for file, found in ((CONFIG, config), (GENERATION, self.data(GENERATION))):
             ends = found.get("eos_token_id")
-            if not all(
-                type(end) is int for end in (ends if isinstance(ends, list) else [ends or 0])
-            ):
+            given = ends if isinstance(ends, list) else [0 if ends is None else ends]
+            if not all(type(end) is int for end in given):
                 raise LoadError(
                     f"{self.path(file)}: eos_token_id = {_short(ends)}, but must be a token id or a list "
                     "of token ids"

@@ -45,7 +45,7 @@ def pair(tmp_path_factory):
                 num_attention_heads=2,
                 num_key_value_heads=1,
                 max_position_embeddings=64,
-            )  # fmt: skip
+            )
         ).save_pretrained(folder / role)
         PreTrainedTokenizerFast(tokenizer_object=core).save_pretrained(folder / role)
     return folder
@@ -89,20 +89,22 @@ def weights(change):
 
 
 INDEX = "model.safetensors.index.json"
+JSON_FILES = (CONFIG, TOKENIZER, "generation_config.json", "tokenizer_config.json")
+NO_OBJECTS = (b"", b"[]", b"null", b"{oops", b"3", bytes(range(128, 256)))
+ODD = (("head_dim", "x"), ("rope_parameters", "x"), ("rms_norm_eps", "x"), ("eos_token_id", "x"),
+       ("attention_bias", 3), ("tie_word_embeddings", "x"), ("num_attention_heads", 3))  # fmt: skip
+KINDS = (("model_type", "gloop"), ("model_type", [1]), ("model_type", "t5"), ("hidden_act", "x"))
+SHARDS = b'{"weight_map": {"a": "b.safetensors"}}'
 CASES = {
-    **{f"{f} {c!r}": (write(f, c), f) for f in (CONFIG, TOKENIZER, "generation_config.json", "tokenizer_config.json")
-       for c in (b"", b"[]", b"null", b"{oops", b"3", bytes(range(128, 256)))},
-    **{f"{k}={v!r}": (edit(CONFIG, **{k: v}), k) for k in SIZES
-       for v in (-1, 0, "x", None, [], 1.5, 10**30)},
-    **{f"{k}={v!r}": (edit(CONFIG, **{k: v}), CONFIG) for k, v in (
-        ("head_dim", "x"), ("rope_parameters", "x"), ("rms_norm_eps", "x"), ("eos_token_id", "x"),
-        ("attention_bias", 3), ("tie_word_embeddings", "x"), ("num_attention_heads", 3))},
-    **{f"{k}={v!r}": (edit(CONFIG, **{k: v}), "target") for k, v in (
-        ("model_type", "gloop"), ("model_type", [1]), ("model_type", "t5"), ("hidden_act", "x"))},
+    **{f"{f} {c!r}": (write(f, c), f) for f in JSON_FILES for c in NO_OBJECTS},
+    **{f"{k}={v!r}": (edit(CONFIG, **{k: v}), k)
+       for k in SIZES for v in (-1, 0, "x", None, [], 1.5, 10**30)},
+    **{f"{k}={v!r}": (edit(CONFIG, **{k: v}), CONFIG) for k, v in ODD},
+    **{f"{k}={v!r}": (edit(CONFIG, **{k: v}), "target") for k, v in KINDS},
     **{f"end {v!r}": (edit("generation_config.json", eos_token_id=v), "eos_token_id")
        for v in ("x", [None], {}, 1e308, [[1]])},
-    **{f"tokenizer {k}={v!r}": (edit(TOKENIZER, **{k: v}), "tokenizer") for k in ("model", "added_tokens", "version")
-       for v in ("x", -1, None)},
+    **{f"tokenizer {k}={v!r}": (edit(TOKENIZER, **{k: v}), "tokenizer")
+       for k in ("model", "added_tokens", "version") for v in ("x", -1, None)},
     "length of texts": (edit("tokenizer_config.json", model_max_length="x"), "tokenizer"),
     **{f"weights cut at {n}": (cut(n), WEIGHTS) for n in (0, 7, 8, 100, -1)},
     "weights of text": (write(WEIGHTS, b"hello"), WEIGHTS),
@@ -112,7 +114,7 @@ CASES = {
     "no weights": (lambda folder: (folder / WEIGHTS).unlink(), WEIGHTS),
     "a pickle with code": (instead("pytorch_model.bin", pickle.dumps(print)), "pytorch_model.bin"),
     "an index of nothing": (instead(INDEX, b"{}"), INDEX),
-    "an index of what is not there": (instead(INDEX, b'{"weight_map": {"a": "b.safetensors"}}'), "b.safetensors"),
+    "an index of what is not there": (instead(INDEX, SHARDS), "b.safetensors"),
 }  # fmt: skip
 
 
