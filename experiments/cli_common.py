@@ -36,6 +36,12 @@ __all__ = [
 PIPED_WIDTH = 120
 """Columns of a table that goes to a file or a pipe."""
 
+DEFECT = (
+    "treespec stopped at something that it should have caught: a defect of treespec, whatever the input. "
+    "Please report it as an issue of its repository, with this command"
+)
+"""Said of errors that nobody foresaw."""
+
 USER_ERROR = 2
 FAILED = 1
 INTERRUPTED = 130
@@ -126,11 +132,16 @@ def friendly(debug: bool, interrupted: str = "interrupted") -> Iterator[None]:
             traceback.print_exc()
         complain(f"error: {_of_system(error)}")
         raise typer.Exit(FAILED if error.errno in DISK_FULL else USER_ERROR) from None
-    except Exception as error:
+    except MemoryError:
         if debug:
             traceback.print_exc()
-        hint = "" if debug else " (--debug shows where)"
-        complain(f"error: {type(error).__name__}: {error}{hint}")
+        complain("error: out of memory: take smaller models, trees or files")
+        raise typer.Exit(FAILED) from None
+    except Exception:
+        if debug:
+            traceback.print_exc()
+        hint = "the traceback above" if debug else "what --debug shows"
+        complain(f"error: {DEFECT} and {hint}")
         raise typer.Exit(FAILED) from None
 
 

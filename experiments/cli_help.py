@@ -2,7 +2,10 @@
 
 from typing import Any
 
+from typer import BadParameter
 from typer.core import TyperGroup
+
+from experiments.words import plain_words
 
 __all__ = ["GROUPS", "CommandGroup", "examples"]
 
@@ -37,6 +40,14 @@ def examples(*commands: str) -> str:
 
 class CommandGroup(TyperGroup):
     """Shows its commands in the groups of `GROUPS`, before the options."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Call a command; what is wrong with an option is said in our words."""
+        try:
+            return super().invoke(ctx)
+        except BadParameter as error:
+            error.message = plain_words(error.message).rstrip(".")
+            raise
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the groups of commands, then the options."""

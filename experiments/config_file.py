@@ -13,6 +13,7 @@ from experiments.config import Config
 from experiments.config_base import nearest
 from experiments.errors import ConfigError
 from experiments.file_arguments import is_file, is_there
+from experiments.words import plain_words
 from treespec.errors import Unreadable
 from treespec.reading import brief, read_text
 from treespec.reading_yaml import parse_yaml
@@ -196,7 +197,7 @@ def _parse(path: Path) -> dict[str, Any]:
     except Unreadable as error:
         raise ConfigError(f"{path}: not YAML: {error}") from None
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: a config is a mapping of keys, not {type(data).__name__}")
+        raise ConfigError(f"{path}: a config is a mapping of keys, not {_kind(data)}")
     return data
 
 
@@ -205,6 +206,11 @@ def _text(path: Path) -> str:
         return read_text(path, LARGEST_FILE)
     except Unreadable as error:
         raise ConfigError(str(error)) from None
+
+
+def _kind(data: Any) -> str:
+    """What a file holds instead of a mapping."""
+    return "nothing" if data is None else "a list" if isinstance(data, list) else brief(data, 60)
 
 
 def _causes(problems: Sequence[Any]) -> list[Any]:
@@ -234,10 +240,7 @@ def _explain(data: Any, problem: Any) -> str:
         return f"{path}: a mapping with a 'kind' is needed, not {brief(value)}"
     if kind == "missing":
         return f"{_join(path, problem['loc'][-1])} is missing"
-    message = problem["msg"].removeprefix("Value error, ")
-    message = re.sub(r"^(Input|Tuple|List|String) should", "must", message)
-    message = message.replace("a valid tuple", "a list")
-    return f"{path or 'the config'} = {brief(value)}: {message}"
+    return f"{path or 'the config'} = {brief(value)}: {plain_words(problem['msg'])}"
 
 
 def _walk(data: Any, loc: Sequence[int | str]) -> tuple[str, Any]:

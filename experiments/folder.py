@@ -17,10 +17,10 @@ from experiments.disk_full import DISK_FULL
 from experiments.errors import ForeignFolder, RunFolderError, RunNotWritten
 from experiments.held_folder import HeldFolder
 from experiments.manifest import config_data, config_hash, now
+from experiments.manifest_form import checked_manifest
 from experiments.own_files import Kind, temporary_of
 from experiments.record_tables import METADATA
 from experiments.records import (
-    SCHEMA_VERSION,
     PromptRow,
     Row,
     StepRow,
@@ -30,8 +30,6 @@ from experiments.records import (
     to_frame,
     write_lines,
 )
-from treespec.errors import Unreadable
-from treespec.reading import parse_json, read_text
 
 if TYPE_CHECKING:
     import polars
@@ -84,25 +82,16 @@ class RunFolder(HeldFolder):
         """The manifest, None if nothing was started here.
 
         Raises:
-            RunFolderError: if it cannot be read, or has a newer schema.
+            RunFolderError: if it is damaged, or has a newer schema.
         """
         if not self.manifest_path.exists():
             return None
-        try:
-            data = parse_json(read_text(self.manifest_path), constants=True)
-        except Unreadable as error:
-            raise RunFolderError(
-                f"{self.manifest_path}: {error}; start anew with --fresh"
-            ) from None
-        if not isinstance(data, dict) or not {"config", "config_hash", "finished"} <= set(data):
-            raise RunFolderError(f"{self.manifest_path} is no manifest; start anew with --fresh")
-        if data.get("schema_version", 1) > SCHEMA_VERSION:
-            raise RunFolderError(
-                f"{self.manifest_path} has schema version {data['schema_version']}, but this treespec "
-                f"writes version {SCHEMA_VERSION}; go on with the newer treespec that wrote it, or give "
-                "another folder with --out"
-            )
-        return data
+        return checked_manifest(
+            self.manifest_path,
+            "start anew with --fresh",
+            "go on with the newer treespec that wrote it, or give another folder with --out",
+            needed=("config", "config_hash", "finished"),
+        )
 
     @property
     def search(self) -> Path:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.errors import NoFinishedPrompt, RunFolderError
-from experiments.record_tables import DamagedTable, read_table
+from experiments.manifest_form import checked_manifest
+from experiments.record_tables import DamagedTable, read_table, require_rows
 from experiments.records import (
-    SCHEMA_VERSION,
     PromptRow,
     Row,
     StepRow,
@@ -17,8 +17,6 @@ from experiments.records import (
     read_lines,
     to_frame,
 )
-from treespec.errors import Unreadable
-from treespec.reading import parse_json, read_text
 
 if TYPE_CHECKING:
     import polars as pl
@@ -109,7 +107,9 @@ class Run:
         Raises:
             RunFolderError: if the file is damaged.
         """
-        return _rows(self.folder, self.finished, "trees", TreeRow)
+        trees = _rows(self.folder, self.finished, "trees", TreeRow)
+        require_rows(self.folder, self.manifest, {"trees": (trees, TreeRow)})
+        return trees
 
     @property
     def finished(self) -> bool:
@@ -136,6 +136,7 @@ def load_run(folder: Path) -> Run:
     finished = manifest.get("finished") is not None
     prompts = _rows(folder, finished, "prompts", PromptRow)
     steps = _rows(folder, finished, "steps", StepRow)
+    require_rows(folder, manifest, {"prompts": (prompts, PromptRow), "steps": (steps, StepRow)})
     if not len(prompts):
         raise NoFinishedPrompt(
             f"{folder} has no finished prompt yet, so there is nothing to report; "
@@ -158,19 +159,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / "manifest.json"
     if not path.exists():
         raise RunFolderError(f"{folder} is no run folder: it has no manifest.json")
-    try:
-        manifest = parse_json(read_text(path), constants=True)
-        version = int(manifest["schema_version"])
-    except Unreadable as error:
-        raise RunFolderError(f"{path} is damaged: {error.said}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunFolderError(f"{path} is damaged: it tells no schema version") from error
-    if version > SCHEMA_VERSION:
-        raise RunFolderError(
-            f"{path} has schema version {version}, but this treespec reads versions up to "
-            f"{SCHEMA_VERSION}; report it with the newer treespec that wrote it"
-        )
-    return manifest
+    return checked_manifest(
+        path,
+        "mend it, or run its config anew in another folder",
+        "report it with the newer treespec that wrote it",
+    )
 
 
 def _rows(folder: Path, finished: bool, name: str, kind: type[Row]) -> "pl.DataFrame":

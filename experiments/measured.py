@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -14,6 +14,7 @@ from experiments.config import Config, ModelsConfig, Prompts, SearchConfig
 from experiments.config_shapes import MEASURED
 from experiments.errors import ConfigError, RunFolderError
 from experiments.folder import RunFolder
+from experiments.forms import COUNT, TEXT, fits, or_null, parsed
 from experiments.manifest import config_hash
 from experiments.profile_commands import profile
 from experiments.profile_plan import SIZES
@@ -130,7 +131,7 @@ def measure(
     folder = records.search
     prefix = round(sum(lengths) / len(lengths)) + config.max_new_tokens // 2
     stamp, about = folder / STAMP, {"config_hash": config_hash(config), "prefix": prefix}
-    if not stamp.exists() or json.loads(stamp.read_text()) != about:
+    if not stamp.exists() or _stamped(stamp) != about:
         records.forget_search()
         records.keep(stamp, json.dumps(about))
     own = own_config(config, known)
@@ -184,8 +185,21 @@ def load_measured(config: Config, folder: Path) -> Measured:
             raise RunFolderError(f"{path} is missing: start anew with --fresh")
     latency = LatencyModel.load(times)
     # Runs of versions that timed one prefix alone did not write it down.
-    prefix = json.loads(stamp.read_text()).get("prefix", latency.middle_prefix)
+    prefix = _stamped(stamp).get("prefix", latency.middle_prefix)
     return Measured(config.search, traces, latency, prefix)
+
+
+def _stamped(stamp: Path) -> dict[str, Any]:
+    """What a folder of measurements says of itself.
+
+    Raises:
+        RunFolderError: if the file is damaged.
+    """
+    way_out = "start anew with --fresh"
+    data = parsed(stamp, RunFolderError, way_out)
+    if problem := fits(data, {"config_hash": TEXT, "prefix?": or_null(COUNT)}):
+        raise RunFolderError(f"{stamp} is damaged: {problem}; {way_out}")
+    return data
 
 
 def _trace_path(folder: Path, sampling: int, law: Law) -> Path:

@@ -6,7 +6,8 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from experiments.between import load_between
-from experiments.config import Config, SearchConfig
+from experiments.config import SearchConfig
+from experiments.config_file import validated
 from experiments.loading import Method, Run
 from experiments.measurements import measure
 from experiments.statistics import Interval, bootstrap
@@ -119,7 +120,7 @@ def pace_of(run: Run) -> tuple[int, dict[str, float]] | None:
     if config.get("search") is None or not (later := load_between(folder)):
         return None
     units = run.prompts.select("prompt", "sampling", "repeat").n_unique()
-    wanted = SearchConfig.model_validate(config["search"]).between
+    wanted = config["search"].get("between", SearchConfig.model_fields["between"].default)
     if 2 * len(later) < min(wanted, units):
         return None
     return len(later), pace(LatencyModel.load(folder / "latency.json"), later)
@@ -153,7 +154,9 @@ def chosen(run: Run, sampling: str) -> tuple[str, str, Interval] | None:
         for no `best` tree, or it did not finish.
     """
     asked = [
-        m for m in run.manifest["config"]["methods"] if m.get("shape", {}).get("kind") == "best"
+        m
+        for m in run.manifest["config"].get("methods", ())
+        if m.get("shape", {}).get("kind") == "best"
     ]
     starts = [f"{m.get('name') or 'best'} for {sampling}" for m in asked]
     data = measure(run, sampling)
@@ -170,7 +173,8 @@ def _measured(run: Run) -> "Measured | None":
         return None
     from experiments.measured import load_measured
 
-    return load_measured(Config.model_validate(run.manifest["config"]), run.folder / "search")
+    config = validated(run.folder / "manifest.json", run.manifest["config"])
+    return load_measured(config, run.folder / "search")
 
 
 def _shape(method: Method) -> TreeShape | None:

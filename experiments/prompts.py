@@ -16,6 +16,7 @@ from experiments.config import (
     TextPrompts,
 )
 from experiments.errors import PromptError
+from experiments.forms import shown
 from treespec.errors import Unreadable
 from treespec.reading import brief, open_file, parse_json, read_text
 
@@ -210,7 +211,7 @@ def _jsonl(path: Path, field: str, name: str) -> list[RawPrompt]:
             place = "" if error.column is None else f" at column {error.column}"
             raise PromptError(f"{where}: not JSON: {error.said}{place}") from None
         if not isinstance(row, dict):
-            raise PromptError(f"{where}: a JSON object is needed, not {type(row).__name__}")
+            raise PromptError(f"{where}: a JSON object is needed, not {shown(row)}")
         if field not in row:
             present = ", ".join(map(str, row))[:200] or "none"
             raise PromptError(f"{where}: no field {brief(field)} (fields present: {present})")

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from experiments.errors import RunFolderError
 from experiments.own_files import temporary_of
+from experiments.words import plain_words
 from treespec.errors import Unreadable
 from treespec.reading import parse_json, read_bytes
 
@@ -182,9 +183,9 @@ def read_lines(path: Path, kind: type[_Row]) -> list[_Row]:
             column = ".".join(map(str, problem["loc"]))
             where = f" (column {column})" if column else ""
             raise RunFolderError(
-                f"{path}, line {number}: no valid row{where}: {problem['msg']}; mend or remove the line, "
-                "or start anew with --fresh"
-            ) from None
+                f"{path}, line {number}: no valid row{where}: {plain_words(problem['msg'])}; mend or "
+                "remove the line, or start anew with --fresh"
+            ) from error
     return rows
 
 

@@ -131,7 +131,10 @@ def _choice(
     """Law and rule, as the builder chooses them."""
     if method is None:
         shape = ExpansionShape(kind="expansion", branching=(max(width, 2),))
-        tree = TreeMethod(kind="tree", shape=shape, law=law, rule=rule)
+        tree = TreeMethod(kind="tree", shape=shape)
+        tree = tree.model_copy(
+            update={"law": law, "rule": rule}
+        )  # the builder says which are known
         only = config.model_copy(update={"methods": (tree,), "samplings": (setting,)})
         return build(only).methods[0].choices[setting.name]
     if law is not None or rule is not None:
@@ -194,13 +197,13 @@ def read_shapes(text: str) -> dict[str, TreeShape]:
         kind, colon, numbers = word.partition(":")
         try:
             if colon and kind in SHAPES:
-                found[word] = SHAPES[kind][1](_numbers(numbers))
+                found[word] = SHAPES[kind][2](_numbers(numbers, SHAPES[kind][1]))
             elif is_file(word):
                 found[word] = formats.load(Path(word))
             else:
                 raise ValueError("no such kind and no such file")
-        except (TreespecError, TypeError, ValueError) as error:
-            known = ", ".join(example for example, _ in SHAPES.values())
+        except (TreespecError, ValueError) as error:
+            known = ", ".join(example for example, *_ in SHAPES.values())
             raise ConfigError(
                 f"--shapes: {brief(word)} is no tree ({error}); write {known}, or a file"
             ) from None
@@ -212,16 +215,16 @@ def read_shapes(text: str) -> dict[str, TreeShape]:
     return found
 
 
-def _numbers(text: str) -> list[int]:
-    """Numbers with an x between them, none larger than any tree."""
-    numbers = []
-    for part in text.split("x"):
-        if not re.fullmatch("[0-9]+", part):
-            raise ValueError(f"{brief(part, 40)} is no number")
-        if len(part) > 9 or int(part) > MOST_NODES:
-            raise ValueError(_TOO_LARGE)
-        numbers.append(int(part))
-    return numbers
+def _numbers(text: str, count: int | None) -> list[int]:
+    """Whole numbers with x between them, none larger than any tree."""
+    parts = text.split("x")
+    if not all(re.fullmatch("-?[0-9]+", part) for part in parts):
+        raise ValueError("its numbers are whole, with x between them")
+    if count is not None and len(parts) != count:
+        raise ValueError(f"it takes {count} number{'s' * (count > 1)}, not {len(parts)}")
+    if any(len(part) > 9 or int(part) > MOST_NODES for part in parts):
+        raise ValueError(_TOO_LARGE)
+    return [int(part) for part in parts]
 
 
 def _expansion(branching: Iterable[int]) -> TreeShape:
@@ -247,12 +250,13 @@ def _chains(width: int, depth: int) -> TreeShape:
     return TreeShape.independent_chains(width, depth)
 
 
-SHAPES: dict[str, tuple[str, Callable[[list[int]], TreeShape]]] = {
-    "chain": ("chain:4", lambda n: _chain(*n)),
-    "kary": ("kary:2x3 (branching x depth)", lambda n: _kary(*n)),
-    "chains": ("chains:2x4 (width x depth)", lambda n: _chains(*n)),
-    "expansion": ("expansion:3x2x1", _expansion),
+SHAPES: dict[str, tuple[str, int | None, Callable[[list[int]], TreeShape]]] = {
+    "chain": ("chain:4", 1, lambda n: _chain(*n)),
+    "kary": ("kary:2x3 (branching x depth)", 2, lambda n: _kary(*n)),
+    "chains": ("chains:2x4 (width x depth)", 2, lambda n: _chains(*n)),
+    "expansion": ("expansion:3x2x1", None, _expansion),
 }
+"""How a kind of tree is written, how many numbers it takes (None: any), and what makes it."""
 
 
 def replay_traces(paths: Sequence[Path], shapes: str) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from experiments.search_files import read_acceptance, read_chains
 from search import (
     AcceptanceEstimate,
     LatencyModel,
+    SearchError,
     best_tree,
     expected_tokens,
     formats,
@@ -93,7 +94,11 @@ def search_fastest(
         require_at_most(f"--{name}", options.get(name) or 0, MOST)
     given = acceptance_of(rates)
     chains = read_chains(Path(rates)) if is_file(rates) else None
-    ranking = best_tree(given, LatencyModel.load(latency), chains=chains, **options)
+    times = LatencyModel.load(latency)
+    try:
+        ranking = best_tree(given, times, chains=chains, **options)
+    except SearchError as error:
+        raise ConfigError(f"{rates} with the times of {latency}: {error}") from error
     if as_json:
         return ranking.best.shape, ranking.to_json()
     lines, shape = [str(ranking)], ranking.best.shape

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from search.arguments import shown
 from search.errors import InvalidAcceptance
 
 __all__ = ["Acceptance", "NodeRates", "Rates", "read_rates"]
@@ -129,9 +130,9 @@ def _numbers(name: str, values: Any) -> np.ndarray:
         values = values.detach().double().cpu().numpy()
     try:
         array = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidAcceptance(
-            f"{name} must hold numbers, in rows of equal length: {error}"
+            f"{name} must hold numbers, in rows of equal length, not {shown(values)}"
         ) from error
     if array.size == 0:
         raise InvalidAcceptance(f"{name} is empty: give at least the first child's rate")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from search.arguments import instance, takes
 from search.candidates import (
     Limits,
     candidates,
@@ -32,6 +33,7 @@ MANY = 100_000
 """Resamples beyond which nobody is asked for more of them, but for more texts."""
 
 
+@takes(latency=instance("a search.LatencyModel", "LatencyModel"))
 def best_tree(
     acceptance: AnyAcceptance | Mapping[str, AnyAcceptance],
     latency: LatencyModel,

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
+from search.arguments import TEXT, shown, takes
 from search.calibration_data import CalibrationData, calibration_data
 from search.errors import InvalidCalibration
 from search.reliability import Reliability, pairs, reliability
@@ -65,6 +66,14 @@ class Calibration:
 
     def __post_init__(self) -> None:
         """Refuse what is no monotone map of [0, 1] into itself."""
+        if not all(isinstance(knots, tuple | list) for knots in (self.xs, self.ys)):
+            raise InvalidCalibration(
+                f"xs and ys must be tuples of numbers, not {self.xs!r}, {self.ys!r}"
+            )
+        if not isinstance(self.method, str):
+            raise InvalidCalibration(
+                f"method = {shown(self.method)}, but must be 'isotonic' or 'temperature'"
+            )
         if self.method == "temperature":
             given = self.temperature
             if self.xs or self.ys or not _number(given) or not 0 < float(given or 0) < np.inf:
@@ -112,6 +121,7 @@ class Calibration:
         return json.dumps(data) + "\n"
 
     @classmethod
+    @takes(InvalidCalibration, text=TEXT)
     def from_json(cls, text: str) -> "Calibration":
         """Read what `to_json` wrote.
 

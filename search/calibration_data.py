@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from search.arguments import instance, takes
 from search.errors import InvalidTrace
 from search.integers import integer
 from search.trace import Trace
@@ -51,6 +52,7 @@ class CalibrationData:
     weight: Float[np.ndarray, "n"]
 
 
+@takes(InvalidTrace, trace=instance("a search.Trace", "Trace"))
 def calibration_data(trace: Trace, *, depth: int = 1) -> CalibrationData:
     """Every drafted child of a trace, with what the draft thought of it and whether it was accepted.
 

@@ -150,7 +150,7 @@ def count_records(texts: Iterable[Any]) -> tuple[Counts, list[set[int]]]:
             if isinstance(error, InvalidTrace):
                 raise
             raise InvalidTrace(
-                f"texts[{i}] is no list of steps (TreeShape, accepted nodes from the root): {error}"
+                f"texts[{i}] is no list of steps (TreeShape, accepted nodes from the root)"
             ) from None
         found.append(cells)
     keys = {key for cells in found for key in cells}

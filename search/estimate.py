@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from jaxtyping import Float, Int
 
+from search.arguments import FLAG, LEVELS, NUMBER, PREFIX, SHAPE, TEXT, maybe, takes
 from search.counts import Counts, Records, count_records, count_trace
 from search.errors import InvalidLimit, InvalidTrace, SmallSample
 from search.estimate_json import read_json, written
@@ -119,6 +120,7 @@ class AcceptanceEstimate:
         return written(self)
 
     @classmethod
+    @takes(InvalidTrace, text=TEXT)
     def from_json(cls, text: str) -> "AcceptanceEstimate":
         """Read what `to_json` wrote.
 
@@ -128,6 +130,10 @@ class AcceptanceEstimate:
         return _estimate(**read_json(text))
 
 
+@takes(
+    by=TEXT, depth=maybe(LEVELS), ranks=maybe(LEVELS), interval=TEXT, level=NUMBER, monotone=FLAG,
+    shrinkage=NUMBER, tree=maybe(SHAPE), starts=maybe(SHAPE), seed=PREFIX,
+)  # fmt: skip
 def estimate_acceptance(
     source: Trace | Records | Iterable[Any],
     *,
@@ -239,7 +245,8 @@ def _records(source: Any) -> Records:
         return Records(tuple(source))
     except TypeError:
         raise InvalidTrace(
-            f"{type(source).__name__} is neither a Trace nor Records nor the texts of such"
+            f"{'None' if source is None else type(source).__name__} is neither a Trace nor Records nor the "
+            "texts of such"
         ) from None
 
 

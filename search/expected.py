@@ -4,12 +4,14 @@ import numpy as np
 from jaxtyping import Float
 
 from search.acceptance import TOLERANCE, Acceptance, NodeRates, read_rates
+from search.arguments import SHAPE, takes
 from search.errors import InvalidAcceptance
 from treespec import TreeShape
 
 __all__ = ["expected_tokens", "tokens_of"]
 
 
+@takes(shape=SHAPE)
 def expected_tokens(shape: TreeShape, acceptance: Acceptance) -> float:
     """The expected number of tokens that one step emits, the bonus token included.
 

@@ -3,8 +3,8 @@
 import operator
 from typing import Any
 
+from search.arguments import MOST, shown
 from search.errors import InvalidLimit, SearchError
-from treespec.reading import brief
 
 __all__ = ["integer"]
 
@@ -33,8 +33,9 @@ def integer(
     except TypeError:
         number = None
     if number is None or number < least:
-        shown = value if number is None else number
-        raise error(f"{name} = {brief(shown)}, but must be an integer of at least {least}")
-    if most is not None and number > most:
-        raise error(f"{name} = {brief(number, 60)}, but must be at most {most:,}")
+        given = shown(value if number is None else number)
+        raise error(f"{name} = {given}, but must be an integer of at least {least}")
+    most = MOST if most is None else most
+    if number > most:
+        raise error(f"{name} = {shown(number)}, but must be at most {most:,}")
     return number

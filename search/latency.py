@@ -6,6 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from search.arguments import COUNT, MAPPING, PATH, PREFIX, SHAPE, TEXT, Kind, maybe, takes
 from search.latency_errors import InvalidLatency, NotMeasured
 from search.latency_tables import ANY_LAW, BatchTimes, LawTimes, middle_prefix
 from search.step_parts import StepParts, seconds_of
@@ -14,6 +15,19 @@ from treespec.shape import TreeShape
 from treespec.tree import Law
 
 __all__ = ["LatencyModel"]
+
+_CHECKED = takes(
+    NotMeasured,
+    size=COUNT, width=COUNT, prefix=maybe(PREFIX), batch=COUNT, law=maybe(TEXT), shape=SHAPE,
+)  # fmt: skip
+"""Of questions to a model: what is of another kind was not measured."""
+
+
+def _models(value: Any) -> bool:
+    """Whether a value is a mapping of whole numbers to latency models."""
+    return isinstance(value, Mapping) and all(
+        COUNT.holds(batch) and isinstance(model, LatencyModel) for batch, model in value.items()
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,10 +58,11 @@ class LatencyModel:
 
     def __post_init__(self) -> None:
         """Refuse a model of nothing."""
-        if not self.batches:
+        if not isinstance(self.batches, Mapping) or not self.batches:
             raise InvalidLatency("a latency model needs the times of at least one batch size")
 
     @classmethod
+    @takes(InvalidLatency, law=TEXT, batch=COUNT, about=maybe(MAPPING))
     def from_tables(
         cls,
         *,
@@ -100,6 +115,7 @@ class LatencyModel:
         return model_of_tables(shared, laws, law, batch, about or {})
 
     @classmethod
+    @takes(InvalidLatency, models=Kind("a mapping of batch sizes to models", _models))
     def of_batches(cls, models: Mapping[int, "LatencyModel"]) -> "LatencyModel":
         """One model of several, each of which says its times for one batch size.
 
@@ -179,6 +195,7 @@ class LatencyModel:
             )
         return found
 
+    @_CHECKED
     def largest(
         self, prefix: int | None = None, *, law: str | None = None, batch: int = 1
     ) -> int | None:
@@ -189,6 +206,7 @@ class LatencyModel:
         ends = [end for table in tables if (end := table.largest(prefix)) is not None]
         return min(ends, default=None)
 
+    @_CHECKED
     def verify_s(self, size: int, prefix: int | None = None, *, batch: int = 1) -> float:
         """Seconds of the target's pass over a tree of `size` nodes, the root included.
 
@@ -202,6 +220,7 @@ class LatencyModel:
         """
         return self.times(batch).verify.at(size, self.prefix_at(prefix, batch))
 
+    @_CHECKED
     def draft_level_s(
         self, width: int, prefix: int | None = None, *, law: str | None = None, batch: int = 1
     ) -> float:
@@ -221,6 +240,7 @@ class LatencyModel:
         """
         return self.law_times(law, batch).level.at(width, self.prefix_at(prefix, batch))
 
+    @_CHECKED
     def plain_s(
         self, prefix: int | None = None, *, law: str | None = None, batch: int = 1
     ) -> float:
@@ -239,6 +259,7 @@ class LatencyModel:
         """
         return float(seconds_of(self.at(prefix, law, batch).plain())[0])
 
+    @_CHECKED
     def step_s(
         self,
         shape: TreeShape,
@@ -261,6 +282,7 @@ class LatencyModel:
         times = self.at(prefix, law, batch)
         return float(seconds_of(times.plain() if shape.size == 1 else times.tree([shape]))[0])
 
+    @_CHECKED
     def parts_s(
         self,
         shape: TreeShape,
@@ -303,6 +325,7 @@ class LatencyModel:
         return write_json(self)
 
     @classmethod
+    @takes(InvalidLatency, text=TEXT)
     def from_json(cls, text: str, source: str = "latency JSON") -> "LatencyModel":
         """Read what `to_json` wrote, or somebody typed.
 
@@ -323,6 +346,7 @@ class LatencyModel:
         return write_whole(path, self.to_json())
 
     @classmethod
+    @takes(InvalidLatency, path=PATH)
     def load(cls, path: str | Path) -> "LatencyModel":
         """Read a file.
 

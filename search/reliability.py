@@ -111,8 +111,8 @@ def pairs(predicted: Any, accepted: Any) -> tuple[np.ndarray, np.ndarray]:
     for name, values in (("predicted", predicted), ("accepted", accepted)):
         try:
             array = np.asarray(values, dtype=np.float64)
-        except (TypeError, ValueError) as error:
-            raise InvalidCalibration(f"{name} must hold numbers: {error}") from None
+        except (TypeError, ValueError):
+            raise InvalidCalibration(f"{name} must hold numbers, in rows of equal length") from None
         if array.ndim != 1 or not len(array):
             raise InvalidCalibration(f"{name} must be a vector with at least one number")
         if np.isnan(array).any():
@@ -132,8 +132,8 @@ def _weights(values: Any, count: int) -> np.ndarray:
     """Weights as a float64 vector."""
     try:
         weights = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InvalidCalibration(f"weights must hold numbers: {error}") from None
+    except (TypeError, ValueError):
+        raise InvalidCalibration("weights must hold numbers, in rows of equal length") from None
     if weights.shape != (count,):
         raise InvalidCalibration(f"weights must hold {count} numbers, one for each prediction")
     if not (np.isfinite(weights) & (weights > 0)).all():

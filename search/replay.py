@@ -19,6 +19,7 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Float, Int
 
+from search.arguments import SHAPE, instance, takes
 from search.errors import InvalidLimit, InvalidTrace
 from search.intervals import RESAMPLES, Interval, ratio
 from search.trace import Trace
@@ -87,6 +88,7 @@ class Replay:
         return ratio(self.emitted, self.steps, level=level, resamples=resamples, seed=seed)
 
 
+@takes(InvalidTrace, trace=instance("a search.Trace", "Trace"), shape=SHAPE)
 def replay(trace: Trace, shape: TreeShape) -> Replay:
     """Decode the texts of a trace again with this tree, from what was recorded.
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from search.arguments import PATH, shown, takes
 from search.errors import InvalidTrace
 from search.integers import integer
 from treespec.errors import InvalidTree
@@ -148,6 +149,7 @@ class Trace:
         return pack(self)
 
     @classmethod
+    @takes(InvalidTrace, path=PATH)
     def load(cls, path: Path | str) -> "Trace":
         """Read what `save` wrote. Nothing in the file is ever executed.
 
@@ -167,7 +169,8 @@ def _array(name: str, values: Any, kind: type) -> np.ndarray:
             raise TypeError(f"{given.dtype} are no integers")
         array = np.array(given, dtype=kind)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidTrace(f"{name}: {error}") from None
+        what = "integers" if kind is np.int64 else "numbers, in rows of equal length"
+        raise InvalidTrace(f"{name} = {shown(values)}, but must hold {what}") from error
     array.flags.writeable = False
     return array
 

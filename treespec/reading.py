@@ -50,6 +50,21 @@ _AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|([\[{])|[\]}]', re.DOTALL)
 
 
+_WORDS_OF_JSON = {
+    "Expecting value": "a value is missing",
+    "Expecting property name": "a key in double quotes is missing",
+    "Expecting ',' delimiter": "a comma or a closing bracket is missing",
+    "Expecting ':' delimiter": "a colon is missing",
+    "Unterminated string": "a text has no closing quote",
+    "Invalid control character": "a text holds a line end or another control character",
+    "Invalid \\": "a text holds a backslash that means nothing",
+    "Extra data": "something follows the end",
+    "Unexpected UTF-8 BOM": "it begins with a byte order mark",
+    "Illegal trailing comma": "a comma stands before a closing bracket",
+}
+"""What `json` says a text lacks, in words for people."""
+
+
 def brief(value: object, most: int = 200) -> str:
     """The value as Python writes it, cut short enough for a message."""
     try:
@@ -125,13 +140,16 @@ def read_text(path: str | os.PathLike[str], most: int = MOST_BYTES, encoding: st
         ) from None
 
 
-def parse_json(text: str | bytes, *, constants: bool = False, unique: bool = True) -> Any:
+def parse_json(
+    text: str | bytes, *, constants: bool = False, unique: bool = True, most: int = MOST_VALUES
+) -> Any:
     """The value in a JSON text.
 
     Args:
-        text: of at most `MOST_VALUES` values, nested at most `DEEPEST` deep.
+        text: nested at most `DEEPEST` deep.
         constants: whether NaN and Infinity are numbers.
         unique: whether to refuse an object with two entries of one key; otherwise the last counts.
+        most: brackets, commas and colons in it.
 
     Raises:
         Unreadable: if it is none, or beyond these limits; or if a number has more than `LONGEST_NUMBER`
@@ -142,7 +160,7 @@ def parse_json(text: str | bytes, *, constants: bool = False, unique: bool = Tru
             text = text.decode("utf-8")
         except UnicodeDecodeError as error:
             raise Unreadable(f"byte {error.start} is not UTF-8 text") from None
-    _require_small(text)
+    _require_small(text, most)
     try:
         return json.loads(
             text,
@@ -152,9 +170,16 @@ def parse_json(text: str | bytes, *, constants: bool = False, unique: bool = Tru
             object_pairs_hook=_unique if unique else None,
         )
     except json.JSONDecodeError as error:
-        raise Unreadable(error.msg, error.lineno, error.colno) from None
+        raise Unreadable(_why_no_json(error), error.lineno, error.colno) from None
     except RecursionError:
         raise Unreadable(f"nested more than {DEEPEST} deep") from None
+
+
+def _why_no_json(error: json.JSONDecodeError) -> str:
+    if not error.doc.strip():
+        return "it is empty"
+    known = (words for start, words in _WORDS_OF_JSON.items() if error.msg.startswith(start))
+    return next(known, "it ends")
 
 
 def _require_regular(name: str, about: os.stat_result) -> None:
@@ -167,11 +192,11 @@ def _require_regular(name: str, about: os.stat_result) -> None:
         )
 
 
-def _require_small(text: str) -> None:
+def _require_small(text: str, most: int) -> None:
     """Refuse too many values, and brackets nested too deeply; those in strings do not nest."""
     opened = text.count("[") + text.count("{")
-    if opened + text.count(",") + text.count(":") > MOST_VALUES:
-        raise Unreadable(f"more than {MOST_VALUES:,} brackets, commas and colons")
+    if opened + text.count(",") + text.count(":") > most:
+        raise Unreadable(f"more than {most:,} brackets, commas and colons")
     if opened <= DEEPEST:
         return
     depth = 0

@@ -60,9 +60,9 @@ class TileFile:
             held = json.loads(path.read_text())
             if held["triton"] == made_with:
                 self.chosen = {Size(*size): Tile(*shape) for size, shape in held["tiles"]}
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError):
             raise InvalidInput(
-                f"{path} is no file of tiles ({error!r}): delete it to tune anew"
+                f"{path} is no file of tiles, or a damaged one: delete it to tune anew"
             ) from None
 
     def tile(

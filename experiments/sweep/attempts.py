@@ -11,12 +11,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from experiments.forms import COUNT, TEXT, fits, or_null
 from experiments.own_files import temporary_of
 from experiments.sweep.errors import SweepError, SweepNotWritten
 from treespec.errors import Unreadable
 from treespec.reading import parse_json, read_text
 
 __all__ = ["Attempt", "read_attempts", "read_json", "write_attempt", "write_json"]
+
+
+_FORM = {"error": or_null(TEXT), "workers?": or_null(COUNT), "threads?": or_null(COUNT)}
 
 
 @dataclass(frozen=True)
@@ -43,10 +47,10 @@ def read_attempts(job: Path) -> list[Attempt]:
     found = []
     for path in sorted((job / "attempts").glob("*.json")):
         data = read_json(path)
-        try:
-            found.append(Attempt(int(path.stem), data.pop("error"), data))
-        except (KeyError, ValueError, AttributeError) as error:
-            raise SweepError(f"{path} is damaged ({error!r}): remove it") from None
+        problem = None if path.stem.isdecimal() else "its name is no number"
+        if problem := problem or fits(data, _FORM):
+            raise SweepError(f"{path} is damaged: {problem}; remove it")
+        found.append(Attempt(int(path.stem), data.pop("error"), data))
     return found
 
 

@@ -18,8 +18,10 @@ from typing import Any
 
 import yaml
 
+from experiments import forms
 from experiments.changes import differences
 from experiments.folder import RUN
+from experiments.forms import ANY, DATA, NAME, TEXT, by_name, each, fits, or_null
 from experiments.held_folder import HeldFolder
 from experiments.manifest import config_data, config_hash, now
 from experiments.own_files import Kind, temporary_of
@@ -44,7 +46,12 @@ SWEEP = Kind(
     foreign=SweepError,
     inner=RUN,
 )
-_KEYS = ("schema_version", "grid", "base", "grid_hash", "jobs", "versions", "finished")
+_FORM = {
+    "schema_version": forms.Kind(str(SWEEP_VERSION), lambda value: value is SWEEP_VERSION), "name?": TEXT,
+    "grid": by_name(each(ANY)), "base": DATA, "grid_hash": TEXT,
+    "jobs": each({"name": NAME, "values": DATA, "config_hash": TEXT}), "versions": DATA,
+    "finished": or_null(TEXT), "sessions?": each(DATA),
+}  # fmt: skip
 
 
 class SweepFolder(HeldFolder):
@@ -222,13 +229,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise SweepError(
             f"{error}; give another folder with --out, or start anew with --fresh"
         ) from None
-    missing = [key for key in _KEYS if key not in data] if isinstance(data, dict) else ["a mapping"]
-    if missing:
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    newer = type(version) is int and version > SWEEP_VERSION
+    if not newer and (problem := fits(data, _FORM)):
         raise SweepError(
-            f"{path} is no manifest of a sweep ({missing[0]} is missing); give another folder with --out, "
-            "or start anew with --fresh"
+            f"{path} is no manifest of a sweep ({problem}); give another folder with --out, or start anew "
+            "with --fresh"
         )
-    if not isinstance(data["schema_version"], int) or data["schema_version"] > SWEEP_VERSION:
+    if newer:
         raise SweepError(
             f"{path} has schema version {data['schema_version']!r}, but this treespec reads versions up "
             f"to {SWEEP_VERSION}; use the newer treespec that wrote it"

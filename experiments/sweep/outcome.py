@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from experiments.forms import COUNT, TEXT, fits, or_null
 from experiments.sweep.attempts import Attempt, read_attempts, read_json
 from experiments.sweep.errors import SweepError
 
@@ -61,8 +62,9 @@ def outcome_of(job: Path) -> JobOutcome:
     attempts = tuple(read_attempts(job))
     path = job / "run" / "manifest.json"
     manifest = read_json(path) if path.exists() else {}
-    if not isinstance(manifest, dict):
-        raise SweepError(f"{path} is no manifest of a run")
+    problem = fits(manifest, {"finished?": or_null(TEXT), "errors?": or_null(COUNT)})
+    if problem:
+        raise SweepError(f"{path} is no manifest of a run: {problem}")
     ran = manifest.get("finished") is not None
     errors = int(manifest.get("errors") or 0) if ran else 0
     error = None

@@ -120,13 +120,15 @@ def dump(shape: TreeShape, format: str) -> Export:
         NotExportable: if the format has no words for the shape.
     """
     found = _known(format)
+    if not isinstance(shape, TreeShape):
+        raise NotExportable(f"shape = {shown(shape)}, but must be a tree (treespec.TreeShape)")
     if shape.size > MAX_NODES:
         raise NotExportable(f"the shape has {shape.size} nodes: at most {MAX_NODES} are exported")
     return found.dump(shape)
 
 
 def _known(format: str) -> Format:
-    if format not in FORMATS:
+    if not isinstance(format, str) or format not in FORMATS:
         raise UnknownFormat(f"no format {format!r}: there are {', '.join(FORMATS)}")
     return FORMATS[format]
 

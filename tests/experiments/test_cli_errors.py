@@ -179,7 +179,8 @@ def failing(monkeypatch, error):
             "error: a/b: Permission denied",
         ),
         (OSError("odd"), 2, "error: odd"),
-        (ZeroDivisionError("x"), 1, "error: ZeroDivisionError: x (--debug shows where)"),
+        (ZeroDivisionError("x"), 1, "a defect of treespec, whatever the input. Please report it"),
+        (MemoryError(), 1, "error: out of memory"),
     ],
 )
 def test_what_happens_while_it_runs(call, monkeypatch, error, code, says):

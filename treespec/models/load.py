@@ -8,14 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from treespec.errors import LoadError
+from treespec.errors import LoadError, UnsupportedModel
 from treespec.models.grow import GrowTo
 from treespec.models.grow import grow as grow_model
 from treespec.models.probe import require_attention
 from treespec.models.same_tokenizer import require_same_tokenizer
-from treespec.models.source import Source, device_of, dtype_of, find, read_model, read_tokenizer
+from treespec.models.source import (
+    Place,
+    Source,
+    device_of,
+    dtype_of,
+    find,
+    read_model,
+    read_tokenizer,
+)
 from treespec.models.spread import (
     DeviceMap,
     device_map_arguments,
@@ -122,14 +131,24 @@ def load_pair(
         watch_processes(target_model)
     if grow is not None:
         target_model = grow_model(target_model, grow)
-    target = TransformersModel(target_model, attention=attention)
+    target = _tried(target_place, target_model, attention)
     draft_model = read_model(draft_place, weights_dtype, place)
     return Pair(
         target=target,
-        draft=TransformersModel(draft_model, vocab_size=target.vocab_size, attention=attention),
+        draft=_tried(draft_place, draft_model, attention, target.vocab_size),
         tokenizer=tokenizer,
         name=os.fspath(name_or_target) + ("" if draft is None else f" + {os.fspath(draft)}"),
     )
+
+
+def _tried(
+    place: Place, model: PreTrainedModel, attention: str, vocab_size: int | None = None
+) -> TransformersModel:
+    """The model as one that runs trees; if it cannot, its place is named."""
+    try:
+        return TransformersModel(model, vocab_size=vocab_size, attention=attention)
+    except UnsupportedModel as error:
+        raise UnsupportedModel(f"{place.name!r}: {error}") from error
 
 
 def _spread(

@@ -28,8 +28,9 @@ from transformers import PreTrainedModel
 from attention_masks.errors import AttentionMaskError
 from attention_masks.tree_attention import IMPLEMENTATIONS
 from attention_masks.tree_attention.triton import available
-from treespec.errors import Unavailable, UnsupportedModel
+from treespec.errors import TreespecError, Unavailable, UnsupportedModel
 from treespec.models.cache import LayerShape
+from treespec.models.reading import said
 from treespec.models.recorder import NOT_ASKED, Recorder
 from treespec.models.routes import OwnAttention, OwnMask, Route, plain_implementation
 from treespec.models.runner import TreeRunner
@@ -101,13 +102,22 @@ def probe(model: PreTrainedModel, attention: str = "auto") -> Finding:
 
     _switch(model, plain)
     tokens = _tokens(model)
-    truth, overlooked = _truth(model, tokens)
+    try:
+        truth, overlooked = _truth(model, tokens)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as problem:
+        raise UnsupportedModel(
+            f"{kind} model: it cannot even run a plain pass over {TOKENS} tokens ({_why(problem)}); check "
+            "its config and weights"
+        ) from problem
     if not torch.isfinite(truth).all():
         raise UnsupportedModel(
             f"{kind} model: it returns NaN or infinite logits; check its weights"
         )
     effect = float(_error(overlooked, truth).max())
-    reasons = []
+    reasons: list[str] = []
+    last: Exception | None = None
     for route in routes:
         name = (
             "by our attention" if isinstance(route, OwnAttention) else "by its own under our mask"
@@ -123,11 +133,19 @@ def probe(model: PreTrainedModel, attention: str = "auto") -> Finding:
         except torch.OutOfMemoryError:
             raise
         except Exception as problem:  # whatever it raises, the model does not work by this route
-            ours = isinstance(problem, UnsupportedModel | AttentionMaskError)
-            reasons.append(f"{name}: {problem if ours else repr(problem)}")
+            last = problem
+            reasons.append(f"{name}: {_why(problem)}")
     _switch(model, plain)
     asked = "" if attention == "auto" else f" with attention={attention!r} ('auto' tries all ways)"
-    raise UnsupportedModel(f"{kind} models cannot verify trees{asked}; " + "; ".join(reasons))
+    raise UnsupportedModel(
+        f"{kind} models cannot verify trees{asked}; " + "; ".join(reasons)
+    ) from last
+
+
+def _why(problem: Exception) -> str:
+    """Why a pass failed, for people."""
+    ours = isinstance(problem, TreespecError | AttentionMaskError)
+    return str(problem) if ours else said(problem) or "its code fails on it"
 
 
 def require_attention(name: str, device: torch.device) -> None:

@@ -1,7 +1,6 @@
 """Read models and tokenizers from folders and from the Hugging Face hub, quietly, or say why not."""
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import logging
 
 from treespec.errors import LoadError, UnsupportedModel
+from treespec.models.reading import Files, reading, said
 
 __all__ = ["Place", "Source", "device_of", "dtype_of", "find", "read_model", "read_tokenizer"]
 
@@ -107,19 +107,22 @@ def read_model(
         UnsupportedModel: if transformers has no causal language model of this type.
     """
     with _quiet(place):
-        with _reading(place, "configuration"):
+        with reading(place.name, "configuration"):
+            Files(place.name).require_settings()
             try:
                 config = AutoConfig.from_pretrained(
                     place.name, local_files_only=place.local, trust_remote_code=False
                 )
             except ValueError as error:
-                raise UnsupportedModel(f"{place.name!r}: {_first_sentence(error)}") from None
+                if (why := said(error)) is None:
+                    raise
+                raise UnsupportedModel(f"{place.name!r}: {why}") from error
         if type(config) not in AutoModelForCausalLM._model_mapping:
             raise UnsupportedModel(
                 f"{place.name!r} is a {config.model_type!r} model, which transformers does not know as a "
                 "causal language model; treespec needs a decoder-only model that generates text"
             )
-        with _reading(place, "weights"):
+        with reading(place.name, "weights"):
             model, found = AutoModelForCausalLM.from_pretrained(
                 place.name,
                 config=config,
@@ -147,7 +150,8 @@ def read_tokenizer(place: Place) -> Tokenizer:
     Raises:
         LoadError: if there is none. (Without its files transformers makes an empty one for some models.)
     """
-    with _quiet(place), _reading(place, "tokenizer"):
+    with _quiet(place), reading(place.name, "tokenizer"):
+        Files(place.name).require_settings()  # from which transformers chooses the tokenizer, too
         try:
             tokenizer = AutoTokenizer.from_pretrained(
                 place.name, local_files_only=place.local, trust_remote_code=False
@@ -156,6 +160,8 @@ def read_tokenizer(place: Place) -> Tokenizer:
             if "Couldn't instantiate" not in str(error):
                 raise
             tokenizer = None
+        if tokenizer is not None:
+            tokenizer.encode("a")  # some settings are read only now
     if tokenizer is None or not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
         raise LoadError(
             f"{place.name!r} has no tokenizer (tokenizer.json, tokenizer.model or the like): "
@@ -192,25 +198,15 @@ def device_of(device: torch.device | str) -> torch.device:
                 f"device={str(device)!r}, but torch finds no CUDA device here: use device='cpu'"
             )
         torch.empty(1, device=found)
-    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
-        raise LoadError(
-            f"device={str(device)!r} cannot be used ({_first_sentence(error)}): use 'cpu', or one that "
-            "this machine has, such as 'cuda' or 'cuda:1'"
-        ) from None
-    return found
-
-
-@contextmanager
-def _reading(place: Place, part: str) -> Iterator[None]:
-    """Turn whatever goes wrong inside into one sentence."""
-    try:
-        yield
-    except (LoadError, UnsupportedModel):
+    except LoadError:
         raise
-    except Exception as error:
+    except Exception as error:  # torch raises by the kind of device
+        why = f" ({words})" if (words := said(error)) else ""
         raise LoadError(
-            f"cannot read the {part} of {place.name!r}: {_first_sentence(error)}"
+            f"device={str(device)!r} cannot be used{why}: use 'cpu', or one that this machine has, such as "
+            "'cuda' or 'cuda:1'"
         ) from error
+    return found
 
 
 @contextmanager
@@ -226,8 +222,3 @@ def _quiet(place: Place) -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if place.local and bars:
             logging.enable_progress_bar()
-
-
-def _first_sentence(error: BaseException) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return re.split(r"(?<=[.!?]) (?=[A-Z])", text)[0].rstrip(".")

@@ -233,7 +233,9 @@ def test_broken_files(folder: Path) -> None:
     with pytest.raises(LoadError, match=r"cannot read the weights of .*target': "):
         load_pair(folder)
     (folder / "target" / "config.json").write_text("{")
-    with pytest.raises(LoadError, match=r"cannot read the .* of .*target': .*not a valid JSON"):
+    with pytest.raises(
+        LoadError, match=r"cannot read the .* of .*target': .*config\.json is no JSON: a key in"
+    ):
         load_pair(folder)
     (folder / "target" / "tokenizer.json").write_text("{")
     with pytest.raises(LoadError, match=r"cannot read the tokenizer of .*target': "):

@@ -1,0 +1,137 @@
+"""What a JSON file of ours must hold to be read, written down once, and the first place where it does not.
+
+A form is a `Kind`, a mapping of keys to forms (a key that ends with `?` may be missing), `each(form)` of a
+list or `by_name(form)` of an object. Keys that no form names are left alone: newer versions may write more.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from treespec.errors import TreespecError, Unreadable
+from treespec.reading import parse_json, read_text
+
+__all__ = [
+    "ANY", "COUNT", "DATA", "NAME", "NUMBER", "TEXT", "TRUTH", "Kind", "by_name", "each", "fits", "or_null",
+    "parsed", "shown",
+]  # fmt: skip
+
+Form = Any
+"""A `Kind` or a mapping of keys to forms."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What one value may be.
+
+    Args:
+        words: such as `a number`.
+        holds: whether a value is one.
+        inner: the form of each entry of a list or an object; or, with `whole`, of the object itself.
+        whole: see `inner`.
+    """
+
+    words: str
+    holds: Callable[[Any], bool]
+    inner: Form = None
+    whole: bool = False
+
+
+def _number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and value >= 0
+
+
+ANY = Kind("anything", lambda value: True)
+TEXT = Kind("text", lambda value: isinstance(value, str))
+NAME = Kind("text that is not empty", lambda value: isinstance(value, str) and value != "")
+TRUTH = Kind("true or false", lambda value: isinstance(value, bool))
+COUNT = Kind(
+    "a whole number of at least 0", lambda value: type(value) is int and 0 <= value < 2**63
+)
+NUMBER = Kind("a finite number of at least 0", _number)
+DATA = Kind("an object", lambda value: isinstance(value, dict))
+
+
+def each(form: Form) -> Kind:
+    """A list of such."""
+    return Kind("a list", lambda value: isinstance(value, list), form)
+
+
+def by_name(form: Form) -> Kind:
+    """An object that holds such, under names of any kind."""
+    return Kind("an object", lambda value: isinstance(value, dict), form)
+
+
+def or_null(form: Form) -> Kind:
+    """Such, or null."""
+    if isinstance(form, Mapping):
+        return Kind(
+            "an object or null", lambda value: value is None or isinstance(value, dict), form, True
+        )
+    words = f"{form.words} or null"
+    return Kind(words, lambda value: value is None or form.holds(value), form.inner, form.whole)
+
+
+def parsed(path: Path, error: type[TreespecError], way_out: str) -> Any:
+    """What a JSON file holds.
+
+    Args:
+        path: of the file.
+        error: what is raised.
+        way_out: what the user can do, for the message.
+
+    Raises:
+        TreespecError: `error`, if it cannot be read or is no JSON.
+    """
+    try:
+        text = read_text(path)
+    except Unreadable as problem:
+        raise error(f"{problem}; {way_out}") from problem
+    try:
+        return parse_json(text, constants=True)
+    except Unreadable as problem:
+        raise error(f"{path} is damaged: no JSON: {problem}; {way_out}") from problem
+
+
+def fits(data: Any, form: Form, path: str = "") -> str | None:
+    """Where data does not fit a form, as `key = value, but must be ...`; None if it does."""
+    if isinstance(form, Mapping):
+        if not isinstance(data, dict):
+            return _wrong(path, data, "an object")
+        for name, inner in form.items():
+            key = name.removesuffix("?")
+            if key in data:
+                problem = fits(data[key], inner, f"{path}.{key}" if path else key)
+            else:
+                problem = None if name != key else f"{path}.{key} is missing".removeprefix(".")
+            if problem:
+                return problem
+        return None
+    if not form.holds(data):
+        return _wrong(path, data, form.words)
+    if form.inner is None or data is None:
+        return None
+    places: Iterable[tuple[str, Any]]
+    if form.whole:
+        return fits(data, form.inner, path)
+    if isinstance(data, list):
+        places = ((f"{path}[{i}]", value) for i, value in enumerate(data))
+    else:
+        places = ((f"{path}.{key}", value) for key, value in data.items())
+    return next((found for at, value in places if (found := fits(value, form.inner, at))), None)
+
+
+def shown(value: Any) -> str:
+    """A value, short enough for a message."""
+    try:
+        text = json.dumps(value, default=repr, ensure_ascii=False)
+    except ValueError:  # Python prints no integer of more than 4300 digits
+        text = "a huge number"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _wrong(path: str, value: Any, words: str) -> str:
+    return f"{path or 'it'} = {shown(value)}, but must be {words}"

@@ -1,0 +1,109 @@
+"""Arguments of the wrong type, refused at the door of a function in one sentence."""
+
+import inspect
+import math
+import reprlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from numbers import Real
+from os import PathLike
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+
+from search.errors import InvalidLimit, SearchError
+from treespec.shape import TreeShape
+
+__all__ = [
+    "COUNT", "FLAG", "LEVELS", "MAPPING", "MOST", "NUMBER", "PATH", "PREFIX", "SHAPE", "TEXT", "Kind",
+    "instance", "maybe", "shown", "takes",
+]  # fmt: skip
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+MOST = 2**40
+"""No size, depth or number of tokens is larger."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What an argument may be.
+
+    Args:
+        words: such as `a tree (TreeShape)`.
+        holds: whether a value is one.
+    """
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+def _whole(value: Any, least: int) -> bool:
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return whole and least <= int(value) <= MOST
+
+
+def _number(value: Any) -> bool:
+    return (
+        isinstance(value, Real) and not isinstance(value, bool | np.bool_) and math.isfinite(value)
+    )
+
+
+COUNT = Kind(f"an integer in 1..{MOST}", lambda value: _whole(value, 1))
+LEVELS = Kind("an integer in 1..4096", lambda value: _whole(value, 1) and value <= 4096)
+PREFIX = Kind(f"an integer in 0..{MOST}", lambda value: _whole(value, 0))
+NUMBER = Kind("a finite number", _number)
+FLAG = Kind("True or False", lambda value: isinstance(value, bool | np.bool_))
+TEXT = Kind("text", lambda value: isinstance(value, str))
+PATH = Kind("a path", lambda value: isinstance(value, str | PathLike) and str(value) != "")
+SHAPE = Kind("a tree (treespec.TreeShape)", lambda value: isinstance(value, TreeShape))
+MAPPING = Kind("a mapping", lambda value: isinstance(value, Mapping))
+
+
+def instance(words: str, *types: type | str) -> Kind:
+    """An object of these classes, which may be given by name where they cannot be imported."""
+    names = {kind if isinstance(kind, str) else kind.__name__ for kind in types}
+    return Kind(words, lambda value: any(kind.__name__ in names for kind in type(value).__mro__))
+
+
+def maybe(kind: Kind) -> Kind:
+    """Such a value, or None."""
+    return Kind(f"{kind.words} or None", lambda value: value is None or kind.holds(value))
+
+
+def takes(
+    error: type[SearchError] = InvalidLimit, **kinds: Kind
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Refuse arguments of other kinds before a function is called.
+
+    Args:
+        error: what is raised.
+        kinds: by the name of the parameter.
+    """
+
+    def wrap(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        names = list(inspect.signature(function).parameters)
+
+        @wraps(function)
+        def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            for name, value in (*zip(names, args, strict=False), *kwargs.items()):
+                kind = kinds.get(name)
+                if kind is not None and not kind.holds(value):
+                    raise error(f"{name} = {shown(value)}, but must be {kind.words}")
+            return function(*args, **kwargs)
+
+        return checked
+
+    return wrap
+
+
+def shown(value: Any) -> str:
+    """The value, cut short enough for a message."""
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = 60
+    try:
+        return " ".join(short.repr(value).split())
+    except ValueError:  # Python prints no integer of more than 4300 digits
+        return "a huge integer"

@@ -1,0 +1,141 @@
+"""Folders of models that are broken in many ways: refused in one sentence that names file and key."""
+
+import json
+import pickle
+import re
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from treespec.errors import TreespecError
+from treespec.models.load import load_pair
+
+FOREIGN = re.compile(
+    r"\b[A-Z]\w*(?:Error|Exception|Warning)\b|Traceback|Expecting|NoneType|has no attribute|<class|"
+    r"object is not|untagged|codec|argument after"
+)
+CONFIG, TOKENIZER, WEIGHTS = "config.json", "tokenizer.json", "model.safetensors"
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pair")
+    words = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, []))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    torch.manual_seed(0)
+    for role in ("target", "draft"):
+        LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=256,
+                hidden_size=16,
+                num_hidden_layers=1,
+                intermediate_size=32,
+                num_attention_heads=2,
+                num_key_value_heads=1,
+                max_position_embeddings=64,
+            )
+        ).save_pretrained(folder / role)
+        PreTrainedTokenizerFast(tokenizer_object=core).save_pretrained(folder / role)
+    return folder
+
+
+def edit(file, **fields):
+    """Set fields of a JSON file."""
+
+    def change(folder):
+        path = folder / file
+        path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+    return change
+
+
+def write(file, content):
+    return lambda folder: (folder / file).write_bytes(content)
+
+
+def cut(count):
+    return lambda folder: (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:count])
+
+
+def instead(file, content):
+    """No weights but this file."""
+
+    def change(folder):
+        (folder / WEIGHTS).unlink()
+        (folder / file).write_bytes(content)
+
+    return change
+
+
+def weights(change):
+    def changed(folder):
+        tensors = load_file(folder / WEIGHTS)
+        change(tensors)
+        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+    return changed
+
+
+INDEX = "model.safetensors.index.json"
+JSON_FILES = (CONFIG, TOKENIZER, "generation_config.json", "tokenizer_config.json")
+NO_OBJECTS = (b"", b"[]", b"null", b"{oops", b"3", bytes(range(128, 256)))
+ODD = (("head_dim", "x"), ("rope_parameters", "x"), ("rms_norm_eps", "x"), ("eos_token_id", "x"),
+       ("attention_bias", 3), ("tie_word_embeddings", "x"), ("num_attention_heads", 3))  # fmt: skip
+KINDS = (("model_type", "gloop"), ("model_type", [1]), ("model_type", "t5"), ("hidden_act", "x"))
+SHARDS = b'{"weight_map": {"a": "b.safetensors"}}'
+CASES = {
+    **{f"{f} {c!r}": (write(f, c), f) for f in JSON_FILES for c in NO_OBJECTS},
+    **{f"{k}={v!r}": (edit(CONFIG, **{k: v}), k)
+       for k in SIZES for v in (-1, 0, "x", None, [], 1.5, 10**30)},
+    **{f"{k}={v!r}": (edit(CONFIG, **{k: v}), CONFIG) for k, v in ODD},
+    **{f"{k}={v!r}": (edit(CONFIG, **{k: v}), "target") for k, v in KINDS},
+    **{f"end {v!r}": (edit("generation_config.json", eos_token_id=v), "eos_token_id")
+       for v in ("x", [None], {}, 1e308, [[1]])},
+    **{f"tokenizer {k}={v!r}": (edit(TOKENIZER, **{k: v}), "tokenizer")
+       for k in ("model", "added_tokens", "version") for v in ("x", -1, None)},
+    "length of texts": (edit("tokenizer_config.json", model_max_length="x"), "tokenizer"),
+    **{f"weights cut at {n}": (cut(n), WEIGHTS) for n in (0, 7, 8, 100, -1)},
+    "weights of text": (write(WEIGHTS, b"hello"), WEIGHTS),
+    "weights of a pickle": (write(WEIGHTS, pickle.dumps({"a": 1})), WEIGHTS),
+    "weights of NaN": (weights(lambda t: t["model.norm.weight"].fill_(float("nan"))), "target"),
+    "a weight is missing": (weights(lambda t: t.pop("model.norm.weight")), "model.norm.weight"),
+    "no weights": (lambda folder: (folder / WEIGHTS).unlink(), WEIGHTS),
+    "a pickle with code": (instead("pytorch_model.bin", pickle.dumps(print)), "pytorch_model.bin"),
+    "an index of nothing": (instead(INDEX, b"{}"), INDEX),
+    "an index of what is not there": (instead(INDEX, SHARDS), "b.safetensors"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_broken_folders(pair, tmp_path, name):
+    change, named = CASES[name]
+    folder = shutil.copytree(pair, tmp_path / "pair")
+    change(folder / "target")
+    if name == "tokenizer_config.json b''":
+        named = "tokenizer"
+    with pytest.raises(TreespecError) as caught:
+        load_pair(folder)
+    text = str(caught.value)
+    assert not FOREIGN.search(text), text
+    assert str(folder / "target") in text, text
+    assert named in text, text
+
+
+def test_the_cause_is_kept(pair, tmp_path):
+    folder = shutil.copytree(pair, tmp_path / "pair")
+    cut(100)(folder / "target")
+    with pytest.raises(TreespecError) as caught:
+        load_pair(folder)
+    assert caught.value.__cause__ is not None
