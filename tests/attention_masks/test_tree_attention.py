@@ -21,6 +21,7 @@ from attention_masks import (
 )
 from attention_masks.testing import assert_accurate, plain_attention, visible_by_walk
 from attention_masks.tree_attention import IMPLEMENTATIONS, choose
+from attention_masks.tree_attention.with_lse import merge
 
 IMPLS = [name for name in IMPLEMENTATIONS if name != "triton"]  # which test_triton.py takes
 WITHOUT_SOFTCAP = ("sdpa", "two_pass")
@@ -255,12 +256,34 @@ def test_one_tree_for_every_sequence_however_it_is_said(impl):
     torch.testing.assert_close(each, expected)
 
 
+def test_a_part_that_sees_nothing_may_hold_nan():
+    """Kernels give NaN for rows without keys; their share is 0, and 0 times NaN is NaN."""
+    out, nan = torch.ones(2, 3), torch.full((2, 3), math.nan)
+    lse, nothing = torch.zeros(2), torch.full((2,), -math.inf)
+    assert torch.equal(merge(out, lse, nan, nothing), out)
+    assert torch.equal(merge(out, lse, 3 * out, lse), 2 * out)
+
+
 def test_entries_of_the_block_table_that_are_not_used_may_hold_anything():
     q, k, v = tensors(9, 7, 20, 17)
     table = torch.tensor([[0, 2**30, -(2**30)]], dtype=torch.int32)
     given = [q, k, v, topology(TREE), 10]
     out = tree_attention(*given, block_table=table, impl="reference")
     assert torch.equal(out, tree_attention(*given, impl="reference"))
+
+
+def test_nor_are_those_read_behind_a_shorter_sequence():
+    """Two pages of 20 slots for 37 keys; one for 12, whose second entry is no page."""
+    _, pages, values = tensors(10, 7, 20, 20, batch=3)
+    q = tensors(11, 7, 20, 20, batch=2)[0]
+    table = torch.tensor([[0, 1], [2, 2**30]], dtype=torch.int32)
+    out = tree_attention(
+        q, pages, values, [topology(TREE)] * 2, [30, 5], block_table=table, impl="reference"
+    )
+    for i, (used, prefix) in enumerate((([0, 1], 30), ([2], 5))):
+        k, v = (torch.cat(list(x[used]), dim=1)[None] for x in (pages, values))
+        alone = tree_attention(q[i : i + 1], k, v, topology(TREE), prefix, impl="reference")
+        torch.testing.assert_close(out[i : i + 1], alone)
 
 
 def test_auto_takes_what_can_and_says_which():
@@ -281,6 +304,7 @@ def test_auto_takes_the_kernel_where_it_has_a_tile(monkeypatch):
     assert choose("cuda", 512, softcap=3.0) == "triton"
     assert choose("cuda", 512, head_dim=320) == "sdpa"
     assert choose("cuda", 512, dtype=torch.float64) == "sdpa"
+    assert [choose("cuda", rows) for rows in (1024, 1025)] == ["triton", "sdpa"]
     assert choose("cuda", 4096) == "sdpa"
     assert choose("cuda", 4096, softcap=3.0) == "reference"
     assert choose("cuda", 4096, paged=True) == "triton"
