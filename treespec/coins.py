@@ -121,22 +121,26 @@ def inverse_cdf(
     instance("uniforms", uniforms, Tensor, "a tensor of numbers in [0, 1)")
     cumulative = probabilities.cumsum(-1, dtype=torch.float64)
     total = cumulative[..., -1:]
-    # What rules make by differences may round to just below 0.
-    least = -4 * torch.finfo(probabilities.dtype).eps * total
-    fine = total.isfinite() & (total > 0) & (probabilities.amin(-1, keepdim=True) >= least)
-    if not bool(fine.all()):
-        if bool((total.isfinite() & (total > 0)).all()):
-            raise NotADistribution(
-                f"negative probabilities, the least is {float(probabilities.amin()):g}: no token is drawn "
-                "from them"
-            )
+    if total.numel():
+        ends = torch.stack([total.amin(), total.amax(), probabilities.amin().double()])
+        _require_mass(probabilities.dtype, *ends.tolist())  # waits for the device once
+    # u * total can round up to total, past which only tokens without mass lie.
+    points = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(cumulative, points, right=True)
+
+
+def _require_mass(dtype: torch.dtype, lightest: float, heaviest: float, least: float) -> None:
+    """Refuse rows by the mass of the lightest and the heaviest of them, and the least of all numbers."""
+    if not 0 < lightest <= heaviest < math.inf:
         raise NotADistribution(
             "probabilities without finite, positive mass (NaN, infinite or all zero): "
             "check the logits that they come from"
         )
-    # u * total can round up to total, past which only tokens without mass lie.
-    points = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
-    return torch.searchsorted(cumulative, points, right=True)
+    # What rules make by differences may round to just below 0.
+    if least < -4 * torch.finfo(dtype).eps * heaviest:
+        raise NotADistribution(
+            f"negative probabilities, the least is {least:g}: no token is drawn from them"
+        )
 
 
 def _chance(probability: Any) -> float:
