@@ -195,7 +195,8 @@ def _jsonl(path: Path, field: str, name: str) -> list[RawPrompt]:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise PromptError(f"{where}: {why_no_json(error)}") from None
+            why = why_no_json(error).removeprefix("no")
+            raise PromptError(f"{where}: not{why}") from None
         if not isinstance(row, dict):
             raise PromptError(f"{where}: a JSON object is needed, not {shown(row)}")
         if field not in row:
