@@ -231,7 +231,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         ) from None
     version = data.get("schema_version") if isinstance(data, dict) else None
     newer = type(version) is int and version > SWEEP_VERSION
-    if not newer and (problem := fits(data, _FORM)):
+    problem = fits(data, _FORM) if isinstance(data, dict) else "the object with its keys is missing"
+    if not newer and problem:
         raise SweepError(
             f"{path} is no manifest of a sweep ({problem}); give another folder with --out, or start anew "
             "with --fresh"
