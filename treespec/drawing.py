@@ -203,7 +203,8 @@ def _require_tree(children: Any, labels: Any, what: str) -> None:
                     f"children[{node}] names node {place}, which is not there or has a parent"
                 )
             seen[place] = 1
-    if not rows or len(sequence(what, labels, what, InvalidTree)) != len(rows):
+    given = labels if isinstance(labels, str) else sequence(what, labels, what, InvalidTree)
+    if not rows or len(given) != len(rows):
         raise InvalidTree(
             f"{what} and children must have one entry for each node, and there must be one"
         )

@@ -266,11 +266,9 @@ class TreeShape:
         Raises:
             InvalidTree: if there is not one label for each node.
         """
-        given = (
-            range(self.size)
-            if labels is None
-            else sequence("labels", labels, "labels", InvalidTree)
-        )
+        given: Any = range(self.size) if labels is None else labels
+        if not isinstance(given, str):
+            given = sequence("labels", given, "labels", InvalidTree)
         if len(given) != self.size:
             raise InvalidTree(f"{len(given)} labels for {self.size} nodes: give one for each")
         return draw_text(self.children, given)
