@@ -42,7 +42,7 @@ class Kind:
 
 def _whole(value: Any, least: int) -> bool:
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return whole and least <= int(value) <= MOST
+    return bool(whole and least <= value <= MOST)
 
 
 def _number(value: Any) -> bool:
