@@ -44,20 +44,20 @@ check: setup-dev ## format, lint, types, direction of imports
 	$(BIN)/lint-imports
 
 prove: setup ## every lossless rule by exact enumeration, all trees up to six nodes (up to an hour on two cores)
-	OMP_NUM_THREADS=1 $(BIN)/python -m experiments.prove --out proof.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m treespec.experiments.lossless.prove --out proof.json
 
 bench: setup ## what is claimed about speed, as ratios
-	$(BIN)/python -m experiments.benchmarks.loop_overhead
-	$(BIN)/python -m experiments.benchmarks.attention_overhead
-	$(BIN)/python -m experiments.benchmarks.speedup
-	$(BIN)/python -m experiments.benchmarks.verify_cost
-	$(BIN)/python -m experiments.benchmarks.rules_on_pair
-	$(BIN)/python -m experiments.benchmarks.search_speed
-	$(BIN)/python -m experiments.benchmarks.replay
-	$(BIN)/python -m experiments.benchmarks.dynamic_trees
+	$(BIN)/python -m treespec.experiments.benchmarks.loop_overhead
+	$(BIN)/python -m treespec.experiments.benchmarks.attention_overhead
+	$(BIN)/python -m treespec.experiments.benchmarks.speedup
+	$(BIN)/python -m treespec.experiments.benchmarks.verify_cost
+	$(BIN)/python -m treespec.experiments.studies.rules_on_pair
+	$(BIN)/python -m treespec.experiments.benchmarks.search_speed
+	$(BIN)/python -m treespec.experiments.studies.replay
+	$(BIN)/python -m treespec.experiments.studies.dynamic_trees
 
 studies: setup ## every shipped config on the embedded pair, into runs/ and sweeps/ (about two hours on two cores)
-	$(BIN)/python -m experiments.training.drafts
+	$(BIN)/python -m treespec.experiments.training.drafts
 	@status=0; \
 	for study in smoke speed tree_vs_chain equal_budget verifiers temperature budget_scaling categories \
 	    dynamic_trees "search_then_run models.dtype=float32"; do \
@@ -70,11 +70,11 @@ studies: setup ## every shipped config on the embedded pair, into runs/ and swee
 gpu: setup-dev ## what needs a CUDA device: tests, accuracy, kernel and decoding times (without one: a dry run)
 	@status=0; \
 	$(BIN)/pytest -m gpu || [ $$? -eq 5 ] || status=1; \
-	$(BIN)/python -m experiments.benchmarks.gpu all --minutes $(GPU_MINUTES) || status=1; \
+	$(BIN)/python -m treespec.experiments.benchmarks.gpu all --minutes $(GPU_MINUTES) || status=1; \
 	exit $$status
 
 pair: setup ## train the embedded pair again (about an hour on two cores)
-	$(BIN)/python -m experiments.training
+	$(BIN)/python -m treespec.experiments.training
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -9,12 +9,10 @@ trees, chains and plain decoding by what both promise. `growth` has the policies
 `formats` reads and writes shapes in the words of other tools.
 """
 
-from search import calibration, formats, growth, replay
-from search.acceptance import NodeRates
-from search.best import best_tree, best_trees
-from search.calibration import Calibration, CalibrationData, calibration_data, fit_calibration
-from search.counts import Records
-from search.errors import (
+from treespec.search import formats, growth
+from treespec.search.choice.best import best_tree, best_trees
+from treespec.search.choice.ranking import Choice, Ranking
+from treespec.search.errors import (
     InfeasibleTree,
     InvalidAcceptance,
     InvalidCalibration,
@@ -24,15 +22,23 @@ from search.errors import (
     SearchError,
     SmallSample,
 )
-from search.estimate import AcceptanceEstimate, estimate_acceptance
-from search.expected import expected_tokens
-from search.frontier import Frontier, optimal_frontier
-from search.latency import LatencyModel
-from search.latency_errors import InvalidLatency, NotMeasured
-from search.optimal import optimal_tree
-from search.ranking import Choice, Ranking
-from search.replay import Replay
-from search.trace import Trace
+from treespec.search.latency.errors import InvalidLatency, NotMeasured
+from treespec.search.latency.latency import LatencyModel
+from treespec.search.optimum.expected import expected_tokens
+from treespec.search.optimum.frontier import Frontier, optimal_frontier
+from treespec.search.optimum.optimal import optimal_tree
+from treespec.search.rates import calibration, replay
+from treespec.search.rates.acceptance import NodeRates
+from treespec.search.rates.calibration import (
+    Calibration,
+    CalibrationData,
+    calibration_data,
+    fit_calibration,
+)
+from treespec.search.rates.counts import Records
+from treespec.search.rates.estimate import AcceptanceEstimate, estimate_acceptance
+from treespec.search.rates.replay import Replay
+from treespec.search.rates.trace import Trace
 
 __all__ = [
     "AcceptanceEstimate",

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from search.errors import InvalidLimit, SearchError
+from treespec.search.errors import InvalidLimit, SearchError
 from treespec.shape import TreeShape
 
 __all__ = [

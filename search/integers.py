@@ -3,8 +3,8 @@
 import operator
 from typing import Any
 
-from search.arguments import MOST, shown
-from search.errors import InvalidLimit, SearchError
+from treespec.search.arguments import MOST, shown
+from treespec.search.errors import InvalidLimit, SearchError
 
 __all__ = ["integer"]
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from search.errors import InvalidLimit
-from search.integers import integer
+from treespec.search.errors import InvalidLimit
+from treespec.search.integers import integer
 
 __all__ = [
     "Interval",

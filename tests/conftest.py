@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from types import SimpleNamespace
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -12,7 +13,14 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from jaxtyping import install_import_hook
 
-install_import_hook(["treespec", "attention_masks"], "beartype.beartype")
+ROOT = Path(__file__).parents[1]
+CORE = [
+    f"treespec.{path.stem}"
+    for path in (ROOT / "treespec").iterdir()
+    if path.stem not in ("__init__", "search", "experiments")
+]
+"""Shapes of tensors stand in the core; `treespec.search` and `treespec.experiments` check their own input."""
+install_import_hook([*CORE, "attention_masks"], "beartype.beartype")
 
 import pytest  # noqa: E402
 import torch  # noqa: E402

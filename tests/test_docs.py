@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("attention_masks", "treespec", "search", "experiments")
+PACKAGES = ("attention_masks", "treespec")
 ENTRY_POINTS = ("__main__", "benchmarks")
 
 

@@ -1,28 +1,22 @@
 """treespec: a research framework for tree-based speculative decoding.
 
 Draft source, tree shape, acceptance rule and attention kernel are independent parts over one tree type.
-`treespec.step` holds the glossary. Importing this package loads torch and nothing heavier; what needs
-transformers loads it when first used.
-
-`treespec.decode` and `treespec.generate` are the functions, which shadow the modules of the same name; what
-else these modules hold is had by `from treespec.decode import ...`. The packages `draft`, `target`,
-`testing` and `verify` are attributes of this one.
+`treespec.step` holds the glossary. Each name below is imported when it is first used, so that importing this
+package costs nothing, and the command line answers without torch.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from treespec import verify
-from treespec.coins import TorchCoins
-from treespec.decode import decode
-from treespec.distributions import Sampling
-from treespec.generate import Generation, generate
-from treespec.step import Scores, Step, Verdict
-from treespec.tree import Law, TokenTree, TreeShape
-
 if TYPE_CHECKING:
-    from treespec import draft, target, testing
+    from treespec import draft, experiments, search, target, testing, verify
+    from treespec.coins import TorchCoins
+    from treespec.decoding import decode
+    from treespec.distributions import Sampling
+    from treespec.generation import Generation, generate
     from treespec.models.load import Pair, load_pair
+    from treespec.step import Scores, Step, Verdict
+    from treespec.tree import Law, TokenTree, TreeShape
 
 __all__ = [
     "Generation",
@@ -37,22 +31,42 @@ __all__ = [
     "Verdict",
     "decode",
     "draft",
+    "experiments",
     "generate",
     "load_pair",
+    "search",
     "target",
     "testing",
     "verify",
 ]
 
+_MODULES = {
+    "Generation": "generation",
+    "Law": "tree",
+    "Pair": "models.load",
+    "Sampling": "distributions",
+    "Scores": "step",
+    "Step": "step",
+    "TokenTree": "tree",
+    "TorchCoins": "coins",
+    "TreeShape": "tree",
+    "Verdict": "step",
+    "decode": "decoding",
+    "generate": "generation",
+    "load_pair": "models.load",
+}
+"""Where the names that are no packages stand."""
+
 
 def __getattr__(name: str) -> Any:
-    if name in ("Pair", "load_pair"):
-        from treespec.models import load
-
-        return getattr(load, name)
-    if name in ("draft", "target", "testing"):
-        return import_module(f"treespec.{name}")
-    raise AttributeError(f"module 'treespec' has no attribute {name!r}")
+    if name in _MODULES:
+        value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    elif name in __all__:
+        value = import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

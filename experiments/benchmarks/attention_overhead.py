@@ -1,6 +1,6 @@
 """What our attention costs beside transformers' own: time of a pass over one token, memory of a tree.
 
-    python -m experiments.benchmarks.attention_overhead [--grow 100M] [--repeats 60]
+    python -m treespec.experiments.benchmarks.attention_overhead [--grow 100M] [--repeats 60]
         [--dtypes float32,bfloat16] [--prefixes 256,1024,4096] [--nodes 1,16,64] [--no-save]
 
 Time: the embedded target, grown, runs one token behind a prefix, again and again at the same place. In one
@@ -30,8 +30,8 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DynamicCache, PreTrainedModel
 
-from experiments.benchmarks.results_file import save
 from treespec import load_pair
+from treespec.experiments.benchmarks.results_file import save
 from treespec.models.cache import TreeCache
 from treespec.models.transformers_model import TransformersModel
 
@@ -212,7 +212,9 @@ def grown(size: str, dtype: str, longest: int) -> PreTrainedModel:
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Measure, print, save."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.benchmarks.attention_overhead")
+    parser = argparse.ArgumentParser(
+        prog="python -m treespec.experiments.benchmarks.attention_overhead"
+    )
     parser.add_argument("--grow", default="100M")
     parser.add_argument("--repeats", type=int, default=60)
     parser.add_argument("--dtypes", default="float32,bfloat16")

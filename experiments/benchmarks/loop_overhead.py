@@ -1,6 +1,6 @@
 """What the loop costs beside the two models: time per step outside their forward passes.
 
-    python -m experiments.benchmarks.loop_overhead [GROW] [DTYPE]
+    python -m treespec.experiments.benchmarks.loop_overhead [GROW] [DTYPE]
 
 The embedded pair is grown (100M parameters by default, bfloat16), every shape decodes the same prompts at
 temperature 0 and 1, and hooks on both modules separate their forward passes from everything around them:
@@ -17,13 +17,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from experiments.benchmarks.forward_timer import ForwardTimer
-from experiments.benchmarks.results_file import save
-from experiments.config import EmbeddedPrompts
-from experiments.observers import StageTimer
-from experiments.prompts import encode, read_prompts
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, load_pair, verify
 from treespec.draft import ModelDrafter
+from treespec.experiments.benchmarks.forward_timer import ForwardTimer
+from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.config.schema import EmbeddedPrompts
+from treespec.experiments.run.observers import StageTimer
+from treespec.experiments.run.prompts import encode, read_prompts
 from treespec.models.load import Pair
 from treespec.target import ModelTarget
 

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from experiments.manifest import environment, now
-from search.whole_file import write_whole
+from treespec.experiments.records.manifest import environment, now
+from treespec.search.whole_file import write_whole
 
 __all__ = ["RESULTS", "described", "path_of", "save"]
 

@@ -1,6 +1,6 @@
 """How fast the best tree is found: best first and the exact programme, beside the recursion as plain loops.
 
-    python -m experiments.benchmarks.search_speed [LARGEST]
+    python -m treespec.experiments.benchmarks.search_speed [LARGEST]
 
 Times are seconds of one core (process time), so that a busy machine changes them little; ratios are of one
 run. Goals: at 128 nodes, 9 edges and 32 branches best first at least 200 times and the exact programme at
@@ -21,10 +21,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from experiments.benchmarks.results_file import save
-from search import expected_tokens, optimal_tree
-from search.optimal import Method
 from treespec import TreeShape
+from treespec.experiments.benchmarks.results_file import save
+from treespec.search import expected_tokens, optimal_tree
+from treespec.search.optimum.optimal import Method
 
 BRANCHES = 32
 BEST_FIRST = (128, 1_000, 10_000, 100_000, 1_000_000)

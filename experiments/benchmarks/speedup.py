@@ -1,6 +1,6 @@
 """How much faster than plain decoding, and how much tokens per step and the verify cost would allow.
 
-    python -m experiments.benchmarks.speedup [KEY=VALUE ...]
+    python -m treespec.experiments.benchmarks.speedup [KEY=VALUE ...]
 
 Runs `experiments/configs/speed.yaml` (temperature 0, target grown to 100M parameters): plain `generate`,
 assisted generation tuned over lengths and thresholds, our chains and trees, on the same prompts. Then
@@ -23,15 +23,15 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from experiments.benchmarks.results_file import save
-from experiments.config_file import load_config
-from experiments.loading import Run, load_run
-from experiments.machine_load import LoadWatch, busy_sentence
-from experiments.models import load_models
-from experiments.runner import run
-from experiments.summary import MethodSummary, summarise
-from experiments.table import print_table
 from treespec import TreeShape
+from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.config.file import load_config
+from treespec.experiments.records.machine_load import LoadWatch, busy_sentence
+from treespec.experiments.report.run import Run, load_run
+from treespec.experiments.report.summary import MethodSummary, summarise
+from treespec.experiments.report.table import print_table
+from treespec.experiments.run.models import load_models
+from treespec.experiments.run.runner import run
 from treespec.models.transformers_model import TransformersModel
 
 SIZES = (1, 2, 4, 8, 12, 16, 24, 32)

@@ -1,6 +1,6 @@
 """What a verdict costs: every rule on one 64-node tree at a vocabulary of 128,256.
 
-    python -m experiments.benchmarks.verify_cost [--vocab 128256] [--repeats 40]
+    python -m treespec.experiments.benchmarks.verify_cost [--vocab 128256] [--repeats 40]
 
 Logits in, verdict out; beside it, in the same loop, one softmax over all 64 rows, which is what a verifier
 pays that computes the probabilities of the whole tree first. Rules that go top-down read the rows of the
@@ -22,9 +22,9 @@ from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
-from experiments.benchmarks.results_file import save
 from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, verify
 from treespec.distributions import SampledRows
+from treespec.experiments.benchmarks.results_file import save
 
 SHAPES = {
     "tree": TreeShape.expansion([3, 2, 3, 2]),
@@ -142,7 +142,7 @@ def measure(vocab: int, repeats: int, setting: str) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print, save."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.benchmarks.verify_cost")
+    parser = argparse.ArgumentParser(prog="python -m treespec.experiments.benchmarks.verify_cost")
     parser.add_argument("--vocab", type=int, default=128_256)
     parser.add_argument("--repeats", type=int, default=40)
     options = parser.parse_args()

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from functools import partial
 
-from experiments.doctor import machine, self_test, software
-from experiments.doctor.findings import Checkup, Fact, Speed, Trial, ask, attempt
-from experiments.doctor.speed import meaning, measure_speed
+from treespec.experiments.doctor import machine, self_test, software
+from treespec.experiments.doctor.findings import Checkup, Fact, Speed, Trial, ask, attempt
+from treespec.experiments.doctor.speed import meaning, measure_speed
 
 __all__ = ["QUESTIONS", "examine"]
 

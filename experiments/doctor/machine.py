@@ -8,11 +8,11 @@ from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments.doctor.findings import Fact, Status
-from experiments.machine_load import BUSY_PERCENT, busy_percent
+from treespec.experiments.doctor.findings import Fact, Status
+from treespec.experiments.records.machine_load import BUSY_PERCENT, busy_percent
 
 if TYPE_CHECKING:
-    from experiments.meters.energy import EnergySource
+    from treespec.experiments.run.meters.energy import EnergySource
 
 __all__ = ["busy", "disk", "energy", "gpus", "memory", "slurm"]
 
@@ -85,9 +85,9 @@ def energy() -> list[Fact]:
     """The meters of energy that a run would read: of the processor, and of the GPUs."""
     import torch
 
-    from experiments.meters.gpu_energy import find_gpu_energy
-    from experiments.meters.meter import Unavailable
-    from experiments.meters.rapl import Rapl
+    from treespec.experiments.run.meters.gpu_energy import find_gpu_energy
+    from treespec.experiments.run.meters.meter import Unavailable
+    from treespec.experiments.run.meters.rapl import Rapl
 
     devices = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
     facts = []

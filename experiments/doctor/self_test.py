@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from experiments.doctor.findings import Trial, attempt
+from treespec.experiments.doctor.findings import Trial, attempt
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -60,10 +60,10 @@ def generation_agrees(pair: "Pair") -> str:
     """
     import torch
 
-    from experiments.baselines import generate_plain
-    from experiments.config import EmbeddedPrompts
-    from experiments.prompts import encode, read_prompts
     from treespec import Sampling, TreeShape, generate
+    from treespec.experiments.config.schema import EmbeddedPrompts
+    from treespec.experiments.run.baselines import generate_plain
+    from treespec.experiments.run.prompts import encode, read_prompts
     from treespec.stopping import stop_at_tokens
 
     config = EmbeddedPrompts(kind="embedded", count=1, tokens=PROMPT_TOKENS)

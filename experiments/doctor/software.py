@@ -6,7 +6,7 @@ import sys
 from importlib import metadata, util
 from importlib.metadata import PackageNotFoundError
 
-from experiments.doctor.findings import Fact, Status
+from treespec.experiments.doctor.findings import Fact, Status
 
 __all__ = ["attention", "compiler", "python", "torch_build", "transformers", "treespec", "triton"]
 
@@ -27,7 +27,7 @@ def python() -> Fact:
 
 def treespec() -> Fact:
     """The version of the project, and its commit if it runs from a clone."""
-    from experiments.manifest import environment
+    from treespec.experiments.records.manifest import environment
 
     found = environment()
     version, commit = found["treespec_version"], found["git_hash"]

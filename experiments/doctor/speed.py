@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from experiments.doctor.findings import Speed
+from treespec.experiments.doctor.findings import Speed
 
 __all__ = ["TREE", "meaning", "measure_speed"]
 
@@ -38,7 +38,7 @@ def measure_speed(device: str, dtype: str, matrices: int | None = None) -> Speed
     """
     import torch
 
-    from experiments.observers import synchronizer
+    from treespec.experiments.run.observers import synchronizer
 
     synchronize = synchronizer(device)
     kind = getattr(torch, dtype)

@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from experiments.doctor.findings import Checkup, Status
+from treespec.experiments.doctor.findings import Checkup, Status
 
 __all__ = ["print_checkup"]
 

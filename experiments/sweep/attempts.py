@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from experiments.forms import COUNT, TEXT, fits, or_null
-from experiments.own_files import temporary_of
-from experiments.sweep.errors import SweepError, SweepNotWritten
 from treespec.errors import Unreadable
+from treespec.experiments.records.forms import COUNT, TEXT, fits, or_null
+from treespec.experiments.records.own_files import temporary_of
+from treespec.experiments.sweep.errors import SweepError, SweepNotWritten
 from treespec.reading import parse_json, read_text
 
 __all__ = ["Attempt", "read_attempts", "read_json", "write_attempt", "write_json"]

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.cli_json import plain_data
-from experiments.errors import RunFolderError
-from experiments.loading import Run, load_run
-from experiments.record_tables import METADATA
-from experiments.statistics import Interval
-from experiments.summary import summarise
-from experiments.sweep.attempts import read_attempts
-from experiments.sweep.errors import SweepError
-from experiments.sweep.outcome import JobOutcome, outcome_of
-from search.whole_file import write_whole
+from treespec.experiments.cli.json import plain_data
+from treespec.experiments.errors import RunFolderError
+from treespec.experiments.records.tables import METADATA
+from treespec.experiments.report.run import Run, load_run
+from treespec.experiments.report.statistics import Interval
+from treespec.experiments.report.summary import summarise
+from treespec.experiments.sweep.attempts import read_attempts
+from treespec.experiments.sweep.errors import SweepError
+from treespec.experiments.sweep.outcome import JobOutcome, outcome_of
+from treespec.search.whole_file import write_whole
 
 if TYPE_CHECKING:
     import polars as pl

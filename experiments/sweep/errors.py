@@ -1,7 +1,7 @@
 """What can go wrong around a sweep. Each ends the command with one message and exit code 2."""
 
-from experiments.errors import NotWritten
 from treespec.errors import TreespecError
+from treespec.experiments.errors import NotWritten
 
 __all__ = ["SweepError", "SweepNotWritten", "VersionsDiffer"]
 

@@ -15,8 +15,7 @@ from typing import Protocol
 
 import psutil
 
-import experiments
-from experiments.sweep.job import JobFailed, run_job
+from treespec.experiments.sweep.job import JobFailed, run_job
 
 __all__ = ["Ended", "Executor", "InProcess", "LocalWorkers", "Task", "threads_for"]
 
@@ -177,7 +176,13 @@ class LocalWorkers:
 
     def command(self, task: Task) -> list[str]:
         """The command line of a worker. -P: a folder `experiments` that lies here is not imported."""
-        command = [sys.executable, "-P", "-m", "experiments.sweep.job", os.fspath(task.folder)]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "treespec.experiments.sweep.job",
+            os.fspath(task.folder),
+        ]
         command += ["--attempt", str(task.attempt), "--threads", str(self.threads)]
         command += ["--workers", str(self.workers), "--with-parent"]
         return command + ["--allow-versions"] * self._allow_versions
@@ -222,7 +227,7 @@ def threads_for(workers: int) -> int:
 
 def _environment(threads: int) -> dict[str, str]:
     """That of this process, with the same code on the path and so many threads."""
-    root = os.fspath(Path(experiments.__path__[0]).parent)
+    root = os.fspath(Path(treespec.experiments.__path__[0]).parent)
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
     return {**os.environ, **counts, "PYTHONPATH": path}

@@ -5,7 +5,7 @@ jobs/<name>/config.yaml  an ordinary config
 jobs/<name>/run/         an ordinary run folder: `treespec report` works on it
 jobs/<name>/attempts/    how each attempt at the job ended
 logs/                    what workers printed
-.treespec                that the folder is ours, and what we made in it (`experiments.own_files`)
+.treespec                that the folder is ours, and what we made in it (`records.own_files`)
 prompts.parquet, summary.parquet, summary.json   the collected result
 """
 
@@ -18,18 +18,18 @@ from typing import Any
 
 import yaml
 
-from experiments import forms
-from experiments.changes import differences
-from experiments.folder import RUN
-from experiments.forms import ANY, DATA, NAME, TEXT, by_name, each, fits, or_null
-from experiments.held_folder import HeldFolder
-from experiments.manifest import config_data, config_hash, now
-from experiments.own_files import Kind, temporary_of
-from experiments.sweep.attempts import read_json
-from experiments.sweep.errors import SweepError, SweepNotWritten, VersionsDiffer
-from experiments.sweep.executors import Task
-from experiments.sweep.grid import Grid
-from experiments.sweep.versions import different_versions, versions_here
+from treespec.experiments.records import forms
+from treespec.experiments.records.changes import differences
+from treespec.experiments.records.folder import RUN
+from treespec.experiments.records.forms import ANY, DATA, NAME, TEXT, by_name, each, fits, or_null
+from treespec.experiments.records.held_folder import HeldFolder
+from treespec.experiments.records.manifest import config_data, config_hash, now
+from treespec.experiments.records.own_files import Kind, temporary_of
+from treespec.experiments.sweep.attempts import read_json
+from treespec.experiments.sweep.errors import SweepError, SweepNotWritten, VersionsDiffer
+from treespec.experiments.sweep.executors import Task
+from treespec.experiments.sweep.grid import Grid
+from treespec.experiments.sweep.versions import different_versions, versions_here
 
 __all__ = ["SWEEP", "SWEEP_VERSION", "SweepFolder", "read_manifest"]
 

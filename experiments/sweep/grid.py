@@ -18,10 +18,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from experiments.builder import build
-from experiments.config import Config
-from experiments.config_base import nearest
-from experiments.config_file import (
+from treespec.experiments.config.base import nearest
+from treespec.experiments.config.build import build
+from treespec.experiments.config.file import (
     key_parts,
     override,
     parse_override,
@@ -29,9 +28,10 @@ from experiments.config_file import (
     read_data,
     validated,
 )
-from experiments.errors import ConfigError
-from experiments.manifest import config_hash
-from experiments.stand_ins import stand_ins
+from treespec.experiments.config.schema import Config
+from treespec.experiments.config.stand_ins import stand_ins
+from treespec.experiments.errors import ConfigError
+from treespec.experiments.records.manifest import config_hash
 from treespec.reading import brief
 
 __all__ = ["Grid", "Job", "load_grid"]

@@ -1,6 +1,6 @@
 """One job of a sweep, run from the files in its folder: the same function for every executor.
 
-python -m experiments.sweep.job sweeps/NAME/jobs/JOB --attempt 1
+python -m treespec.experiments.sweep.job sweeps/NAME/jobs/JOB --attempt 1
 """
 
 import argparse
@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.sweep.attempts import Attempt, write_attempt
-from experiments.sweep.errors import SweepError, VersionsDiffer
+from treespec.experiments.sweep.attempts import Attempt, write_attempt
+from treespec.experiments.sweep.errors import SweepError, VersionsDiffer
 
 if TYPE_CHECKING:
-    from experiments.config import ModelsConfig
+    from treespec.experiments.config.schema import ModelsConfig
     from treespec.models.load import Pair
 
 __all__ = ["JobFailed", "allotted_threads", "main", "run_job", "threads_here"]
@@ -52,7 +52,7 @@ def run_job(
     Raises:
         JobFailed: with the reason that stands in the attempt's file.
     """
-    from experiments.manifest import now
+    from treespec.experiments.records.manifest import now
 
     folder = Path(job)
     noted = {**(about or {}), "host": socket.gethostname(), "pid": os.getpid(), "started": now()}
@@ -81,12 +81,12 @@ def _run(
     load: "Callable[[ModelsConfig], Pair] | None",
 ) -> str | None:
     """Run the job; the first error of a method, if any failed on any prompt."""
-    from experiments.config_file import load_config
-    from experiments.manifest import config_hash
-    from experiments.models import load_models
-    from experiments.runner import run
-    from experiments.sweep.folder import read_manifest
-    from experiments.sweep.versions import different_versions, versions_here
+    from treespec.experiments.config.file import load_config
+    from treespec.experiments.records.manifest import config_hash
+    from treespec.experiments.run.models import load_models
+    from treespec.experiments.run.runner import run
+    from treespec.experiments.sweep.folder import read_manifest
+    from treespec.experiments.sweep.versions import different_versions, versions_here
 
     planned = read_manifest(folder.parents[1])
     noted["versions"] = versions_here()
@@ -131,7 +131,7 @@ def allotted_threads() -> int | None:
 
 def main(arguments: list[str] | None = None) -> None:
     """A local worker: one job, then the end. It ends too when its parent is gone."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.sweep.job")
+    parser = argparse.ArgumentParser(prog="python -m treespec.experiments.sweep.job")
     parser.add_argument("folder", help="jobs/<name> in a sweep's folder")
     parser.add_argument("--attempt", type=int, default=1)
     parser.add_argument("--threads", type=int)
@@ -143,7 +143,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if given.with_parent:
         threading.Thread(target=_end_with_parent, daemon=True).start()
-    from experiments.cli_common import calm_transformers
+    from treespec.experiments.cli.common import calm_transformers
 
     calm_transformers()
     try:

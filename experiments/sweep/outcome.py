@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.forms import COUNT, TEXT, fits, or_null
-from experiments.sweep.attempts import Attempt, read_attempts, read_json
-from experiments.sweep.errors import SweepError
+from treespec.experiments.records.forms import COUNT, TEXT, fits, or_null
+from treespec.experiments.sweep.attempts import Attempt, read_attempts, read_json
+from treespec.experiments.sweep.errors import SweepError
 
 __all__ = ["JobOutcome", "outcome_of"]
 

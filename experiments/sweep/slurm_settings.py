@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.sweep.errors import SweepError
+from treespec.experiments.sweep.errors import SweepError
 from treespec.reading import brief
 
 __all__ = ["parse_settings"]

@@ -8,17 +8,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from experiments.errors import ConfigError, PromptError
-from experiments.places import inputs_of, require_apart
-from experiments.readiness import ready
-from experiments.sweep.attempts import Attempt, write_attempt
-from experiments.sweep.collect import Collected, collect
-from experiments.sweep.errors import SweepError
-from experiments.sweep.executors import Ended, Executor, Task
-from experiments.sweep.folder import SweepFolder
-from experiments.sweep.grid import Grid
-from experiments.sweep.outcome import outcome_of
-from experiments.sweep.progress import Board, JobView, prompts_done
+from treespec.experiments.config.places import inputs_of, require_apart
+from treespec.experiments.errors import ConfigError, PromptError
+from treespec.experiments.run.readiness import ready
+from treespec.experiments.sweep.attempts import Attempt, write_attempt
+from treespec.experiments.sweep.collect import Collected, collect
+from treespec.experiments.sweep.errors import SweepError
+from treespec.experiments.sweep.executors import Ended, Executor, Task
+from treespec.experiments.sweep.folder import SweepFolder
+from treespec.experiments.sweep.grid import Grid
+from treespec.experiments.sweep.outcome import outcome_of
+from treespec.experiments.sweep.progress import Board, JobView, prompts_done
 
 __all__ = ["Interrupted", "SweepResult", "require_workers", "run_sweep"]
 

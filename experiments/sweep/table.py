@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from experiments.sweep.collect import PREFIX, Collected
+from treespec.experiments.sweep.collect import PREFIX, Collected
 
 __all__ = ["print_collected"]
 

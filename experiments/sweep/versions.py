@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.manifest import environment
+from treespec.experiments.records.manifest import environment
 
 __all__ = ["different_versions", "versions_here"]
 

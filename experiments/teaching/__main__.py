@@ -1,6 +1,6 @@
 """Compute and write all teaching figures for this machine.
 
-python -m experiments.teaching --out figures [--grow 100M] [--dtype float32]
+python -m treespec.experiments.teaching --out figures [--grow 100M] [--dtype float32]
 """
 
 import argparse
@@ -9,10 +9,11 @@ from pathlib import Path
 
 import torch
 
-from experiments.benchmarks.gpu.roofline import peak_of
-from experiments.cli_common import calm_transformers
-from experiments.figure_style import drawing, save
-from experiments.teaching.batch_speedup import (
+from treespec import TreeShape, load_pair
+from treespec.experiments.benchmarks.gpu.roofline import peak_of
+from treespec.experiments.cli.common import calm_transformers
+from treespec.experiments.report.figure_style import drawing, save
+from treespec.experiments.teaching.batch_speedup import (
     LLAMA_1B,
     LLAMA_8B,
     largest_batch,
@@ -20,12 +21,11 @@ from experiments.teaching.batch_speedup import (
     roofline_latency,
     speedup_by_batch,
 )
-from experiments.teaching.figures import batch_figure, guessing_figure, wall_figure
-from experiments.teaching.memory_wall import measure_passes, measure_peaks
-from experiments.teaching.parallel_guessing import guessing
-from experiments.teaching.timeline import watch
-from experiments.teaching.timeline_figure import timeline_figure
-from treespec import TreeShape, load_pair
+from treespec.experiments.teaching.figures import batch_figure, guessing_figure, wall_figure
+from treespec.experiments.teaching.memory_wall import measure_passes, measure_peaks
+from treespec.experiments.teaching.parallel_guessing import guessing
+from treespec.experiments.teaching.timeline import watch
+from treespec.experiments.teaching.timeline_figure import timeline_figure
 
 PROMPT = "def main(argv=None):\n    "
 METHODS = {
@@ -41,7 +41,7 @@ MEMORY = 141e9
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, draw, write."""
-    parser = argparse.ArgumentParser(prog="python -m experiments.teaching")
+    parser = argparse.ArgumentParser(prog="python -m treespec.experiments.teaching")
     parser.add_argument("--out", type=Path, default=Path("figures"), help="folder of the figures")
     parser.add_argument("--grow", default="100M", help="parameters of the grown target")
     parser.add_argument("--dtype", default="float32")

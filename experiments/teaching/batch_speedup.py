@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from experiments.benchmarks.gpu.roofline import Peak
-from experiments.teaching.memory_wall import PassCost
-from search import LatencyModel, best_tree, expected_tokens
+from treespec.experiments.benchmarks.gpu.roofline import Peak
+from treespec.experiments.teaching.memory_wall import PassCost
+from treespec.search import LatencyModel, best_tree, expected_tokens
 from treespec.tree import TreeShape
 
 __all__ = [

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from experiments.figure_style import (
+from treespec.experiments.report.figure_style import (
     GROUP_COLOURS,
     INK,
     MUTED,
@@ -14,9 +14,9 @@ from experiments.figure_style import (
     clean,
     drawing,
 )
-from experiments.teaching.batch_speedup import BatchSpeedup
-from experiments.teaching.memory_wall import PassCost
-from experiments.teaching.parallel_guessing import Guessing, PairLaw
+from treespec.experiments.teaching.batch_speedup import BatchSpeedup
+from treespec.experiments.teaching.memory_wall import PassCost
+from treespec.experiments.teaching.parallel_guessing import Guessing, PairLaw
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

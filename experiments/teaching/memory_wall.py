@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from experiments.benchmarks.gpu.roofline import Peak, pass_bytes
-from experiments.observers import synchronizer
+from treespec.experiments.benchmarks.gpu.roofline import Peak, pass_bytes
+from treespec.experiments.run.observers import synchronizer
 from treespec.models.transformers_model import TransformersModel
 
 __all__ = ["PassCost", "measure_passes", "measure_peaks", "pass_flops"]

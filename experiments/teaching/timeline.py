@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from experiments.errors import RunFolderError
-from experiments.loading import Run
-from experiments.observers import synchronizer
-from experiments.outcome import STAGES
 from treespec.coins import TorchCoins
-from treespec.decode import decode
+from treespec.decoding import decode
 from treespec.distributions import Sampling
 from treespec.draft import ModelDrafter, NoDrafter
+from treespec.experiments.errors import RunFolderError
+from treespec.experiments.records.outcome import STAGES
+from treespec.experiments.report.run import Run
+from treespec.experiments.run.observers import synchronizer
 from treespec.protocols import Drafter, TreeModel
 from treespec.target import make_target
 from treespec.tree import Law, TreeShape

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from experiments.figure_style import INK, MUTED, PAGE, STAGE_COLOURS, drawing
-from experiments.stepper import visible
-from experiments.teaching.timeline import DRAFT_PASS, Brought, Lane
+from treespec.experiments.report.figure_style import INK, MUTED, PAGE, STAGE_COLOURS, drawing
+from treespec.experiments.report.stepper.steps import visible
+from treespec.experiments.teaching.timeline import DRAFT_PASS, Brought, Lane
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

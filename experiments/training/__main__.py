@@ -1,18 +1,19 @@
-"""`python -m experiments.training`: make the embedded pair from nothing."""
+"""`python -m treespec.experiments.training`: make the embedded pair from nothing."""
 
 import logging
 import tempfile
 from enum import StrEnum
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from experiments.training.corpus import standard_library
-from experiments.training.recipe import RecipeError, make_pair
-from experiments.training.sizes import EMBEDDED, MINIATURE
+from treespec.experiments.training.corpus import standard_library
+from treespec.experiments.training.recipe import RecipeError, make_pair
+from treespec.experiments.training.sizes import EMBEDDED, MINIATURE
 
-EMBEDDED_FOLDER = Path(__file__).parents[2] / "treespec" / "embedded"
+EMBEDDED_FOLDER = Path(str(files("treespec"))) / "embedded"
 
 
 class Size(StrEnum):
@@ -48,7 +49,7 @@ def main(
                 draft_tokens=draft_tokens,
                 seed=seed,
                 command=(
-                    f"python -m experiments.training --size {size} --target-tokens {target_tokens}"
+                    f"python -m treespec.experiments.training --size {size} --target-tokens {target_tokens}"
                     f" --draft-tokens {draft_tokens} --seed {seed}"
                 ),
             )

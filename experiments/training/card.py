@@ -8,10 +8,15 @@ import torch
 import transformers
 from transformers import LlamaForCausalLM
 
-from experiments.training.corpus import EXCLUDED_FOLDERS, HELD_OUT_PER_MILLE, Corpus, SourceFile
-from experiments.training.evaluate import PairStatistics
-from experiments.training.sizes import PairSize, Schedule
-from experiments.training.train import Progress
+from treespec.experiments.training.corpus import (
+    EXCLUDED_FOLDERS,
+    HELD_OUT_PER_MILLE,
+    Corpus,
+    SourceFile,
+)
+from treespec.experiments.training.evaluate import PairStatistics
+from treespec.experiments.training.sizes import PairSize, Schedule
+from treespec.experiments.training.train import Progress
 
 LICENCE = "PSF-2.0"
 

@@ -3,7 +3,7 @@
 import torch
 from transformers import LlamaForCausalLM
 
-from experiments.training.train import Loss
+from treespec.experiments.training.train import Loss
 
 
 def distillation_loss(target: LlamaForCausalLM) -> Loss:

@@ -1,4 +1,5 @@
-"""`python -m experiments.training.drafts`: drafts of other sizes and training for the embedded target.
+"""`python -m treespec.experiments.training.drafts`: drafts of other sizes and training for the embedded
+target.
 
 For studies of what the quality of a draft does to trees and chains. Each is distilled from the embedded
 target by the recipe of the embedded draft, on a smaller budget of tokens, whose decay to zero it goes
@@ -14,12 +15,12 @@ from typing import Annotated, Any
 
 import typer
 
-from experiments.training.corpus import read_corpus, standard_library
-from experiments.training.distil import distillation_loss
-from experiments.training.packing import tokenize
-from experiments.training.product import save_model
-from experiments.training.sizes import EMBEDDED, ModelSize, build_model
-from experiments.training.train import train
+from treespec.experiments.training.corpus import read_corpus, standard_library
+from treespec.experiments.training.distil import distillation_loss
+from treespec.experiments.training.packing import tokenize
+from treespec.experiments.training.product import save_model
+from treespec.experiments.training.sizes import EMBEDDED, ModelSize, build_model
+from treespec.experiments.training.train import train
 
 SIZES = {
     "wide": EMBEDDED.draft,
@@ -45,7 +46,7 @@ def main(
     """Train the drafts that are not there yet."""
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-    from experiments.training.__main__ import EMBEDDED_FOLDER
+    from treespec.experiments.training.__main__ import EMBEDDED_FOLDER
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     wanted = [(size, tokens) for size in SIZES for tokens in TOKENS]

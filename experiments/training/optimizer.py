@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from experiments.training.sizes import Schedule
+from treespec.experiments.training.sizes import Schedule
 
 
 class Optimizers:

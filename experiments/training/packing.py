@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from experiments.training.corpus import SourceFile
+from treespec.experiments.training.corpus import SourceFile
 
 
 def tokenize(files: Sequence[SourceFile], tokenizer: PreTrainedTokenizerFast) -> list[np.ndarray]:

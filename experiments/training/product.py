@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from experiments.training.corpus import SourceFile
+from treespec.experiments.training.corpus import SourceFile
 
 PROMPT_BYTES = 16 * 1024
 SHORTEST_PROMPT_BYTES = 3000

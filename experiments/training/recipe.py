@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from experiments.training.card import Measurement, Run, write_card
-from experiments.training.corpus import Corpus, SourceFile, read_corpus
-from experiments.training.distil import distillation_loss
-from experiments.training.evaluate import measure_pair
-from experiments.training.packing import tokenize
-from experiments.training.product import choose_prompts, save_model, write_held_out
-from experiments.training.sizes import PairSize, build_model
-from experiments.training.tokenizer import train_tokenizer
-from experiments.training.train import next_token_loss, train
+from treespec.experiments.training.card import Measurement, Run, write_card
+from treespec.experiments.training.corpus import Corpus, SourceFile, read_corpus
+from treespec.experiments.training.distil import distillation_loss
+from treespec.experiments.training.evaluate import measure_pair
+from treespec.experiments.training.packing import tokenize
+from treespec.experiments.training.product import choose_prompts, save_model, write_held_out
+from treespec.experiments.training.sizes import PairSize, build_model
+from treespec.experiments.training.tokenizer import train_tokenizer
+from treespec.experiments.training.train import next_token_loss, train
 
 # Training loss is measured on every 16th training file, about as much text as is held out.
 TRAINING_SAMPLE = 16

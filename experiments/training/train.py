@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from transformers import LlamaForCausalLM
 
-from experiments.training.optimizer import Optimizers
-from experiments.training.packing import Batches
-from experiments.training.sizes import Schedule
+from treespec.experiments.training.optimizer import Optimizers
+from treespec.experiments.training.packing import Batches
+from treespec.experiments.training.sizes import Schedule
 
 CHECKPOINT_SECONDS = 180.0
 LOG_STEPS = 20

@@ -16,7 +16,9 @@ evaluated, and files of torch.save are read with `weights_only`.
 from pathlib import Path
 from typing import Any
 
-from search.formats import (
+from treespec.errors import InvalidTree, Unreadable
+from treespec.reading import read_bytes
+from treespec.search.formats import (
     choices,
     llama_cpp,
     networkx_graph,
@@ -27,18 +29,16 @@ from search.formats import (
     treespec_json,
     vllm,
 )
-from search.formats.detect import detect
-from search.formats.errors import (
+from treespec.search.formats.detect import detect
+from treespec.search.formats.errors import (
     FormatError,
     MalformedTree,
     NoShape,
     NotExportable,
     UnknownFormat,
 )
-from search.formats.export import Export, Format
-from search.formats.reading import MAX_NODES, MAX_TEXT, shown, text_of
-from treespec.errors import InvalidTree, Unreadable
-from treespec.reading import read_bytes
+from treespec.search.formats.export import Export, Format
+from treespec.search.formats.reading import MAX_NODES, MAX_TEXT, shown, text_of
 from treespec.shape import TreeShape
 
 __all__ = [

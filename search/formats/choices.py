@@ -8,8 +8,8 @@ SafeAILab/EAGLE `eagle/model/choices.py` has the same notation. **The root is no
 
 from typing import Any
 
-from search.formats.export import NUMBERING, Export, Format, numbering
-from search.formats.rank_paths import from_paths, from_text, to_paths
+from treespec.search.formats.export import NUMBERING, Export, Format, numbering
+from treespec.search.formats.rank_paths import from_paths, from_text, to_paths
 from treespec.shape import TreeShape
 
 __all__ = ["FORMAT", "dump", "load"]

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from search.formats.errors import MalformedTree, UnknownFormat
-from search.formats.reading import read_json, shown, text_of
+from treespec.search.formats.errors import MalformedTree, UnknownFormat
+from treespec.search.formats.reading import read_json, shown, text_of
 
 __all__ = ["detect"]
 

@@ -11,9 +11,9 @@ There may be `--parallel` sequences, and 256 at most (`LLAMA_MAX_SEQ` in `src/ll
 import json
 from typing import Any
 
-from search.formats.errors import MalformedTree
-from search.formats.export import Export, Format
-from search.formats.reading import (
+from treespec.search.formats.errors import MalformedTree
+from treespec.search.formats.export import Export, Format
+from treespec.search.formats.reading import (
     MAX_NODES,
     fields,
     integer,

@@ -9,9 +9,9 @@ are under "edges", before version 3.4 under "links").
 import json
 from typing import Any
 
-from search.formats.errors import FormatError, MalformedTree
-from search.formats.export import Export, Format
-from search.formats.reading import fields, integer, node_count, read_json, shape_of, shown
+from treespec.search.formats.errors import FormatError, MalformedTree
+from treespec.search.formats.export import Export, Format
+from treespec.search.formats.reading import fields, integer, node_count, read_json, shape_of, shown
 from treespec.shape import TreeShape
 
 __all__ = ["FORMAT", "dump", "load"]

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from search.formats.errors import MalformedTree
-from search.formats.reading import MAX_NODES, integers, node_count, shown
 from treespec.errors import InvalidTree
+from treespec.search.formats.errors import MalformedTree
+from treespec.search.formats.reading import MAX_NODES, integers, node_count, shown
 from treespec.shape import TreeShape
 
 __all__ = ["from_paths", "from_text", "to_paths"]

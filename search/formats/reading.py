@@ -4,9 +4,9 @@ import reprlib
 from collections.abc import Iterable
 from typing import Any
 
-from search.formats.errors import MalformedTree
 from treespec.errors import InvalidTree, Unreadable
 from treespec.reading import parse_json
+from treespec.search.formats.errors import MalformedTree
 from treespec.shape import TreeShape
 
 __all__ = [

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from attention_masks.topology import topology
-from search.formats.errors import MalformedTree
-from search.formats.export import NUMBERING, Export, Format, numbering
-from search.formats.reading import MAX_NODES, fields, integer, integers, shape_of, shown
+from treespec.search.formats.errors import MalformedTree
+from treespec.search.formats.export import NUMBERING, Export, Format, numbering
+from treespec.search.formats.reading import MAX_NODES, fields, integer, integers, shape_of, shown
 from treespec.shape import TreeShape
 
 __all__ = ["FORMAT", "MAX_BYTES", "dump", "load"]

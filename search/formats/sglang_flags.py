@@ -8,10 +8,10 @@ is 1; `organize_draft_results` in `python/sglang/srt/speculative/eagle_utils.py`
 
 from typing import Any
 
-from search.formats.errors import MalformedTree
-from search.formats.export import Export, Format
-from search.formats.reading import MAX_NODES, integer, shown
-from search.formats.top_k import SHAPE, TopK
+from treespec.search.formats.errors import MalformedTree
+from treespec.search.formats.export import Export, Format
+from treespec.search.formats.reading import MAX_NODES, integer, shown
+from treespec.search.formats.top_k import SHAPE, TopK
 from treespec.shape import TreeShape
 
 __all__ = ["FORMAT", "dump", "load", "settings"]

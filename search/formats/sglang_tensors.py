@@ -13,9 +13,17 @@ from typing import Any
 
 import torch
 
-from search.formats.errors import MalformedTree
-from search.formats.export import Export, Format
-from search.formats.reading import fields, integer, integers, node_count, read_json, shape_of, shown
+from treespec.search.formats.errors import MalformedTree
+from treespec.search.formats.export import Export, Format
+from treespec.search.formats.reading import (
+    fields,
+    integer,
+    integers,
+    node_count,
+    read_json,
+    shape_of,
+    shown,
+)
 from treespec.shape import TreeShape
 
 __all__ = ["FORMAT", "dump", "load"]

@@ -12,12 +12,12 @@ masks are in `attention_masks.packed`.
 
 from typing import Any
 
-from search.formats.errors import MalformedTree, NotExportable
-from search.formats.export import NUMBERING, Export, Format, numbering
-from search.formats.rank_paths import from_paths, from_text, to_paths
-from search.formats.reading import MAX_NODES, integer, read_json, shown
-from search.formats.top_k import SHAPE, TopK
 from treespec.errors import Unreadable
+from treespec.search.formats.errors import MalformedTree, NotExportable
+from treespec.search.formats.export import NUMBERING, Export, Format, numbering
+from treespec.search.formats.rank_paths import from_paths, from_text, to_paths
+from treespec.search.formats.reading import MAX_NODES, integer, read_json, shown
+from treespec.search.formats.top_k import SHAPE, TopK
 from treespec.shape import TreeShape
 
 __all__ = ["CHOICES", "FORMAT", "dump", "dump_choices", "load"]

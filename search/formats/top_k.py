@@ -7,8 +7,8 @@ can draw a given shape, and the shape where only one is possible.
 
 from dataclasses import dataclass
 
-from search.formats.errors import MalformedTree, NoShape, NotExportable
-from search.formats.reading import node_count
+from treespec.search.formats.errors import MalformedTree, NoShape, NotExportable
+from treespec.search.formats.reading import node_count
 from treespec.shape import TreeShape
 
 __all__ = ["SHAPE", "TopK"]

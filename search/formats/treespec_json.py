@@ -5,9 +5,16 @@ The root counts: it is node 0, `parents[0]` is -1. Every shape comes back as it 
 
 from typing import Any
 
-from search.formats.errors import MalformedTree
-from search.formats.export import Export, Format
-from search.formats.reading import fields, integer, integers, node_count, read_json, shape_of
+from treespec.search.formats.errors import MalformedTree
+from treespec.search.formats.export import Export, Format
+from treespec.search.formats.reading import (
+    fields,
+    integer,
+    integers,
+    node_count,
+    read_json,
+    shape_of,
+)
 from treespec.shape import TreeShape
 
 __all__ = ["FORMAT", "dump", "load"]

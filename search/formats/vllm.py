@@ -12,10 +12,10 @@ SpecInfer's expansions are drafted as they are written.
 import json
 from typing import Any
 
-from search.formats.errors import MalformedTree, NotExportable
-from search.formats.export import NUMBERING, Export, Format, numbering
-from search.formats.rank_paths import from_paths, from_text, to_paths
-from search.formats.reading import MAX_NODES, integer, read_json, shown
+from treespec.search.formats.errors import MalformedTree, NotExportable
+from treespec.search.formats.export import NUMBERING, Export, Format, numbering
+from treespec.search.formats.rank_paths import from_paths, from_text, to_paths
+from treespec.search.formats.reading import MAX_NODES, integer, read_json, shown
 from treespec.shape import TreeShape
 
 __all__ = ["CHAIN", "FORMAT", "dump", "dump_chain", "load", "load_chain"]

@@ -19,15 +19,15 @@ children by their probabilities, which biases drawn ones: their law is DETERMINI
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from search.growth.cost_aware import CostAware
-from search.growth.dyspec import DySpec
-from search.growth.eagle2 import Eagle2
-from search.growth.equal_growth import EqualGrowth
-from search.growth.opt_tree import OptTree
-from search.growth.settings import CalibrationMap
-from search.growth.specexec import SpecExec
-from search.growth.step_times import StepTimes
 from treespec.protocols import Growth
+from treespec.search.growth.cost_aware import CostAware
+from treespec.search.growth.dyspec import DySpec
+from treespec.search.growth.eagle2 import Eagle2
+from treespec.search.growth.equal_growth import EqualGrowth
+from treespec.search.growth.opt_tree import OptTree
+from treespec.search.growth.settings import CalibrationMap
+from treespec.search.growth.specexec import SpecExec
+from treespec.search.growth.step_times import StepTimes
 
 __all__ = [
     "POLICIES",

@@ -9,15 +9,15 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from search.errors import InvalidGrowth
-from search.growth.settings import (
+from treespec.search.errors import InvalidGrowth
+from treespec.search.growth.settings import (
     CalibrationMap,
     require_calibration,
     require_number,
     require_whole,
 )
-from search.growth.step_times import Cut, StepSeconds, StepTimes, read_seconds, widest_pass
-from search.growth.values import Values, best, last_level, read_values
+from treespec.search.growth.step_times import Cut, StepSeconds, StepTimes, read_seconds, widest_pass
+from treespec.search.growth.values import Values, best, last_level, read_values
 from treespec.tree import Law, TreeShape
 
 __all__ = ["CostAware"]
@@ -50,8 +50,8 @@ class CostAware:
     reaches.
 
     Args:
-        latency: measured times; a `search.LatencyModel`, or anything with `verify_s` and `draft_level_s`.
-        size: most nodes that are kept, the root included.
+        latency: measured times; a `treespec.search.LatencyModel`, or anything with `verify_s` and
+        `draft_level_s`. size: most nodes that are kept, the root included.
         depth: edges from the root; most draft passes.
         branching: children of each node that is run.
         width: most nodes that a pass runs; by default size - 1, or as many as a `LatencyModel` measured.

@@ -7,8 +7,8 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from search.growth.settings import CalibrationMap, require_calibration, require_whole
-from search.growth.values import best, last_level, read_values
+from treespec.search.growth.settings import CalibrationMap, require_calibration, require_whole
+from treespec.search.growth.values import best, last_level, read_values
 from treespec.tree import Law, TreeShape
 
 __all__ = ["Eagle2"]

@@ -9,15 +9,15 @@ import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from search.errors import InvalidGrowth
-from search.growth.settings import (
+from treespec.search.errors import InvalidGrowth
+from treespec.search.growth.settings import (
     CalibrationMap,
     require_calibration,
     require_number,
     require_whole,
 )
-from search.growth.step_times import StepSeconds, StepTimes, read_seconds
-from search.growth.values import best, last_level, read_values
+from treespec.search.growth.step_times import StepSeconds, StepTimes, read_seconds
+from treespec.search.growth.values import best, last_level, read_values
 from treespec.tree import Law, TreeShape
 
 __all__ = ["EqualGrowth"]

@@ -9,13 +9,13 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from search.growth.settings import (
+from treespec.search.growth.settings import (
     CalibrationMap,
     require_calibration,
     require_number,
     require_whole,
 )
-from search.growth.values import best, last_level, promising, rank_bounds, read_values
+from treespec.search.growth.values import best, last_level, promising, rank_bounds, read_values
 from treespec.tree import Law, TreeShape
 
 __all__ = ["OptTree"]

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from jaxtyping import Float
 
-from search.errors import InvalidGrowth
+from treespec.search.errors import InvalidGrowth
 
 __all__ = ["CalibrationMap", "require_calibration", "require_number", "require_whole"]
 

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from search.growth.settings import CalibrationMap, require_calibration, require_whole
-from search.growth.values import best, promising, rank_bounds, read_values
+from treespec.search.growth.settings import CalibrationMap, require_calibration, require_whole
+from treespec.search.growth.values import best, promising, rank_bounds, read_values
 from treespec.tree import Law, TreeShape
 
 __all__ = ["SpecExec"]

@@ -6,8 +6,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
-from search.errors import InvalidGrowth
-from search.latency import LatencyModel
+from treespec.search.errors import InvalidGrowth
+from treespec.search.latency.latency import LatencyModel
 from treespec.tree import Law
 
 __all__ = ["Cut", "StepSeconds", "StepTimes", "read_seconds", "widest_pass"]
@@ -15,7 +15,7 @@ __all__ = ["Cut", "StepSeconds", "StepTimes", "read_seconds", "widest_pass"]
 
 @runtime_checkable
 class StepTimes(Protocol):
-    """Measured times; a `search.LatencyModel` is one."""
+    """Measured times; a `treespec.search.LatencyModel` is one."""
 
     def verify_s(self, size: int, prefix: int | None = None) -> float:
         """Seconds of the target's pass over a tree of `size` nodes, the root included."""

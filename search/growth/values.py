@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from search.errors import InvalidGrowth
-from search.growth.settings import CalibrationMap
+from treespec.search.errors import InvalidGrowth
+from treespec.search.growth.settings import CalibrationMap
 from treespec.tree import TreeShape
 
 __all__ = [

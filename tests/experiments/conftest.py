@@ -13,7 +13,7 @@ TEXT = "def walk(tree):\n    for node in tree.children:\n        yield node, wal
 
 @pytest.fixture(autouse=True, scope="session")
 def _nobody_waits_for_a_quiet_machine():
-    from experiments import machine_load
+    from treespec.experiments.records import machine_load
 
     machine_load.WATCH_S = 0.0
     machine_load.read_counters = lambda: (
@@ -123,8 +123,8 @@ def _llama(vocab_size, layers):
 def start(settings, loaded_pair, tmp_path):
     """Run the tiny config, changed, in a folder."""
 
-    from experiments.config import Config
-    from experiments.runner import run
+    from treespec.experiments.config.schema import Config
+    from treespec.experiments.run.runner import run
 
     def start(changes=None, out="run", **options):
         config = Config.model_validate(settings | (changes or {}))
@@ -136,9 +136,10 @@ def start(settings, loaded_pair, tmp_path):
 @pytest.fixture(scope="session")
 def demo_page(tmp_path_factory):
     """The demo's report: one near-tie, one real divergence, one failed prompt, one hostile name."""
-    from experiments.report import write_report
-    from experiments.testing import demo_methods, write_run
-    from experiments.testing_trees import write_trees
+    from run_folders.folders import demo_methods, write_run
+    from run_folders.trees import write_trees
+
+    from treespec.experiments.report.page import write_report
 
     methods = list(demo_methods())
     methods[6] = replace(methods[6], diverges={3: 0.03125})

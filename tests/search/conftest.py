@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from search import AcceptanceEstimate, LatencyModel, Trace
 from treespec import TreeShape
+from treespec.search import AcceptanceEstimate, LatencyModel, Trace
 
 
 @cache

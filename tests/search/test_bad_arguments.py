@@ -6,7 +6,8 @@ import warnings
 import numpy as np
 import pytest
 
-from search import (
+from treespec.errors import TreespecError
+from treespec.search import (
     AcceptanceEstimate,
     Calibration,
     LatencyModel,
@@ -18,8 +19,7 @@ from search import (
     formats,
     optimal_tree,
 )
-from search.replay import replay
-from treespec.errors import TreespecError
+from treespec.search.rates.replay import replay
 from treespec.tree import TreeShape
 
 FOREIGN = re.compile(

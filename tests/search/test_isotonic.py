@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.isotonic import non_increasing
+from treespec.search.isotonic import non_increasing
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.integers(0, 50)), min_size=1, max_size=9))

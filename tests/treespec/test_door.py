@@ -29,7 +29,7 @@ from treespec.step import Verdict
 from treespec.target import ModelTarget, make_target
 from treespec.testing import TabularModel, random_table
 
-loop = importlib.import_module("treespec.decode")
+loop = importlib.import_module("treespec.decoding")
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
 

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.decode import decode
+from treespec.decoding import decode
 from treespec.distributions import Sampling
 from treespec.draft.model import ModelDrafter
 from treespec.models.tabular import TabularModel

@@ -200,7 +200,8 @@ def assert_lossless(
     - a bias only in float16 or bfloat16 or on another device, in logits that a rule reads past its rows,
       or for coins of another type;
     - what a rule keeps from call to call, unless it shows while one tree is enumerated; and all that is
-      handed from step to step, which is `output_law`'s and `python -m experiments.prove`'s.
+      handed from step to step, which is `output_law`'s and `python -m
+      treespec.experiments.lossless.prove`'s.
 
     Args:
         verifier: the rule; one of `treespec.verify`, or any `(tree, target_probs, coins) -> Verdict`.

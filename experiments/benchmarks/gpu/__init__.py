@@ -1,6 +1,6 @@
 """`make gpu`: is the kernel right, how fast is it, and what does decoding cost on this device?
 
-    python -m experiments.benchmarks.gpu [accuracy|kernels|decode|table|all] [--dry] [--out FOLDER]
+    python -m treespec.experiments.benchmarks.gpu [accuracy|kernels|decode|table|all] [--dry] [--out FOLDER]
 
 Each part writes `gpu_<part>-<device>.json` after every figure that it has measured, and a run that was
 killed goes on where it stopped. `table` renders these files. Without a CUDA device the same code runs over

@@ -1,6 +1,6 @@
 """The command: which parts run, on what, for how long.
 
-    python -m experiments.benchmarks.gpu [accuracy|kernels|decode|table|all] [--dry] [--out FOLDER]
+    python -m treespec.experiments.benchmarks.gpu [accuracy|kernels|decode|table|all] [--dry] [--out FOLDER]
                                          [--minutes 8] [--fresh]
 
 Exit code 0: all went well, goals missed included. 1: the kernel was wrong or failed, or decoding failed.
@@ -41,8 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from rich.console import Console
 
-    from experiments.benchmarks.gpu.session import BrokenDevice, Session
-    from experiments.benchmarks.gpu.table import render
+    from treespec.experiments.benchmarks.gpu.session import BrokenDevice, Session
+    from treespec.experiments.benchmarks.gpu.table import render
 
     console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDTH)
     if dry:
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m experiments.benchmarks.gpu",
+        prog="python -m treespec.experiments.benchmarks.gpu",
         description="Accuracy and speed of the tree attention kernel, and of decoding, on this GPU.",
     )
     parser.add_argument("part", nargs="?", default="all", choices=(*PARTS, "table", "all"))
@@ -96,7 +96,7 @@ def _choose_interpreter(dry: bool, arguments: Sequence[str]) -> None:
         return
     environment = {**os.environ, "TRITON_INTERPRET": "1" if dry else "0"}
     sys.stdout.flush()
-    command = [sys.executable, "-m", "experiments.benchmarks.gpu", *arguments]
+    command = [sys.executable, "-m", "treespec.experiments.benchmarks.gpu", *arguments]
     os.execve(sys.executable, command, environment)
 
 
@@ -106,7 +106,7 @@ def folder_of(out: Path | None, dry: bool) -> Path:
     Raises:
         SystemExit: if a dry run was told to write where measured figures are.
     """
-    from experiments.benchmarks.results_file import RESULTS
+    from treespec.experiments.benchmarks.results_file import RESULTS
 
     if dry and out is not None and RESULTS in (out.resolve(), *out.resolve().parents):
         raise SystemExit(
@@ -119,7 +119,7 @@ def folder_of(out: Path | None, dry: bool) -> Path:
 
 def _module(part: str) -> Any:
     name = {"accuracy": "accuracy", "kernels": "kernel_times", "decode": "decode_times"}[part]
-    return import_module(f"experiments.benchmarks.gpu.{name}")
+    return import_module(f"treespec.experiments.benchmarks.gpu.{name}")
 
 
 def _calm_transformers() -> None:

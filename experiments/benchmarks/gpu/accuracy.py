@@ -14,8 +14,8 @@ from torch import Tensor
 
 from attention_masks import RaggedPass, TreePass, attend, topology
 from attention_masks.tree_attention.tree_pass import AnyPass
-from experiments.benchmarks.gpu.roofline import Heads
-from experiments.benchmarks.gpu.session import Deadline, Session, error_text
+from treespec.experiments.benchmarks.gpu.roofline import Heads
+from treespec.experiments.benchmarks.gpu.session import Deadline, Session, error_text
 
 __all__ = ["SOURCES", "Case", "cases", "check", "run"]
 

@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attention_masks import TreePass, attend, topology
-from experiments.benchmarks.gpu.roofline import Heads
+from treespec.experiments.benchmarks.gpu.roofline import Heads
 
 __all__ = ["CANDIDATES", "FLOORS", "KERNEL", "MASKED", "Case", "Inputs", "call_of", "inputs_of"]
 

@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from experiments.benchmarks.forward_timer import ForwardTimer
-from experiments.benchmarks.gpu.roofline import pass_bytes
-from experiments.benchmarks.gpu.session import Deadline, Session, error_text
-from experiments.config import EmbeddedPrompts
-from experiments.observers import StageTimer, synchronizer
-from experiments.prompts import encode, read_prompts
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, load_pair, verify
 from treespec.draft import ModelDrafter, NoDrafter
 from treespec.errors import Unavailable, UnsupportedModel
+from treespec.experiments.benchmarks.forward_timer import ForwardTimer
+from treespec.experiments.benchmarks.gpu.roofline import pass_bytes
+from treespec.experiments.benchmarks.gpu.session import Deadline, Session, error_text
+from treespec.experiments.config.schema import EmbeddedPrompts
+from treespec.experiments.run.observers import StageTimer, synchronizer
+from treespec.experiments.run.prompts import encode, read_prompts
 from treespec.models.load import Pair
 from treespec.protocols import Drafter, Target
 from treespec.target import ModelTarget

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.benchmarks.gpu.goals import FRACTION, KernelRow
-from experiments.figure_style import INK, MUTED, PAGE, clean, drawing
+from treespec.experiments.benchmarks.gpu.goals import FRACTION, KernelRow
+from treespec.experiments.report.figure_style import INK, MUTED, PAGE, clean, drawing
 
 __all__ = ["draw"]
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.benchmarks.gpu.candidates import FLOORS, KERNEL, MASKED
-from experiments.benchmarks.gpu.roofline import Heads
+from treespec.experiments.benchmarks.gpu.candidates import FLOORS, KERNEL, MASKED
+from treespec.experiments.benchmarks.gpu.roofline import Heads
 
 __all__ = ["DecodeRow", "KernelRow", "decode_rows", "kernel_rows", "microseconds", "tally"]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attention_masks.tree_attention.flex import KERNEL_OPTIONS
-from experiments.benchmarks.gpu.candidates import (
+from treespec.experiments.benchmarks.gpu.candidates import (
     CANDIDATES,
     KERNEL,
     Case,
@@ -17,9 +17,9 @@ from experiments.benchmarks.gpu.candidates import (
     call_of,
     inputs_of,
 )
-from experiments.benchmarks.gpu.roofline import Heads, attention_floor
-from experiments.benchmarks.gpu.session import Deadline, Session, error_text
-from experiments.benchmarks.gpu.timer import sets_needed, time_captured, time_each
+from treespec.experiments.benchmarks.gpu.roofline import Heads, attention_floor
+from treespec.experiments.benchmarks.gpu.session import Deadline, Session, error_text
+from treespec.experiments.benchmarks.gpu.timer import sets_needed, time_captured, time_each
 
 __all__ = ["SOURCES", "cases", "run"]
 

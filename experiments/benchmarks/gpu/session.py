@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from experiments.benchmarks.gpu.roofline import Peak, measured_peak, peak_of
-from experiments.benchmarks.gpu.store import Store
+from treespec.experiments.benchmarks.gpu.roofline import Peak, measured_peak, peak_of
+from treespec.experiments.benchmarks.gpu.store import Store
 
 __all__ = ["BrokenDevice", "Deadline", "Session", "error_text"]
 

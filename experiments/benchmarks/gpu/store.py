@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.benchmarks.results_file import described, path_of
+from treespec.experiments.benchmarks.results_file import described, path_of
 
 __all__ = ["Store", "source_hash"]
 

@@ -9,9 +9,15 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from experiments.benchmarks.gpu.candidates import FLOORS, MASKED
-from experiments.benchmarks.gpu.figure import draw
-from experiments.benchmarks.gpu.goals import DecodeRow, KernelRow, decode_rows, kernel_rows, tally
+from treespec.experiments.benchmarks.gpu.candidates import FLOORS, MASKED
+from treespec.experiments.benchmarks.gpu.figure import draw
+from treespec.experiments.benchmarks.gpu.goals import (
+    DecodeRow,
+    KernelRow,
+    decode_rows,
+    kernel_rows,
+    tally,
+)
 
 __all__ = ["Sheet", "render"]
 

@@ -10,7 +10,8 @@ import time
 import pytest
 from typer.testing import CliRunner
 
-from experiments import cli_sweep, models
+from treespec.experiments.cli import sweep as cli_sweep
+from treespec.experiments.run import models
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def test_wrong_input(call, grid_file, tmp_path, monkeypatch):
 
 def test_the_module_is_light():
     code = (
-        "import sys, experiments.cli_sweep; "
+        "import sys, treespec.experiments.cli.sweep; "
         "print([m for m in ('torch', 'pydantic', 'polars', 'submitit') if m in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -87,11 +88,11 @@ def test_local_workers_killed_and_resumed(grid_file, tmp_path):
     """Two workers; one is killed, then the sweep itself: its workers end with it, and nothing is lost."""
     import psutil
 
-    from experiments.sweep.collect import collect, without_times
-    from experiments.sweep.folder import read_manifest
+    from treespec.experiments.sweep.collect import collect, without_times
+    from treespec.experiments.sweep.folder import read_manifest
 
     path = grid_file()
-    code = "from experiments.cli_sweep import app; app()"
+    code = "from treespec.experiments.cli.sweep import app; app()"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
     def start(name):

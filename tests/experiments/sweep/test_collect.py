@@ -3,13 +3,13 @@ import json
 import polars as pl
 import pytest
 
-from experiments.loading import load_run
-from experiments.records import SCHEMA_VERSION
-from experiments.summary import summarise
-from experiments.sweep.attempts import Attempt, write_attempt
-from experiments.sweep.collect import _columns, collect, without_times
-from experiments.sweep.errors import SweepError
-from experiments.sweep.folder import read_manifest
+from treespec.experiments.records.rows import SCHEMA_VERSION
+from treespec.experiments.report.run import load_run
+from treespec.experiments.report.summary import summarise
+from treespec.experiments.sweep.attempts import Attempt, write_attempt
+from treespec.experiments.sweep.collect import _columns, collect, without_times
+from treespec.experiments.sweep.errors import SweepError
+from treespec.experiments.sweep.folder import read_manifest
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from experiments.sweep import executors
-from experiments.sweep.executors import LocalWorkers, Task, threads_for
+from treespec.experiments.sweep import executors
+from treespec.experiments.sweep.executors import LocalWorkers, Task, threads_for
 
 
 class Cheap(LocalWorkers):
@@ -95,7 +95,7 @@ def test_threads_are_shared_out(tmp_path, monkeypatch):
 
 def test_the_command_names_the_job(tmp_path):
     command = LocalWorkers(2, threads=1, allow_versions=True).command(task(tmp_path))
-    assert command[1:4] == ["-P", "-m", "experiments.sweep.job"]
+    assert command[1:4] == ["-P", "-m", "treespec.experiments.sweep.job"]
     assert os.fspath(tmp_path / "a") in command
     assert {"--with-parent", "--allow-versions"} <= set(command)
 

@@ -4,12 +4,12 @@ import pytest
 import yaml
 from filelock import FileLock
 
-from experiments.config_file import load_config
-from experiments.manifest import config_hash
-from experiments.sweep import folder as folder_module
-from experiments.sweep.errors import SweepError, VersionsDiffer
-from experiments.sweep.folder import SweepFolder, read_manifest
-from experiments.sweep.grid import load_grid
+from treespec.experiments.config.file import load_config
+from treespec.experiments.records.manifest import config_hash
+from treespec.experiments.sweep import folder as folder_module
+from treespec.experiments.sweep.errors import SweepError, VersionsDiffer
+from treespec.experiments.sweep.folder import SweepFolder, read_manifest
+from treespec.experiments.sweep.grid import load_grid
 
 SESSION = {"executor": "process"}
 

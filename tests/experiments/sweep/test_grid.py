@@ -6,10 +6,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.config_file import load_config
-from experiments.errors import ConfigError
-from experiments.manifest import config_data, config_hash
-from experiments.sweep.grid import LONGEST_NAME, _names, load_grid
+from treespec.experiments.config.file import load_config
+from treespec.experiments.errors import ConfigError
+from treespec.experiments.records.manifest import config_data, config_hash
+from treespec.experiments.sweep.grid import LONGEST_NAME, _names, load_grid
 
 
 def refused(path, *overrides):

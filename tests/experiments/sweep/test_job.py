@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from experiments.sweep import versions
-from experiments.sweep.attempts import read_attempts
-from experiments.sweep.job import JobFailed, allotted_threads, run_job
-from experiments.sweep.outcome import outcome_of
+from treespec.experiments.sweep import versions
+from treespec.experiments.sweep.attempts import read_attempts
+from treespec.experiments.sweep.job import JobFailed, allotted_threads, run_job
+from treespec.experiments.sweep.outcome import outcome_of
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def fails(job, number, load, **options):
 
 
 def test_a_job_leaves_an_ordinary_run(job, loaded_pair):
-    from experiments.loading import load_run
+    from treespec.experiments.report.run import load_run
 
     run = run_job(str(job), 1, {"executor": "local"}, load=lambda models: loaded_pair)
     outcome = outcome_of(job)
@@ -46,7 +46,7 @@ def test_a_failure_is_written_down_and_can_be_mended(job, loaded_pair):
 
 
 def test_a_method_that_fails_fails_the_job(job, loaded_pair, monkeypatch):
-    from experiments import unit
+    from treespec.experiments.run import unit
 
     def boom(*arguments, **options):
         raise ValueError("boom")

@@ -2,11 +2,11 @@
 
 import pytest
 
-from experiments.folder import RunFolder
-from experiments.own_files import LOCK, MARK, temporary_of
-from experiments.sweep.errors import SweepError
-from experiments.sweep.folder import SweepFolder
-from experiments.sweep.sweep import run_sweep
+from treespec.experiments.records.folder import RunFolder
+from treespec.experiments.records.own_files import LOCK, MARK, temporary_of
+from treespec.experiments.sweep.errors import SweepError
+from treespec.experiments.sweep.folder import SweepFolder
+from treespec.experiments.sweep.sweep import run_sweep
 
 
 def tree(folder):

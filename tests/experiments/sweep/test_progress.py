@@ -3,8 +3,8 @@ import io
 import pytest
 from rich.console import Console
 
-from experiments.sweep.progress import Board, JobView, prompts_done
-from experiments.sweep.table import print_collected
+from treespec.experiments.sweep.progress import Board, JobView, prompts_done
+from treespec.experiments.sweep.table import print_collected
 
 
 @pytest.fixture
@@ -63,9 +63,9 @@ def test_a_small_terminal_shows_what_runs(board, grid):
 
 
 def test_the_collected_table(planned, grid, pretend):
-    from experiments.sweep.attempts import Attempt, write_attempt
-    from experiments.sweep.collect import collect
-    from experiments.sweep.folder import read_manifest
+    from treespec.experiments.sweep.attempts import Attempt, write_attempt
+    from treespec.experiments.sweep.collect import collect
+    from treespec.experiments.sweep.folder import read_manifest
 
     for job in grid.jobs[:3]:
         pretend(job.name)

@@ -6,11 +6,11 @@ import shutil
 
 import pytest
 
-from experiments.sweep.attempts import Attempt, write_attempt
-from experiments.sweep.errors import SweepError
-from experiments.sweep.executors import Task
-from experiments.sweep.slurm import PATIENCE_S, TOOLS, Slurm
-from experiments.sweep.slurm_settings import parse_settings
+from treespec.experiments.sweep.attempts import Attempt, write_attempt
+from treespec.experiments.sweep.errors import SweepError
+from treespec.experiments.sweep.executors import Task
+from treespec.experiments.sweep.slurm import PATIENCE_S, TOOLS, Slurm
+from treespec.experiments.sweep.slurm_settings import parse_settings
 
 SBATCH = """#!/bin/sh
 cat "$1" > "{state}/script"
@@ -46,7 +46,7 @@ def state(tmp_path, monkeypatch):
         (tools / name).write_text(script.format(state=state))
         (tools / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr("experiments.sweep.slurm.ASK_EVERY_S", 0.0)
+    monkeypatch.setattr("treespec.experiments.sweep.slurm.ASK_EVERY_S", 0.0)
     return state
 
 
@@ -54,7 +54,7 @@ def state(tmp_path, monkeypatch):
 def clock(monkeypatch):
     """Seconds that pass only if told: a list of one number."""
     seconds = [1000.0]
-    monkeypatch.setattr("experiments.sweep.slurm.time.monotonic", lambda: seconds[0])
+    monkeypatch.setattr("treespec.experiments.sweep.slurm.time.monotonic", lambda: seconds[0])
     return seconds
 
 
@@ -183,7 +183,7 @@ def test_a_slurm_that_is_down(tmp_path, state, tasks, monkeypatch):
     (state / "down").touch()
     for _ in range(3):  # no answer is no news
         assert executor.poll() == ([], {"a", "b", "c"})
-    monkeypatch.setattr("experiments.sweep.slurm.SILENCE_S", -1.0)
+    monkeypatch.setattr("treespec.experiments.sweep.slurm.SILENCE_S", -1.0)
     with pytest.raises(SweepError, match="does not answer"):
         executor.poll()
 
@@ -206,13 +206,11 @@ def real_slurm():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not real_slurm(), reason="no SLURM that answers (experiments/slurm_single_node.sh)"
-)
+@pytest.mark.skipif(not real_slurm(), reason="no SLURM that answers (tests/slurm_single_node.sh)")
 def test_real_slurm(grid, tmp_path):
-    from experiments.sweep.collect import without_times
-    from experiments.sweep.executors import InProcess
-    from experiments.sweep.sweep import run_sweep
+    from treespec.experiments.sweep.collect import without_times
+    from treespec.experiments.sweep.executors import InProcess
+    from treespec.experiments.sweep.sweep import run_sweep
 
     found = run_sweep(grid, tmp_path / "slurm", lambda logs: Slurm(logs / "slurm", {}))
     here = run_sweep(grid, tmp_path / "here", lambda logs: InProcess())

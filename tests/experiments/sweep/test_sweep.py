@@ -5,16 +5,16 @@ import io
 import pytest
 from rich.console import Console
 
-from experiments.errors import ConfigError, PromptError
-from experiments.sweep import sweep as sweep_module
-from experiments.sweep.attempts import read_attempts
-from experiments.sweep.collect import without_times
-from experiments.sweep.errors import SweepError
-from experiments.sweep.executors import Ended, InProcess
-from experiments.sweep.folder import read_manifest
-from experiments.sweep.grid import load_grid
-from experiments.sweep.outcome import outcome_of
-from experiments.sweep.sweep import Interrupted, require_workers, run_sweep
+from treespec.experiments.errors import ConfigError, PromptError
+from treespec.experiments.sweep import sweep as sweep_module
+from treespec.experiments.sweep.attempts import read_attempts
+from treespec.experiments.sweep.collect import without_times
+from treespec.experiments.sweep.errors import SweepError
+from treespec.experiments.sweep.executors import Ended, InProcess
+from treespec.experiments.sweep.folder import read_manifest
+from treespec.experiments.sweep.grid import load_grid
+from treespec.experiments.sweep.outcome import outcome_of
+from treespec.experiments.sweep.sweep import Interrupted, require_workers, run_sweep
 
 
 @pytest.fixture(autouse=True)
@@ -213,7 +213,7 @@ def test_numbers_of_workers():
 def test_real_jobs_in_this_process_broken_off_and_resumed(
     grid_file, loaded_pair, tmp_path, monkeypatch
 ):
-    from experiments import decoding, models
+    from treespec.experiments.run import decoding, models
 
     grid = load_grid(grid_file({"seed": [0, 1]}))
     monkeypatch.setattr(models, "load_models", lambda config: loaded_pair)

@@ -3,8 +3,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from experiments.benchmarks.gpu.roofline import Peak
-from experiments.teaching.batch_speedup import (
+from treespec import TreeShape
+from treespec.experiments.benchmarks.gpu.roofline import Peak
+from treespec.experiments.teaching.batch_speedup import (
     LLAMA_1B,
     LLAMA_8B,
     BatchSpeedup,
@@ -14,9 +15,8 @@ from experiments.teaching.batch_speedup import (
     roofline_latency,
     speedup_by_batch,
 )
-from experiments.teaching.memory_wall import PassCost
-from search import LatencyModel, best_tree, expected_tokens
-from treespec import TreeShape
+from treespec.experiments.teaching.memory_wall import PassCost
+from treespec.search import LatencyModel, best_tree, expected_tokens
 from treespec.testing import plane_trees
 
 RATES = (0.6, 0.15, 0.08)

@@ -3,14 +3,19 @@ import pytest
 import torch
 from matplotlib.colors import to_hex
 
-from experiments.benchmarks.gpu.roofline import Peak
-from experiments.figure_style import drawing, save
-from experiments.teaching.batch_speedup import BatchSpeedup
-from experiments.teaching.figures import batch_figure, guessing_figure, pair_figure, wall_figure
-from experiments.teaching.memory_wall import PassCost
-from experiments.teaching.parallel_guessing import Guessing, PairLaw
-from experiments.teaching.timeline import Brought, Lane, Span
-from experiments.teaching.timeline_figure import GUESSED, OWN, shown_text, timeline_figure
+from treespec.experiments.benchmarks.gpu.roofline import Peak
+from treespec.experiments.report.figure_style import drawing, save
+from treespec.experiments.teaching.batch_speedup import BatchSpeedup
+from treespec.experiments.teaching.figures import (
+    batch_figure,
+    guessing_figure,
+    pair_figure,
+    wall_figure,
+)
+from treespec.experiments.teaching.memory_wall import PassCost
+from treespec.experiments.teaching.parallel_guessing import Guessing, PairLaw
+from treespec.experiments.teaching.timeline import Brought, Lane, Span
+from treespec.experiments.teaching.timeline_figure import GUESSED, OWN, shown_text, timeline_figure
 
 
 def words(figure):

@@ -4,8 +4,13 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from experiments.benchmarks.gpu.roofline import Peak
-from experiments.teaching.memory_wall import PassCost, measure_passes, measure_peaks, pass_flops
+from treespec.experiments.benchmarks.gpu.roofline import Peak
+from treespec.experiments.teaching.memory_wall import (
+    PassCost,
+    measure_passes,
+    measure_peaks,
+    pass_flops,
+)
 
 PEAK = Peak(1e9, 1e9, "typed in")
 

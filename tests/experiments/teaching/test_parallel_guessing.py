@@ -8,8 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.teaching import parallel_guessing
-from experiments.teaching.parallel_guessing import (
+from treespec import Law, Sampling, TreeShape, Verdict, verify
+from treespec.errors import InvalidTree
+from treespec.experiments.teaching import parallel_guessing
+from treespec.experiments.teaching.parallel_guessing import (
     PairLaw,
     ParallelDrafter,
     guessing,
@@ -19,9 +21,7 @@ from experiments.teaching.parallel_guessing import (
     sticky_model,
     total_variation,
 )
-from search.growth import Eagle2
-from treespec import Law, Sampling, TreeShape, Verdict, verify
-from treespec.errors import InvalidTree
+from treespec.search.growth import Eagle2
 from treespec.testing import (
     NotLossless,
     TabularModel,

@@ -1,12 +1,12 @@
 import pytest
 import torch
+from run_folders.folders import write_run
 
-from experiments.errors import RunFolderError
-from experiments.loading import load_run
-from experiments.teaching import timeline
-from experiments.teaching.timeline import DRAFT_PASS, Brought, Lane, Span, recorded, watch
-from experiments.testing import write_run
 from treespec import Sampling, TreeShape
+from treespec.experiments.errors import RunFolderError
+from treespec.experiments.report.run import load_run
+from treespec.experiments.teaching import timeline
+from treespec.experiments.teaching.timeline import DRAFT_PASS, Brought, Lane, Span, recorded, watch
 
 METHODS = {
     "plain": TreeShape.chain(0),

@@ -7,9 +7,9 @@ import networkx
 import pytest
 import torch
 
-from search.formats import MalformedTree, NoShape, dump, load
-from search.formats.top_k import TopK
 from treespec import TreeShape
+from treespec.search.formats import MalformedTree, NoShape, dump, load
+from treespec.search.formats.top_k import TopK
 from treespec.testing import plane_trees
 
 BUSHY = TreeShape.expansion([2, 1, 2])

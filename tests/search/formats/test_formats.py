@@ -12,8 +12,10 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from search import formats
-from search.formats import (
+from treespec import TreeShape
+from treespec.errors import InvalidTree, TreespecError
+from treespec.search import formats
+from treespec.search.formats import (
     FORMATS,
     FormatError,
     MalformedTree,
@@ -27,8 +29,6 @@ from search.formats import (
     sequoia,
     sglang_flags,
 )
-from treespec import TreeShape
-from treespec.errors import InvalidTree, TreespecError
 
 EXACT = ["treespec", "sglang-tensors", "llama.cpp", "networkx"]
 BY_LEVEL = ["medusa", "eagle", "sequoia", "vllm", "tensorrt-llm-choices"]
@@ -208,7 +208,7 @@ def test_errors_name_the_file_the_place_and_the_value(tmp_path):
 
 def test_sizes_are_bounded_before_anything_is_parsed(tmp_path, monkeypatch):
     monkeypatch.setattr(sequoia, "MAX_BYTES", 200)
-    monkeypatch.setattr("search.formats.MAX_TEXT", 100)
+    monkeypatch.setattr("treespec.search.formats.MAX_TEXT", 100)
     file = tmp_path / "large"
     for start, most in ((b"[[0],", 100), (b"PK\3\4", 200)):
         file.write_bytes(start + bytes(most))

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.formats import MalformedTree, dump, load
-from search.formats.rank_paths import from_text, to_paths
 from treespec import TreeShape
+from treespec.search.formats import MalformedTree, dump, load
+from treespec.search.formats.rank_paths import from_text, to_paths
 from treespec.testing import plane_trees
 
 BUSHY = TreeShape.expansion([2, 1, 2])

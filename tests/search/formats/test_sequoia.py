@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search.formats import MalformedTree, dump, load, sequoia
 from treespec import TreeShape
+from treespec.search.formats import MalformedTree, dump, load, sequoia
 
 SHAPE = TreeShape.from_parents([-1, 0, 0, 1, 1, 2, 3])
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search.errors import InvalidGrowth
-from search.growth import OptTree, SpecExec
+from treespec.search.errors import InvalidGrowth
+from treespec.search.growth import OptTree, SpecExec
 
 CALIBRATIONS = {
     "none": None,

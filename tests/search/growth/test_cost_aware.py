@@ -6,11 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search.errors import InvalidGrowth
-from search.growth import CostAware, StepTimes
-from search.latency import LatencyModel
-from search.latency_errors import NotMeasured
 from treespec import TreeShape
+from treespec.search.errors import InvalidGrowth
+from treespec.search.growth import CostAware, StepTimes
+from treespec.search.latency.errors import NotMeasured
+from treespec.search.latency.latency import LatencyModel
 
 
 def sizes_of(growing, times, count=6, **settings):

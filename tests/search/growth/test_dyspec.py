@@ -6,10 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search.errors import InvalidGrowth
-from search.growth import DySpec
 from treespec import Law, Sampling, TorchCoins
 from treespec.errors import InvalidTree
+from treespec.search.errors import InvalidGrowth
+from treespec.search.growth import DySpec
 
 WITHOUT = Law.WITHOUT_REPLACEMENT
 

@@ -4,9 +4,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search.errors import InvalidGrowth
-from search.growth import Eagle2
 from treespec import Law, Sampling
+from treespec.search.errors import InvalidGrowth
+from treespec.search.growth import Eagle2
 
 
 def pool_of(draft, k, depth):

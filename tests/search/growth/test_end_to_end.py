@@ -3,9 +3,9 @@
 import pytest
 
 import treespec
-from search.growth import CostAware, DySpec, Eagle2, EqualGrowth, OptTree, SpecExec
-from search.latency import LatencyModel
 from treespec import Law, Sampling, TorchCoins, TreeShape
+from treespec.search.growth import CostAware, DySpec, Eagle2, EqualGrowth, OptTree, SpecExec
+from treespec.search.latency.latency import LatencyModel
 
 PROMPT = "import os\nimport sys\n\n\ndef main(argv=None):\n    "
 LATENCY = LatencyModel.from_tables(

@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search.errors import InvalidGrowth
-from search.growth import EqualGrowth
-from search.latency import LatencyModel
+from treespec.search.errors import InvalidGrowth
+from treespec.search.growth import EqualGrowth
+from treespec.search.latency.latency import LatencyModel
 
 
 def levels_of(draft, width, depth):

@@ -3,9 +3,17 @@
 import pytest
 import torch
 
-from search.growth import POLICIES, CostAware, DySpec, Eagle2, EqualGrowth, OptTree, SpecExec
 from treespec import Law, Sampling, TokenTree, TreeShape, verify
 from treespec.draft import ModelDrafter
+from treespec.search.growth import (
+    POLICIES,
+    CostAware,
+    DySpec,
+    Eagle2,
+    EqualGrowth,
+    OptTree,
+    SpecExec,
+)
 from treespec.testing import NotLossless, assert_lossless
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")

@@ -14,9 +14,9 @@ import torch
 from attention_masks import dense
 from attention_masks.tree_attention import IMPLEMENTATIONS, Options, api
 from attention_masks.tree_attention.tree_pass import TreePass
-from experiments.config import ModelsConfig
 from treespec import TreeShape, load_pair
 from treespec.errors import Unavailable, UnsupportedModel
+from treespec.experiments.config.schema import ModelsConfig
 from treespec.models import attention
 from treespec.models.transformers_model import TransformersModel
 

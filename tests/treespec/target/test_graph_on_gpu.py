@@ -195,7 +195,7 @@ def test_experts_are_right_or_refused(dtype, make_model):
 def test_generate(monkeypatch):
     pair = load_pair("embedded", device="cuda")
     made = []
-    module = importlib.import_module("treespec.generate")
+    module = importlib.import_module("treespec.generation")
     for make in (make_target, ModelTarget):
         monkeypatch.setattr(
             module, "make_target", lambda model, make=make: made.append(make(model)) or made[-1]

@@ -1,0 +1,159 @@
+"""What all commands share: exit codes, messages instead of tracebacks, consoles."""
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from glob import escape, glob
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from treespec.experiments.records.disk_full import DISK_FULL
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = [
+    "FAILED",
+    "INTERRUPTED",
+    "USER_ERROR",
+    "AsJson",
+    "ConfigArgument",
+    "Debug",
+    "Overrides",
+    "Quiet",
+    "calm_transformers",
+    "complain",
+    "complete_config",
+    "friendly",
+    "output",
+    "progress",
+]
+
+PIPED_WIDTH = 120
+"""Columns of a table that goes to a file or a pipe."""
+
+DEFECT = (
+    "treespec stopped at something that it should have caught: a defect of treespec, whatever the input. "
+    "Please report it as an issue of its repository, with this command"
+)
+"""Said of errors that nobody foresaw."""
+
+USER_ERROR = 2
+FAILED = 1
+INTERRUPTED = 130
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+
+
+def complete_config(incomplete: str) -> list[str]:
+    """Shipped configs and YAML files that begin so, for the completion of the shell."""
+    shipped = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+    files = sorted(path for end in ("yaml", "yml") for path in glob(f"{escape(incomplete)}*.{end}"))
+    return [*(name for name in shipped if name.startswith(incomplete)), *files]
+
+
+ConfigArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="CONFIG",
+        help="A YAML file, or the name of a shipped config (`treespec configs`).",
+        autocompletion=complete_config,
+    ),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="Such as models.dtype=float32 seed=1."),
+]
+Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress, no table.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+AsJson = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="Print one JSON object and nothing else; progress goes to stderr. Null: not available.",
+    ),
+]
+
+
+def progress(quiet: bool) -> "Console | None":
+    """Where progress is shown."""
+    from rich.console import Console
+
+    return None if quiet else Console(stderr=True)
+
+
+def output() -> "Console":
+    """Where tables are printed."""
+    from rich.console import Console
+
+    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(width=PIPED_WIDTH if piped else None)
+
+
+def calm_transformers() -> None:
+    """No progress bars and advice of transformers between ours."""
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+@contextmanager
+def friendly(debug: bool, interrupted: str = "interrupted") -> Iterator[None]:
+    """One clear message instead of a traceback; `--debug` shows the traceback too.
+
+    Args:
+        debug: whether to show it.
+        interrupted: said after Ctrl-C.
+    """
+    from treespec.errors import TreespecError
+
+    try:
+        yield
+    except (typer.Exit, BrokenPipeError):  # who reads our output has read enough: nobody to tell
+        raise
+    except KeyboardInterrupt:
+        complain(interrupted)
+        raise typer.Exit(INTERRUPTED) from None
+    except TreespecError as error:
+        if debug:
+            traceback.print_exc()
+        complain(f"error: {error}")
+        raise typer.Exit(USER_ERROR) from None
+    except OSError as error:
+        if debug:
+            traceback.print_exc()
+        complain(f"error: {_of_system(error)}")
+        raise typer.Exit(FAILED if error.errno in DISK_FULL else USER_ERROR) from None
+    except MemoryError:
+        if debug:
+            traceback.print_exc()
+        complain("error: out of memory: take smaller models, trees or files")
+        raise typer.Exit(FAILED) from None
+    except Exception:
+        if debug:
+            traceback.print_exc()
+        hint = "the traceback above" if debug else "what --debug shows"
+        complain(f"error: {DEFECT} and {hint}")
+        raise typer.Exit(FAILED) from None
+
+
+def complain(text: str) -> None:
+    """Say what is wrong, beside what is printed."""
+    print(text, file=sys.stderr)
+
+
+def _of_system(error: OSError) -> str:
+    """What the operating system refused, and for a full disk the way out."""
+    where = f"{error.filename}: " if error.filename else ""
+    said = f"{where}{error.strerror or error}"
+    if error.errno in DISK_FULL:
+        said += "; what was finished before is kept: make room, then run the same command again"
+    return said

@@ -1,0 +1,51 @@
+"""The command `treespec doctor`."""
+
+from contextlib import suppress
+from typing import Annotated
+
+import typer
+
+from treespec.experiments.cli.common import FAILED, AsJson, calm_transformers, output, progress
+from treespec.experiments.cli.help import examples
+from treespec.experiments.cli.json import json_text
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+
+@app.command(
+    "doctor",
+    epilog=examples(
+        "treespec doctor",
+        "treespec doctor --quick",
+        "treespec doctor --json > machine.json",
+    ),
+)
+def doctor_command(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Leave out the self-test, but for loading the pair.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what this machine can do, and test it in 20 seconds.
+
+    Python, torch, GPUs, kernels, energy meters, SLURM; then an exact proof, a text compared with
+    `generate`, all implementations of tree attention, and what verifying 16 nodes costs here.
+
+    Exit code 0: all tests passed. 1: a test failed.
+    """
+    from treespec.experiments.doctor import examine, print_checkup
+    from treespec.experiments.run.progress import Reporter
+
+    with suppress(ImportError):  # the checks say that it is missing
+        calm_transformers()
+    with Reporter(progress(quiet=False)).task("looking around") as say:
+        found = examine(quick, say)
+    if as_json:
+        data = {"ok": found.ok, "facts": found.facts, "tests": found.tests}
+        typer.echo(json_text({**data, "speeds": found.speeds, "said": found.said}))
+    else:
+        print_checkup(found, output())
+    if not found.ok:
+        raise typer.Exit(FAILED)

@@ -1,0 +1,76 @@
+"""The help of `treespec`: commands in groups on one screen, and examples under every command."""
+
+from typing import Any
+
+from typer import BadParameter
+from typer.core import TyperGroup
+
+from treespec.experiments.config.words import plain_words
+
+__all__ = ["GROUPS", "CommandGroup", "examples"]
+
+GROUPS = {
+    "Experiments": ("run", "sweep", "report", "diff"),
+    "Trees": ("search", "estimate", "trace", "replay", "profile", "export"),
+    "Checks": ("check-lossless", "configs", "doctor"),
+}
+"""The commands in the order in which the help shows them; what is not named here comes last."""
+
+OTHERS = "Others"
+
+WHOLE = 1000
+"""Characters of a first sentence: it is never cut, but may take a second line."""
+
+UNWRAPPED = "\b"
+"""Stands before a paragraph whose lines are kept as they are."""
+
+
+def examples(*commands: str) -> str:
+    """The epilog of a command: lines that work as they are written.
+
+    Args:
+        commands: whole command lines, `treespec` included.
+
+    Example:
+        >>> examples("treespec configs").splitlines()[1:]
+        ['Examples:', '  treespec configs']
+    """
+    return "\n".join([UNWRAPPED, "Examples:", *(f"  {command}" for command in commands)])
+
+
+class CommandGroup(TyperGroup):
+    """Shows its commands in the groups of `GROUPS`, before the options."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Call a command; what is wrong with an option is said in our words."""
+        try:
+            return super().invoke(ctx)
+        except BadParameter as error:
+            error.message = plain_words(error.message).rstrip(".")
+            raise
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the groups of commands, then the options."""
+        self.format_commands(ctx, formatter)
+        records = [param.get_help_record(ctx) for param in self.get_params(ctx)]
+        with formatter.section("Options"):
+            formatter.write_dl([record for record in records if record is not None])
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each group: every command with its first sentence."""
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        shown = {name: own for name, own in commands.items() if own is not None and not own.hidden}
+        if not shown:
+            return
+        width = max(map(len, shown))
+        grouped = {name for names in GROUPS.values() for name in names}
+        others = tuple(name for name in shown if name not in grouped)
+        for title, names in {**GROUPS, OTHERS: others}.items():
+            rows = [
+                (name.ljust(width), shown[name].get_short_help_str(WHOLE))
+                for name in names
+                if name in shown
+            ]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)

@@ -1,0 +1,331 @@
+"""The command line: `treespec run`, `report`, `check-lossless` and `configs`; the others are in `cli_*`.
+
+Nothing heavy is imported here: each command imports what it needs when it is called.
+"""
+
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from treespec.experiments.cli import doctor as cli_doctor
+from treespec.experiments.cli import estimate as cli_estimate
+from treespec.experiments.cli import records as cli_records
+from treespec.experiments.cli import search as cli_search
+from treespec.experiments.cli import sweep as cli_sweep
+from treespec.experiments.cli.common import (
+    FAILED,
+    INTERRUPTED,
+    AsJson,
+    ConfigArgument,
+    Debug,
+    Overrides,
+    Quiet,
+    calm_transformers,
+    complain,
+    friendly,
+    output,
+    progress,
+)
+from treespec.experiments.cli.help import UNWRAPPED, CommandGroup, examples
+from treespec.experiments.cli.json import json_text, report_data, run_data
+
+if TYPE_CHECKING:
+    from treespec.experiments.records.rows import PromptRow
+    from treespec.experiments.run.runner import RunResult
+
+__all__ = ["app", "main"]
+
+FIRST_STEPS = f"""{UNWRAPPED}
+First steps:
+  treespec doctor              what this machine can do
+  treespec run smoke           every kind of method, in seconds
+  treespec run tree_vs_chain   do trees beat chains here?
+  treespec COMMAND --help      explains a command and gives examples
+"""
+
+app = typer.Typer(
+    cls=CommandGroup,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
+    epilog=FIRST_STEPS,
+)
+for _part in (cli_sweep, cli_records, cli_search, cli_estimate, cli_doctor):
+    app.add_typer(_part.app)
+
+FAILURES_SHOWN = 5
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"treespec {version('treespec-decoding')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _treespec(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Compare token trees with chains in speculative decoding."""
+
+
+@app.command(
+    "run",
+    epilog=examples(
+        "treespec run tree_vs_chain",
+        "treespec run smoke --out runs/first max_new_tokens=16 seed=1",
+        "treespec run speed models.device=cuda models.dtype=bfloat16",
+        "treespec run smoke --json > summary.json",
+    ),
+)
+def run_command(
+    config: ConfigArgument,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The run's folder.")] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Delete the results of an earlier run there first.")
+    ] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Run again what failed.")] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Run an experiment; the same command resumes a killed one.
+
+    Exit code 0: all is measured. 1: a method failed on a prompt (it is recorded).
+    2: the input is wrong, or the folder cannot be written. 130: interrupted.
+    """
+    with friendly(debug, "interrupted; the same command goes on where it stopped"):
+        from treespec.experiments.config.file import load_config
+        from treespec.experiments.config.files import is_file
+        from treespec.experiments.run.ranks import rank
+        from treespec.experiments.run.runner import run
+
+        calm_transformers()
+        if rank():  # under torchrun one process speaks
+            quiet, as_json = True, False
+        console = progress(quiet)
+        result = run(
+            load_config(config, overrides or ()),
+            folder=out,
+            source=Path(config) if is_file(config) else None,
+            fresh=fresh,
+            retry=retry,
+            console=console,
+        )
+        if console and result.already_finished:
+            console.print(f"{result.folder} is finished already; its results:", highlight=False)
+        _show_run(result, quiet, as_json)
+        if result.failures:
+            if not rank():
+                _complain_of(result.failures)
+            raise typer.Exit(FAILED)
+
+
+@app.command(
+    "report",
+    epilog=examples(
+        "treespec report runs/tree_vs_chain",
+        "treespec report runs/tree_vs_chain --json | jq '.samplings[0].verdict'",
+    ),
+)
+def report_command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    as_json: AsJson = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No table.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Print a run's table and write its report.html anew.
+
+    A run that is not finished is reported as far as it got. Of a run whose folder is not marked as one of
+    treespec (that of an older version) the table is printed and nothing is written: exit code 2.
+    """
+    with friendly(debug):
+        from treespec.experiments.errors import ForeignFolder, RunFolderError
+
+        if not (run / "manifest.json").is_file():
+            raise RunFolderError(f"{run} is no folder of a run: it has no manifest.json")
+        report, refused = None, None
+        try:
+            report = _written(run)
+        except ForeignFolder as error:
+            refused = error
+        if as_json:
+            typer.echo(json_text(report_data(run, report)))
+        elif not quiet:
+            _print(run, report)
+        if refused is not None:
+            raise refused
+
+
+@app.command(
+    "check-lossless",
+    epilog=examples(
+        "treespec check-lossless check_lossless",
+        "treespec check-lossless tree_vs_chain --samples 10000 --out checks",
+        "treespec check-lossless smoke samplings='[{temperature: 0.7}]' --tokens 2",
+        "treespec check-lossless check_lossless --json | jq .passed",
+    ),
+)
+def check_lossless_command(
+    config: ConfigArgument,
+    overrides: Overrides = None,
+    samples: Annotated[
+        int, typer.Option("--samples", help="Texts of each method and setting above temperature 0.")
+    ] = 1000,
+    false_alarm: Annotated[
+        float,
+        typer.Option(
+            "--false-alarm",
+            help="Probability that anything fails by chance, all comparisons together.",
+        ),
+    ] = 1e-3,
+    tokens: Annotated[int, typer.Option("--tokens", help="Tokens of each of these texts.")] = 3,
+    prompts: Annotated[
+        int, typer.Option("--prompts", help="Prompts that they are drawn after, the first ones.")
+    ] = 2,
+    against_samples: Annotated[
+        bool,
+        typer.Option(
+            "--against-samples", help="Compare with samples of plain decoding, not its exact law."
+        ),
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write check.json into this folder.")
+    ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Check on a real pair that trees keep the target's law.
+
+    Above temperature 0 the joint law of the first tokens is tested, at a stated false-alarm rate; at
+    temperature 0 the texts are compared with plain greedy decoding.
+
+    Exit code 0: no loss was found. 1: a method that claims to be lossless is not. 2: the input is wrong.
+    """
+    with friendly(debug):
+        from treespec.experiments.config.file import load_config
+        from treespec.experiments.config.files import making
+        from treespec.experiments.lossless.check import check_lossless
+        from treespec.experiments.lossless.text import (
+            check_data,
+            print_check,
+            require_check,
+            verdict,
+            write_check,
+        )
+
+        calm_transformers()
+        experiment = load_config(config, overrides or ())
+        if out is not None:
+            require_check(out)
+        with nullcontext() if out is None else making(out):
+            check = check_lossless(
+                experiment,
+                samples=samples,
+                false_alarm=false_alarm,
+                tokens=tokens,
+                prompts=prompts,
+                exact=not against_samples,
+                console=progress(quiet),
+            )
+            written = None if out is None else write_check(check, out)
+        if as_json:
+            typer.echo(json_text(check_data(check) | {"verdict": verdict(check)}))
+        else:
+            if not quiet:
+                print_check(check, output())
+            if written is not None:
+                typer.echo(f"written: {written}")
+        if check.failed:
+            if quiet:
+                complain(verdict(check))
+            raise typer.Exit(FAILED)
+
+
+@app.command("configs", epilog=examples("treespec configs", "treespec configs --json"))
+def configs_command(as_json: AsJson = False) -> None:
+    """List the shipped configs."""
+    from treespec.experiments.config.file import shipped
+
+    rows = []
+    for name, path in shipped().items():
+        about = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
+        rows.append({"name": name, "path": path, "about": about})
+    if as_json:
+        typer.echo(json_text({"configs": rows}))
+        return
+    for row in rows:
+        typer.echo(f"{row['name']:20} {row['about']}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console script; Ctrl-C ends it with 130 while the commands are still being put together, too.
+
+    Args:
+        arguments: of the command; those of the process by default.
+    """
+    try:
+        app(arguments, prog_name="treespec")
+    except KeyboardInterrupt:
+        complain("interrupted")
+        sys.exit(INTERRUPTED)
+
+
+def _complain_of(failures: "Sequence[PromptRow]") -> None:
+    for row in failures[:FAILURES_SHOWN]:
+        complain(f"failed: prompt {row.prompt}, {row.sampling}, {row.method}: {row.error}")
+    if len(failures) > FAILURES_SHOWN:
+        complain(f"... and {len(failures) - FAILURES_SHOWN} more, in prompts.parquet")
+    complain(f"{len(failures)} failed; --retry runs them again")
+
+
+def _show_run(result: "RunResult", quiet: bool, as_json: bool) -> None:
+    """Write the report and print the results; without any, only what failed."""
+    from treespec.experiments.errors import NoFinishedPrompt
+    from treespec.experiments.report.run import read_manifest
+
+    data: dict[str, Any] = {}
+    try:
+        report = _written(result.folder)
+        if as_json:
+            data = report_data(result.folder, report)
+        elif not quiet:
+            _print(result.folder, report)
+    except NoFinishedPrompt:  # what failed is said next
+        manifest = read_manifest(result.folder)
+        data = {"folder": result.folder, "name": manifest["name"]}
+        data |= {"finished": manifest["finished"], "report": None, "samplings": []}
+    if as_json:
+        typer.echo(json_text(run_data(data, result.already_finished, result.failures)))
+
+
+def _written(folder: Path) -> Path:
+    from treespec.experiments.report.page import write_report
+
+    return write_report(folder)
+
+
+def _print(folder: Path, report: Path | None) -> None:
+    from treespec.experiments.report.budgets_text import print_budgets
+    from treespec.experiments.report.prediction_text import print_predictions
+    from treespec.experiments.report.run import load_run
+    from treespec.experiments.report.table import print_table
+
+    console = output()
+    print_table(folder, console)
+    run = load_run(folder)
+    print_budgets(run, console)
+    print_predictions(run, console)
+    if report is not None:
+        typer.echo(f"report: {report}")

@@ -1,0 +1,279 @@
+"""The commands about trees: `treespec search`, `profile`, `trace`, `replay`, `export`."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from treespec.experiments.cli.common import (
+    INTERRUPTED,
+    AsJson,
+    ConfigArgument,
+    Debug,
+    Overrides,
+    Quiet,
+    calm_transformers,
+    complain,
+    friendly,
+    output,
+    progress,
+)
+from treespec.experiments.cli.help import examples
+from treespec.experiments.cli.json import json_text, search_data
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+
+@app.command(
+    "search",
+    epilog=examples(
+        "treespec search 0.6,0.2,0.1 --size 16 --depth 5 --to eagle",
+        "treespec search '0.7,0.2;0.5,0.2;0.4,0.1' --size 8 --json",
+        "treespec search trace.npz --latency latency.json --size 64",
+    ),
+)
+def search_command(
+    rates: Annotated[
+        str,
+        typer.Argument(
+            metavar="RATES",
+            help="Of the first, second, ... child: 0.6,0.2,0.1; levels apart by ; or a file: a trace "
+            "(`treespec trace`), an estimate.",
+        ),
+    ],
+    size: Annotated[
+        int | None,
+        typer.Option("--size", help="Nodes, the root included: 16. With --latency, at most."),
+    ] = None,
+    depth: Annotated[int | None, typer.Option("--depth", help="Edges from the root.")] = None,
+    branching: Annotated[int | None, typer.Option("--branching", help="Children at most.")] = None,
+    into: Annotated[str, typer.Option("--to", help="Format to show the tree in.")] = "medusa",
+    latency: Annotated[
+        Path | None,
+        typer.Option("--latency", help="Times (`treespec profile`): rank by predicted speed."),
+    ] = None,
+    prefix: Annotated[
+        int | None, typer.Option("--prefix", help="Tokens before the tree, for --latency.")
+    ] = None,
+    law: Annotated[
+        str | None, typer.Option("--law", help="How children are drawn, for --latency.")
+    ] = None,
+    batch: Annotated[int, typer.Option("--batch", help="Texts at once, for --latency.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write the tree there, in the format of --to.")
+    ] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Find the best tree for given acceptance rates and times.
+
+    Without --latency: the tree of --size nodes that keeps most tokens. With it: trees, chains and plain
+    decoding by predicted speed, and which to take.
+    """
+    with friendly(debug):
+        from treespec.experiments.config.files import require_new
+        from treespec.experiments.errors import ConfigError
+        from treespec.experiments.search_then_run.commands import search, search_fastest, write_tree
+
+        if out is not None:
+            require_new(out)
+        if latency is None:
+            given = {"--prefix": prefix, "--law": law, "--batch": None if batch == 1 else batch}
+            alone = [name for name, value in given.items() if value is not None]
+            if alone:
+                raise ConfigError(
+                    f"{alone[0]} says which times hold: give --latency too, or leave it out"
+                )
+            limits = (16 if size is None else size, depth, branching, into)
+            shape, text = search(rates, *limits)
+            typer.echo(json_text(search_data(rates, *limits)) if as_json else text)
+            if out is not None:
+                complain(write_tree(shape, into, out))
+            return
+        where: dict[str, Any] = {
+            "prefix": prefix,
+            "batch": batch,
+            "laws": None if law is None else [law],
+        }
+        where |= {"max_size": size, "depth": depth, "branching": branching}
+        shape, text = search_fastest(rates, latency, into, as_json=as_json, **where)
+        typer.echo(json_text(json.loads(text)) if as_json else text)
+        if out is not None:
+            complain(write_tree(shape, into, out))
+
+
+@app.command(
+    "profile",
+    epilog=examples(
+        "treespec profile speed --out latency.json",
+        "treespec profile smoke --out small.json --sizes 1,4,16 --prefixes 64",
+    ),
+)
+def profile_command(
+    config: ConfigArgument,
+    out: Annotated[Path, typer.Option("--out", help="The file to write, such as latency.json.")],
+    overrides: Overrides = None,
+    sizes: Annotated[
+        str | None, typer.Option("--sizes", help="Nodes of trees, such as 1,2,4,8,16.")
+    ] = None,
+    prefixes: Annotated[
+        str | None, typer.Option("--prefixes", help="Tokens before the tree, such as 64,256.")
+    ] = None,
+    repeats: Annotated[
+        int, typer.Option("--repeats", help="Rounds; each measures everything once.")
+    ] = 9,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Measure what the parts of a step take on this machine.
+
+    Verifying, drafting, accepting and committing, by size of the tree and tokens before it.
+
+    Ctrl-C ends it early: what was measured until then is written, with exit code 130.
+    """
+    with friendly(debug):
+        from treespec.experiments.config.file import load_config
+        from treespec.experiments.config.files import require_new, write_new
+        from treespec.experiments.search_then_run.profile.commands import (
+            integers,
+            print_profile,
+            profile,
+        )
+
+        require_new(out)
+        calm_transformers()
+        made = profile(
+            load_config(config, overrides or ()),
+            sizes=integers("--sizes", sizes),
+            prefixes=integers("--prefixes", prefixes),
+            repeats=repeats,
+            console=progress(quiet),
+        )
+        path = write_new(out, made.model.to_json())
+        if not quiet:
+            print_profile(made.model, output())
+        for note in made.notes:
+            complain(note)
+        typer.echo(f"{path}: {made.rounds} rounds, laws {', '.join(made.model.laws)}")
+        if made.interrupted:
+            raise typer.Exit(INTERRUPTED)
+
+
+@app.command(
+    "export",
+    epilog=examples(
+        "treespec export '[[0], [1], [0, 0]]' --from medusa --to sglang",
+        "treespec export tree.json --to vllm",
+        "treespec export tree.json --to sequoia --out tree.pt",
+    ),
+)
+def export_command(
+    tree: Annotated[str, typer.Argument(help="A file, or a tree as text.")],
+    into: Annotated[str, typer.Option("--to", help="Format: vllm, eagle, sglang, ...")],
+    form: Annotated[str | None, typer.Option("--from", help="Format of the tree.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="File to write.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Write a tree in another tool's words.
+
+    What these words leave out is said on stderr.
+    """
+    with friendly(debug):
+        from treespec.experiments.search_then_run.commands import export
+
+        printed, report = export(tree, into, form, out)
+        typer.echo(printed)
+        typer.echo(report, err=True)
+
+
+@app.command(
+    "trace",
+    epilog=examples(
+        "treespec trace speed --out trace.npz",
+        "treespec trace tree_vs_chain --sampling T=1 --out warm.npz prompts.count=24",
+        "treespec trace smoke --sampling T=0 --method 'chain 4' --out chain.npz",
+    ),
+)
+def trace_command(
+    config: ConfigArgument,
+    out: Annotated[Path, typer.Option("--out", help="The file to write, such as trace.npz.")],
+    overrides: Overrides = None,
+    sampling: Annotated[
+        str | None,
+        typer.Option("--sampling", help="Which setting, such as T=1, if there are several."),
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option("--method", help="Take law and rule of this tree method.")
+    ] = None,
+    law: Annotated[str | None, typer.Option("--law", help="How children are drawn.")] = None,
+    rule: Annotated[str | None, typer.Option("--rule", help="How they are accepted.")] = None,
+    width: Annotated[int, typer.Option("--width", help="Children at each position.")] = 8,
+    beyond: Annotated[
+        int, typer.Option("--beyond", help="Positions after each text's end, for deep trees.")
+    ] = 16,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Follow the prompts' own texts instead of decoding.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Record which drafted children the target accepts.
+
+    Position by position, so that the file serves `treespec replay` and `treespec search` for every static
+    tree.
+    """
+    with friendly(debug):
+        from treespec.experiments.config.file import load_config
+        from treespec.experiments.config.files import require_new, write_new
+        from treespec.experiments.search_then_run.traces import trace
+
+        require_new(out)
+        calm_transformers()
+        made = trace(
+            load_config(config, overrides or ()),
+            sampling=sampling,
+            method=method,
+            law=law,
+            rule=rule,
+            width=width,
+            beyond=beyond,
+            follow=follow,
+            console=progress(quiet),
+        )
+        path = write_new(out, made.to_bytes())
+        typer.echo(
+            f"{path}: {made.texts} texts, {len(made.tokens)} positions, {made.width} children "
+            f"each, law {made.law}, rule {made.rule}"
+        )
+
+
+@app.command(
+    "replay",
+    epilog=examples(
+        "treespec replay trace.npz --shapes chain:4,kary:2x3,expansion:3x2x1",
+        "treespec replay trace.npz --shapes chains:2x4,tree.json --json",
+    ),
+)
+def replay_command(
+    traces: Annotated[list[Path], typer.Argument(metavar="TRACE", help="Of `treespec trace`.")],
+    shapes: Annotated[
+        str,
+        typer.Option(
+            "--shapes", help="Trees: chain:4,kary:2x3,chains:2x4,expansion:3x2x1, or files."
+        ),
+    ],
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Try any trees on recorded traces, without a model."""
+    with friendly(debug):
+        from treespec.experiments.search_then_run.traces import replay_tables, replay_traces
+
+        rows = replay_traces(traces, shapes)
+        if as_json:
+            typer.echo(json_text({"rows": rows}))
+        else:
+            output().print(*replay_tables(rows), sep="\n\n")

@@ -1,0 +1,174 @@
+"""The command `treespec sweep`: a grid of experiments, on this machine or on a cluster."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from treespec.experiments.cli.common import (
+    FAILED,
+    INTERRUPTED,
+    AsJson,
+    ConfigArgument,
+    Debug,
+    Quiet,
+    calm_transformers,
+    complain,
+    friendly,
+    output,
+    progress,
+)
+from treespec.experiments.cli.help import examples
+
+if TYPE_CHECKING:
+    from treespec.experiments.sweep.executors import Executor
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+
+class ExecutorName(StrEnum):
+    """Where jobs run."""
+
+    PROCESS = "process"
+    LOCAL = "local"
+    SLURM = "slurm"
+
+
+@app.command(
+    "sweep",
+    epilog=examples(
+        "treespec sweep smoke 'sweep.seed=[0,1,2]'",
+        "treespec sweep context_length --executor local --workers 2",
+        "treespec sweep smoke 'sweep.models.dtype=[float32,bfloat16]' --retries 3",
+        "treespec sweep draft_quality --executor slurm --slurm partition=gpu",
+        "treespec sweep smoke 'sweep.seed=[0,1]' --json > summary.json",
+    ),
+)
+def sweep_command(
+    config: ConfigArgument,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="Such as models.dtype=float32 or sweep.seed=[0,1,2]."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="The sweep's folder; sweeps/<name> by default.")
+    ] = None,
+    executor: Annotated[
+        ExecutorName,
+        typer.Option(
+            "--executor", help="process: here, one by one; local: worker processes; slurm."
+        ),
+    ] = ExecutorName.PROCESS,
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="Jobs side by side; local: 1 by default.")
+    ] = None,
+    retries: Annotated[
+        int,
+        typer.Option(
+            "--retries", help="How often a job that fails is tried again.", min=0, max=100
+        ),
+    ] = 1,
+    slurm: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--slurm", metavar="KEY=VALUE", help="Of sbatch, such as partition=gpu; repeatable."
+        ),
+    ] = None,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="On Ctrl-C cancel the SLURM jobs too.")
+    ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Delete the results of an earlier sweep there first.")
+    ] = False,
+    allow_versions: Annotated[
+        bool,
+        typer.Option(
+            "--allow-versions", help="Workers may run other code or packages than planned."
+        ),
+    ] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Run every experiment of a config's grid (`sweep:`).
+
+    The same command goes on where a killed sweep stopped: finished jobs are left alone, failed ones are
+    tried again.
+
+    Exit code 0: all is measured. 1: a job failed (it is recorded). 2: the input is wrong. 130: interrupted.
+    """
+    with friendly(debug):
+        from treespec.experiments.cli.json import json_text
+        from treespec.experiments.config.places import place_of
+        from treespec.experiments.sweep.grid import load_grid
+        from treespec.experiments.sweep.sweep import Interrupted, require_workers, run_sweep
+        from treespec.experiments.sweep.table import print_collected
+
+        require_workers(executor, workers)
+        parameters = _parameters(executor, slurm or [], cancel)
+        grid = load_grid(config, overrides or ())
+        folder = out or place_of(grid.output, grid.name, "sweeps")
+        calm_transformers()
+
+        def make(logs: Path) -> "Executor":
+            from treespec.experiments.sweep.executors import InProcess, LocalWorkers
+            from treespec.experiments.sweep.slurm import Slurm
+
+            if executor is ExecutorName.PROCESS:
+                return InProcess(allow_versions=allow_versions)
+            if executor is ExecutorName.LOCAL:
+                return LocalWorkers(workers or 1, allow_versions=allow_versions)
+            return Slurm(
+                logs / "slurm",
+                parameters,
+                workers=workers,
+                allow_versions=allow_versions,
+                cancel=cancel,
+            )
+
+        console = progress(quiet)
+        try:
+            result = run_sweep(
+                grid,
+                folder,
+                make,
+                retries=retries,
+                fresh=fresh,
+                allow_versions=allow_versions,
+                console=console,
+            )
+        except Interrupted as stopped:
+            complain(f"interrupted: {stopped}; the same `treespec sweep` goes on where it stopped")
+            raise typer.Exit(INTERRUPTED) from None
+        if console and result.already_finished:
+            console.print(f"{folder} is finished already; its results:", highlight=False)
+        if as_json:
+            typer.echo(json_text(result.collected.data(folder)))
+        elif not quiet:
+            print_collected(result.collected, output())
+            typer.echo(f"collected: {folder / 'summary.parquet'}, {folder / 'prompts.parquet'}")
+        if failed := result.collected.failed:
+            if quiet or as_json:
+                complain(f"failed: {failed[0].name}: {failed[0].error}")
+            count = len(result.collected.outcomes)
+            complain(f"{len(failed)} of {count} jobs failed; the same command tries them again")
+            raise typer.Exit(FAILED)
+
+
+def _parameters(executor: ExecutorName, given: list[str], cancel: bool) -> dict[str, Any]:
+    """The settings of `--slurm`.
+
+    Raises:
+        SweepError: if they are not asked for with SLURM, or one cannot be read.
+    """
+    from treespec.experiments.sweep.errors import SweepError
+    from treespec.experiments.sweep.slurm_settings import parse_settings
+
+    if executor is not ExecutorName.SLURM and (given or cancel):
+        raise SweepError("--slurm and --cancel need --executor slurm")
+    return parse_settings(given)

@@ -1,0 +1,127 @@
+"""Files and numbers given on the command line: looked at before anything runs, files written at the end."""
+
+import json
+import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from treespec.experiments.errors import ConfigError
+from treespec.reading import brief
+from treespec.search.whole_file import write_whole
+
+__all__ = [
+    "is_file",
+    "is_there",
+    "making",
+    "require_at_most",
+    "require_new",
+    "require_own",
+    "write_new",
+]
+
+LARGEST = 1 << 26
+"""Bytes of a file of ours that is replaced."""
+
+
+def is_file(text: str) -> bool:
+    """Whether a text that may also be a tree or rates is the name of a file."""
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # too long for a name, or with a null in it
+        return False
+
+
+def is_there(text: str) -> bool:
+    """Whether a text that may also be a tree or rates is the name of a file, folder, device or pipe."""
+    try:
+        return Path(text).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def require_at_most(name: str, value: int, most: int) -> None:
+    """Refuse a number that would run out of memory or time before anything useful happens.
+
+    Raises:
+        ConfigError: naming it.
+    """
+    if value > most:
+        raise ConfigError(f"{name} = {brief(value, 60)}: must be at most {most:,}")
+
+
+def require_new(out: Path) -> None:
+    """Refuse, before anything is measured, a file that is there already or cannot be made.
+
+    Raises:
+        ConfigError: naming it.
+    """
+    if os.path.lexists(out):
+        raise ConfigError(f"--out {out} is there already: name another file")
+    if not out.parent.is_dir():
+        raise ConfigError(f"--out {out}: there is no folder {out.parent}")
+
+
+def write_new(out: Path, content: str | bytes) -> Path:
+    """Write a file that was not there when `require_new` looked; it is there whole or not at all.
+
+    Raises:
+        ConfigError: if it is there by now; nothing of it is lost.
+        OSError: if it cannot be written.
+    """
+    try:
+        return write_whole(out, content, new=True)
+    except FileExistsError:
+        raise ConfigError(f"--out {out} is there by now, and is left as it is") from None
+
+
+def require_own(path: Path, keys: Collection[str], what: str) -> None:
+    """Refuse, before anything is measured, to replace a file that is not one that would be written.
+
+    Args:
+        path: the file; it may be missing.
+        keys: of the JSON object that is written, and that a file must have to be replaced.
+        what: it is called in messages.
+
+    Raises:
+        ConfigError: naming it.
+    """
+    if not os.path.lexists(path):
+        return
+    own = False
+    if path.is_file() and not path.is_symlink() and path.stat().st_size <= LARGEST:
+        with suppress(OSError, ValueError, RecursionError):
+            data = json.loads(path.read_bytes())
+            own = isinstance(data, dict) and set(keys) <= set(data)
+    if not own:
+        raise ConfigError(
+            f"{path} is there, and is no {what}: move it away, or give another place with --out"
+        )
+
+
+@contextmanager
+def making(folder: Path) -> Iterator[None]:
+    """Make a folder for results before they are computed; if none come into it, it is taken back.
+
+    Raises:
+        ConfigError: if it cannot be made.
+    """
+    made, missing = [], folder
+    while not os.path.lexists(missing):
+        made.append(missing)
+        missing = missing.parent
+    try:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise ConfigError(f"{folder} is a file; give a folder with --out") from None
+        except OSError as error:
+            raise ConfigError(
+                f"{folder}: {error.strerror}; give another folder with --out"
+            ) from None
+        yield
+    except BaseException:
+        for path in made:
+            with suppress(OSError):
+                path.rmdir()
+        raise

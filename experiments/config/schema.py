@@ -1,0 +1,278 @@
+"""What can be configured. Data only: `builder` makes objects of it, `config_file` reads it from YAML.
+
+A choice is a mapping with a `kind`. Unknown keys are errors everywhere. Trees are in `config_shapes`.
+"""
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from treespec.experiments.config.base import (
+    MOST_ROUNDS,
+    MOST_TIMED,
+    Count,
+    FileName,
+    Label,
+    Name,
+    Nodes,
+    Number,
+    Rounds,
+    Seed,
+    Strict,
+    Tokens,
+)
+from treespec.experiments.config.shapes import Shape
+
+__all__ = [
+    "AssistedMethod",
+    "Config",
+    "EmbeddedPrompts",
+    "GenerateMethod",
+    "JsonlPrompts",
+    "Method",
+    "ModelsConfig",
+    "PlainMethod",
+    "Prompts",
+    "SamplingConfig",
+    "SearchConfig",
+    "SpecBenchPrompts",
+    "TextPrompts",
+    "TreeMethod",
+]
+
+MOST_METHODS = 1000
+"""Methods, or sampling settings, of an experiment."""
+
+MOST_GRID = 100
+"""Lengths, or thresholds, that assisted generation is tuned over."""
+
+MOST_SIZES = 512
+"""Sizes that are timed."""
+
+MOST_PARAMETERS = 10**12
+
+Parameters = Annotated[int, Field(strict=True, ge=1, le=MOST_PARAMETERS)]
+
+
+def _size(text: str) -> str:
+    """Refuse "1000000B" before a model is loaded; what else is no size, `grow` says."""
+    found = re.fullmatch(r"\s*([0-9]+)[0-9.]*([KMB])\s*", text.upper())
+    thousands = {"K": 1, "M": 2, "B": 3}
+    if found and (
+        len(found[1]) > 12 or int(found[1]) * 1000 ** thousands[found[2]] > MOST_PARAMETERS
+    ):
+        raise ValueError(f"must be at most {MOST_PARAMETERS:,} parameters")
+    return text
+
+
+Size = Annotated[Name, AfterValidator(_size)]
+
+
+class ModelsConfig(Strict):
+    """The pair, as `treespec.load_pair` takes it."""
+
+    target: Name = "embedded"
+    """`embedded`, a folder, or a hub id."""
+    draft: Name | None = None
+    """A folder or hub id; null for `embedded`."""
+    dtype: Literal["float32", "bfloat16", "float16", "float64", "auto"] = "bfloat16"
+    device: Name = "cpu"
+    grow: Parameters | Size | dict[str, Count] | None = None
+    """Grow the target, function-preservingly, to so many parameters ("100M"), or to these config fields."""
+    attention: Literal[
+        "auto", "transformers", "reference", "sdpa", "two_pass", "flex", "triton"
+    ] = "auto"
+    """How both models run trees; what is named runs, or the pair is refused at load."""
+    device_map: Literal["auto"] | dict[str, Name | Number] | None = None
+    """Spread the target over all GPUs ("auto", by accelerate), or as a map from modules to devices says;
+    the draft stays where the target's embeddings are. Null for `device`."""
+    tensor_parallel: Annotated[bool, Field(strict=True)] = False
+    """Split every layer of the target over the processes of `torchrun`; each has a whole draft."""
+
+
+class _Selection(Strict):
+    count: Count | None = None
+    """How many prompts are measured; null for all."""
+    start: Number = 0
+    """Leave out so many tokens at the beginning of each prompt."""
+    tokens: Count | None = None
+    """Keep so many tokens of each prompt from there on; null for all."""
+    least_characters: Count | None = None
+    """Leave out shorter texts, so that `tokens` are there to be kept; null for none."""
+
+
+class EmbeddedPrompts(_Selection):
+    """Excerpts of source files that the embedded pair was not trained on."""
+
+    kind: Literal["embedded"]
+    excerpts: Annotated[dict[Name, Number], Field(min_length=1)] | None = None
+    """Take several of each file: the token at which each begins, by category; `start` comes on top."""
+
+
+class TextPrompts(_Selection):
+    """A UTF-8 text file: one prompt, or several between lines that hold `separator` alone."""
+
+    kind: Literal["text"]
+    path: Name
+    separator: Name | None = None
+    chat_template: Literal["auto"] | bool = False
+
+
+class JsonlPrompts(_Selection):
+    """A prompt for each line, in a field that holds text (or a list of texts: the first counts)."""
+
+    kind: Literal["jsonl"]
+    path: Name
+    field: Name = "prompt"
+    chat_template: Literal["auto"] | bool = "auto"
+
+
+class SpecBenchPrompts(_Selection):
+    """The Spec-Bench format: `question_id`, `category`, `turns`. The first turn is the prompt."""
+
+    kind: Literal["spec_bench"]
+    path: Name
+    chat_template: Literal["auto"] | bool = "auto"
+
+
+Prompts = Annotated[
+    EmbeddedPrompts | TextPrompts | JsonlPrompts | SpecBenchPrompts, Field(discriminator="kind")
+]
+
+
+class SamplingConfig(Strict):
+    """Sampling settings, of target and draft alike. Temperature 0 is greedy decoding."""
+
+    temperature: Annotated[float, Field(strict=True, ge=0)] = 1.0
+    top_k: Count | None = None
+    top_p: Annotated[float, Field(strict=True, gt=0, le=1)] | None = None
+    min_p: Annotated[float, Field(strict=True, ge=0, le=1)] | None = None
+
+    @property
+    def name(self) -> str:
+        """Such as `T=0` or `T=0.8, top_p=0.9`."""
+        rest = [f"{k}={v:g}" for k, v in self if k != "temperature" and v is not None]
+        return ", ".join([f"T={self.temperature:g}", *rest])
+
+
+class GenerateMethod(Strict):
+    """Plain decoding by transformers' `generate`."""
+
+    kind: Literal["generate"]
+    name: Label | None = None
+
+
+class PlainMethod(Strict):
+    """Plain decoding by our own loop, without a draft."""
+
+    kind: Literal["plain"]
+    name: Label | None = None
+
+
+class AssistedMethod(Strict):
+    """Assisted generation of transformers.
+
+    With more than one length or threshold they are tuned by tokens per second, for each sampling setting,
+    on prompts that are not measured.
+    """
+
+    kind: Literal["assisted"]
+    name: Label | None = None
+    lengths: Annotated[tuple[Nodes, ...], Field(min_length=1, max_length=MOST_GRID)] = (
+        2,
+        4,
+        6,
+        8,
+        12,
+    )
+    thresholds: Annotated[
+        tuple[Annotated[float, Field(strict=True, ge=0, le=1)], ...],
+        Field(min_length=1, max_length=MOST_GRID),
+    ] = (0.0, 0.4)
+    tune_prompts: Count = 2
+
+    @property
+    def grid(self) -> list[tuple[int, float]]:
+        """All pairs of a length and a confidence threshold."""
+        return [(length, threshold) for length in self.lengths for threshold in self.thresholds]
+
+
+class TreeMethod(Strict):
+    """Our loop with a drafted tree.
+
+    `law` and `rule` are chosen by each other, and by the temperature if both are null: greedy with
+    deterministic children at 0; above it chain rejection for chains, and rrsw without replacement for other
+    trees.
+    """
+
+    kind: Literal["tree"]
+    shape: Shape
+    law: Name | None = None
+    rule: Name | None = None
+    settings: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
+    """Of a rule that has some: `{lenience: 0.5}` for lenient, `{epsilon: 0.09, delta: 0.3}` for typical."""
+    name: Label | None = None
+
+
+Method = Annotated[
+    GenerateMethod | PlainMethod | AssistedMethod | TreeMethod, Field(discriminator="kind")
+]
+
+
+class SearchConfig(Strict):
+    """What is measured before the run: for methods that ask for what is `measured`, and for predictions.
+
+    How often the k-th child is accepted is recorded on prompts of its own; what passes cost, on the same
+    models in the same process. Both are kept in the run's folder.
+    """
+
+    prompts: Prompts | None = None
+    """Null for the run's own prompts from where its texts end: `start` + `tokens` + `max_new_tokens`."""
+    max_new_tokens: Tokens = 64
+    """Tokens recorded for each prompt and sampling setting."""
+    width: Annotated[int, Field(strict=True, ge=1, le=64)] = 8
+    """Children recorded at every position: no searched tree has wider nodes."""
+    depth: Nodes = 8
+    """Levels with rates of their own: no searched tree is deeper."""
+    shrinkage: Annotated[float, Field(ge=0)] = 20.0
+    """Pseudo-counts with which a level's rates are drawn to those of all levels."""
+    sizes: (
+        Annotated[
+            tuple[Annotated[int, Field(strict=True, ge=1, le=MOST_TIMED)], ...],
+            Field(max_length=MOST_SIZES),
+        ]
+        | None
+    ) = None
+    """Nodes at which the target is timed; null for those of `treespec profile` up to 64."""
+    repeats: Rounds = 9
+    """Rounds of timing."""
+    between: Annotated[int, Field(strict=True, ge=0, le=MOST_ROUNDS)] = 24
+    """Rounds of timing parts again between the run's prompts, because machines drift; 0 for none."""
+
+
+class Config(Strict):
+    """A whole experiment."""
+
+    name: FileName
+    models: ModelsConfig = ModelsConfig()
+    prompts: Prompts
+    max_new_tokens: Tokens
+    samplings: Annotated[tuple[SamplingConfig, ...], Field(min_length=1, max_length=MOST_METHODS)]
+    methods: Annotated[tuple[Method, ...], Field(min_length=1, max_length=MOST_METHODS)]
+    seed: Seed = 0
+    repeats: Rounds = 1
+    """Times that each prompt is run, with seeds of its own each time; a prompt stays one sample."""
+    warmup: Number = 1
+    """Prompts decoded by every method before anything is measured."""
+    search: SearchConfig | None = None
+    """What to measure before; null for nothing."""
+    stop_strings: tuple[Name, ...] = ()
+    trees: Number = 2
+    """The first prompts whose drafted trees are recorded with their tokens."""
+    meters: tuple[Literal["memory", "energy"], ...] = ("memory", "energy")
+    """What is read around every prompt, besides times; what cannot be read here stays null."""
+    tracker: Literal["trackio", "wandb"] | None = None
+    """Where rows are logged to as well; the package must be installed. Null for nowhere."""
+    output: Name | None = None
+    """The run's folder; null for `runs/<name>`."""

@@ -1,0 +1,74 @@
+"""Files that searches start from: estimates and calibrations as JSON, or the trace behind them."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from treespec.errors import TreespecError, Unreadable
+from treespec.experiments.errors import ConfigError
+from treespec.reading import read_text
+
+if TYPE_CHECKING:
+    from treespec.search import AcceptanceEstimate, Calibration
+
+__all__ = ["read_acceptance", "read_calibration", "read_chains"]
+
+_T = TypeVar("_T")
+
+
+def read_acceptance(path: Path) -> "AcceptanceEstimate":
+    """Rates by depth from a file: an estimate as JSON, or a trace.
+
+    Raises:
+        ConfigError, InvalidTrace: if it is neither.
+    """
+    from treespec.search import AcceptanceEstimate, SmallSample, Trace, estimate_acceptance
+
+    if path.suffix == ".npz":
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SmallSample)  # they are kept in the estimate
+            return estimate_acceptance(Trace.load(path), by="depth")
+    return _named(path, AcceptanceEstimate.from_json)
+
+
+def read_chains(path: Path) -> "AcceptanceEstimate | None":
+    """Rates of chains by depth, as `treespec.search.best_tree` takes them; None if the file does not
+    hold them.
+
+    A trace does. An estimate as JSON holds the rates of as many children as it was made for.
+
+    Raises:
+        InvalidTrace: if a trace is damaged.
+    """
+    from treespec.search import SmallSample, Trace, estimate_acceptance
+
+    if path.suffix != ".npz":
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SmallSample)  # they are kept in the estimate
+        return estimate_acceptance(Trace.load(path), by="depth", ranks=1)
+
+
+def read_calibration(path: Path) -> "Calibration":
+    """A calibration map from a file, or the one fitted to a trace.
+
+    Raises:
+        ConfigError, InvalidTrace: if it is neither.
+    """
+    from treespec.search import Calibration, Trace, calibration_data, fit_calibration
+
+    if path.suffix == ".npz":
+        data = calibration_data(Trace.load(path))
+        return fit_calibration(data.predicted, data.exact)
+    return _named(path, Calibration.from_json)
+
+
+def _named(path: Path, read: Callable[[str], _T]) -> _T:
+    """What a file of JSON holds; errors name the file."""
+    try:
+        return read(read_text(path))
+    except Unreadable as error:
+        raise ConfigError(f"cannot be read: {error}") from None
+    except TreespecError as error:
+        raise ConfigError(f"{path}: {error}") from None

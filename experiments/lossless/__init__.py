@@ -1,0 +1,1 @@
+"""lossless: to be said."""

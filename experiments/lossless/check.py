@@ -1,0 +1,216 @@
+"""`treespec check-lossless`: do the methods of a config keep the law of plain decoding on a real pair?
+
+The law of a real pair cannot be enumerated, so this is a test with a stated false-alarm rate, and a
+statement of what it would have noticed. At temperature 0 the law is one text, which is compared id by id.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from rich.console import Console
+
+from treespec.experiments.config.base import MOST
+from treespec.experiments.config.build import BuiltMethod, Experiment, LawAndRule, build
+from treespec.experiments.config.files import require_at_most
+from treespec.experiments.config.schema import Config, ModelsConfig, PlainMethod, TreeMethod
+from treespec.experiments.config.stand_ins import wants_measured, without_measured
+from treespec.experiments.config.trees import label_of
+from treespec.experiments.errors import ConfigError
+from treespec.experiments.lossless.greedy import GreedyCheck, split
+from treespec.experiments.lossless.law import CHUNK, LawCheck, LawChecker
+from treespec.experiments.run.baselines import generate_plain
+from treespec.experiments.run.models import load_models
+from treespec.experiments.run.ours import decode_ours
+from treespec.experiments.run.progress import Reporter
+from treespec.experiments.run.prompts import Prompt, encode, read_prompts
+from treespec.stopping import stop_at_tokens
+from treespec.tree import Law, TreeShape
+from treespec.verify import greedy
+
+if TYPE_CHECKING:
+    from treespec.models.load import Pair
+
+__all__ = ["PROMPTS", "SAMPLES", "TOKENS", "Check", "check_lossless"]
+
+SAMPLES, TOKENS, PROMPTS = 1_000, 3, 2
+"""Three tokens: the third follows a commit that moved rows in the caches."""
+
+MOST_SAMPLES = 10**7
+"""Each takes a millisecond at least."""
+
+MOST_LAW = 1000
+"""Tokens whose joint law is tested."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """All verdicts of a command.
+
+    Args:
+        config: what was checked.
+        dtype: of the target.
+        laws: one for each method and setting of a temperature above 0.
+        greedy: one for each method and setting of temperature 0.
+        false_alarm: probability that one of the laws fails although all are equal.
+        exact: whether the reference was the exact law.
+        tokens: of each sample.
+        prompts: that samples were drawn after.
+        skipped: methods that are not ours.
+        recalled: share of the target's passes that were recalled.
+        text_of: token ids as text.
+    """
+
+    config: Config
+    dtype: str
+    laws: tuple[LawCheck, ...]
+    greedy: tuple[GreedyCheck, ...]
+    false_alarm: float
+    exact: bool
+    tokens: int
+    prompts: int
+    skipped: tuple[str, ...]
+    recalled: float
+    text_of: Callable[[list[int]], str] = str
+
+    @property
+    def failed(self) -> tuple[LawCheck | GreedyCheck, ...]:
+        """What claims to be lossless and is not."""
+        return tuple(check for check in (*self.greedy, *self.laws) if check.failed)
+
+
+def check_lossless(
+    config: Config,
+    *,
+    samples: int = SAMPLES,
+    false_alarm: float = 1e-3,
+    tokens: int = TOKENS,
+    prompts: int = PROMPTS,
+    exact: bool = True,
+    console: Console | None = None,
+    load: Callable[[ModelsConfig], "Pair"] = load_models,
+) -> Check:
+    """Check the methods `tree` and `plain` of a config under all its sampling settings.
+
+    Args:
+        config: as `treespec run` takes it. At temperature 0 all its prompts are decoded up to
+            `max_new_tokens`.
+        samples: texts of each method and setting above temperature 0, all prompts together.
+        false_alarm: probability that anything fails by chance, all comparisons together (Bonferroni).
+            Rounding at the cut of top-k, top-p and min-p comes on top; see `check_lossless_law`.
+        tokens: of each of these texts; their joint law is tested.
+        prompts: that they are drawn after, the first of the config.
+        exact: against the exact law of plain decoding; else against as many samples of our plain loop.
+        console: where progress is shown; nowhere by default.
+        load: gives the models.
+
+    Raises:
+        ConfigError: if there is no tree to check, or an argument is out of range.
+        TooFewSamples: with the number needed.
+        PromptError, ContextOverflow, LoadError: see `treespec.experiments.run.runner.run`.
+    """
+    for name, value in (("samples", samples), ("tokens", tokens), ("prompts", prompts)):
+        if value < 1:
+            raise ConfigError(f"{name} = {value}: must be at least 1")
+    require_at_most("samples", samples, MOST_SAMPLES)
+    require_at_most("tokens", tokens, MOST_LAW)
+    require_at_most("prompts", prompts, MOST)
+    if not 0 < false_alarm < 1:
+        raise ConfigError(f"false_alarm = {false_alarm:g}: must be between 0 and 1")
+    waiting = [
+        label_of(m) for m in config.methods if isinstance(m, TreeMethod) and wants_measured(m)
+    ]
+    experiment = build(without_measured(config))
+    if all(method.kind != "tree" for method in experiment.methods):
+        kinds = ", ".join(dict.fromkeys(method.kind for method in experiment.methods))
+        raise ConfigError(
+            f"methods: no method of kind 'tree', so there is nothing to check (kinds here: {kinds})"
+        )
+    reporter = Reporter(console)
+    if waiting:
+        reporter.note(f"left out, since their trees wait for a measurement: {', '.join(waiting)}")
+    raw = read_prompts(config.prompts)[: config.prompts.count]
+    with reporter.task("loading the models"):
+        pair = load(config.models)
+    encoded = encode(raw, config.prompts, pair.tokenizer)
+    methods = [m for m in experiment.methods if m.kind in ("plain", "tree")]
+    warm = {name: s for name, s in experiment.samplings.items() if not s.greedy}
+    few = encoded[:prompts]
+    each = -(-samples // len(few))
+    chunks = len(few) * -(-each // CHUNK) * len(warm) * (len(methods) + (not exact))
+    cold = len(experiment.samplings) - len(warm)
+    with reporter.units(chunks + cold * len(encoded), done=0) as begin:
+        greedy_checks = [
+            check
+            for name, sampling in experiment.samplings.items()
+            if sampling.greedy
+            for check in _greedy(experiment, methods, pair, encoded, name, begin)
+        ]
+        checker = LawChecker(
+            pair, few, samples=samples, tokens=tokens, seed=config.seed, progress=begin
+        )
+        level = false_alarm / max(1, len(warm) * len(methods))
+        laws = [
+            checker.check(method, name, sampling, false_alarm=level, exact=exact)
+            for name, sampling in warm.items()
+            for method in methods
+        ]
+    return Check(
+        config=config,
+        dtype=str(next(pair.target.model.parameters()).dtype).removeprefix("torch."),
+        laws=tuple(laws),
+        greedy=tuple(greedy_checks),
+        false_alarm=false_alarm,
+        exact=exact,
+        tokens=tokens,
+        prompts=len(few),
+        skipped=tuple(m.name for m in experiment.methods if m not in methods),
+        recalled=checker.memory.recalled / max(1, checker.memory.asked),
+        text_of=lambda ids: str(pair.tokenizer.decode(ids)),
+    )
+
+
+def _greedy(
+    experiment: Experiment,
+    methods: list[BuiltMethod],
+    pair: "Pair",
+    prompts: list[Prompt],
+    name: str,
+    begin: Callable[[str], None],
+) -> list[GreedyCheck]:
+    """Decode every prompt by `generate`, by our plain loop and by the methods, and compare."""
+    loop = BuiltMethod(
+        "plain", PlainMethod(kind="plain"), TreeShape.chain(0),
+        {name: LawAndRule(Law.DETERMINISTIC, greedy)},
+    )  # fmt: skip
+    sampling, seed = experiment.samplings[name], experiment.config.seed
+    found = {method.name: ([], []) for method in methods}
+    for prompt in prompts:
+        begin(f"{name}: prompt {prompt.index + 1}/{len(prompts)}")
+        ids = torch.tensor(prompt.ids, dtype=torch.long, device=pair.target.device)
+        more: dict[str, Any] = {
+            "max_new_tokens": experiment.config.max_new_tokens,
+            "stop": stop_at_tokens(pair.end_tokens),
+            "seed": seed,
+        }
+
+        def ours(method: BuiltMethod, ids=ids, more=more) -> tuple[int, ...]:
+            return decode_ours(pair, method, method.choices[name], ids, sampling, **more).tokens
+
+        references = (generate_plain(pair, ids, sampling, **more).tokens, ours(loop))
+        for method in methods:
+            text = ours(method)
+            for splits, reference in zip(found[method.name], references, strict=True):
+                place = split(pair, (prompt.id, prompt.ids), text, reference)
+                splits += [] if place is None else [place]
+    checks = []
+    for method in methods:
+        rule, (from_generate, from_plain) = method.choices[name].rule, found[method.name]
+        checks.append(
+            GreedyCheck(
+                name, method.name, str(rule), rule.lossless, len(prompts),
+                tuple(from_generate), tuple(from_plain),
+            )
+        )  # fmt: skip
+    return checks

@@ -1,0 +1,194 @@
+"""Temperature above 0: samples of a method against plain decoding, by `treespec.testing.compare`.
+
+All samples come from the real `decode`, a text of a few tokens each. They are held against the law of
+plain decoding itself: rows that the unmodified model gives in ordinary passes of transformers, without our
+attention, cache or loop. That is what infinitely many plain samples would give, so half as many samples
+show as much. Samples of our own plain loop can take its place.
+
+Under top-k, top-p and min-p a lossless method can fail by rounding, in float32 and float64 too: a pass over
+a tree and an ordinary one round differently, so that a token within rounding of the cut can be kept by one
+and cut off by the other. The exact law then calls it impossible, and its first occurrence gives p = 0. The
+stated false-alarm rate does not include this. No tolerance is made for it, since how far rounding goes
+depends on the target. A check with another cut tells the two apart: there a loss shows again.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from treespec.coins import TorchCoins
+from treespec.decoding import decode
+from treespec.distributions import Sampling
+from treespec.draft import ModelDrafter, NoDrafter
+from treespec.experiments.config.build import BuiltMethod
+from treespec.experiments.lossless.passes import PassMemory, RememberingModel
+from treespec.experiments.run.prompts import Prompt
+from treespec.experiments.run.unit import seed_of
+from treespec.protocols import Drafter
+from treespec.target import ModelTarget
+from treespec.testing.compare import LawComparison, Samples, compare_laws
+from treespec.verify import Rule, naive
+
+if TYPE_CHECKING:
+    from treespec.models.load import Pair
+
+__all__ = ["CHUNK", "LawCheck", "LawChecker", "PlainLaw"]
+
+CHUNK = 50
+"""Samples between two signs of progress."""
+
+
+@dataclass(frozen=True)
+class LawCheck:
+    """The verdict on a method under a sampling setting.
+
+    Args:
+        sampling: its name.
+        method: its name.
+        rule: name of the acceptance rule.
+        lossless: whether the rule claims to be.
+        comparison: the test.
+        seconds: that the samples took.
+    """
+
+    sampling: str
+    method: str
+    rule: str
+    lossless: bool
+    comparison: LawComparison
+    seconds: float
+
+    @property
+    def failed(self) -> bool:
+        """Whether a rule that claims to be lossless is not; a lossy rule cannot fail."""
+        return self.lossless and not self.comparison.passed
+
+
+class PlainLaw:
+    """Rows of the target by ordinary passes of transformers, one for each context that is asked for.
+
+    Args:
+        pair: the models.
+        prompts: by their index in the list.
+        sampling: the settings.
+    """
+
+    def __init__(self, pair: "Pair", prompts: Sequence[Prompt], sampling: Sampling) -> None:
+        self._pair, self._prompts, self._sampling = pair, prompts, sampling
+
+    @torch.inference_mode()
+    def __call__(self, prefix: tuple[int, ...]) -> Float[Tensor, "V"]:
+        """The law of the next token; `prefix` is the prompt's number and the tokens after it."""
+        ids = [*self._prompts[prefix[0]].ids, *prefix[1:]]
+        with self._pair.target.as_transformers() as model:
+            inputs = torch.tensor([ids], device=self._pair.target.device)
+            logits = model(inputs, logits_to_keep=1, use_cache=False).logits[0, -1]
+        return self._sampling(logits)
+
+
+class LawChecker:
+    """Samples methods after the same prompts.
+
+    Args:
+        pair: the models.
+        prompts: that texts are drawn after, in equal numbers.
+        samples: of each method, all prompts together.
+        tokens: of each text.
+        seed: of the coins, and of the redraws of the tests.
+        progress: told what is going on, once for each `CHUNK` of samples.
+    """
+
+    def __init__(
+        self,
+        pair: "Pair",
+        prompts: Sequence[Prompt],
+        *,
+        samples: int,
+        tokens: int,
+        seed: int = 0,
+        progress: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.pair, self.prompts, self.tokens, self.seed = pair, prompts, tokens, seed
+        self.memory = PassMemory()
+        self._each = -(-samples // len(prompts))
+        self._target = RememberingModel(pair.target, self.memory)
+        self._draft = RememberingModel(pair.draft, PassMemory())
+        self._progress = progress
+        self._plain: dict[str, list[list[int]]] = {}
+
+    @property
+    def samples(self) -> int:
+        """Of each method: as asked for, rounded up to equal numbers for all prompts."""
+        return self._each * len(self.prompts)
+
+    def check(
+        self,
+        method: BuiltMethod,
+        name: str,
+        sampling: Sampling,
+        *,
+        false_alarm: float,
+        exact: bool = True,
+    ) -> LawCheck:
+        """Sample a method and compare it with plain decoding.
+
+        Args:
+            method: of kind `plain` or `tree`.
+            name: of the sampling setting.
+            sampling: the setting, of a temperature above 0.
+            false_alarm: of this one comparison.
+            exact: against the exact law; else against samples of our own plain loop, drawn once for all.
+
+        Raises:
+            TooFewSamples: see `compare_laws`.
+        """
+        reference: Samples | PlainLaw = PlainLaw(self.pair, self.prompts, sampling)
+        if not exact:
+            if name not in self._plain:
+                self._plain[name] = self._texts(None, name, sampling)
+            reference = self._plain[name]
+        start = time.perf_counter()
+        texts = self._texts(method, name, sampling)
+        seconds = time.perf_counter() - start
+        comparison = compare_laws(
+            texts, reference, given=1, false_alarm=false_alarm,
+            seed=seed_of(self.seed, "redraws", name, method.name) % 2**32,
+        )  # fmt: skip
+        rule = method.choices[name].rule
+        return LawCheck(name, method.name, str(rule), rule.lossless, comparison, seconds)
+
+    def _texts(self, method: BuiltMethod | None, name: str, sampling: Sampling) -> list[list[int]]:
+        """Rows of the prompt's number and the tokens after it; None decodes plainly."""
+        label = "reference" if method is None else method.name
+        drafter, rule = self._parts(method, name, sampling)
+        target = ModelTarget(self._target)
+        rows = []
+        for i, prompt in enumerate(self.prompts):
+            coins = TorchCoins(seed_of(self.seed, "samples", i, name, label))
+            ids = torch.tensor(prompt.ids, dtype=torch.long, device=self.pair.target.device)
+            for count in range(self._each):
+                if count % CHUNK == 0:
+                    self._progress(f"{name}: {label}, prompt {i + 1}/{len(self.prompts)}")
+                steps = decode(
+                    target, drafter, rule, ids, sampling=sampling, coins=coins,
+                    max_new_tokens=self.tokens,
+                )  # fmt: skip
+                rows.append([i, *(token for step in steps for token in step.tokens)])
+        return rows
+
+    def _parts(
+        self, method: BuiltMethod | None, name: str, sampling: Sampling
+    ) -> tuple[Drafter, Rule]:
+        if method is None:
+            return NoDrafter(), naive
+        choice = method.choices[name]
+        drafter: Drafter = NoDrafter()
+        if method.kind == "tree":
+            assert method.tree is not None
+            drafter = ModelDrafter(self._draft, method.tree, choice.law, sampling)
+        return drafter, choice.rule

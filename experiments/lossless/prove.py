@@ -1,0 +1,275 @@
+"""The whole proof: every lossless rule, every law that it takes, every tree of up to six nodes.
+
+    python -m treespec.experiments.lossless.prove [--nodes 6] [--tables 20] [--out proof.json]
+
+Two theorems by exact enumeration of the project's code. *One step*: the law of a step's tokens, completed
+by the target's own law, is the target's law of depth + 1 tokens, in float64 and in float32. *Composition*:
+three tokens through the real `decode`, with caches and pending tokens handed from step to step, follow the
+target's law. Then the rules are proved in exact fractions, without any error, on small trees.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from treespec.distributions import Sampling
+from treespec.experiments.config.files import require_own
+from treespec.experiments.errors import ConfigError
+from treespec.experiments.records.manifest import environment
+from treespec.search.whole_file import write_whole
+from treespec.testing import (
+    Case,
+    Proof,
+    TabularModel,
+    adversarial_pairs,
+    covers,
+    output_law,
+    plane_trees,
+    random_pairs,
+    random_table,
+    target_law,
+)
+from treespec.testing.lossless import TOLERANCE
+from treespec.tree import Law, TreeShape
+from treespec.verify import RULES, Rule
+
+__all__ = ["Job", "Result", "jobs", "main", "prove"]
+
+VOCAB = 3
+COMPOSED = 3
+"""Tokens through `decode`."""
+
+SHOWN = 10
+"""Failures printed."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A part of the proof, for one process.
+
+    Args:
+        theorem: `one step`, `fractions` or `composition`.
+        shape: the tree.
+        law: how children are drawn.
+        tables: random pairs of tables, beside all adversarial ones (composition: pairs in all).
+    """
+
+    theorem: str
+    shape: TreeShape
+    law: Law
+    tables: int
+
+    @property
+    def weight(self) -> float:
+        """Roughly how long it takes, to start long jobs first."""
+        drawn = 0 if self.law is Law.DETERMINISTIC else self.shape.size
+        return VOCAB**drawn * self.tables * (30 if self.theorem == "composition" else 1)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was proved of one rule and law, or why not.
+
+    Args:
+        theorem: of the job.
+        rule: its name.
+        law: its name.
+        proof: cases, runs and largest error.
+        failure: the message of the first failure, if any.
+    """
+
+    theorem: str
+    rule: str
+    law: str
+    proof: Proof
+    failure: str | None = None
+
+
+def jobs(nodes: int = 6, tables: int = 20) -> list[Job]:
+    """All parts, the longest first.
+
+    Args:
+        nodes: of the largest trees.
+        tables: random pairs of tables for the one-step theorem.
+    """
+    found = []
+    for size in range(1, nodes + 1):
+        for shape in plane_trees(size):
+            for law in Law:
+                found.append(Job("one step", shape, law, tables))
+                if size <= 3:
+                    found.append(Job("fractions", shape, law, 3))
+                if size <= 4:
+                    found.append(Job("composition", shape, law, 2))
+    return sorted(found, key=lambda job: -job.weight)
+
+
+def prove(job: Job) -> list[Result]:
+    """Run one part over every lossless rule that covers its tree and law."""
+    torch.set_num_threads(1)
+    rules = [r for r in RULES.values() if r.lossless and job.law in r.laws]
+    if job.theorem == "composition":
+        return [
+            _composed(job, rule)
+            for rule in rules
+            if covers(rule, job.shape, job.law, _composed_vocab(job))
+        ]
+    results = []
+    for one_hot in (False, True):
+        covering = [
+            r for r in rules if r.one_hot == one_hot and covers(r, job.shape, job.law, VOCAB)
+        ]
+        proofs: dict[str, Proof] = {str(r): Proof(0, 0, 0.0) for r in covering}
+        failures: dict[str, str] = {}
+        exact = job.theorem == "fractions"
+        sampling = Sampling(temperature=0.0) if one_hot else Sampling()
+        pairs = chain(
+            random_pairs(VOCAB, job.tables, 0, [sampling]), adversarial_pairs(VOCAB, 0, one_hot)
+        )
+        if not exact:
+            pairs = chain(
+                pairs,
+                random_pairs(VOCAB, job.tables, 0, [sampling], torch.float32),
+                adversarial_pairs(VOCAB, 0, one_hot, torch.float32),
+            )
+        for pair in pairs if covering else ():
+            case = Case(job.shape, job.law, pair)
+            oracle = case.oracle(exact=exact)  # the drafted trees are the same for all rules
+            for rule in covering:
+                try:
+                    proofs[str(rule)] += case.prove(rule, oracle, exact)
+                except Exception as error:  # one rule's failure must not end an hour's work
+                    failures.setdefault(str(rule), f"{rule}, {job.law}, {pair.name}: {error}")
+        results += [
+            Result(job.theorem, name, str(job.law), proof, failures.get(name))
+            for name, proof in proofs.items()
+        ]
+    return results
+
+
+def _composed(job: Job, rule: Rule) -> Result:
+    proof, failure = Proof(0, 0, 0.0), None
+    sampling = Sampling(temperature=0.0) if rule.one_hot else Sampling()
+    vocab = _composed_vocab(job)
+    for seed in range(job.tables):
+        target, draft = (TabularModel(random_table(vocab, 2 * seed + i), vocab) for i in (0, 1))
+        try:
+            found = output_law(
+                rule,
+                job.shape,
+                job.law,
+                target=target,
+                draft=draft,
+                tokens=COMPOSED,
+                sampling=sampling,
+            )
+        except Exception as error:  # one rule's failure must not end an hour's work
+            return Result(job.theorem, str(rule), str(job.law), proof, f"{rule}: {error!r}")
+        error = float((found.probs - target_law(target, (0,), COMPOSED, sampling)).abs().max())
+        proof += Proof(1, found.runs, error)
+        if not error <= TOLERANCE:
+            failure = failure or f"{rule} through decode on {job.shape.parents}: error {error:.3g}"
+    return Result(job.theorem, str(rule), str(job.law), proof, failure)
+
+
+def _composed_vocab(job: Job) -> int:
+    """Two tokens for trees of four nodes, if the law can draw its siblings from two: steps multiply."""
+    distinct = job.law is not Law.IID and max(map(len, job.shape.children)) > 2
+    return VOCAB if job.shape.size < 4 or distinct else 2
+
+
+def proofs(todo: Sequence[Job]) -> Iterator[tuple[int, int, list[Result]]]:
+    """The results of all parts as they come in, with the parts done and to do."""
+    with ProcessPoolExecutor() as pool:
+        pending = [pool.submit(prove, job) for job in todo]
+        for done, future in enumerate(as_completed(pending), start=1):
+            yield done, len(todo), future.result()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; exit code 1 if anything is not proved."""
+    parser = argparse.ArgumentParser(
+        prog="python -m treespec.experiments.lossless.prove", description=__doc__
+    )
+    parser.add_argument("--nodes", type=int, default=6, help="of the largest trees")
+    parser.add_argument("--tables", type=int, default=20, help="random pairs of tables")
+    parser.add_argument("--out", type=Path, help="write the table as JSON")
+    options = parser.parse_args(arguments)
+    if options.out:
+        try:
+            require_own(options.out, ("proved", "not_proved"), "record of this command")
+        except ConfigError as error:
+            parser.error(str(error))
+    console, start, where = Console(), time.perf_counter(), environment()
+    table: dict[tuple[str, str, str], Proof] = {}
+    failures: list[str] = []
+    with Progress(console=Console(stderr=True)) as progress:
+        bar = progress.add_task("proving", total=None)
+        for done, whole, results in proofs(jobs(options.nodes, options.tables)):
+            for result in results:
+                key = result.theorem, result.rule, result.law
+                table[key] = table.get(key, Proof(0, 0, 0.0)) + result.proof
+                failures += [result.failure] if result.failure else []
+            progress.update(bar, completed=done, total=whole)
+            if (
+                options.out
+            ):  # after every part, so that a killed proof has proved what it has proved
+                record = {
+                    **where,
+                    "parts": done,
+                    "of_parts": whole,
+                    **_record(table, start, failures),
+                }
+                write_whole(options.out, json.dumps(record, indent=1) + "\n")
+    seconds = time.perf_counter() - start
+    console.print(_rendered(table))
+    total = sum(table.values(), Proof(0, 0, 0.0))
+    console.print(
+        f"{total.cases:,} cases, {total.runs:,} branches, largest error {total.largest_error:.2g}, "
+        f"{seconds / 60:.1f} minutes",
+        highlight=False,
+    )
+    for failure in failures[:SHOWN]:
+        console.print(f"NOT PROVED: {failure}", highlight=False, markup=False)
+    return 1 if failures or not total.cases else 0
+
+
+def _rendered(table: dict[tuple[str, str, str], Proof]) -> Table:
+    shown = Table("theorem", "rule", "law", box=SIMPLE)
+    for name in ("cases", "branches", "largest error"):
+        shown.add_column(name, justify="right")
+    order = {name: i for i, name in enumerate(RULES)}
+    for (theorem, rule, law), proof in sorted(
+        table.items(), key=lambda item: (item[0][0], order[item[0][1]], item[0][2])
+    ):
+        error = f"{proof.largest_error:.1g}" if proof.largest_error else "0"
+        shown.add_row(theorem, rule, law, f"{proof.cases:,}", f"{proof.runs:,}", error)
+    return shown
+
+
+def _record(
+    table: dict[tuple[str, str, str], Proof], start: float, failures: list[str]
+) -> dict[str, Any]:
+    rows = [
+        {"theorem": theorem, "rule": rule, "law": law, **asdict(proof)}
+        for (theorem, rule, law), proof in sorted(table.items())
+    ]
+    seconds = time.perf_counter() - start
+    return {"seconds": seconds, "proved": rows, "not_proved": failures}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

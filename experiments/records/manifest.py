@@ -1,0 +1,220 @@
+"""What a run says about itself: config, code, versions, hardware, models, methods."""
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from treespec.errors import Unreadable
+from treespec.experiments.config.build import BuiltMethod, Experiment
+from treespec.experiments.config.schema import Config, TreeMethod
+from treespec.experiments.records.rows import SCHEMA_VERSION
+from treespec.reading import read_bytes
+
+__all__ = [
+    "NO_PART",
+    "config_data",
+    "config_hash",
+    "environment",
+    "git_hash",
+    "method_data",
+    "new_manifest",
+    "now",
+    "session",
+    "with_load",
+]
+
+_PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "triton",
+    "numpy",
+    "scipy",
+    "polars",
+    "scikit-learn",
+)
+
+_FILES = ("calibration", "latency")
+"""Keys of a growth that name files."""
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+NO_PART = ("output", "tracker")
+"""Keys of a config that decide where rows go, not what is in them."""
+
+
+def new_manifest(
+    experiment: Experiment,
+    prompts_hash: str,
+    models: Mapping[str, Any],
+    tuning: Mapping[str, Any],
+    warmup: Mapping[str, Any],
+    meters: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The manifest of a run that starts now; SCHEMA.md explains the keys."""
+    config = experiment.config
+    started = session(meters)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "name": config.name,
+        "config": config_data(config),
+        "config_hash": config_hash(config),
+        "prompts_hash": prompts_hash,
+        "created": started["started"],
+        "finished": None,
+        "sessions": [started],
+        **environment(),
+        "seed": config.seed,
+        "models": dict(models),
+        "methods": [method_data(method) for method in experiment.methods],
+        "samplings": [{"name": s.name, **s.model_dump()} for s in config.samplings],
+        "tuning": dict(tuning),
+        "warmup": dict(warmup),
+        "meters": dict(meters),
+        "errors": 0,
+    }
+
+
+def environment() -> dict[str, Any]:
+    """What a figure was measured with: code, versions of packages, hardware."""
+    return {
+        "treespec_version": _version("treespec-decoding"),
+        "git_hash": git_hash(),
+        "versions": {"python": platform.python_version()}
+        | {name: _version(name) for name in _PACKAGES},
+        "hardware": _hardware(),
+    }
+
+
+def now() -> str:
+    """The time, ISO 8601 in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def session(meters: Mapping[str, Any]) -> dict[str, Any]:
+    """A start or resumption: when, by which code, on what, what an idle machine took, and its load."""
+    about = environment()
+    kept = {key: about[key] for key in ("git_hash", "versions", "hardware")}
+    return {"started": now(), **kept, "idle_w": meters.get("idle_w", {}), "busy_percent": None}
+
+
+def with_load(manifest: dict[str, Any], busy_percent: float | None) -> dict[str, Any]:
+    """The manifest with what other processes took of the CPU in the latest session."""
+    *earlier, latest = manifest["sessions"]
+    return manifest | {"sessions": [*earlier, latest | {"busy_percent": busy_percent}]}
+
+
+def config_data(config: Config) -> dict[str, Any]:
+    """The whole config as plain data."""
+    return config.model_dump(mode="json")
+
+
+def config_hash(config: Config) -> str:
+    """SHA-256 of the config, but for where its rows go."""
+    data = {key: value for key, value in config_data(config).items() if key not in NO_PART}
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def method_data(method: BuiltMethod) -> dict[str, Any]:
+    """What a manifest says of a method: how it drafts and decides."""
+    drafts, choices = isinstance(method.config, TreeMethod), method.choices
+    shape = method.shape if drafts else None
+    grown, files = None, None
+    if isinstance(method.config, TreeMethod) and shape is None:
+        grown = method.config.shape.model_dump()
+        files = {key: _sha256(grown[key]) for key in _FILES if grown.get(key) is not None} or None
+    return {
+        "name": method.name,
+        "kind": method.kind,
+        "parents": None if shape is None else list(shape.parents),
+        "size": grown["size"] if grown else shape.size if shape else None,
+        "depth": method.max_depth if drafts else None,
+        "growth": grown,
+        "files": files,
+        "law": {name: str(choice.law) for name, choice in choices.items()} or None,
+        "rule": {name: str(choice.rule) for name, choice in choices.items()} or None,
+        "settings": getattr(method.config, "settings", None) or None,
+        "lossless": method.lossless,
+    }
+
+
+def _sha256(path: str) -> str | None:
+    try:
+        return hashlib.sha256(read_bytes(path, 2**31)).hexdigest()
+    except Unreadable:
+        return None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+_RESULTS = ":(exclude)experiments/benchmarks/results"
+
+
+def git_hash(root: Path = _ROOT) -> str | None:
+    """The commit of a repository, `-dirty` if tracked files differ (as git describe has it).
+
+    Files that git does not know, and results of benchmarks, do not count: they change no code, and a
+    benchmark that writes its results as it goes is not made dirty by them.
+
+    Args:
+        root: of the working tree; by default that of the project's own code.
+
+    Returns:
+        None if it is no working tree, or git does not answer.
+    """
+    if not (root / ".git").exists():
+        return None
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(root), *arguments]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=20
+        ).stdout
+
+    try:
+        head = git("rev-parse", "HEAD").strip()
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", _RESULTS).strip()
+        return head + ("-dirty" if changed else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _hardware() -> dict[str, Any]:
+    import psutil
+    import torch
+
+    return {
+        "machine": platform.machine(),
+        "system": f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}",
+        "cpu": _cpu_name(),
+        "simd": torch.backends.cpu.get_cpu_capability(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "gpus": torch.cuda.device_count(),
+        "cuda": torch.version.cuda,
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()

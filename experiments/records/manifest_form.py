@@ -1,0 +1,124 @@
+"""What a manifest must hold to be reported, compared and continued (SCHEMA.md), whoever wrote it."""
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from treespec.errors import InvalidTree
+from treespec.experiments.errors import RunFolderError
+from treespec.experiments.records.forms import (
+    ANY,
+    COUNT,
+    DATA,
+    NAME,
+    NUMBER,
+    TEXT,
+    TRUTH,
+    Kind,
+    by_name,
+    each,
+    fits,
+    or_null,
+    parsed,
+    shown,
+)
+from treespec.experiments.records.rows import SCHEMA_VERSION
+from treespec.tree import TreeShape
+
+__all__ = ["KINDS", "checked_manifest"]
+
+KINDS = ("generate", "plain", "assisted", "tree")
+"""Of methods."""
+
+_PARENT = Kind("an integer of at least -1", lambda v: type(v) is int and -1 <= v < 2**31)
+_KIND = Kind(f"one of {', '.join(KINDS)}", lambda value: value in KINDS)
+_WARMUP = Kind(
+    "an object with prompts and seconds",
+    lambda value: value == {} or fits(value, {"prompts": COUNT, "seconds": NUMBER}) is None,
+)
+_MODEL = {"name": TEXT, "parameters": NUMBER, "dtype": TEXT, "architecture": TEXT}
+_METHOD = {
+    "name": NAME, "kind": _KIND, "parents?": or_null(each(_PARENT)), "size": or_null(COUNT),
+    "depth": or_null(COUNT), "growth?": or_null(DATA), "files?": or_null(DATA),
+    "law?": or_null(by_name(TEXT)), "rule?": or_null(by_name(TEXT)), "settings?": or_null(DATA),
+    "lossless?": TRUTH,
+}  # fmt: skip
+_CANDIDATE = {"length": COUNT, "threshold": NUMBER}
+_TUNED = {
+    "table": each(_CANDIDATE | {"tokens_per_second": NUMBER, "prompts?": COUNT}),
+    "chosen": _CANDIDATE,
+    "errors?": or_null(each(_CANDIDATE | {"error": ANY})),
+}
+_CONFIG = {
+    "methods?": each({"kind": NAME, "name?": or_null(NAME), "shape?": DATA}),
+    "repeats?": or_null(COUNT),
+    "search?": or_null({"between?": COUNT}),
+}
+_MANIFEST = {
+    "schema_version": COUNT,
+    "name": NAME, "config": _CONFIG, "config_hash": TEXT, "prompts_hash?": or_null(TEXT),
+    "created": TEXT, "finished": or_null(NAME), "seed": COUNT, "errors?": COUNT,
+    "sessions?": or_null(each({"git_hash?": or_null(TEXT), "versions?": DATA, "hardware?": DATA})),
+    "treespec_version": or_null(TEXT), "git_hash": or_null(TEXT),
+    "versions": by_name(or_null(TEXT)),
+    "hardware": {
+        "machine": TEXT, "cpu": TEXT, "cores": or_null(COUNT), "threads": COUNT,
+        "memory_gib": NUMBER, "gpu": or_null(TEXT),
+    },
+    "models": {"target": _MODEL, "draft": _MODEL},
+    "methods": each(_METHOD),
+    "samplings": each({"name": NAME, "temperature?": NUMBER}),
+    "tuning?": {"assisted?": by_name(by_name(_TUNED))},
+    "warmup?": or_null(_WARMUP),
+    "meters?": or_null({"sources?": DATA, "unavailable?": or_null(by_name(TEXT))}),
+}  # fmt: skip
+
+
+def checked_manifest(
+    path: Path, way_out: str, newer: str, needed: Collection[str] = tuple(_MANIFEST)
+) -> dict[str, Any]:
+    """The manifest in a file, if everything that is read from manifests is in it.
+
+    Args:
+        path: of the file.
+        way_out: what the user can do about a damaged one.
+        newer: what can be done where a newer treespec wrote it.
+        needed: keys that may not be missing; all that reports read, by default.
+
+    Raises:
+        RunFolderError: naming the file, the key and its value, or the newer schema.
+    """
+    data = parsed(path, RunFolderError, way_out)
+    version = data.get("schema_version", 1) if isinstance(data, dict) else None
+    if type(version) is int and version > SCHEMA_VERSION:
+        raise RunFolderError(
+            f"{path} has schema version {shown(version)}, but this treespec reads versions up to "
+            f"{SCHEMA_VERSION}; {newer}"
+        )
+    known = Kind(f"one of 1..{SCHEMA_VERSION}", lambda value: value in range(1, SCHEMA_VERSION + 1))
+    form = {"schema_version": known if type(version) is int else COUNT} | _MANIFEST
+    form = {
+        key if key in needed else f"{key.removesuffix('?')}?": kind for key, kind in form.items()
+    }
+    problem = fits(data, form) or _inconsistent(data)
+    if problem:
+        raise RunFolderError(f"{path} is damaged, or no manifest of a run: {problem}; {way_out}")
+    return data
+
+
+def _inconsistent(manifest: dict[str, Any]) -> str | None:
+    """What cannot be, though every value by itself could."""
+    for key in ("methods", "samplings"):
+        names = [entry["name"] for entry in manifest.get(key, ())]
+        if not names and key in manifest:
+            return f"{key} = [], but must hold at least one"
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            return f"{key}: the name {shown(twice)} stands twice"
+    for i, method in enumerate(manifest.get("methods", ())):
+        if method.get("parents") is not None:
+            try:
+                TreeShape(tuple(method["parents"]))
+            except InvalidTree as error:
+                return f"methods[{i}].parents: {error}"
+    return None

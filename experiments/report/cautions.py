@@ -1,0 +1,184 @@
+"""When a comparison is meaningless, or less than it seems: four rules, and what they say.
+
+Resolution. A comparison whose interval holds both a gain and a loss of a tenth (it reaches below 1 / 1.1
+and above 1.1) does not tell effects of the size that methods differ by. The half-width shrinks with the
+square root of the number of prompts, which gives the number that would do.
+
+Drift. Machines slow down and speed up. Units are taken in the order in which they ran; the logarithm of the
+time of a step, less its mean for each method and sampling setting, is averaged over the methods of a unit
+and regressed on the place in the run and on the length of the prompt. A trend counts if it is significant
+(p < 0.01) and makes more than 5 % from the first unit to the last. Methods run in an order drawn anew for
+each unit, so that ratios stay fair; tokens per second are then not those of one machine.
+
+Load. Where other processes used more than 10 % of the cores, in the mean of a session, they took time from
+some methods more than from others (`treespec.experiments.records.machine_load`).
+"""
+
+from dataclasses import dataclass
+from math import ceil, exp, isfinite, log, sqrt
+
+import numpy as np
+
+from treespec.experiments.records.changes import changes_of_machine
+from treespec.experiments.records.machine_load import busy_sentence
+from treespec.experiments.report.run import Run
+from treespec.experiments.report.statistics import Interval
+
+__all__ = [
+    "LEAST_UNITS",
+    "Drift",
+    "drift",
+    "drift_caution",
+    "load_caution",
+    "machine_caution",
+    "prompts_to_tell",
+    "spread_caution",
+]
+
+EFFECT = 1.1
+"""The smallest ratio that a comparison should tell from 1."""
+
+LEAST_UNITS, LEAST_DRIFT, SIGNIFICANCE = 8, 0.05, 0.01
+
+
+def prompts_to_tell(ratio: Interval, prompts: int) -> int | None:
+    """Prompts at which the interval would be narrow enough; None if it is already, or there is none.
+
+    Example:
+        >>> prompts_to_tell(Interval(1.0, 0.8, 1.25), 12)
+        66
+        >>> prompts_to_tell(Interval(1.5, 1.2, 1.9), 12) is None
+        True
+    """
+    if not ratio.bounded or ratio.low <= 0 or ratio.low >= 1 / EFFECT or ratio.high <= EFFECT:
+        return None
+    half = log(ratio.high / ratio.low) / 2
+    return ceil(prompts * (half / log(EFFECT)) ** 2)
+
+
+def spread_caution(what: str, ratio: Interval, prompts: int) -> str | None:
+    """A sentence if an interval is too wide for its comparison to mean anything.
+
+    Args:
+        what: is compared.
+        ratio: of the comparison.
+        prompts: that it rests on.
+    """
+    needed = prompts_to_tell(ratio, prompts)
+    if needed is None:
+        return None
+    return (
+        f"Caution: {what} cannot be told apart here: the interval holds both a gain and a loss of 10 %. "
+        f"That is no finding that they are equal; at this spread it takes about {needed} prompts."
+    )
+
+
+@dataclass(frozen=True)
+class Drift:
+    """A trend of the time of a step over the run.
+
+    Args:
+        change: of the time from the first unit to the last: 0.1 is 10 % slower at the end.
+        p: of so large a trend without drift.
+        units: that it rests on.
+    """
+
+    change: float
+    p: float
+    units: int
+
+    @property
+    def matters(self) -> bool:
+        """Whether it is significant and large enough for a word."""
+        return self.p < SIGNIFICANCE and abs(self.change) > LEAST_DRIFT
+
+
+def drift(run: Run) -> Drift | None:
+    """The trend of a run; None with fewer than `LEAST_UNITS` units, or where it cannot be told.
+
+    It cannot where prompts get longer with the place in the run.
+    """
+    import polars as pl
+
+    order = {s["name"]: i for i, s in enumerate(run.manifest["samplings"])}
+    rows = run.prompts.filter(pl.col("error").is_null(), pl.col("steps") > 0)
+    units = (
+        rows.with_columns(
+            (pl.col("decode_s") / pl.col("steps")).log().alias("time"),
+            pl.col("sampling").replace_strict(order, default=0).alias("place"),
+        )
+        .filter(pl.col("time").is_finite())
+        .with_columns(pl.col("time") - pl.col("time").mean().over("method", "sampling"))
+        .group_by("repeat", "prompt", "place")
+        .agg(pl.col("time").mean(), pl.col("prompt_tokens").first())
+        .sort("repeat", "prompt", "place")
+    )
+    if len(units) < LEAST_UNITS:
+        return None
+    at = np.linspace(0.0, 1.0, len(units))
+    lengths = units["prompt_tokens"].to_numpy().astype(float)
+    columns = [np.ones_like(at), at]
+    if np.ptp(lengths) > 0:
+        columns.append((lengths - lengths.mean()) / lengths.std())
+    return _trend(np.stack(columns, axis=1), units["time"].to_numpy())
+
+
+def drift_caution(run: Run) -> str | None:
+    """A sentence if the machine drifted while the run was measured."""
+    found = drift(run)
+    if found is None or not found.matters:
+        return None
+    word = "longer" if found.change > 0 else "shorter"
+    percent = f"{100 * abs(found.change):.0f} %"
+    return (
+        f"Caution: the machine drifted: the same steps took {percent} {word} at the end of the run "
+        f"than at its beginning (p {_p(found.p)}, {found.units} units). Methods took turns in random "
+        "order, so ratios are fair; tokens per second are not those of one state of the machine."
+    )
+
+
+def machine_caution(run: Run) -> str | None:
+    """A sentence if the run was resumed on another machine, or with other packages or code."""
+    manifest = run.manifest
+    sessions = manifest.get("sessions") or []
+    found = [change for session in sessions for change in changes_of_machine(manifest, session)]
+    commits = dict.fromkeys(str(session.get("git_hash")) for session in sessions)
+    if len(commits) > 1:
+        found.append(f"git_hash: {' -> '.join(commits)}")
+    if not found:
+        return None
+    shown = "; ".join(dict.fromkeys(found))
+    return (
+        f"Caution: the run went on elsewhere or with something else ({shown}): its prompts were not all "
+        "measured under the same conditions, and the table names those of the start."
+    )
+
+
+def load_caution(run: Run) -> str | None:
+    """A sentence if other processes used the CPU while the run was measured; of the worst session."""
+    loads = [session.get("busy_percent") for session in run.manifest.get("sessions") or []]
+    part = "the run" if len(loads) == 1 else f"one of the {len(loads)} sessions of the run"
+    return busy_sentence(max((load for load in loads if load is not None), default=None), part)
+
+
+def _trend(design: np.ndarray, values: np.ndarray) -> Drift | None:
+    """Least squares; the second column is the place in the run."""
+    from scipy.special import stdtr
+
+    units, parameters = design.shape
+    free = units - parameters
+    if free < 3 or np.linalg.matrix_rank(design) < parameters:
+        return None
+    inverse = np.linalg.inv(design.T @ design)
+    slopes = inverse @ design.T @ values
+    residual = values - design @ slopes
+    error = sqrt(float(residual @ residual) / free * inverse[1, 1])
+    slope = float(slopes[1])
+    if error <= 1e-12 * max(1.0, abs(slope)):  # the same time everywhere, or a line without noise
+        return Drift(exp(slope) - 1, 0.0 if abs(slope) > 1e-9 else 1.0, units)
+    p = 2 * float(stdtr(free, -abs(slope) / error))
+    return Drift(exp(slope) - 1, p, units) if isfinite(p) else None
+
+
+def _p(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"= {value:.3f}"

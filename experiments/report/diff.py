@@ -1,0 +1,229 @@
+"""Two runs compared: the same methods on the same prompts, with the paired bootstrap."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from treespec.experiments.errors import RunFolderError
+from treespec.experiments.records.changes import differences, drafted
+from treespec.experiments.report.run import Run
+from treespec.experiments.report.statistics import Interval, bootstrap
+
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = ["MethodDiff", "RunDiff", "compare_runs"]
+
+
+@dataclass(frozen=True)
+class MethodDiff:
+    """One method under one sampling setting, in both runs.
+
+    Args:
+        sampling: name of the setting.
+        method: name of the method.
+        prompts: that both runs finished, with the repeats that both have.
+        speed: tokens per second of B over those of A, prefill excluded.
+        tokens_per_step: of B over that of A.
+        same_tokens: texts that are equal, id by id.
+        texts: that there are two of.
+    """
+
+    sampling: str
+    method: str
+    prompts: int
+    speed: Interval
+    tokens_per_step: Interval
+    same_tokens: int
+    texts: int
+
+
+@dataclass(frozen=True)
+class RunDiff:
+    """What two runs have in common, and what they do not.
+
+    Args:
+        a: folder of the first run.
+        b: folder of the second.
+        same_prompts: the measured prompts are the same, token by token; otherwise those with the same id
+            are compared, whose text may differ.
+        methods: present in both.
+        not_compared: present in both, but without a prompt that both finished; each with the reason.
+        only_a: sampling and method that only the first has.
+        only_b: likewise.
+        config: keys that differ, as `path: a -> b`.
+        trees: methods of one name whose trees, laws, rules or settings differ, in the same form.
+        versions: packages, code and schema that differ.
+        hardware: what differs of the machine.
+        unfinished: the runs, of `a` and `b`, that have not come to their end.
+    """
+
+    a: str
+    b: str
+    same_prompts: bool
+    methods: tuple[MethodDiff, ...]
+    not_compared: tuple[str, ...]
+    only_a: tuple[str, ...]
+    only_b: tuple[str, ...]
+    config: tuple[str, ...]
+    trees: tuple[str, ...]
+    versions: tuple[str, ...]
+    hardware: tuple[str, ...]
+    unfinished: tuple[str, ...]
+
+
+def compare_runs(a: Run, b: Run) -> RunDiff:
+    """Compare two runs: the rows of the same method, sampling setting, prompt and repeat.
+
+    Args:
+        a: the denominator of all ratios.
+        b: the numerator.
+
+    Raises:
+        RunFolderError: if no method of theirs has a prompt in common.
+    """
+    hashes = [run.manifest.get("prompts_hash") for run in (a, b)]
+    same = hashes[0] is not None and hashes[0] == hashes[1]
+    key = "prompt" if same else "prompt_id"
+    found, only, not_compared = [], ([], []), []
+    pairs = [
+        [(s["name"], m.name) for s in run.manifest["samplings"] for m in run.methods]
+        for run in (a, b)
+    ]
+    for place in dict.fromkeys([*pairs[0], *pairs[1]]):
+        label, known = f"{place[0]}: {place[1]}", [place in own for own in pairs]
+        if not all(known):
+            only[known.index(True)].append(label)
+            continue
+        rows = _rows(a, place), _rows(b, place)
+        left, right = _paired(*rows, key)
+        if len(left):
+            found.append(_method(place, left, right, key))
+        else:
+            not_compared.append(f"{label}: {_why_not(*rows, key)}")
+    if not found:
+        first = f" ({not_compared[0]})" if not_compared else ""
+        raise RunFolderError(
+            f"{a.folder} and {b.folder} have nothing in common that both finished: no method of the same "
+            f"name, under a sampling setting of the same name, on a prompt of the same id{first}"
+        )
+    return RunDiff(
+        a=str(a.folder),
+        b=str(b.folder),
+        same_prompts=same,
+        methods=tuple(found),
+        not_compared=tuple(not_compared),
+        only_a=tuple(only[0]),
+        only_b=tuple(only[1]),
+        config=tuple(differences(a.manifest["config"], b.manifest["config"])),
+        trees=tuple(differences(*_trees(a, b))),
+        versions=tuple(differences(_versions(a), _versions(b))),
+        hardware=tuple(differences(_hardware(a), _hardware(b))),
+        unfinished=tuple(str(run.folder) for run in (a, b) if not run.finished),
+    )
+
+
+def _trees(a: Run, b: Run) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What methods of both runs drafted and decided by: searched trees may differ under one name."""
+    methods = [{m["name"]: m for m in run.manifest["methods"]} for run in (a, b)]
+    both = [name for name in methods[0] if name in methods[1]]
+    tuned = [run.manifest.get("tuning", {}).get("assisted", {}) for run in (a, b)]
+    chosen = [
+        {name: {s: t["chosen"] for s, t in found.items()} for name, found in one.items()}
+        for one in tuned
+    ]
+    shared = [name for name in chosen[0] if name in chosen[1]]
+    left, right = (
+        {n: drafted(own[n], other[n]) for n in both} | {f"{n}, tuned": picked[n] for n in shared}
+        for own, other, picked in zip(methods, methods[::-1], chosen, strict=True)
+    )
+    return left, right
+
+
+def _rows(run: Run, place: tuple[str, str]) -> "pl.DataFrame":
+    import polars as pl
+
+    return run.prompts.filter(pl.col("sampling") == place[0], pl.col("method") == place[1])
+
+
+def _paired(
+    left: "pl.DataFrame", right: "pl.DataFrame", key: str
+) -> tuple["pl.DataFrame", "pl.DataFrame"]:
+    """The rows whose prompt and repeat both runs have, of prompts on which none of these rows failed.
+
+    A prompt id that stands for several prompts is left out.
+    """
+    import polars as pl
+
+    frames = [rows.filter(pl.col("prompt").n_unique().over(key) == 1) for rows in (left, right)]
+    a, b = (
+        own.join(other, on=[key, "repeat"], how="semi").filter(
+            pl.col("error").is_null().all().over(key)
+        )
+        for own, other in zip(frames, frames[::-1], strict=True)
+    )
+    return a.join(b, on=key, how="semi"), b.join(a, on=key, how="semi")
+
+
+def _why_not(left: "pl.DataFrame", right: "pl.DataFrame", key: str) -> str:
+    """Why no prompt of a method is compared."""
+    reasons = []
+    for side, rows in (("A", left), ("B", right)):
+        failed = len(rows) - rows["error"].null_count()
+        if not len(rows):
+            reasons.append(f"{side} has no row of it")
+        elif failed:
+            reasons.append(f"in {side} {failed} of {len(rows)} rows hold an error")
+    if len(left) and len(right) and not set(left[key]) & set(right[key]):
+        reasons.append("no prompt is in both")
+    return "no prompt that both finished" + (f" ({', '.join(reasons)})" if reasons else "")
+
+
+def _method(
+    place: tuple[str, str], left: "pl.DataFrame", right: "pl.DataFrame", key: str
+) -> MethodDiff:
+    """Compare the rows of one method, on the same prompts."""
+    import polars as pl
+
+    columns = {}
+    for side, rows in (("a", left), ("b", right)):
+        sums = (
+            rows.group_by(key)
+            .agg(pl.col("new_tokens").sum(), pl.col("decode_s").sum(), pl.col("steps").sum())
+            .sort(key)
+        )
+        columns |= {
+            (side, name): sums[name].to_numpy().astype(np.float64)
+            for name in ("new_tokens", "decode_s", "steps")
+        }
+    totals = bootstrap(columns)
+
+    def ratio(column: str) -> Interval:
+        over = [("b", "new_tokens"), ("a", column)]
+        return totals.ratio(over, [("b", column), ("a", "new_tokens")])
+
+    texts = left.select(key, "repeat", "tokens").join(
+        right.select(key, "repeat", "tokens"), on=[key, "repeat"], suffix="_b"
+    )
+    same = sum(
+        x == y for x, y in zip(texts["tokens"].to_list(), texts["tokens_b"].to_list(), strict=True)
+    )
+    return MethodDiff(
+        sampling=place[0],
+        method=place[1],
+        prompts=totals.prompts,
+        speed=ratio("decode_s"),
+        tokens_per_step=ratio("steps"),
+        same_tokens=same,
+        texts=len(texts),
+    )
+
+
+def _versions(run: Run) -> dict[str, Any]:
+    keys = ("schema_version", "treespec_version", "git_hash")
+    return {key: run.manifest.get(key) for key in keys} | (run.manifest.get("versions") or {})
+
+
+def _hardware(run: Run) -> dict[str, Any]:
+    return run.manifest.get("hardware") or {}

@@ -1,0 +1,146 @@
+"""How figures look: colours that colour-blind readers tell apart, one meaning each, and no clutter.
+
+Colours are Okabe and Ito's. Pages replace them by CSS variables (`PALETTE`), so that an inlined SVG follows
+light and dark mode; the files on disk are right on white.
+"""
+
+import io
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from treespec.search.whole_file import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "GROUP_COLOURS",
+    "GROUP_MARKERS",
+    "GROUP_NAMES",
+    "INK",
+    "MUTED",
+    "PAGE",
+    "PALETTE",
+    "STAGE_COLOURS",
+    "Keep",
+    "clean",
+    "drawing",
+    "inline_svg",
+    "save",
+    "write_file",
+]
+
+Keep = Callable[[Path, bytes], object]
+"""Writes a file."""
+
+INK = "#1b1e23"
+MUTED = "#6b7078"
+GRID = "#dcdfe4"
+PAGE = "#ffffff"
+
+GROUP_COLOURS = {
+    "plain": "#74797f",
+    "undrafted": "#4f5359",
+    "assisted": "#d55e00",
+    "chain": "#0072b2",
+    "tree": "#009e73",
+}
+GROUP_MARKERS = {"plain": "s", "undrafted": "P", "assisted": "D", "chain": "o", "tree": "^"}
+GROUP_NAMES = {
+    "plain": "plain decoding",
+    "undrafted": "no draft (by search)",
+    "assisted": "assisted generation",
+    "chain": "our chains",
+    "tree": "our trees",
+}
+STAGE_COLOURS = {
+    "draft": "#e69f00",
+    "verify": "#56b4e9",
+    "accept": "#cc79a7",
+    "commit": "#4c4f8c",
+    "other": "#b4b8be",
+}
+
+PALETTE = {
+    INK: "--ink",
+    MUTED: "--muted",
+    GRID: "--line",
+    **{colour: f"--{name}" for name, colour in GROUP_COLOURS.items()},
+    PAGE: "--page",
+}
+"""Colours that a page may replace; the others are right on light and dark alike."""
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """The style, for everything drawn inside. Draws to files only: no window is ever opened."""
+    from matplotlib import rc_context
+
+    settings: dict[Any, Any] = {
+        "font.family": "sans-serif",
+        "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"],
+        "font.size": 10.5,
+        "axes.labelsize": 10.5,
+        "legend.fontsize": 9.5,
+        "text.color": INK,
+        "axes.labelcolor": INK,
+        "axes.edgecolor": MUTED,
+        "xtick.color": INK,
+        "ytick.color": INK,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.axisbelow": True,
+        "grid.color": GRID,
+        "grid.linewidth": 0.8,
+        "legend.frameon": False,
+        "svg.fonttype": "none",
+        "svg.hashsalt": "treespec",
+        "figure.constrained_layout.use": True,
+    }
+    with rc_context(settings):
+        yield
+
+
+def clean(axes: "Axes", grid: str = "x") -> None:
+    """Grid lines along one axis, and no tick marks."""
+    axes.grid(visible=True, axis=grid)  # pyrefly: ignore[bad-argument-type]
+    axes.tick_params(length=0)
+
+
+def write_file(path: Path, content: bytes) -> Path:
+    """Write a file whole, in a folder that is made if it is missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return write_whole(path, content)
+
+
+def save(figure: "Figure", folder: Path, name: str, keep: Keep = write_file) -> Path:
+    """Write `name.svg` (transparent) and `name.png` (on white), by `keep`; return the path of the SVG."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
+    # keeps the places that were found, instead of finding them again
+    figure.set_layout_engine("none")
+    painted = io.BytesIO()
+    figure.savefig(painted, format="png", dpi=160, facecolor=PAGE)
+    keep(folder / f"{name}.png", painted.getvalue())
+    keep(folder / f"{name}.svg", drawn.getvalue())
+    return folder / f"{name}.svg"
+
+
+def inline_svg(path: Path) -> str:
+    """An SVG of `save` for use inside a page: its colours become CSS variables, its ids its own."""
+    text = path.read_text(encoding="utf-8")
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    prefix = path.stem
+    text = re.sub(r'\bid="', f'id="{prefix}-', text)
+    text = re.sub(r'href="#', f'href="#{prefix}-', text)
+    text = re.sub(r"url\(#", f"url(#{prefix}-", text)
+    for colour, variable in PALETTE.items():
+        text = re.sub(colour, f"var({variable})", text, flags=re.IGNORECASE)
+    return re.sub(
+        r'<svg ([^>]*?)width="[^"]*" height="[^"]*"|<svg height="[^"]*" ', r"<svg \1", text, count=1
+    )

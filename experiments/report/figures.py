@@ -1,0 +1,245 @@
+"""The figures of a run. Each function draws one from the summaries; `draw_figures` writes all of them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treespec.experiments.report.figure_axes import (
+    FILLS,
+    ROW,
+    WIDTH,
+    MethodAxis,
+    lanes,
+    legend,
+    panels,
+)
+from treespec.experiments.report.figure_intervals import StepIntervals, step_intervals
+from treespec.experiments.report.figure_style import (
+    GROUP_COLOURS,
+    GROUP_MARKERS,
+    INK,
+    MUTED,
+    PAGE,
+    STAGE_COLOURS,
+    Keep,
+    clean,
+    drawing,
+    save,
+    write_file,
+)
+from treespec.experiments.report.run import Run
+from treespec.experiments.report.scaling import scaling_figure
+from treespec.experiments.report.statistics import Interval
+from treespec.experiments.report.summary import SamplingSummary, accepted_shares, summarise
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["accepted_figure", "draw_figures", "size_figure", "speedup_figure", "stages_figure"]
+
+MARKER: dict[str, Any] = {"markersize": 6.5, "markeredgewidth": 1.4, "linestyle": "none"}
+WHISKER: dict[str, Any] = {"ecolor": INK, "elinewidth": 1.2, "capsize": 2.0, "fmt": "none"}
+
+Intervals = Mapping[tuple[str, str], StepIntervals]
+"""By sampling setting and method."""
+NO_INTERVALS: Intervals = {}
+
+
+def draw_figures(run: Run, folder: Path, keep: Keep = write_file) -> dict[str, Path]:
+    """Draw all figures of a run as SVG and PNG.
+
+    Args:
+        run: what was measured.
+        folder: where the files go; made if missing.
+        keep: writes one of them.
+
+    Returns:
+        The SVG of each figure that the run has data for, by name.
+    """
+    summaries = [s for s in summarise(run) if s.rows]
+    shares = {s.sampling: accepted_shares(run, s.sampling) for s in summaries}
+    spreads = step_intervals(run)
+    draw = {
+        "speedup": lambda: speedup_figure(summaries),
+        "size": lambda: size_figure(summaries, spreads),
+        "stages": lambda: stages_figure(summaries, spreads),
+        "accepted": lambda: accepted_figure(summaries, shares, spreads),
+        "scaling": lambda: scaling_figure(run),
+    }
+    written = {}
+    with drawing():
+        for name, make in draw.items():
+            figure = make()
+            if figure is not None:
+                written[name] = save(figure, folder, name, keep)
+    return written
+
+
+def speedup_figure(summaries: Sequence[SamplingSummary]) -> "Figure | None":
+    """Speedup over plain decoding with its interval: a line per method, a marker per sampling setting."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    shown = [s for s in summaries if s.baseline is not None]
+    if not shown:
+        return None
+    axis = MethodAxis.of(shown)
+    figure = Figure(figsize=(WIDTH, ROW * (1.25 * axis.rows + 2.6)))
+    axes = figure.subplots()
+    axis.apply(axes)
+    axes.axvline(1.0, color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
+    for lane, fill, summary in zip(lanes(len(shown)), FILLS, shown, strict=False):
+        for row in summary.rows:
+            if row.speedup is not None:
+                axes.errorbar(
+                    row.speedup.estimate,
+                    axis.places[row.method.name] + lane,
+                    xerr=_reach(row.speedup),
+                    fillstyle=fill,
+                    elinewidth=1.4,
+                    color=GROUP_COLOURS[row.method.group],
+                    marker=GROUP_MARKERS[row.method.group],
+                    **MARKER,
+                )
+    axes.xaxis.set_major_locator(MaxNLocator(7))
+    axes.set_xlabel("speedup over the faster plain baseline, 95 % interval")
+    legend(axes, [], shown)
+    return figure
+
+
+def size_figure(
+    summaries: Sequence[SamplingSummary], spreads: Intervals = NO_INTERVALS
+) -> "Figure | None":
+    """Kept tokens per step, and what a pass of the target costs, against the number of draft tokens."""
+    from matplotlib.figure import Figure
+
+    sized = [
+        (i, row)
+        for i, s in enumerate(summaries[: len(FILLS)])
+        for row in s.rows
+        if row.method.draft_tokens is not None and row.stage_ms is not None
+    ]
+    if not sized:
+        return None
+    figure = Figure(figsize=(WIDTH, 5.6))
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+    largest = max(row.method.draft_tokens or 0 for _, row in sized)
+    # apart by a little, so that settings at the same size stay visible
+    apart = [lane * max(largest, 1) / 20 for lane in lanes(len(summaries))]
+    for i, row in sized:
+        group, size = row.method.group, (row.method.draft_tokens or 0) + apart[i]
+        look = {
+            "fillstyle": FILLS[i],
+            "color": GROUP_COLOURS[group],
+            "marker": GROUP_MARKERS[group],
+            **MARKER,
+        }
+        value = row.tokens_per_step
+        top.errorbar(size, value.estimate, yerr=_reach(value), elinewidth=1.2, **look)
+        spread = spreads.get((summaries[i].sampling, row.method.name))
+        reach = None if spread is None or spread.verify_ms is None else _reach(spread.verify_ms)
+        verify = (row.stage_ms or {})["verify"]
+        bottom.errorbar(size, verify, yerr=reach, elinewidth=1.2, **look)
+    top.set_ylabel("kept tokens per step")
+    bottom.set_ylabel("verify, ms per step")
+    bottom.set_xlabel("draft tokens per step (size of the tree without its root)")
+    for axes in (top, bottom):
+        clean(axes, "both")
+        axes.margins(y=0.12)
+        axes.set_ylim(bottom=0)
+    figure.align_ylabels()
+    legend(
+        top, [g for g in GROUP_COLOURS if any(row.method.group == g for _, row in sized)], summaries
+    )
+    return figure
+
+
+def stages_figure(
+    summaries: Sequence[SamplingSummary], spreads: Intervals = NO_INTERVALS
+) -> "Figure | None":
+    """Milliseconds of a step by stage, stacked, one panel per sampling setting."""
+    from matplotlib.patches import Patch
+
+    if not summaries:
+        return None
+    axis = MethodAxis.of(summaries)
+    figure, axes_of = panels([s.sampling for s in summaries], axis, extra=2.6)
+    hollow: dict[str, Any] = {"fill": False, "edgecolor": MUTED, "hatch": "////", "linewidth": 0.8}
+    for summary in summaries:
+        axes = axes_of[summary.sampling]
+        for row in summary.rows:
+            place, left = axis.places[row.method.name], 0.0
+            for stage, width in (row.stage_ms or {}).items():
+                axes.barh(place, width, left=left, height=0.72, color=STAGE_COLOURS[stage])
+                left += width
+            if row.stage_ms is None:
+                axes.barh(place, row.step_ms, height=0.72, **hollow)
+            if spread := spreads.get((summary.sampling, row.method.name)):
+                axes.errorbar(row.step_ms, place, xerr=_reach(spread.step_ms), **WHISKER)
+    figure.supxlabel("milliseconds per step", fontsize=10.5)
+    handles = [Patch(facecolor=colour, label=stage) for stage, colour in STAGE_COLOURS.items()]
+    if any(row.stage_ms is None for s in summaries for row in s.rows):
+        handles.append(Patch(label="not divided", **hollow))
+    figure.legend(handles=handles, loc="outside upper center", ncols=3, handlelength=1.2)
+    return figure
+
+
+def accepted_figure(
+    summaries: Sequence[SamplingSummary],
+    shares: Mapping[str, Mapping[str, NDArray[np.float64]]],
+    spreads: Intervals = NO_INTERVALS,
+) -> "Figure | None":
+    """How many draft tokens the steps bring: stacked shares per method, one panel per sampling setting."""
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import BoundaryNorm, ListedColormap, to_hex
+
+    axis = MethodAxis.of(summaries, recorded=True)
+    shown = {sampling: methods for sampling, methods in shares.items() if methods}
+    if not axis.groups or not shown:
+        return None
+    most = max(len(share) for methods in shown.values() for share in methods.values())
+    scale = colormaps["viridis_r"](np.linspace(0.08, 0.88, max(most - 1, 1)))
+    colours = ["#c9cdd3", *map(to_hex, scale)][:most]
+    figure, axes_of = panels(list(shown), axis, extra=3.0)
+    for sampling, methods in shown.items():
+        axes = axes_of[sampling]
+        for name, share in methods.items():
+            left = 0.0
+            for colour, width in zip(colours, 100 * share, strict=False):
+                box: dict[str, Any] = {"color": colour, "edgecolor": PAGE, "linewidth": 0.7}
+                axes.barh(axis.places[name], width, left=left, height=0.78, **box)
+                left += width
+            spread = spreads.get((sampling, name))
+            if spread is not None and spread.nothing is not None:
+                reach = _reach(spread.nothing)
+                axes.errorbar(
+                    100 * share[0],
+                    axis.places[name],
+                    xerr=None if reach is None else [[100 * x for x in side] for side in reach],
+                    **WHISKER,
+                )
+        axes.set_xlim(0, 100)
+    figure.supxlabel("share of steps, %", fontsize=10.5)
+    bar = figure.colorbar(
+        ScalarMappable(BoundaryNorm(np.arange(most + 1) - 0.5, most), ListedColormap(colours)),
+        ax=list(axes_of.values()),
+        location="top",
+        aspect=42,
+        ticks=range(most),
+        label="draft tokens kept in a step",
+    )
+    bar.ax.tick_params(length=0)
+    bar.minorticks_off()
+    bar.outline.set_visible(False)  # pyrefly: ignore
+    return figure
+
+
+def _reach(value: Interval) -> list[list[float]] | None:
+    """How far the interval reaches below and above its estimate."""
+    if not value.bounded:
+        return None
+    return [[max(0.0, value.estimate - value.low)], [max(0.0, value.high - value.estimate)]]

@@ -1,0 +1,118 @@
+"""The prompts that may be compared under one sampling setting, as arrays."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treespec.experiments.report.run import Method, Run
+from treespec.experiments.report.statistics import Bootstrap, bootstrap
+
+__all__ = ["COUNTS", "ENERGIES", "TIMES", "Measurements", "measure", "samplings_of"]
+
+COUNTS = ("new_tokens", "steps", "drafted")
+TIMES = ("decode_s", "total_s", "draft_s", "verify_s", "accept_s", "commit_s")
+ENERGIES = ("cpu_energy_j", "cpu_energy_net_j", "gpu_energy_j", "gpu_energy_net_j")
+
+Column = tuple[str, str]
+"""A method's name and a column's name."""
+
+
+@dataclass(frozen=True, eq=False)
+class Measurements:
+    """What was measured under one sampling setting, on the prompts that every method finished.
+
+    Several rows of the same prompt and method (repeats) are added up: the prompt stays the unit, since its
+    repeats are no new sample of prompts.
+
+    Args:
+        sampling: name of the setting.
+        methods: those that finished at least one prompt.
+        prompts: indices of the compared prompts.
+        attempted: prompts that any method was tried on.
+        values: by (method, column), one value per compared prompt. A column that does not exist for a
+            method (stage times of a baseline) is left out.
+        failed: methods that finished no prompt at all.
+    """
+
+    sampling: str
+    methods: tuple[Method, ...]
+    prompts: tuple[int, ...]
+    attempted: int
+    values: dict[Column, NDArray[np.float64]]
+    failed: tuple[Method, ...]
+
+    def total(self, method: str, column: str) -> float | None:
+        """Sum over the compared prompts; None if the method has no such column."""
+        values = self.values.get((method, column))
+        return None if values is None else float(values.sum())
+
+    def rate(self, method: str, time: str = "decode_s") -> float:
+        """Tokens per second, totals over the compared prompts."""
+        return float(self.values[method, "new_tokens"].sum() / self.values[method, time].sum())
+
+    def fastest(self, names: Sequence[str]) -> str | None:
+        """The one of `names` with most tokens per second; None if there are none."""
+        return max(names, key=self.rate, default=None)
+
+    def named(self, *groups: str, lossless: bool = True) -> list[str]:
+        """Names of the methods of these groups; lossy ones are left out unless asked for."""
+        kept = [m for m in self.methods if m.group in groups and (m.lossless or not lossless)]
+        return [m.name for m in kept]
+
+    def bootstrap(self) -> Bootstrap:
+        """All columns, resampled together over the prompts."""
+        return bootstrap(self.values)
+
+
+def samplings_of(run: Run) -> tuple[str, ...]:
+    """The sampling settings that have rows, in the order of the manifest."""
+    present = set(run.prompts["sampling"])
+    return tuple(s["name"] for s in run.manifest["samplings"] if s["name"] in present)
+
+
+def measure(run: Run, sampling: str) -> Measurements:
+    """Collect the comparable prompts of one sampling setting.
+
+    A method that finished nothing is set aside (`failed`) instead of emptying the comparison; then a
+    prompt counts if all other methods finished it.
+    """
+    import polars as pl
+
+    rows = run.prompts.filter(pl.col("sampling") == sampling)
+    columns = (*COUNTS, *TIMES, *ENERGIES)
+    sums = (
+        rows.group_by("method", "prompt")
+        .agg(
+            pl.col("error").is_null().all().alias("finished"),
+            # a sum over nulls would be 0: a column counts only where all its values stand
+            *(
+                pl.when(pl.col(c).cast(pl.Float64).is_null().any()).then(None).otherwise(
+                    pl.col(c).cast(pl.Float64).sum()
+                ).alias(c)
+                for c in columns
+            ),
+        )
+        .filter("finished")
+        .sort("prompt")
+    )  # fmt: skip
+    by_method = {m.name: sums.filter(pl.col("method") == m.name) for m in run.methods}
+    working = tuple(m for m in run.methods if len(by_method[m.name]))
+    common = set.intersection(
+        *(set(by_method[m.name]["prompt"]) for m in working), set(rows["prompt"])
+    )
+    values: dict[Column, NDArray[np.float64]] = {}
+    for m in working:
+        shared = by_method[m.name].filter(pl.col("prompt").is_in(sorted(common)))
+        for column in columns:
+            if shared[column].null_count() == 0:
+                values[m.name, column] = shared[column].to_numpy()
+    return Measurements(
+        sampling=sampling,
+        methods=working,
+        prompts=tuple(sorted(common)),
+        attempted=rows["prompt"].n_unique(),
+        values=values,
+        failed=tuple(m for m in run.methods if m not in working),
+    )

@@ -1,0 +1,133 @@
+"""How tokens per step grow with the nodes that are verified, by family of trees, as data and as a figure.
+
+Sequoia (arXiv:2402.12374, figure 1) claims that its trees keep growing with the budget, roughly by its
+logarithm, where one chain and k independent chains saturate: a chain because each further node is reached
+less often by a constant factor, k chains because their first tokens soon repeat what others cover.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from treespec.experiments.report.figure_axes import WIDTH
+from treespec.experiments.report.figure_style import GROUP_COLOURS, clean
+from treespec.experiments.report.measurements import measure, samplings_of
+from treespec.experiments.report.run import Method, Run
+from treespec.experiments.report.statistics import Interval
+from treespec.tree import TreeShape
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["LEAST_SIZES", "Point", "scaling", "scaling_figure"]
+
+LEAST_SIZES = 4
+"""Fewer sizes of a family make no curve."""
+
+COLOURS = {
+    "trees": GROUP_COLOURS["tree"],
+    "independent chains": "#cc79a7",
+    "one chain": GROUP_COLOURS["chain"],
+}
+MARKERS = {"trees": "^", "independent chains": "D", "one chain": "o"}
+
+
+@dataclass(frozen=True)
+class Point:
+    """A tree of a family.
+
+    Args:
+        nodes: the root included.
+        tokens: kept tokens per step.
+    """
+
+    nodes: int
+    tokens: Interval
+
+
+def scaling(run: Run, sampling: str) -> dict[str, list[Point]]:
+    """Tokens per step by nodes, for each family of static trees with at least `LEAST_SIZES` sizes.
+
+    Families: `one chain`, `independent chains` (they share only the root), `trees` (all others; of several
+    with as many nodes, the one that keeps most). Trees searched for another setting are left out.
+    """
+    data = measure(run, sampling)
+    if not data.prompts:
+        return {}
+    totals = data.bootstrap()
+    found: dict[str, dict[int, Point]] = {}
+    for method in data.methods:
+        if method.kind != "tree" or method.parents is None or not _meant_for(method, sampling):
+            continue
+        point = Point(
+            len(method.parents),
+            totals.ratio([(method.name, "new_tokens")], [(method.name, "steps")]),
+        )
+        family = found.setdefault(_family(TreeShape(method.parents)), {})
+        best = family.get(point.nodes)
+        if best is None or point.tokens.estimate > best.tokens.estimate:
+            family[point.nodes] = point
+    return {
+        name: [points[nodes] for nodes in sorted(points)]
+        for name in COLOURS
+        if len(points := found.get(name, {})) >= LEAST_SIZES
+    }
+
+
+def scaling_figure(run: Run) -> "Figure | None":
+    """A panel for each sampling setting, nodes on a logarithmic axis; None without such a family."""
+    from matplotlib.figure import Figure
+
+    curves = {name: found for name in samplings_of(run) if (found := scaling(run, name))}
+    if not curves:
+        return None
+    figure = Figure(figsize=(WIDTH, 0.6 + 3.4 * len(curves)))
+    panels = figure.subplots(len(curves), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (sampling, families) in zip(panels, curves.items(), strict=True):
+        for name, points in families.items():
+            axes.errorbar(
+                [p.nodes for p in points],
+                [p.tokens.estimate for p in points],
+                yerr=_reach(points),
+                color=COLOURS[name],
+                marker=MARKERS[name],
+                markersize=5.5,
+                linewidth=1.4,
+                elinewidth=1.0,
+                label=name,
+            )
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter(lambda nodes, _: f"{nodes:g}")
+        axes.set_ylabel("kept tokens per step")
+        axes.set_title(sampling, loc="left", fontsize=10.5)
+        axes.set_ylim(bottom=1)
+        clean(axes, "both")
+    panels[0].legend(loc="upper left")
+    panels[-1].set_xlabel("verified nodes, the root included")
+    return figure
+
+
+def _family(shape: TreeShape) -> str:
+    if shape.is_chain:
+        return "one chain"
+    apart = all(len(below) <= 1 for below in shape.children[1:])
+    return "independent chains" if apart and _equal_paths(shape) else "trees"
+
+
+def _equal_paths(shape: TreeShape) -> bool:
+    """Whether all leaves are at the same depth."""
+    depths = {d for d, below in zip(shape.depths, shape.children, strict=True) if not below}
+    return len(depths) == 1
+
+
+def _meant_for(method: Method, sampling: str) -> bool:
+    return " for T=" not in method.name or method.name.endswith(f" for {sampling}")
+
+
+def _reach(points: Sequence[Point]) -> list[list[float]] | None:
+    if not all(p.tokens.bounded for p in points):
+        return None
+    return [
+        [max(0.0, p.tokens.estimate - p.tokens.low) for p in points],
+        [max(0.0, p.tokens.high - p.tokens.estimate) for p in points],
+    ]

@@ -1,0 +1,220 @@
+"""Paired bootstrap over prompts, for ratios of totals.
+
+A prompt is the unit that is resampled: its tokens, times and steps under *every* method go together, so
+that a hard prompt is hard for both sides of a comparison. The statistic is a ratio of totals, as in
+
+    speedup = (tokens of m / seconds of m) / (tokens of b / seconds of b),   all summed over prompts
+
+The interval is the *expanded percentile* interval (T. Hesterberg, What Teachers Should Know about the
+Bootstrap, arXiv:1411.5279): quantiles of the resampled ratios, taken at the levels that undo
+the two small-sample errors of the plain percentile interval, the factor (n - 1) / n in the variance and
+normal instead of Student's t quantiles. With dozens of prompts both still matter.
+
+Coverage measured by simulation (1,000 experiments a cell, 10,000 resamples, nominal 95 %, standard error
+0.7 %, by `python -m treespec.experiments.studies.bootstrap_coverage`):
+
+    prompts                                        6       12      24      48
+    speedups spread log-normally over prompts      94.3    94.7    94.5    95.3
+    the same, four texts in ten end early          93.9    94.5    94.1    93.9
+    skewed speedups                                91.1    93.2    93.1    94.5
+    skewed, texts end early                        91.1    93.5    93.5    95.4
+    a tenth of the prompts stalls for half again   94.2    92.6    94.1    94.2
+
+Other intervals beside it (2,000 resamples; log-normal, early stops, and a milder skew;
+`tests/experiments/report/test_statistics.py` repeats a part):
+
+    prompts                  6            12           24
+    expanded percentile      93.1-94.8    93.6-94.7    93.6-94.5
+    plain percentile         84.5-87.5    89.1-92.0    91.2-91.6
+    BCa                      84.4-88.1    88.0-92.4    91.4-92.4
+
+It covers less on few prompts of a skewed world, and where a prompt in ten stalls: no interval can know of
+what the sample does not hold.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isclose, isfinite, nan, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["CONFIDENCE", "RESAMPLES", "Bootstrap", "Interval", "bootstrap", "paired_bootstrap"]
+
+CONFIDENCE = 0.95
+RESAMPLES = 10_000
+
+_BLOCK = 1 << 22
+"""Weights drawn at a time: bounds the memory, not the result."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and the bounds of its confidence interval (NaN where there is none).
+
+    Example:
+        >>> Interval(2.0, 1.75, 2.25).half_width
+        0.25
+        >>> Interval(1.1, 0.9, 1.3).contains(1.0)
+        True
+    """
+
+    estimate: float
+    low: float
+    high: float
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there is an interval at all: one prompt gives an estimate and nothing else."""
+        return isfinite(self.low) and isfinite(self.high)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the interval has no width: the ratio is the same on every prompt."""
+        return self.bounded and isclose(self.low, self.high, rel_tol=1e-9)
+
+    @property
+    def half_width(self) -> float:
+        """Half the distance between the bounds."""
+        return (self.high - self.low) / 2
+
+    def contains(self, value: float) -> bool:
+        """Whether `value` cannot be excluded: it lies within the bounds, or there are none."""
+        return not self.bounded or self.low <= value <= self.high
+
+
+@dataclass(frozen=True, eq=False)
+class Bootstrap:
+    """Totals over the prompts, as observed and as resampled, by name.
+
+    All ratios taken from one object use the same resamples, so that they are paired.
+
+    Args:
+        prompts: how many.
+        observed: the total of each column.
+        resampled: the totals of each column, one per resample.
+        confidence: of the intervals.
+    """
+
+    prompts: int
+    observed: Mapping[Hashable, float]
+    resampled: Mapping[Hashable, NDArray[np.float64]]
+    confidence: float = CONFIDENCE
+
+    def ratio(self, over: Sequence[Hashable], under: Sequence[Hashable]) -> Interval:
+        """Product of the totals `over`, divided by the product of the totals `under`.
+
+        Args:
+            over: names of the numerator's columns.
+            under: names of the denominator's columns.
+
+        Returns:
+            The ratio with its expanded percentile interval; no bounds with a single prompt, NaN where
+            the denominator is 0.
+        """
+        numerator = float(np.prod([self.observed[name] for name in over]))
+        denominator = float(np.prod([self.observed[name] for name in under]))
+        if not denominator:
+            return Interval(nan, nan, nan)
+        estimate = numerator / denominator
+        if self.prompts < 2:
+            return Interval(estimate, nan, nan)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = np.prod([self.resampled[name] for name in over], axis=0) / np.prod(
+                [self.resampled[name] for name in under], axis=0
+            )
+        tail = expanded_tail(self.prompts, self.confidence)
+        low, high = np.quantile(ratios[np.isfinite(ratios)], [tail, 1 - tail])
+        return Interval(estimate, float(low), float(high))
+
+
+def bootstrap(
+    columns: Mapping[Any, ArrayLike],
+    *,
+    resamples: int = RESAMPLES,
+    confidence: float = CONFIDENCE,
+    seed: int = 0,
+) -> Bootstrap:
+    """Resample prompts with replacement and add every column up.
+
+    Args:
+        columns: one value per prompt, in the same order in every column.
+        resamples: how many times.
+        confidence: of the intervals taken from the result.
+        seed: of the resamples; the same columns and seed give the same intervals.
+
+    Raises:
+        ValueError: if there are no prompts, or columns differ in length.
+    """
+    names = tuple(columns)
+    table = np.stack([np.asarray(columns[name], dtype=np.float64) for name in names], axis=1)
+    prompts = len(table)
+    if not prompts:
+        raise ValueError("a bootstrap over prompts needs at least one prompt")
+    rng = np.random.default_rng(seed)
+    chance = np.full(prompts, 1 / prompts)
+    rows = max(1, _BLOCK // prompts)
+    blocks = [
+        rng.multinomial(prompts, chance, size=min(rows, resamples - start)) @ table
+        for start in range(0, resamples, rows)
+    ]
+    resampled = np.concatenate(blocks)
+    return Bootstrap(
+        prompts=prompts,
+        observed={name: float(total) for name, total in zip(names, table.sum(0), strict=True)},
+        resampled={name: resampled[:, i] for i, name in enumerate(names)},
+        confidence=confidence,
+    )
+
+
+def paired_bootstrap(
+    tokens: ArrayLike,
+    seconds: ArrayLike,
+    baseline_tokens: ArrayLike,
+    baseline_seconds: ArrayLike,
+    *,
+    resamples: int = RESAMPLES,
+    confidence: float = CONFIDENCE,
+    seed: int = 0,
+) -> Interval:
+    """Tokens per second of a method over those of a baseline, totals over the same prompts.
+
+    Args:
+        tokens: of the method, one value per prompt.
+        seconds: of the method.
+        baseline_tokens: of the baseline, in the same order of prompts.
+        baseline_seconds: of the baseline.
+        resamples: how many.
+        confidence: of the interval.
+        seed: of the resamples.
+
+    Example:
+        >>> paired_bootstrap([64, 64], [1.0, 1.0], [64, 64], [2.0, 2.0])
+        Interval(estimate=2.0, low=2.0, high=2.0)
+    """
+    totals = bootstrap(
+        {
+            "tokens": tokens,
+            "seconds": seconds,
+            "b_tokens": baseline_tokens,
+            "b_seconds": baseline_seconds,
+        },
+        resamples=resamples,
+        confidence=confidence,
+        seed=seed,
+    )
+    return totals.ratio(["tokens", "b_seconds"], ["seconds", "b_tokens"])
+
+
+def expanded_tail(prompts: int, confidence: float = CONFIDENCE) -> float:
+    """Level of the lower quantile: Phi(sqrt(n / (n - 1)) t), t the Student quantile at n - 1 degrees.
+
+    Example:
+        >>> round(expanded_tail(12), 4), round(expanded_tail(1000), 4)
+        (0.0108, 0.0248)
+    """
+    from scipy.special import ndtr, stdtrit
+
+    student = stdtrit(prompts - 1, (1 - confidence) / 2)
+    return float(ndtr(sqrt(prompts / (prompts - 1)) * student))

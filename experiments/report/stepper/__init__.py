@@ -1,0 +1,1 @@
+"""stepper: to be said."""

@@ -1,0 +1,127 @@
+"""The stepper as HTML: the data that its JavaScript replays, and pictures for readers without it."""
+
+import json
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from treespec.drawing import captioned, draw_step
+from treespec.experiments.report.stepper.steps import Snapshot, Trail, visible
+
+__all__ = ["Replay", "asset", "replay", "script_json", "static_html"]
+
+BUDGET = 1_500_000
+"""Bytes of the data of a page: what is more is left out, and the page says so."""
+
+MOST_STEPS = 64
+"""Steps of each text, so that one long text does not use up the budget."""
+
+
+class Replay:
+    """The data of a stepper, as far as it fits.
+
+    Drawings are shared: a picture depends on the tree and on where the accepted path ends, not on tokens,
+    so that a text of a static tree needs few of them. So are the texts of tokens.
+
+    Args:
+        budget: bytes of JSON.
+        most: steps of each text.
+    """
+
+    def __init__(self, budget: int = BUDGET, most: int = MOST_STEPS) -> None:
+        self._left, self._most = budget, most
+        self._texts: dict[tuple[str, str], int] = {}
+        self._trees: dict[str, int] = {}
+        self._trails: list[dict[str, Any]] = []
+        self.steps, self.total = 0, 0
+        """Steps that are in the data, and those that were given."""
+
+    def add(self, trail: Trail) -> None:
+        """Add the steps of a text, up to the first that does not fit."""
+        self.total += len(trail.steps)
+        letters, steps = trail.letters, []
+        for snapshot in trail.steps[: self._most]:
+            step = self._step(snapshot, letters)
+            if step is None:
+                break
+            steps.append(step)
+        if steps:
+            self.steps += len(steps)
+            self._trails.append(
+                {
+                    "prompt": trail.prompt,
+                    "sampling": trail.sampling,
+                    "method": trail.method,
+                    "group": trail.group,
+                    "separator": trail.separator,
+                    "total": len(trail.steps),
+                    "steps": steps,
+                }
+            )
+
+    def data(self, first: int = 0) -> dict[str, Any]:
+        """What `stepper.js` reads; `first` is the text shown at the beginning."""
+        return {
+            "texts": [list(text) for text in self._texts],
+            "trees": list(self._trees),
+            "trails": self._trails,
+            "first": first,
+        }
+
+    def _step(self, snapshot: Snapshot, letters: int) -> list[Any] | None:
+        """A step: its picture, the text of each node, the path, the bonus, how many are kept, in words."""
+        shape, path = snapshot.shape, snapshot.path
+        blank = [""] * shape.size
+        svg = draw_step(shape.children, blank, path, "", letters=letters)
+        given = [(piece, visible(piece)) for piece in (*snapshot.pieces, snapshot.bonus)]
+        new = {text for text in given if text not in self._texts}
+        cost = 8 * (shape.size + len(path) + 3) + _bytes(snapshot.said)
+        cost += sum(_bytes(text) + 1 for text in new)
+        cost += 0 if svg in self._trees else _bytes(svg)
+        if cost > self._left:
+            return None
+        self._left -= cost
+        places = [self._texts.setdefault(text, len(self._texts)) for text in given]
+        tree = self._trees.setdefault(svg, len(self._trees))
+        return [tree, places[:-1], list(path), places[-1], snapshot.kept, snapshot.said]
+
+
+def replay(trails: Sequence[Trail], budget: int = BUDGET, most: int = MOST_STEPS) -> Replay:
+    """The data of these texts, those that come first in full."""
+    found = Replay(budget, most)
+    for trail in trails:
+        found.add(trail)
+    return found
+
+
+def script_json(data: Any) -> str:
+    """JSON that can stand in a script element: no text in it can end the element or begin a comment."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    for letter in "<>&\u2028\u2029":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return text
+
+
+def _bytes(data: Any) -> int:
+    return len(script_json(data).encode())
+
+
+def asset(name: str) -> str:
+    """A file of the stepper: `stepper.js` or `stepper.css`."""
+    return files("treespec.experiments.report.stepper").joinpath(name).read_text(encoding="utf-8")
+
+
+def static_html(trail: Trail, most: int = 4) -> str:
+    """The first steps of a text as pictures, each with what it added to the text. Needs no style sheet."""
+    letters, parts = trail.letters, []
+    for number, step in enumerate(trail.steps[:most], start=1):
+        parts.append(captioned(step.svg(letters), f"Step {number}: {step.said}"))
+        added = trail.separator.join(step.emitted[: step.kept])
+        parts.append(
+            '<pre style="white-space:pre-wrap;overflow-wrap:anywhere;margin:.2em 0 1.2em">'
+            f"{escape(added)}</pre>"
+        )
+    if len(trail.steps) > most:
+        parts.append(f"<p>{len(trail.steps) - most} more steps are not shown.</p>")
+    return f"<div>{''.join(parts)}</div>" if parts else "<p>No step was kept.</p>"

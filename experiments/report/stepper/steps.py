@@ -1,0 +1,242 @@
+"""Steps as text: what was drafted, what was accepted, and the text that grows from it."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from treespec.drawing import columns, draw_step
+from treespec.errors import InvalidTree
+from treespec.experiments.errors import RunFolderError
+from treespec.tree import TreeShape
+
+if TYPE_CHECKING:
+    from treespec.experiments.report.run import Run
+    from treespec.step import Step
+
+__all__ = [
+    "Shown",
+    "Snapshot",
+    "Tokenizer",
+    "Trail",
+    "show",
+    "trail_of",
+    "trails_of_run",
+    "visible",
+]
+
+WIDEST = 10
+"""Letters of the longest label in a drawn tree."""
+
+
+class Tokenizer(Protocol):
+    """What turns ids into text: any tokenizer of transformers."""
+
+    def decode(self, token_ids: Any, /) -> Any:
+        """The text of these ids."""
+        ...
+
+
+UNIT = ("prompt", "sampling", "method", "repeat")
+"""What tells one decoded text from another."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One step, its tokens as text.
+
+    Args:
+        shape: of the drafted tree.
+        pieces: the text of each node's token; the root's is the last of the text so far.
+        path: accepted nodes, from the root.
+        bonus: the text of the token that the target added.
+        kept: how many of the accepted tokens and the bonus went into the text; fewer than all in a last,
+            cut step.
+    """
+
+    shape: TreeShape
+    pieces: tuple[str, ...]
+    path: tuple[int, ...]
+    bonus: str
+    kept: int
+
+    @property
+    def emitted(self) -> tuple[str, ...]:
+        """The texts of the accepted tokens and of the bonus."""
+        return (*(self.pieces[node] for node in self.path[1:]), self.bonus)
+
+    @property
+    def said(self) -> str:
+        """What happened, in words."""
+        drafted, accepted = self.shape.size - 1, len(self.path) - 1
+        cut = "" if self.kept == accepted + 1 else f", {self.kept} kept: the text ends here"
+        tokens = "1 token" if accepted == 0 else f"{accepted + 1} tokens"
+        return f"{drafted} drafted, {accepted} accepted, 1 bonus: {tokens}{cut}"
+
+    def svg(self, letters: int = 0) -> str:
+        """The tree with its tokens, the accepted path in colour and the bonus at its end."""
+        labels = [visible(piece) for piece in self.pieces]
+        return draw_step(
+            self.shape.children, labels, self.path, visible(self.bonus), letters=letters
+        )
+
+
+@dataclass(frozen=True)
+class Trail:
+    """The steps of one text, in order.
+
+    Args:
+        prompt: what was continued.
+        sampling: name of the setting.
+        method: name of the method.
+        group: `plain`, `chain` or `tree`.
+        steps: in order, from the first.
+        separator: what stands between two pieces; a blank where they are ids.
+    """
+
+    prompt: str
+    sampling: str
+    method: str
+    group: str
+    steps: tuple[Snapshot, ...]
+    separator: str = ""
+
+    @property
+    def letters(self) -> int:
+        """Width of the widest label, so that all steps can be drawn alike."""
+        pieces = (piece for step in self.steps for piece in (*step.pieces, step.bonus))
+        return max((columns(visible(piece)) for piece in pieces), default=1)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Steps as pictures, for notebooks.
+
+    Args:
+        trail: the steps.
+        most: how many are drawn.
+    """
+
+    trail: Trail
+    most: int = 12
+
+    def _repr_html_(self) -> str:
+        from treespec.experiments.report.stepper.html import static_html
+
+        return static_html(self.trail, self.most)
+
+
+def visible(piece: str) -> str:
+    """A token's text as the label of a node: white space can be seen, and long texts are cut.
+
+    Example:
+        >>> visible(" for"), visible(chr(10)), visible("internationalise")
+        ('·for', '⏎', 'internati…')
+    """
+    shown = piece.replace("\r", "␍").replace("\n", "⏎").replace("\t", "⇥").replace(" ", "·")
+    shown = "".join(letter if letter.isprintable() else "�" for letter in shown)
+    if columns(shown) <= WIDEST:
+        return shown or "∅"
+    while columns(shown) > WIDEST - 1:
+        shown = shown[:-1]
+    return shown + "…"
+
+
+def show(steps: "Step | Iterable[Step]", tokenizer: Tokenizer | None = None) -> Shown:
+    """Steps of `treespec.decode` as pictures in a notebook, with tokens as text.
+
+    Args:
+        steps: one, or those of one text in order.
+        tokenizer: of the models; without it, nodes show ids.
+    """
+    return Shown(trail_of(steps, tokenizer))
+
+
+def trail_of(
+    steps: "Step | Iterable[Step]", tokenizer: Tokenizer | None = None, method: str = ""
+) -> Trail:
+    """The steps of `treespec.decode` as text.
+
+    Args:
+        steps: one, or those of one text in order.
+        tokenizer: of the models; without it, pieces are ids.
+        method: what to call the method.
+    """
+    from treespec.step import Step
+
+    known: dict[int, str] = {}
+
+    def piece(token: int) -> str:
+        if token not in known:
+            known[token] = str(token) if tokenizer is None else str(tokenizer.decode([token]))
+        return known[token]
+
+    snapshots = tuple(
+        Snapshot(
+            step.tree.shape,
+            tuple(map(piece, step.tree.token_ids)),
+            tuple(step.verdict.path),
+            piece(step.verdict.bonus),
+            len(step.tokens),
+        )
+        for step in ([steps] if isinstance(steps, Step) else steps)
+    )
+    group = "chain" if all(step.shape.is_chain for step in snapshots) else "tree"
+    return Trail("", "", method, group, snapshots, " " if tokenizer is None else "")
+
+
+def trails_of_run(run: "Run") -> list[Trail]:
+    """The texts of a run whose steps were kept, by prompt, then sampling setting, then method.
+
+    Raises:
+        RunFolderError: if a row is no step: its parents are no tree, or its path is none of the tree's.
+    """
+    if not len(run.trees):
+        return []
+    names = run.prompts.select("prompt", "prompt_id").unique()
+    kept = run.steps.select(*UNIT, "step", "kept")
+    rows = run.trees.join(kept, on=[*UNIT, "step"], how="left").join(names, on="prompt", how="left")
+    samplings = [s["name"] for s in run.manifest["samplings"]]
+    methods = {m.name: m for m in run.methods}
+    texts: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows.sort(*UNIT, "step").iter_rows(named=True):
+        if row["sampling"] not in samplings or row["method"] not in methods:
+            raise RunFolderError(
+                f"{run.folder}: trees of {row['method']!r} under {row['sampling']!r}, which the manifest "
+                "does not name"
+            )
+        texts.setdefault(tuple(row[key] for key in UNIT), []).append(row)
+    order = list(methods)
+    places = {key: (key[0], key[3:], samplings.index(key[1]), order.index(key[2])) for key in texts}
+    return [
+        Trail(
+            _prompt(texts[key][0]),
+            key[1],
+            key[2],
+            methods[key[2]].group,
+            tuple(_snapshots(run, texts[key])),
+        )
+        for key in sorted(texts, key=places.__getitem__)
+    ]
+
+
+def _prompt(row: dict[str, Any]) -> str:
+    """The name of a prompt: its number too, as names may stand twice."""
+    again = f", repeat {row['repeat'] + 1}" if row["repeat"] else ""
+    return f"{row['prompt'] + 1}: {row['prompt_id']}{again}"
+
+
+def _snapshots(run: "Run", rows: Sequence[dict[str, Any]]) -> Iterator[Snapshot]:
+    for row in rows:
+        where = f"{run.folder}, trees: {row['method']}, {row['sampling']}, step {row['step']}"
+        try:
+            shape = TreeShape(tuple(row["parents"]))
+        except InvalidTree as error:
+            raise RunFolderError(f"{where}: {error}") from None
+        path, pieces = tuple(row["path"]), tuple(row["pieces"])
+        walked = path and all(0 <= node < shape.size for node in path) and path[0] == 0
+        if not walked or shape.path(path[-1]) != path:
+            raise RunFolderError(f"{where}: {list(path)} is no path of its tree")
+        if len(pieces) != shape.size:
+            raise RunFolderError(f"{where}: {len(pieces)} pieces for {shape.size} nodes")
+        kept = len(path) if row["kept"] is None else row["kept"]
+        yield Snapshot(shape, pieces, path, row["bonus_piece"], kept)

@@ -1,0 +1,211 @@
+"""One row per sampling setting and method: everything that the table and the report print."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treespec.experiments.records.outcome import STAGES
+from treespec.experiments.report.equality import Equality, equality
+from treespec.experiments.report.measurements import Measurements, measure, samplings_of
+from treespec.experiments.report.run import Method, Run
+from treespec.experiments.report.statistics import Bootstrap, Interval, bootstrap
+
+__all__ = [
+    "MethodSummary",
+    "SamplingSummary",
+    "accepted_shares",
+    "summarise",
+]
+
+
+@dataclass(frozen=True)
+class MethodSummary:
+    """One row of the table. Means and ratios are of totals over the compared prompts.
+
+    Tokens are those kept: what the last step emits past the budget counts for no method, because the
+    baselines do not record it.
+
+    Args:
+        method: its description.
+        tokens_per_step: kept tokens per pass of the target.
+        accepted_per_step: the same without the one token that a pass brings without a draft.
+        tokens_per_second: prefill excluded.
+        speedup: tokens per second over those of the faster plain baseline; None without a baseline.
+        speedups: over each plain baseline, by name.
+        speedup_with_prefill: as `speedup`, prefill included on both sides.
+        step_ms: milliseconds of decoding per step.
+        step_time: the same with its interval.
+        stage_ms: the same by stage, `other` being the rest of the loop; None where it is not
+            recorded.
+        wasted: share of verified draft tokens that brought nothing; None where nothing was drafted, or
+            the number is not known.
+        waste: the same with its interval.
+        equality: of its greedy outputs with those of `generate`.
+        errors: prompts on which the method failed; they enter no number.
+        among_fastest: the interval of its speed over the fastest method's contains 1.
+    """
+
+    method: Method
+    tokens_per_step: Interval
+    accepted_per_step: float
+    tokens_per_second: Interval
+    speedup: Interval | None
+    speedups: dict[str, Interval]
+    speedup_with_prefill: Interval | None
+    step_ms: float
+    step_time: Interval
+    stage_ms: dict[str, float] | None
+    wasted: float | None
+    waste: Interval | None
+    equality: Equality
+    errors: int
+    among_fastest: bool
+
+
+@dataclass(frozen=True)
+class SamplingSummary:
+    """All methods under one sampling setting.
+
+    Args:
+        sampling: its name.
+        rows: one per method that finished a prompt.
+        baseline: name of the faster plain baseline; None without one.
+        prompts: how many are compared.
+        attempted: how many were tried.
+        failed: methods that finished none, with their first error.
+    """
+
+    sampling: str
+    rows: tuple[MethodSummary, ...]
+    baseline: str | None
+    prompts: int
+    attempted: int
+    failed: dict[str, str]
+
+    def row(self, method: str) -> MethodSummary:
+        """The row of this method."""
+        return next(row for row in self.rows if row.method.name == method)
+
+
+def summarise(run: Run) -> tuple[SamplingSummary, ...]:
+    """Summarise every sampling setting of a run."""
+    return tuple(_summarise(run, measure(run, sampling)) for sampling in samplings_of(run))
+
+
+def accepted_shares(run: Run, sampling: str) -> dict[str, NDArray[np.float64]]:
+    """Share of the steps that brought 0, 1, 2, ... tokens more than one, for every method that drafts.
+
+    As in the table, tokens past the budget do not count: the mean is `accepted_per_step`.
+    """
+    import polars as pl
+
+    if not len(run.steps):
+        return {}
+    prompts = measure(run, sampling).prompts
+    steps = run.steps.filter(pl.col("sampling") == sampling, pl.col("prompt").is_in(list(prompts)))
+    shares = {}
+    for m in run.methods:
+        kept = steps.filter(pl.col("method") == m.name)["kept"].to_numpy()
+        if m.kind == "tree" and len(kept):
+            shares[m.name] = np.bincount(kept - 1) / len(kept)
+    return shares
+
+
+def _summarise(run: Run, data: Measurements) -> SamplingSummary:
+    baseline = data.fastest(data.named("plain")) if data.prompts else None
+    totals = _totals(data) if data.prompts else None
+    fastest = data.fastest([m.name for m in data.methods if m.lossless]) if totals else None
+    rows = tuple(
+        _row(run, data, totals, m, baseline, fastest) for m in data.methods if totals is not None
+    )
+    failed = {m.name: _first_error(run, data.sampling, m.name) for m in data.failed}
+    return SamplingSummary(data.sampling, rows, baseline, len(data.prompts), data.attempted, failed)
+
+
+def _totals(data: Measurements) -> Bootstrap:
+    """All columns, and two that are made of them, resampled together."""
+    columns = dict(data.values)
+    for m in data.methods:
+        columns[m.name, "decode_ms"] = 1e3 * data.values[m.name, "decode_s"]
+        if (m.name, "drafted") in data.values:
+            kept = data.values[m.name, "new_tokens"] - data.values[m.name, "steps"]
+            columns[m.name, "wasted"] = data.values[m.name, "drafted"] - kept
+    return bootstrap(columns)
+
+
+def _row(
+    run: Run,
+    data: Measurements,
+    totals: Bootstrap,
+    m: Method,
+    baseline: str | None,
+    fastest: str | None,
+) -> MethodSummary:
+    steps = data.total(m.name, "steps") or 0.0
+    seconds = data.total(m.name, "decode_s") or 0.0
+    accepted = (data.total(m.name, "new_tokens") or 0.0) - steps
+    drafted = data.total(m.name, "drafted")
+    return MethodSummary(
+        method=m,
+        tokens_per_step=totals.ratio([(m.name, "new_tokens")], [(m.name, "steps")]),
+        accepted_per_step=accepted / steps,
+        tokens_per_second=totals.ratio([(m.name, "new_tokens")], [(m.name, "decode_s")]),
+        speedup=None if baseline is None else speed_ratio(totals, m.name, baseline),
+        speedups={b: speed_ratio(totals, m.name, b) for b in data.named("plain")},
+        speedup_with_prefill=(
+            None if baseline is None else speed_ratio(totals, m.name, baseline, "total_s")
+        ),
+        step_ms=1e3 * seconds / steps,
+        step_time=totals.ratio([(m.name, "decode_ms")], [(m.name, "steps")]),
+        stage_ms=_stages(data, m.name, steps, seconds),
+        wasted=(drafted - accepted) / drafted if drafted else None,
+        waste=totals.ratio([(m.name, "wasted")], [(m.name, "drafted")]) if drafted else None,
+        equality=equality(run, data.sampling, m.name),
+        errors=_errors(run, data.sampling, m.name),
+        among_fastest=(
+            m.lossless
+            and fastest is not None
+            and (m.name == fastest or _tied(speed_ratio(totals, m.name, fastest)))
+        ),
+    )
+
+
+def speed_ratio(totals: Bootstrap, method: str, baseline: str, time: str = "decode_s") -> Interval:
+    """Tokens per second of `method` over those of `baseline`, on the same prompts."""
+    if method == baseline:
+        return Interval(1.0, 1.0, 1.0)
+    return totals.ratio(
+        [(method, "new_tokens"), (baseline, time)], [(method, time), (baseline, "new_tokens")]
+    )
+
+
+def _tied(ratio: Interval) -> bool:
+    return ratio.contains(1.0)
+
+
+def _stages(
+    data: Measurements, method: str, steps: float, seconds: float
+) -> dict[str, float] | None:
+    totals = {stage: data.total(method, f"{stage}_s") for stage in STAGES}
+    known = {stage: 1e3 * total / steps for stage, total in totals.items() if total is not None}
+    if len(known) < len(STAGES):
+        return None
+    return {**known, "other": max(0.0, 1e3 * seconds / steps - sum(known.values()))}
+
+
+def _errors(run: Run, sampling: str, method: str) -> int:
+    return len(_error_messages(run, sampling, method))
+
+
+def _first_error(run: Run, sampling: str, method: str) -> str:
+    messages = _error_messages(run, sampling, method)
+    return messages[0] if messages else "not run yet"
+
+
+def _error_messages(run: Run, sampling: str, method: str) -> Sequence[str]:
+    import polars as pl
+
+    rows = run.prompts.filter(pl.col("sampling") == sampling, pl.col("method") == method)
+    return rows["error"].drop_nulls().to_list()

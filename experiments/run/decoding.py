@@ -1,0 +1,88 @@
+"""The units of a run: every prompt under every sampling setting, repeated, in their order."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from treespec.experiments.config.build import Experiment
+from treespec.experiments.records.folder import RunFolder
+from treespec.experiments.run.progress import Reporter
+from treespec.experiments.run.prompts import Prompt
+from treespec.experiments.run.tracking import NoTracker
+from treespec.experiments.run.unit import Bench, run_unit
+from treespec.experiments.search_then_run.between import Between
+
+__all__ = ["Unit", "decode_units", "units_of"]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A prompt under a sampling setting, once.
+
+    Args:
+        number: in the order of the whole run.
+        prompt: what is continued.
+        sampling: name of the setting.
+        repeat: of the prompt.
+    """
+
+    number: int
+    prompt: Prompt
+    sampling: str
+    repeat: int
+
+
+def units_of(
+    experiment: Experiment,
+    prompts: Sequence[Prompt],
+    finished: Collection[tuple[int, str, int]],
+) -> list[Unit]:
+    """What is missing of a run, in order: the prompts once, then again for every repeat."""
+    repeats = range(experiment.config.repeats)
+    every = enumerate(product(repeats, prompts, experiment.samplings))
+    return [
+        Unit(number, prompt, sampling, repeat)
+        for number, (repeat, prompt, sampling) in every
+        if (prompt.index, sampling, repeat) not in finished
+    ]
+
+
+def decode_units(
+    bench: Bench,
+    units: Sequence[Unit],
+    wanted: int,
+    between: Between | None,
+    records: RunFolder,
+    tracker: NoTracker,
+    reporter: Reporter,
+) -> None:
+    """Decode what is missing, each unit written when it is finished.
+
+    Args:
+        bench: models, methods and settings.
+        units: what is missing.
+        wanted: units of the whole run.
+        between: times the parts of a step before some of them.
+        records: where rows go.
+        tracker: told of every finished unit.
+        reporter: shows the progress.
+    """
+    config, methods = bench.experiment.config, len(bench.experiment.methods)
+    prompts = wanted // (len(bench.experiment.samplings) * config.repeats)
+    rounds = 0 if between is None else len(between.due)
+    with reporter.units(len(units) * methods + rounds, done=wanted - len(units)) as advance:
+        for unit in units:
+            label = f"prompt {unit.prompt.index + 1}/{prompts}, {unit.sampling}"
+            label += f", repeat {unit.repeat + 1}/{config.repeats}" if config.repeats > 1 else ""
+            if between is not None and unit.number in between.due:
+                advance("timing the parts of a step")
+                between.measure(unit.number)
+            rows = run_unit(
+                bench,
+                unit.prompt,
+                unit.sampling,
+                lambda name, at=label: advance(f"{at}: {name}"),
+                repeat=unit.repeat,
+            )
+            records.append(*rows)
+            tracker.unit(rows[0])

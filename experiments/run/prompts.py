@@ -1,0 +1,278 @@
+"""Where prompts come from: the embedded held-out set, a text file, JSONL, Spec-Bench."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from treespec.errors import Unreadable
+from treespec.experiments.config.schema import (
+    EmbeddedPrompts,
+    JsonlPrompts,
+    Prompts,
+    TextPrompts,
+)
+from treespec.experiments.errors import PromptError
+from treespec.experiments.records.forms import shown
+from treespec.reading import brief, open_file, parse_json, read_text
+
+__all__ = ["Prompt", "RawPrompt", "encode", "hash_of", "read_prompts"]
+
+LARGEST_FILE = 64 * 2**20
+"""Bytes of a file of prompts in JSONL."""
+
+LONGEST_LINE = 16 * 2**20
+"""Bytes of one prompt in it."""
+
+MOST_PROMPTS = 100_000
+"""Prompts in a file."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class RawPrompt:
+    """A prompt as it stands in its source.
+
+    Args:
+        id: file name, line or question id.
+        text: not empty.
+        category: of Spec-Bench and the like.
+        where: for messages, such as `questions.jsonl, line 3`.
+        start: leave out so many tokens, besides those that the config leaves out.
+    """
+
+    id: str
+    text: str
+    category: str | None
+    where: str
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """An encoded prompt.
+
+    Args:
+        index: its place in the run, from 0.
+        id: see `RawPrompt`.
+        category: see `RawPrompt`.
+        ids: token ids, at least one.
+        where: for messages.
+    """
+
+    index: int
+    id: str
+    category: str | None
+    ids: tuple[int, ...]
+    where: str
+
+
+def read_prompts(config: Prompts) -> list[RawPrompt]:
+    """All prompts of a source, those past `count` included; no model or tokenizer is needed.
+
+    Raises:
+        PromptError: if the file is missing, empty, not UTF-8 or not in its format, if a prompt is empty,
+            or if there are fewer than `count`.
+    """
+    if isinstance(config, EmbeddedPrompts):
+        path = Path(str(files("treespec"))) / "embedded" / "held_out.jsonl"
+        prompts = _jsonl(path, field="text", name="file")
+    elif isinstance(config, TextPrompts):
+        path = Path(config.path)
+        prompts = _text(path, config.separator)
+    elif isinstance(config, JsonlPrompts):
+        path = Path(config.path)
+        prompts = _jsonl(path, field=config.field, name="question_id")
+    else:
+        path = Path(config.path)
+        prompts = _jsonl(path, field="turns", name="question_id")
+    least = config.least_characters or 0
+    prompts, of = [prompt for prompt in prompts if len(prompt.text) >= least], ""
+    if isinstance(config, EmbeddedPrompts) and config.excerpts is not None:
+        prompts = _excerpts(prompts, config.excerpts)
+    if least:
+        of = f" of at least {least} characters"
+        if not prompts:
+            raise PromptError(f"prompts.least_characters = {least}, but {path} has no such prompt")
+    if config.count is not None and config.count > len(prompts):
+        raise PromptError(
+            f"prompts.count = {config.count}, but {path} has {len(prompts)} prompts{of}"
+        )
+    return prompts
+
+
+def encode(
+    prompts: Sequence[RawPrompt], config: Prompts, tokenizer: Any, first: int = 0
+) -> list[Prompt]:
+    """Token ids of prompts, chat template and truncation applied.
+
+    What `start` and `tokens` leave of a prompt is of the text, before it is put into a chat template.
+
+    Args:
+        prompts: what to encode.
+        config: of their source.
+        tokenizer: a transformers tokenizer.
+        first: the index of the first one.
+
+    Raises:
+        PromptError: if a chat template is asked for but the tokenizer has none, or nothing is left of a
+            prompt.
+    """
+    wanted = getattr(config, "chat_template", False)
+    has_template = bool(getattr(tokenizer, "chat_template", None))
+    if wanted is True and not has_template:
+        raise PromptError(
+            "prompts.chat_template = true, but the tokenizer has no chat template; "
+            "use 'auto' or false, or an instruction-tuned model"
+        )
+    chat = has_template and wanted is not False
+    encoded = []
+    for index, prompt in enumerate(prompts, start=first):
+        start = config.start + prompt.start
+        part = slice(start, None if config.tokens is None else start + config.tokens)
+        ids = (
+            _chat(prompt.text, part, tokenizer)
+            if chat
+            else tokenizer.encode(prompt.text, verbose=False)[part]
+        )
+        if not ids:
+            after = f" after the first {start}, which are left out" if start else ""
+            raise PromptError(f"{prompt.where}: the prompt has no tokens{after}")
+        encoded.append(Prompt(index, prompt.id, prompt.category, tuple(ids), prompt.where))
+    return encoded
+
+
+def _excerpts(files: Sequence[RawPrompt], starts: Mapping[str, int]) -> list[RawPrompt]:
+    """Every file once for each category.
+
+    The order of categories turns from file to file, so that each is as often at even as at odd places:
+    verdicts choose on the one half of the prompts and measure on the other.
+    """
+    found = []
+    for number, file in enumerate(files):
+        order = list(starts.items())[:: -1 if number % 2 else 1]
+        found += [
+            replace(file, id=f"{file.id}, {name}", category=name, start=start)
+            for name, start in order
+        ]
+    return found
+
+
+def hash_of(prompts: Sequence[Prompt]) -> str:
+    """SHA-256 of the token ids of prompts."""
+    return sha256(json.dumps([prompt.ids for prompt in prompts]).encode()).hexdigest()
+
+
+def _chat(text: str, part: slice, tokenizer: Any) -> list[int]:
+    if part != slice(0, None):
+        ids = tokenizer.encode(text, add_special_tokens=False)[part]
+        if not ids:
+            return []
+        text = tokenizer.decode(ids)
+    rendered = tokenizer.apply_chat_template(
+        [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=False
+    )
+    return tokenizer.encode(rendered, add_special_tokens=False)
+
+
+def _text(path: Path, separator: str | None) -> list[RawPrompt]:
+    text = _read(path)
+    if separator is None:
+        return [RawPrompt(path.name, text, None, str(path))]
+    parts: list[list[str]] = [[]]
+    for line in text.splitlines(keepends=True):
+        if line.rstrip("\r\n") == separator:
+            parts.append([])
+        else:
+            parts[-1].append(line)
+    if len(parts) > MOST_PROMPTS:
+        raise PromptError(f"{path}: {len(parts)} prompts, but at most {MOST_PROMPTS:,} are read")
+    prompts = []
+    for i, part in enumerate(parts):
+        where = f"{path}, prompt {i + 1} of {len(parts)}"
+        if not "".join(part).strip():
+            raise PromptError(f"{where}: the prompt is empty")
+        prompts.append(RawPrompt(f"{path.name}:{i + 1}", "".join(part), None, where))
+    return prompts
+
+
+def _jsonl(path: Path, field: str, name: str) -> list[RawPrompt]:
+    prompts: list[RawPrompt] = []
+    for number, line in _lines(path):
+        where = f"{path}, line {number}"
+        try:
+            row = parse_json(line, constants=True)
+        except Unreadable as error:
+            place = "" if error.column is None else f" at column {error.column}"
+            raise PromptError(f"{where}: not JSON: {error.said}{place}") from None
+        if not isinstance(row, dict):
+            raise PromptError(f"{where}: a JSON object is needed, not {shown(row)}")
+        if field not in row:
+            present = ", ".join(map(str, row))[:200] or "none"
+            raise PromptError(f"{where}: no field {brief(field)} (fields present: {present})")
+        if len(prompts) == MOST_PROMPTS:
+            raise PromptError(f"{path}: more than {MOST_PROMPTS:,} prompts: cut the file")
+        text = row[field]
+        if isinstance(text, list) and text:
+            text = text[0]
+        if not isinstance(text, str):
+            raise PromptError(
+                f"{where}: field {brief(field)} holds {brief(text)}, but text is needed"
+            )
+        if _SURROGATE.search(text):
+            raise PromptError(
+                f"{where}: field {brief(field)} holds half a character (a lone surrogate)"
+            )
+        if not text.strip():
+            raise PromptError(f"{where}: field {field!r} is empty: a prompt needs text")
+        category = row.get("category")
+        prompts.append(
+            RawPrompt(
+                id=str(row.get(name, row.get("id", number))),
+                text=text,
+                category=None if category is None else str(category),
+                where=where,
+            )
+        )
+    return prompts
+
+
+def _read(path: Path) -> str:
+    try:
+        text = read_text(path, encoding="utf-8-sig")
+    except Unreadable as error:
+        raise PromptError(f"prompts.path = {error}") from None
+    if not text or text.isspace():
+        raise PromptError(f"{path}: the file is empty: a prompt needs text")
+    return text
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a file that are not empty, with their numbers; one of them at a time is in memory."""
+    number = found = start = 0
+    try:
+        with open_file(path, LARGEST_FILE) as file:
+            while line := file.readline(LONGEST_LINE + 1):
+                number += 1
+                if len(line) > LONGEST_LINE:
+                    raise PromptError(
+                        f"{path}, line {number}: more than the {LONGEST_LINE:,} bytes of a prompt"
+                    )
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                start += len(line)
+                if text.strip():
+                    found += 1
+                    yield number, text
+    except UnicodeDecodeError as error:
+        raise PromptError(
+            f"{path}: not UTF-8 text (byte {start + error.start}: {error.reason}); convert the file"
+        ) from None
+    except Unreadable as error:
+        raise PromptError(f"prompts.path = {error}") from None
+    if not found:
+        raise PromptError(f"{path}: the file is empty: a prompt needs text")

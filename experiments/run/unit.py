@@ -1,0 +1,207 @@
+"""One unit of a run: a prompt under one sampling setting, decoded by every method, made into rows."""
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from treespec.experiments.config.build import BuiltMethod, Experiment
+from treespec.experiments.records.outcome import Outcome
+from treespec.experiments.records.rows import PromptRow, StepRow, TreeRow
+from treespec.experiments.run.baselines import generate_assisted, generate_plain, preference
+from treespec.experiments.run.meters.meter import Meters
+from treespec.experiments.run.ours import decode_ours
+from treespec.experiments.run.prompts import Prompt
+from treespec.experiments.run.unit_rows import failed_row, prompt_row, step_row, tree_rows
+from treespec.stopping import Stop, any_of, stop_at_strings, stop_at_tokens
+
+if TYPE_CHECKING:
+    from treespec.models.load import Pair
+
+__all__ = ["Bench", "run_unit", "seed_of"]
+
+
+def seed_of(*parts: object) -> int:
+    """A seed in 0 .. 2^62 - 1 that depends on these parts alone, not on the order of events."""
+    return int.from_bytes(sha256(repr(parts).encode()).digest()[:8], "big") >> 2
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What methods run on.
+
+    Args:
+        experiment: the methods and settings.
+        pair: the models.
+        stop: when a text is over.
+        tuned: length and threshold of assisted generation, by (method, sampling).
+        meters: of memory and energy, read around every prompt of every method.
+    """
+
+    experiment: Experiment
+    pair: "Pair"
+    stop: Stop
+    tuned: Mapping[tuple[str, str], tuple[int, float]]
+    meters: Meters
+
+    @classmethod
+    def of(
+        cls,
+        experiment: Experiment,
+        pair: "Pair",
+        tuned: Mapping[tuple[str, str], tuple[int, float]],
+        meters: Meters | None = None,
+    ) -> "Bench":
+        """The bench of an experiment, with the stop conditions of its config."""
+        stop, strings = stop_at_tokens(pair.end_tokens), experiment.config.stop_strings
+        if strings:
+            stop = any_of(stop, stop_at_strings(strings, pair.tokenizer))
+        return cls(experiment, pair, stop, tuned, meters or Meters([]))
+
+    def decode(
+        self,
+        method: BuiltMethod,
+        prompt: Prompt,
+        sampling: str,
+        *,
+        seed: int,
+        tuned: tuple[int, float] | None = None,
+        max_new_tokens: int | None = None,
+    ) -> Outcome:
+        """Decode a prompt by a method.
+
+        Args:
+            method: one of the experiment's.
+            prompt: what to continue.
+            sampling: name of the setting.
+            seed: of the coins.
+            tuned: length and threshold, instead of those chosen.
+            max_new_tokens: instead of the config's.
+        """
+        config = self.experiment.config
+        ids = torch.tensor(prompt.ids, dtype=torch.long, device=self.pair.target.device)
+        arguments: dict[str, Any] = {
+            "max_new_tokens": max_new_tokens or config.max_new_tokens,
+            "stop": self.stop,
+            "seed": seed,
+        }
+        settings = self.experiment.samplings[sampling]
+        if method.kind in ("plain", "tree"):
+            choice = method.choices[sampling]
+            return decode_ours(self.pair, method, choice, ids, settings, **arguments)
+        arguments["stops_early"] = bool(config.stop_strings)
+        if method.kind == "generate":
+            return generate_plain(self.pair, ids, settings, **arguments)
+        length, threshold = tuned or self.tuned[method.name, sampling]
+        arguments |= {"length": length, "threshold": threshold}
+        return generate_assisted(self.pair, ids, settings, **arguments)
+
+
+def run_unit(
+    bench: Bench,
+    prompt: Prompt,
+    sampling: str,
+    started: Callable[[str], None] = lambda method: None,
+    *,
+    repeat: int = 0,
+) -> tuple[list[PromptRow], list[StepRow], list[TreeRow]]:
+    """Decode one prompt by all methods, in an order of its own, and make rows of what came out.
+
+    A method that fails leaves a row with its error; the others run all the same.
+
+    Args:
+        bench: models, methods and settings.
+        prompt: what to continue.
+        sampling: name of the setting.
+        started: told the name of each method before it runs.
+        repeat: of the prompt; each has its own order of methods, and its own coins.
+    """
+    config = bench.experiment.config
+    methods = list(bench.experiment.methods)
+    place = (config.seed, prompt.index, sampling)
+    again = (repeat,) if repeat else ()  # the first one keeps the seeds of runs without repeats
+    random.Random(seed_of(*place, *again)).shuffle(methods)
+    seeds = {method.name: seed_of(*place, method.name, *again) for method in methods}
+    outcomes: dict[str, Outcome | str] = {}
+    read: dict[str, dict[str, Any]] = {}
+    for method in methods:
+        started(method.name)
+        bench.meters.start()
+        try:
+            outcomes[method.name] = bench.decode(method, prompt, sampling, seed=seeds[method.name])
+            read[method.name] = bench.meters.stop()
+        except Exception as error:
+            outcomes[method.name] = f"{type(error).__name__}: {error}"
+    reference = _reference(bench, outcomes, sampling)
+    kept = repeat == 0 and prompt.index < config.trees
+    prompts, steps, trees = [], [], []
+    piece_of = _pieces(bench)
+    for order, method in enumerate(methods):
+        outcome = outcomes[method.name]
+        key = {
+            "prompt": prompt.index,
+            "sampling": sampling,
+            "method": method.name,
+            "repeat": repeat,
+        }
+        more = {
+            **key,
+            "prompt_id": prompt.id,
+            "category": prompt.category,
+            "order": order,
+            "prompt_tokens": len(prompt.ids),
+            "seed": seeds[method.name],
+        }
+        if isinstance(outcome, str):
+            prompts.append(failed_row(more, outcome))
+            continue
+        text = str(bench.pair.tokenizer.decode(list(outcome.tokens), skip_special_tokens=True))
+        try:
+            compared = _compare(bench, prompt, outcome, reference)
+        except Exception as error:
+            prompts.append(failed_row(more, f"comparing with `generate`: {error}"))
+            continue
+        prompts.append(prompt_row(more | read[method.name], outcome, text, compared))
+        steps += [step_row(key, i, step) for i, step in enumerate(outcome.steps or ())]
+        trees += tree_rows(key, outcome, piece_of) if kept else []
+    return prompts, steps, trees
+
+
+def _pieces(bench: Bench) -> Callable[[int], str]:
+    """The text of a token by itself; a part of a character is shown as U+FFFD."""
+    return lru_cache(maxsize=None)(lambda token: str(bench.pair.tokenizer.decode([token])))
+
+
+def _reference(
+    bench: Bench, outcomes: Mapping[str, Outcome | str], sampling: str
+) -> tuple[int, ...] | None:
+    """The ids of `generate`, if it ran and decoding was greedy."""
+    if not bench.experiment.samplings[sampling].greedy:
+        return None
+    for method in bench.experiment.methods:
+        outcome = outcomes[method.name]
+        if method.kind == "generate" and isinstance(outcome, Outcome):
+            return outcome.tokens
+    return None
+
+
+def _compare(
+    bench: Bench, prompt: Prompt, outcome: Outcome, reference: tuple[int, ...] | None
+) -> dict[str, Any]:
+    nothing = {"equal_to_plain": None, "first_divergence": None, "divergence_margin": None}
+    if reference is None:
+        return nothing
+    if outcome.tokens == reference:
+        return nothing | {"equal_to_plain": True}
+    pairs = enumerate(zip(outcome.tokens, reference, strict=False))
+    at = next((i for i, (a, b) in pairs if a != b), None)
+    if at is None:  # one text is longer: no token differs, so no rounding explains it
+        at, margin = min(len(outcome.tokens), len(reference)), None
+    else:
+        context = [*prompt.ids, *reference[:at]]
+        margin = preference(bench.pair, context, reference[at], outcome.tokens[at])
+    return {"equal_to_plain": False, "first_divergence": at, "divergence_margin": margin}

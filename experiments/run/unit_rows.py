@@ -1,0 +1,88 @@
+"""The rows that are made of what a method did with a prompt."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from treespec.experiments.records.outcome import STAGES, Outcome, StepOutcome
+from treespec.experiments.records.rows import PromptRow, StepRow, TreeRow
+
+__all__ = ["failed_row", "prompt_row", "step_row", "tree_rows"]
+
+
+def prompt_row(
+    more: Mapping[str, Any], outcome: Outcome, text: str, compared: Mapping[str, Any]
+) -> PromptRow:
+    """The row of a prompt.
+
+    Args:
+        more: the columns that say what was run, and what meters read.
+        outcome: what came out.
+        text: its tokens as text.
+        compared: the columns that compare it with `generate`.
+    """
+    row = {
+        "new_tokens": len(outcome.tokens),
+        "tokens": list(outcome.tokens),
+        "text": text,
+        "steps": outcome.target_passes,
+        "accepted": outcome.accepted,
+        "emitted": outcome.accepted + outcome.target_passes,
+        "drafted": outcome.drafted,
+        "prefill_s": outcome.prefill_s,
+        "decode_s": outcome.total_s - outcome.prefill_s,
+        "total_s": outcome.total_s,
+        "error": None,
+    }
+    stages = {f"{stage}_s": outcome.stage_seconds(stage) for stage in STAGES}
+    return PromptRow.model_validate({**more, **compared, **row, **stages})
+
+
+def failed_row(more: Mapping[str, Any], error: str) -> PromptRow:
+    """The row of a prompt on which the method failed."""
+    counts = dict.fromkeys(("new_tokens", "steps", "accepted", "emitted", "drafted"), 0)
+    nulls = ["prefill_s", "decode_s", "total_s", *(f"{stage}_s" for stage in STAGES)]
+    nulls += ["equal_to_plain", "first_divergence", "divergence_margin"]
+    row = {**more, **counts, **dict.fromkeys(nulls), "tokens": [], "text": "", "error": error}
+    return PromptRow.model_validate(row)
+
+
+def step_row(key: Mapping[str, Any], index: int, step: StepOutcome) -> StepRow:
+    """The row of a step."""
+    row = {
+        "step": index,
+        "size": step.shape.size,
+        "depth": step.shape.depth,
+        "accepted": step.verdict.accepted,
+        "emitted": step.verdict.emitted,
+        "kept": step.kept,
+        "path_ranks": [step.shape.ranks[node] for node in step.verdict.path[1:]],
+    }
+    stages = {f"{stage}_s": step.seconds[stage] for stage in STAGES}
+    return StepRow.model_validate({**key, **row, **stages})
+
+
+def tree_rows(
+    key: Mapping[str, Any], outcome: Outcome, piece_of: Callable[[int], str]
+) -> list[TreeRow]:
+    """The rows that hold the trees of all steps; none for the methods of transformers.
+
+    Args:
+        key: the columns that say what was run.
+        outcome: with its steps.
+        piece_of: the text of a token id by itself.
+    """
+    return [
+        TreeRow.model_validate(
+            {
+                **key,
+                "step": index,
+                "parents": list(step.shape.parents),
+                "tokens": list(step.tokens),
+                "pieces": [piece_of(token) for token in step.tokens],
+                "path": list(map(int, step.verdict.path)),
+                "bonus": int(step.verdict.bonus),
+                "bonus_piece": piece_of(step.verdict.bonus),
+            }
+        )
+        for index, step in enumerate(outcome.steps or ())
+    ]

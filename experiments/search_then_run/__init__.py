@@ -1,0 +1,1 @@
+"""search_then_run: to be said."""

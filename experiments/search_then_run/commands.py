@@ -1,0 +1,158 @@
+"""`treespec search` and `treespec export`: the best tree for given rates; trees in other tools' words."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from treespec.experiments.config.base import MOST, MOST_NODES
+from treespec.experiments.config.files import (
+    is_file,
+    is_there,
+    require_at_most,
+    require_new,
+    write_new,
+)
+from treespec.experiments.config.search_files import read_acceptance, read_chains
+from treespec.experiments.errors import ConfigError
+from treespec.reading import brief
+from treespec.search import (
+    AcceptanceEstimate,
+    LatencyModel,
+    SearchError,
+    best_tree,
+    expected_tokens,
+    formats,
+    optimal_tree,
+)
+from treespec.shape import TreeShape
+
+__all__ = ["acceptance_of", "export", "rates_of", "search", "search_fastest", "write_tree"]
+
+DRAWN = 64
+"""Nodes up to which a tree is drawn."""
+
+
+def rates_of(text: str) -> list[float] | list[list[float]]:
+    """Acceptance rates as they are typed: `0.6,0.2,0.1` by rank, levels apart by semicolons.
+
+    Raises:
+        ConfigError: for what is no number.
+    """
+    levels = []
+    for level in text.split(";"):
+        try:
+            levels.append([float(rate) for rate in level.split(",")])
+        except ValueError:
+            raise ConfigError(
+                f"rates = {brief(text)}, but they are numbers with commas between them, such as "
+                "0.6,0.2,0.1 (first child, second, third), and semicolons between levels"
+            ) from None
+    return levels[0] if len(levels) == 1 else levels
+
+
+def acceptance_of(text: str) -> list[float] | list[list[float]] | AcceptanceEstimate:
+    """Rates as they are typed, or those of a file: an estimate as JSON, or a trace.
+
+    Raises:
+        ConfigError: for what is neither, and for a file that holds no estimate.
+    """
+    if is_there(text):  # also a folder, a device, a pipe: refused by name
+        return read_acceptance(Path(text))
+    if text.endswith((".json", ".npz")):
+        raise ConfigError(f"there is no file {brief(text)}: give an estimate, a trace, or rates")
+    return rates_of(text)
+
+
+def search(
+    rates: str, size: int, depth: int | None, branching: int | None, form: str
+) -> tuple[TreeShape, str]:
+    """The best tree, and what `treespec search` prints: its worth beside a chain's, and the tree."""
+    require_at_most("--size", size, MOST_NODES)
+    given = acceptance_of(rates)
+    acceptance = given.rates if isinstance(given, AcceptanceEstimate) else given
+    shape = optimal_tree(acceptance, size, depth=depth, branching=branching)
+    lines = [f"the best tree of {size} nodes, the root included: depth {shape.depth}"]
+    lines += [str(shape)] if size <= DRAWN else []
+    worth = expected_tokens(shape, acceptance)
+    lines.append(f"expected tokens per step {worth:.3f} (plain decoding: 1)")
+    chain = TreeShape.chain(min(size - 1, depth or size - 1))
+    table = np.asarray(acceptance)
+    if table.ndim == 1 or len(table) >= chain.depth:
+        lines.append(f"a chain of {chain.size} nodes: {expected_tokens(chain, acceptance):.3f}")
+    return shape, "\n".join([*lines, *_dumped(shape, form), *_notes(given)])
+
+
+def search_fastest(
+    rates: str, latency: Path, form: str, *, as_json: bool = False, **options: Any
+) -> tuple[TreeShape, str]:
+    """The fastest tree, and what `treespec search --latency` prints: shapes by speed, the verdict.
+
+    Args:
+        rates: see `acceptance_of`.
+        latency: a file of `LatencyModel`.
+        form: the format that the best tree is shown in.
+        as_json: the ranking alone, as JSON.
+        options: see `treespec.search.best_tree`.
+    """
+    require_at_most("--size", options.get("max_size") or 0, MOST_NODES)
+    for name in ("prefix", "batch"):
+        require_at_most(f"--{name}", options.get(name) or 0, MOST)
+    given = acceptance_of(rates)
+    chains = read_chains(Path(rates)) if is_file(rates) else None
+    times = LatencyModel.load(latency)
+    try:
+        ranking = best_tree(given, times, chains=chains, **options)
+    except SearchError as error:
+        raise ConfigError(f"{rates} with the times of {latency}: {error}") from error
+    if as_json:
+        return ranking.best.shape, ranking.to_json()
+    lines, shape = [str(ranking)], ranking.best.shape
+    if ranking.best.kind == "plain":
+        return shape, "\n".join([*lines, *_notes(given)])
+    lines += [str(shape)] if shape.size <= DRAWN else []
+    return shape, "\n".join([*lines, *_dumped(shape, form), *_notes(given)])
+
+
+def write_tree(shape: TreeShape, form: str, out: Path) -> str:
+    """Write a tree in a format, and say so.
+
+    Raises:
+        ConfigError: if it is plain decoding: there is no tree to write.
+    """
+    if shape.size == 1:
+        raise ConfigError(f"--out {out}: plain decoding is fastest, so there is no tree to write")
+    made = formats.dump(shape, form)
+    write_new(out, made.content)
+    return f"written: {out}, {shape.size} nodes, the root included, as {form}"
+
+
+def _notes(given: Any) -> list[str]:
+    """What the sample behind an estimate cannot support."""
+    return [f"note: {text}" for text in getattr(given, "warnings", ())]
+
+
+def _dumped(shape: TreeShape, form: str) -> list[str]:
+    """The tree in a format, and what the format leaves out."""
+    made = formats.dump(shape, form)
+    shown = made.content if isinstance(made.content, str) else f"{len(made.content)} bytes"
+    return [f"as {form}: {shown}", made.report()]
+
+
+def export(source: str, into: str, form: str | None, out: Path | None) -> tuple[str, str]:
+    """What `treespec export` prints, and what the other tool's words leave out.
+
+    With `out` the tree goes to that file, and what is printed says so.
+
+    Raises:
+        ConfigError: if bytes are to be printed, or the file is there already.
+    """
+    if out is not None:
+        require_new(out)
+    shape = formats.load(Path(source) if is_there(source) else source, form)
+    made = formats.dump(shape, into)
+    if out is None:
+        if isinstance(made.content, bytes):
+            raise ConfigError(f"format {into} is binary: name a file with --out")
+        return made.content, made.report()
+    return write_tree(shape, into, out), made.report()

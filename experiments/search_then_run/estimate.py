@@ -1,0 +1,142 @@
+"""`treespec estimate`: acceptance rates with intervals, from a trace or from the steps of a run."""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from treespec.experiments.errors import ConfigError
+from treespec.experiments.search_then_run.run_records import counts_from_run
+from treespec.experiments.search_then_run.traces import read_shapes
+from treespec.search import (
+    AcceptanceEstimate,
+    SmallSample,
+    Trace,
+    calibration_data,
+    estimate_acceptance,
+)
+from treespec.search.rates.counts import Records
+from treespec.search.rates.reliability import reliability
+from treespec.tree import Law, TreeShape
+
+__all__ = ["calibration_error", "estimate", "estimate_json", "estimate_table"]
+
+
+def estimate(
+    source: Path,
+    *,
+    method: str | None = None,
+    sampling: str | None = None,
+    tree: str | None = None,
+    starts: str | None = None,
+    **options: Any,
+) -> AcceptanceEstimate:
+    """The estimate of a trace's or a run's steps, its warnings kept in it.
+
+    Args:
+        source: a trace (`.npz`), or the folder of a run.
+        method: of a run: the tree method whose steps count.
+        sampling: of a run: under this setting.
+        tree: what the rates are for, as `traces.read_shapes` reads it: one tree.
+        starts: of a trace: the tree whose steps alone count, in the same words.
+        options: see `treespec.search.estimate_acceptance`.
+
+    Raises:
+        ConfigError, RunFolderError, InvalidTrace, InvalidLimit: naming the option or the file.
+    """
+    wanted, begun = _shape("--for", tree), _shape("--starts", starts)
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", SmallSample
+        )  # they are in the estimate, and printed from there
+        known = _read(source, method, sampling)
+        return estimate_acceptance(known, tree=wanted, starts=begun, **options)
+
+
+def calibration_error(source: Path) -> float | None:
+    """How far the draft's probabilities are from acceptance, in the mean over ten bins of them.
+
+    The expected calibration error of `treespec.search.rates.reliability`, over all drafted children of
+    the kept positions.
+
+    Args:
+        source: as of `estimate`.
+
+    Returns:
+        None unless it is a trace of deterministic children: others are not accepted with the draft's
+        probability.
+    """
+    if source.is_dir():
+        return None
+    trace = Trace.load(source)
+    if Law.of(trace.law) is not Law.DETERMINISTIC:
+        return None
+    data = calibration_data(trace)
+    return reliability(data.predicted, data.exact).expected_error
+
+
+def estimate_json(found: AcceptanceEstimate, error: float | None) -> str:
+    """The estimate as `treespec estimate --json` prints it: with `expected_calibration_error`, or null.
+
+    `AcceptanceEstimate.from_json` reads it, too.
+    """
+    body = found.to_json().rstrip().removesuffix("}").rstrip()
+    return f'{body},\n  "expected_calibration_error": {json.dumps(error)}\n}}'
+
+
+def estimate_table(found: AcceptanceEstimate) -> Table:
+    """Rates with intervals and counts: a row for each child, or for each level and child."""
+    table = Table(
+        "depth", "child", "rate", f"{found.level:.0%} interval", "accepted", "of", box=None
+    )
+    for column in table.columns:
+        column.justify = "right"
+    rates, low, high, hits, trials = (
+        np.atleast_2d(part)
+        for part in (found.rates, found.low, found.high, found.hits, found.trials)
+    )
+    for depth, row in enumerate(rates):
+        for rank, rate in enumerate(row):
+            cell = depth, rank
+            level = "all" if found.by == "rank" else str(depth + 1)
+            bounds = f"{low[cell]:.3f}-{high[cell]:.3f}"
+            table.add_row(
+                level, str(rank + 1), f"{rate:.3f}", bounds, str(hits[cell]), str(trials[cell])
+            )
+    choices = [found.source, f"{found.interval} intervals"]
+    choices += ["isotonic over ranks"] if found.monotone else []
+    choices += (
+        [f"levels drawn to their mean by {found.shrinkage:g} counts"] if found.shrinkage else []
+    )
+    table.title = f"law {found.law}, rule {found.rule}; {', '.join(choices)}"
+    return table
+
+
+def _read(source: Path, method: str | None, sampling: str | None) -> Trace | Records:
+    if source.is_dir():
+        if method is None or sampling is None:
+            raise ConfigError(
+                f"{source} is a folder: name a tree and a setting of the run with --method and --sampling"
+            )
+        return counts_from_run(source, method, sampling)
+    if method is not None or sampling is not None:
+        raise ConfigError(
+            "--method and --sampling choose among the steps of a run: leave them out for a trace"
+        )
+    return Trace.load(source)
+
+
+def _shape(option: str, text: str | None) -> TreeShape | None:
+    """The one tree that an option names."""
+    if text is None:
+        return None
+    try:
+        shapes = list(read_shapes(text).values())
+    except ConfigError as error:
+        raise ConfigError(f"{option}{str(error).removeprefix('--shapes')}") from None
+    if len(shapes) > 1:
+        raise ConfigError(f"{option} {text}: name one tree")
+    return shapes[0]

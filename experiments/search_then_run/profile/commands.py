@@ -1,0 +1,184 @@
+"""`treespec profile`: measure the times of a config's pair, print them, and write them to a file."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table as Printed
+
+from treespec.errors import TreespecError
+from treespec.experiments.config.base import MOST_ROUNDS, MOST_TIMED, MOST_TOKENS
+from treespec.experiments.config.files import require_at_most
+from treespec.experiments.config.schema import MOST_SIZES, Config, ModelsConfig
+from treespec.experiments.errors import ConfigError
+from treespec.experiments.run.models import load_models
+from treespec.experiments.run.progress import Reporter
+from treespec.experiments.run.prompts import read_prompts
+from treespec.experiments.search_then_run.profile.file import about_times, json_of_samples
+from treespec.experiments.search_then_run.profile.plan import Plan, plan_profile
+from treespec.experiments.search_then_run.profile.profile import Samples, profile_pair
+from treespec.reading import brief
+from treespec.search.latency.interpolation import Curve, Table
+from treespec.search.latency.latency import LatencyModel
+
+if TYPE_CHECKING:
+    from treespec.models.load import Pair
+
+__all__ = [
+    "Profile",
+    "integers",
+    "print_profile",
+    "profile",
+]
+
+REPEATS = 9
+"""Enough for a fall of the time with the size to be proved, see `treespec.search.latency.interpolation`."""
+
+MOST_PREFIXES = 64
+
+FEW = 3
+"""Samples below which a cell has no quartiles to speak of."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What was measured.
+
+    Args:
+        model: the times.
+        rounds: whole rounds that count.
+        interrupted: whether the user stopped it.
+        notes: what was left out, and why.
+    """
+
+    model: LatencyModel
+    rounds: int
+    interrupted: bool
+    notes: tuple[str, ...]
+
+
+def profile(
+    config: Config,
+    *,
+    sizes: Sequence[int] | None = None,
+    prefixes: Sequence[int] | None = None,
+    repeats: int = REPEATS,
+    console: Console | None = None,
+    load: Callable[[ModelsConfig], "Pair"] = load_models,
+) -> Profile:
+    """Measure the times of a config's pair under its sampling settings; see `plan_profile` for which.
+
+    Args:
+        config: models, prompts, samplings and methods.
+        sizes: trees, nodes with the root; `default_sizes` by default. 2, 3 and 5 are always measured.
+        prefixes: committed tokens before the root. By default those of `PREFIXES` that fit the context.
+        repeats: rounds.
+        console: where progress is shown.
+        load: gives the models.
+
+    Raises:
+        ConfigError: if a size, prefix or number of rounds is no positive integer, or nothing fits the
+            context, or nothing was measured before an interruption.
+    """
+    for name, values in (("sizes", sizes), ("prefixes", prefixes), ("repeats", [repeats])):
+        for value in values if values is not None else ():
+            if value < 1:
+                raise ConfigError(f"{name} = {value}, but must be at least 1")
+    for name, most, each in (
+        ("sizes", MOST_SIZES, MOST_TIMED),
+        ("prefixes", MOST_PREFIXES, MOST_TOKENS),
+    ):
+        values = {"sizes": sizes, "prefixes": prefixes}[name] or ()
+        require_at_most(f"the number of {name}", len(values), most)
+        for value in values:
+            require_at_most(name, value, each)
+    require_at_most("repeats", repeats, MOST_ROUNDS)
+    raw = read_prompts(config.prompts)
+    pair = load(config.models)
+    plan = plan_profile(config, pair, raw, sizes, prefixes)
+    notes = list(plan.notes)
+    samples = _measured(pair, plan, repeats, config.seed, console)
+    data = json_of_samples(samples, plan.settings, about_times(config, pair, samples, repeats))
+    try:
+        model = LatencyModel.from_json(data, "the profile")
+    except TreespecError as error:
+        if samples.interrupted:
+            raise ConfigError("interrupted before a round was over: nothing to write") from error
+        raise
+    if samples.interrupted:
+        notes.append(f"interrupted: {samples.rounds} of {repeats} rounds, and a part of one more")
+    return Profile(model, samples.rounds, samples.interrupted, tuple(notes))
+
+
+def integers(name: str, text: str | None) -> list[int] | None:
+    """Numbers with commas between them, as they are typed.
+
+    Raises:
+        ConfigError: for anything else.
+    """
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(
+            f"{name} = {brief(text)}, but must be integers with commas between them, such as 64,256"
+        ) from None
+
+
+def print_profile(model: LatencyModel, console: Console) -> None:
+    """Medians and quartiles of what was measured, two tables for each prefix length."""
+    times = model.times()
+    for prefix in model.prefixes:
+        title = f"behind {prefix} tokens, milliseconds"
+        verify = times.verify.curves[prefix]
+        table = Printed("nodes", "verify", "q1–q3", title=title)
+        for name in times.laws:
+            table.add_column(f"accept, {name}")
+        for size in verify.sizes:
+            accepts = [_middle(law.accept.curves.get(None), size) for law in times.laws.values()]
+            table.add_row(str(size), _middle(verify, size), _quartiles(verify, size), *accepts)
+        console.print(table)
+        table = Printed("draft", "law", "ms", "q1–q3", title=title)
+        for name, law in times.laws.items():
+            cells: list[tuple[str, Table | None, int | None]] = [
+                ("plain step", law.plain, None),
+                ("first pass", law.first, None),
+            ]
+            level = law.level.curves.get(prefix)
+            cells += [(f"a level of {w}", law.level, w) for w in (level.sizes if level else ())]
+            for what, part, width in cells:
+                curve = None if part is None else part.curves.get(prefix)
+                table.add_row(what, name, _middle(curve, width), _quartiles(curve, width))
+        console.print(table)
+
+
+def _measured(
+    pair: "Pair", plan: Plan, repeats: int, seed: int, console: Console | None
+) -> Samples:
+    total = (repeats + 1) * len(plan.settings) * len(plan.prefixes)
+    with Reporter(console).units(total, doing="measuring", finished="measured") as begin:
+        return profile_pair(
+            pair,
+            plan.settings,
+            plan.prefixes,
+            plan.text,
+            repeats=repeats,
+            seed=seed,
+            progress=begin,
+        )
+
+
+def _middle(curve: Curve | None, size: int | None) -> str:
+    times = curve.samples.get(size) if curve else None
+    return f"{1e3 * np.median(times):.2f}" if times else "–"
+
+
+def _quartiles(curve: Curve | None, size: int | None) -> str:
+    times = curve.samples.get(size, ()) if curve else ()
+    if len(times) < FEW:
+        return "–"
+    low, high = 1e3 * np.quantile(times, [0.25, 0.75])
+    return f"{low:.2f}–{high:.2f}"

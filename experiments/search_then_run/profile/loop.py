@@ -1,0 +1,128 @@
+"""The loop of a run, a step at a time, for trees that change from step to step."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from treespec.coins import TorchCoins
+from treespec.decoding import decode
+from treespec.draft import ModelDrafter, NoDrafter, StaticGrowth
+from treespec.experiments.run.observers import StageTimer, synchronizer
+from treespec.experiments.search_then_run.profile.shapes import Setting, drift_of
+from treespec.protocols import Drafter, Verifier
+from treespec.step import Step
+from treespec.tree import TreeShape
+from treespec.verify import RULES, on_host
+
+if TYPE_CHECKING:
+    from treespec.models.load import Pair
+
+__all__ = ["Loop"]
+
+
+class _Watched:
+    """A growth of one shape after the other, that notes when each level begins.
+
+    A level begins once the children of the one before have been read from the device, so that on a GPU,
+    too, the moments say what the levels cost.
+    """
+
+    def __init__(self, shapes: Sequence[TreeShape]) -> None:
+        self.max_depth = max(shape.depth for shape in shapes)
+        self._growths = {shape: StaticGrowth(shape) for shape in shapes}
+        self._growth = self._growths[shapes[0]]
+        self.moments: list[float] = []
+
+    def grow(self, shape: TreeShape) -> None:
+        """Grow this shape from now on."""
+        self._growth = self._growths[shape]
+
+    def next(
+        self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
+    ) -> Sequence[tuple[int, int]]:
+        """The next level."""
+        if shape.size == 1:
+            self.moments = []
+        self.moments.append(time.perf_counter())
+        return self._growth.next(shape, probs)
+
+
+class Loop:
+    """The loop on a text of about one length: it starts anew when the text has grown too long."""
+
+    def __init__(
+        self,
+        pair: "Pair",
+        target: Any,
+        setting: Setting,
+        prefix: int,
+        text: Callable[[int, int], Sequence[int]],
+        seed: int,
+    ) -> None:
+        self.setting, self.prefix = setting, prefix
+        self.growth = _Watched(setting.shapes)
+        self._pair, self._target, self._text, self._seed = pair, target, text, seed
+        self._verifier: Verifier = on_host(setting.rule)
+        self._coins = TorchCoins(seed)
+        self._steps: Iterator[Step] = iter(())
+        self._drift = drift_of(prefix, len(setting.shapes))
+        self._length, self._limit = 0, prefix + self._drift + 1
+        self.timer = StageTimer()
+
+    def start(self, plain: bool = False) -> None:
+        """Begin with a text of its own; plain: without a draft."""
+        pair = self._pair
+        length = max(1, self.prefix - self._drift) + 1  # and the root
+        self._seed += 1
+        prompt = torch.tensor(self._text(self._seed, length), device=pair.target.device)
+        self.timer = StageTimer(synchronizer(prompt.device))
+        drafter: Drafter = NoDrafter()
+        verifier = self._verifier
+        if not plain:
+            drafter = ModelDrafter(pair.draft, self.growth, self.setting.law, self.setting.sampling)
+        else:
+            verifier = on_host(RULES["greedy" if self.setting.sampling.greedy else "naive"])
+        room = min(pair.target.max_length, pair.draft.max_length) - length - drafter.max_depth
+        self._steps = decode(
+            self._target,
+            drafter,
+            verifier,
+            prompt,
+            sampling=self.setting.sampling,
+            coins=self._coins,
+            max_new_tokens=max(1, room),
+            observer=self.timer,
+        )
+        self._length = length
+
+    def step(self, plain: bool = False) -> dict[str, Any] | None:
+        """Seconds of the stages of one step, of the whole of it, and of its draft's levels."""
+        if not 0 < self._length <= self._limit:
+            self.start(plain)
+            self._advance()  # the prefill, and a step that is not like others after it
+        return self._advance()
+
+    def _advance(self) -> dict[str, Any] | None:
+        before = {name: len(own) for name, own in self.timer.seconds.items()}
+        self.timer.synchronize()
+        start = time.perf_counter()
+        step = next(self._steps, None)
+        if step is None:
+            self._length = 0
+            return None
+        self.timer.synchronize()
+        whole = time.perf_counter() - start
+        self._length += len(step.tokens)
+        stages = {
+            name: sum(own[before.get(name, 0) :])
+            for name, own in self.timer.seconds.items()
+            if name != "prefill"
+        }
+        moments = self.growth.moments
+        levels = [after - at for at, after in pairwise(moments)]
+        return {"whole": whole, "rest": whole - sum(stages.values()), "levels": levels, **stages}

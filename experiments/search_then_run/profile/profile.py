@@ -1,0 +1,183 @@
+"""Measure what the parts of a step cost on a pair: whole steps of `treespec.decode`, taken apart.
+
+Every sample comes out of a real step of the real loop: drafter, target, rule and commit as in a run, on a
+text of the config's prompts. So caches, pending tokens and the order of passes are those of a run. Shapes
+take turns in rounds, because machines drift; the first round warms up.
+
+One family of trees gives all tables (`bundle`): their sizes are those asked for, their second level expands
+W nodes to one child each, the third W nodes to two, so that the difference is what drawing costs. What it
+costs for more nodes than the largest bundle has on a level is the difference of two trees of one round.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from treespec.experiments.search_then_run.profile.loop import Loop
+from treespec.experiments.search_then_run.profile.shapes import Setting
+from treespec.target import make_target
+from treespec.tree import TreeShape
+
+if TYPE_CHECKING:
+    from treespec.models.load import Pair
+
+__all__ = ["Rounds", "Samples", "profile_pair"]
+
+PLAIN_STEPS = 4
+"""Steps of plain decoding in a round; each is one sample."""
+
+
+@dataclass
+class Samples:
+    """Seconds of everything that was measured, by table and place in it.
+
+    Args:
+        shared: `[name][prefix][size]`; the prefix is None where it does not matter.
+        of_law: the same by law.
+    """
+
+    shared: dict[str, dict[int | None, dict[int | None, list[float]]]] = field(
+        default_factory=lambda: defaultdict(_by_prefix)
+    )
+    of_law: dict[str, dict[str, dict[int | None, dict[int | None, list[float]]]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(_by_prefix))
+    )
+    rounds: int = 0
+    interrupted: bool = False
+
+
+def _by_prefix() -> Any:
+    return defaultdict(lambda: defaultdict(list))
+
+
+def profile_pair(
+    pair: "Pair",
+    settings: Sequence[Setting],
+    prefixes: Sequence[int],
+    text: Callable[[int, int], Sequence[int]],
+    *,
+    repeats: int,
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda what: None,
+) -> Samples:
+    """Measure all settings behind all prefixes, round after round.
+
+    Args:
+        pair: the models.
+        settings: laws, rules and trees.
+        prefixes: committed tokens before the root.
+        text: gives so many token ids of a real text; a number chooses which.
+        repeats: rounds that count; one more warms up.
+        seed: of coins and of the order.
+        progress: told what is measured next, once for each setting and prefix of a round.
+
+    Returns:
+        The samples; of whole rounds so far and a part of one, if the user interrupted.
+    """
+    samples, rounds = Samples(), Rounds(pair, settings, prefixes, text, seed)
+    try:
+        for number in range(repeats + 1):
+            name = "warming up" if not number else f"round {number} of {repeats}"
+            rounds.measure(
+                samples if number else Samples(),
+                lambda what, name=name: progress(f"{name}: {what}"),
+            )
+            samples.rounds = number
+    except KeyboardInterrupt:
+        samples.interrupted = True
+    return samples
+
+
+class Rounds:
+    """Rounds of measuring, each when it is asked for.
+
+    Args:
+        pair: the models.
+        settings: laws, rules and trees.
+        prefixes: committed tokens before the root.
+        text: gives so many token ids of a real text; a number chooses which.
+        seed: of coins and of the order.
+    """
+
+    def __init__(
+        self,
+        pair: "Pair",
+        settings: Sequence[Setting],
+        prefixes: Sequence[int],
+        text: Callable[[int, int], Sequence[int]],
+        seed: int,
+    ) -> None:
+        self._pair, self._text = pair, text
+        self._places = [(setting, prefix) for setting in settings for prefix in prefixes]
+        self._order = random.Random(seed)
+
+    def measure(self, into: Samples, progress: Callable[[str], None] = lambda what: None) -> None:
+        """One step of every tree behind every prefix, and some of plain decoding.
+
+        Args:
+            into: where the times go.
+            progress: told what is measured next, once for each setting and prefix.
+        """
+        order, target = self._order, make_target(self._pair.target)
+        for setting, prefix in order.sample(self._places, len(self._places)):
+            progress(f"{setting.law}, prefix {prefix}")
+            seed = order.randrange(1 << 30)
+            loop = Loop(self._pair, target, setting, prefix, self._text, seed)
+            _measure_trees(loop, order.sample(setting.shapes, len(setting.shapes)), into)
+            _measure_plain(loop, into)
+
+
+def _measure_trees(loop: Loop, shapes: Sequence[TreeShape], into: Samples) -> None:
+    """One step of each shape."""
+    own, prefix = into.of_law[str(loop.setting.law)], loop.prefix
+    second: dict[tuple[int, int], float] = {}
+    for shape in shapes:
+        loop.growth.grow(shape)
+        seconds = loop.step()
+        if seconds is None:
+            continue
+        for name in ("verify", "commit", "rest"):
+            at = prefix if name == "verify" else None
+            size = None if name == "rest" else shape.size
+            into.shared[name][at][size].append(max(0.0, seconds[name]))
+        own["accept"][None][shape.size].append(seconds["accept"])
+        levels = seconds["levels"]
+        rest = max(0.0, seconds["draft"] - sum(levels))
+        own["assemble"][None][shape.size].append(rest)
+        if len(shape.children[0]) == 1:
+            own["first"][prefix][None].append(levels[0])
+        for level, expanded in enumerate(_expanded(shape)):
+            width, most = len(expanded), max(expanded)
+            if level and most == 1:
+                own["level"][prefix][width].append(levels[level])
+            elif level == 2:  # the same nodes' parents had one child each
+                own["draw"][None][width].append(max(0.0, levels[2] - levels[1]))
+            if level == 1:
+                second[width, most] = levels[1]
+    for (width, most), taken in second.items():
+        if most == 2 and (width, 1) in second:  # as many nodes had one child each in another step
+            own["draw"][None][width].append(max(0.0, taken - second[width, 1]))
+
+
+def _measure_plain(loop: Loop, into: Samples) -> None:
+    """Some steps of plain decoding."""
+    loop.start(plain=True)
+    for i in range(PLAIN_STEPS + 1):
+        seconds = loop.step(plain=True)
+        if seconds is not None and i:
+            own = into.of_law[str(loop.setting.law)]
+            own["plain"][loop.prefix][None].append(seconds["whole"])
+            own["assemble"][None][1].append(seconds["draft"])
+            own["accept"][None][1].append(seconds["accept"])
+            into.shared["verify"][loop.prefix][1].append(seconds["verify"])
+            into.shared["commit"][None][1].append(seconds["commit"])
+
+
+def _expanded(shape: TreeShape) -> list[list[int]]:
+    """The numbers of children, by level, of the nodes that have some."""
+    levels: list[list[int]] = [[] for _ in range(shape.depth)]
+    for node in shape.internal:
+        levels[shape.depths[node]].append(len(shape.children[node]))
+    return levels

@@ -1,0 +1,318 @@
+"""Recording a trace (`search.Trace`): which drafted child was accepted at every position of texts."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from treespec.children import require_children, top_k
+from treespec.coins import TorchCoins
+from treespec.decoding import require_prompt, require_room
+from treespec.distributions import Sampling, require_finite
+from treespec.experiments.run.unit import seed_of
+from treespec.experiments.search_then_run.child_acceptance import IN_ORDER, child_acceptance
+from treespec.protocols import Coins, TreeModel
+from treespec.search.errors import InvalidTrace
+from treespec.search.rates.trace import Trace
+from treespec.stopping import Stop
+from treespec.tree import Law, TokenTree, TreeShape
+from treespec.verify import Rule
+
+if TYPE_CHECKING:
+    from treespec.models.load import Pair
+
+__all__ = ["BEYOND", "CHUNK", "Position", "Recorder", "record"]
+
+BEYOND = 16
+"""Positions recorded after the end of each text: for steps of trees up to one edge deeper."""
+CHUNK = 64
+"""Positions of a given text that run in one pass."""
+
+LAWS = (Law.DETERMINISTIC, Law.IID, Law.WITHOUT_REPLACEMENT)
+"""Laws by which child r is drawn in the same way however many come after it."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """What was found at one position: which child was accepted, and the token that came out."""
+
+    rank: int
+    token: int
+    probs: tuple[float, ...]
+    accepted: tuple[float, ...]
+
+
+@dataclass
+class _Text:
+    tokens: list[int] = field(default_factory=list)
+    positions: list[Position] = field(default_factory=list)
+    kept: int = 0
+
+
+class Recorder:
+    """Draws children at a position and lets the rule decide, by the drafter's and the rule's own code.
+
+    Args:
+        target: the target's weights.
+        draft: the draft's.
+        sampling: of both.
+        law: how children are drawn.
+        rule: how they are accepted.
+        width: children at each position.
+
+    Raises:
+        InvalidTrace: for a rule or law whose rates depend on the number of children, so that one record
+            cannot serve all trees.
+        InvalidTree: if there are not so many children.
+        RefusedTree: if the rule does not cover the law.
+    """
+
+    def __init__(
+        self,
+        target: TreeModel,
+        draft: TreeModel,
+        *,
+        sampling: Sampling,
+        law: Law,
+        rule: Rule,
+        width: int,
+    ) -> None:
+        self._target, self._draft = target.fresh(), draft.fresh()
+        self._device = getattr(target, "device", torch.device("cpu"))
+        self._sampling, self._law, self._rule, self._width = sampling, Law.of(law), rule, width
+        _require(rule, self._law, sampling)
+        if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+            raise InvalidTrace(f"width = {width!r}, but must be an integer of at least 1")
+        require_children(width, draft.vocab_size, self._law)
+        self._shape = TreeShape.expansion([width])
+
+    def decode(
+        self, prompt: Sequence[int], coins: Coins, stop: Stop, budget: int, beyond: int
+    ) -> _Text:
+        """Decode plainly, one pass of each model a position."""
+        text, ids, over = _Text(), list(prompt), False
+        self._prefill(ids)
+        while not over or len(text.tokens) < text.kept + beyond:
+            (found,) = self._pass(ids[-1:], coins)
+            text.positions.append(found)
+            text.tokens.append(found.token)
+            ids.append(found.token)
+            if not over:
+                text.kept = len(text.tokens)
+                over = text.kept == budget or stop(ids)
+        return text
+
+    def follow(
+        self, prompt: Sequence[int], given: Sequence[int], coins: Coins, stop: Stop, budget: int,
+        beyond: int,
+    ) -> _Text:  # fmt: skip
+        """Find what would be accepted along a given text, many positions in one pass."""
+        ids = [*prompt, *given[: budget + beyond]]
+        first = len(prompt)
+        ends = (n for n in range(1, len(ids) - first + 1) if n >= budget or stop(ids[: first + n]))
+        kept = next(ends, len(ids) - first)
+        text = _Text(ids[first : first + kept + beyond], kept=kept)
+        self._prefill(prompt)
+        roots = [prompt[-1], *text.tokens[:-1]]
+        for start in range(0, len(roots), CHUNK):
+            text.positions += self._pass(roots[start : start + CHUNK], coins)
+        return text
+
+    def _prefill(self, prompt: Sequence[int]) -> None:
+        for model in (self._target, self._draft):
+            model.prefill(self._row(prompt[:-1]))
+
+    def _row(self, tokens: Sequence[int]) -> Tensor:
+        return torch.tensor(tokens, dtype=torch.long, device=self._device)
+
+    def _pass(self, roots: Sequence[int], coins: Coins) -> Iterator[Position]:
+        """Run a chain of tokens through both models and decide after each of them."""
+        chain = tuple(range(-1, len(roots) - 1))
+        logits = []
+        for model, name in ((self._target, "target"), (self._draft, "draft")):
+            found = model.run(self._row(roots), chain)
+            require_finite(found, name, range(len(roots)))
+            logits.append(found.cpu())
+            model.keep(range(len(roots)))
+        return self._decide(logits[0], logits[1], coins)
+
+    def _decide(
+        self, target_logits: Float[Tensor, "R V"], draft_logits: Float[Tensor, "R V"], coins: Coins
+    ) -> Iterator[Position]:
+        deterministic = self._law is Law.DETERMINISTIC
+        # As the drafter scores what it does not draw: greedy settings could not tell the children apart.
+        plain = deterministic and self._sampling.greedy
+        draft = (Sampling() if plain else self._sampling)(draft_logits)
+        if deterministic:
+            drawn = top_k(draft_logits, self._width)
+        else:
+            drawn = coins.draw_many(draft, self._width, self._law)
+        probs = draft.gather(1, drawn).tolist()
+        rows = self._sampling(target_logits)
+        for i, children in enumerate(drawn.tolist()):
+            tree = TokenTree(
+                self._shape,
+                torch.tensor([0, *children]),
+                None if deterministic else draft[i : i + 1],
+                self._law,
+            )
+            verdict = self._rule(tree, _RootRow(rows[i]), coins)
+            rank, token = self._width, verdict.bonus
+            if verdict.accepted:
+                rank = verdict.path[1] - 1
+                token = children[rank]
+            exact = child_acceptance(str(self._rule), rows[i], draft[i], children)
+            yield Position(rank, token, tuple(probs[i]), tuple(exact))
+
+
+class _RootRow:
+    """The target's row at the root; below, any row: what is drawn there is not used."""
+
+    def __init__(self, row: Float[Tensor, "V"]) -> None:
+        self._row = row
+        self._below = torch.zeros_like(row)
+        self._below[0] = 1
+
+    def __getitem__(self, node: int) -> Float[Tensor, "V"]:
+        return self._below if node else self._row
+
+
+def _require(rule: Rule, law: Law, sampling: Sampling) -> None:
+    """Refuse what one record cannot serve all trees for."""
+    if str(rule) not in IN_ORDER:
+        hint = " (with one child it is 'rrs': take that)" if str(rule) == "chain" else ""
+        raise InvalidTrace(
+            f"rule = {str(rule)!r} cannot be traced{hint}: a trace serves trees of any shape, so it needs "
+            "a rule whose acceptance of a child does not depend on how many come after it and what hangs "
+            f"below: {', '.join(IN_ORDER)}"
+        )
+    if law not in LAWS:
+        raise InvalidTrace(
+            f"law = '{law}' cannot be traced: how a child is drawn depends on how many there are; "
+            f"take one of {', '.join(map(str, LAWS))}"
+        )
+    if rule.one_hot and not sampling.greedy:
+        raise InvalidTrace(
+            f"rule = {str(rule)!r} needs temperature 0, but it is {sampling.temperature:g}"
+        )
+    shape = TreeShape.expansion([1])
+    probs = None if law is Law.DETERMINISTIC else torch.ones(1, 1)
+    rule.require(TokenTree(shape, torch.zeros(2, dtype=torch.long), probs, law))
+
+
+def record(
+    pair: "Pair",
+    prompts_ids: Sequence[Sequence[int]],
+    *,
+    sampling: Sampling,
+    law: Law,
+    rule: Rule,
+    width: int,
+    max_new_tokens: int,
+    stop: Stop = lambda ids: False,
+    seed: int = 0,
+    follow: Sequence[Sequence[int]] | None = None,
+    beyond: int = BEYOND,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Trace:
+    """Record which of `width` drafted children is accepted at every position of texts.
+
+    Decoding goes one position a pass. Given texts (`follow`) run up to 64 positions a pass; at
+    temperature 0, texts that turn out to be the target's own give the trace that decoding gives.
+
+    Args:
+        pair: the models; anything with `target` and `draft` of protocol `TreeModel`.
+        prompts_ids: token ids of the prompts.
+        sampling: of target and draft.
+        law: how children are drawn: deterministic, iid or without replacement.
+        rule: greedy, naive, onehot, rrs or rrsw.
+        width: children at each position: trees of up to so many children a node can be replayed.
+        max_new_tokens: tokens of each text.
+        stop: when a text is over before that.
+        seed: of the coins, of which each text has its own.
+        follow: token ids after each prompt, at least one, instead of decoding.
+        beyond: positions recorded after the end of each text, as far as a given text goes on: steps of
+            trees up to `beyond + 1` deep then end as in a live run.
+        progress: told as each text begins.
+
+    Raises:
+        InvalidTrace: if there is no prompt, a text to follow is missing or empty, or one record cannot
+            serve all trees (see `Recorder`).
+        EmptyPrompt, InvalidPrompt, InvalidBudget, ContextOverflow, NonFiniteLogits: see `treespec.decode`.
+    """
+    target, draft = pair.target, pair.draft
+    recorder = Recorder(target, draft, sampling=sampling, law=law, rule=rule, width=width)
+    _require_texts(prompts_ids, follow, beyond)
+    context = min(target.max_length, draft.max_length)
+    for prompt in prompts_ids:
+        require_prompt(torch.tensor(prompt), target.vocab_size)
+        require_room(len(prompt), max_new_tokens, beyond, context)
+    texts = []
+    with torch.inference_mode():
+        for i, prompt in enumerate(prompts_ids):
+            progress(f"text {i + 1}/{len(prompts_ids)}")
+            coins = TorchCoins(seed_of(seed, "trace", i))
+            if follow is None:
+                texts.append(recorder.decode(prompt, coins, stop, max_new_tokens, beyond))
+            else:
+                require_prompt(torch.tensor(follow[i]), target.vocab_size)
+                texts.append(
+                    recorder.follow(prompt, follow[i], coins, stop, max_new_tokens, beyond)
+                )
+    about = {
+        "seed": seed, "max_new_tokens": max_new_tokens, "beyond": beyond,
+        "followed": follow is not None, "prompt_tokens": [len(prompt) for prompt in prompts_ids],
+    }  # fmt: skip
+    own = follow is None or (sampling.greedy and all(map(_own, texts)))
+    return _trace(
+        texts,
+        law=Law.of(law),
+        rule=rule,
+        sampling=sampling,
+        width=width,
+        forced=not own,
+        about=about,
+    )
+
+
+def _own(text: _Text) -> bool:
+    """Whether what came out at every position is what the text goes on with."""
+    return [found.token for found in text.positions] == text.tokens
+
+
+def _trace(
+    texts: Sequence[_Text], *, law: Law, rule: Rule, sampling: Sampling, **more: Any
+) -> Trace:
+    positions = [found for text in texts for found in text.positions]
+    return Trace(
+        offsets=np.cumsum([0, *(len(text.tokens) for text in texts)]),
+        tokens=np.array([token for text in texts for token in text.tokens]),
+        ranks=np.array([found.rank for found in positions]),
+        probs=np.array([found.probs for found in positions]).clip(0, 1),
+        accepted=np.array([found.accepted for found in positions]).clip(0, 1),
+        law=str(law),
+        rule=str(rule),
+        sampling=asdict(sampling),
+        kept=np.array([text.kept for text in texts]),
+        **more,
+    )
+
+
+def _require_texts(prompts: Sequence[Any], follow: Sequence[Any] | None, beyond: int) -> None:
+    if not len(prompts):
+        raise InvalidTrace("there is no prompt to record texts after")
+    if isinstance(beyond, bool) or not isinstance(beyond, int) or beyond < 0:
+        raise InvalidTrace(f"beyond = {beyond!r}, but must be an integer of at least 0")
+    if follow is None:
+        return
+    if len(follow) != len(prompts):
+        raise InvalidTrace(
+            f"{len(prompts)} prompts, but {len(follow)} texts to follow: give one for each"
+        )
+    for i, text in enumerate(follow):
+        if not len(text):
+            raise InvalidTrace(f"follow[{i}] is empty: nothing goes on after prompt {i}")

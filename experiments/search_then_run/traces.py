@@ -1,0 +1,318 @@
+"""`treespec trace` and `treespec replay`: record what is accepted once, then try any tree on it."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from treespec.distributions import Sampling
+from treespec.errors import TreespecError
+from treespec.experiments.config.base import MOST_NODES
+from treespec.experiments.config.build import LawAndRule, build
+from treespec.experiments.config.files import is_file, require_at_most
+from treespec.experiments.config.schema import Config, ModelsConfig, SamplingConfig, TreeMethod
+from treespec.experiments.config.shapes import ExpansionShape
+from treespec.experiments.config.stand_ins import stand_ins
+from treespec.experiments.errors import ConfigError
+from treespec.experiments.records.manifest import config_data, environment, now
+from treespec.experiments.run.models import load_models
+from treespec.experiments.run.progress import Reporter
+from treespec.experiments.run.prompts import Prompt, RawPrompt, encode, hash_of, read_prompts
+from treespec.experiments.search_then_run.recording import BEYOND, record
+from treespec.reading import brief
+from treespec.search import formats
+from treespec.search.rates.replay import Replay, replay_many
+from treespec.search.rates.trace import Trace
+from treespec.shape import TreeShape, expansion_size
+from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
+from treespec.verify import RULES
+
+if TYPE_CHECKING:
+    from treespec.models.load import Pair
+
+__all__ = ["read_shapes", "replay_tables", "replay_traces", "trace"]
+
+WIDTH = 8
+
+MOST_WIDTH = 1024
+MOST_BEYOND = 2**16
+
+MOST_NODES_TOGETHER = 2**18
+"""Nodes of all trees that are named at once."""
+
+_TOO_LARGE = f"more than {MOST_NODES:,} nodes"
+
+
+def trace(
+    config: Config,
+    *,
+    sampling: str | None = None,
+    method: str | None = None,
+    law: str | None = None,
+    rule: str | None = None,
+    width: int = WIDTH,
+    beyond: int = BEYOND,
+    follow: bool = False,
+    console: Console | None = None,
+    load: Callable[[ModelsConfig], "Pair"] = load_models,
+) -> Trace:
+    """Record a trace on the pair, prompts and one sampling setting of a config.
+
+    Args:
+        config: its methods do not matter unless `method` names one.
+        sampling: name of the setting, such as `T=1`; not needed if there is one only.
+        method: take law and rule of this method.
+        law: how children are drawn; else as `treespec run` chooses it for trees.
+        rule: how they are accepted; likewise.
+        width: children at each position.
+        beyond: positions after the end of each text.
+        follow: do not decode: follow the prompts' own texts beyond `prompts.tokens`.
+        console: where progress is shown; nowhere by default.
+        load: gives the models.
+
+    Raises:
+        ConfigError: if there is no such setting or method, or nothing to follow.
+        InvalidTrace, PromptError, ContextOverflow, LoadError: see `record` and
+        `treespec.experiments.run.runner.run`.
+    """
+    require_at_most("width", width, MOST_WIDTH)
+    require_at_most("beyond", beyond, MOST_BEYOND)
+    setting = _setting(config, sampling)
+    choice = _choice(config, setting, method, law, rule, width)
+    reporter = Reporter(console)
+    raw = read_prompts(config.prompts)[: config.prompts.count]
+    with reporter.task("loading the models"):
+        pair = load(config.models)
+    prompts = encode(raw, config.prompts, pair.tokenizer)
+    given = _continuations(config, raw, prompts, pair) if follow else None
+    stop = stop_at_tokens(pair.end_tokens)
+    if config.stop_strings:
+        stop = any_of(stop, stop_at_strings(config.stop_strings, pair.tokenizer))
+    with reporter.units(len(prompts), done=0) as begin:
+        recorded = record(
+            pair,
+            [prompt.ids for prompt in prompts],
+            sampling=Sampling(**setting.model_dump()),
+            law=choice.law,
+            rule=choice.rule,
+            width=width,
+            max_new_tokens=config.max_new_tokens,
+            stop=stop,
+            seed=config.seed,
+            follow=given,
+            beyond=beyond,
+            progress=begin,
+        )
+    return _described(recorded, config, setting, hash_of(prompts))
+
+
+def _setting(config: Config, name: str | None) -> SamplingConfig:
+    names = [setting.name for setting in config.samplings]
+    if name is None and len(names) == 1:
+        return config.samplings[0]
+    if name not in names:
+        said = "the config has several samplings" if name is None else f"no sampling {name!r}"
+        raise ConfigError(f"{said}: choose one with --sampling, of {', '.join(map(repr, names))}")
+    return config.samplings[names.index(name)]
+
+
+def _choice(
+    config: Config,
+    setting: SamplingConfig,
+    method: str | None,
+    law: str | None,
+    rule: str | None,
+    width: int,
+) -> LawAndRule:
+    """Law and rule, as the builder chooses them."""
+    if method is None:
+        shape = ExpansionShape(kind="expansion", branching=(max(width, 2),))
+        tree = TreeMethod(kind="tree", shape=shape)
+        tree = tree.model_copy(
+            update={"law": law, "rule": rule}
+        )  # the builder says which are known
+        only = config.model_copy(update={"methods": (tree,), "samplings": (setting,)})
+        return build(only).methods[0].choices[setting.name]
+    if law is not None or rule is not None:
+        raise ConfigError("--method brings its law and rule: leave out --law and --rule")
+    built = {m.name: m for m in build(stand_ins(config)).methods if m.kind == "tree"}
+    if method not in built:
+        names = ", ".join(map(repr, built)) or "none"
+        raise ConfigError(f"no tree method {method!r} in the config (there: {names})")
+    choice = built[method].choices[setting.name]
+    # With one child, recursive rejection sampling is chain rejection.
+    return LawAndRule(choice.law, RULES["rrs"]) if str(choice.rule) == "chain" else choice
+
+
+def _continuations(
+    config: Config, raw: Sequence[RawPrompt], prompts: Sequence[Prompt], pair: "Pair"
+) -> list[list[int]]:
+    """How the prompts' texts go on where the prompts end."""
+    cut = config.prompts.tokens
+    if cut is None:
+        raise ConfigError(
+            "--follow needs texts that go on after the prompts: set prompts.tokens, which cuts these off"
+        )
+    whole = config.prompts.model_copy(update={"tokens": None})
+    texts = [list(prompt.ids) for prompt in encode(raw, whole, pair.tokenizer)]
+    for text, prompt in zip(texts, prompts, strict=True):
+        if text[: len(prompt.ids)] != list(prompt.ids):
+            raise ConfigError("--follow takes plain texts: set prompts.chat_template=false")
+        if len(text) == len(prompt.ids):
+            raise ConfigError(
+                f"{prompt.where}: nothing follows the first {len(text)} tokens (prompts.tokens = {cut}): "
+                "take fewer, or longer texts"
+            )
+    return [text[len(prompt.ids) :] for text, prompt in zip(texts, prompts, strict=True)]
+
+
+def _described(trace: Trace, config: Config, setting: SamplingConfig, prompts_hash: str) -> Trace:
+    """The trace with all that a reader may ask about where it is from."""
+    data = config_data(config)
+    more = {
+        "created": now(),
+        "name": config.name,
+        "models": data["models"],
+        "prompts": data["prompts"],
+        "prompts_hash": prompts_hash,
+        "sampling": setting.name,
+        **environment(),
+    }
+    return replace(trace, about={**trace.about, **more})
+
+
+def read_shapes(text: str) -> dict[str, TreeShape]:
+    """Trees as they are typed: `chain:4,kary:2x3,chains:2x4,expansion:3x2x1,tree.json`, by these names.
+
+    Raises:
+        ConfigError: saying which one is no tree, and how trees are written.
+    """
+    found: dict[str, TreeShape] = {}
+    nodes = 0
+    for word in (part.strip() for part in text.split(",")):
+        kind, colon, numbers = word.partition(":")
+        try:
+            if colon and kind in SHAPES:
+                found[word] = SHAPES[kind][2](_numbers(numbers, SHAPES[kind][1]))
+            elif is_file(word):
+                found[word] = formats.load(Path(word))
+            else:
+                raise ValueError("no such kind and no such file")
+        except (TreespecError, ValueError) as error:
+            known = ", ".join(example for example, *_ in SHAPES.values())
+            raise ConfigError(
+                f"--shapes: {brief(word)} is no tree ({error}); write {known}, or a file"
+            ) from None
+        nodes += found[word].size
+        if nodes > MOST_NODES_TOGETHER:
+            raise ConfigError(
+                f"--shapes: more than {MOST_NODES_TOGETHER:,} nodes up to {brief(word)}: name fewer trees"
+            )
+    return found
+
+
+def _numbers(text: str, count: int | None) -> list[int]:
+    """Whole numbers with x between them, none larger than any tree."""
+    parts = text.split("x")
+    if not all(re.fullmatch("-?[0-9]+", part) for part in parts):
+        raise ValueError("its numbers are whole, with x between them")
+    if count is not None and len(parts) != count:
+        raise ValueError(f"it takes {count} number{'s' * (count > 1)}, not {len(parts)}")
+    if any(len(part) > 9 or int(part) > MOST_NODES for part in parts):
+        raise ValueError(_TOO_LARGE)
+    return [int(part) for part in parts]
+
+
+def _expansion(branching: Iterable[int]) -> TreeShape:
+    wanted = list(branching)
+    if expansion_size(wanted) > MOST_NODES:
+        raise ValueError(_TOO_LARGE)
+    return TreeShape.expansion(wanted)
+
+
+def _chain(depth: int) -> TreeShape:
+    if 1 + depth > MOST_NODES:
+        raise ValueError(_TOO_LARGE)
+    return TreeShape.chain(depth)
+
+
+def _kary(branching: int, depth: int) -> TreeShape:
+    return _expansion([branching] * depth)
+
+
+def _chains(width: int, depth: int) -> TreeShape:
+    if 1 + width * depth > MOST_NODES:
+        raise ValueError(_TOO_LARGE)
+    return TreeShape.independent_chains(width, depth)
+
+
+SHAPES: dict[str, tuple[str, int | None, Callable[[list[int]], TreeShape]]] = {
+    "chain": ("chain:4", 1, lambda n: _chain(*n)),
+    "kary": ("kary:2x3 (branching x depth)", 2, lambda n: _kary(*n)),
+    "chains": ("chains:2x4 (width x depth)", 2, lambda n: _chains(*n)),
+    "expansion": ("expansion:3x2x1", None, _expansion),
+}
+"""How a kind of tree is written, how many numbers it takes (None: any), and what makes it."""
+
+
+def replay_traces(paths: Sequence[Path], shapes: str) -> list[dict[str, Any]]:
+    """Replay trees on traces: one row for each trace and tree, as plain data."""
+    trees = read_shapes(shapes)
+    traces = [Trace.load(path) for path in paths]
+    replays = replay_many(traces, list(trees.values()))
+    return [
+        _row(str(path), trace, name, found)
+        for path, trace, of_trace in zip(paths, traces, replays, strict=True)
+        for name, found in zip(trees, of_trace, strict=True)
+    ]
+
+
+def _row(path: str, trace: Trace, name: str, found: Replay) -> dict[str, Any]:
+    estimate, low, high = found.interval()
+    bounded = trace.texts > 1
+    return {
+        "trace": path,
+        "rule": trace.rule,
+        "law": trace.law,
+        "sampling": trace.about.get("sampling", f"T={trace.sampling.get('temperature')}"),
+        "texts": trace.texts,
+        "shape": name,
+        "nodes": found.shape.size,
+        "depth": found.shape.depth,
+        "steps": len(found.accepted),
+        "tokens_per_step": estimate,
+        "low": low if bounded else None,
+        "high": high if bounded else None,
+        "kept_per_step": found.kept_per_step,
+        "accepted_by_depth": found.accepted_by_depth.tolist(),
+    }
+
+
+def replay_tables(rows: Sequence[dict[str, Any]]) -> list[Table]:
+    """The rows as a table for each trace."""
+    tables: dict[str, Table] = {}
+    for row in rows:
+        if row["trace"] not in tables:
+            tables[row["trace"]] = _empty_table(row)
+        bounds = "one text" if row["low"] is None else f"{row['low']:.3f} .. {row['high']:.3f}"
+        tables[row["trace"]].add_row(
+            row["shape"], str(row["nodes"]), str(row["depth"]), str(row["steps"]),
+            f"{row['tokens_per_step']:.3f}", bounds,
+            " ".join(f"{share:.2f}" for share in row["accepted_by_depth"]),
+        )  # fmt: skip
+    return list(tables.values())
+
+
+def _empty_table(row: dict[str, Any]) -> Table:
+    title = f"{row['trace']}: {row['sampling']}, {row['rule']} ({row['law']}), {row['texts']} texts"
+    table = Table(box=None, title=Text(title), title_justify="left")
+    table.add_column("shape", overflow="fold")
+    for name in ("nodes", "depth", "steps", "tokens/step", "95 % interval"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("accepted at depth 1, 2, ...")
+    return table

@@ -1,0 +1,1 @@
+"""studies: to be said."""

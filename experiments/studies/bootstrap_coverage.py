@@ -1,0 +1,148 @@
+"""How often the paired bootstrap's interval holds the true ratio, by simulation.
+
+    python -m treespec.experiments.studies.bootstrap_coverage [EXPERIMENTS]
+
+Every simulated experiment has its own prompts, tokens and times, and asks `statistics.bootstrap`, as the
+table of a run does, for the interval of the speedup. The truth is known exactly. A hundred experiments
+share their resamples, which changes no coverage. Coverage of 93 to 97 % at a nominal 95 % is what is asked
+for; every cell is printed, also those outside.
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import exp, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.report.statistics import RESAMPLES, bootstrap
+
+__all__ = ["ASKED", "WORLDS", "World", "coverage"]
+
+ASKED = (0.93, 0.97)
+SIZES = (6, 12, 24, 48)
+EXPERIMENTS = 1000
+BUDGET = 64
+BATCH = 100
+
+Draw = Callable[[np.random.Generator, int], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class World:
+    """How prompts differ.
+
+    Args:
+        name: of the world.
+        cost: draws, for each prompt, the method's time for a token over the baseline's.
+        mean_cost: its expectation, so that the true speedup is 1 / mean_cost.
+        stops: share of prompts whose text ends early, anywhere from 8 tokens on, under both methods.
+        stalls: share of prompts on which a method takes half again its time, for either by itself.
+    """
+
+    name: str
+    cost: Draw
+    mean_cost: float
+    stops: float = 0.0
+    stalls: float = 0.0
+
+    @property
+    def truth(self) -> float:
+        """The true ratio of tokens per second."""
+        return 1 / self.mean_cost
+
+    def experiment(
+        self, rng: np.random.Generator, prompts: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Tokens of each prompt, seconds of the method, seconds of the baseline."""
+        early = rng.random(prompts) < self.stops
+        tokens = np.where(early, rng.integers(8, BUDGET, prompts), BUDGET).astype(np.float64)
+        hard = tokens * np.exp(rng.normal(0, 0.08, prompts))
+        mine, theirs = (
+            hard
+            * np.exp(rng.normal(0, 0.03, prompts))
+            * (1 + (rng.random(prompts) < self.stalls) / 2)
+            for _ in range(2)
+        )
+        return tokens, mine * self.cost(rng, prompts), theirs
+
+
+WORLDS = (
+    World("log-normal", lambda rng, n: np.exp(rng.normal(0, 0.2, n)) / 2, exp(0.02) / 2),
+    World(
+        "early stops", lambda rng, n: np.exp(rng.normal(0, 0.2, n)) / 2, exp(0.02) / 2, stops=0.4
+    ),
+    World("skewed", lambda rng, n: 0.3 + rng.gamma(2.0, 0.1, n), 0.5),
+    World("skewed, early stops", lambda rng, n: 0.3 + rng.gamma(2.0, 0.1, n), 0.5, stops=0.4),
+    World("stalls", lambda rng, n: np.exp(rng.normal(0, 0.2, n)) / 2, exp(0.02) / 2, stalls=0.1),
+)
+
+
+def coverage(world: World, prompts: int, experiments: int, seed: int = 0) -> dict[str, float]:
+    """Simulate experiments, and count the intervals that hold the truth.
+
+    Args:
+        world: how prompts differ.
+        prompts: of each experiment.
+        experiments: how many.
+        seed: of everything.
+
+    Returns:
+        `coverage`, its standard `error`, and the shares of intervals `below` and `above` the truth.
+    """
+    rng = np.random.default_rng([seed, prompts, *world.name.encode()])
+    below = above = 0
+    for first in range(0, experiments, BATCH):
+        batch = range(first, min(first + BATCH, experiments))
+        columns = {}
+        for i in batch:
+            tokens, mine, theirs = world.experiment(rng, prompts)
+            columns |= {(i, "tokens"): tokens, (i, "mine"): mine, (i, "theirs"): theirs}
+        totals = bootstrap(columns, seed=first)
+        for i in batch:
+            over, under = [(i, "tokens"), (i, "theirs")], [(i, "mine"), (i, "tokens")]
+            found = totals.ratio(over, under)
+            below += found.high < world.truth
+            above += found.low > world.truth
+    share = 1 - (below + above) / experiments
+    return {
+        "coverage": share,
+        "error": sqrt(share * (1 - share) / experiments),
+        "below": below / experiments,
+        "above": above / experiments,
+    }
+
+
+def main(arguments: list[str]) -> None:
+    """Simulate all cells, print and save them."""
+    experiments = int(arguments[0]) if arguments else EXPERIMENTS
+    console = Console()
+    cells: list[dict[str, Any]] = []
+    table = Table("prompts", *(world.name for world in WORLDS))
+    for prompts in SIZES:
+        texts = []
+        for world in WORLDS:
+            found = coverage(world, prompts, experiments)
+            inside = ASKED[0] <= found["coverage"] <= ASKED[1]
+            cells.append({"world": world.name, "prompts": prompts, "inside": inside, **found})
+            texts.append(f"{100 * found['coverage']:.1f} %{'' if inside else ' !'}")
+        table.add_row(str(prompts), *texts)
+    inside = sum(cell["inside"] for cell in cells)
+    console.print(table)
+    console.print(
+        f"{experiments} experiments a cell, {RESAMPLES} resamples, nominal 95 %, standard error about "
+        f"{100 * sqrt(0.05 * 0.95 / experiments):.1f} %; {inside} of {len(cells)} cells within 93 to 97 %, "
+        "the others marked !",
+        highlight=False,
+    )
+    figures = {"experiments": experiments, "resamples": RESAMPLES, "cells": cells}
+    console.print(f"saved: {save('bootstrap_coverage', figures)}", highlight=False)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

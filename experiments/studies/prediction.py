@@ -1,0 +1,121 @@
+"""Predicted against measured: tokens per step, tokens per second, and the tree that is ranked first.
+
+    python -m treespec.experiments.studies.prediction [RUN] [KEY=VALUE ...]
+
+Runs `experiments/configs/search_then_run.yaml` (about ten minutes; half an hour where half precision is
+slow), or reads a finished run of it. Medians are of absolute relative errors over all trees and settings.
+Tokens per second are predicted twice: by the times from before the run, and at the pace that the same
+parts had on average when they were timed again between its prompts. The latter leaves the error of the
+prediction; the former has the drift of the machine in it, which nobody can predict. Both are held against
+the goal.
+"""
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from treespec.experiments.benchmarks.results_file import path_of
+from treespec.experiments.config.file import load_config
+from treespec.experiments.report.prediction import (
+    Prediction,
+    chosen,
+    first_ranked,
+    median_errors,
+    pace_of,
+    predictions,
+)
+from treespec.experiments.report.prediction_text import print_predictions
+from treespec.experiments.report.run import Run, load_run
+from treespec.experiments.run.runner import run
+
+GOAL_TOKENS, GOAL_SPEED, GOAL_FIRST = 0.05, 0.10, 0.95
+
+
+def figures_of(loaded: Run) -> dict[str, Any]:
+    """Everything that is printed, as data."""
+    rows = predictions(loaded)
+    rounds, paces = pace_of(loaded) or (0, None)
+    found: dict[str, Any] = {"trees": len(rows), **_errors(rows)}
+    found |= {"rounds_between": rounds, "pace": paces, "settings": {}}
+    for sampling in dict.fromkeys(row.sampling for row in rows):
+        own = [row for row in rows if row.sampling == sampling]
+        first, best = first_ranked(own)
+        choice = chosen(loaded, sampling)
+        found["settings"][sampling] = {
+            **_errors(own),
+            "first_ranked": first.method,
+            "fastest": best.method,
+            "first_over_fastest": first.speed_measured / best.speed_measured,
+            "chosen": choice and choice[0],
+            "chosen_over_fastest": choice and [choice[2].estimate, choice[2].low, choice[2].high],
+            "rows": [
+                {
+                    "tree": row.method,
+                    "tokens": row.tokens.estimate,
+                    "tokens_measured": row.tokens_measured.estimate,
+                    "step_ms": 1e3 * row.step_s,
+                    "step_at_pace_ms": row.step_at_pace_s and 1e3 * row.step_at_pace_s,
+                    "step_measured_ms": 1e3 * row.step_measured_s,
+                }
+                for row in own
+            ],
+        }
+    return found
+
+
+def goals(figures: dict[str, Any]) -> dict[str, bool]:
+    """Which goals are met, by what they are for."""
+    at_pace = figures["speed_error_at_pace"]
+    settings = figures["settings"].values()
+    return {
+        f"tokens per step within {GOAL_TOKENS:.0%}": figures["tokens_error"] <= GOAL_TOKENS,
+        f"tokens per second at the pace of the run within {GOAL_SPEED:.0%}": (
+            at_pace is not None and at_pace <= GOAL_SPEED
+        ),
+        f"tokens per second by the times from before within {GOAL_SPEED:.0%}": (
+            figures["speed_error"] <= GOAL_SPEED
+        ),
+        f"what search chose at {GOAL_FIRST:.0%} of the fastest": all(
+            (one["chosen_over_fastest"] or [0])[0] >= GOAL_FIRST for one in settings
+        ),
+    }
+
+
+def _errors(rows: Sequence[Prediction]) -> dict[str, float | None]:
+    tokens, speed, at_pace = median_errors(rows)
+    return {"tokens_error": tokens, "speed_error": speed, "speed_error_at_pace": at_pace}
+
+
+def main() -> None:
+    """Run or read, print, save."""
+    console = Console(width=140)
+    words = sys.argv[1:]
+    if words and Path(words[0]).is_dir():
+        _report(load_run(Path(words[0])), console)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        config = load_config("search_then_run", words)
+        result = run(config, folder=Path(folder) / "run", console=Console(stderr=True))
+        _report(load_run(result.folder), console)
+
+
+def _report(loaded: Run, console: Console) -> None:
+    print_predictions(loaded, console)
+    figures = figures_of(loaded)
+    for goal, met in goals(figures).items():
+        console.print(f"{goal}: {'met' if met else 'NOT MET'}")
+    keys = ("treespec_version", "git_hash", "versions", "hardware", "config", "models")
+    data = {"benchmark": "prediction", "measured": loaded.manifest["created"]}
+    data |= {key: loaded.manifest[key] for key in keys} | {"figures": figures}
+    path = path_of("prediction")
+    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    console.print(f"written: {path}")
+
+
+if __name__ == "__main__":
+    main()

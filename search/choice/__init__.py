@@ -1,0 +1,1 @@
+"""choice: to be said."""

@@ -1,0 +1,316 @@
+"""The shapes that a choice by predicted speed goes through."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heappush, heappushpop
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from treespec.search.choice.law_speed import LawSpeed
+from treespec.search.errors import InfeasibleTree, InvalidLimit
+from treespec.search.integers import integer
+from treespec.search.latency.errors import NotMeasured
+from treespec.search.optimum.frontier import Frontier, optimal_frontier
+from treespec.search.optimum.problem import largest_tree, require_depth
+from treespec.shape import LARGEST_TREE, TreeShape
+
+__all__ = [
+    "Limits",
+    "Room",
+    "candidate_sizes",
+    "candidates",
+    "chains_within",
+    "fastest_of_frontier",
+    "read_sizes",
+    "require_sizes",
+    "room_for",
+]
+
+EVERY = 64
+"""Sizes up to here are all looked at; beyond, each is 6 % larger than the one before."""
+GROWTH = 1.06
+
+KEPT = 20
+"""Trees that are ranked."""
+
+MOST_IN_CHAINS = 2**21
+"""Nodes of all chains that are looked at: those of depth up to 2047."""
+
+DEEPEST = 64
+"""Edges of the deepest tree that is looked at when nobody says."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Which trees are looked at.
+
+    Args:
+        sizes: nodes, the root included; None for all that are worth it.
+        max_size: the largest; None for as far as the times go.
+        depth: the most edges.
+        branching: the most children of a node.
+
+    Raises:
+        InvalidLimit: if a limit is no integer or too small, or `max_size` contradicts `sizes`.
+    """
+
+    sizes: tuple[int, ...] | None = None
+    max_size: int | None = None
+    depth: int | None = None
+    branching: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no limit."""
+        if self.sizes is not None:
+            if not self.sizes:
+                raise InvalidLimit("sizes is empty: give at least one, or leave it out")
+            sizes = tuple(integer("sizes", size, 1, most=LARGEST_TREE) for size in self.sizes)
+            object.__setattr__(self, "sizes", sizes)
+        for name, least in (("max_size", 1), ("depth", 0), ("branching", 1)):
+            given = getattr(self, name)
+            if given is not None:
+                most = LARGEST_TREE if name == "max_size" else None
+                object.__setattr__(self, name, integer(name, given, least, most=most))
+        if self.sizes and self.max_size is not None and max(self.sizes) > self.max_size:
+            raise InvalidLimit(f"sizes has {max(self.sizes)}, but max_size = {self.max_size}")
+
+    def largest(self, covered: int | None, *, strict: bool = True) -> int:
+        """The largest tree that is looked at, if times are known for trees of up to `covered` nodes.
+
+        Args:
+            covered: None if times hold for all sizes.
+            strict: whether to refuse a larger one that was asked for; otherwise the times end it.
+
+        Raises:
+            NotMeasured: if a larger one was asked for, and `strict`.
+            InvalidLimit: if neither these limits nor the times have an end.
+        """
+        asked = max(self.sizes) if self.sizes else self.max_size
+        if asked is None and covered is None:
+            raise InvalidLimit(
+                "the times hold for every size, so there is no largest tree: give sizes or max_size"
+            )
+        if strict and asked is not None and covered is not None and asked > covered:
+            raise NotMeasured(
+                f"size {asked}, but times are known for trees of up to {covered} nodes, the root included, "
+                f"and none is extrapolated: profile larger trees (`treespec profile --sizes`), or give "
+                f"sizes or max_size of at most {covered}"
+            )
+        found = min(end for end in (asked, covered) if end is not None)
+        return int(found)
+
+
+@dataclass(frozen=True)
+class Room:
+    """What limits, rates and times leave to the trees of one law.
+
+    Args:
+        size: nodes of the largest tree that is looked at.
+        depth: edges of the deepest.
+        branching: the most children of a node.
+        wide: whether a draft level of several nodes was measured; otherwise there are chains only.
+    """
+
+    size: int
+    depth: int
+    branching: int
+    wide: bool
+
+    @property
+    def full(self) -> int:
+        """Nodes of the largest tree within depth and branching, or `size` if it is larger still."""
+        return largest_tree(self.depth, self.branching, self.size)
+
+    def __str__(self) -> str:
+        own = f"depth {self.depth} with {self.branching} children a node"
+        return own if self.wide else f"{own} (no wider level of the draft was measured)"
+
+
+def read_sizes(sizes: Any) -> tuple[int, ...] | None:
+    """Sizes that were asked for, as a tuple.
+
+    Raises:
+        InvalidLimit: if they are no list.
+    """
+    try:
+        return None if sizes is None else tuple(sizes)
+    except TypeError:
+        raise InvalidLimit(
+            f"sizes = {sizes!r}, but must be a list, such as [16, 32]; the largest alone is max_size"
+        ) from None
+
+
+def room_for(side: LawSpeed, limits: Limits, *, strict: bool = True) -> Room:
+    """The room under one law.
+
+    Args:
+        side: rates and times of the law.
+        limits: which trees are looked at.
+        strict: see `Limits.largest`.
+
+    Raises:
+        NotMeasured, InvalidLimit: see `Limits.largest`; or, if `strict`, for a `depth` beyond the rows of
+            the rates, which otherwise end it.
+    """
+    latency, prefix, batch = side.times.latency, side.times.prefix, side.times.batch
+    covered = latency.largest(prefix, law=side.law, batch=batch)
+    size = limits.largest(covered, strict=strict)
+    wide = latency.law_times(side.law, batch).level.largest(prefix) != 1
+    branching = min(limits.branching or side.rates.ranks, side.rates.ranks) if wide else 1
+    if limits.depth is not None:
+        if strict:
+            require_depth(limits.depth, side.rates)
+        deepest = limits.depth
+    else:  # a size that was asked for may be that of a chain alone
+        deepest = size if limits.sizes and branching == 1 else DEEPEST
+    levels = size if side.rates.levels is None else side.rates.levels
+    return Room(size, min(deepest, levels, size - 1), branching, wide)
+
+
+def require_sizes(limits: Limits, rooms: Mapping[str, Room]) -> list[str]:
+    """Refuse sizes that were asked for and that no tree has, under any law.
+
+    Returns:
+        Notes on laws under which some have no tree.
+
+    Raises:
+        InfeasibleTree: with the largest size that is feasible.
+    """
+    if limits.sizes is None:
+        return []
+    asked, most = max(limits.sizes), max(rooms.values(), key=lambda room: room.full)
+    if asked > most.full:
+        raise InfeasibleTree(
+            f"sizes has {asked}, but the largest tree of {most} has {most.full} nodes: give sizes of at "
+            f"most {most.full}, or allow more depth or branching"
+        )
+    return [
+        f"{law}: no tree of {room} has more than {room.full} nodes, so larger sizes were passed over"
+        for law, room in rooms.items()
+        if asked > room.full
+    ]
+
+
+def candidates(
+    side: LawSpeed, limits: Limits, room: Room, *, chains: bool = True
+) -> tuple[list[TreeShape], list[str]]:
+    """The shapes that are ranked under one law: the fastest trees of the frontier, and all chains.
+
+    Args:
+        side: rates and times of the law.
+        limits: which trees are looked at.
+        room: what they leave to this law.
+        chains: whether these rates are those of chains, too; otherwise there are none among the shapes.
+
+    Returns:
+        The shapes, and notes on what was passed over.
+
+    Raises:
+        InvalidLimit: as `optimal_frontier`.
+    """
+    prefix = side.times.prefix
+    verify = side.times.latency.times(side.times.batch).verify
+    sizes = limits.sizes or candidate_sizes(
+        room.size, [size for curve, _ in verify.shares(prefix) for size in curve.sizes]
+    )
+    sizes = sorted({size for size in sizes if size > 1})
+    notes, shapes = [], []
+    if not room.wide:
+        notes.append(f"{side.law}: chains only, since no wider level of the draft was measured")
+    else:
+        frontier = optimal_frontier(
+            side.acceptance, room.size, depth=room.depth, branching=limits.branching
+        )
+        shapes, missing = fastest_of_frontier(
+            frontier, sizes, side.floor_s, side.step_s, chains=chains
+        )
+        if missing is not None:
+            notes.append(f"{side.law}: a tree that may be faster was passed over: {missing}")
+    shapes += chains_within(limits, room) if chains else []
+    notes += [f"{side.law}: {warning}" for warning in side.warnings]
+    return list(dict.fromkeys(shapes)), notes
+
+
+def chains_within(limits: Limits, room: Room) -> list[TreeShape]:
+    """All chains that are looked at, the shortest first."""
+    wanted = None if limits.sizes is None else set(limits.sizes)
+    depths = [deep for deep in range(1, room.depth + 1) if wanted is None or deep + 1 in wanted]
+    if sum(depths) > MOST_IN_CHAINS:
+        raise InvalidLimit(
+            f"depth = {room.depth}: more than {MOST_IN_CHAINS:,} nodes in chains of all lengths up to it; "
+            "give sizes, or a smaller depth"
+        )
+    return [TreeShape.chain(deep) for deep in depths]
+
+
+def candidate_sizes(largest: int, knots: Sequence[int] = ()) -> list[int]:
+    """The sizes of trees that are looked at, 2 to `largest`.
+
+    Args:
+        largest: nodes, the root included.
+        knots: sizes that were measured; behind each of them the time may climb faster.
+    """
+    sizes = {*range(2, min(largest, EVERY) + 1), *knots, largest}
+    at = float(EVERY)
+    while at < largest:
+        at *= GROWTH
+        sizes.add(int(at))
+    return sorted(size for size in sizes if 2 <= size <= largest)
+
+
+def fastest_of_frontier(
+    frontier: Frontier,
+    sizes: Sequence[int],
+    floor_s: Callable[[Int[np.ndarray, "asked"], int], Float[np.ndarray, "asked"]],
+    step_s: Callable[[TreeShape], float],
+    kept: int = KEPT,
+    *,
+    chains: bool = True,
+) -> tuple[list[TreeShape], NotMeasured | None]:
+    """The trees of a frontier with the most tokens per second, fastest first.
+
+    Every (size, depth) at which the depth is used has a tree. Those that could not be among the fastest
+    even if their levels were narrow (`floor_s`) are not made.
+
+    Args:
+        frontier: the best tree of every size and depth.
+        sizes: that are looked at.
+        floor_s: a lower bound of the time of a step, by size and depth.
+        step_s: the time of a step; raises `NotMeasured` where it is not known.
+        kept: how many.
+        chains: whether chains are among them.
+
+    Returns:
+        The trees, and why one that may be faster than all of them was passed over, if one was.
+    """
+    asked = np.array(sizes, dtype=np.int64)
+    places = []
+    for depth in range(1, len(frontier.values)):
+        worth = frontier.values[depth, asked]
+        fine = worth > np.maximum(frontier.values[depth - 1, asked], 0.0)
+        used = np.flatnonzero(fine if chains else fine & (asked > depth + 1))
+        if len(used):
+            speed = worth[used] / floor_s(asked[used], depth)
+            places += [(-s, int(asked[i]), depth) for s, i in zip(speed, used, strict=True)]
+    found: list[tuple[float, int, int]] = []
+    shapes: dict[tuple[int, int], TreeShape] = {}
+    missing: NotMeasured | None = None
+    promise = 0.0
+    for bound, size, depth in sorted(places):
+        if len(found) == kept and -bound <= found[0][0]:
+            break
+        shape = frontier.shape(size, depth)
+        try:
+            speed = frontier.value(size, depth) / step_s(shape)
+        except NotMeasured as reason:
+            if missing is None:
+                missing, promise = reason, -bound
+            continue
+        shapes[size, depth] = shape
+        (heappush if len(found) < kept else heappushpop)(found, (speed, -size, -depth))
+    ranked = sorted(found, reverse=True)
+    if ranked and promise <= ranked[0][0]:
+        missing = None
+    return [shapes[-size, -depth] for _, size, depth in ranked], missing

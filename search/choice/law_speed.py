@@ -1,0 +1,239 @@
+"""The speed of shapes under one law: acceptance and times of the same draws, with their resamples."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+from zlib import crc32
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from treespec.search.choice.ranking import Speed
+from treespec.search.errors import InvalidAcceptance, InvalidLimit
+from treespec.search.latency.errors import InvalidLatency
+from treespec.search.latency.interpolation import Curve, Term
+from treespec.search.latency.latency import LatencyModel
+from treespec.search.latency.step_parts import seconds_of
+from treespec.search.optimum.expected import expected_tokens, tokens_of
+from treespec.search.rates.acceptance import Acceptance, Rates, read_rates
+from treespec.search.rates.counts import UNKNOWN
+from treespec.search.rates.sampling_names import name_of
+from treespec.shape import TreeShape
+
+__all__ = ["AnyAcceptance", "Estimated", "LawSpeed", "Times", "acceptance_by_law"]
+
+
+@runtime_checkable
+class Estimated(Protocol):
+    """Measured acceptance, such as `AcceptanceEstimate`: an array of rates that can be resampled."""
+
+    def resample(self, rng: np.random.Generator) -> Float[np.ndarray, "*levels ranks"]:
+        """The rates of a repetition of the measurement."""
+        ...
+
+
+AnyAcceptance: TypeAlias = Acceptance | Estimated
+
+
+@dataclass(frozen=True, eq=False)
+class Times:
+    """Times behind one prefix for one batch size, and resamples of them: the same for all shapes.
+
+    Args:
+        latency: the times.
+        prefix: committed tokens before the root; None only where times hold behind all.
+        batch: texts at once.
+        draws: resamples.
+        seed: of the resamples.
+        rng: what measurements that have nothing to do with each other are drawn from.
+    """
+
+    latency: LatencyModel
+    prefix: int | None
+    batch: int
+    draws: int
+    seed: int
+    rng: np.random.Generator
+    _drawn: dict[Curve, Float[np.ndarray, "draws sizes"]] = field(default_factory=dict)
+
+    def seconds(self, terms: Sequence[Term]) -> tuple[float, Float[np.ndarray, "draws"]]:
+        """The time of the first step of these terms, and under every resample."""
+        total = np.zeros(self.draws)
+        for curve, weights in terms:
+            if curve not in self._drawn:
+                self._drawn[curve] = curve.drawn(self.rng, self.draws)
+            total += self._drawn[curve] @ weights[0]
+        return float(seconds_of(terms)[0]), total
+
+
+class LawSpeed:
+    """One law: its rates, its times, and the speed of any shape.
+
+    Estimates from equally many texts, of the same prompts as far as is known, are resampled by the same
+    draws of texts, so that what differs between laws is not what differs between texts.
+
+    Args:
+        law: name of the law.
+        acceptance: rates, or an estimate of them.
+        times: prefix and batch are the same for all laws.
+
+    Attributes:
+        texts: how many texts the rates are from, where it is known and more than one.
+
+    Raises:
+        InvalidAcceptance: if rates are invalid, or resamples of another shape.
+    """
+
+    def __init__(self, law: str, acceptance: AnyAcceptance, times: Times) -> None:
+        self.law, self.times = law, times
+        self.warnings = tuple(getattr(acceptance, "warnings", ()))
+        measured = isinstance(acceptance, Estimated)
+        given: Any = np.asarray(acceptance, dtype=float) if measured else acceptance
+        self.rates: Rates = read_rates(given)
+        texts = getattr(acceptance, "texts", None) if measured else None
+        self.texts: int | None = texts if isinstance(texts, int) and texts > 1 else None
+        self._drawn = self.rates.table[None]
+        if isinstance(acceptance, Estimated):
+            rng = self._stream(acceptance)
+            tables = [np.atleast_2d(acceptance.resample(rng)) for _ in range(times.draws)]
+            if any(table.shape != self.rates.table.shape for table in tables):
+                raise InvalidAcceptance(
+                    f"acceptance of law {law!r}: a resample has another shape than the rates, "
+                    f"{list(self.rates.table.shape)}"
+                )
+            self._drawn = np.stack(tables)
+
+    def _stream(self, acceptance: Any) -> np.random.Generator:
+        """What the estimate is resampled from."""
+        if self.texts is None:
+            return self.times.rng
+        about = getattr(acceptance, "about", {})
+        prompts = crc32(str(about.get("prompts_hash", "")).encode())
+        return np.random.default_rng([self.times.seed, self.texts, prompts])
+
+    @property
+    def acceptance(self) -> Float[np.ndarray, "*levels ranks"]:
+        """The rates, as searches take them."""
+        return self.rates.table if self.rates.by_depth else self.rates.table[0]
+
+    def step_s(self, shape: TreeShape) -> float:
+        """Seconds of a step.
+
+        Raises:
+            InvalidLatency: if it takes no time.
+        """
+        times = self.times
+        seconds = times.latency.step_s(shape, times.prefix, law=self.law, batch=times.batch)
+        self._require_time(seconds, shape.size)
+        return seconds
+
+    def floor_s(self, sizes: Int[np.ndarray, "asked"], depth: int) -> Float[np.ndarray, "asked"]:
+        """A lower bound of the seconds of a step, by size and depth.
+
+        Raises:
+            InvalidLatency: if it is 0.
+        """
+        times = self.times
+        found = times.latency.at(times.prefix, self.law, times.batch).floor_s(sizes, depth)
+        self._require_time(found.min(), int(sizes[found.argmin()]))
+        return found
+
+    def speed(self, shape: TreeShape) -> Speed:
+        """Tokens and seconds of a step of this shape; of the root alone, of plain decoding.
+
+        Raises:
+            InvalidAcceptance, NotMeasured: if rates or times do not cover it.
+            InvalidLatency: if a step takes no time.
+        """
+        times = self.times
+        steps = times.latency.at(times.prefix, self.law, times.batch)
+        tokens = expected_tokens(shape, self.acceptance)
+        drawn = tokens_of(shape, self._drawn, self.rates.by_depth)
+        seconds, seconds_drawn = times.seconds(
+            steps.plain() if shape.size == 1 else steps.tree([shape])
+        )
+        self._require_time(min(seconds, float(seconds_drawn.min())), shape.size)
+        return Speed(
+            tokens, seconds, np.broadcast_to(drawn, times.draws), seconds_drawn, self.texts
+        )
+
+    def _require_time(self, seconds: float, size: int) -> None:
+        if not seconds > 0:
+            raise InvalidLatency(
+                f"law {self.law!r}: a step of {size} nodes takes no time, so that its speed has no end: "
+                "give the times of whole passes"
+            )
+
+
+def acceptance_by_law(
+    acceptance: Any, latency: LatencyModel, laws: Sequence[str] | None, batch: int
+) -> dict[str, Any]:
+    """The acceptance of each law that is compared.
+
+    Raises:
+        InvalidAcceptance: if it is not said which law the acceptance belongs to, or a law has none.
+        InvalidLimit: if `laws` is no list of names, or an empty one; if what is known of the laws belongs
+            to different sampling settings, and nobody named the laws.
+    """
+    known = _by_law(acceptance, latency, laws, batch)
+    found = {}
+    for law, one in known.items():
+        found[f"acceptance of {law}"] = name_of(getattr(one, "sampling", None))
+        found[f"times of {law}"] = latency.law_times(law, batch).sampling
+    said = {what: name for what, name in found.items() if name}
+    if laws is None and len(set(said.values())) > 1:
+        raise InvalidLimit(
+            "what is to be ranked was measured under different sampling settings: "
+            + ", ".join(f"{what} ({name})" for what, name in said.items())
+            + "; measure all alike and rank the settings apart, or name the laws in laws=[...] (`--law`) "
+            "to take them all the same"
+        )
+    return known
+
+
+def _by_law(
+    acceptance: Any, latency: LatencyModel, laws: Sequence[str] | None, batch: int
+) -> dict[str, Any]:
+    wanted = None if laws is None else _names(laws, latency, batch)
+    if isinstance(acceptance, Mapping):
+        known = {str(law): one for law, one in acceptance.items()}
+        missing = [law for law in wanted or () if law not in known]
+        if missing or not known:
+            raise InvalidAcceptance(
+                f"laws = {wanted}, but acceptance has rates for {', '.join(known) or 'no law'}: "
+                "give {law: rates} for each"
+            )
+        return known if wanted is None else {law: known[law] for law in wanted}
+    own = str(getattr(acceptance, "law", UNKNOWN))
+    if own != UNKNOWN:
+        if wanted is not None and wanted != [own]:
+            raise InvalidAcceptance(f"laws = {wanted}, but the acceptance is of law {own!r}")
+        return {own: acceptance}
+    if wanted is not None:
+        return {law: acceptance for law in wanted}  # noqa: C420  (names, not places)
+    names = list(latency.times(batch).laws)
+    if len(names) > 1:
+        raise InvalidAcceptance(
+            f"the times are known by law ({', '.join(names)}), but the acceptance does not say which law "
+            "it belongs to: give {law: rates}, or laws=[...]"
+        )
+    return {names[0]: acceptance}
+
+
+def _names(laws: Any, latency: LatencyModel, batch: int) -> list[str]:
+    """The laws that were asked for, at least one."""
+    known = ", ".join(latency.times(batch).laws)
+    if isinstance(laws, str):
+        raise InvalidLimit(f"laws = {laws!r}, but must be a list of names: give laws=[{laws!r}]")
+    try:
+        names = [str(law) for law in laws]
+    except TypeError:
+        raise InvalidLimit(
+            f"laws = {laws!r}, but must be a list of names; times are known for {known}"
+        ) from None
+    if not names:
+        raise InvalidLimit(
+            f"laws is empty, so there is nothing to rank: name at least one (times are known for {known}), "
+            "or leave it out"
+        )
+    return names

@@ -1,0 +1,1 @@
+"""latency: to be said."""

@@ -1,0 +1,107 @@
+"""What a step is the sum of: the times of its parts, for one batch size, one law and one prefix."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from treespec.search.latency.interpolation import Table, Term, gathered
+from treespec.search.latency.tables import BatchTimes, LawTimes, further_draws, levels_of
+from treespec.shape import TreeShape
+
+__all__ = ["PARTS", "StepParts", "seconds_of"]
+
+PARTS = ("draft", "verify", "accept", "commit", "rest")
+
+
+@dataclass(frozen=True, eq=False)
+class StepParts:
+    """Steps of many shapes, each as a weighted sum of fitted times (`seconds_of` adds them up).
+
+    Steps are kept as weights until the end because they are linear in the fitted times: thousands of
+    resamples of a step are one matrix product.
+
+    Args:
+        times: of the batch size.
+        own: of the law.
+        prefix: committed tokens before the root; None only where times hold behind all.
+        together: whether children are chosen for all nodes of a level at once; see `further_draws`.
+    """
+
+    times: BatchTimes
+    own: LawTimes
+    prefix: int | None
+    together: bool = False
+
+    def tree(self, shapes: Sequence[TreeShape]) -> list[Term]:
+        """Steps that draft and verify these shapes, one after the other.
+
+        Raises:
+            NotMeasured: naming the table, what was asked of it, its range and the way out.
+        """
+        own = self.own
+        levels = [levels_of(shape) for shape in shapes]
+        narrow = [Counter(sum(level.values()) for level in one[1:]) for one in levels]
+        terms: list[Term] = []
+        if own.first is None:
+            terms += gathered(own.level, self.prefix, [one + Counter([1]) for one in narrow])
+        else:
+            terms += gathered(own.first, self.prefix, [{1: 1.0} for _ in shapes])
+            terms += gathered(own.level, self.prefix, narrow)
+        draws = [further_draws(one, self.together) for one in levels]
+        terms += gathered(own.draw, self.prefix, draws)
+        return terms + self._sized([own.assemble, *self._pass()], [shape.size for shape in shapes])
+
+    def root(self) -> list[Term]:
+        """A step over the root alone, as the sum of its parts."""
+        return self._sized(self._pass(), [1])
+
+    def plain(self) -> list[Term]:
+        """A step of plain decoding: as it was measured, or else as the sum of its parts."""
+        measured = self.own.plain
+        return self.root() if measured is None else self._sized([measured], [1])
+
+    def floor_s(self, sizes: Int[np.ndarray, "asked"], depth: int) -> Float[np.ndarray, "asked"]:
+        """Seconds below which no step of a tree of this depth comes: as if all levels were the quickest.
+
+        Args:
+            sizes: nodes, the root included, at least 2.
+            depth: edges, at least 1.
+
+        Raises:
+            NotMeasured: see `tree`.
+        """
+        own = self.own
+        below = seconds_of(self._sized([own.assemble, *self._pass()], sizes.tolist()))
+        level = sum(share * curve.fitted.min() for curve, share in own.level.shares(self.prefix))
+        first = level if own.first is None else own.first.at(1, self.prefix)
+        return below + first + (depth - 1) * level
+
+    def parts(self, shape: TreeShape) -> dict[str, float]:
+        """Seconds by stage: draft, verify, accept, commit and the rest; see `LatencyModel.parts_s`."""
+        alone = shape.size == 1
+        found: dict[str, float] = dict.fromkeys(PARTS, 0.0)
+        for curve, weights in self.root() if alone else self.tree([shape]):
+            stage = curve.name if curve.name in found else "draft"
+            found[stage] += float((weights @ curve.fitted)[0])
+        if alone:
+            found["verify"] += float(seconds_of(self.plain())[0]) - sum(found.values())
+        return found
+
+    def _pass(self) -> list[Table]:
+        """What every step takes, drafted or not."""
+        return [self.times.verify, self.own.accept, self.times.commit, self.times.rest]
+
+    def _sized(self, tables: Iterable[Table], sizes: Sequence[int]) -> list[Term]:
+        """The times of tables that depend on the number of nodes alone."""
+        counts = [{size: 1.0} for size in sizes]
+        return [term for table in tables for term in gathered(table, self.prefix, counts)]
+
+
+def seconds_of(terms: Sequence[Term]) -> Float[np.ndarray, "steps"]:
+    """Seconds of each step."""
+    total: Any = sum(weights @ curve.fitted for curve, weights in terms)
+    return total

@@ -1,0 +1,1 @@
+"""optimum: to be said."""

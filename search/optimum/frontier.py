@@ -1,0 +1,140 @@
+"""The best tree of every size within every depth."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Float
+
+from treespec import TreeShape
+from treespec.search.errors import InfeasibleTree, InvalidLimit
+from treespec.search.integers import integer
+from treespec.search.optimum.best_first import BestFirst
+from treespec.search.optimum.dynamic_programme import DynamicProgramme
+from treespec.search.optimum.problem import Problem, read_problem
+from treespec.search.rates.acceptance import Acceptance
+
+__all__ = ["Frontier", "optimal_frontier"]
+
+MOST_PLACES = 2**22
+"""Pairs of a size and a depth."""
+
+
+@dataclass(frozen=True, eq=False)
+class Frontier:
+    """The most expected tokens of every size and depth, and the trees that reach them.
+
+    Attributes:
+        values: `values[depth, size]` expected tokens of the best tree of `size` nodes (the root included)
+            that is at most `depth` edges deep; -inf where there is none (column 0, too). Rows end with the
+            depth behind which no value changes.
+        depth: the largest depth that trees may be asked for with.
+    """
+
+    values: Float[np.ndarray, "depths sizes"]
+    depth: int
+    _parents: Callable[[int, int], list[int]] = field(repr=False)
+
+    @property
+    def size(self) -> int:
+        """The largest size."""
+        return self.values.shape[1] - 1
+
+    def value(self, size: int, depth: int | None = None) -> float:
+        """Expected tokens of the best tree of this size and depth; without a depth, of any."""
+        size, depth = self._place(size, depth)
+        return float(self.values[min(depth, len(self.values) - 1), size])
+
+    def shape(self, size: int, depth: int | None = None) -> TreeShape:
+        """The best tree of this size and depth; without a depth, of any."""
+        return TreeShape(tuple(self._parents(*self._place(size, depth))))
+
+    def _place(self, size: int, depth: int | None) -> tuple[int, int]:
+        """Size and depth, checked."""
+        size = integer("size", size, 0)
+        depth = self.depth if depth is None else integer("depth", depth, 0)
+        for name, given, least, most in (
+            ("size", size, 1, self.size),
+            ("depth", depth, 0, self.depth),
+        ):
+            if not least <= given <= most:
+                raise InvalidLimit(
+                    f"{name} = {given}, but this frontier goes from {least} to {most}: "
+                    "ask `optimal_frontier` for more"
+                )
+        row = self.values[min(depth, len(self.values) - 1)]
+        if row[size] == -np.inf:
+            largest = int(np.flatnonzero(row > -np.inf)[-1])
+            raise InfeasibleTree(
+                f"size = {size}, but the largest tree of depth {depth} on this frontier has {largest} "
+                f"nodes: give size <= {largest}, or a larger depth"
+            )
+        return size, depth
+
+
+def optimal_frontier(
+    acceptance: Acceptance, size: int, *, depth: int | None = None, branching: int | None = None
+) -> Frontier:
+    """The best tree of every size up to `size` within every depth up to `depth`, at once.
+
+    Entry by entry what `optimal_tree` gives, from one table for each depth: what a choice by measured cost
+    goes through (Sequoia, arXiv:2402.12374, section 3.4). Depths end early where a further edge changes no
+    value. With rates that depend on the depth *and* are not monotone, every depth is a programme of its
+    own.
+
+    Args:
+        acceptance: rates by rank or by depth and rank, as for `optimal_tree`.
+        size: the largest number of nodes, the root included. It may exceed what is feasible.
+        depth: the largest depth; None for no limit but the rows of `acceptance`.
+        branching: the most children of a node; None for as many as `acceptance` has rates for.
+
+    Raises:
+        InvalidAcceptance, InvalidLimit: as for `optimal_tree`.
+
+    Example:
+        >>> frontier = optimal_frontier([0.6, 0.3], 4)
+        >>> frontier.values.round(3)
+        array([[-inf, 1.  , -inf, -inf, -inf],
+               [-inf, 1.  , 1.6 , 1.9 , -inf],
+               [-inf, 1.  , 1.6 , 1.96, 2.26]])
+        >>> frontier.shape(3, depth=1).parents
+        (-1, 0, 0)
+    """
+    problem = read_problem(acceptance, size, depth, branching)
+    if (problem.size + 1) * (problem.depth + 1) > MOST_PLACES:
+        raise InvalidLimit(
+            f"size = {problem.size} and depth = {problem.depth}: together more than {MOST_PLACES:,} "
+            "places; ask for a smaller size or depth"
+        )
+    if problem.monotone:
+        return _best_first(problem)
+    return _by_depth(problem) if problem.rates.by_depth else _one_programme(problem)
+
+
+def _best_first(problem: Problem) -> Frontier:
+    """One pass for each depth, until a further edge changes no value."""
+    found: list[BestFirst] = []
+    for depth in range(problem.depth + 1):
+        deeper = BestFirst(problem.within(depth))
+        if found and np.array_equal(deeper.values, found[-1].values):
+            break
+        found.append(deeper)
+
+    def parents(size: int, depth: int) -> list[int]:
+        known = depth < len(found)
+        return (found[depth] if known else BestFirst(problem.within(depth))).parents(size)
+
+    return Frontier(np.stack([one.values for one in found]), problem.depth, parents)
+
+
+def _by_depth(problem: Problem) -> Frontier:
+    """A programme for each depth, because what a subtree is worth depends on where it hangs."""
+    found = [DynamicProgramme(problem.within(depth)) for depth in range(problem.depth + 1)]
+    values = np.stack([one.values for one in found])
+    return Frontier(values, problem.depth, lambda size, depth: found[depth].parents(size))
+
+
+def _one_programme(problem: Problem) -> Frontier:
+    """One programme, whose tables are those of all depths."""
+    found = DynamicProgramme(problem, every_depth=True)
+    return Frontier(found.values_by_depth, problem.depth, found.parents)

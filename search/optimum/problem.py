@@ -1,0 +1,123 @@
+"""What a search for the best tree is asked, checked."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Float
+
+from treespec.reading import brief
+from treespec.search.errors import InfeasibleTree, InvalidLimit
+from treespec.search.integers import integer
+from treespec.search.rates.acceptance import Acceptance, Rates, read_rates
+from treespec.shape import LARGEST_TREE
+
+__all__ = ["Problem", "largest_tree", "read_problem", "require_depth", "require_feasible"]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Find the trees of most expected tokens with at most `size` nodes, `depth` edges deep at most.
+
+    Args:
+        rates: rates of as many ranks as a node may have children.
+        size: nodes, the root included.
+        depth: edges from the root to the deepest node that is allowed; at most `size - 1`.
+    """
+
+    rates: Rates
+    size: int
+    depth: int
+
+    @property
+    def branching(self) -> int:
+        """The largest number of children of a node."""
+        return self.rates.ranks
+
+    @property
+    def any_depth(self) -> bool:
+        """Whether the limit of the depth says nothing: every tree of this size meets it."""
+        return not self.rates.by_depth and self.depth == self.size - 1
+
+    @cached_property
+    def monotone(self) -> bool:
+        """Whether no rate, at any depth that is used, is larger than that of an elder sibling."""
+        used = self.rates.table[: self.depth] if self.rates.by_depth else self.rates.table
+        return bool((np.diff(used, axis=1) <= 0).all())
+
+    @cached_property
+    def largest(self) -> int:
+        """Nodes of the largest tree within depth and branching, or `size` if it is larger still."""
+        return largest_tree(self.depth, self.branching, self.size)
+
+    def row(self, depth: int) -> Float[np.ndarray, "ranks"]:
+        """Rates of the children of a node at this depth, by rank."""
+        return self.rates.table[depth if self.rates.by_depth else 0]
+
+    def within(self, depth: int) -> "Problem":
+        """The same with another limit of the depth."""
+        return Problem(self.rates, self.size, min(depth, self.size - 1))
+
+
+def largest_tree(depth: int, branching: int, enough: int) -> int:
+    """Nodes of the full tree of this depth and branching, or `enough` if it has more."""
+    nodes = 1
+    for _ in range(depth):
+        if nodes >= enough:
+            break
+        nodes = 1 + branching * nodes
+    return min(nodes, enough)
+
+
+def read_problem(
+    acceptance: Acceptance, size: int, depth: int | None, branching: int | None
+) -> Problem:
+    """Check what a search was asked.
+
+    Raises:
+        InvalidAcceptance: see `read_rates`.
+        InvalidLimit: if a limit is no integer, too small, or beyond the rates.
+    """
+    rates = read_rates(acceptance)
+    size = integer("size", size, 1, most=LARGEST_TREE)
+    if branching is not None:
+        branching = integer("branching", branching, 1)
+        if branching > rates.ranks:
+            raise InvalidLimit(
+                f"branching = {brief(branching, 40)}, but acceptance has rates for {rates.ranks} child "
+                f"ranks: give branching <= {rates.ranks}, or more columns (zeros for children never "
+                "accepted)"
+            )
+        rates = Rates(rates.table[:, :branching], rates.by_depth)
+    if depth is not None:
+        depth = integer("depth", depth, 0)
+        require_depth(depth, rates)
+    limits = [size - 1, *(limit for limit in (depth, rates.levels) if limit is not None)]
+    return Problem(rates, size, min(limits))
+
+
+def require_depth(depth: int, rates: Rates) -> None:
+    """Refuse a depth that there are no rates for.
+
+    Raises:
+        InvalidLimit: with the number of rows.
+    """
+    if rates.levels is not None and depth > rates.levels:
+        raise InvalidLimit(
+            f"depth = {brief(depth, 40)}, but acceptance has rates for {rates.levels} depths, one row "
+            f"each: give depth <= {rates.levels}, or more rows"
+        )
+
+
+def require_feasible(problem: Problem) -> None:
+    """Refuse a size that no tree within the limits has.
+
+    Raises:
+        InfeasibleTree: with the largest size that is feasible.
+    """
+    if problem.largest < problem.size:
+        raise InfeasibleTree(
+            f"size = {problem.size}, but the largest tree of depth {problem.depth} with "
+            f"{problem.branching} children a node has {problem.largest} nodes: "
+            f"give size <= {problem.largest}, or allow more depth or branching"
+        )

@@ -1,0 +1,1 @@
+"""rates: to be said."""

@@ -1,0 +1,209 @@
+"""Calibration: how far the draft's own probabilities are from acceptance, and a map that mends them.
+
+A growth policy that ranks nodes by the product of the draft's probabilities does best if these are what
+nodes are accepted with. `reliability` measures how far they are, `fit_calibration` finds a monotone map.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from treespec.errors import Unreadable
+from treespec.reading import brief, parse_json
+from treespec.search.arguments import TEXT, shown, takes
+from treespec.search.errors import InvalidCalibration
+from treespec.search.rates.calibration_data import CalibrationData, calibration_data
+from treespec.search.rates.reliability import Reliability, pairs, reliability
+
+__all__ = [
+    "Calibration",
+    "CalibrationData",
+    "Method",
+    "Reliability",
+    "calibration_data",
+    "fit_calibration",
+    "reliability",
+]
+
+Method = Literal["isotonic", "temperature"]
+
+VERSION = 1
+SLOPE = 1e-6
+"""The identity's part in an isotonic map: where that is flat, the order of the arguments still stands."""
+SHARPEST, FLATTEST = 0.05, 20.0
+EDGE = 1e-12
+"""Distance to 0 and 1 at which log-odds are taken."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A strictly increasing map of a child's draft probability to its probability of acceptance.
+
+    Order is kept, so within a node the same children come first; products along paths change places.
+    The map looks at one child at a time: mapped probabilities of siblings may sum to more or less than 1.
+
+    Args:
+        method: "isotonic" (linear between knots) or "temperature" (log-odds divided by a number).
+        xs: the knots' arguments, rising from 0 to 1; of a temperature, none.
+        ys: the knots' values.
+        temperature: above 1 makes probabilities less extreme.
+
+    Raises:
+        InvalidCalibration: if the knots are not monotone in [0, 1], or the temperature is not positive.
+
+    Example:
+        >>> Calibration("temperature", temperature=2.0)(np.array([0.0, 0.1, 0.5, 1.0])).round(3).tolist()
+        [0.0, 0.25, 0.5, 1.0]
+    """
+
+    method: str
+    xs: tuple[float, ...] = ()
+    ys: tuple[float, ...] = ()
+    temperature: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is no monotone map of [0, 1] into itself."""
+        if not all(isinstance(knots, tuple | list) for knots in (self.xs, self.ys)):
+            raise InvalidCalibration(
+                f"xs and ys must be tuples of numbers, not {self.xs!r}, {self.ys!r}"
+            )
+        if not isinstance(self.method, str):
+            raise InvalidCalibration(
+                f"method = {shown(self.method)}, but must be 'isotonic' or 'temperature'"
+            )
+        if self.method == "temperature":
+            given = self.temperature
+            if self.xs or self.ys or not _number(given) or not 0 < float(given or 0) < np.inf:
+                raise InvalidCalibration(
+                    f"temperature = {brief(given, 60)}, but must be a finite number above 0, without knots"
+                )
+            return
+        if self.method != "isotonic":
+            raise InvalidCalibration(
+                f"method = {brief(self.method, 60)}, but must be 'isotonic' or 'temperature'"
+            )
+        if self.temperature is not None or len(self.xs) != len(self.ys) or len(self.xs) < 2:
+            raise InvalidCalibration("an isotonic map has at least two knots and no temperature")
+        if not all(map(_number, (*self.xs, *self.ys))):
+            raise InvalidCalibration("knots must be numbers")
+        xs, ys = np.array(self.xs), np.array(self.ys)
+        rising = (np.diff(xs) > 0).all() and (np.diff(ys) >= 0).all()
+        if not rising or xs[0] != 0 or xs[-1] != 1 or not (ys[0] >= 0 and ys[-1] <= 1):
+            raise InvalidCalibration(
+                "the knots of a calibration must rise from 0 to 1, and their values must not fall and be "
+                "in [0, 1]"
+            )
+
+    def __call__(self, probs: Any) -> Float[np.ndarray, "*shape"]:
+        """The mapped probabilities, in float64.
+
+        Args:
+            probs: an array or CPU tensor of any shape, or a number; what rounding put outside [0, 1] counts
+                as the nearer end.
+        """
+        x = np.clip(np.asarray(probs, dtype=np.float64), 0.0, 1.0)
+        if self.temperature is not None:
+            inner = np.clip(x, EDGE, 1 - EDGE)
+            mapped = 1 / (1 + ((1 - inner) / inner) ** (1 / self.temperature))
+            return np.where((x == 0) | (x == 1), x, mapped)
+        return (1 - SLOPE) * np.interp(x, self.xs, self.ys) + SLOPE * x
+
+    def to_json(self) -> str:
+        """JSON with the knots or the temperature."""
+        data: dict[str, Any] = {"kind": "calibration", "version": VERSION, "method": self.method}
+        if self.temperature is not None:
+            data["temperature"] = self.temperature
+        else:
+            data |= {"xs": list(self.xs), "ys": list(self.ys)}
+        return json.dumps(data) + "\n"
+
+    @classmethod
+    @takes(InvalidCalibration, text=TEXT)
+    def from_json(cls, text: str) -> "Calibration":
+        """Read what `to_json` wrote.
+
+        Raises:
+            InvalidCalibration: if it is anything else.
+        """
+        try:
+            data = parse_json(text, constants=True)  # refused by name below
+        except Unreadable as error:
+            raise InvalidCalibration(f"not JSON: {error}") from None
+        if not isinstance(data, dict) or data.pop("kind", None) != "calibration":
+            raise InvalidCalibration('a calibration is an object with "kind": "calibration"')
+        if data.pop("version", None) != VERSION:
+            raise InvalidCalibration(f"this treespec reads calibrations of version {VERSION}")
+        unknown = set(data) - {"method", "xs", "ys", "temperature"}
+        if unknown or not all(isinstance(data.get(k, []), list) for k in ("xs", "ys")):
+            raise InvalidCalibration(
+                "a calibration has a method, and lists xs and ys or a temperature"
+                + (f"; unknown: {', '.join(sorted(unknown))[:200]}" if unknown else "")
+            )
+        return cls(
+            str(data.get("method")), tuple(data.get("xs", ())), tuple(data.get("ys", ())),
+            data.get("temperature"),
+        )  # fmt: skip
+
+
+def fit_calibration(predicted: Any, accepted: Any, method: Method = "isotonic") -> Calibration:
+    """A monotone map from predicted probabilities to acceptance.
+
+    "isotonic": least squares among monotone maps (Zadrozny & Elkan 2002), by pooling adjacent violators.
+    Ours is linear between the means of the pooled blocks instead of constant on them, runs through (0, 0),
+    and keeps the value of the last block up to 1. "temperature": log-odds divided by the temperature of
+    largest likelihood (Guo et al., arXiv:1706.04599, section 4.2, for one class against the others); for
+    little data.
+
+    Args:
+        predicted: `[n]`, in [0, 1].
+        accepted: `[n]`, true or false, or exact probabilities.
+        method: which map.
+
+    Raises:
+        InvalidCalibration: if there is nothing to fit, or the method is unknown.
+    """
+    x, y = pairs(predicted, accepted)
+    if method == "isotonic":
+        return _isotonic(x, y)
+    if method == "temperature":
+        return _temperature(x, y)
+    raise InvalidCalibration(f"method = {method!r}, but must be 'isotonic' or 'temperature'")
+
+
+def _isotonic(x: np.ndarray, y: np.ndarray) -> Calibration:
+    from scipy.optimize import isotonic_regression
+
+    places, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
+    means = np.bincount(inverse, y) / counts
+    fitted = isotonic_regression(means, weights=counts)
+    starts = fitted.blocks[:-1]
+    xs = np.add.reduceat(places * counts, starts) / np.add.reduceat(counts, starts)
+    ys = np.clip(fitted.x[starts], 0.0, 1.0)
+    inner = (xs > 0) & (xs < 1)
+    at_one = float(ys[-1])
+    xs, ys = xs[inner], ys[inner]
+    return Calibration("isotonic", (0.0, *xs.tolist(), 1.0), (0.0, *ys.tolist(), at_one))
+
+
+def _temperature(x: np.ndarray, y: np.ndarray) -> Calibration:
+    from scipy.optimize import minimize_scalar
+
+    inner = np.clip(x, EDGE, 1 - EDGE)
+    odds = np.log(inner) - np.log1p(-inner)
+
+    def loss(log_temperature: float) -> float:
+        scaled = odds / np.exp(log_temperature)
+        return float((np.logaddexp(0, scaled) - y * scaled).mean())
+
+    bounds = (np.log(SHARPEST), np.log(FLATTEST))
+    best = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-6})
+    return Calibration("temperature", temperature=float(np.exp(best.x)))
+
+
+def _number(value: Any) -> bool:
+    """Whether it is a number that a float holds, and not NaN."""
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return plain and abs(value) <= float(np.finfo(np.float64).max)

@@ -1,0 +1,117 @@
+"""What a trace says about calibration: the draft's probabilities beside acceptance, by depth and rank."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from treespec.search.arguments import instance, takes
+from treespec.search.errors import InvalidTrace
+from treespec.search.integers import integer
+from treespec.search.rates.trace import Trace
+from treespec.tree import Law
+
+__all__ = ["CalibrationData", "calibration_data"]
+
+LEAST = 1e-12
+"""Probability of a path below which it weighs no more."""
+
+
+@dataclass(frozen=True, eq=False)
+class CalibrationData:
+    """Drafted children of accepted nodes, one a row.
+
+    `predicted` beside `accepted` or `exact` is the calibration of a child given that its parent is
+    accepted: the rows as they stand. `path` beside `path_exact` is that of whole paths, and needs
+    `weight`: what hangs below a child is recorded only where that child was accepted, so that such a row
+    stands for 1 / P(that) like it. Weighted, the rows of a depth are all nodes there whose parents can be
+    accepted: `reliability(data.path, data.path_exact, weights=data.weight, by=data.depth)`.
+
+    Args:
+        predicted: the draft's probability of the child given its parent.
+        accepted: whether it was the accepted one.
+        exact: the probability of that, given the children drafted beside it.
+        rank: its place among its siblings.
+        depth: edges between the root and its parent.
+        path: the draft's probability of the whole path from the root to the child.
+        text: the text that it is from.
+        path_exact: the probability that the whole path is accepted, the product of `exact` along it. NaN
+            below depth 0 at temperature 0: there a child is accepted with probability 0 or 1, and what
+            the draft would have said below the others is not known at all.
+        weight: 1 over the probability that the parent's path is accepted.
+    """
+
+    predicted: Float[np.ndarray, "n"]
+    accepted: Bool[np.ndarray, "n"]
+    exact: Float[np.ndarray, "n"]
+    rank: Int[np.ndarray, "n"]
+    depth: Int[np.ndarray, "n"]
+    path: Float[np.ndarray, "n"]
+    text: Int[np.ndarray, "n"]
+    path_exact: Float[np.ndarray, "n"]
+    weight: Float[np.ndarray, "n"]
+
+
+@takes(InvalidTrace, trace=instance("a search.Trace", "Trace"))
+def calibration_data(trace: Trace, *, depth: int = 1) -> CalibrationData:
+    """Every drafted child of a trace, with what the draft thought of it and whether it was accepted.
+
+    Depth 0 holds every kept position once. Position s + d is a parent at depth d for each start s from
+    which every position before it accepted one of its children, so with `depth` above 1 a position serves
+    several depths: compare depths by `by=`, and fit maps on depth 0, or mind the overlap. The root's path
+    has probability 1.
+
+    Args:
+        trace: of deterministic children; decoded, or of given texts (then only depth 0 is what would happen
+            while decoding).
+        depth: levels of parents.
+
+    Raises:
+        InvalidLimit: if depth is no positive integer.
+        InvalidTrace: if children were drawn, which are accepted with about min(1, p / q) and not with q;
+            if no position reaches that depth; or if depth is above 1 for given texts.
+    """
+    depth = integer("depth", depth, 1)
+    if Law.of(trace.law) is not Law.DETERMINISTIC:
+        raise InvalidTrace(
+            f"the trace is of law '{trace.law}': a drawn child is accepted with the ratio of the target's "
+            "to the draft's probability, which says nothing about calibration; record one of deterministic "
+            "children (`treespec trace --law deterministic`)"
+        )
+    if trace.forced and depth > 1:
+        raise InvalidTrace(
+            f"depth = {depth}, but the trace is of given texts, in which what was accepted did not go on: "
+            "take depth = 1"
+        )
+    at = np.flatnonzero(trace.inside)
+    above, reached = np.ones(len(at)), np.ones(len(at))
+    rows = []
+    for level in range(depth):
+        if not len(at):
+            raise InvalidTrace(f"depth = {depth}, but no text of the trace reaches depth {level}")
+        rows.append((at, above, reached, np.full(len(at), level)))
+        taken = trace.ranks[at] < trace.width
+        cells = at[taken], trace.ranks[at[taken]]
+        above, reached = above[taken] * trace.probs[cells], reached[taken] * trace.accepted[cells]
+        at = at[taken] + 1
+        fine = at < len(trace.tokens)
+        fine[fine] = trace.inside[at[fine]] & (
+            trace.text_of[at[fine]] == trace.text_of[at[fine] - 1]
+        )
+        at, above, reached = at[fine], above[fine], reached[fine]
+    at, above, reached, depths = (np.concatenate(parts) for parts in zip(*rows, strict=True))
+    whole = reached[:, None] * trace.accepted[at]
+    if trace.rule == "greedy" or trace.sampling.get("temperature") == 0:
+        whole[depths > 0] = np.nan
+    width = trace.width
+    return CalibrationData(
+        predicted=trace.probs[at].ravel(),
+        accepted=(trace.ranks[at, None] == np.arange(width)).ravel(),
+        exact=trace.accepted[at].ravel(),
+        rank=np.tile(np.arange(width), len(at)),
+        depth=np.repeat(depths, width),
+        path=(above[:, None] * trace.probs[at]).ravel(),
+        text=np.repeat(trace.text_of[at], width),
+        path_exact=whole.ravel(),
+        weight=np.repeat(1 / np.maximum(reached, LEAST), width),
+    )

@@ -1,0 +1,321 @@
+"""Acceptance rates from what was recorded, with their uncertainty."""
+
+import warnings as python_warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any, Literal, get_args
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from treespec.search.arguments import FLAG, LEVELS, NUMBER, PREFIX, SHAPE, TEXT, maybe, takes
+from treespec.search.errors import InvalidLimit, InvalidTrace, SmallSample
+from treespec.search.integers import integer
+from treespec.search.intervals import require_level
+from treespec.search.rates.counts import Counts, Records, count_records, count_trace
+from treespec.search.rates.estimate_json import read_json, written
+from treespec.search.rates.rate_bounds import bounds_over_texts, wilson_bounds
+from treespec.search.rates.rates import RateSettings, redrawn, stood_in
+from treespec.search.rates.rule_notes import note_on, require_alike
+from treespec.search.rates.support import complaints, cut, require_limits
+from treespec.search.rates.trace import Trace
+from treespec.tree import TreeShape
+
+__all__ = ["AcceptanceEstimate", "By", "IntervalKind", "estimate_acceptance"]
+
+By = Literal["rank", "depth"]
+IntervalKind = Literal["wilson", "bootstrap"]
+
+
+@dataclass(frozen=True, eq=False)
+class AcceptanceEstimate:
+    """How often the k-th child of an accepted node is the accepted one, measured.
+
+    `expected_tokens`, `optimal_tree` and the like take it as it is: as an array it is `rates`.
+
+    Args:
+        rates: `[ranks]`, or `[levels, ranks]` (row d belongs to the children of nodes at depth d).
+        low: lower bounds of the rates' intervals, of the same shape.
+        high: upper bounds; those of siblings may sum to more than 1.
+        hits: how often each child was accepted, all texts together.
+        trials: how often there was such a child of an accepted node.
+        by: "rank" or "depth".
+        law: how children were drawn.
+        rule: how they were accepted.
+        source: "on-policy" (decoded) or "teacher-forced" (from given texts).
+        interval: "wilson" or "bootstrap".
+        level: of confidence.
+        monotone: whether isotonic regression was applied over ranks.
+        shrinkage: pseudo-trials that drew each depth's rates to those of all depths.
+        warnings: what the numbers cannot support.
+        counts: hits, trials and expected hits by text.
+        seed: of the bootstrap.
+        sampling: the settings of target and draft; empty if not known.
+        about: where the texts are from: models, prompts, seeds, hardware; and the parents of the tree
+            whose steps alone were counted (`starts`).
+    """
+
+    rates: Float[np.ndarray, "*levels ranks"]
+    low: Float[np.ndarray, "*levels ranks"]
+    high: Float[np.ndarray, "*levels ranks"]
+    hits: Int[np.ndarray, "*levels ranks"]
+    trials: Int[np.ndarray, "*levels ranks"]
+    by: By
+    law: str
+    rule: str
+    source: str
+    interval: IntervalKind
+    level: float
+    monotone: bool
+    shrinkage: float
+    warnings: tuple[str, ...]
+    counts: Counts = field(repr=False)
+    seed: int = 0
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """The rates."""
+        return np.array(self.rates, dtype=dtype)
+
+    @property
+    def texts(self) -> int:
+        """How many texts there were."""
+        return len(self.counts.hits)
+
+    def resample(self, rng: np.random.Generator) -> Float[np.ndarray, "*levels ranks"]:
+        """Rates as they would be from other texts: drawn with replacement, then processed in the same way.
+
+        Where no drawn text has a trial, the estimate's own counts stand in and its rate stays: nobody saw
+        a rate of 0 there. With a single text there is nothing to draw from: hits are drawn from the rates
+        instead, as if positions were independent.
+
+        Args:
+            rng: where texts are drawn from; estimates from the same texts that get generators of the same
+                seed are resampled by the same texts.
+
+        Returns:
+            An array of the shape of `rates`.
+        """
+        settings, trials = RateSettings(self.monotone, self.shrinkage), self.counts.trials
+        if self.texts > 1:
+            drawn = rng.multinomial(self.texts, np.full(self.texts, 1 / self.texts))
+            mass = np.tensordot(drawn, self.counts.mass, axes=1)
+            resampled = mass, np.tensordot(drawn, trials, axes=1).astype(np.float64)
+            rates = settings.rates(*stood_in(self.counts, *resampled))
+        else:
+            each = RateSettings(False, 0.0).rates(self.counts.mass[0], trials[0])
+            rates = settings.rates(redrawn(each, trials[0], rng), trials[0])
+        return rates.reshape(self.rates.shape)
+
+    def to_json(self) -> str:
+        """Readable JSON: settings, rates with bounds and counts, and the counts by text.
+
+        Rates and bounds stand there to be read: `from_json` computes them anew from the counts.
+
+        Raises:
+            InvalidTrace: if `sampling` or `about` is no plain data.
+        """
+        return written(self)
+
+    @classmethod
+    @takes(InvalidTrace, text=TEXT)
+    def from_json(cls, text: str) -> "AcceptanceEstimate":
+        """Read what `to_json` wrote.
+
+        Raises:
+            InvalidTrace, InvalidLimit: if it is anything else.
+        """
+        return _estimate(**read_json(text))
+
+
+@takes(
+    by=TEXT, depth=maybe(LEVELS), ranks=maybe(LEVELS), interval=TEXT, level=NUMBER, monotone=FLAG,
+    shrinkage=NUMBER, tree=maybe(SHAPE), starts=maybe(SHAPE), seed=PREFIX,
+)  # fmt: skip
+def estimate_acceptance(
+    source: Trace | Records | Iterable[Any],
+    *,
+    by: By = "rank",
+    depth: int | None = None,
+    ranks: int | None = None,
+    interval: IntervalKind = "wilson",
+    level: float = 0.95,
+    monotone: bool = False,
+    shrinkage: float = 0.0,
+    tree: TreeShape | None = None,
+    starts: TreeShape | None = None,
+    seed: int = 0,
+) -> AcceptanceEstimate:
+    """Positional acceptance rates (Sequoia, arXiv:2402.12374, section 3.2) from traces or records.
+
+    Of a trace every kept position counts once for the rates by rank. By depth, position s + d counts at
+    depth d for every start s from which decoding reaches it along children of the ranks in question: starts
+    overlap, so a position serves several depths, and only resampling whole texts (`interval="bootstrap"`,
+    and `resample`) sees how that and the likeness of neighbouring positions widen the intervals. Rates are
+    means of the exact probabilities of acceptance given the drafted children (Rao-Blackwell); hits are
+    what the coins decided. In given texts something was accepted at the positions before, though the text
+    may have gone on otherwise.
+
+    Steps of real decoding do not begin at every position, but behind bonus tokens, which are where the
+    draft failed. Where good and bad stretches take turns that makes a difference: in a text in which one
+    position is missed and the next four are the draft's first child, over and over, every step of a chain
+    of 4 emits 5 tokens, while rates by rank promise 3.36 and rates by depth 3.0. With `starts`, only the
+    steps are counted that a replay of that tree takes, at the nodes that they accept, and child r only of
+    nodes that have one: these rates are right for it, and nearer for trees like it. By depth the hits of
+    each level are the steps that accept a node there. So where all nodes of a depth have equally many
+    children (chains, k-ary trees, expansions) and no coins are thrown, `expected_tokens` of these rates is
+    what the replay keeps; in other trees one rate stands for nodes with elder and younger parents alike. Of
+    a text's last step the positions that are kept count; a replay counts it whole, where a trace goes on.
+
+    Of records every accepted node counts; child r only where the node had more than r children. Ranks that
+    are found mostly near the root are rates near the root: use `by="depth"` for trees of uneven width.
+
+    Ours: intervals, by text; counts are kept; isotonic regression and shrinkage only on request.
+
+    Args:
+        source: a `Trace`, `Records`, or the `texts` of such.
+        by: "rank", one rate for all depths, or "depth", a row for each.
+        depth: with `by="depth"`, the levels to estimate: the tree's, or as many as there is enough of.
+        ranks: children to estimate: the tree's, or all that were recorded (of `starts`: that it has).
+        interval: "wilson", from the counts as if positions were independent; or "bootstrap", over texts.
+        level: of confidence.
+        monotone: make rates non-increasing over ranks, by isotonic regression weighted by trials.
+        shrinkage: with `by="depth"`, pseudo-trials of each rate at that of the same rank at all depths.
+        tree: the tree that the rates are for. It sets depth and ranks, and only what it uses is held
+            against the sample: fewer than 30 trials, fewer than 5 expected hits, or an interval wider than
+            0.1 to each side, is warned of.
+        starts: of a trace, count the steps of this tree and not every position; by default its ranks alone.
+        seed: of the bootstrap.
+
+    Raises:
+        InvalidTrace: if the source is empty or malformed, or does not reach the depth or ranks asked for;
+            or if it mixes nodes with different numbers of children, and the rule's rates depend on that.
+        InvalidLimit: if a setting is out of range, or two contradict each other.
+
+    Example:
+        >>> chain = TreeShape.chain(2)
+        >>> steps = [(chain, (0, 1, 2)), (chain, (0,)), (chain, (0, 1))]
+        >>> with python_warnings.catch_warnings():
+        ...     python_warnings.simplefilter("ignore")  # of so few steps
+        ...     found = estimate_acceptance([steps])
+        >>> found.rates.tolist(), found.hits.tolist(), found.trials.tolist()
+        ([0.6], [3], [5])
+    """
+    require_limits(by, depth, ranks, shrinkage, tree)
+    if by == "depth":
+        depth = depth if tree is None or depth is not None else max(tree.depth, 1)
+    if tree is not None and ranks is None:
+        ranks = max(1, max(map(len, tree.children)))
+    known: Trace | Records = source if isinstance(source, Trace) else _records(source)
+    origin, about = "on-policy", dict(known.about)
+    if isinstance(known, Trace):
+        counts = _of_trace(known, by, depth, ranks, starts)
+        origin = "teacher-forced" if known.forced else origin
+        about |= {} if starts is None else {"starts": list(starts.parents)}
+    else:
+        if starts is not None:
+            raise InvalidLimit(
+                "starts belongs to traces: steps that were recorded begin where they do"
+            )
+        counts, numbers = count_records(known.texts)
+        require_alike(known.rule, by, numbers)
+        counts = cut(counts.pooled() if by == "rank" else counts, depth, ranks)
+    estimate = _estimate(
+        counts=counts, by=by, law=known.law, rule=known.rule, source=origin, interval=interval,
+        level=level, monotone=monotone, shrinkage=shrinkage, seed=seed, sampling=dict(known.sampling),
+        about=about, tree=tree, starts=starts,
+        explicit=depth is not None or (by == "rank" and ranks is not None),
+    )  # fmt: skip
+    for text in estimate.warnings:
+        python_warnings.warn(text, SmallSample, stacklevel=2)
+    return estimate
+
+
+def _records(source: Any) -> Records:
+    """Records, or the texts of some."""
+    if isinstance(source, Records):
+        return source
+    if isinstance(source, str | PurePath):
+        raise InvalidTrace(
+            f"{str(source)!r} is a path, not what is in the file: read it with Trace.load(path)"
+        )
+    try:
+        return Records(tuple(source))
+    except TypeError:
+        raise InvalidTrace(
+            f"{'None' if source is None else type(source).__name__} is neither a Trace nor Records nor the "
+            "texts of such"
+        ) from None
+
+
+def _of_trace(
+    trace: Trace, by: By, depth: int | None, ranks: int | None, starts: TreeShape | None
+) -> Counts:
+    if ranks is not None and ranks > trace.width:
+        raise InvalidTrace(
+            f"ranks = {ranks}, but the trace holds {trace.width} children at each position: record "
+            f"it anew with width {ranks}, or ask for fewer"
+        )
+    if starts is None:
+        return count_trace(trace, 1 if by == "rank" else depth, ranks or trace.width)
+    if starts.size == 1:
+        raise InvalidLimit(
+            "starts is the root alone, whose steps draft nothing that could be counted: give a tree or a "
+            "chain, or leave it out to count every position"
+        )
+    widest = max(map(len, starts.children))
+    if (depth or 0) > starts.depth or (ranks or 0) > widest:
+        raise InvalidLimit(
+            f"depth = {depth}, ranks = {ranks}, but starts is {starts.depth} deep and has at most {widest} "
+            "children of a node: its steps say nothing of others; leave the limits out (a tree that rates "
+            "are for sets them, too), or starts"
+        )
+    ranks = ranks or widest
+    if by == "rank":
+        return count_trace(trace, starts.depth, ranks, starts).pooled()
+    return count_trace(trace, depth, ranks, starts)
+
+
+def _estimate(
+    *,
+    counts: Counts,
+    by: By,
+    law: str,
+    rule: str,
+    source: str,
+    interval: IntervalKind,
+    level: float,
+    monotone: bool,
+    shrinkage: float,
+    seed: int = 0,
+    sampling: Mapping[str, Any],
+    about: Mapping[str, Any],
+    tree: TreeShape | None = None,
+    starts: TreeShape | None = None,
+    explicit: bool = False,
+    warnings: tuple[str, ...] | None = None,
+) -> AcceptanceEstimate:
+    """Rates and intervals of counts; warnings are found if they are not given."""
+    require_level(level)
+    seed = integer("seed", seed, 0)
+    if interval not in get_args(IntervalKind):
+        raise InvalidLimit(f"interval = {interval!r}, but must be 'wilson' or 'bootstrap'")
+    settings = RateSettings(monotone, float(shrinkage))
+    hits, trials, mass = (x.sum(axis=0) for x in (counts.hits, counts.trials, counts.mass))
+    rates = settings.rates(mass, trials.astype(np.float64))
+    if interval == "wilson":
+        low, high = wilson_bounds(settings, mass, trials.astype(np.float64), level)
+    else:
+        low, high = bounds_over_texts(settings, counts, level, seed)
+    low, high = np.minimum(low, rates), np.maximum(high, rates)
+    low, high = np.where(trials > 0, low, 0.0), np.where(trials > 0, high, 1.0)
+    if warnings is None:
+        found = complaints(rates, low, high, counts, by, shrinkage, tree, explicit, starts)
+        warnings = (*found, *note_on(rule))
+    flat = slice(None) if by == "depth" else 0
+    return AcceptanceEstimate(
+        rates[flat], low[flat], high[flat], hits[flat], trials[flat], by, law, rule, source, interval,
+        level, monotone, float(shrinkage), warnings, counts, seed, sampling, about,
+    )  # fmt: skip

@@ -1,0 +1,60 @@
+"""Confidence bounds of acceptance rates: from counts, and over texts."""
+
+import numpy as np
+from jaxtyping import Float
+
+from treespec.search.errors import InvalidLimit
+from treespec.search.intervals import bootstrap_bounds, draws, wilson
+from treespec.search.rates.counts import Counts
+from treespec.search.rates.rates import RateSettings, stood_in
+
+__all__ = ["bounds_over_texts", "wilson_bounds"]
+
+BLOCK = 1 << 21
+"""Numbers of resamples that are processed at a time."""
+
+
+def wilson_bounds(
+    settings: RateSettings,
+    mass: Float[np.ndarray, "levels ranks"],
+    trials: Float[np.ndarray, "levels ranks"],
+    level: float,
+) -> list[Float[np.ndarray, "levels ranks"]]:
+    """Wilson's bounds of expected hits over trials, drawn along by what is done to the rates.
+
+    They are shrunk, ordered and scaled as the rates are; the bounds of siblings may sum to more than 1,
+    since not all of them are at their bounds at once.
+    """
+    scale = settings.scale(settings.ordered(settings.share(mass, trials, mass), trials))
+    found = []
+    for bound in wilson(np.minimum(mass, trials), trials, level):
+        moved = settings.ordered(settings.share(bound * trials, trials, mass), trials)
+        found.append(np.clip(moved * scale, 0.0, 1.0))
+    return found
+
+
+def bounds_over_texts(
+    settings: RateSettings, counts: Counts, level: float, seed: int
+) -> tuple[Float[np.ndarray, "levels ranks"], Float[np.ndarray, "levels ranks"]]:
+    """Bounds over texts drawn with replacement; `stood_in` is for cells that no drawn text has tried.
+
+    Raises:
+        InvalidLimit: if there is only one text.
+    """
+    texts, levels, ranks = counts.mass.shape
+    if texts < 2:
+        raise InvalidLimit(
+            "interval = 'bootstrap' draws texts with replacement, but there is only one text: record more, "
+            "or take interval = 'wilson'"
+        )
+    drawn = draws(texts, seed=seed)
+    mass = counts.mass.reshape(texts, -1)
+    trials = counts.trials.reshape(texts, -1).astype(np.float64)
+    rows = max(1, BLOCK // (levels * ranks * (ranks if settings.monotone else 1)))
+    found = []
+    for start in range(0, len(drawn), rows):
+        some = drawn[start : start + rows]
+        cells = (len(some), levels, ranks)
+        resampled = (some @ mass).reshape(cells), (some @ trials).reshape(cells)
+        found.append(settings.rates(*stood_in(counts, *resampled)))
+    return bootstrap_bounds(np.concatenate(found), texts, level)

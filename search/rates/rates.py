@@ -1,0 +1,116 @@
+"""From counts to rates: what is the same for an estimate and for each of its resamples."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from treespec.search.isotonic import non_increasing
+from treespec.search.rates.counts import Counts
+
+__all__ = ["RateSettings", "redrawn", "stood_in"]
+
+
+@dataclass(frozen=True)
+class RateSettings:
+    """What is done to rates.
+
+    Args:
+        monotone: isotonic regression over ranks, so that no child has a larger rate than an elder sibling.
+        shrinkage: pseudo-trials that each depth's rate gets at the rate of the same rank at all depths.
+    """
+
+    monotone: bool
+    shrinkage: float
+
+    def rates(
+        self,
+        mass: Float[np.ndarray, "*B levels ranks"],
+        trials: Float[np.ndarray, "*B levels ranks"],
+    ) -> Float[np.ndarray, "*B levels ranks"]:
+        """Rates from expected hits and trials.
+
+        Shrinkage first, then isotonic regression weighted by trials, then rows that sum to more than 1
+        (possible where ranks have different trials) are scaled to 1. Without any trial a rate is 0.
+        """
+        rates = self.ordered(self.share(mass, trials, mass), trials)
+        return np.clip(rates * self.scale(rates), 0.0, 1.0)
+
+    def share(
+        self,
+        hits: Float[np.ndarray, "*B levels ranks"],
+        trials: Float[np.ndarray, "*B levels ranks"],
+        mass: Float[np.ndarray, "*B levels ranks"],
+    ) -> Float[np.ndarray, "*B levels ranks"]:
+        """Hits over trials, shrunk towards the rate of all depths, which is taken from `mass`."""
+        pooled = _over(mass.sum(axis=-2, keepdims=True), trials.sum(axis=-2, keepdims=True))
+        return _over(hits + self.shrinkage * pooled, trials + self.shrinkage)
+
+    def ordered(
+        self,
+        rates: Float[np.ndarray, "*B levels ranks"],
+        trials: Float[np.ndarray, "*B levels ranks"],
+    ) -> Float[np.ndarray, "*B levels ranks"]:
+        """Isotonic regression, if it is asked for."""
+        return non_increasing(rates, trials) if self.monotone else rates
+
+    @staticmethod
+    def scale(
+        rates: Float[np.ndarray, "*B levels ranks"],
+    ) -> Float[np.ndarray, "*B levels 1"]:
+        """What brings the rates of siblings to a sum of 1 where it is larger; else 1."""
+        return 1.0 / np.maximum(rates.sum(axis=-1, keepdims=True), 1.0)
+
+
+def stood_in(
+    counts: Counts,
+    mass: Float[np.ndarray, "*B levels ranks"],
+    trials: Float[np.ndarray, "*B levels ranks"],
+) -> tuple[Float[np.ndarray, "*B levels ranks"], Float[np.ndarray, "*B levels ranks"]]:
+    """Expected hits and trials of resamples, with those of all texts where no drawn text has a trial.
+
+    All trials of a level may come from one text, which more than a third of all resamples lack: without
+    this its rate would be 0 there, and not what is known.
+
+    Args:
+        counts: by text.
+        mass: of resamples.
+        trials: of resamples.
+    """
+    missing = trials == 0
+    return (
+        np.where(missing, counts.mass.sum(axis=0), mass),
+        np.where(missing, counts.trials.sum(axis=0), trials),
+    )
+
+
+def redrawn(
+    rates: Float[np.ndarray, "levels ranks"],
+    trials: Int[np.ndarray, "levels ranks"],
+    rng: np.random.Generator,
+) -> Float[np.ndarray, "levels ranks"]:
+    """Hits of as many positions again, as if these were independent.
+
+    Ranks of a level with the same trials were tried at the same positions, and at one position at most one
+    child is accepted: their hits are one multinomial draw.
+
+    Args:
+        rates: of siblings, summing to at most 1.
+        trials: of each cell.
+        rng: where they are drawn from.
+    """
+    hits = np.zeros(rates.shape)
+    for level, row in enumerate(trials):
+        for count in np.unique(row[row > 0]):
+            together = row == count
+            shares = rates[level, together]
+            drawn = rng.multinomial(count, [*shares, max(0.0, 1.0 - shares.sum())])
+            hits[level, together] = drawn[:-1]
+    return hits
+
+
+def _over(mass: np.ndarray, trials: np.ndarray) -> np.ndarray:
+    """The quotient; 0 where there is no trial."""
+    trials = np.asarray(trials, dtype=np.float64)
+    return np.divide(mass, trials, out=np.zeros(np.broadcast_shapes(mass.shape, trials.shape)),
+                     where=trials > 0)  # fmt: skip

@@ -1,0 +1,174 @@
+"""How far predicted probabilities are from what happened."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from treespec.search.errors import InvalidCalibration
+from treespec.search.integers import integer
+from treespec.search.intervals import require_level, wilson
+
+__all__ = ["Reliability", "Spacing", "pairs", "reliability"]
+
+Spacing = Literal["count", "width"]
+
+
+@dataclass(frozen=True, eq=False)
+class Reliability:
+    """A reliability curve: predictions in bins, beside what was measured there.
+
+    Args:
+        edges: `[bins + 1]`; bin i holds predictions from `edges[i]` to `edges[i + 1]`.
+        counts: predictions in each bin, none of them empty.
+        predicted: mean prediction of each bin.
+        measured: share that was accepted.
+        low: lower bounds of the shares, by Wilson's interval, as if predictions were independent.
+        high: upper bounds.
+        by: the curves of the groups, if there were some.
+        weights: sums of the weights of each bin; None: every prediction weighs the same.
+    """
+
+    edges: Float[np.ndarray, "bins_1"]
+    counts: Int[np.ndarray, "bins"]
+    predicted: Float[np.ndarray, "bins"]
+    measured: Float[np.ndarray, "bins"]
+    low: Float[np.ndarray, "bins"]
+    high: Float[np.ndarray, "bins"]
+    by: Mapping[int, "Reliability"] = field(default_factory=dict)
+    weights: Float[np.ndarray, "bins"] | None = None
+
+    @property
+    def expected_error(self) -> float:
+        """Expected calibration error (Naeini et al. 2015; Guo et al., arXiv:1706.04599, equation 3).
+
+        The sum over bins of their share of predictions times |measured - mean predicted|.
+        """
+        weights = self.counts if self.weights is None else self.weights
+        return float((weights / weights.sum() * np.abs(self.measured - self.predicted)).sum())
+
+
+def reliability(
+    predicted: Any,
+    accepted: Any,
+    *,
+    bins: int = 10,
+    spacing: Spacing = "count",
+    by: Any = None,
+    weights: Any = None,
+    level: float = 0.95,
+) -> Reliability:
+    """Measured acceptance against predicted probability.
+
+    Args:
+        predicted: `[n]`, in [0, 1].
+        accepted: `[n]`, what happened: true or false, or its exact probability.
+        bins: at most so many.
+        spacing: "count", bins with (nearly) equally many predictions; equal predictions share a bin, so
+            that there may be fewer. "width", bins of equal width; empty ones are left out.
+        by: `[n]` integers, such as depths or ranks: a curve for each of them too.
+        weights: `[n]`, how many predictions each one stands for, such as `CalibrationData.weight`; one by
+            default. Intervals are those of (sum)^2 / sum of squares independent predictions.
+        level: of confidence of the intervals.
+
+    Raises:
+        InvalidCalibration: if there are no predictions, or they are no probabilities; or a weight is
+            no finite number above 0.
+        InvalidLimit: if `level` is none.
+
+    Example:
+        >>> curve = reliability([0.1, 0.1, 0.9, 0.9], [0, 0, 1, 0], bins=2)
+        >>> curve.measured.tolist(), round(curve.expected_error, 6)
+        ([0.0, 0.5], 0.25)
+    """
+    x, y = pairs(predicted, accepted)
+    require_level(level)
+    bins = integer("bins", bins, 1, InvalidCalibration)
+    given = None if weights is None else _weights(weights, len(x))
+    if spacing not in ("count", "width"):
+        raise InvalidCalibration(f"spacing = {spacing!r}, but must be 'count' or 'width'")
+    groups: dict[int, Reliability] = {}
+    if by is not None:
+        labels = np.asarray(by)
+        if labels.shape != x.shape or labels.dtype.kind not in "iu":
+            raise InvalidCalibration(f"by must hold {len(x)} integers, one for each prediction")
+        for label in np.unique(labels):
+            mine = labels == label
+            own = None if given is None else given[mine]
+            groups[int(label)] = _curve(x[mine], y[mine], own, bins, spacing, level, {})
+    return _curve(x, y, given, bins, spacing, level, groups)
+
+
+def pairs(predicted: Any, accepted: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Predictions and outcomes as float64 vectors.
+
+    Raises:
+        InvalidCalibration: if they are empty, differ in length, or hold what is no probability.
+    """
+    found = []
+    for name, values in (("predicted", predicted), ("accepted", accepted)):
+        try:
+            array = np.asarray(values, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise InvalidCalibration(f"{name} must hold numbers, in rows of equal length") from None
+        if array.ndim != 1 or not len(array):
+            raise InvalidCalibration(f"{name} must be a vector with at least one number")
+        if np.isnan(array).any():
+            raise InvalidCalibration(
+                f"{name} holds what is no probability: NaN, for what is not known (of paths, below depth 0 "
+                "at temperature 0)"
+            )
+        if not ((array >= 0) & (array <= 1 + 1e-6)).all():
+            raise InvalidCalibration(f"{name} holds what is no probability in [0, 1]")
+        found.append(np.minimum(array, 1.0))
+    if len(found[0]) != len(found[1]):
+        raise InvalidCalibration(f"{len(found[0])} predictions, but {len(found[1])} outcomes")
+    return found[0], found[1]
+
+
+def _weights(values: Any, count: int) -> np.ndarray:
+    """Weights as a float64 vector."""
+    try:
+        weights = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidCalibration("weights must hold numbers, in rows of equal length") from None
+    if weights.shape != (count,):
+        raise InvalidCalibration(f"weights must hold {count} numbers, one for each prediction")
+    if not (np.isfinite(weights) & (weights > 0)).all():
+        raise InvalidCalibration("weights must be finite numbers above 0")
+    return weights
+
+
+def _curve(
+    x: np.ndarray,
+    y: np.ndarray,
+    weights: np.ndarray | None,
+    bins: int,
+    spacing: str,
+    level: float,
+    by: dict[int, Reliability],
+) -> Reliability:
+    if spacing == "width":
+        place = np.minimum((x * bins).astype(np.int64), bins - 1)
+    else:
+        _, inverse, counts = np.unique(x, return_inverse=True, return_counts=True)
+        below = np.cumsum(counts) - counts
+        place = (below * bins // len(x))[inverse]
+    counts = np.bincount(place, minlength=bins)
+    some = counts > 0
+    w = np.ones(len(x)) if weights is None else weights
+    weight, total, hits, square = (
+        np.bincount(place, v, minlength=bins)[some] for v in (w, w * x, w * y, w * w)
+    )
+    first = np.full(bins, np.inf)
+    np.minimum.at(first, place, x)
+    starts = np.arange(bins)[some] / bins if spacing == "width" else first[some]
+    end = (np.flatnonzero(some)[-1] + 1) / bins if spacing == "width" else x.max()
+    measured, alike = hits / weight, weight**2 / square
+    low, high = wilson(measured * alike, alike, level)
+    return Reliability(
+        np.append(starts, end),
+        counts[some], total / weight, measured, low, high, by, None if weights is None else weight,
+    )  # fmt: skip

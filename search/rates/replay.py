@@ -1,0 +1,229 @@
+"""Any static tree on a recorded trace: what every step of a live run would have accepted, without a model.
+
+A step that begins at position s walks the tree along the recorded ranks: from the root to the child of rank
+`ranks[s]`, if there is one, from there to that of rank `ranks[s + 1]`, and so on. It emits one token more
+than it accepts, and the next step begins after these. At temperature 0 this is the live run with this tree,
+step by step; above, every step has the law that it has in a live run (see `Trace`).
+
+The end of a text: steps begin as long as fewer tokens are kept than the budget allows and no stop token
+came, as in `treespec.decode`. What the last one accepts beyond the end counts in `accepted` and not in
+`kept`, and needs positions after the end: `Trace.kept` separates them. Where a trace has too few of these
+for the tree's depth, the budget of that text is taken as so much smaller, so that every step counts whole.
+No step is left out for being long, which would bias the mean.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from treespec.search.arguments import SHAPE, instance, takes
+from treespec.search.errors import InvalidLimit, InvalidTrace
+from treespec.search.intervals import RESAMPLES, Interval, ratio
+from treespec.search.rates.trace import Trace
+from treespec.tree import TreeShape
+
+__all__ = ["Replay", "child_table", "replay", "replay_many", "step_starts"]
+
+LARGEST_TABLE = 2**24
+"""Places for children of a tree that is replayed: its nodes times the most children of one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """The steps of one tree on one trace.
+
+    Args:
+        shape: the tree.
+        accepted: accepted draft tokens of every step, text after text.
+        kept: tokens of every step that the text keeps: accepted + 1, but in a last, cut step.
+        offsets: `[texts + 1]`; steps of text i are `offsets[i]` up to, not including, `offsets[i + 1]`.
+    """
+
+    shape: TreeShape
+    accepted: Int[np.ndarray, "steps"]
+    kept: Int[np.ndarray, "steps"]
+    offsets: Int[np.ndarray, "texts_1"]
+
+    @cached_property
+    def steps(self) -> Int[np.ndarray, "texts"]:
+        """Steps of each text."""
+        return np.diff(self.offsets)
+
+    @cached_property
+    def emitted(self) -> Int[np.ndarray, "texts"]:
+        """Emitted tokens of each text, those past its end included."""
+        return np.add.reduceat(self.accepted, self.offsets[:-1]) + self.steps
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Emitted tokens per step, pooled over steps (block efficiency, tau)."""
+        return float(self.emitted.sum() / len(self.accepted))
+
+    @property
+    def kept_per_step(self) -> float:
+        """Kept tokens per step, pooled over steps: what tables that compare methods show."""
+        return float(self.kept.sum() / len(self.accepted))
+
+    @property
+    def accepted_by_depth(self) -> Float[np.ndarray, "depth"]:
+        """The share of steps that accept a node at depth 1, 2, ..., `shape.depth`."""
+        counts = np.bincount(self.accepted, minlength=self.shape.depth + 1)
+        return counts[::-1].cumsum()[::-1][1:] / len(self.accepted)
+
+    def of_text(self, text: int) -> Int[np.ndarray, "steps"]:
+        """Accepted draft tokens of every step of one text."""
+        return self.accepted[self.offsets[text] : self.offsets[text + 1]]
+
+    def interval(
+        self, level: float = 0.95, *, resamples: int = RESAMPLES, seed: int = 0
+    ) -> Interval:
+        """Tokens per step with an interval from texts drawn with replacement.
+
+        The same seed draws the same texts for every tree on a trace. With a single text there is no
+        interval, and its bounds are NaN.
+        """
+        return ratio(self.emitted, self.steps, level=level, resamples=resamples, seed=seed)
+
+
+@takes(InvalidTrace, trace=instance("a search.Trace", "Trace"), shape=SHAPE)
+def replay(trace: Trace, shape: TreeShape) -> Replay:
+    """Decode the texts of a trace again with this tree, from what was recorded.
+
+    Args:
+        trace: of decoding.
+        shape: a tree with at most `trace.width` children a node.
+
+    Raises:
+        InvalidTrace: if the trace is of given texts, holds too few children, or a text of it too few
+            positions for a tree so deep.
+
+    Example:
+        >>> trace = Trace(
+        ...     offsets=[0, 5], tokens=[7] * 5, ranks=[0, 1, 2, 0, 0], probs=np.full((5, 2), 0.5),
+        ...     accepted=np.full((5, 2), 0.5), law="iid", rule="rrs", sampling={}, width=2, kept=[3],
+        ... )  # fmt: skip
+        >>> replay(trace, TreeShape.kary(2, 2)).accepted.tolist()
+        [2]
+        >>> replay(trace, TreeShape.chain(2)).accepted.tolist()
+        [1, 0]
+    """
+    return replay_many([trace], [shape])[0][0]
+
+
+def replay_many(traces: Sequence[Trace], shapes: Sequence[TreeShape]) -> list[list[Replay]]:
+    """Replay many trees on traces: one list for each trace, with one replay for each tree.
+
+    For each tree the accepted length is found for all positions at once, one step down the tree at a time.
+
+    Raises:
+        InvalidTrace, InvalidLimit: see `replay`; or if there is no trace or no tree.
+    """
+    if isinstance(traces, Trace) or not len(traces):
+        raise InvalidLimit("traces must be a list of at least one trace")
+    if isinstance(shapes, TreeShape) or not len(shapes):
+        raise InvalidLimit("shapes must be a list of at least one tree")
+    for trace in traces:
+        if trace.forced:
+            raise InvalidTrace(
+                "the trace is of given texts: what was accepted there did not go on in the text, so there "
+                "are no steps to replay; record one while decoding (estimate_acceptance takes both)"
+            )
+        for shape in shapes:
+            _require_width(trace, shape)
+    tables = [child_table(shape) for shape in shapes]
+    found = []
+    for trace in traces:
+        walk = _Walk(trace)
+        found.append([walk.replay(s, table) for s, table in zip(shapes, tables, strict=True)])
+    return found
+
+
+def step_starts(trace: Trace, shape: TreeShape) -> Int[np.ndarray, "steps"]:
+    """The positions of a trace that the steps of this tree begin at.
+
+    Raises:
+        InvalidTrace: see `replay`.
+    """
+    found = replay(trace, shape)
+    ends = np.cumsum(found.accepted + 1)
+    before = ends - (found.accepted + 1)  # emitted by all steps before, past the ends of texts too
+    within = before - np.repeat(before[found.offsets[:-1]], found.steps)
+    return np.repeat(trace.offsets[:-1], found.steps) + within
+
+
+def _require_width(trace: Trace, shape: TreeShape) -> None:
+    widest = max(map(len, shape.children))
+    if widest > trace.width:
+        raise InvalidTrace(
+            f"the tree has a node with {widest} children, but the trace holds {trace.width} at "
+            f"each position: record it anew with width {widest}"
+        )
+
+
+def child_table(shape: TreeShape) -> Int[np.ndarray, "nodes ranks"]:
+    """The child of each node by rank, -1 where there is none.
+
+    Raises:
+        InvalidLimit: if it would have more than `LARGEST_TABLE` entries.
+    """
+    entries = shape.size * (max(map(len, shape.children)) + 1)
+    if entries > LARGEST_TABLE:
+        raise InvalidLimit(
+            f"a tree of {shape.size} nodes with up to {entries // shape.size - 1} children: at most "
+            f"{LARGEST_TABLE:,} places for children are looked at"
+        )
+    table = np.full((shape.size, max(map(len, shape.children)) + 1), -1, dtype=np.int64)
+    table[list(shape.parents[1:]), list(shape.ranks[1:])] = np.arange(1, shape.size)
+    return table
+
+
+class _Walk:
+    """A trace, made ready to walk trees along it."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._ends = trace.offsets[1:]
+        self._starts = trace.offsets[:-1]
+        self._limits = self._starts + trace.text_kept
+
+    def replay(self, shape: TreeShape, table: Int[np.ndarray, "nodes ranks"]) -> Replay:
+        depth = shape.depth
+        # Steps may begin where the whole tree is known, which reaches `depth` positions on.
+        limits = np.minimum(self._limits, self._ends - np.maximum(depth - 1, 0))
+        short = np.flatnonzero(limits <= self._starts)
+        if len(short):
+            text = int(short[0])
+            raise InvalidTrace(
+                f"text {text} of the trace has {int(self._ends[text] - self._starts[text])} positions, but "
+                f"a tree of depth {depth} needs {depth}: record more beyond the end of each text"
+            )
+        lengths = self._lengths(table, depth).tolist()
+        steps, counts = [], []
+        for start, limit in zip(self._starts.tolist(), limits.tolist(), strict=True):
+            before = len(steps)
+            while start < limit:
+                steps.append(start)
+                start += lengths[start] + 1
+            counts.append(len(steps) - before)
+        places = np.array(steps)
+        accepted = np.array([lengths[step] for step in steps])
+        last = np.repeat(limits, counts)
+        offsets = np.concatenate([[0], np.cumsum(counts)])
+        return Replay(shape, accepted, np.minimum(accepted + 1, last - places), offsets)
+
+    def _lengths(self, table: Int[np.ndarray, "nodes ranks"], depth: int) -> Int[np.ndarray, "T"]:
+        """What a step accepts that begins at each position."""
+        ranks = np.minimum(self._trace.ranks, table.shape[1] - 1)
+        lengths = np.zeros(len(ranks), dtype=np.int64)
+        at, node = np.arange(len(ranks)), np.zeros(len(ranks), dtype=np.int64)
+        for level in range(depth):
+            fine = at + level < len(ranks)
+            at, node = at[fine], node[fine]
+            node = table[node, ranks[at + level]]
+            alive = node >= 0
+            at, node = at[alive], node[alive]
+            lengths[at] += 1
+        return lengths

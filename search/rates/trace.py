@@ -1,0 +1,185 @@
+"""What was accepted at every position of texts, recorded once, so that any static tree can be replayed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from treespec.errors import InvalidTree
+from treespec.search.arguments import PATH, shown, takes
+from treespec.search.errors import InvalidTrace
+from treespec.search.integers import integer
+from treespec.tree import Law
+
+__all__ = ["Trace"]
+
+TOLERANCE = 1e-4
+"""How far above 1 probabilities of one position may sum: they may come from float32 or half precision."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """The child that was accepted at every position of texts, for trees of up to `width` children a node.
+
+    Recorded while decoding plainly (ours; the idea of positional acceptance is Sequoia's,
+    arXiv:2402.12374): at each position `width` children are drawn from the draft's distribution there, and
+    the rule decides over them alone. What comes out goes into the text, and the child that it was into
+    `ranks`. This serves every static tree, for rules that try the children in order and whose acceptance of
+    one does not depend on how many come after it: with k < width children a rank below k is accepted as
+    before, and otherwise the token that came out has exactly the law of what is left of the target after k
+    rejections, which is how the bonus is drawn. So the text belongs to every tree.
+
+    Args:
+        offsets: `[texts + 1]`; positions of text i are `offsets[i]` up to, not including, `offsets[i + 1]`.
+        tokens: `[T]`, the token that the text has at each position.
+        ranks: `[T]`, which child it was, from 0; `width` if none of them.
+        probs: `[T, width]`, the draft's probability of each child given the text before it. Of children
+            that are chosen without chance at temperature 0, that at temperature 1.
+        accepted: `[T, width]`, the exact probability, given the children, that this one is accepted.
+        law: how children were drawn.
+        rule: how they were accepted.
+        sampling: the settings, as `dataclasses.asdict(Sampling(...))` gives them.
+        width: children at each position.
+        forced: the texts were given, and are not what the target decodes: at each position it is known what
+            would have been accepted, but the text went on another way. No step can be replayed.
+        about: models, prompts, seeds, versions, hardware; plain data.
+        kept: `[texts]`, how many positions of each text decoding keeps (up to the budget and the stop
+            token). Those after them only serve steps that begin before the end and reach beyond it. All by
+            default.
+
+    Raises:
+        InvalidTrace: if the parts do not fit together, or hold what is no probability or rank.
+    """
+
+    offsets: Int[np.ndarray, "texts_1"]
+    tokens: Int[np.ndarray, "T"]
+    ranks: Int[np.ndarray, "T"]
+    probs: Float[np.ndarray, "T width"]
+    accepted: Float[np.ndarray, "T width"]
+    law: str
+    rule: str
+    sampling: Mapping[str, Any]
+    width: int
+    forced: bool = False
+    about: Mapping[str, Any] = field(default_factory=dict)
+    kept: Int[np.ndarray, "texts"] | None = None
+
+    def __post_init__(self) -> None:
+        """Copy and check all arrays."""
+        for name, kind in (
+            *((name, np.int64) for name in ("offsets", "tokens", "ranks")),
+            *((name, np.float64) for name in ("probs", "accepted")),
+        ):
+            object.__setattr__(self, name, _array(name, getattr(self, name), kind))
+        _check_offsets(self.offsets, len(self.tokens))
+        kept = np.diff(self.offsets) if self.kept is None else self.kept
+        object.__setattr__(self, "kept", _array("kept", kept, np.int64))
+        self._check()
+
+    def _check(self) -> None:
+        object.__setattr__(self, "width", integer("width", self.width, 1, InvalidTrace))
+        try:
+            Law.of(self.law)
+        except InvalidTree as error:
+            raise InvalidTrace(str(error)) from None
+        count = len(self.tokens)
+        for name, right in (
+            ("ranks", (count,)), ("probs", (count, self.width)), ("accepted", (count, self.width)),
+            ("kept", (self.texts,)),
+        ):  # fmt: skip
+            if getattr(self, name).shape != right:
+                raise InvalidTrace(
+                    f"{name} has shape {list(getattr(self, name).shape)}, but {self.texts} texts with "
+                    f"{count} positions and {self.width} children each need {list(right)}"
+                )
+        if count and not (self.ranks.min() >= 0 and self.ranks.max() <= self.width):
+            raise InvalidTrace(
+                f"ranks must be in 0..{self.width} ({self.width}: none of the children)"
+            )
+        if count and self.tokens.min() < 0:
+            raise InvalidTrace(f"tokens hold {self.tokens.min()}, but ids start at 0")
+        for name in ("probs", "accepted"):
+            array = getattr(self, name)
+            if not ((array >= 0) & (array <= 1 + TOLERANCE)).all():  # NaN is neither
+                raise InvalidTrace(f"{name} holds what is no probability in [0, 1]")
+        if (self.accepted.sum(axis=1) > 1 + TOLERANCE).any():
+            raise InvalidTrace(
+                "accepted sums to more than 1 at a position, but at most one child is accepted"
+            )
+        if not ((self.text_kept >= 1) & (self.text_kept <= np.diff(self.offsets))).all():
+            raise InvalidTrace("kept must be at least 1 and at most the positions of each text")
+
+    @property
+    def texts(self) -> int:
+        """How many texts there are."""
+        return len(self.offsets) - 1
+
+    @property
+    def text_kept(self) -> Int[np.ndarray, "texts"]:
+        """`kept`, which is never None once the trace is made."""
+        assert self.kept is not None
+        return self.kept
+
+    @cached_property
+    def inside(self) -> Bool[np.ndarray, "T"]:
+        """Which positions are kept, not beyond the end of their text."""
+        starts = np.repeat(self.offsets[:-1], np.diff(self.offsets))
+        ends = starts + np.repeat(self.text_kept, np.diff(self.offsets))
+        return np.arange(len(self.tokens)) < ends
+
+    @cached_property
+    def text_of(self) -> Int[np.ndarray, "T"]:
+        """The text that each position belongs to."""
+        return np.repeat(np.arange(self.texts), np.diff(self.offsets))
+
+    def save(self, path: Path | str) -> Path:
+        """Write an .npz file of arrays and JSON; see `treespec.search.rates.trace_file`."""
+        from treespec.search.rates.trace_file import save
+
+        return save(self, Path(path))
+
+    def to_bytes(self) -> bytes:
+        """What `save` writes."""
+        from treespec.search.rates.trace_file import pack
+
+        return pack(self)
+
+    @classmethod
+    @takes(InvalidTrace, path=PATH)
+    def load(cls, path: Path | str) -> "Trace":
+        """Read what `save` wrote. Nothing in the file is ever executed.
+
+        Raises:
+            InvalidTrace: if it is anything else.
+        """
+        from treespec.search.rates.trace_file import load
+
+        return load(Path(path))
+
+
+def _array(name: str, values: Any, kind: type) -> np.ndarray:
+    """The values in an array of their own that nobody writes to."""
+    try:
+        given = np.asarray(values)
+        if kind is np.int64 and given.size and given.dtype.kind not in "iu":
+            raise TypeError(f"{given.dtype} are no integers")
+        array = np.array(given, dtype=kind)
+    except (TypeError, ValueError, OverflowError) as error:
+        what = "integers" if kind is np.int64 else "numbers, in rows of equal length"
+        raise InvalidTrace(f"{name} = {shown(values)}, but must hold {what}") from error
+    array.flags.writeable = False
+    return array
+
+
+def _check_offsets(offsets: np.ndarray, positions: int) -> None:
+    if offsets.ndim != 1 or len(offsets) < 2:
+        raise InvalidTrace("a trace holds at least one text: offsets = [0, positions]")
+    if offsets[0] != 0 or offsets[-1] != positions or (np.diff(offsets) < 1).any():
+        raise InvalidTrace(
+            f"offsets must rise from 0 to the number of positions, {positions}, and no text may be empty: "
+            f"{offsets[:4].tolist()} ... {int(offsets[-1])}"
+        )

@@ -1,0 +1,115 @@
+"""The fault injection itself: that it would notice what it looks for; slow: a small part of it for real."""
+
+import json
+from random import Random
+from types import SimpleNamespace
+
+import polars as pl
+import pytest
+from fault_injection import __main__ as command
+from fault_injection import rows_without_times, signals
+from fault_injection.damage import half_finished
+from fault_injection.process import Done, complaints
+from fault_injection.rows import differences, finished_lines
+from fault_injection.setting import stage_of
+from run_folders.folders import demo_methods, write_run
+
+METHODS = len(demo_methods())
+
+
+@pytest.fixture
+def reference(tmp_path):
+    return write_run(tmp_path / "reference", prompts=3, new_tokens=8)
+
+
+def changed(folder, table, **columns):
+    """Change columns of the first row of a table."""
+    path = folder / f"{table}.parquet"
+    frame = pl.read_parquet(path)
+    rows = frame.to_dicts()
+    rows[0] |= columns
+    pl.DataFrame(rows, schema=frame.schema).write_parquet(path)
+
+
+def test_times_do_not_count_and_all_else_does(tmp_path, reference):
+    other = write_run(tmp_path / "other", prompts=3, new_tokens=8, jitter=0.3)
+    assert not differences(other, reference)
+    assert rows_without_times(other) == rows_without_times(reference)
+    assert not any(name.endswith("_s") for name in rows_without_times(other)["steps"][0])
+    changed(other, "prompts", decode_s=9.0)
+    assert not differences(other, reference)
+    changed(other, "prompts", tokens=[1, 2])
+    assert differences(other, reference) == ["prompts, row 0: other tokens"]
+    changed(other, "steps", accepted=77)
+    assert differences(other, reference)[-1] == "steps, row 0: other accepted"
+
+
+def test_lost_and_doubled_rows_are_noticed(tmp_path, reference):
+    other = write_run(tmp_path / "other", prompts=3, new_tokens=8)
+    log = other / "prompts.jsonl"
+    log.write_bytes(log.read_bytes() + log.read_bytes().splitlines(keepends=True)[0])
+    assert "lines in the log" in differences(other, reference)[0]
+    fewer = write_run(tmp_path / "fewer", prompts=2, new_tokens=8)
+    assert any("rows instead of" in wrong for wrong in differences(fewer, reference))
+    path = other / "prompts.parquet"
+    frame = pl.read_parquet(path)
+    pl.concat([frame, frame[:1]]).write_parquet(path)
+    assert any("stands twice" in wrong for wrong in differences(other, reference))
+
+
+def test_a_run_that_is_not_finished_is_no_result(tmp_path, reference):
+    started = write_run(tmp_path / "started", prompts=3, finished=False)
+    assert differences(started, reference) == ["the manifest does not say that the run is finished"]
+    with pytest.raises(FileNotFoundError):
+        rows_without_times(started)
+
+
+def test_the_finished_prompts_of_a_killed_run(tmp_path, reference):
+    log = reference / "prompts.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    assert len(finished_lines(reference, METHODS)) == len(lines) == 3 * 2 * METHODS
+    log.write_bytes(b"".join(lines[: METHODS + 3]) + lines[METHODS + 3][:30])
+    assert finished_lines(reference, METHODS) == {line.rstrip(b"\n") for line in lines[:METHODS]}
+    assert finished_lines(tmp_path / "nothing", METHODS) == set()
+
+
+def test_half_a_run(tmp_path, reference):
+    half = tmp_path / "half"
+    later = half_finished(reference, half, units=2)
+    assert stage_of(half) == "while decoding"
+    assert stage_of(reference) == "after decoding"
+    assert not list(half.glob("*.parquet"))
+    assert len(finished_lines(half, METHODS)) == 2 * METHODS
+    assert json.loads(later["prompts.jsonl"])["prompt"] == 1
+    units = {
+        (row["prompt"], row["sampling"]) for row in map(json.loads, (half / "steps.jsonl").open())
+    }
+    assert units == {(0, "T=0"), (0, "T=1")}
+
+
+def test_a_refusal_is_one_line_with_its_exit_code():
+    assert complaints(Done(2, "error: x, line 3: no row"), [2], "line 3:") == ()
+    assert len(complaints(Done(1, "Traceback (most recent call last)"), [2], "line")) == 4
+
+
+def test_a_moment_is_one_of_the_command(tmp_path, monkeypatch):
+    """Before its beginning a process ends as Python does: with exit code 1, and none of our words."""
+    process = SimpleNamespace(begun=False, alive=True)
+    slept = []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        process.begun = len(slept) >= 7
+
+    monkeypatch.setattr(signals.time, "sleep", sleep)
+    signals._wait(process, tmp_path, SimpleNamespace(seconds=0.0), Random(1))
+    assert process.begun
+    assert len(slept) == 7
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_small_part_for_real(capsys):
+    few = ["--kills", "3", "--interrupts", "2", "--rivals", "1", "--prompts", "3", "--no-save"]
+    assert command.main([*few, "--only", "kills,interrupts,rivals"]) == 0
+    assert "0 not survived" in capsys.readouterr().out

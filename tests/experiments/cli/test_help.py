@@ -1,0 +1,160 @@
+"""The help of every command: one screen, examples that work as they are written, completion."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from treespec.experiments.cli.common import complete_config
+from treespec.experiments.cli.help import GROUPS, OTHERS
+from treespec.experiments.cli.main import app
+from treespec.experiments.config.file import load_config, shipped
+from treespec.experiments.sweep.grid import load_grid
+
+COMMANDS = get_command(app).commands
+
+
+def shown(*arguments):
+    """What a help prints in a terminal of 80 columns."""
+    done = CliRunner().invoke(
+        app, [*arguments, "--help"], prog_name="treespec", env={"COLUMNS": "80"}
+    )
+    assert done.exit_code == 0, done.output
+    return done.stdout.splitlines()
+
+
+def examples(lines, title="Examples:"):
+    """The lines below the title."""
+    stripped = [line.strip() for line in lines]
+    return stripped[stripped.index(title) + 1 :]
+
+
+def test_the_help_is_one_screen():
+    lines = shown()
+    assert 24 <= len(lines) <= 40, len(lines)
+    assert max(map(len, lines)) <= 80
+    places = [lines.index(f"{title}:") for title in (*GROUPS, "Options")]
+    assert places == sorted(places)
+    for name in COMMANDS:
+        assert sum(line.startswith(f"  {name} ") for line in lines) == 1
+    assert not any(line.endswith("...") for line in lines[lines.index("Experiments:") :])
+
+
+def test_every_command_has_its_place():
+    assert set(COMMANDS) == {name for names in GROUPS.values() for name in names}
+    assert f"{OTHERS}:" not in shown()
+
+
+def test_a_command_without_a_place_is_shown_last(monkeypatch):
+    checks = tuple(name for name in GROUPS["Checks"] if name != "configs")
+    monkeypatch.setitem(GROUPS, "Checks", checks)
+    lines = shown()
+    assert lines.index(f"{OTHERS}:") > lines.index("Checks:")
+    assert sum(line.startswith("  configs ") for line in lines) == 1
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_examples_work_as_they_are_written(name):
+    lines = examples(shown(name))
+    assert 2 <= len(lines) <= 5
+    assert all(len(line) <= 76 for line in lines)
+    assert all(line.split()[:2] == ["treespec", name] for line in lines)
+    for line in lines:
+        parse(line)
+
+
+def test_first_steps_work():
+    lines = examples(shown(), "First steps:")
+    assert len(lines) >= 3
+    for line in lines:
+        command = re.split(" {2,}", line)[0]
+        if "COMMAND" not in command:
+            parse(command)
+
+
+def parse(line):
+    """The command, its options and arguments, and the config that it names exist."""
+    words = shlex.split(line)
+    end = min((words.index(mark) for mark in ("|", ">") if mark in words), default=len(words))
+    program, name, *arguments = words[:end]
+    assert program == "treespec"
+    found = COMMANDS[name].make_context(name, arguments).params
+    if "config" in found:
+        overrides = found.get("overrides") or ()
+        assert found["config"] in shipped(), f"{line}: no shipped config"
+        if name == "sweep":
+            load_grid(found["config"], overrides)
+        else:
+            load_config(found["config"], overrides)
+
+
+def test_parsing_notices_what_does_not_exist():
+    for line in (
+        "treespec walk smoke",
+        "treespec run smoke --nonsense",
+        "treespec run no_such_config",
+        "treespec run smoke seeed=1",
+        "treespec trace smoke",
+    ):
+        with pytest.raises(Exception):  # noqa: B017, PT011  (each layer has its own errors)
+            parse(line)
+
+
+def test_version():
+    done = CliRunner().invoke(app, ["--version"])
+    assert done.exit_code == 0
+    assert re.fullmatch(r"treespec \d+\.\d+\.\d+\S*\n", done.stdout)
+
+
+# -- completion ---------------------------------------------------------------------------------
+
+
+def completed(*words, **more):
+    """What bash is offered for the last of these words."""
+    env = {"_TREESPEC_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words)}
+    env |= {"COMP_CWORD": str(len(words) - 1), **more}
+    done = CliRunner().invoke(app, [], prog_name="treespec", env=env)
+    assert done.exit_code == 0, done.output
+    return done.stdout.split()
+
+
+def test_commands_options_and_configs_are_completed():
+    assert completed("treespec", "re") == ["report", "replay"]
+    assert "--fresh" in completed("treespec", "run", "smoke", "--fr")
+    assert completed("treespec", "run", "smo") == ["smoke"]
+    assert completed("treespec", "check-lossless", "tree_vs") == ["tree_vs_chain"]
+
+
+def test_files_are_completed_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("smooth.yaml", "smile.yml", "smart.txt"):
+        (tmp_path / name).touch()
+    assert complete_config("sm") == ["smoke", "smile.yml", "smooth.yaml"]
+    assert complete_config("[") == []
+
+
+def test_completion_in_a_process_of_its_own():
+    """As the shell asks, and without loading anything heavy."""
+    code = (
+        "import sys\nfrom treespec.experiments.cli.main import main\n"
+        "try:\n    main()\nfinally:\n"
+        "    print([m for m in ('torch', 'polars') if m in sys.modules], file=sys.stderr)"
+    )
+    env = {**os.environ, "_TREESPEC_COMPLETE": "complete_bash"}
+    env |= {"COMP_WORDS": "treespec run tree_vs", "COMP_CWORD": "2"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["tree_vs_chain"]
+    assert done.stderr.strip() == "[]"
+
+
+def test_the_script_for_the_shell(monkeypatch):
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    done = CliRunner().invoke(app, ["--show-completion", "bash"], prog_name="treespec")
+    assert done.exit_code == 0, done.output
+    assert "_TREESPEC_COMPLETE=complete_bash" in done.stdout

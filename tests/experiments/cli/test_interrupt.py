@@ -1,0 +1,72 @@
+"""Ctrl-C in a process of its own, as in a shell: exit code 130, one line, nothing finished is lost."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from treespec.experiments.cli import main as cli
+
+COMMAND = "from treespec.experiments.cli.main import main; main()"
+PATIENCE_S = 120
+
+
+def running(folder):
+    """A run that takes longer than the test waits."""
+    arguments = [
+        "run",
+        "smoke",
+        "--out",
+        os.fspath(folder),
+        "prompts.count=20",
+        "max_new_tokens=8",
+        "-q",
+    ]
+    return subprocess.Popen(
+        [sys.executable, "-c", f"print('begun', flush=True); {COMMAND}", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def rows(folder):
+    """Finished lines of the log."""
+    log = folder / "prompts.jsonl"
+    return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
+def test_interrupted_before_there_is_a_command(monkeypatch, capsys):
+    """The commands are put together outside of what catches an interrupt for them."""
+
+    def stop(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer.main.get_command", stop)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", "smoke"])
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.parametrize("decoding", [True, False], ids=["while decoding", "while it loads"])
+def test_interrupted(tmp_path, decoding):
+    folder = tmp_path / "run"
+    with running(folder) as process:
+        try:
+            assert process.stdout.readline() == "begun\n"
+            end = time.monotonic() + PATIENCE_S
+            while time.monotonic() < end and not (rows(folder) if decoding else folder.exists()):
+                time.sleep(0.01)
+            process.send_signal(signal.SIGINT)
+            said = process.communicate(timeout=PATIENCE_S)[1]
+        finally:
+            process.kill()
+    assert process.returncode == 130, said
+    assert said.splitlines()[-1] == "interrupted; the same command goes on where it stopped"
+    assert "Traceback" not in said
+    assert bool(rows(folder)) == decoding

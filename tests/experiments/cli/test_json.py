@@ -1,0 +1,156 @@
+"""`--json`: one object on stdout and nothing else, its keys stable, its numbers those of the tables."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+from run_folders.folders import write_run
+from typer.testing import CliRunner
+
+from treespec import TreeShape
+from treespec.experiments.cli.json import VERSION, json_text, plain_data
+from treespec.experiments.cli.main import app
+from treespec.experiments.report.run import load_run
+from treespec.experiments.report.statistics import Interval
+from treespec.experiments.report.summary import summarise
+from treespec.experiments.report.verdict import sentences
+from treespec.search import expected_tokens
+
+
+def printed(*arguments, code=0):
+    """The one object that a command prints."""
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert done.exit_code == code, done.output
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is no JSON")
+
+    data = json.loads(done.stdout, parse_constant=refuse)
+    assert next(iter(data)) == "version"
+    assert data["version"] == VERSION
+    return data
+
+
+@pytest.fixture(autouse=True)
+def _no_html(monkeypatch):
+    """Figures take seconds, and have tests of their own."""
+    monkeypatch.setattr(
+        "treespec.experiments.report.page.write_report", lambda folder: folder / "report.html"
+    )
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("runs") / "run", spread=0.2, jitter=0.05)
+
+
+def test_report_has_the_numbers_of_the_table(run_folder):
+    data = printed("report", run_folder, "--json")
+    run = load_run(run_folder)
+    assert data["folder"] == str(run_folder)
+    assert data["report"] == str(run_folder / "report.html")
+    assert {"name", "finished", "samplings"} <= set(data)
+    assert [own["sampling"] for own in data["samplings"]] == ["T=0", "T=1"]
+    for found, summary in zip(data["samplings"], summarise(run), strict=True):
+        assert {"baseline", "prompts", "attempted", "failed", "verdict"} <= set(found)
+        assert found["verdict"] == list(sentences(run)[summary.sampling])
+        assert len(found["methods"]) == len(summary.rows)
+        for method, row in zip(found["methods"], summary.rows, strict=True):
+            assert {
+                "method", "kind", "group", "law", "rule", "parents", "lossless", "tokens_per_step",
+                "accepted_per_step", "tokens_per_second", "speedup", "step_ms", "stage_ms", "wasted",
+                "equality", "errors", "among_fastest",
+            } <= set(method)  # fmt: skip
+            assert method["method"] == row.method.name
+            assert method["tokens_per_step"]["estimate"] == row.tokens_per_step.estimate
+            assert method["speedup"]["low"] == row.speedup.low
+        duel = found["comparisons"][0]
+        assert set(duel) >= {"left", "right", "ratio", "prompts", "winner"}
+        assert duel["left"]["family"] == "the best tree"
+        assert duel["ratio"]["low"] < duel["ratio"]["estimate"] < duel["ratio"]["high"]
+
+
+def test_without_an_interval_its_bounds_are_null(tmp_path):
+    data = printed("report", write_run(tmp_path / "one", prompts=1), "--json")
+    speed = data["samplings"][0]["methods"][0]["tokens_per_second"]
+    assert speed["low"] is None
+    assert speed["estimate"] > 0
+
+
+def test_quiet_leaves_out_the_table_and_not_the_object(run_folder):
+    done = CliRunner().invoke(app, ["report", str(run_folder), "-q"])
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
+    assert printed("report", run_folder, "-q", "--json") == printed("report", run_folder, "--json")
+
+
+def test_plain_data():
+    found = plain_data(
+        {1: np.float64("inf"), "b": np.arange(2), "c": Interval(1.0, float("nan"), 2.0), "d": {3}}
+    )
+    nothing = {"estimate": 1.0, "low": None, "high": 2.0}
+    assert found == {"1": None, "b": [0, 1], "c": nothing, "d": [3]}
+    assert json.loads(json_text({"a": np.int64(3), "b": np.bool_(True)})) == {
+        "version": VERSION, "a": 3, "b": True,
+    }  # fmt: skip
+
+
+def test_run_prints_its_summary(settings, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    methods = [{"kind": "plain"}, {"kind": "tree", "shape": {"kind": "chain", "depth": 2}}]
+    (tmp_path / "exp.yaml").write_text(yaml.safe_dump(settings | {"methods": methods}))
+    data = printed("run", "exp.yaml", "--json")
+    assert data["already_finished"] is False
+    assert data["failures"] == []
+    assert data["finished"]
+    assert [m["method"] for m in data["samplings"][0]["methods"]] == ["plain", "chain 2"]
+    again = printed("run", "exp.yaml", "--json", "-q")
+    assert again["already_finished"] is True
+    assert again["samplings"] == data["samplings"]
+
+
+def test_run_prints_what_failed(settings, tmp_path, monkeypatch):
+    from treespec.experiments.run import unit
+
+    def broken(*arguments, **more):
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(unit, "generate_plain", broken)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "exp.yaml").write_text(
+        yaml.safe_dump(settings | {"methods": [{"kind": "generate"}]})
+    )
+    data = printed("run", "exp.yaml", "--json", code=1)
+    assert data["samplings"] == []
+    assert data["name"] == "tiny"
+    assert data["finished"] is not None
+    assert len(data["failures"]) == 4
+    assert data["failures"][0] == {
+        "prompt": 0, "sampling": "T=0", "method": "generate", "error": "RuntimeError: boom",
+    }  # fmt: skip
+
+
+def test_search_prints_the_tree():
+    data = printed("search", "0.6,0.2,0.1", "--size", 6, "--depth", 3, "--to", "eagle", "--json")
+    shape = TreeShape(tuple(data["shape"]["parents"]))
+    assert shape.size == data["shape"]["size"] == 6
+    assert data["expected_tokens"] == pytest.approx(expected_tokens(shape, [0.6, 0.2, 0.1]))
+    assert data["chain"]["expected_tokens"] == pytest.approx(2.176)
+    assert data["format"]["name"] == "eagle"
+    assert json.loads(data["format"]["content"])
+    short = printed("search", "0.9,0.05;0.5,0.4", "--size", 4, "--json")
+    assert short["chain"]["expected_tokens"] is None  # deeper than the rates go
+
+
+def test_search_prints_the_ranking(tmp_path):
+    times = {"verify_ms": {"1": 20, "32": 24}, "laws": {"any": {"level_ms": 0.5}}}
+    (tmp_path / "t.json").write_text(json.dumps({"version": 1, "batches": {"1": times}}))
+    data = printed("search", "0.6,0.2,0.1", "--latency", tmp_path / "t.json", "--json")
+    assert data["verdict"].startswith("Use the tree of")
+    assert data["rows"][0]["rank"] == 1
+
+
+def test_configs_are_listed():
+    found = {row["name"]: row for row in printed("configs", "--json")["configs"]}
+    assert found["smoke"]["path"].endswith("smoke.yaml")
+    assert found["smoke"]["about"].startswith("Seconds long")

@@ -1,0 +1,268 @@
+"""`treespec doctor`: what it finds, what it tests, and that its tests can fail."""
+
+import json
+import os
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+import torch
+from rich.console import Console
+from typer.testing import CliRunner
+
+from treespec import verify
+from treespec.experiments.cli.main import app
+from treespec.experiments.doctor import (
+    Checkup,
+    Fact,
+    Speed,
+    Status,
+    Trial,
+    checkup,
+    machine,
+    print_checkup,
+    self_test,
+    software,
+)
+from treespec.experiments.doctor.findings import ask, attempt
+from treespec.experiments.doctor.speed import meaning, measure_speed
+from treespec.testing import NotLossless
+
+FACT = Fact("disk", Status.PROBLEM, "0.1 GiB free", "make room")
+GOOD, BAD = Trial("a", True, "fine", 0.1), Trial("b", False, "not so", 0.2)
+SPEED = Speed("cpu", "float32", 256.0, {1: 10.0, 16: 11.0, 64: 30.0}, 25.0, 100.0)
+
+
+def text(found, width=110):
+    out = StringIO()
+    print_checkup(found, Console(file=out, width=width))
+    return out.getvalue()
+
+
+def test_quick_look_as_json(monkeypatch):
+    loads = Trial("the embedded pair loads", True, "as another test sees", 0.1)
+    monkeypatch.setattr(self_test, "pair_test", lambda: (loads, None))
+    done = CliRunner().invoke(app, ["doctor", "--quick", "--json"])
+    assert done.exit_code == 0, done.output
+    data = json.loads(done.stdout)
+    assert list(data) == ["version", "ok", "facts", "tests", "speeds", "said"]
+    facts = {fact["name"]: fact for fact in data["facts"]}
+    assert {
+        "Python", "treespec", "torch", "vectors", "threads", "transformers", "Triton",
+        "tree attention, cpu", "kernel compiler", "memory", "disk", "other processes",
+        "energy, processor", "SLURM",
+    } <= set(facts)  # fmt: skip
+    assert {"GPU", "GPU 0"} & set(facts)
+    assert facts["torch"]["value"].startswith(torch.__version__)
+    assert facts["vectors"]["value"] == torch.backends.cpu.get_cpu_capability()
+    assert "sdpa" in facts["tree attention, cpu"]["value"]
+    assert {fact["status"] for fact in data["facts"]} <= {"ok", "missing", "problem"}
+    assert [test["name"] for test in data["tests"]] == ["the embedded pair loads"]
+    assert data["ok"] is True
+    assert "unexpected" not in done.stdout
+
+
+def test_all_questions_are_asked_even_if_one_fails(monkeypatch):
+    def broken():
+        raise OSError("no such device\nand more")
+
+    monkeypatch.setitem(checkup.QUESTIONS, "disk", broken)
+    monkeypatch.setattr(self_test, "pair_test", lambda: (GOOD, None))
+    found = checkup.examine(quick=True)
+    (disk,) = [fact for fact in found.facts if fact.name == "disk"]
+    assert disk.status is Status.PROBLEM
+    assert disk.value == "OSError: no such device"
+    assert found.facts[-1].name != "disk"
+    assert found.ok
+
+
+def test_a_failed_test_is_told_and_ends_with_exit_code_1(monkeypatch):
+    monkeypatch.setattr(checkup, "QUESTIONS", {})
+    monkeypatch.setattr(self_test, "pair_test", lambda: (BAD, None))
+    done = CliRunner().invoke(app, ["doctor", "--quick"])
+    assert done.exit_code == 1
+    assert "FAILED" in done.stdout
+    assert "1 tests failed (b)" in done.stdout
+    assert "Traceback" not in done.output
+
+
+def test_a_test_that_raises_has_failed():
+    def broken():
+        raise AssertionError("ids differ\nmore")
+
+    trial = attempt("ids", broken)
+    assert (trial.passed, trial.value) == (False, "ids differ")
+    assert attempt("division", lambda: str(1 / 0)).value == "ZeroDivisionError: division by zero"
+    assert attempt("fine", lambda: "so").passed
+    (fact,) = ask("division", lambda: 1 / 0)
+    assert fact.status is Status.PROBLEM
+
+
+def test_what_is_printed_says_what_to_do():
+    shown = text(Checkup((FACT,), (GOOD, BAD), (SPEED,), ("Trees are free.",)))
+    assert "-> make room" in shown
+    assert "Trees are free." in shown
+    assert "FAILED" in shown
+    well = text(Checkup((FACT,), (GOOD,), (), ()))
+    assert "All is well: 1 tests passed. Look at: disk." in well
+    assert all(len(line) <= 60 for line in text(Checkup((FACT,), (GOOD,), (), ()), 60).splitlines())
+
+
+# -- tests of the tests -------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_the_proof_would_notice(monkeypatch):
+    monkeypatch.setattr(verify, "rrs", verify.typical)
+    with pytest.raises(NotLossless):
+        self_test.proof()
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_the_generated_ids_are_compared(monkeypatch):
+    import treespec
+
+    monkeypatch.setattr(self_test, "NEW_TOKENS", 12)
+    trial, pair = self_test.pair_test()
+    assert trial.passed
+    assert "M parameters" in trial.value
+    assert "12 greedy tokens equal" in self_test.generation_agrees(pair)
+    real = treespec.generate
+
+    def wrong(*arguments, **more):
+        found = real(*arguments, **more)
+        return replace(found, tokens=(*found.tokens[:7], found.tokens[7] + 1, *found.tokens[8:]))
+
+    monkeypatch.setattr(treespec, "generate", wrong)
+    with pytest.raises(AssertionError, match="at new token 7"):
+        self_test.generation_agrees(pair)
+
+
+def test_implementations_of_attention_are_compared(monkeypatch):
+    from attention_masks.tree_attention import IMPLEMENTATIONS, api
+
+    said = self_test.attention_agrees("cpu")
+    assert "sdpa" in said
+    assert "agree with the reference" in said
+
+    def wrong(q, k, v, tree_pass, options):
+        return api.reference(q, k, v, tree_pass, options) + 1e-3
+
+    monkeypatch.setitem(IMPLEMENTATIONS, "sdpa", wrong)
+    with pytest.raises(AssertionError, match="sdpa differs"):
+        self_test.attention_agrees("cpu")
+
+
+# -- times --------------------------------------------------------------------------------------
+
+
+def test_speed_is_of_what_was_timed(monkeypatch):
+    from treespec.experiments.doctor import speed
+
+    monkeypatch.setattr(speed, "WIDTH", 256)
+    monkeypatch.setattr(speed, "REPEATS", 1)
+    found = measure_speed("cpu", "float32", matrices=4)
+    assert found.weights_mib == 1.0
+    assert list(found.pass_ms) == [1, 16, 64]
+    assert min(found.pass_ms.values()) > 0
+    assert found.cost(1) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("ms", "words"),
+    [
+        (11.0, "nearly free to verify"),
+        (20.0, "more than 2.0 tokens a step"),
+        (80.0, "chains and small"),
+    ],
+)
+def test_what_times_mean(ms, words):
+    (said,) = meaning([replace(SPEED, pass_ms={1: 10.0, 16: ms, 64: 100.0})])
+    assert f"costs {ms / 10:.2f} times one" in said
+    assert words in said
+
+
+def test_the_better_dtype_is_named():
+    slow = replace(SPEED, dtype="bfloat16", pass_ms={1: 5.0, 16: 50.0, 64: 200.0})
+    said = meaning([SPEED, slow])
+    assert len(said) == 3
+    assert "models.dtype=float32" in said[-1]
+
+
+# -- the machine --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    """Puts a shell script on the path, before everything else."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    def make(name, script):
+        path = tmp_path / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    return make
+
+
+def test_slurm_answers_or_does_not(program, monkeypatch):
+    program("sbatch", "true")
+    program("sinfo", "echo 'debug* 1 idle'")
+    assert machine.slurm()[0] == Fact("SLURM", Status.OK, "partition, nodes, state: debug* 1 idle")
+    program("sinfo", "echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1")
+    (fact, *_) = machine.slurm()
+    assert fact.status is Status.PROBLEM
+    assert "Unable to contact" in fact.value
+    assert "slurmctld" in fact.advice
+    program("sinfo", "true")
+    assert "names no partition" in machine.slurm()[0].value
+    program("sinfo", "exec sleep 5")
+    monkeypatch.setattr(machine, "PATIENCE_S", 0.1)
+    assert "does not answer" in machine.slurm()[0].value
+    monkeypatch.setenv("PATH", "")
+    assert machine.slurm()[0].status is Status.MISSING
+
+
+def test_a_gpu_that_torch_does_not_see(program, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    program("nvidia-smi", "true")
+    monkeypatch.setattr(torch.version, "cuda", None)
+    (fact,) = machine.gpus()
+    assert fact.status is Status.PROBLEM
+    assert "CUDA build" in fact.advice
+    monkeypatch.setattr(torch.version, "cuda", "12.9")
+    assert "CUDA_VISIBLE_DEVICES" in machine.gpus()[0].advice
+    monkeypatch.setenv("PATH", "")
+    assert machine.gpus()[0].status is Status.MISSING
+
+
+def test_threads_and_vectors(monkeypatch):
+    monkeypatch.setattr(software, "_cores", lambda: 4)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    facts = {fact.name: fact for fact in software.torch_build()}
+    assert facts["threads"].status is Status.PROBLEM
+    assert "OMP_NUM_THREADS=4" in facts["threads"].advice
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    assert {fact.name: fact for fact in software.torch_build()}["vectors"].status is Status.PROBLEM
+
+
+def test_a_folder_without_room_or_leave_to_write(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(machine, "LEAST_DISK_GIB", 1e9)
+    assert machine.disk().status is Status.PROBLEM
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert "cannot be written" in machine.disk().value
+
+
+@pytest.mark.slow
+def test_the_whole_self_test():
+    done = CliRunner().invoke(app, ["doctor"])
+    assert done.exit_code == 0, done.output
+    for words in (
+        "All is well",
+        "keep the target's law",
+        "agree with the reference",
+        "sm_90",
+        "times one",
+    ):
+        assert words in " ".join(done.stdout.split())

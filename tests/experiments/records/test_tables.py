@@ -1,0 +1,138 @@
+"""Tables of a run, read by us and by others."""
+
+import json
+import shutil
+
+import polars as pl
+import pytest
+from run_folders.folders import write_run
+
+from treespec.experiments.errors import RunFolderError
+from treespec.experiments.records.folder import RunFolder
+from treespec.experiments.records.rows import SCHEMA_VERSION, PromptRow, StepRow, TreeRow, schema_of
+from treespec.experiments.records.tables import SCHEMA_KEY, read_table
+from treespec.experiments.report.run import load_run
+from treespec.experiments.report.summary import summarise
+
+KINDS = {"prompts": PromptRow, "steps": StepRow, "trees": TreeRow}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A small run that was finished by the folder itself, trees and all."""
+    path = write_run(
+        tmp_path_factory.mktemp("run") / "run", prompts=3, new_tokens=8, finished=False
+    )
+    with RunFolder(path) as run:
+        tree = {"prompt": 0, "sampling": "T=0", "method": "chain 2", "step": 0, "bonus": 3}
+        tree |= {"parents": [-1, 0], "tokens": [1, 2], "pieces": ["ü", "\n"], "path": [0, 1]}
+        run.append([], [], [TreeRow(**tree, bonus_piece="x")])
+        run.finish(run.manifest())
+    return path
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_polars_reads_every_table(folder, name):
+    frame = pl.read_parquet(folder / f"{name}.parquet")
+    assert frame.schema == schema_of(KINDS[name])
+    assert len(frame)
+    assert read_table(folder / f"{name}.parquet", KINDS[name]).equals(frame)
+    assert pl.read_parquet_metadata(folder / f"{name}.parquet")[SCHEMA_KEY] == str(SCHEMA_VERSION)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_pandas_reads_every_table(folder, name):
+    pandas = pytest.importorskip("pandas")
+    frame, ours = (
+        pandas.read_parquet(folder / f"{name}.parquet"),
+        pl.read_parquet(folder / f"{name}.parquet"),
+    )
+    assert list(frame.columns) == ours.columns
+    assert len(frame) == len(ours)
+    if name == "prompts":
+        assert frame["new_tokens"].sum() == ours["new_tokens"].sum()
+        assert frame["text"].tolist() == ours["text"].to_list()
+        assert [list(ids) for ids in frame["tokens"]] == ours["tokens"].to_list()
+        assert frame["error"].isna().all()
+    if name == "trees":
+        assert [list(pieces) for pieces in frame["pieces"]] == [["ü", "\n"]]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_duckdb_reads_every_table(folder, name):
+    duckdb = pytest.importorskip("duckdb")
+    path, ours = folder / f"{name}.parquet", pl.read_parquet(folder / f"{name}.parquet")
+    found = duckdb.sql(f"SELECT * FROM '{path}'")
+    assert found.columns == ours.columns
+    assert len(found.fetchall()) == len(ours)
+    if name == "prompts":
+        rate = "sum(new_tokens) / sum(decode_s)"
+        query = f"SELECT method, {rate} FROM '{path}' WHERE error IS NULL GROUP BY method"
+        rates = dict(duckdb.sql(query).fetchall())
+        mine = ours.filter(pl.col("method") == "plain")
+        assert rates["plain"] == pytest.approx(mine["new_tokens"].sum() / mine["decode_s"].sum())
+
+
+def test_a_table_of_a_newer_version_is_refused(folder, tmp_path):
+    frame = pl.read_parquet(folder / "prompts.parquet")
+    path = tmp_path / "prompts.parquet"
+    for version in (str(SCHEMA_VERSION + 1), "2027-beta"):
+        frame.write_parquet(path, metadata={SCHEMA_KEY: version})
+        with pytest.raises(RunFolderError, match=rf"{version}.*newer treespec") as caught:
+            read_table(path, PromptRow)
+        assert str(path) in str(caught.value)
+
+
+def test_a_table_of_version_1_has_the_columns_of_today(folder, tmp_path):
+    added = [name for name, field in PromptRow.model_fields.items() if not field.is_required()]
+    old = pl.read_parquet(folder / "prompts.parquet").drop(added)
+    old.write_parquet(tmp_path / "prompts.parquet")
+    frame = read_table(tmp_path / "prompts.parquet", PromptRow)
+    assert frame.schema == schema_of(PromptRow)
+    assert frame["repeat"].to_list() == [0] * len(old)
+    assert frame["peak_rss_bytes"].null_count() == len(old)
+    empty = old.head(0)
+    empty.write_parquet(tmp_path / "empty.parquet")
+    assert len(read_table(tmp_path / "empty.parquet", PromptRow)) == 0
+
+
+def test_a_whole_run_of_version_1_gives_the_same_summary(tmp_path):
+    now = load_run(write_run(tmp_path / "now", prompts=4, new_tokens=16))
+    path = write_run(tmp_path / "old", prompts=4, new_tokens=16, schema_version=1)
+    for name, kind in (("prompts", PromptRow), ("steps", StepRow)):
+        added = [column for column, field in kind.model_fields.items() if not field.is_required()]
+        pl.read_parquet(path / f"{name}.parquet").drop(added).write_parquet(
+            path / f"{name}.parquet"
+        )
+    assert summarise(load_run(path)) == summarise(now)
+
+
+def test_damaged_tables_are_told(folder, tmp_path):
+    path = tmp_path / "prompts.parquet"
+    path.write_bytes((folder / "prompts.parquet").read_bytes()[:-30])
+    with pytest.raises(RunFolderError, match=r"prompts\.parquet cannot be read"):
+        read_table(path, PromptRow)
+    frame = pl.read_parquet(folder / "prompts.parquet")
+    frame.drop("text").write_parquet(path)
+    with pytest.raises(RunFolderError, match="no column 'text'"):
+        read_table(path, PromptRow)
+    frame.with_columns(pl.col("steps").cast(pl.String)).write_parquet(path)
+    with pytest.raises(RunFolderError, match="column 'steps': String, but must be Int64"):
+        read_table(path, PromptRow)
+
+
+def test_a_folder_of_a_newer_version_is_not_gone_on_with(folder, tmp_path):
+    path = write_run(tmp_path / "run", prompts=2, finished=False, schema_version=SCHEMA_VERSION + 1)
+    manifest = json.loads((path / "manifest.json").read_text())
+    with RunFolder(path) as run, pytest.raises(RunFolderError, match="newer treespec that wrote"):
+        run.manifest()
+    assert json.loads((path / "manifest.json").read_text()) == manifest
+
+
+def test_a_finished_run_with_a_table_of_a_newer_version_is_refused(folder, tmp_path):
+    copy = tmp_path / "run"
+    shutil.copytree(folder, copy)
+    frame = pl.read_parquet(copy / "prompts.parquet")
+    frame.write_parquet(copy / "prompts.parquet", metadata={SCHEMA_KEY: "99"})
+    with pytest.raises(RunFolderError, match="newer treespec"):
+        load_run(copy)

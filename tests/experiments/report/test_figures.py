@@ -1,0 +1,97 @@
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from run_folders.folders import SyntheticMethod, demo_methods, write_run
+
+from treespec.experiments.report.figure_axes import MethodAxis
+from treespec.experiments.report.figure_style import inline_svg
+from treespec.experiments.report.figures import (
+    accepted_figure,
+    draw_figures,
+    speedup_figure,
+    stages_figure,
+)
+from treespec.experiments.report.run import load_run
+from treespec.experiments.report.summary import accepted_shares, summarise
+from treespec.tree import TreeShape
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("figures")
+    run = load_run(write_run(folder / "run", spread=0.12, jitter=0.03))
+    return run, draw_figures(run, folder / "figures")
+
+
+def texts(path):
+    return [
+        "".join(e.itertext()).strip()
+        for e in ElementTree.parse(path).iter()
+        if e.tag.endswith("}text")
+    ]
+
+
+def test_all_figures_are_written_twice(demo):
+    _, figures = demo
+    assert list(figures) == ["speedup", "size", "stages", "accepted", "scaling"]
+    for path in figures.values():
+        assert path.stat().st_size > 5_000
+        assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_letters_are_text_and_every_method_is_named(demo):
+    _, figures = demo
+    for name in ("speedup", "stages"):
+        assert {m.name for m in demo_methods()} <= set(texts(figures[name]))
+    drafted = {m.name for m in demo_methods() if m.kind == "tree"}
+    assert drafted <= set(texts(figures["accepted"]))
+    assert {"T=0", "T=1"} <= set(texts(figures["stages"]))
+
+
+def test_axes_say_what_they_measure(demo):
+    _, figures = demo
+    assert "kept tokens per step" in texts(figures["size"])
+    assert "verify, ms per step" in texts(figures["size"])
+    assert any("95 % interval" in text for text in texts(figures["speedup"]))
+    assert "share of steps, %" in texts(figures["accepted"])
+    assert "draft tokens kept in a step" in texts(figures["accepted"])
+
+
+def test_an_inlined_figure_follows_the_page(demo):
+    _, figures = demo
+    text = inline_svg(figures["speedup"])
+    root = ElementTree.fromstring(text)
+    assert root.get("viewBox")
+    assert root.get("width") is None
+    assert "var(--ink)" in text
+    assert "#0072b2" not in text
+    ids = [element.get("id") for element in root.iter() if element.get("id")]
+    assert ids
+    assert all(i.startswith("speedup-") for i in ids)
+    links = [v[1:] for e in root.iter() for k, v in e.attrib.items() if k.endswith("href")]
+    assert set(links) <= set(ids)
+
+
+def test_methods_stand_by_group(demo):
+    run, _ = demo
+    axis = MethodAxis.of(summarise(run))
+    assert list(dict.fromkeys(axis.groups.values())) == ["plain", "assisted", "chain", "tree"]
+    places = list(axis.places.values())
+    assert places == sorted(places)
+
+
+def test_a_run_of_baselines_draws_what_it_can(tmp_path):
+    methods = [SyntheticMethod("generate", "generate")]
+    run = load_run(write_run(tmp_path / "run", methods, prompts=1, temperatures=[0.0]))
+    assert list(draw_figures(run, tmp_path / "figures")) == ["speedup", "stages"]
+
+
+def test_three_settings_get_a_panel_each(tmp_path):
+    methods = [SyntheticMethod("tree", "tree", TreeShape.kary(2, 2), (0.5, 0.2))]
+    run = load_run(write_run(tmp_path / "run", methods, prompts=4, temperatures=[0.0, 0.6, 1.0]))
+    found = summarise(run)
+    assert speedup_figure(found) is None  # there is nothing to be faster than
+    shares = {s.sampling: accepted_shares(run, s.sampling) for s in found}
+    for figure in (stages_figure(found), accepted_figure(found, shares)):
+        titles = [axes.get_title(loc="left") for axes in figure.axes if axes.get_visible()]
+        assert titles[:3] == ["T=0", "T=0.6", "T=1"]

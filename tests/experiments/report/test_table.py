@@ -1,0 +1,203 @@
+import io
+import json
+import re
+
+import pytest
+from rich.console import Console
+from run_folders.folders import SyntheticMethod, demo_methods, write_run
+
+from treespec.experiments.records.outcome import STAGES
+from treespec.experiments.report.run import load_run
+from treespec.experiments.report.table import WIDTH, markdown_table, print_table
+from treespec.experiments.report.table_text import hardware_line, model_size
+from treespec.tree import TreeShape
+
+PLAIN = SyntheticMethod("plain", "plain", stage_ms=(0.0, 24.0, 0.5, 0.5), other_ms=0.0)
+CHAIN = SyntheticMethod("chain 3", "tree", TreeShape.chain(3), (1.0,), (4.0, 30.0, 1.0, 1.0), 4.0)
+
+
+def printed(folder, width=WIDTH):
+    console = Console(file=io.StringIO(), width=width)
+    print_table(folder, console)
+    return console.file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("demo") / "run", spread=0.12, jitter=0.03)
+
+
+@pytest.fixture(scope="module")
+def demo_text(demo):
+    return printed(demo)
+
+
+def test_the_demo_fits_its_width(demo_text):
+    assert max(map(len, demo_text.splitlines())) <= WIDTH
+    assert "…" not in demo_text
+
+
+def test_a_wide_terminal_gets_the_same_table(demo, demo_text):
+    assert printed(demo, width=200) == demo_text
+
+
+@pytest.mark.parametrize("width", [60, 80, 90])
+def test_a_narrow_terminal_moves_columns_and_drops_none(demo, width):
+    text = printed(demo, width)
+    assert max(map(len, text.splitlines())) <= width
+    for name in ("generate", "chain 2", "chains 4x4"):
+        assert re.search(rf"^{re.escape(name)} .*\d\.\d\d \d\.\d\d–\d\.\d\d", text, re.MULTILINE)
+    heads = " ".join(
+        line for line in text.splitlines() if re.search(r"\b(method|draft|verify)\b", line)
+    )
+    for head in ("tok/step", "acc", "tok/s", "speedup", "±", "waste", "equal", *STAGES):
+        assert head in heads.split(), head
+    assert ("T=0: time of a step" in text) == (width > 60)
+    assert re.search(r"^kary 2x3 .*?( +\d+\.\d\b(?! %)){4}", text, re.MULTILINE)
+
+
+def test_there_is_a_table_for_each_sampling(demo_text):
+    assert "T=0: 12 prompts, speedup over plain" in demo_text
+    assert "T=1: 12 prompts, speedup over plain" in demo_text
+    assert demo_text.count("generate  ") == 2
+    assert "time of a step" not in demo_text  # it is in the one table
+
+
+def test_it_says_what_numbers_mean(demo_text):
+    text = " ".join(demo_text.split())
+    assert "the faster of generate" in text
+    assert "half-widths of the speedups" in text
+    assert "chosen on one half of the prompts and measured on the other" in text
+    assert "target 94 M, draft 1.1 M parameters (embedded), bfloat16, on Synthetic CPU" in text
+    assert "kept tokens over target passes" in text
+    assert "past the budget does not count" in text
+    assert "assisted: tuned on 2 other prompts to T=0: length 4, threshold 0; T=1:" in text
+    assert "The methods of transformers are timed as a whole" in text
+
+
+def test_numbers_are_the_known_ones(tmp_path):
+    folder = write_run(tmp_path / "run", [PLAIN, CHAIN], temperatures=[0.0])
+    row = next(line for line in printed(folder).splitlines() if line.strip().startswith("chain 3"))
+    assert " ".join(row.split()) == "chain 3 * 4.00 3.00 100.0 2.50 – 4.0 30.0 1.0 1.0 0 % 12/12"
+
+
+def test_equality_is_a_column_of_greedy_tables_only(tmp_path):
+    folder = write_run(tmp_path / "run", [PLAIN, CHAIN], temperatures=[1.0])
+    assert "equal" not in printed(folder).split("Prefill")[0].splitlines()[4]
+    assert "12/12" not in printed(folder)
+
+
+def test_divergences_and_errors_are_told(tmp_path):
+    methods = [
+        PLAIN,
+        CHAIN,
+        SyntheticMethod("near", "tree", TreeShape.chain(2), (1.0,), diverges={3: 0.0625}),
+        SyntheticMethod("nigh", "tree", TreeShape.chain(2), (1.0,), diverges={3: 0.03, 4: 0.02}),
+        SyntheticMethod("close", "tree", TreeShape.chain(2), (1.0,), diverges={3: 0.03}),
+        SyntheticMethod("far", "tree", TreeShape.chain(2), (1.0,), diverges={3: 4.0, 5: 0.01}),
+        SyntheticMethod("long", "tree", TreeShape.chain(2), (1.0,), diverges={3: None}),
+        SyntheticMethod("bad", "tree", TreeShape.chain(2), (1.0,), errors=frozenset({1})),
+        SyntheticMethod("dead", "tree", TreeShape.chain(2), (1.0,), errors=frozenset(range(12))),
+        SyntheticMethod("guess", "tree", TreeShape.chain(2), (1.0,), lossless=False),
+    ]
+    folder = write_run(tmp_path / "run", methods, temperatures=[0.0])
+    text = " ".join(printed(folder).split())
+    assert "11 of 12 prompts were finished by all methods" in text
+    assert (
+        "T=0: 11/12 equal: near, close; 10/12: nigh; the others equal everywhere. Where they part, the "
+        "target's logits of the two tokens differ by up to 0.062: rounding (at most 0.25 in bfloat16)."
+    ) in text
+    assert (
+        "T=0: ! 11/12 equal: long; 10/12: far. Where they part, the target's logits of the two "
+        "tokens differ by up to 4, or one text ends before the other without a differing token: more "
+        "than rounding explains (at most 0.25 in bfloat16), a bug."
+    ) in text
+    assert text.count("Where they part") == 2
+    assert "11/12 !" in text
+    assert "dead finished no prompt: NonFiniteLogits" in text
+    assert re.search(r"bad \(1.* failed\)", text)
+    assert re.search(r"guess .*\(lossy\)", text)
+    assert "failed: prompts on which the method raised an error; they enter no number" in text
+
+
+def test_generate_is_the_reference_and_only_that(tmp_path):
+    generate = SyntheticMethod("generate", "generate")
+    text = printed(write_run(tmp_path / "run", [generate, PLAIN, CHAIN], temperatures=[0.0]))
+    row = next(line for line in text.splitlines() if line.startswith("generate"))
+    assert row.split()[-1] == "ref"
+    assert text.count("12/12") == 2
+    text = printed(write_run(tmp_path / "sampled", [generate, PLAIN], temperatures=[1.0]))
+    assert "ref" not in text.split("The methods")[0].split()
+
+
+def test_sizes_of_models():
+    sizes = [61e6, 918_144, 999.4e6, 8.03e9]
+    assert [model_size({"parameters": n}) for n in sizes] == ["61 M", "0.918 M", "999 M", "8.03 B"]
+
+
+def test_models_of_different_names_are_both_named(demo):
+    run = load_run(demo)
+    run.manifest["models"]["target"] |= {"name": "Llama-8B", "parameters": 8_030_000_000}
+    line = hardware_line(run)
+    assert line.startswith(
+        "target 8.03 B, draft 1.1 M parameters (Llama-8B with embedded), bfloat16"
+    )
+
+
+def test_names_are_not_markup(tmp_path):
+    method = SyntheticMethod("[red]x[/red]", "tree", TreeShape.chain(3), (1.0,))
+    text = printed(write_run(tmp_path / "run", [PLAIN, method], temperatures=[0.0]))
+    assert "[red]x[/red]" in text
+
+
+def test_an_unfinished_run_says_so(tmp_path):
+    folder = write_run(tmp_path / "run", [PLAIN, CHAIN], finished=False)
+    assert "not finished" in printed(folder)
+
+
+def test_no_comparable_prompt(tmp_path):
+    one = SyntheticMethod("one", "tree", TreeShape.chain(2), (1.0,), errors=frozenset({0}))
+    two = SyntheticMethod("two", "tree", TreeShape.chain(3), (1.0,), errors=frozenset({1}))
+    text = printed(write_run(tmp_path / "run", [one, two], prompts=2))
+    assert "0 of 2 prompts were finished by all methods" in " ".join(text.split())
+
+
+def test_one_prompt_prints_no_interval(tmp_path):
+    text = printed(write_run(tmp_path / "run", [PLAIN, CHAIN], prompts=1))
+    assert "nan" not in text
+    assert "no intervals" in text
+
+
+def test_markdown_holds_the_same_numbers(demo, demo_text):
+    text = markdown_table(demo)
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({line.count("|") for line in rows[:14]}) == 1
+    explained = sum(m.kind == "tree" for m in demo_methods()) + 1  # and a tree over a chain
+    assert len(rows) == 2 * (2 + len(demo_methods())) + 2 * (2 + explained)
+    for value in re.findall(r"\d\.\d\d \d\.\d\d–\d\.\d\d", demo_text):
+        assert value in text
+    assert "| **chains 2x4 \\*** |" in text
+
+
+def test_what_explains_the_speedup_is_printed_for_each_sampling(demo_text):
+    text = " ".join(demo_text.split())
+    for sampling in ("T=0", "T=1"):
+        assert f"{sampling}: what explains the speedup over plain" in text
+    assert "its factors multiply to it exactly" in text
+
+
+def test_without_stage_times_nothing_is_explained(tmp_path):
+    generate = SyntheticMethod("generate", "generate")
+    text = printed(write_run(tmp_path / "run", [generate], temperatures=[0.0]))
+    assert "explains" not in text
+
+
+def test_warm_up_and_repeats_are_told(tmp_path, demo_text):
+    assert "Warm-up: 1 prompt by every method, 10 s, not measured." in " ".join(demo_text.split())
+    assert "Each prompt was run" not in demo_text
+    folder = write_run(tmp_path / "run", [PLAIN, CHAIN], temperatures=[0.0])
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["config"]["repeats"] = 3
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    text = " ".join(printed(folder).split())
+    assert "Each prompt was run 3 times, with other seeds" in text

@@ -1,0 +1,140 @@
+import numpy as np
+import pytest
+from run_folders.folders import SyntheticMethod, write_run
+
+from treespec.experiments.report.measurements import Measurements
+from treespec.experiments.report.run import Method, load_run
+from treespec.experiments.report.verdict import compare, comparisons, cross_fit, sentences
+from treespec.tree import TreeShape
+
+CHAIN, TREE = (-1, 0, 1), (-1, 0, 0)
+
+
+def measurements(seconds):
+    """64 tokens a prompt; `seconds` by name: t... are trees, c... chains, a assisted, g generate."""
+    kinds = {
+        "t": ("tree", TREE),
+        "c": ("tree", CHAIN),
+        "a": ("assisted", None),
+        "g": ("generate", None),
+    }
+    methods = tuple(Method(name, *kinds[name[0]], {}, {}, True) for name in seconds)
+    prompts = len(next(iter(seconds.values())))
+    values = {}
+    for name, times in seconds.items():
+        values[name, "new_tokens"] = np.full(prompts, 64.0)
+        values[name, "decode_s"] = np.asarray(times, dtype=float)
+    return Measurements("T=0", methods, tuple(range(prompts)), prompts, values, ())
+
+
+def test_each_half_is_measured_with_the_choice_of_the_other():
+    # t1 is the faster on even prompts, t2 on odd ones
+    data = measurements({"t1": [1, 4, 1, 4], "t2": [2, 3, 2, 3]})
+    chosen, tokens, seconds = cross_fit(data, ["t1", "t2"])
+    assert chosen == ("t2", "t1")
+    assert seconds.tolist() == [2, 4, 2, 4]
+    assert tokens.tolist() == [64] * 4
+
+
+def test_choosing_does_not_flatter():
+    """Eight equal trees against one chain: the best tree of eight looks faster, but is not."""
+    rng = np.random.default_rng(0)
+    honest, naive = [], []
+    for _ in range(400):
+        times = np.exp(rng.normal(0, 0.05, (9, 12)))
+        data = measurements({f"t{i}": times[i] for i in range(8)} | {"c": times[8]})
+        _, _, seconds = cross_fit(data, [f"t{i}" for i in range(8)])
+        honest.append(np.log(times[8].sum() / seconds.sum()))
+        naive.append(np.log(times[8].sum() / times[:8].sum(1).min()))
+    assert abs(np.mean(honest)) < 0.004
+    assert np.mean(naive) > 0.015
+
+
+def test_equal_methods_rarely_win():
+    """Nominal 2.5 % a side; 100 experiments with 4 methods a side."""
+    rng = np.random.default_rng(1)
+    winners = []
+    for _ in range(100):
+        times = np.exp(rng.normal(0, 0.1, (1, 12)) + rng.normal(0, 0.05, (8, 12)))
+        data = measurements({f"{'tc'[i // 4]}{i}": times[i] for i in range(8)})
+        found = compare(data, ("trees", data.named("tree")), ("chains", data.named("chain")))
+        winners.append(None if found.winner is None else found.winner.family)
+    assert winners.count("trees") <= 8
+    assert winners.count("chains") <= 8
+
+
+def test_a_clear_winner_is_found_and_named():
+    rng = np.random.default_rng(2)
+    noise = np.exp(rng.normal(0, 0.05, (4, 12)))
+    data = measurements(
+        {"g": 4 * noise[0], "a": 2.5 * noise[1], "c": 2 * noise[2], "t": 1.5 * noise[3]}
+    )
+    found = {(c.left.family, c.right.label): c for c in comparisons(data)}
+    duel = found["the best tree", "c"]
+    assert duel.winner is duel.left
+    assert duel.ratio.estimate == pytest.approx(4 / 3, rel=0.05)
+    ours = found["the best of our chains and trees", "g"]
+    assert ours.left.label == "t"
+    assert ours.ratio.estimate == pytest.approx(4 / 1.5, rel=0.05)
+
+
+def test_too_few_prompts_or_an_empty_side_give_no_comparison():
+    data = measurements({"t": [1, 1, 1], "c": [2, 2, 2]})
+    assert compare(data, ("trees", ["t"]), ("chains", ["c"])) is None
+    data = measurements({"t": [1, 1, 1, 1]})
+    assert compare(data, ("trees", ["t"]), ("chains", [])) is None
+
+
+def fixed(name, shape, verify, **more):
+    return SyntheticMethod(name, "tree", shape, (1.0,), (1.0, verify, 0.0, 0.0), 0.0, **more)
+
+
+def test_sentences_name_the_winner_with_its_interval(tmp_path):
+    methods = [
+        SyntheticMethod("generate", "generate", stage_ms=(0, 20, 0, 0), other_ms=0),
+        fixed("chain", TreeShape.chain(3), 39.0),
+        fixed("tree", TreeShape.kary(2, 3), 31.0),
+    ]
+    run = load_run(write_run(tmp_path / "run", methods, temperatures=[0.0]))
+    duel, gain = sentences(run)["T=0"]
+    assert duel == (
+        "Trees beat chains: the best tree (tree) runs 1.25 times as fast as the best chain (chain), "
+        "95 % interval 1.25 to 1.25, 12 prompts."
+    )
+    assert gain.startswith(
+        "Speculation pays: tree runs 2.50 times as fast as plain decoding (generate"
+    )
+
+
+def test_no_winner_where_the_interval_contains_one(tmp_path):
+    methods = [fixed("chain", TreeShape.chain(3), 31.0), fixed("tree", TreeShape.kary(2, 3), 31.0)]
+    run = load_run(write_run(tmp_path / "run", methods, temperatures=[1.0], jitter=0.1))
+    (duel,) = sentences(run)["T=1"]
+    assert duel.startswith("No winner between trees and chains: ")
+    assert duel.endswith("12 prompts, and that contains 1.")
+
+
+def test_a_lossy_method_cannot_win(tmp_path):
+    methods = [
+        fixed("chain", TreeShape.chain(3), 39.0),
+        fixed("tree", TreeShape.kary(2, 3), 31.0),
+        fixed("fast", TreeShape.kary(2, 3), 3.0, lossless=False),
+    ]
+    run = load_run(write_run(tmp_path / "run", methods, temperatures=[1.0]))
+    assert "the best tree (tree)" in sentences(run)["T=1"][0]
+
+
+def test_an_unexplained_divergence_is_a_caution(tmp_path):
+    methods = [
+        fixed("chain", TreeShape.chain(3), 39.0, diverges={2: 0.01}),
+        fixed("tree", TreeShape.kary(2, 3), 31.0, diverges={1: 3.0}),
+    ]
+    run = load_run(write_run(tmp_path / "run", methods, temperatures=[0.0]))
+    cautions = [line for line in sentences(run)["T=0"] if line.startswith("Caution")]
+    assert len(cautions) == 1
+    assert "tree leaves plain decoding" in cautions[0]
+
+
+def test_too_few_prompts_give_no_verdict(tmp_path):
+    run = load_run(write_run(tmp_path / "run", prompts=2, temperatures=[0.0]))
+    assert sentences(run)["T=0"][0].startswith("No verdict: 2 prompts")

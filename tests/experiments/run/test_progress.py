@@ -1,0 +1,89 @@
+"""Progress on a screen, in a file, and nowhere."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from treespec.experiments.run import progress
+from treespec.experiments.run.progress import Reporter
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that is moved by hand."""
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def file_console():
+    return Console(file=io.StringIO(), width=100)
+
+
+def said(console):
+    return console.file.getvalue().splitlines()
+
+
+def test_a_file_gets_a_line_now_and_then(clock):
+    console = file_console()
+    with Reporter(console).units(100, done=7) as begin:
+        for i in range(100):
+            begin(f"part {i}")
+            clock[0] += 1.5
+    lines = said(console)
+    assert lines[0] == "7 units are finished already"
+    assert lines[1] == "part 7: 7 of 100 in 0:10, 2:20 left"
+    assert lines[-1] == "decoded: 100 of 100 in 2:30"
+    assert len(lines) == 2 + 100 // 7
+
+
+def test_what_was_not_begun_is_not_called_done(clock):
+    console = file_console()
+    with Reporter(console).units(9, doing="measuring", finished="measured") as begin:
+        for _ in range(4):
+            begin("one")
+    assert said(console) == ["measured: 4 of 9 in 0:00"]
+
+
+def test_what_stops_is_not_called_finished(clock):
+    console = file_console()
+
+    def interrupted():
+        with Reporter(console).units(9) as begin:
+            begin("one")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert said(console) == []
+
+
+def test_a_task_in_a_file(clock):
+    console = file_console()
+    with Reporter(console).task("loading [b]") as say:
+        say("at once")
+        clock[0] = 3700.0
+        say("an hour later")
+    assert said(console) == ["loading [b] ...", "an hour later ..."]
+    assert progress.clock(3700) == "1:01:40"
+
+
+def test_a_screen_gets_a_bar():
+    console = Console(file=io.StringIO(), width=100, force_terminal=True)
+    with Reporter(console).units(2) as begin:
+        begin("one")
+        begin("two")
+    shown = console.file.getvalue()
+    assert "2/2" in shown
+    assert "decoded" in shown
+    assert "of 2 in" not in shown
+
+
+def test_nobody_listens():
+    reporter = Reporter(None)
+    reporter.note("x")
+    with reporter.task("x") as say:
+        say("y")
+    with reporter.units(3) as begin:
+        begin("x")

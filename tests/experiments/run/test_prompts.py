@@ -1,0 +1,152 @@
+import json
+
+import pytest
+from pydantic import TypeAdapter
+
+from treespec.experiments.config.schema import Prompts
+from treespec.experiments.errors import PromptError
+from treespec.experiments.run.prompts import encode, read_prompts
+
+
+def source(**data):
+    return TypeAdapter(Prompts).validate_python(data)
+
+
+class Letters:
+    """A tokenizer in which each character is a token."""
+
+    chat_template = None
+
+    def encode(self, text, add_special_tokens=True, verbose=True):
+        return [ord(c) for c in text]
+
+    def decode(self, ids):
+        return "".join(map(chr, ids))
+
+    def apply_chat_template(self, messages, add_generation_prompt, tokenize):
+        return f"<{messages[0]['content']}>"
+
+
+def complaint(**data):
+    with pytest.raises(PromptError) as caught:
+        read_prompts(source(**data))
+    return str(caught.value)
+
+
+def test_the_embedded_prompts():
+    prompts = read_prompts(source(kind="embedded", count=12))
+    assert len(prompts) >= 12
+    assert all(prompt.text and prompt.id.endswith(".py") for prompt in prompts)
+
+
+def test_a_text_file_is_one_prompt_or_several(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("first\n\nstill\n---\nsecond\n")
+    (whole,) = read_prompts(source(kind="text", path=str(path)))
+    assert whole.text == path.read_text()
+    parts = read_prompts(source(kind="text", path=str(path), separator="---"))
+    assert [part.text for part in parts] == ["first\n\nstill\n", "second\n"]
+    assert [part.id for part in parts] == ["a.txt:1", "a.txt:2"]
+
+
+def test_spec_bench_takes_the_first_turn(tmp_path):
+    path = tmp_path / "question.jsonl"
+    rows = [{"question_id": 81, "category": "writing", "turns": ["one", "two"]}]
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n\n")
+    (prompt,) = read_prompts(source(kind="spec_bench", path=str(path)))
+    assert (prompt.id, prompt.category, prompt.text) == ("81", "writing", "one")
+
+
+def test_encoding_truncates_and_templates(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"prompt": "hello"}\n')
+    raw = read_prompts(source(kind="jsonl", path=str(path)))
+    config = source(kind="jsonl", path=str(path), tokens=3)
+    (prompt,) = encode(raw, config, Letters())
+    assert Letters().decode(prompt.ids) == "hel"
+    chat = Letters()
+    chat.chat_template = "yes"
+    (prompt,) = encode(raw, config, chat)
+    assert chat.decode(prompt.ids) == "<hel>"
+    off = config.model_copy(update={"chat_template": False})
+    assert chat.decode(encode(raw, off, chat)[0].ids) == "hel"
+    forced = config.model_copy(update={"chat_template": True})
+    with pytest.raises(PromptError, match="has no chat template"):
+        encode(raw, forced, Letters())
+
+
+def test_unreadable_files(tmp_path):
+    assert "No such file" in complaint(kind="text", path=str(tmp_path / "none.txt"))
+    empty = tmp_path / "empty.txt"
+    empty.write_text(" \n")
+    assert "empty" in complaint(kind="text", path=str(empty))
+    latin = tmp_path / "latin.txt"
+    latin.write_bytes("Übung".encode("latin-1"))
+    assert "not UTF-8" in complaint(kind="text", path=str(latin))
+    gap = tmp_path / "gap.txt"
+    gap.write_text("a\n---\n---\nb\n")
+    assert "prompt 2 of 3: the prompt is empty" in complaint(
+        kind="text", path=str(gap), separator="---"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ('{"text": "x", "id": 3}', ["line 2", "no field 'prompt'", "fields present: text, id"]),
+        ('{"prompt": 3}', ["line 2", "'prompt' holds 3"]),
+        ('{"prompt": ""}', ["line 2", "empty"]),
+        ("[1]", ["line 2", "JSON object"]),
+        ("{oops", ["line 2", "not JSON"]),
+    ],
+)
+def test_bad_lines_name_file_and_line(tmp_path, line, parts):
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"prompt": "fine"}\n' + line + "\n")
+    text = complaint(kind="jsonl", path=str(path))
+    for part in ["p.jsonl", *parts]:
+        assert part in text
+
+
+def test_more_prompts_than_there_are(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"prompt": "fine"}\n')
+    assert "prompts.count = 2, but" in complaint(kind="jsonl", path=str(path), count=2)
+
+
+def test_short_texts_are_left_out_on_request():
+    long = read_prompts(source(kind="embedded", count=8, least_characters=12000))
+    assert len(long) >= 8
+    assert all(len(prompt.text) >= 12000 for prompt in long)
+    with pytest.raises(
+        PromptError, match=r"count = 24, but .* prompts of at least 12000 characters"
+    ):
+        read_prompts(source(kind="embedded", count=24, least_characters=12000))
+    with pytest.raises(PromptError, match="has no such prompt"):
+        read_prompts(source(kind="embedded", least_characters=10**9))
+
+
+def test_excerpts_of_embedded_files_are_categories():
+    config = source(kind="embedded", excerpts={"beginning": 0, "middle": 50}, tokens=5, count=8)
+    files = read_prompts(source(kind="embedded"))
+    prompts = read_prompts(config)
+    assert len(prompts) == 2 * len(files)
+    assert len({prompt.id for prompt in prompts}) == len(prompts)
+    encoded = encode(prompts[:8], config, Letters())
+    for category, start in (("beginning", 0), ("middle", 50)):
+        own = [p for p in encoded if p.category == category]
+        assert ["".join(map(chr, p.ids)) for p in own] == [
+            f.text[start : start + 5] for f in files[:4]
+        ]
+        assert [p.index % 2 for p in own].count(0) == 2  # each half of the prompts has both
+    long = read_prompts(
+        source(kind="embedded", excerpts={"beginning": 0, "middle": 50}, least_characters=4000)
+    )
+    places = [i % 2 for i, p in enumerate(long) if p.category == "middle"]
+    assert abs(2 * sum(places) - len(places)) <= 1
+    more = source(kind="embedded", excerpts={"beginning": 0}, start=3, tokens=5)
+    (first,) = encode(read_prompts(more)[:1], more, Letters())
+    assert "".join(map(chr, first.ids)) == files[0].text[3:8]
+    far = source(kind="embedded", excerpts={"beyond": 10**6})
+    with pytest.raises(PromptError, match="no tokens after the first 1000000"):
+        encode(read_prompts(far), far, Letters())

@@ -1,0 +1,138 @@
+"""Units on real (tiny) models: the trees that are kept, repeats, and meters around every prompt."""
+
+import json
+
+import polars as pl
+import pytest
+
+from treespec.experiments.config.schema import Config
+from treespec.experiments.report.run import load_run
+from treespec.experiments.run import unit as unit_module
+from treespec.experiments.run.runner import run
+
+KEY = ["prompt", "sampling", "method", "repeat"]
+
+
+@pytest.fixture(scope="module")
+def finished(settings, loaded_pair, tmp_path_factory):
+    """A run with one prompt of trees and two repeats. Read only."""
+    changes = {"trees": 1, "repeats": 2, "name": "repeats"}
+    changes["methods"] = [
+        m for m in settings["methods"] if m["kind"] in ("generate", "plain", "tree")
+    ]
+    path = tmp_path_factory.mktemp("unit") / "run"
+    config = Config.model_validate(settings | changes)
+    return load_run(run(config, folder=path, load=lambda models: loaded_pair).folder)
+
+
+def trees_of(found):
+    return pl.read_parquet(found.folder / "trees.parquet")
+
+
+def test_trees_are_those_of_the_steps(finished, loaded_pair):
+    trees, steps = trees_of(finished), finished.steps
+    kept = steps.filter((pl.col("prompt") == 0) & (pl.col("repeat") == 0))
+    assert trees.select(*KEY, "step").rows() == kept.select(*KEY, "step").rows()
+    assert set(trees["method"]) == {"plain", "chain 3", "expansion 2x2"}
+    tokenizer = loaded_pair.tokenizer
+    for tree, step in zip(trees.iter_rows(named=True), kept.iter_rows(named=True), strict=True):
+        assert len(tree["parents"]) == len(tree["tokens"]) == len(tree["pieces"]) == step["size"]
+        assert tree["path"][0] == 0
+        assert len(tree["path"]) == step["accepted"] + 1
+        assert all(
+            tree["parents"][child] == parent
+            for parent, child in zip(tree["path"], tree["path"][1:], strict=False)
+        )
+        assert tree["pieces"] == [tokenizer.decode([token]) for token in tree["tokens"]]
+        assert tree["bonus_piece"] == tokenizer.decode([tree["bonus"]])
+
+
+def test_trees_give_the_text_back(finished):
+    """Accepted nodes and bonus tokens, joined and cut, are the tokens of the prompt."""
+    for row in finished.prompts.iter_rows(named=True):
+        if row["method"] == "generate" or row["prompt"] or row["repeat"]:
+            continue
+        mine = trees_of(finished).filter(
+            (pl.col("method") == row["method"]) & (pl.col("sampling") == row["sampling"])
+        )
+        found, last = [], None
+        for tree in mine.sort("step").iter_rows(named=True):
+            assert last in (None, tree["tokens"][0])  # the root is the last committed token
+            found += [*(tree["tokens"][node] for node in tree["path"][1:]), tree["bonus"]]
+            last = tree["bonus"]
+        assert found[: row["new_tokens"]] == row["tokens"]
+
+
+def test_no_trees_are_kept_if_none_are_wanted(settings, loaded_pair, tmp_path):
+    changes = {"trees": 0, "methods": [{"kind": "plain"}]}
+    config = Config.model_validate(settings | changes)
+    folder = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair).folder
+    assert len(pl.read_parquet(folder / "trees.parquet")) == 0
+    assert not (folder / "trees.jsonl").exists()
+
+
+def test_repeats_have_seeds_and_orders_of_their_own(finished, settings, loaded_pair, tmp_path):
+    rows = finished.prompts
+    assert len(rows) == 2 * 2 * 2 * 4
+    pairs = rows.filter(pl.col("repeat") == 0).join(
+        rows.filter(pl.col("repeat") == 1), on=["prompt", "sampling", "method"], suffix="_again"
+    )
+    assert len(pairs) == 16
+    assert (pairs["seed"] != pairs["seed_again"]).all()
+    assert (pairs["order"] != pairs["order_again"]).any()
+    sampled = pairs.filter(pl.col("sampling") == "T=1")
+    assert (sampled["tokens"] != sampled["tokens_again"]).any()
+    greedy = pairs.filter(pl.col("sampling") == "T=0")
+    assert (greedy["tokens"] == greedy["tokens_again"]).all()
+    # the first repeat is the run without repeats
+    config = Config.model_validate(settings | {"methods": [settings["methods"][-1]]})
+    once = load_run(run(config, folder=tmp_path / "run", load=lambda models: loaded_pair).folder)
+    mine = rows.filter((pl.col("repeat") == 0) & (pl.col("method") == "expansion 2x2"))
+    assert mine["tokens"].to_list() == once.prompts["tokens"].to_list()
+
+
+def test_a_run_with_repeats_resumes(finished, settings, loaded_pair, tmp_path, monkeypatch):
+    changes = {"trees": 1, "repeats": 2, "name": "repeats"}
+    changes["methods"] = [
+        m for m in settings["methods"] if m["kind"] in ("generate", "plain", "tree")
+    ]
+    config = Config.model_validate(settings | changes)
+    real, count = unit_module.run_unit, iter(range(100))
+
+    def stop(*arguments, **more):
+        if next(count) == 5:
+            raise KeyboardInterrupt
+        return real(*arguments, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("treespec.experiments.run.decoding.run_unit", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
+    again = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
+    columns = [*KEY, "order", "tokens", "steps", "seed"]
+    found = load_run(again.folder)
+    assert found.prompts.select(columns).equals(finished.prompts.select(columns))
+    assert trees_of(found).equals(trees_of(finished))
+    assert len(found.manifest["sessions"]) == 2
+
+
+def test_meters_are_read_and_the_manifest_says_what_is_missing(finished):
+    rows, about = finished.prompts, finished.manifest["meters"]
+    assert (rows["rss_bytes"] > 10 * 2**20).all()
+    for column, why in about["unavailable"].items():
+        assert rows[column].null_count() == len(rows), column
+        assert why
+    for column in about["sources"]:
+        assert rows[column].null_count() < len(rows), column
+    assert "peak_cuda_bytes" in about["unavailable"]
+    session = finished.manifest["sessions"][0]
+    assert set(session) == {"started", "git_hash", "versions", "hardware", "idle_w"}
+    assert session["hardware"] == finished.manifest["hardware"]
+
+
+def test_meters_can_be_left_out(settings, loaded_pair, tmp_path):
+    config = Config.model_validate(settings | {"meters": [], "methods": [{"kind": "plain"}]})
+    folder = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair).folder
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["meters"]["sources"] == {}
+    assert pl.read_parquet(folder / "prompts.parquet")["rss_bytes"].null_count() == 4

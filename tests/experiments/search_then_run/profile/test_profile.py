@@ -1,0 +1,175 @@
+"""What is measured, and that every table gets what belongs to it."""
+
+import time
+
+import pytest
+import torch
+
+from treespec import Law, Sampling, TorchCoins, TreeShape
+from treespec.draft import ModelDrafter
+from treespec.experiments.search_then_run.profile.profile import profile_pair
+from treespec.experiments.search_then_run.profile.shapes import (
+    Setting,
+    bundle,
+    drift_of,
+    shapes_for,
+)
+from treespec.models.transformers_model import TransformersModel
+from treespec.verify import RULES
+
+SIZES = (1, 2, 3, 5, 8, 14)
+
+
+def text(number, length):
+    return [(7 * number + i) % 200 + 1 for i in range(length)]
+
+
+def setting(law=Law.DETERMINISTIC, rule="greedy", temperature=0.0, shapes=None):
+    shapes = shapes or shapes_for(SIZES, lambda shape: True)[0]
+    return Setting(law, RULES[rule], Sampling(temperature), f"T={temperature:g}", shapes)
+
+
+@pytest.mark.parametrize("size", range(1, 70))
+def test_bundles(size):
+    shape = bundle(size)
+    assert shape.size == size
+    width = (size - 1) // 4
+    counts = [
+        [len(shape.children[n]) for n in shape.internal if shape.depths[n] == depth]
+        for depth in range(shape.depth)
+    ]
+    if width:
+        assert counts[1:] == [[1] * width, [2] * width]
+    else:
+        assert shape == TreeShape.chain(size - 1)
+    assert shape == shape.breadth_first()
+
+
+def test_shapes_for_sizes():
+    shapes, missing = shapes_for(SIZES, lambda shape: True)
+    assert [shape.size for shape in shapes] == [2, 3, 5, 8, 14, 13, 14, 9, 13]
+    assert shapes[5] == TreeShape.independent_chains(6, 2)  # the widest level of such a size
+    assert shapes[6].is_chain
+    assert shapes[7] == TreeShape.independent_chains(4, 2)  # as many as may have two children,
+    assert shapes[8] == TreeShape.expansion([4, 2])  # and they have
+    assert missing == ()
+    chains, missing = shapes_for((*SIZES, 300), lambda shape: shape.is_chain)
+    assert all(shape.is_chain for shape in chains)
+    assert [shape.size for shape in chains] == [2, 3, 5, 8, 14]
+    assert missing == (300,)
+    small, missing = shapes_for(SIZES, lambda shape: shape.size < 8)
+    assert max(shape.size for shape in small) == 5
+    assert missing == (8, 14)
+    assert [drift_of(1, 9), drift_of(1000, 9), drift_of(1000, 99)] == [0, 9, 32]
+
+
+def test_every_table_gets_its_cells(loaded_pair):
+    trees = setting()
+    chains = setting(Law.IID, "chain", 1.0, shapes_for((2, 5), lambda shape: shape.is_chain)[0])
+    seen = []
+    samples = profile_pair(
+        loaded_pair, [trees, chains], (16, 40), text, repeats=2, progress=seen.append
+    )
+    assert samples.rounds == 2
+    assert not samples.interrupted
+    assert len(seen) == 3 * 2 * 2
+    verify = samples.shared["verify"]
+    assert set(verify) == {16, 40}
+    for own in verify.values():
+        assert set(own) == {1, 2, 3, 5, 8, 9, 13, 14}
+        assert len(own[8]) == 2  # once in each round, for trees only
+        assert len(own[2]) == 4
+    assert set(samples.shared["commit"][None]) == {1, 2, 3, 5, 8, 9, 13, 14}
+    assert set(samples.shared["rest"][None]) == {None}
+    own = samples.of_law["deterministic"]
+    assert set(own["level"][16]) == {1, 3, 4, 6}
+    assert set(own["draw"][None]) == {1, 3, 4}
+    assert set(own["first"]) == {16, 40}
+    assert set(own["accept"][None]) == {1, 2, 3, 5, 8, 9, 13, 14}
+    assert set(own["assemble"][None]) == {1, 2, 3, 5, 8, 9, 13, 14}
+    assert set(samples.of_law["iid"]["level"][40]) == {1}
+    assert set(samples.of_law["iid"]["accept"][None]) == {1, 2, 5}
+    times = [
+        s for table in own.values() for cells in table.values() for c in cells.values() for s in c
+    ]
+    assert all(0 <= seconds < 5 for seconds in times)
+
+
+def test_times_go_where_they_belong(loaded_pair, monkeypatch):
+    """Parts of known slowness, by a clock that stands still otherwise."""
+    draft, run, commit = loaded_pair.draft, TransformersModel.run, ModelDrafter.commit
+    clock = [0.0]
+
+    def slow_run(self, tokens, parents, first=0):
+        drafts = self.model is draft.model
+        clock[0] += 1 + 10 * (len(parents) - first if first else 1) if drafts else 5000
+        return run(self, tokens, parents, first)
+
+    def slow_commit(self, step):
+        clock[0] += 300
+        return commit(self, step)
+
+    def slow_draw(self, scores, k, law):
+        clock[0] += 0.1 * scores.shape[0] * k
+        return draw(self, scores, k, law)
+
+    draw = TorchCoins.draw_many
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(TransformersModel, "run", slow_run)
+    monkeypatch.setattr(ModelDrafter, "commit", slow_commit)
+    monkeypatch.setattr(TorchCoins, "draw_many", slow_draw)
+    drawn = setting(Law.WITHOUT_REPLACEMENT, "rrsw", 1.0, (TreeShape.chain(2), bundle(13)))
+    samples = profile_pair(loaded_pair, [drawn], (16,), text, repeats=2)
+    own = samples.of_law["without_replacement"]
+    assert samples.shared["verify"][16] == {
+        1: pytest.approx([5000] * 8),
+        3: pytest.approx([5000] * 2),
+        13: pytest.approx([5000] * 2),
+    }
+    assert samples.shared["commit"][None][13] == pytest.approx([300, 300])
+    assert samples.shared["rest"][None][None] == pytest.approx([0] * 4)
+    assert own["first"][16][None] == pytest.approx([11.1, 11.1])
+    assert own["level"][16] == {1: pytest.approx([11.1] * 2), 3: pytest.approx([31.3] * 2)}
+    assert own["draw"][None] == {3: pytest.approx([0.3] * 2)}
+    assert own["accept"][None][13] == pytest.approx([0, 0])
+    assert own["assemble"][None][13] == pytest.approx([0, 0])
+    assert own["plain"][16][None] == pytest.approx([5000] * 8)
+
+
+def test_texts_stay_near_the_prefix(loaded_pair, monkeypatch):
+    lengths, run = [], TransformersModel.run
+
+    def noted(self, tokens, parents, first=0):
+        if self.model is loaded_pair.target.model:
+            lengths.append(self.length)
+        return run(self, tokens, parents, first)
+
+    monkeypatch.setattr(TransformersModel, "run", noted)
+    profile_pair(loaded_pair, [setting()], (40,), text, repeats=3)
+    drift = drift_of(40, len(setting().shapes))
+    assert min(lengths) == 40 - drift
+    assert max(lengths) <= 40 + drift + 14 + 1  # the step that passes the limit is the last
+    assert 36 < sum(lengths) / len(lengths) < 44
+
+
+def test_an_interruption_keeps_what_is_there(loaded_pair):
+    calls = []
+
+    def stop(what):
+        calls.append(what)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+
+    samples = profile_pair(loaded_pair, [setting()], (16,), text, repeats=9, progress=stop)
+    assert samples.interrupted
+    assert samples.rounds == 2
+    assert len(samples.shared["verify"][16][8]) == 2
+
+
+def test_coins_are_used_and_models_left_as_they_were(loaded_pair):
+    before = torch.get_rng_state()
+    wor = setting(Law.WITHOUT_REPLACEMENT, "rrsw", 1.0)
+    samples = profile_pair(loaded_pair, [wor], (16,), text, repeats=1)
+    assert set(samples.of_law["without_replacement"]["draw"][None]) == {1, 3, 4}
+    assert loaded_pair.target.length == 0
+    assert torch.equal(torch.get_rng_state(), before)

@@ -1,0 +1,321 @@
+"""Measure, search, run, compare: one run of a tiny pair, and what can be wrong with it."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from treespec.experiments.config.schema import Config, SearchConfig
+from treespec.experiments.errors import ConfigError, RunFolderError
+from treespec.experiments.report.page import write_report
+from treespec.experiments.report.prediction import first_ranked, median_errors, pace_of, predictions
+from treespec.experiments.report.prediction_text import prediction_section, print_predictions
+from treespec.experiments.report.run import load_run
+from treespec.experiments.run.runner import run
+from treespec.experiments.search_then_run.measured import Measured
+from treespec.experiments.search_then_run.resolve import resolve
+from treespec.experiments.studies.prediction import figures_of, goals
+from treespec.search import LatencyModel, Trace, estimate_acceptance, optimal_tree
+from treespec.tree import TreeShape
+
+SEARCHED = [
+    {"kind": "plain"},
+    {"kind": "tree", "shape": {"kind": "chain", "depth": 2}},
+    {"kind": "tree", "shape": {"kind": "kary", "branching": 2, "depth": 2}},
+    {"kind": "tree", "shape": {"kind": "optimal", "rates": "measured", "size": 5, "depth": 3}},
+    {"kind": "tree", "shape": {"kind": "best", "max_size": 6, "depth": 3, "branching": 2}},
+    {
+        "kind": "tree",
+        "shape": {"kind": "cost_aware", "size": 6, "branching": 2, "depth": 3, "width": 2},
+    },
+    {
+        "kind": "tree",
+        "shape": {"kind": "eagle2", "k": 2, "depth": 2, "size": 5, "calibration": "measured"},
+    },
+]
+
+
+@pytest.fixture(scope="module")
+def searching(settings, prompt_file):
+    """A config that searches on the prompts that are not measured."""
+    search = {
+        "prompts": {"kind": "jsonl", "path": os.fspath(prompt_file), "tokens": 8},
+        "max_new_tokens": 12,
+        "width": 2,
+        "depth": 3,
+        "sizes": [1, 2, 4, 8, 16],
+        "repeats": 2,
+        "between": 2,
+    }
+    return settings | {"methods": SEARCHED, "search": search, "max_new_tokens": 8}
+
+
+@pytest.fixture(scope="module")
+def whole(searching, loaded_pair, tmp_path_factory):
+    """A run from measuring to the records. Read only."""
+    path = tmp_path_factory.mktemp("searched") / "run"
+    config = Config.model_validate(searching)
+    result = run(config, folder=path, load=lambda models: loaded_pair)
+    assert not result.failures, result.failures[0].error
+    return result.folder
+
+
+def test_everything_asked_for_was_measured_and_run(whole):
+    kept = {path.name for path in (whole / "search").iterdir()}
+    assert {
+        "trace-0-deterministic.npz",
+        "trace-1-without_replacement.npz",
+        "trace-1-deterministic.npz",
+        "latency.json",
+        "calibration-0.json",
+        "calibration-1.json",
+        "best-0.json",
+        "best-1.json",
+    } <= kept
+    names = [method.name for method in load_run(whole).methods]
+    assert names[:3] == ["plain", "chain 2", "2-ary 2"]
+    assert names[3:5] == ["optimal 5 for T=0", "optimal 5 for T=1"]
+    assert [name.partition(":")[0] for name in names[5:7]] == ["best for T=0", "best for T=1"]
+    assert names[7:] == [
+        "cost-aware 6",
+        "EAGLE-2 2x2, 5, calibrated for T=0",
+        "EAGLE-2 2x2, 5, calibrated for T=1",
+    ]
+
+
+def test_the_optimal_tree_is_that_of_the_recorded_rates(whole, searching):
+    trace = Trace.load(whole / "search" / "trace-0-deterministic.npz")
+    assert trace.text_kept.tolist() == [12] * 4
+    rates = estimate_acceptance(trace, by="depth", depth=3, ranks=2, shrinkage=20)
+    found = {method.name: method.parents for method in load_run(whole).methods}
+    assert found["optimal 5 for T=0"] == optimal_tree(rates, 5, depth=3).parents
+
+
+def test_dynamic_methods_are_recorded_without_a_fixed_tree(whole):
+    manifest = json.loads((whole / "manifest.json").read_text())
+    grown = {m["name"]: m for m in manifest["methods"]}["cost-aware 6"]
+    assert grown["parents"] is None
+    assert (grown["size"], grown["depth"], grown["growth"]["kind"]) == (6, 3, "cost_aware")
+    assert grown["rule"] == {"T=0": "greedy", "T=1": "onehot"}
+    run_ = load_run(whole)
+    steps = run_.steps.filter(run_.steps["method"] == "cost-aware 6")
+    assert steps["size"].max() <= 6
+    assert steps["depth"].max() <= 3
+
+
+def test_greedy_texts_equal_those_of_plain_decoding(whole):
+    greedy = load_run(whole).prompts.filter(load_run(whole).prompts["sampling"] == "T=0")
+    texts = {}
+    for row in greedy.iter_rows(named=True):
+        texts.setdefault(row["prompt"], set()).add(tuple(row["tokens"]))
+    assert [len(found) for found in texts.values()] == [1, 1]
+
+
+def test_predictions_are_beside_measurements(whole, capsys):
+    from rich.console import Console
+
+    run_ = load_run(whole)
+    rows = predictions(run_)
+    names = {(row.sampling, row.method) for row in rows}
+    assert ("T=0", "chain 2") in names
+    assert ("T=1", "optimal 5 for T=0") in names
+    assert not any("cost-aware" in name for _, name in names)
+    plain = next(row for row in rows if (row.sampling, row.method) == ("T=0", "plain"))
+    assert plain.tokens.estimate == plain.tokens_measured.estimate == 1
+    row = next(r for r in rows if (r.sampling, r.method) == ("T=0", "chain 2"))
+    latency = LatencyModel.load(whole / "search" / "latency.json")
+    expected = latency.step_s(TreeShape.chain(2), law="deterministic")
+    assert row.step_s == pytest.approx(expected)
+    mine = run_.prompts.filter(
+        (run_.prompts["method"] == "chain 2") & (run_.prompts["sampling"] == "T=0")
+    )
+    assert row.tokens_measured.estimate == pytest.approx(
+        mine["emitted"].sum() / mine["steps"].sum()
+    )
+    assert row.speed_error == pytest.approx(row.speed / row.speed_measured - 1)
+    assert all(error >= 0 for error in median_errors(rows))
+    rounds, paces = pace_of(run_)
+    assert rounds == 2
+    parts = latency.parts_s(TreeShape.chain(2), law="deterministic")
+    at_pace = sum(seconds * paces[stage] for stage, seconds in parts.items())
+    assert row.step_at_pace_s == pytest.approx(at_pace)
+    assert row.speed_error_at_pace == pytest.approx(
+        row.tokens.estimate / at_pace / row.speed_measured - 1
+    )
+    assert plain.step_at_pace_s == pytest.approx(plain.step_s * paces["plain"])
+    assert first_ranked(rows)[1].speed_measured == max(r.speed_measured for r in rows)
+    print_predictions(run_, Console(width=160))
+    printed = capsys.readouterr().out
+    assert "predicted and measured, T=1" in printed
+    assert "Predicted to be fastest" in printed
+    assert "timed 2 times between its prompts" in " ".join(printed.split())
+    assert "Prediction and measurement" in prediction_section(run_)
+    assert "Prediction and measurement" in write_report(whole).read_text()
+
+
+def test_the_benchmark_says_of_each_goal_whether_it_is_met(whole):
+    figures = figures_of(load_run(whole))
+    assert set(figures["settings"]) == {"T=0", "T=1"}
+    assert figures["rounds_between"] == 2
+    found = goals(figures)
+    assert len(found) == 4
+    figures |= {"tokens_error": 0.0, "speed_error": 0.5, "speed_error_at_pace": 0.05}
+    for one in figures["settings"].values():
+        one["chosen_over_fastest"] = [0.96, 0.9, 1.0]
+    assert list(goals(figures).values()) == [True, True, False, True]
+    figures["speed_error_at_pace"] = (
+        None  # nothing was timed during the run: nothing is claimed of it
+    )
+    assert list(goals(figures).values()) == [True, False, False, True]
+    figures["settings"]["T=1"]["chosen_over_fastest"] = None
+    assert not list(goals(figures).values())[3]
+
+
+def test_a_resumed_run_takes_what_was_measured(searching, loaded_pair, tmp_path, monkeypatch):
+    from treespec.experiments.run import decoding, runner
+
+    config = Config.model_validate(searching)
+    with monkeypatch.context() as patch:
+        patch.setattr(decoding, "run_unit", _stopped)
+        with pytest.raises(KeyboardInterrupt):
+            run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
+    search = tmp_path / "run" / "search"
+    assert (
+        search / "between-00000.json"
+    ).exists()  # timed before the unit that was stopped, and again
+    before = {p.name: p.read_bytes() for p in search.iterdir() if "between" not in p.name}
+    names = [
+        m["name"] for m in json.loads((search.parent / "manifest.json").read_text())["methods"]
+    ]
+    monkeypatch.setattr(runner, "measure", None)  # would fail if it were called
+    again = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
+    assert not again.failures
+    assert set(before) < {path.name for path in search.iterdir()}
+    assert {name: (search / name).read_bytes() for name in before} == before
+    assert [path.name for path in sorted(search.glob("between-*"))] == [
+        "between-00000.json",
+        "between-00003.json",
+    ]
+    assert [method.name for method in load_run(again.folder).methods] == names
+    assert run(config, folder=tmp_path / "run", load=lambda models: loaded_pair).already_finished
+    (search / "latency.json").unlink()
+    assert run(config, folder=tmp_path / "run", load=lambda models: loaded_pair).already_finished
+    path = tmp_path / "run" / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"finished": None}))
+    with pytest.raises(RunFolderError, match=r"latency\.json is missing.*--fresh"):
+        run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
+
+
+@pytest.mark.slow
+def test_measuring_goes_on_where_it_was_stopped(searching, loaded_pair, tmp_path, monkeypatch):
+    from treespec.experiments.search_then_run import measured
+
+    config = Config.model_validate(searching)
+    with monkeypatch.context() as patch:
+        patch.setattr(measured, "profile", _stopped)
+        with pytest.raises(KeyboardInterrupt):
+            run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
+    traces = sorted((tmp_path / "run" / "search").glob("trace-*.npz"))
+    assert len(traces) == 3
+    before = [path.stat().st_mtime_ns for path in traces]
+    monkeypatch.setattr(measured, "trace", _stopped)
+    result = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
+    assert not result.failures
+    assert [path.stat().st_mtime_ns for path in traces] == before
+
+
+def _stopped(*arguments, **options):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"search": None}, r"methods\[3\]\.shape asks for what is 'measured'.*no `search`"),
+        ({"search": {"prompts": None}}, "search.prompts: the run's prompts are whole texts"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(searching, loaded_pair, tmp_path, changes, message):
+    config = Config.model_validate(searching | changes)
+    with pytest.raises(ConfigError, match=message):
+        run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
+
+
+def test_a_tree_that_was_not_recorded_is_refused_by_name(searching, loaded_pair, tmp_path):
+    wide = {"kind": "optimal", "rates": "measured", "size": 9, "depth": 1}
+    methods = [{"kind": "plain"}, {"kind": "tree", "shape": wide}]
+    config = Config.model_validate(searching | {"methods": methods})
+    with pytest.raises(ConfigError, match=r"methods\[1\]\.shape: .*9"):
+        run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
+    kept = {path.name for path in (tmp_path / "run" / "search").iterdir()}
+    assert "latency.json" in kept  # nothing that was measured is lost
+
+
+def of_chains(ranks, law, rule, width=3):
+    """What is measured of a trace in which these ranks come over and over, where depth costs time."""
+    ranks = np.tile(ranks, 60)
+    accepted = (ranks[:, None] == np.arange(width)).astype(float)
+    trace = Trace(
+        offsets=np.arange(5) * (len(ranks) // 4), tokens=np.zeros_like(ranks), ranks=ranks,
+        probs=np.full((len(ranks), width), 0.3), accepted=accepted, law=law, rule=rule, sampling={},
+        width=width,
+    )  # fmt: skip
+    latency = LatencyModel.from_tables(verify={1: 0.02, 64: 0.02}, draft=0.001)
+    search = SearchConfig(width=width, depth=3, shrinkage=1.0)
+    name = "T=0" if rule == "greedy" else "T=1"
+    return Measured(search, {(name, law): trace}, latency, prefix=12)
+
+
+def chosen_of(measured, folder, temperature, **method):
+    best = {"kind": "best", "max_size": 4, "branching": 1}
+    config = Config.model_validate(
+        {
+            "name": "x",
+            "prompts": {"kind": "embedded", "count": 2, "tokens": 8},
+            "max_new_tokens": 8,
+            "samplings": [{"temperature": temperature}],
+            "methods": [{"kind": "plain"}, {"kind": "tree", "shape": best, **method}],
+            "search": {"width": 3, "depth": 3},
+        }
+    )
+    return resolve(config, measured, folder).methods[1]
+
+
+@pytest.mark.parametrize(
+    ("temperature", "law", "rule", "method"),
+    [
+        (0, "deterministic", "greedy", {}),
+        (1, "without_replacement", "rrsw", {}),
+        (1, "without_replacement", "rrsw", {"law": "without_replacement"}),
+        (1, "deterministic", "onehot", {"law": "deterministic"}),
+    ],
+)
+def test_chains_are_judged_by_first_children_alone(tmp_path, temperature, law, rule, method):
+    """Behind a second child comes a first one, behind a first one none: a chain of 2 is worth one of 1."""
+    measured = of_chains([1, 0, 3], law, rule)
+    found = chosen_of(measured, tmp_path, temperature, **method)
+    assert found.shape.parents == (-1, 0)
+    name = f"T={temperature}"
+    all_ranks = estimate_acceptance(measured.trace(name, law), by="depth", depth=3, ranks=3)
+    assert all_ranks.rates[1, 0] > 0.4  # which would make a chain of two the fastest
+
+
+def test_what_the_search_said_is_kept(tmp_path):
+    measured = of_chains([0, 0, 1, 3], "deterministic", "greedy")
+    found = chosen_of(measured, tmp_path, 0)
+    kept = json.loads((tmp_path / "best-0.json").read_text())
+    assert list(kept) == [found.name] == ["best for T=0"]
+    said = kept["best for T=0"]
+    assert said["verdict"].startswith("Use the chain of")
+    assert isinstance(said["notes"], list)
+    assert said["rows"][0]["parents"] == list(found.shape.parents)
+    assert said["rows"][0]["rank"] == 1
+    assert said["rows"][-1]["kind"] == "plain"
+    for row in said["rows"]:
+        for key in ("tokens_per_step", "step_ms", "tokens_per_s", "speedup"):
+            low, high = row[key]["low"] - 1e-9, row[key]["high"] + 1e-9
+            assert low <= row[key]["estimate"] <= high
+    before = (tmp_path / "best-0.json").stat().st_mtime_ns
+    chosen_of(measured, tmp_path, 0)
+    assert (tmp_path / "best-0.json").stat().st_mtime_ns == before

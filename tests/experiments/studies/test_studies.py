@@ -1,0 +1,47 @@
+"""What is kept of a study, and the README's table."""
+
+import json
+
+import pytest
+from run_folders.folders import SyntheticMethod, write_run
+
+from treespec.experiments.cli.json import plain_data
+from treespec.experiments.errors import RunFolderError
+from treespec.experiments.report.budgets import budgets
+from treespec.experiments.report.run import load_run
+from treespec.experiments.report.summary import summarise
+from treespec.experiments.studies.studies import budget_table, study_of_run
+from treespec.tree import TreeShape
+
+STAGES = (1.0, 10.0, 0.1, 0.1)
+METHODS = (
+    SyntheticMethod("plain", "plain"),
+    SyntheticMethod("chain 6", "tree", TreeShape.chain(6), (0.6, 0.2), STAGES),
+    SyntheticMethod("2-ary 2", "tree", TreeShape.kary(2, 2), (0.6, 0.2), STAGES),
+)
+
+
+def test_a_study_keeps_what_its_run_says(tmp_path):
+    folder = write_run(tmp_path / "run", METHODS, prompts=8, temperatures=(0.0,), jitter=0.1)
+    run = load_run(folder)
+    kept = json.loads(json.dumps(plain_data(study_of_run(folder))))
+    assert kept["git_hash"] == run.manifest["git_hash"]
+    assert kept["config"] == run.manifest["config"]
+    (setting,), (summary,) = kept["figures"]["samplings"], summarise(run)
+    speeds = {row["method"]: row["tokens_per_second"]["estimate"] for row in setting["methods"]}
+    assert speeds == {r.method.name: r.tokens_per_second.estimate for r in summary.rows}
+    (nodes, time) = budgets(run)
+    lines = budget_table(run).splitlines()[2:]
+    assert [line.split(" | ")[0] for line in lines] == ["| 7 nodes, T=0", "| time, T=0"]
+    for line, row in zip(lines, (nodes, time), strict=True):
+        assert f"{row.duel.ratio.estimate:.2f} " in line
+    assert len(kept["figures"]["budgets"]) == 2
+
+
+def test_a_run_that_is_not_finished_is_no_study(tmp_path):
+    with pytest.raises(RunFolderError, match="not finished"):
+        study_of_run(write_run(tmp_path / "run", METHODS, finished=False))
+
+
+def test_no_table_where_only_time_can_be_equal(tmp_path):
+    assert budget_table(load_run(write_run(tmp_path / "run", METHODS[:2]))) == ""

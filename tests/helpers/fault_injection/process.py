@@ -1,0 +1,124 @@
+"""`treespec` in processes of its own, which a fault can happen to.
+
+They are forked from a process that has loaded the models (`warm`). So most moments lie where a run decodes
+and writes, and not in its seconds of starting; everything else is what the command line does.
+"""
+
+import multiprocessing
+import os
+import resource
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+__all__ = ["Done", "Process", "complaints", "last_line", "start"]
+
+WARM = "fault_injection.warm"
+
+PATIENCE_S = 600.0
+
+
+@dataclass(frozen=True)
+class Done:
+    """A process that has ended."""
+
+    code: int
+    stderr: str
+
+
+class Process:
+    """A process that runs `treespec`.
+
+    Args:
+        process: started.
+        said: the file that its stderr goes to.
+        begun: the file that it makes when it becomes the command.
+    """
+
+    def __init__(self, process: Any, said: Path, begun: Path) -> None:
+        self._process, self._said, self._begun = process, said, begun
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self._process.is_alive()
+
+    @property
+    def begun(self) -> bool:
+        """Whether it is the command; before, it is Python's own and ends as Python does."""
+        return self._begun.exists()
+
+    def signal(self, name: str) -> None:
+        """Send it a signal, such as SIGKILL, unless it has ended."""
+        if self.alive:
+            os.kill(self._process.pid, getattr(signal, name))
+
+    def wait(self) -> Done:
+        """Wait for its end.
+
+        Raises:
+            TimeoutError: after `PATIENCE_S`.
+        """
+        self._process.join(PATIENCE_S)
+        if self.alive:
+            self._process.kill()
+            raise TimeoutError(f"a process did not end within {PATIENCE_S:g} s")
+        return Done(self._process.exitcode, self._said.read_text(encoding="utf-8"))
+
+
+def start(arguments: Sequence[str], work: Path, limit: int | None = None) -> Process:
+    """Start `treespec`.
+
+    Args:
+        arguments: of the command.
+        work: the current folder; what is printed goes to files in it.
+        limit: bytes that a file may have.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([WARM])
+    name = uuid4()
+    said, begun = work / f"said-{name}.txt", work / f"begun-{name}"
+    said.touch()  # it may be killed before it says a word
+    process = context.Process(target=_treespec, args=(list(arguments), work, said, begun, limit))
+    process.start()
+    return Process(process, said, begun)
+
+
+def complaints(done: Done, codes: Sequence[int], *parts: str) -> tuple[str, ...]:
+    """What is wrong with how a command refused: exit code, traceback, not one line, not these parts."""
+    wrong = []
+    if done.code not in codes:
+        wrong.append(f"exit code {done.code}, not {' or '.join(map(str, codes))}")
+    if "Traceback" in done.stderr:
+        wrong.append("a traceback")
+    if len([line for line in done.stderr.splitlines() if line.startswith("error: ")]) != 1:
+        wrong.append(f"not one line that begins with 'error: ': {last_line(done)}")
+    missing = [part for part in parts if part not in done.stderr]
+    wrong += [f"the message has no {part!r}: {last_line(done)}" for part in missing]
+    return tuple(wrong)
+
+
+def last_line(done: Done) -> str:
+    """The last thing that a process said."""
+    return (done.stderr.strip().splitlines() or ["(nothing)"])[-1]
+
+
+def _treespec(arguments: list[str], work: Path, said: Path, begun: Path, limit: int | None) -> None:
+    """What the process does."""
+    from treespec.experiments.cli.main import main
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    os.chdir(work)
+    descriptor = os.open(said, os.O_WRONLY | os.O_CREAT, 0o644)
+    for stream in (1, 2):
+        os.dup2(descriptor, stream)
+    if limit is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    begun.touch()
+    try:
+        main(arguments)
+    finally:  # what is left is the end of multiprocessing's process, which calls an interrupt 1
+        signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,110 @@
+"""The experiment that faults happen to, its unbroken run, and what is said of a fault."""
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fault_injection.process import last_line, start
+from fault_injection.rows import differences
+
+__all__ = ["CONFIG", "METHODS", "Case", "Setting", "prepare", "stage_of"]
+
+CONFIG = """\
+name: faults
+models: {target: embedded, dtype: float32}
+prompts: {kind: embedded, count: PROMPTS, tokens: 16}
+max_new_tokens: 3
+warmup: 0
+meters: [memory]
+samplings:
+  - {temperature: 0}
+  - {temperature: 1}
+methods:
+  - {kind: generate}
+  - {kind: plain}
+  - {kind: assisted, lengths: [2], thresholds: [0.0]}
+  - {kind: tree, shape: {kind: chain, depth: 2}}
+  - {kind: tree, shape: {kind: expansion, branching: [2, 1]}}
+"""
+"""One length and one threshold: those of assisted generation would be tuned by the clock."""
+
+METHODS = 5
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fault, and what was not as it should be after it.
+
+    Args:
+        fault: what kind.
+        what: where or when it happened.
+        wrong: empty if all is well.
+    """
+
+    fault: str
+    what: str
+    wrong: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where everything is.
+
+    Args:
+        work: folder of all runs.
+        config: the experiment's file.
+        reference: folder of the unbroken run.
+        seconds: that it took.
+    """
+
+    work: Path
+    config: Path
+    reference: Path
+    seconds: float
+
+    def arguments(self, folder: Path) -> list[str]:
+        """Of the command that starts or resumes a run."""
+        return ["run", os.fspath(self.config), "--out", os.fspath(folder), "-q"]
+
+    def resume(self, folder: Path) -> tuple[str, ...]:
+        """Run what is missing and compare with the unbroken run; what is wrong."""
+        done = start(self.arguments(folder), self.work).wait()
+        if done.code:
+            return (f"resumed: exit code {done.code}: {last_line(done)}",)
+        return tuple(differences(folder, self.reference))
+
+
+def prepare(work: Path, prompts: int) -> Setting:
+    """Write the experiment and run it without any fault, twice: the first starts the process to fork from.
+
+    Args:
+        work: folder of all runs.
+        prompts: of the experiment; each is run under two sampling settings.
+
+    Raises:
+        RuntimeError: if even that fails, or the two differ.
+    """
+    config = work / "faults.yaml"
+    config.write_text(CONFIG.replace("PROMPTS", str(prompts)), encoding="utf-8")
+    setting = Setting(work, config, work / "reference", 0.0)
+    seconds = 0.0
+    for folder in (setting.reference, work / "again"):
+        begin = time.perf_counter()
+        done = start(setting.arguments(folder), work).wait()
+        seconds = time.perf_counter() - begin
+        if done.code:
+            raise RuntimeError(f"the unbroken run failed: {done.stderr}")
+    if wrong := differences(work / "again", setting.reference):
+        raise RuntimeError(f"two unbroken runs differ: {'; '.join(wrong)}")
+    return Setting(work, config, setting.reference, seconds)
+
+
+def stage_of(folder: Path) -> str:
+    """How far a run has come."""
+    path = folder / "manifest.json"
+    if not path.exists():
+        return "before decoding"
+    data = json.loads(path.read_text(encoding="utf-8"))
+    return "while decoding" if data["finished"] is None else "after decoding"

@@ -1,0 +1,1 @@
+"""Run folders with known truth, for tests of what reads them."""

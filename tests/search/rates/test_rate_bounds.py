@@ -1,0 +1,64 @@
+"""The bounds of rates: what they cover, and what they are around."""
+
+import json
+
+import numpy as np
+import pytest
+
+from treespec import TreeShape
+from treespec.search import AcceptanceEstimate, estimate_acceptance
+from treespec.search.intervals import wilson
+
+pytestmark = pytest.mark.filterwarnings("ignore::search.errors.SmallSample")
+RATES = (0.5, 0.2, 0.1)
+
+
+def test_intervals_cover_the_rates(make_trace):
+    for interval, least in (("wilson", 108), ("bootstrap", 105)):
+        covered = np.zeros(3)
+        for seed in range(40):
+            trace = make_trace(seed, texts=12, positions=50, rates=RATES)
+            found = estimate_acceptance(trace, interval=interval)
+            covered += (found.low <= RATES) & (found.high >= RATES)
+        assert covered.sum() >= least, interval  # of 120
+
+
+def test_only_the_bootstrap_sees_that_texts_differ(make_trace):
+    """Ten easy and ten hard texts: the rate of others like them is much less certain than of one text."""
+    easy, hard = ([make_trace(s, texts=1, rates=(r,)) for s in range(10)] for r in (0.9, 0.1))
+    chain = TreeShape.chain(1)
+    texts = [[(chain, (0, 1)[: 2 - r]) for r in t.ranks] for t in (*easy, *hard)]
+    widths = [
+        (found := estimate_acceptance(texts, interval=kind)).high[0] - found.low[0]
+        for kind in ("wilson", "bootstrap")
+    ]
+    assert widths[1] > 3 * widths[0]
+
+
+def test_upper_bounds_of_siblings_may_sum_to_more_than_one():
+    """Not all siblings are at their upper bounds at once: scaling bounds would make them too low."""
+    shape = TreeShape.expansion([2])
+    found = estimate_acceptance([[(shape, (0, 1))] * 45 + [(shape, (0, 2))] * 5])
+    np.testing.assert_allclose(found.high, [0.957, 0.214], atol=1e-3)
+    np.testing.assert_allclose(found.low, [0.786, 0.043], atol=1e-3)
+    for settings in ({"monotone": True}, {"by": "depth", "shrinkage": 1e-9}):
+        again = estimate_acceptance([[(shape, (0, 1))] * 45 + [(shape, (0, 2))] * 5], **settings)
+        np.testing.assert_allclose(np.ravel(again.high), found.high, atol=1e-6)
+
+
+def test_bounds_cover_rates_that_almost_sum_to_one(pairs_of):
+    rates, rounds, covered = (0.9, 0.08), 200, np.zeros(2)
+    for seed in range(rounds):
+        found = estimate_acceptance(pairs_of(rates, 1, 60, seed))
+        covered += (found.low <= rates) & (found.high >= rates)
+    assert (covered / rounds > 0.92).all()
+
+
+def test_bounds_are_around_the_rate_and_not_around_the_hits():
+    """The coins fell to 20 hits where 30 were to be expected."""
+    data = json.loads(estimate_acceptance([[(TreeShape.chain(1), (0, 1))] * 40]).to_json())
+    data["texts"] = {"hits": [[[20]]], "trials": [[[100]]], "mass": [[[30.0]]]}
+    found = AcceptanceEstimate.from_json(json.dumps(data))
+    assert found.rates.tolist() == [0.3]
+    low, high = wilson(np.array([30.0]), np.array([100.0]))
+    assert (found.low[0], found.high[0]) == pytest.approx((low[0], high[0]))

@@ -1,0 +1,200 @@
+import io
+import json
+import warnings
+import zipfile
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from treespec.search import InvalidTrace, SearchError, Trace
+from treespec.search.rates.trace_file import VERSION
+
+ARRAYS = ("offsets", "tokens", "ranks", "kept", "probs", "accepted")
+
+
+def test_what_is_saved_is_loaded(make_trace, tmp_path):
+    trace = make_trace(forced=True, about={"models": {"target": "ü"}, "seeds": [1, 2]})
+    path = trace.save(tmp_path / "trace.npz")
+    again = Trace.load(path)
+    for name in ARRAYS:
+        np.testing.assert_allclose(getattr(again, name), getattr(trace, name), atol=1e-7)
+        assert getattr(again, name).dtype == getattr(trace, name).dtype
+    for name in ("law", "rule", "sampling", "width", "forced", "about"):
+        assert getattr(again, name) == getattr(trace, name)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["trace.npz"]
+
+
+def test_texts_and_what_is_inside():
+    trace = Trace(
+        offsets=[0, 3, 5], tokens=[1] * 5, ranks=[0] * 5, probs=np.ones((5, 1)), accepted=np.ones((5, 1)),
+        law="deterministic", rule="greedy", sampling={}, width=1, kept=[2, 2],
+    )  # fmt: skip
+    assert trace.texts == 2
+    assert trace.inside.tolist() == [True, True, False, True, True]
+    assert trace.text_of.tolist() == [0, 0, 0, 1, 1]
+    assert replace(trace, kept=None).inside.all()
+
+
+def test_nobody_writes_into_a_trace(make_trace):
+    ranks = np.zeros(48, dtype=np.int64)
+    trace = make_trace(texts=1, ranks=ranks)
+    ranks[0] = 1
+    assert trace.ranks[0] == 0
+    with pytest.raises(ValueError, match="read-only"):
+        trace.ranks[0] = 1
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"offsets": [0]}, "at least one text"),
+        ({"offsets": [0, 0, 48]}, "no text may be empty"),
+        ({"offsets": [0, 47]}, "rise from 0 to the number of positions, 48"),
+        ({"offsets": [0, "x"]}, "offsets"),
+        ({"tokens": [0.5] * 48}, "no integers"),
+        ({"tokens": [-1] * 48}, "ids start at 0"),
+        ({"ranks": [4] * 48}, "ranks must be in 0..3"),
+        ({"ranks": [-1] * 48}, "ranks must be in 0..3"),
+        ({"ranks": [0]}, r"ranks has shape \[1\]"),
+        ({"probs": np.full((48, 3), np.nan)}, "probs holds what is no probability"),
+        ({"probs": np.full((48, 2), 0.1)}, r"need \[48, 3\]"),
+        ({"accepted": np.full((48, 3), -0.1)}, "accepted holds what is no probability"),
+        ({"accepted": np.full((48, 3), 0.4)}, "accepted sums to more than 1"),
+        ({"kept": [0]}, "kept must be at least 1"),
+        ({"kept": [49]}, "kept must be at least 1"),
+        ({"kept": [1, 1]}, "kept has shape"),
+        ({"law": "bogus"}, "'bogus' is no law"),
+        ({"width": 0}, "width = 0"),
+        ({"width": True}, "width = True"),
+        ({"width": 3.0}, "width = 3.0"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(make_trace, change, words):
+    with pytest.raises(InvalidTrace, match=words) as error:
+        make_trace(texts=1, **change)
+    assert isinstance(error.value, SearchError)
+
+
+def archive(path, members):
+    with zipfile.ZipFile(path, "w") as file:
+        for name, data in members.items():
+            file.writestr(name, data)
+    return path
+
+
+@pytest.fixture
+def members(make_trace, tmp_path):
+    """The members of a good file, to be made bad ones."""
+    path = make_trace().save(tmp_path / "good.npz")
+    with zipfile.ZipFile(path) as file:
+        return {name: file.read(name) for name in file.namelist()}
+
+
+def npy(array, **more):
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.asarray(array), **more)
+    return buffer.getvalue()
+
+
+def with_meta(members, **change):
+    meta = json.loads(np.lib.format.read_array(io.BytesIO(members["meta.npy"])).tobytes())
+    text = json.dumps({k: v for k, v in (meta | change).items() if v is not None}).encode()
+    return members | {"meta.npy": npy(np.frombuffer(text, np.uint8))}
+
+
+class Bomb:
+    """What a pickle would run."""
+
+    def __reduce__(self):
+        return (exec, ("raise AssertionError('a pickle ran')",))
+
+
+CASES = {
+    "a pickle": (
+        lambda m: m | {"ranks.npy": npy(np.array([Bomb()] * 3, dtype=object))}, "ranks holds object",
+    ),
+    "a pickle beside": (lambda m: m | {"more.npy": npy(np.zeros(1))}, "instead of offsets"),
+    "a missing member": (lambda m: {k: v for k, v in m.items() if k != "kept.npy"}, "instead of"),
+    "another type": (lambda m: m | {"ranks.npy": npy(np.zeros(3))}, "ranks holds float64"),
+    "a huge shape": (
+        lambda m: m | {"ranks.npy": npy(np.zeros(3, "<i4")).replace(b"(3,)", b"(9999999999999999,)")
+                       .replace(b" " * 15, b"", 1)},
+        "ranks",
+    ),
+    "a negative shape": (
+        lambda m: m | {"ranks.npy": npy(np.zeros(33, "<i4")).replace(b"(33,)", b"(-3,)")}, "ranks",
+    ),
+    "no array at all": (lambda m: m | {"ranks.npy": b"hello"}, "is no trace"),
+    "a torn header": (
+        lambda m: m | {"ranks.npy": npy(np.zeros(3, "<i4")).replace(b"(3,)", b"(3, ")}, "is no trace",
+    ),
+    "other lengths": (lambda m: m | {"ranks.npy": npy(np.zeros(3, "<i4"))}, "ranks has shape"),
+    "no JSON": (lambda m: m | {"meta.npy": npy(np.frombuffer(b"{", np.uint8))}, "not JSON"),
+    "deep JSON": (lambda m: m | {"meta.npy": npy(np.frombuffer(b"[" * 99999, np.uint8))}, "not JSON"),
+    "a newer version": (lambda m: with_meta(m, version=VERSION + 1), "newer treespec"),
+    "no version": (lambda m: with_meta(m, version=None), "no version"),
+    "a missing key": (lambda m: with_meta(m, law=None), "lacks law"),
+    "an unknown key": (lambda m: with_meta(m, colour="red"), "unknown keys: colour"),
+    "a wrong value": (lambda m: with_meta(m, width="3"), "lacks width"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bad_files_are_refused_and_nothing_in_them_runs(name, members, tmp_path):
+    make, words = CASES[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of headers that numpy itself finds odd
+        path = archive(tmp_path / "bad.npz", make(members))
+        with pytest.raises(InvalidTrace, match=words):
+            Trace.load(path)
+
+
+def test_no_files_and_torn_files_are_refused(make_trace, tmp_path):
+    with pytest.raises(InvalidTrace, match="No such file"):
+        Trace.load(tmp_path / "none.npz")
+    whole = make_trace().save(tmp_path / "whole.npz").read_bytes()
+    torn = tmp_path / "torn.npz"
+    for cut in (0, 10, len(whole) // 2, len(whole) - 30):
+        torn.write_bytes(whole[:cut])
+        with pytest.raises(InvalidTrace, match="is no trace"):
+            Trace.load(torn)
+    spoilt = bytearray(whole)
+    spoilt[len(whole) // 3] ^= 255
+    torn.write_bytes(spoilt)
+    with pytest.raises(InvalidTrace):
+        Trace.load(torn)
+
+
+def test_a_file_that_unpacks_to_too_much_is_not_unpacked(members, tmp_path, monkeypatch):
+    monkeypatch.setattr("treespec.search.rates.trace_file.LARGEST", 1000)
+    with pytest.raises(InvalidTrace, match="more than the 1000"):
+        Trace.load(archive(tmp_path / "large.npz", members))
+
+
+def test_what_is_no_plain_data_is_not_written(make_trace, tmp_path):
+    with pytest.raises(InvalidTrace, match="plain data"):
+        make_trace(about={"model": object()}).save(tmp_path / "a.npz")
+    with pytest.raises(InvalidTrace, match="cannot be written"):
+        make_trace().save(tmp_path / "no" / "a.npz")
+    assert not list(tmp_path.iterdir())
+
+
+def test_spoilt_members_of_another_compression_are_refused(members, tmp_path):
+    """Archives may be compressed in any way that zip files know; each has errors of its own."""
+    path = tmp_path / "spoilt.npz"
+    with zipfile.ZipFile(path, "w", compression=zipfile.ZIP_LZMA) as file:
+        for name, data in members.items():
+            file.writestr(name, data)
+    assert Trace.load(path).width == 3
+    whole = path.read_bytes()
+    start = whole.index(b"probs.npy") + len("probs.npy")
+    for i in (0, 4, 12, 40):
+        path.write_bytes(whole[: start + i] + b"\xff" * 4 + whole[start + i + 4 :])
+        with pytest.raises(InvalidTrace, match="is no trace"):
+            Trace.load(path)
+
+
+def test_a_width_of_numpy_is_a_number(make_trace, tmp_path):
+    trace = make_trace(width=np.int64(3))
+    assert Trace.load(trace.save(tmp_path / "a.npz")).width == 3

@@ -1,0 +1,151 @@
+"""Generate a text: a thin consumer of `decode`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+
+from treespec.coins import TorchCoins
+from treespec.decoding import decode
+from treespec.distributions import Sampling
+from treespec.door import able, integer, sequence
+from treespec.draft.model import ModelDrafter
+from treespec.errors import InvalidArgument, InvalidPrompt
+from treespec.protocols import Coins, Drafter, Growth, Observer, Verifier
+from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
+from treespec.target.make import make_target
+from treespec.tree import Law, TreeShape
+from treespec.verify import RULE_OF_LAW, greedy, on_host
+
+if TYPE_CHECKING:
+    from treespec.models.load import Pair
+
+__all__ = ["Generation", "generate"]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A generated text and how it came about.
+
+    Args:
+        tokens: the new token ids, a stop token included.
+        text: these tokens as text, special tokens left out.
+        steps: passes of the target.
+        emitted: tokens that the steps yielded, before a stop or the budget cut the last one.
+        drafted: draft tokens verified.
+        accepted_per_step: accepted draft tokens of each step.
+    """
+
+    tokens: tuple[int, ...]
+    text: str
+    steps: int
+    emitted: int
+    drafted: int
+    accepted_per_step: tuple[int, ...] = field(repr=False)
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Emitted tokens per pass of the target (block efficiency, tau)."""
+        return self.emitted / self.steps
+
+
+def generate(
+    pair: "Pair",
+    prompt: str | Sequence[int],
+    *,
+    growth: Growth | TreeShape | None = None,
+    law: Law | None = None,
+    drafter: Drafter | None = None,
+    verifier: Verifier | None = None,
+    sampling: Sampling | None = None,
+    coins: Coins | None = None,
+    max_new_tokens: int = 128,
+    stop_strings: Sequence[str] | str = (),
+    observer: Observer | None = None,
+) -> Generation:
+    """Continue a prompt by tree-based speculative decoding.
+
+    Args:
+        pair: target, draft and tokenizer, as `load_pair` gives them.
+        prompt: text, or token ids. No chat template is applied here.
+        growth: the tree to draft; `TreeShape.expansion([3, 2, 1, 1])` by default.
+        law: how children are chosen. By default DETERMINISTIC at temperature 0, else WITHOUT_REPLACEMENT,
+            or the only law that the growth allows.
+        drafter: a draft source of one's own, instead of `growth` and `law`.
+        verifier: the acceptance rule. By default `greedy` at temperature 0, else that of the law
+            (`verify.RULE_OF_LAW`), decided on the host.
+        sampling: temperature 0 by default.
+        coins: all randomness; `TorchCoins(0)` by default.
+        max_new_tokens: at least 1.
+        stop_strings: end after the token that completes one of these. The tokenizer's and the model's
+            end-of-sequence tokens always end the text.
+        observer: told of the stages.
+
+    Returns:
+        The text and a summary.
+
+    Raises:
+        InvalidArgument: if an argument is of another kind; if a drafter is given beside `growth` or `law`,
+            or without a rule at temperature > 0.
+        InvalidStop: if a stop string is empty.
+        EmptyPrompt, InvalidPrompt, InvalidBudget, ContextOverflow, NonFiniteLogits, RefusedTree: see
+            `decode`.
+    """
+    able("pair", pair, "target draft tokenizer end_tokens", "a pair of models: load_pair(...)")
+    if sampling is not None:
+        able("sampling", sampling, "rows greedy", "a Sampling, or None")
+    sampling = sampling or Sampling(temperature=0.0)
+    if drafter is not None and (growth is not None or law is not None):
+        raise InvalidArgument(
+            "growth and law belong to the model drafter: give them, or a drafter of your own"
+        )
+    if drafter is not None and verifier is None and not sampling.greedy:
+        raise InvalidArgument(
+            "which rule is lossless depends on how the drafter draws: give a verifier too"
+        )
+    law = Law.of(law) if law else _usual_law(growth, sampling)
+    verifier = verifier or on_host(greedy if sampling.greedy else RULE_OF_LAW[law])
+    if drafter is None:
+        shape = TreeShape.expansion([3, 2, 1, 1]) if growth is None else growth
+        drafter = ModelDrafter(pair.draft, shape, law, sampling)
+    if isinstance(prompt, str):
+        ids = pair.tokenizer.encode(prompt)
+    else:
+        given = sequence("prompt", prompt, "token ids", InvalidPrompt)
+        ids = [integer(f"prompt[{i}]", token, 0, InvalidPrompt) for i, token in enumerate(given)]
+    stop = stop_at_tokens(pair.end_tokens)
+    if stop_strings:
+        stop = any_of(stop, stop_at_strings(stop_strings, pair.tokenizer))
+    tokens: list[int] = []
+    accepted: list[int] = []
+    drafted = 0
+    for step in decode(
+        make_target(pair.target),
+        drafter,
+        verifier,
+        torch.tensor(ids, dtype=torch.long, device=pair.target.device),
+        sampling=sampling,
+        coins=coins or TorchCoins(0),
+        max_new_tokens=max_new_tokens,
+        stop=stop,
+        observer=observer,
+    ):
+        tokens += step.tokens
+        accepted.append(step.verdict.accepted)
+        drafted += step.tree.shape.size - 1
+    return Generation(
+        tokens=tuple(tokens),
+        text=str(pair.tokenizer.decode(tokens, skip_special_tokens=True)),
+        steps=len(accepted),
+        emitted=sum(accepted) + len(accepted),
+        drafted=drafted,
+        accepted_per_step=tuple(accepted),
+    )
+
+
+def _usual_law(growth: Growth | TreeShape | None, sampling: Sampling) -> Law:
+    """The law for this temperature, or the only one that a growth allows."""
+    usual = Law.DETERMINISTIC if sampling.greedy else Law.WITHOUT_REPLACEMENT
+    laws = getattr(growth, "laws", frozenset({usual}))
+    return next(iter(laws)) if len(laws) == 1 else usual
