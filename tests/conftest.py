@@ -19,7 +19,7 @@ CORE = [
     for path in (ROOT / "treespec").iterdir()
     if path.stem not in ("__init__", "search", "experiments")
 ]
-"""Shapes of tensors stand in the core; `treespec.search` and `treespec.experiments` check their own input."""
+"""Shapes of tensors stand in the core; `treespec.search` and `treespec.experiments` check theirs."""
 install_import_hook([*CORE, "attention_masks"], "beartype.beartype")
 
 import pytest  # noqa: E402

@@ -42,9 +42,8 @@ def write_report(run_folder: Path) -> Path:
 
     Raises:
         ForeignFolder: if the folder has no mark of ours, or files of others are where the report goes.
-        RunFolderError: see `treespec.experiments.report.run.load_run`; also if kept trees, or the ranks
-        of steps, do
-            not fit together.
+        RunFolderError: see `report.run.load_run`; also if kept trees, or the ranks of steps, do not fit
+            together.
     """
     run = load_run(run_folder)
     files = OwnFiles.opened(run.folder, RUN)
