@@ -1,7 +1,7 @@
 """treespec: a research framework for tree-based speculative decoding.
 
 Draft source, tree shape, acceptance rule and attention kernel are independent parts over one tree type.
-`treespec.step` holds the glossary. Each name below is imported when it is first used, so that importing this
+`treespec.step` holds the glossary. Each name below is imported when it is first used: importing this
 package costs nothing, and the command line answers without torch.
 """
 
