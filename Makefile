@@ -42,6 +42,7 @@ check: setup-dev ## format, lint, types, direction of imports
 	$(BIN)/ruff check .
 	$(BIN)/pyrefly check
 	$(BIN)/lint-imports
+	$(BIN)/python tests/helpers/house.py
 
 prove: setup ## every lossless rule by exact enumeration, all trees up to six nodes (up to an hour on two cores)
 	OMP_NUM_THREADS=1 $(BIN)/python -m treespec.experiments.lossless.prove --out proof.json
