@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from treespec import draft, experiments, search, target, testing, verify
+    from treespec import draft, target, testing, verify
     from treespec.coins import TorchCoins
     from treespec.decoding import decode
     from treespec.distributions import Sampling
@@ -31,10 +31,8 @@ __all__ = [
     "Verdict",
     "decode",
     "draft",
-    "experiments",
     "generate",
     "load_pair",
-    "search",
     "target",
     "testing",
     "verify",

@@ -1,6 +1,7 @@
 """Print the rooms of the house: files, lines, and to which rooms their imports go. `make check` runs it.
 
-Fails if files import each other in a circle, or if a module stands at the root of `experiments` that has no place there.
+Fails if files import each other in a circle, or if a module that belongs in a room stands at the root of
+`experiments`.
 """
 
 import sys
