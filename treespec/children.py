@@ -15,7 +15,7 @@ from treespec.door import instance, integer, shown
 from treespec.errors import InvalidArgument, InvalidTree
 from treespec.token_tree import Law
 
-__all__ = ["chosen_children", "next_child", "require_children", "top_k"]
+__all__ = ["chosen_children", "next_child", "require_children", "too_many", "top_k"]
 
 
 def chosen_children(scores: Float[Tensor, "R V"], k: int, law: Law | str) -> Int[Tensor, "R j"]:
@@ -71,11 +71,19 @@ def require_children(k: int, vocabulary: int, law: Law | str, least: int = 0) ->
     law, k = Law.of(law), integer("k", k, error=InvalidTree)
     if k < least:
         raise InvalidTree(f"k = {k} children, but there must be at least {least or 'none'}")
-    if law is Law.HUB and k > 2:
-        raise InvalidTree(f"{k} children of one node, but the law 'hub' gives one or two")
-    if law is not Law.IID and k > vocabulary:
-        raise InvalidTree(f"{k} distinct children of one node, but the vocabulary has {vocabulary}")
+    reason = too_many(k, vocabulary, law)
+    if reason:
+        raise InvalidTree(reason)
     return k
+
+
+def too_many(k: int, vocabulary: int | None, law: Law) -> str | None:
+    """Why a law cannot give a node k children; None if it can. Without a vocabulary it has no end."""
+    if law is Law.HUB and k > 2:
+        return f"{k} children of one node, but the law 'hub' gives one or two"
+    if law is not Law.IID and vocabulary is not None and k > vocabulary:
+        return f"{k} distinct children of one node, but the vocabulary has {vocabulary}"
+    return None
 
 
 def _require_rows(name: str, rows: Any) -> None:

@@ -35,6 +35,11 @@ class Law(enum.Enum):
     def __str__(self) -> str:
         return self.value
 
+    @property
+    def together(self) -> bool:
+        """Whether one child more changes how the others of its node are chosen."""
+        return self in (Law.TOP_THEN_SAMPLE, Law.HUB)
+
     @classmethod
     def of(cls, given: "Law | str", name: str = "law") -> "Law":
         """The law itself, or the one of this name.
@@ -47,6 +52,20 @@ class Law(enum.Enum):
         except (ValueError, TypeError):  # the second: what has no hash
             names = ", ".join(map(str, cls))
             raise InvalidTree(f"{name} = {shown(given)} is no law: one of {names}") from None
+
+    @classmethod
+    def by_node(cls, given: "Law | str | Sequence[Law | str]", size: int) -> "tuple[Law, ...]":
+        """The law of each of `size` nodes: one for all, or as many as there are nodes.
+
+        Raises:
+            InvalidTree: if there is no such law, or their number is another.
+        """
+        if isinstance(given, Law | str):
+            return (cls.of(given),) * size
+        laws = sequence("law", given, "laws, or one law", InvalidTree)
+        if len(laws) != size:
+            raise InvalidTree(f"{len(laws)} laws for {size} nodes")
+        return tuple(cls.of(law, f"law[{node}]") for node, law in enumerate(laws))
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,19 +98,12 @@ class TokenTree:
         """Refuse parts that do not fit together."""
         instance("shape", self.shape, TreeShape, "a TreeShape", InvalidTree)
         token_ids("tokens", self.tokens, InvalidTree)
-        if isinstance(self.law, Law | str):
-            laws = (Law.of(self.law),) * self.shape.size
-        else:
-            given = sequence("law", self.law, "laws, or one law", InvalidTree)
-            laws = tuple(Law.of(law, f"law[{node}]") for node, law in enumerate(given))
-        object.__setattr__(self, "law", laws)
+        object.__setattr__(self, "law", Law.by_node(self.law, self.shape.size))
         if self.tokens.shape != (self.shape.size,):
             raise InvalidTree(
                 f"a tree of {self.shape.size} nodes needs tokens of shape [{self.shape.size}], "
                 f"not {list(self.tokens.shape)}"
             )
-        if len(laws) != self.shape.size:
-            raise InvalidTree(f"{len(laws)} laws for {self.shape.size} nodes")
         self._require_draft_probs()
         if self.tokens.device.type == "cpu":
             _ = self.token_ids

@@ -16,9 +16,6 @@ from treespec.tree import Law, TreeShape
 
 __all__ = ["DrawnChildren"]
 
-TOGETHER = frozenset({Law.TOP_THEN_SAMPLE, Law.HUB})
-"""Laws by which one child more changes how the others are chosen."""
-
 
 class DrawnChildren:
     """Chooses children by one law, and remembers rows so that a node can get further ones.
@@ -89,7 +86,7 @@ class DrawnChildren:
     def _further_children(self, node: int, k: int, coins: Coins) -> list[int]:
         """What follows the children that a node has."""
         row, elder = self.row(node)[None], list(self._children[node])
-        if self._law in TOGETHER:
+        if self._law.together:
             raise InvalidTree(
                 f"children to a node twice: node {node} has {len(elder)} and shall get {k} more, but the "
                 f"law '{self._law}' chooses all children of a node together: ask for all of them at once"

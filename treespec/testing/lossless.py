@@ -8,17 +8,19 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from treespec.children import require_children
+from treespec.children import too_many
 from treespec.distributions import Sampling
 from treespec.draft.model import ModelDrafter
-from treespec.errors import InvalidTree, RefusedTree, TreespecError
+from treespec.errors import TreespecError
 from treespec.protocols import Growth, Verifier
 from treespec.testing.exact import AsGiven, exactly
 from treespec.testing.rounding import Deviation
 from treespec.testing.step_oracle import DraftWith, StepOracle
 from treespec.testing.tables import TablePair, adversarial_pairs, graded_pairs, random_pairs
 from treespec.testing.trees import plane_trees
-from treespec.tree import Law, TokenTree, TreeShape
+from treespec.tree import Law, TreeShape
+from treespec.verify.rule import Rule
+from treespec.verify.wrapped import WrappedRule
 
 __all__ = ["Case", "NotLossless", "Proof", "assert_lossless", "covers"]
 
@@ -271,14 +273,9 @@ def _families(
 
 def covers(verifier: Verifier, shape: TreeShape, law: Law, vocab: int) -> bool:
     """Whether the law can give this tree at all, and the rule does not state that it refuses it."""
-    try:
-        require_children(max(map(len, shape.children)), vocab, law)
-        tokens = torch.tensor([0] + [rank % vocab for rank in shape.ranks[1:]])
-        rows = torch.full((len(shape.internal), vocab), 1 / vocab, dtype=torch.float64)
-        getattr(verifier, "require", lambda tree: None)(TokenTree(shape, tokens, rows, law))
-    except (InvalidTree, RefusedTree):
-        return False
-    return True
+    if isinstance(verifier, Rule | WrappedRule):
+        return verifier.covers(shape, law, vocab) is None
+    return too_many(max(map(len, shape.children)), vocab, law) is None
 
 
 def _name(verifier: Verifier) -> str:

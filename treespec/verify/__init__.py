@@ -1,7 +1,7 @@
 """Acceptance rules, one a file. Each is `(tree, target_probs, coins) -> Verdict`, pure.
 
-`RULES` lists them by name. Each has `.laws`, `.lossless` and `.reference`. `optimal_acceptance` is the
-ceiling of what any lossless rule accepts at one node.
+`RULES` lists them by name. Each says what it covers (`.covers(shape, law)`), `.laws`, `.lossless`, `.scope`
+and `.reference`. `optimal_acceptance` is the ceiling of what any lossless rule accepts at one node.
 """
 
 from treespec.tree import Law
@@ -21,7 +21,7 @@ from treespec.verify.optimal_acceptance import optimal_acceptance
 from treespec.verify.optimal_transport import optimal_transport
 from treespec.verify.rrs import rrs
 from treespec.verify.rrsw import rrsw
-from treespec.verify.rule import NodeChoice, NodeRule, Rule, rule, top_down
+from treespec.verify.rule import NodeChoice, NodeRule, Rule, Scope, rule, top_down
 from treespec.verify.spechub import spechub
 from treespec.verify.traversal import traversal
 from treespec.verify.typical import typical
@@ -34,6 +34,7 @@ __all__ = [
     "NodeRule",
     "OnHost",
     "Rule",
+    "Scope",
     "block",
     "canonical",
     "chain",

@@ -11,12 +11,17 @@ from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
 from treespec.verify.checked import draft_row
-from treespec.verify.rule import branches, ratio, require_number, rule
+from treespec.verify.rule import Scope, branches, ratio, require_number, rule
 
 __all__ = ["block", "block_along"]
 
 
-@rule(laws={Law.IID, Law.WITHOUT_REPLACEMENT}, reference="arXiv:2403.10444", needs=branches)
+@rule(
+    laws={Law.IID, Law.WITHOUT_REPLACEMENT},
+    reference="arXiv:2403.10444",
+    needs=branches,
+    scope=Scope.TREE,
+)
 def block(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     """Accept the longest prefix of the chain that passes a test of its own, judged as a block.
 

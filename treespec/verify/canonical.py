@@ -15,7 +15,7 @@ from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
 from treespec.verify.largest_flow import Number, largest_flow
-from treespec.verify.rule import NodeChoice, ratio, rule, top_down
+from treespec.verify.rule import NodeChoice, Scope, ratio, rule, top_down
 
 __all__ = ["LP_TOKENS", "Tournament", "canonical", "tournament"]
 
@@ -65,7 +65,7 @@ class Tournament:
     law: Float[Tensor, "V"]
 
 
-@rule(laws={Law.IID}, reference="arXiv:2410.18234")
+@rule(laws={Law.IID}, reference="arXiv:2410.18234", scope=Scope.SIBLINGS)
 def canonical(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     """Select one draft, then verify it by min(1, p / r) and norm([p - r]+), r the law of what is selected.
 

@@ -3,13 +3,20 @@
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
-from treespec.verify.rrs import in_draw_order
-from treespec.verify.rule import branches, rule, top_down
+from treespec.verify.rrs import in_draw_order, rrs
+from treespec.verify.rrsw import rrsw
+from treespec.verify.rule import Scope, branches, rule, top_down
 
 __all__ = ["chain"]
 
 
-@rule(laws={Law.IID, Law.WITHOUT_REPLACEMENT}, reference="arXiv:2211.17192", needs=branches)
+@rule(
+    laws={Law.IID, Law.WITHOUT_REPLACEMENT},
+    reference="arXiv:2211.17192",
+    needs=branches,
+    scope=Scope.ELDERS,
+    on_trees={Law.IID: rrs, Law.WITHOUT_REPLACEMENT: rrsw},
+)
 def chain(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     """Accept the drafted x with min(1, p(x) / q(x)); on rejection draw from norm([p - q]+).
 

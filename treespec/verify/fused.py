@@ -94,8 +94,8 @@ class Fused(WrappedRule):
                 f"TorchCoins have, not {type(coins).__name__}: use the plain rule"
             )
         # Only what does not read tokens; repeated siblings are the kernel's to find.
-        if not tree.laws <= rule.laws or (plain is chain and not shape.is_chain):
-            rule.require(tree)
+        if reason := rule.covers(shape, tree.law):
+            raise RefusedTree(reason)
         kernel = _kernel()
         rows = _device_rows(target_probs, rule)
         device, vocabulary = rows.values.device, rows.values.shape[1]

@@ -1,5 +1,7 @@
 """Greedy multi-path block verification: the best of K paths, judged as a block."""
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -9,19 +11,19 @@ from treespec.step import Verdict
 from treespec.tree import Law, TokenTree, TreeShape
 from treespec.verify.block import block_along
 from treespec.verify.checked import draft_row
-from treespec.verify.rule import ratio, rule
+from treespec.verify.rule import Scope, ratio, rule
 
 __all__ = ["gbv"]
 
 
-def _not_paths(tree: TokenTree) -> str | None:
-    width, depth = len(tree.shape.children[0]), tree.shape.depth
-    if depth and tree.shape.breadth_first() != TreeShape.independent_chains(width, depth):
+def _not_paths(shape: TreeShape, laws: Sequence[Law]) -> str | None:
+    width, depth = len(shape.children[0]), shape.depth
+    if depth and shape.breadth_first() != TreeShape.independent_chains(width, depth):
         return "needs paths of one length that share only the root (TreeShape.independent_chains)"
     return None
 
 
-@rule(laws={Law.IID}, reference="arXiv:2602.16961", needs=_not_paths)
+@rule(laws={Law.IID}, reference="arXiv:2602.16961", needs=_not_paths, scope=Scope.TREE)
 def gbv(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     """Keep the path that the target prefers most, then block verification with the law of that path.
 

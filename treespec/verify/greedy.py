@@ -4,12 +4,19 @@ from treespec.errors import RefusedTree
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
-from treespec.verify.rule import rule
+from treespec.verify.child_acceptance import of_target_mass
+from treespec.verify.rule import Scope, rule
 
 __all__ = ["greedy"]
 
 
-@rule(laws=Law, reference="arXiv:2305.09781", one_hot=True)
+@rule(
+    laws=Law,
+    reference="arXiv:2305.09781",
+    one_hot=True,
+    scope=Scope.ELDERS,
+    child_acceptance=of_target_mass,
+)
 def greedy(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     """Follow the child equal to the target's token at temperature 0, as long as there is one.
 

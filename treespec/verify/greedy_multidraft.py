@@ -11,12 +11,12 @@ from treespec.distributions import residual
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
-from treespec.verify.rule import NodeChoice, ratio, repeated_children, rule, top_down
+from treespec.verify.rule import NodeChoice, Scope, ratio, rule, top_down
 
 __all__ = ["greedy_multidraft"]
 
 
-@rule(laws={Law.TOP_THEN_SAMPLE}, reference="arXiv:2502.18779", needs=repeated_children)
+@rule(laws={Law.TOP_THEN_SAMPLE}, reference="arXiv:2502.18779", distinct=True, scope=Scope.SIBLINGS)
 def greedy_multidraft(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     """Accept the one drawn child y with min(1, p / q~); else a draw from norm([p - q~]+) is the output.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
-from treespec.verify.rule import NodeChoice, ratio, rule, top_down
+from treespec.verify.rule import NodeChoice, Scope, ratio, rule, top_down
 
 __all__ = ["division_factor", "kseq"]
 
@@ -18,7 +18,7 @@ MARGIN = 1e-12
 """How far above its root the division factor is kept: there the residual cannot be negative."""
 
 
-@rule(laws={Law.IID}, reference="arXiv:2310.15141")
+@rule(laws={Law.IID}, reference="arXiv:2310.15141", scope=Scope.SIBLINGS)
 def kseq(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     """Try the k children in draw order, each with min(1, p / (r q)); then a draw from what r leaves of p.
 

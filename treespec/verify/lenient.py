@@ -10,12 +10,12 @@ from treespec.distributions import residual
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
-from treespec.verify.rule import NodeChoice, ratio, rule, top_down
+from treespec.verify.rule import NodeChoice, Scope, ratio, rule, top_down
 
 __all__ = ["lenient"]
 
 
-@rule(laws={Law.IID}, reference="arXiv:2211.17192", lossless=False)
+@rule(laws={Law.IID}, reference="arXiv:2211.17192", lossless=False, scope=Scope.ELDERS)
 def lenient(
     tree: TokenTree, target_probs: Rows, coins: Coins, /, *, lenience: float = 0.5
 ) -> Verdict:

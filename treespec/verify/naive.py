@@ -8,12 +8,13 @@ from torch import Tensor
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
-from treespec.verify.rule import NodeChoice, rule, top_down
+from treespec.verify.child_acceptance import of_target_mass
+from treespec.verify.rule import NodeChoice, Scope, rule, top_down
 
 __all__ = ["naive"]
 
 
-@rule(laws=Law, reference="arXiv:2305.09781")
+@rule(laws=Law, reference="arXiv:2305.09781", scope=Scope.ELDERS, child_acceptance=of_target_mass)
 def naive(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     """At each node draw y from the target; if y is a child go there, else y is the bonus.
 

@@ -8,12 +8,19 @@ from torch import Tensor
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
-from treespec.verify.rule import NodeChoice, repeated_children, rule, top_down
+from treespec.verify.child_acceptance import of_target_mass
+from treespec.verify.rule import NodeChoice, Scope, rule, top_down
 
 __all__ = ["onehot"]
 
 
-@rule(laws={Law.DETERMINISTIC}, reference="arXiv:2406.16858", needs=repeated_children)
+@rule(
+    laws={Law.DETERMINISTIC},
+    reference="arXiv:2406.16858",
+    distinct=True,
+    scope=Scope.ELDERS,
+    child_acceptance=of_target_mass,
+)
 def onehot(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     """Accept each child x in turn with the target's p(x); after a rejection p(x) <- 0, renormalise.
 

@@ -11,11 +11,11 @@ from treespec.children import require_children
 from treespec.errors import RefusedTree
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
-from treespec.tree import Law, TokenTree
+from treespec.tree import Law, TokenTree, TreeShape
 from treespec.verify.drafted_sets import count_sets, drafted_sets
 from treespec.verify.largest_flow import Number, largest_flow
 from treespec.verify.rrs import in_draw_order
-from treespec.verify.rule import NodeChoice, repeated_children, require_number, rule, top_down
+from treespec.verify.rule import NodeChoice, Scope, require_number, rule, top_down
 
 __all__ = ["LARGEST_PROGRAMME", "Plan", "optimal_transport", "transport_plan"]
 
@@ -46,14 +46,19 @@ class Plan:
         return sum(map(sum, self.masses))
 
 
-def _needs(tree: TokenTree) -> str | None:
-    laws = {tree.law_of(n) for n in tree.shape.internal if len(tree.shape.children[n]) > 1}
-    if len(laws) > 1:
+def _both_laws(shape: TreeShape, laws: Sequence[Law]) -> str | None:
+    if len({laws[node] for node in shape.internal if len(shape.children[node]) > 1}) > 1:
         return "needs one law at all nodes of several children, but the tree has both of its laws"
-    return repeated_children(tree, Law.WITHOUT_REPLACEMENT)
+    return None
 
 
-@rule(laws={Law.IID, Law.WITHOUT_REPLACEMENT}, reference="arXiv:2310.15141", needs=_needs)
+@rule(
+    laws={Law.IID, Law.WITHOUT_REPLACEMENT},
+    reference="arXiv:2310.15141",
+    needs=_both_laws,
+    distinct=True,
+    scope=Scope.SIBLINGS,
+)
 def optimal_transport(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     """At each node draw the output from the coupling of target and drafts that accepts most often.
 

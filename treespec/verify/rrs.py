@@ -9,12 +9,18 @@ from treespec.distributions import residual
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
-from treespec.verify.rule import NodeChoice, ratio, rule, top_down
+from treespec.verify.child_acceptance import of_iid_children
+from treespec.verify.rule import NodeChoice, Scope, ratio, rule, top_down
 
 __all__ = ["in_draw_order", "rrs"]
 
 
-@rule(laws={Law.IID}, reference="arXiv:2305.09781")
+@rule(
+    laws={Law.IID},
+    reference="arXiv:2305.09781",
+    scope=Scope.ELDERS,
+    child_acceptance=of_iid_children,
+)
 def rrs(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     """Try the children in draw order, each with min(1, p / q); after each rejection p <- norm([p - q]+).
 

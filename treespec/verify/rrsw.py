@@ -10,12 +10,19 @@ from treespec.distributions import residual, without
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
-from treespec.verify.rule import NodeChoice, ratio, repeated_children, rule, top_down
+from treespec.verify.child_acceptance import of_distinct_children
+from treespec.verify.rule import NodeChoice, Scope, ratio, rule, top_down
 
 __all__ = ["rrsw"]
 
 
-@rule(laws={Law.WITHOUT_REPLACEMENT}, reference="arXiv:2402.12374", needs=repeated_children)
+@rule(
+    laws={Law.WITHOUT_REPLACEMENT},
+    reference="arXiv:2402.12374",
+    distinct=True,
+    scope=Scope.ELDERS,
+    child_acceptance=of_distinct_children,
+)
 def rrsw(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     """As `rrs`, and after each rejection the rejected token leaves the draft distribution too.
 

@@ -1,5 +1,6 @@
 """What an acceptance rule says about itself, and the two shapes that rules come in."""
 
+import enum
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -10,20 +11,22 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from treespec.children import too_many
 from treespec.door import able, instance, number, shown
 from treespec.errors import InvalidArgument, InvalidSetting, NotADistribution, RefusedTree
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
-from treespec.tree import Law, TokenTree
+from treespec.tree import Law, TokenTree, TreeShape
 from treespec.verify.checked import CheckedRows, draft_row, require_rows
 
 __all__ = [
+    "ChildAcceptance",
     "NodeChoice",
     "NodeRule",
     "Rule",
+    "Scope",
     "branches",
     "ratio",
-    "repeated_children",
     "require_number",
     "require_rows",
     "rule",
@@ -71,6 +74,26 @@ class NodeRule(Protocol):
         ...
 
 
+class Scope(enum.Enum):
+    """What decides whether a child is accepted, besides the rows above it."""
+
+    ELDERS = "elders"
+    """The siblings before it: those that come after it, and what hangs below, change nothing."""
+    SIBLINGS = "siblings"
+    """All its siblings, so that it matters how many there are."""
+    TREE = "tree"
+    """What hangs below, or other branches too."""
+
+
+ChildAcceptance = Callable[
+    [Float[Tensor, "V"], Float[Tensor, "V"] | None, Sequence[int]], list[float]
+]
+"""From the target's row, the draft's and the children, in draw order: how probably each is accepted."""
+
+Needs = Callable[[TreeShape, Sequence[Law]], str | None]
+"""From the shape of a tree and the law of each node: what is wrong with it, or None."""
+
+
 class Rule:
     """A verifier that knows what it covers.
 
@@ -82,6 +105,10 @@ class Rule:
         one_hot: whether target rows must be one-hot (temperature 0).
         reference: where the rule was published.
         settings: of a rule that has some; the keyword-only arguments of the plain function.
+        scope: what the acceptance of a child depends on.
+        child_acceptance: of some rules of scope `ELDERS`, the exact probability that each child of a node
+            is accepted, over the coins, by a formula.
+        on_trees: of a rule for chains, by law: the rule for any tree that is this one on a chain.
     """
 
     def __init__(
@@ -91,12 +118,18 @@ class Rule:
         reference: str,
         lossless: bool = True,
         one_hot: bool = False,
-        needs: Callable[[TokenTree], str | None] = lambda tree: None,
+        needs: Needs = lambda shape, laws: None,
+        distinct: bool = False,
+        scope: Scope = Scope.TREE,
+        child_acceptance: ChildAcceptance | None = None,
+        on_trees: Mapping[Law, "Rule"] | None = None,
     ) -> None:
         wraps(decide)(self)
-        self._decide, self._needs = decide, needs
+        self._decide, self._needs, self._distinct = decide, needs, distinct
         self.laws, self.reference = frozenset(laws), reference
         self.lossless, self.one_hot = lossless, one_hot
+        self.scope, self.child_acceptance = scope, child_acceptance
+        self.on_trees: Mapping[Law, Rule] = on_trees or {}
         parameters = signature(decide).parameters.values()
         self.settings: Mapping[str, float] = {
             p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY
@@ -137,19 +170,50 @@ class Rule:
         other.settings = {**self.settings, **{k: float(v) for k, v in settings.items()}}
         return other
 
+    def covers(
+        self, shape: TreeShape, law: Law | str | Sequence[Law | str], vocabulary: int | None = None
+    ) -> str | None:
+        """Why the rule cannot decide on trees of this shape and law, or None: then it can.
+
+        Also if there are no such trees, because the law does not give so many children.
+
+        Args:
+            shape: the tree.
+            law: how children are drawn: one law for all nodes, or one for each.
+            vocabulary: tokens to draw from; None for as many as it takes.
+        """
+        return self._refusal(shape, Law.by_node(law, shape.size), vocabulary)
+
     def require(self, tree: TokenTree) -> None:
-        """Raise `RefusedTree` unless the rule covers this tree."""
+        """Raise `RefusedTree` unless the rule covers this tree; its tokens count besides its shape."""
         instance("tree", tree, TokenTree, "a TokenTree")
-        foreign = tree.laws - self.laws
+        laws = [tree.law_of(node) for node in range(tree.shape.size)]
+        reason = self._refusal(tree.shape, laws)
+        if reason:
+            raise RefusedTree(reason)
+        for node in tree.shape.internal if self._distinct else ():
+            tokens = [tree.token_ids[child] for child in tree.shape.children[node]]
+            if len(set(tokens)) < len(tokens) and laws[node] is not Law.IID:
+                raise RefusedTree(
+                    f"rule '{self}' needs distinct children, but node {node} has the tokens {tokens}"
+                )
+
+    def _refusal(
+        self, shape: TreeShape, laws: Sequence[Law], vocabulary: int | None = None
+    ) -> str | None:
+        foreign = {laws[node] for node in shape.internal} - self.laws
         if foreign:
             given, covered = (", ".join(sorted(map(str, laws))) for laws in (foreign, self.laws))
-            raise RefusedTree(
+            return (
                 f"rule '{self}' does not cover children drawn {given}: "
                 f"it is made for {covered} only"
             )
-        complaint = self._needs(tree)
-        if complaint:
-            raise RefusedTree(f"rule '{self}' {complaint}")
+        for node in shape.internal:
+            reason = too_many(len(shape.children[node]), vocabulary, laws[node])
+            if reason:
+                return reason
+        reason = self._needs(shape, laws)
+        return reason and f"rule '{self}' {reason}"
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """Pickled by its name, as functions are: a rule lives at the top of a module."""
@@ -177,7 +241,11 @@ def rule(
     reference: str,
     lossless: bool = True,
     one_hot: bool = False,
-    needs: Callable[[TokenTree], str | None] = lambda tree: None,
+    needs: Needs = lambda shape, laws: None,
+    distinct: bool = False,
+    scope: Scope = Scope.TREE,
+    child_acceptance: ChildAcceptance | None = None,
+    on_trees: Mapping[Law, Rule] | None = None,
 ) -> Callable[[Callable[..., Verdict]], Rule]:
     """Make a `Rule` of a function `(tree, target_probs, coins) -> Verdict`.
 
@@ -189,8 +257,13 @@ def rule(
         lossless: whether it keeps the target's law.
         one_hot: whether it needs one-hot target rows.
         needs: says what is wrong with a tree's shape, or None.
+        distinct: whether siblings must be distinct, but for those drawn independently.
+        scope: what the acceptance of a child depends on; as long as nothing is said, the whole tree.
+        child_acceptance: how probably each child is accepted; for rules of scope `ELDERS`.
+        on_trees: of a rule for chains, by law: the rule for any tree that is this one on a chain.
     """
-    return lambda decide: Rule(decide, laws, reference, lossless, one_hot, needs)
+    facts = lossless, one_hot, needs, distinct, scope, child_acceptance, on_trees
+    return lambda decide: Rule(decide, laws, reference, *facts)
 
 
 def top_down(tree: TokenTree, target_probs: Rows, coins: Coins, node_rule: NodeRule) -> Verdict:
@@ -255,20 +328,6 @@ def require_number(value: Float[Tensor, ""], node: int | None = None) -> None:
         raise NotADistribution(f"the target's or the draft's row of {where} holds NaN")
 
 
-def branches(tree: TokenTree) -> str | None:
+def branches(shape: TreeShape, laws: Sequence[Law]) -> str | None:
     """What is wrong with a tree that is no chain, for rules that need one."""
-    return None if tree.shape.is_chain else "needs a chain, but the tree has siblings"
-
-
-def repeated_children(tree: TokenTree, law: Law | None = None) -> str | None:
-    """What is wrong with a tree in which siblings repeat a token, for rules that need distinct ones.
-
-    Args:
-        tree: the tree.
-        law: look only at children drawn by this law.
-    """
-    for node in tree.shape.internal:
-        tokens = [tree.token_ids[child] for child in tree.shape.children[node]]
-        if len(set(tokens)) < len(tokens) and law in (None, tree.law_of(node)):
-            return f"needs distinct children, but node {node} has the tokens {tokens}"
-    return None
+    return None if shape.is_chain else "needs a chain, but the tree has siblings"

@@ -12,12 +12,12 @@ from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
 from treespec.verify.rrs import in_draw_order
-from treespec.verify.rule import NodeChoice, ratio, repeated_children, rule, top_down
+from treespec.verify.rule import NodeChoice, Scope, ratio, rule, top_down
 
 __all__ = ["spechub"]
 
 
-@rule(laws={Law.HUB}, reference="arXiv:2411.05289", needs=repeated_children)
+@rule(laws={Law.HUB}, reference="arXiv:2411.05289", distinct=True, scope=Scope.SIBLINGS)
 def spechub(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     """Accept one token of a pair that always holds the hub, the draft's most probable token.
 

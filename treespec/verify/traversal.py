@@ -8,16 +8,17 @@ from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
 from treespec.verify.checked import draft_row
-from treespec.verify.rule import ratio, repeated_children, require_number, rule
+from treespec.verify.rule import Scope, ratio, require_number, rule
 
 __all__ = ["traversal"]
 
 
-def _repeats(tree: TokenTree) -> str | None:
-    return repeated_children(tree, Law.WITHOUT_REPLACEMENT)
-
-
-@rule(laws={Law.IID, Law.WITHOUT_REPLACEMENT}, reference="arXiv:2505.12398", needs=_repeats)
+@rule(
+    laws={Law.IID, Law.WITHOUT_REPLACEMENT},
+    reference="arXiv:2505.12398",
+    distinct=True,
+    scope=Scope.TREE,
+)
 def traversal(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     """Test the leaves in depth-first order; a rejected leaf is deleted, and its parent's row pays for it.
 

@@ -7,12 +7,12 @@ from torch import Tensor
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
-from treespec.verify.rule import require_number, rule
+from treespec.verify.rule import Scope, require_number, rule
 
 __all__ = ["threshold", "typical"]
 
 
-@rule(laws=Law, reference="arXiv:2401.10774", lossless=False)
+@rule(laws=Law, reference="arXiv:2401.10774", lossless=False, scope=Scope.TREE)
 def typical(
     tree: TokenTree,
     target_probs: Rows,

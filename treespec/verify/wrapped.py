@@ -1,10 +1,10 @@
 """What verifiers that decide as a rule does, elsewhere, have in common."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 
 from treespec.errors import InvalidArgument
-from treespec.tree import Law, TokenTree
+from treespec.tree import Law, TokenTree, TreeShape
 from treespec.verify.rule import Rule
 
 __all__ = ["WrappedRule"]
@@ -33,6 +33,14 @@ class WrappedRule:
         self.rule, self.__name__ = rule, str(rule)
         self.laws, self.lossless, self.one_hot = rule.laws, rule.lossless, rule.one_hot
         self.reference, self.settings = rule.reference, rule.settings
+        self.scope, self.child_acceptance = rule.scope, rule.child_acceptance
+        self.on_trees = rule.on_trees
+
+    def covers(
+        self, shape: TreeShape, law: Law | str | Sequence[Law | str], vocabulary: int | None = None
+    ) -> str | None:
+        """Why the rule cannot decide on trees of this shape and law; None if it can."""
+        return self.rule.covers(shape, law, vocabulary)
 
     def require(self, tree: TokenTree) -> None:
         """Raise `RefusedTree` unless the rule covers this tree; reads tokens of the tree."""
