@@ -10,13 +10,13 @@ from treespec.coins import TorchCoins
 from treespec.decoding import decode
 from treespec.distributions import Sampling
 from treespec.door import able, integer, sequence
-from treespec.draft.model import ModelDrafter
+from treespec.draft.make import make_drafter
 from treespec.errors import InvalidArgument, InvalidPrompt
 from treespec.protocols import Coins, Drafter, Growth, Observer, Verifier
 from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
 from treespec.target.make import make_target
 from treespec.tree import Law, TreeShape
-from treespec.verify import RULE_OF_LAW, greedy, on_host
+from treespec.verify import on_host, usual_law, usual_rule
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -105,10 +105,10 @@ def generate(
             "which rule is lossless depends on how the drafter draws: give a verifier too"
         )
     law = Law.of(law) if law else _usual_law(growth, sampling)
-    verifier = verifier or on_host(greedy if sampling.greedy else RULE_OF_LAW[law])
+    verifier = verifier or on_host(usual_rule(law, sampling))
     if drafter is None:
         shape = TreeShape.expansion([3, 2, 1, 1]) if growth is None else growth
-        drafter = ModelDrafter(pair.draft, shape, law, sampling)
+        drafter = make_drafter(pair.draft, shape, law, sampling)
     if isinstance(prompt, str):
         ids = pair.tokenizer.encode(prompt)
     else:
@@ -146,6 +146,5 @@ def generate(
 
 def _usual_law(growth: Growth | TreeShape | None, sampling: Sampling) -> Law:
     """The law for this temperature, or the only one that a growth allows."""
-    usual = Law.DETERMINISTIC if sampling.greedy else Law.WITHOUT_REPLACEMENT
-    laws = getattr(growth, "laws", frozenset({usual}))
-    return next(iter(laws)) if len(laws) == 1 else usual
+    laws = getattr(growth, "laws", Law)
+    return next(iter(laws)) if len(laws) == 1 else usual_law(sampling)

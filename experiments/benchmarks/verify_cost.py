@@ -28,14 +28,11 @@ from treespec.experiments.benchmarks.results_file import save
 
 SHAPES = {
     "tree": TreeShape.expansion([3, 2, 3, 2]),
-    "chain": TreeShape.chain(63),
     "paths": TreeShape.independent_chains(7, 9),
     "binary": TreeShape.kary(2, 5),
+    "chain": TreeShape.chain(63),
 }
-"""64 nodes each; 63 where every node has two children."""
-
-SHAPE_OF = {"chain": "chain", "block": "chain", "gbv": "paths", "spechub": "binary"}
-"""Rules that do not take the tree."""
+"""64 nodes each; 63 where every node has two children. A rule gets the first that it covers."""
 
 PREFERRED = (Law.WITHOUT_REPLACEMENT, Law.IID, *Law)
 """How the children are drawn: the first law that a rule takes."""
@@ -99,10 +96,8 @@ def measure(vocab: int, repeats: int, setting: str) -> dict[str, Any]:
         softmax = timed(lambda: logits["tree"].softmax(-1))
         again = timed(lambda: logits["tree"].softmax(-1))
         for rule in rules:
-            shape = SHAPE_OF.get(str(rule), "tree")
-            law = sorted(rule.laws, key=lambda law: (law is not Law.WITHOUT_REPLACEMENT, str(law)))[
-                0
-            ]
+            law = min(rule.laws, key=lambda law: (law is not Law.WITHOUT_REPLACEMENT, str(law)))
+            shape = next(name for name, s in SHAPES.items() if rule.covers(s, law) is None)
             settled = Sampling(temperature=0.0) if rule.one_hot else sampling
             rows, coins = CountedRows(logits[shape], settled), TorchCoins(repeat)
             tree = trees[shape, law]

@@ -1,14 +1,11 @@
 """The one place where names become objects: config -> experiment. Nothing is loaded or run here."""
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import torch
-
-from treespec.children import require_children
 from treespec.distributions import Sampling
+from treespec.draft import make_drafter
 from treespec.errors import TreespecError
 from treespec.experiments.config.base import nearest
 from treespec.experiments.config.schema import (
@@ -17,16 +14,19 @@ from treespec.experiments.config.schema import (
     GenerateMethod,
     Method,
     PlainMethod,
-    SamplingConfig,
     TreeMethod,
 )
-from treespec.experiments.config.trees import TREES, label_of
+from treespec.experiments.config.shapes import MEASURED
+from treespec.experiments.config.trees import TREES, label_of, stand_in, wants_measured
 from treespec.experiments.errors import ConfigError
-from treespec.protocols import Growth
-from treespec.tree import Law, TokenTree, TreeShape
-from treespec.verify import RULE_OF_LAW, RULES, Rule
+from treespec.protocols import Drafter, Growth
+from treespec.tree import Law, TreeShape
+from treespec.verify import RULES, Rule, chain, greedy, naive, usual_rule
 
-__all__ = ["LAWS", "BuiltMethod", "Experiment", "LawAndRule", "build"]
+if TYPE_CHECKING:
+    from treespec.models.load import Pair
+
+__all__ = ["LAWS", "BuiltMethod", "Choice", "Experiment", "build", "plain_method"]
 
 _T = TypeVar("_T")
 
@@ -34,9 +34,10 @@ LAWS: dict[str, Law] = {str(law): law for law in Law}
 
 
 @dataclass(frozen=True)
-class LawAndRule:
-    """How children are chosen, and how they are accepted."""
+class Choice:
+    """How children are chosen, and how they are accepted, under one sampling setting."""
 
+    sampling: Sampling
     law: Law
     rule: Rule
 
@@ -55,7 +56,7 @@ class BuiltMethod:
     name: str
     config: Method
     tree: TreeShape | Growth | None
-    choices: Mapping[str, LawAndRule]
+    choices: Mapping[str, Choice]
 
     @property
     def kind(self) -> str:
@@ -79,6 +80,12 @@ class BuiltMethod:
         """Whether every rule used keeps the target's law."""
         return all(choice.rule.lossless for choice in self.choices.values())
 
+    def drafter(self, pair: "Pair", sampling: str) -> Drafter:
+        """What drafts the trees of our own loop: for plain decoding nothing."""
+        choice = self.choices[sampling]
+        assert self.tree is not None
+        return make_drafter(pair.draft, self.tree, choice.law, choice.sampling)
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -98,9 +105,13 @@ class Experiment:
 def build(config: Config) -> Experiment:
     """All objects that can be made before a model is loaded.
 
+    A method that waits for a measurement gets a stand-in, a tree of the same laws and rules, so that what
+    can be told before is told before: names, laws to record and to time, levels, and mistakes.
+
     Raises:
         ConfigError: if two methods or settings are the same, a shape is no tree, a law or rule is unknown,
-            or a rule does not cover the trees that it would be given.
+            a rule does not cover the trees that it would be given, or methods ask for measurements that the
+            config does not have, or that mean nothing.
     """
     samplings: dict[str, Sampling] = {}
     for i, setting in enumerate(config.samplings):
@@ -109,7 +120,14 @@ def build(config: Config) -> Experiment:
         samplings[setting.name] = Sampling(**setting.model_dump())
     methods: list[BuiltMethod] = []
     for i, method in enumerate(config.methods):
-        built = _method(f"methods[{i}]", method, config.samplings, samplings)
+        if wants_measured(method):
+            if config.search is None:
+                raise ConfigError(
+                    f"methods[{i}].shape asks for what is {MEASURED!r}, but the config has no `search`: "
+                    "add `search: {}`, or name files"
+                )
+            method = stand_in(f"methods[{i}]", method)
+        built = _method(f"methods[{i}]", method, samplings)
         if built.name in (other.name for other in methods):
             raise ConfigError(
                 f"methods[{i}]: a method called {built.name!r} stands before it; give one a 'name'"
@@ -118,40 +136,35 @@ def build(config: Config) -> Experiment:
     return Experiment(config, samplings, tuple(methods))
 
 
-def _method(
-    path: str,
-    config: Method,
-    settings: tuple[SamplingConfig, ...],
-    samplings: Mapping[str, Sampling],
-) -> BuiltMethod:
+def plain_method(name: str, samplings: Mapping[str, Sampling]) -> BuiltMethod:
+    """Plain decoding by our own loop: every tree is its root."""
+    choices = {
+        setting: Choice(sampling, Law.DETERMINISTIC, greedy if sampling.greedy else naive)
+        for setting, sampling in samplings.items()
+    }
+    return BuiltMethod(name, PlainMethod(kind="plain", name=name), TreeShape.chain(0), choices)
+
+
+def _method(path: str, config: Method, samplings: Mapping[str, Sampling]) -> BuiltMethod:
     if isinstance(config, GenerateMethod | AssistedMethod):
         return BuiltMethod(config.name or config.kind, config, None, {})
     if isinstance(config, PlainMethod):
-        choices = {
-            name: LawAndRule(Law.DETERMINISTIC, RULES["greedy" if sampling.greedy else "naive"])
-            for name, sampling in samplings.items()
-        }
-        return BuiltMethod(config.name or config.kind, config, TreeShape.chain(0), choices)
+        return plain_method(config.name or config.kind, samplings)
     try:
         tree = TREES[type(config.shape)](config.shape)
     except TreespecError as error:
         raise ConfigError(f"{path}.shape: {error}") from None
     name = config.name or label_of(config)
     if isinstance(tree, TreeShape) and tree.size == 1:  # a search found that no draft pays
-        plain = PlainMethod(kind="plain", name=f"{name}: plain decoding")
-        return _method(path, plain, settings, samplings)
-    choices = {
-        name: _law_and_rule(path, config, tree, sampling) for name, sampling in samplings.items()
-    }
+        return plain_method(f"{name}: plain decoding", samplings)
+    choices = {s: _choice(path, config, tree, sampling) for s, sampling in samplings.items()}
     lossless = all(choice.rule.lossless for choice in choices.values())
     if not lossless and "lossy" not in name:
         name += " (lossy)"
     return BuiltMethod(name, config, tree, choices)
 
 
-def _law_and_rule(
-    path: str, config: TreeMethod, tree: TreeShape | Growth, sampling: Sampling
-) -> LawAndRule:
+def _choice(path: str, config: TreeMethod, tree: TreeShape | Growth, sampling: Sampling) -> Choice:
     law = None if config.law is None else _look_up(f"{path}.law", config.law, LAWS)
     rule = None if config.rule is None else _look_up(f"{path}.rule", config.rule, RULES)
     possible = getattr(tree, "laws", frozenset(Law))
@@ -160,9 +173,9 @@ def _law_and_rule(
         law = next((law for law in preferred if rule is None or law in rule.laws), preferred[0])
     if rule is None:
         rule = _default_rule(law, tree, sampling)
-    if str(rule) == "greedy" and not sampling.greedy:
+    if rule.one_hot and not sampling.greedy:
         raise ConfigError(
-            f"{path}.rule: 'greedy' needs temperature 0, but a sampling has temperature "
+            f"{path}.rule: '{rule}' needs temperature 0, but a sampling has temperature "
             f"{sampling.temperature:g}; leave the rule out and it is chosen by temperature"
         )
     if law not in possible:
@@ -170,14 +183,13 @@ def _law_and_rule(
             f"{path}.law: {law} is no law for this growth, which chooses children by their tokens or by "
             f"the order of their draws; it takes {', '.join(sorted(map(str, possible)))}"
         )
+    reason = rule.covers(tree if isinstance(tree, TreeShape) else TreeShape.expansion([2, 1]), law)
+    if reason:
+        raise ConfigError(f"{path}: {reason}")
     try:
-        shape = tree if isinstance(tree, TreeShape) else TreeShape.expansion([2, 1])
-        require_children(max(map(len, shape.children)), sys.maxsize, law)
-        rule.require(_example(shape, law))
-        rule = rule.using(**config.settings)
+        return Choice(sampling, law, rule.using(**config.settings))
     except TreespecError as error:
         raise ConfigError(f"{path}: {error}") from None
-    return LawAndRule(law, rule)
 
 
 def _preferred_laws(tree: TreeShape | Growth, sampling: Sampling) -> tuple[Law, ...]:
@@ -192,18 +204,9 @@ def _preferred_laws(tree: TreeShape | Growth, sampling: Sampling) -> tuple[Law, 
 
 
 def _default_rule(law: Law, tree: TreeShape | Growth, sampling: Sampling) -> Rule:
-    if sampling.greedy:
-        return RULES["greedy"]
-    if isinstance(tree, TreeShape) and tree.is_chain and law in RULES["chain"].laws:
-        return RULES["chain"]
-    return RULE_OF_LAW[law]
-
-
-def _example(shape: TreeShape, law: Law) -> TokenTree:
-    """A tree of this shape and law, to ask a rule whether it covers such trees."""
-    rows = torch.zeros(1, 1).expand(len(shape.internal), shape.size)  # of large trees, too
-    probs = None if law is Law.DETERMINISTIC else rows
-    return TokenTree(shape, torch.arange(shape.size), probs, law)
+    if not sampling.greedy and isinstance(tree, TreeShape) and not chain.covers(tree, law):
+        return chain
+    return usual_rule(law, sampling)
 
 
 def _look_up(path: str, name: str, registry: Mapping[str, _T]) -> _T:

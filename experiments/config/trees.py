@@ -1,12 +1,16 @@
-"""Trees by name: what a config calls a tree becomes a shape, or a growth, and gets a label."""
+"""Trees by name: what a config calls a tree becomes a shape, or a growth, and gets a label.
+
+What waits for a measurement gets a stand-in until it is made.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-from treespec.experiments.config.schema import TreeMethod
+from treespec.experiments.config.schema import Method, TreeMethod
 from treespec.experiments.config.search_files import read_acceptance, read_calibration, read_chains
 from treespec.experiments.config.shapes import (
+    MEASURED,
     BestShape,
     ChainShape,
     CostAwareGrowth,
@@ -22,6 +26,7 @@ from treespec.experiments.config.shapes import (
     PathsShape,
     SpecExecGrowth,
 )
+from treespec.experiments.errors import ConfigError
 from treespec.protocols import Growth
 from treespec.search import optimal_tree
 from treespec.tree import TreeShape
@@ -29,13 +34,51 @@ from treespec.tree import TreeShape
 if TYPE_CHECKING:
     from treespec.search import LatencyModel, Ranking
 
-__all__ = ["LABELS", "TREES", "label_of", "search_best"]
+__all__ = ["LABELS", "TREES", "label_of", "search_best", "stand_in", "wants_measured"]
 
 
 def label_of(method: TreeMethod) -> str:
     """What a method is called that has no name: its tree, and law and rule if the config says them."""
     chosen = ", ".join(part for part in (method.law, method.rule) if part)
     return LABELS[type(method.shape)](method.shape) + (f" ({chosen})" if chosen else "")
+
+
+def wants_measured(method: Method) -> TypeGuard[TreeMethod]:
+    """Whether a method can be built only once something is measured."""
+    shape = getattr(method, "shape", None)
+    asked = [getattr(shape, key, None) for key in ("rates", "acceptance", "latency", "calibration")]
+    return MEASURED in asked
+
+
+def stand_in(path: str, method: TreeMethod) -> TreeMethod:
+    """What is built instead of a method that waits for a measurement, under a name of its own.
+
+    Args:
+        path: of the method in its config.
+        method: that waits.
+
+    Raises:
+        ConfigError: if it asks for measurements that mean nothing.
+    """
+    shape, name = method.shape, method.name or label_of(method)
+    calibrated = getattr(shape, "calibration", None) == MEASURED
+    stands: Any
+    if isinstance(shape, OptimalShape | BestShape):
+        stands = ExpansionShape(kind="expansion", branching=(2,))
+    elif isinstance(shape, CostAwareGrowth):
+        limits = shape.model_dump(include={"size", "branching", "depth"})
+        stands = SpecExecGrowth(kind="specexec", **limits)
+    elif isinstance(shape, DySpecGrowth):
+        raise ConfigError(
+            f"{path}.shape.calibration: {MEASURED!r} is of children that are chosen, but DySpec "
+            "draws its children, and these are accepted by more than their own probability: leave it out, "
+            "or name a file"
+        )
+    else:
+        waiting = {"calibration", "latency", "prefix"} & set(type(shape).model_fields)
+        stands = shape.model_copy(update=dict.fromkeys(waiting))
+    # Beside the same growth as it is.
+    return method.model_copy(update={"shape": stands, "name": name + ", calibrated" * calibrated})
 
 
 def search_best(config: BestShape, latency: "LatencyModel") -> "Ranking":

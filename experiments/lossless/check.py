@@ -12,11 +12,10 @@ import torch
 from rich.console import Console
 
 from treespec.experiments.config.base import MOST
-from treespec.experiments.config.build import BuiltMethod, Experiment, LawAndRule, build
+from treespec.experiments.config.build import BuiltMethod, Experiment, build, plain_method
 from treespec.experiments.config.files import require_at_most
-from treespec.experiments.config.schema import Config, ModelsConfig, PlainMethod, TreeMethod
-from treespec.experiments.config.stand_ins import wants_measured, without_measured
-from treespec.experiments.config.trees import label_of
+from treespec.experiments.config.schema import Config, ModelsConfig
+from treespec.experiments.config.trees import label_of, wants_measured
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.lossless.greedy import GreedyCheck, split
 from treespec.experiments.lossless.law import CHUNK, LawCheck, LawChecker
@@ -26,8 +25,6 @@ from treespec.experiments.run.ours import decode_ours
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt, encode, read_prompts
 from treespec.stopping import stop_at_tokens
-from treespec.tree import Law, TreeShape
-from treespec.verify import greedy
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -118,10 +115,9 @@ def check_lossless(
     require_at_most("prompts", prompts, MOST)
     if not 0 < false_alarm < 1:
         raise ConfigError(f"false_alarm = {false_alarm:g}: must be between 0 and 1")
-    waiting = [
-        label_of(m) for m in config.methods if isinstance(m, TreeMethod) and wants_measured(m)
-    ]
-    experiment = build(without_measured(config))
+    waiting = [label_of(method) for method in config.methods if wants_measured(method)]
+    told = tuple(method for method in config.methods if not wants_measured(method))
+    experiment = build(config.model_copy(update={"methods": told}))
     if all(method.kind != "tree" for method in experiment.methods):
         kinds = ", ".join(dict.fromkeys(method.kind for method in experiment.methods))
         raise ConfigError(
@@ -135,7 +131,7 @@ def check_lossless(
         pair = load(config.models)
     encoded = encode(raw, config.prompts, pair.tokenizer)
     methods = [m for m in experiment.methods if m.kind in ("plain", "tree")]
-    warm = {name: s for name, s in experiment.samplings.items() if not s.greedy}
+    warm = [name for name, sampling in experiment.samplings.items() if not sampling.greedy]
     few = encoded[:prompts]
     each = -(-samples // len(few))
     chunks = len(few) * -(-each // CHUNK) * len(warm) * (len(methods) + (not exact))
@@ -143,8 +139,8 @@ def check_lossless(
     with reporter.units(chunks + cold * len(encoded), done=0) as begin:
         greedy_checks = [
             check
-            for name, sampling in experiment.samplings.items()
-            if sampling.greedy
+            for name in experiment.samplings
+            if name not in warm
             for check in _greedy(experiment, methods, pair, encoded, name, begin)
         ]
         checker = LawChecker(
@@ -152,8 +148,8 @@ def check_lossless(
         )
         level = false_alarm / max(1, len(warm) * len(methods))
         laws = [
-            checker.check(method, name, sampling, false_alarm=level, exact=exact)
-            for name, sampling in warm.items()
+            checker.check(method, name, false_alarm=level, exact=exact)
+            for name in warm
             for method in methods
         ]
     return Check(
@@ -180,10 +176,6 @@ def _greedy(
     begin: Callable[[str], None],
 ) -> list[GreedyCheck]:
     """Decode every prompt by `generate`, by our plain loop and by the methods, and compare."""
-    loop = BuiltMethod(
-        "plain", PlainMethod(kind="plain"), TreeShape.chain(0),
-        {name: LawAndRule(Law.DETERMINISTIC, greedy)},
-    )  # fmt: skip
     sampling, seed = experiment.samplings[name], experiment.config.seed
     found = {method.name: ([], []) for method in methods}
     for prompt in prompts:
@@ -195,12 +187,13 @@ def _greedy(
             "seed": seed,
         }
 
-        def ours(method: BuiltMethod, ids=ids, more=more) -> tuple[int, ...]:
-            return decode_ours(pair, method, method.choices[name], ids, sampling, **more).tokens
-
-        references = (generate_plain(pair, ids, sampling, **more).tokens, ours(loop))
+        loop = plain_method("plain", {name: sampling})
+        references = (
+            generate_plain(pair, ids, sampling, **more).tokens,
+            decode_ours(pair, loop, name, ids, **more).tokens,
+        )
         for method in methods:
-            text = ours(method)
+            text = decode_ours(pair, method, name, ids, **more).tokens
             for splits, reference in zip(found[method.name], references, strict=True):
                 place = split(pair, (prompt.id, prompt.ids), text, reference)
                 splits += [] if place is None else [place]

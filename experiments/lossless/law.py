@@ -14,8 +14,8 @@ depends on the target. A check with another cut tells the two apart: there a los
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -24,15 +24,12 @@ from torch import Tensor
 from treespec.coins import TorchCoins
 from treespec.decoding import decode
 from treespec.distributions import Sampling
-from treespec.draft import ModelDrafter, NoDrafter
-from treespec.experiments.config.build import BuiltMethod
+from treespec.experiments.config.build import BuiltMethod, plain_method
 from treespec.experiments.lossless.passes import PassMemory, RememberingModel
 from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.unit import seed_of
-from treespec.protocols import Drafter
 from treespec.target import ModelTarget
 from treespec.testing.compare import LawComparison, Samples, compare_laws
-from treespec.verify import Rule, naive
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -116,8 +113,11 @@ class LawChecker:
         self.pair, self.prompts, self.tokens, self.seed = pair, prompts, tokens, seed
         self.memory = PassMemory()
         self._each = -(-samples // len(prompts))
-        self._target = RememberingModel(pair.target, self.memory)
-        self._draft = RememberingModel(pair.draft, PassMemory())
+        memories: dict[str, Any] = {
+            "target": RememberingModel(pair.target, self.memory),
+            "draft": RememberingModel(pair.draft),
+        }
+        self._remembering = replace(pair, **memories)
         self._progress = progress
         self._plain: dict[str, list[list[int]]] = {}
 
@@ -130,7 +130,6 @@ class LawChecker:
         self,
         method: BuiltMethod,
         name: str,
-        sampling: Sampling,
         *,
         false_alarm: float,
         exact: bool = True,
@@ -139,56 +138,42 @@ class LawChecker:
 
         Args:
             method: of kind `plain` or `tree`.
-            name: of the sampling setting.
-            sampling: the setting, of a temperature above 0.
+            name: of the sampling setting, of a temperature above 0.
             false_alarm: of this one comparison.
             exact: against the exact law; else against samples of our own plain loop, drawn once for all.
 
         Raises:
             TooFewSamples: see `compare_laws`.
         """
+        sampling, rule = method.choices[name].sampling, method.choices[name].rule
         reference: Samples | PlainLaw = PlainLaw(self.pair, self.prompts, sampling)
         if not exact:
             if name not in self._plain:
-                self._plain[name] = self._texts(None, name, sampling)
+                self._plain[name] = self._texts(plain_method("reference", {name: sampling}), name)
             reference = self._plain[name]
         start = time.perf_counter()
-        texts = self._texts(method, name, sampling)
+        texts = self._texts(method, name)
         seconds = time.perf_counter() - start
         comparison = compare_laws(
             texts, reference, given=1, false_alarm=false_alarm,
             seed=seed_of(self.seed, "redraws", name, method.name) % 2**32,
         )  # fmt: skip
-        rule = method.choices[name].rule
         return LawCheck(name, method.name, str(rule), rule.lossless, comparison, seconds)
 
-    def _texts(self, method: BuiltMethod | None, name: str, sampling: Sampling) -> list[list[int]]:
-        """Rows of the prompt's number and the tokens after it; None decodes plainly."""
-        label = "reference" if method is None else method.name
-        drafter, rule = self._parts(method, name, sampling)
-        target = ModelTarget(self._target)
+    def _texts(self, method: BuiltMethod, name: str) -> list[list[int]]:
+        """Rows of the prompt's number and the tokens after it."""
+        choice, drafter = method.choices[name], method.drafter(self._remembering, name)
+        target = ModelTarget(self._remembering.target)
         rows = []
         for i, prompt in enumerate(self.prompts):
-            coins = TorchCoins(seed_of(self.seed, "samples", i, name, label))
+            coins = TorchCoins(seed_of(self.seed, "samples", i, name, method.name))
             ids = torch.tensor(prompt.ids, dtype=torch.long, device=self.pair.target.device)
             for count in range(self._each):
                 if count % CHUNK == 0:
-                    self._progress(f"{name}: {label}, prompt {i + 1}/{len(self.prompts)}")
+                    self._progress(f"{name}: {method.name}, prompt {i + 1}/{len(self.prompts)}")
                 steps = decode(
-                    target, drafter, rule, ids, sampling=sampling, coins=coins,
+                    target, drafter, choice.rule, ids, sampling=choice.sampling, coins=coins,
                     max_new_tokens=self.tokens,
                 )  # fmt: skip
                 rows.append([i, *(token for step in steps for token in step.tokens)])
         return rows
-
-    def _parts(
-        self, method: BuiltMethod | None, name: str, sampling: Sampling
-    ) -> tuple[Drafter, Rule]:
-        if method is None:
-            return NoDrafter(), naive
-        choice = method.choices[name]
-        drafter: Drafter = NoDrafter()
-        if method.kind == "tree":
-            assert method.tree is not None
-            drafter = ModelDrafter(self._draft, method.tree, choice.law, sampling)
-        return drafter, choice.rule

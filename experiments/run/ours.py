@@ -8,12 +8,9 @@ from torch import Tensor
 
 from treespec.coins import TorchCoins
 from treespec.decoding import decode
-from treespec.distributions import Sampling
-from treespec.draft import ModelDrafter, NoDrafter
-from treespec.experiments.config.build import BuiltMethod, LawAndRule
+from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.records.outcome import STAGES, Outcome, StepOutcome
 from treespec.experiments.run.observers import StageTimer, synchronizer
-from treespec.protocols import Drafter
 from treespec.stopping import Stop
 from treespec.target import make_target
 from treespec.verify import on_host
@@ -27,9 +24,8 @@ __all__ = ["decode_ours"]
 def decode_ours(
     pair: "Pair",
     method: BuiltMethod,
-    choice: LawAndRule,
+    sampling: str,
     prompt: Int[Tensor, "T"],
-    sampling: Sampling,
     *,
     max_new_tokens: int,
     stop: Stop,
@@ -40,18 +36,14 @@ def decode_ours(
     Args:
         pair: the models.
         method: of kind `plain` or `tree`.
-        choice: law and rule under this sampling.
+        sampling: name of the setting.
         prompt: token ids on the models' device.
-        sampling: of target and draft.
         max_new_tokens: the budget.
         stop: when the text is over.
         seed: of the coins.
     """
-    drafter: Drafter = NoDrafter()
-    if method.kind == "tree":
-        assert method.tree is not None
-        drafter = ModelDrafter(pair.draft, method.tree, choice.law, sampling)
-    target = make_target(pair.target)
+    choice, target = method.choices[sampling], make_target(pair.target)
+    drafter = method.drafter(pair, sampling)
     timer = StageTimer(synchronizer(prompt.device))
     tokens: list[int] = []
     taken = []
@@ -61,7 +53,7 @@ def decode_ours(
         drafter,
         on_host(choice.rule),  # on a GPU one synchronisation a step, whatever the rule
         prompt,
-        sampling=sampling,
+        sampling=choice.sampling,
         coins=TorchCoins(seed),
         max_new_tokens=max_new_tokens,
         stop=stop,

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from treespec.experiments.config.build import Experiment, build
 from treespec.experiments.config.schema import Config
-from treespec.experiments.config.stand_ins import stand_ins
 from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.run.prompts import RawPrompt, read_prompts
 from treespec.experiments.run.ranks import rank
@@ -47,7 +46,7 @@ def ready(config: Config, say: Callable[[str], None]) -> Ready:
         ConfigError: if a method cannot be built, its measurements mean nothing, or the tracker is missing.
         PromptError: if the prompts cannot be read, or are too few.
     """
-    experiment = build(stand_ins(config))
+    experiment = build(config)
     units = config.repeats * len(config.samplings)
     tracker = open_tracker(None if rank() else config.tracker, say)  # one process of several logs
     if config.search is not None:

@@ -89,10 +89,9 @@ class Bench:
             "stop": self.stop,
             "seed": seed,
         }
-        settings = self.experiment.samplings[sampling]
         if method.kind in ("plain", "tree"):
-            choice = method.choices[sampling]
-            return decode_ours(self.pair, method, choice, ids, settings, **arguments)
+            return decode_ours(self.pair, method, sampling, ids, **arguments)
+        settings = self.experiment.samplings[sampling]
         arguments["stops_early"] = bool(config.stop_strings)
         if method.kind == "generate":
             return generate_plain(self.pair, ids, settings, **arguments)

@@ -28,6 +28,7 @@ from treespec.search import (
     estimate_acceptance,
 )
 from treespec.tree import Law
+from treespec.verify import usual_law, usual_rule
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -46,13 +47,6 @@ STAMP = "config.json"
 
 MOST = 64
 """Nodes up to which the target is timed, unless the config says otherwise."""
-
-RECORDED = {
-    Law.DETERMINISTIC: "onehot",
-    Law.IID: "rrs",
-    Law.WITHOUT_REPLACEMENT: "rrsw",
-}
-"""The rule that a law is recorded with above temperature 0."""
 
 SAME_FIRST = {str(Law.IID): str(Law.WITHOUT_REPLACEMENT)}
 """Laws whose first child is drawn and accepted as that of another law: for chains one trace serves both."""
@@ -140,10 +134,10 @@ def measure(
     traces, reporter = {}, Reporter(console)
     for sampling, law, path in _recordings(config, known, folder):
         if not path.exists():
-            rule = "greedy" if known.samplings[sampling].greedy else RECORDED[law]
+            rule = usual_rule(law, known.samplings[sampling])
             reporter.note(f"recording what is accepted on other texts: {sampling}, law {law}")
             found = trace(
-                own, sampling=sampling, law=str(law), rule=rule, width=config.search.width,
+                own, sampling=sampling, law=str(law), rule=str(rule), width=config.search.width,
                 beyond=deepest, console=console, load=load,
             )  # fmt: skip
             records.keep(path, found.to_bytes())
@@ -218,12 +212,12 @@ def _recordings(config: Config, known: Experiment, folder: Path) -> list[tuple[s
     """What is recorded: the usual law of each setting, and every other that a method uses."""
     found = []
     for i, (name, sampling) in enumerate(known.samplings.items()):
-        laws = [Law.DETERMINISTIC if sampling.greedy else Law.WITHOUT_REPLACEMENT]
+        laws = [usual_law(sampling)]
         for method in known.methods:
             if method.kind == "tree":
                 law, chain = method.choices[name].law, method.shape and method.shape.is_chain
                 covered = chain and SAME_FIRST.get(str(law)) == str(laws[0])
-                if law in RECORDED and law not in laws and not covered and not sampling.greedy:
+                if not (law.together or law in laws or covered or sampling.greedy):
                     laws.append(law)
         if not sampling.greedy and _wants_calibration(config) and Law.DETERMINISTIC not in laws:
             laws.append(Law.DETERMINISTIC)

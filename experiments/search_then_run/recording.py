@@ -13,14 +13,15 @@ from treespec.children import require_children, top_k
 from treespec.coins import TorchCoins
 from treespec.decoding import require_prompt, require_room
 from treespec.distributions import Sampling, require_finite
+from treespec.errors import RefusedTree
 from treespec.experiments.run.unit import seed_of
-from treespec.experiments.search_then_run.child_acceptance import IN_ORDER, child_acceptance
 from treespec.protocols import Coins, TreeModel
 from treespec.search.errors import InvalidTrace
 from treespec.search.rates.trace import Trace
 from treespec.stopping import Stop
 from treespec.tree import Law, TokenTree, TreeShape
-from treespec.verify import Rule
+from treespec.verify import RULES, Rule
+from treespec.verify.rule import ChildAcceptance
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -31,9 +32,6 @@ BEYOND = 16
 """Positions recorded after the end of each text: for steps of trees up to one edge deeper."""
 CHUNK = 64
 """Positions of a given text that run in one pass."""
-
-LAWS = (Law.DETERMINISTIC, Law.IID, Law.WITHOUT_REPLACEMENT)
-"""Laws by which child r is drawn in the same way however many come after it."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ class Recorder:
         self._target, self._draft = target.fresh(), draft.fresh()
         self._device = getattr(target, "device", torch.device("cpu"))
         self._sampling, self._law, self._rule, self._width = sampling, Law.of(law), rule, width
-        _require(rule, self._law, sampling)
+        self._acceptance = _acceptance(rule, self._law, sampling)
         if isinstance(width, bool) or not isinstance(width, int) or width < 1:
             raise InvalidTrace(f"width = {width!r}, but must be an integer of at least 1")
         require_children(width, draft.vocab_size, self._law)
@@ -165,7 +163,7 @@ class Recorder:
             if verdict.accepted:
                 rank = verdict.path[1] - 1
                 token = children[rank]
-            exact = child_acceptance(str(self._rule), rows[i], draft[i], children)
+            exact = self._acceptance(rows[i], draft[i], children)
             yield Position(rank, token, tuple(probs[i]), tuple(exact))
 
 
@@ -181,27 +179,31 @@ class _RootRow:
         return self._below if node else self._row
 
 
-def _require(rule: Rule, law: Law, sampling: Sampling) -> None:
-    """Refuse what one record cannot serve all trees for."""
-    if str(rule) not in IN_ORDER:
-        hint = " (with one child it is 'rrs': take that)" if str(rule) == "chain" else ""
+def _acceptance(rule: Rule, law: Law, sampling: Sampling) -> ChildAcceptance:
+    """The rule's formula, unless one record cannot serve all trees."""
+    if rule.child_acceptance is None or not rule.lossless:
+        other = rule.on_trees.get(law)
+        hint = f" (with one child it is '{other}': take that)" if other else ""
+        traced = [name for name, known in RULES.items() if known.child_acceptance]
         raise InvalidTrace(
             f"rule = {str(rule)!r} cannot be traced{hint}: a trace serves trees of any shape, so it needs "
             "a rule whose acceptance of a child does not depend on how many come after it and what hangs "
-            f"below: {', '.join(IN_ORDER)}"
+            f"below: {', '.join(traced)}"
         )
-    if law not in LAWS:
+    if law.together:
+        apart = ", ".join(str(law) for law in Law if not law.together)
         raise InvalidTrace(
             f"law = '{law}' cannot be traced: how a child is drawn depends on how many there are; "
-            f"take one of {', '.join(map(str, LAWS))}"
+            f"take one of {apart}"
         )
     if rule.one_hot and not sampling.greedy:
         raise InvalidTrace(
             f"rule = {str(rule)!r} needs temperature 0, but it is {sampling.temperature:g}"
         )
-    shape = TreeShape.expansion([1])
-    probs = None if law is Law.DETERMINISTIC else torch.ones(1, 1)
-    rule.require(TokenTree(shape, torch.zeros(2, dtype=torch.long), probs, law))
+    reason = rule.covers(TreeShape.chain(1), law)
+    if reason:
+        raise RefusedTree(reason)
+    return rule.child_acceptance
 
 
 def record(

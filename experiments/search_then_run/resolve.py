@@ -15,8 +15,7 @@ from treespec.experiments.config.shapes import (
     OptimalShape,
     ParentsShape,
 )
-from treespec.experiments.config.stand_ins import wants_measured
-from treespec.experiments.config.trees import label_of, search_best
+from treespec.experiments.config.trees import label_of, search_best, wants_measured
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.search_then_run.measured import Measured
 from treespec.search import (
@@ -58,7 +57,6 @@ def resolve(config: Config, measured: Measured, folder: Path, keep: Keep | None 
         if not wants_measured(method):
             methods.append(method)
             continue
-        assert isinstance(method, TreeMethod)
         try:
             methods += resolver.resolved(method)
         except TreespecError as error:

@@ -13,11 +13,10 @@ from rich.text import Text
 from treespec.distributions import Sampling
 from treespec.errors import TreespecError
 from treespec.experiments.config.base import MOST_NODES
-from treespec.experiments.config.build import LawAndRule, build
+from treespec.experiments.config.build import Choice, build
 from treespec.experiments.config.files import is_file, require_at_most
 from treespec.experiments.config.schema import Config, ModelsConfig, SamplingConfig, TreeMethod
 from treespec.experiments.config.shapes import ExpansionShape
-from treespec.experiments.config.stand_ins import stand_ins
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.manifest import config_data, environment, now
 from treespec.experiments.run.models import load_models
@@ -30,7 +29,6 @@ from treespec.search.rates.replay import Replay, replay_many
 from treespec.search.rates.trace import Trace
 from treespec.shape import TreeShape, expansion_size
 from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
-from treespec.verify import RULES
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -128,7 +126,7 @@ def _choice(
     law: str | None,
     rule: str | None,
     width: int,
-) -> LawAndRule:
+) -> Choice:
     """Law and rule, as the builder chooses them."""
     if method is None:
         shape = ExpansionShape(kind="expansion", branching=(max(width, 2),))
@@ -140,13 +138,13 @@ def _choice(
         return build(only).methods[0].choices[setting.name]
     if law is not None or rule is not None:
         raise ConfigError("--method brings its law and rule: leave out --law and --rule")
-    built = {m.name: m for m in build(stand_ins(config)).methods if m.kind == "tree"}
+    built = {m.name: m for m in build(config).methods if m.kind == "tree"}
     if method not in built:
         names = ", ".join(map(repr, built)) or "none"
         raise ConfigError(f"no tree method {method!r} in the config (there: {names})")
     choice = built[method].choices[setting.name]
-    # With one child, recursive rejection sampling is chain rejection.
-    return LawAndRule(choice.law, RULES["rrs"]) if str(choice.rule) == "chain" else choice
+    # A trace has siblings.
+    return replace(choice, rule=choice.rule.on_trees.get(choice.law, choice.rule))
 
 
 def _continuations(

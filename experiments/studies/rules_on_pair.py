@@ -37,7 +37,7 @@ from treespec.experiments.config.schema import EmbeddedPrompts
 from treespec.experiments.run.prompts import encode, read_prompts
 from treespec.models.load import Pair
 from treespec.target import ModelTarget
-from treespec.testing import covers, tree_acceptance
+from treespec.testing import tree_acceptance
 from treespec.verify import Rule, optimal_acceptance
 
 SHAPES = {
@@ -112,7 +112,7 @@ def cases() -> dict[tuple[str, Law], list[Rule]]:
     for name, shape in SHAPES.items():
         for rule in map(verify.RULES.__getitem__, RULES_ON[name]):
             for law in rule.laws:
-                if covers(rule, shape, law, vocab=shape.size):
+                if rule.covers(shape, law) is None:
                     found[name, law].append(rule)
     return found
 

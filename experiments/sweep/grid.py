@@ -29,7 +29,6 @@ from treespec.experiments.config.file import (
     validated,
 )
 from treespec.experiments.config.schema import Config
-from treespec.experiments.config.stand_ins import stand_ins
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.manifest import config_hash
 from treespec.reading import brief
@@ -187,7 +186,7 @@ def _configs(path: Path, data: dict[str, Any], points: Sequence[Mapping[str, Any
                     )
                 changed = put(changed, key, value, f"{path}: sweep.{key}")
             config = validated(path, changed)
-            build(stand_ins(config))
+            build(config)
             configs.append(config)
         except ConfigError as error:
             for line in str(error).splitlines():

@@ -13,15 +13,15 @@ from torch import Tensor
 from treespec.coins import TorchCoins
 from treespec.decoding import decode
 from treespec.distributions import Sampling
-from treespec.draft import ModelDrafter, NoDrafter
+from treespec.draft import make_drafter
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.report.run import Run
 from treespec.experiments.run.observers import synchronizer
-from treespec.protocols import Drafter, TreeModel
+from treespec.protocols import TreeModel
 from treespec.target import make_target
-from treespec.tree import Law, TreeShape
-from treespec.verify import RULE_OF_LAW, greedy, on_host
+from treespec.tree import TreeShape
+from treespec.verify import on_host, usual_law, usual_rule
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -252,12 +252,9 @@ def _decoded(
     seed: int,
 ) -> Lane:
     """One text."""
-    law = Law.DETERMINISTIC if sampling.greedy else Law.WITHOUT_REPLACEMENT
-    rule = on_host(greedy if sampling.greedy else RULE_OF_LAW[law])
-    clock = _Clock(synchronizer(prompt.device))
-    drafter: Drafter = NoDrafter()
-    if shape.size > 1:
-        drafter = ModelDrafter(_Watched(pair.draft, clock), shape, law, sampling)
+    law, clock = usual_law(sampling), _Clock(synchronizer(prompt.device))
+    rule = on_host(usual_rule(law, sampling))
+    drafter = make_drafter(_Watched(pair.draft, clock), shape, law, sampling)
     taken: list[tuple[float, tuple[int, ...], int]] = []
     for step in decode(
         make_target(pair.target), drafter, rule, prompt, sampling=sampling,

@@ -10,6 +10,7 @@ from treespec.search.errors import InvalidTrace
 from treespec.search.integers import integer
 from treespec.search.rates.trace import Trace
 from treespec.tree import Law
+from treespec.verify import RULES
 
 __all__ = ["CalibrationData", "calibration_data"]
 
@@ -101,7 +102,8 @@ def calibration_data(trace: Trace, *, depth: int = 1) -> CalibrationData:
         at, above, reached = at[fine], above[fine], reached[fine]
     at, above, reached, depths = (np.concatenate(parts) for parts in zip(*rows, strict=True))
     whole = reached[:, None] * trace.accepted[at]
-    if trace.rule == "greedy" or trace.sampling.get("temperature") == 0:
+    one_hot = trace.rule in RULES and RULES[trace.rule].one_hot
+    if one_hot or trace.sampling.get("temperature") == 0:
         whole[depths > 0] = np.nan
     width = trace.width
     return CalibrationData(

@@ -3,31 +3,25 @@
 from collections.abc import Sequence
 
 from treespec.search.errors import InvalidTrace
+from treespec.verify import RULES, Scope
 
 __all__ = ["note_on", "require_alike"]
-
-BY_NUMBER = ("kseq", "canonical", "optimal_transport", "greedy_multidraft", "spechub")
-"""Rules whose acceptance of a child depends on how many there are."""
-
-BY_TREE = {
-    "block": "judges a chain as a whole: how often a token is accepted depends on how many come after it, "
-    "so these rates are those of chains as long as the recorded ones",
-    "traversal": "goes from leaf to leaf: how often a node is accepted depends on its siblings and on all "
-    "that hangs below it, so these rates are those of the recorded tree",
-    "gbv": "chooses among whole paths: how often a node is accepted depends on how many paths there are "
-    "and how long they are, so these rates are those of the recorded tree",
-}
-"""Rules that look at more than one node at a time, and what follows from that."""
 
 
 def note_on(rule: str) -> tuple[str, ...]:
     """What to know about rates under this rule; nothing for rules that one rate for each rank describes."""
-    if rule in BY_NUMBER:
+    scope = _scope(rule)
+    if scope is Scope.SIBLINGS:
         return (
             f"rule {rule!r} accepts a child the more rarely or often the more siblings it has: these rates "
             "are those of nodes with the number of children recorded",
         )
-    return (f"rule {rule!r} {BY_TREE[rule]}",) if rule in BY_TREE else ()
+    if scope is Scope.TREE:
+        return (
+            f"rule {rule!r} judges more than one node at a time: how often one is accepted depends on the "
+            "rest of the tree, so these rates are those of trees like the recorded ones",
+        )
+    return ()
 
 
 def require_alike(rule: str, by: str, numbers: Sequence[set[int]]) -> None:
@@ -41,7 +35,7 @@ def require_alike(rule: str, by: str, numbers: Sequence[set[int]]) -> None:
     Raises:
         InvalidTrace: with the numbers.
     """
-    if rule not in BY_NUMBER and rule not in BY_TREE:
+    if _scope(rule) is Scope.ELDERS:
         return
     together = [set().union(*numbers)] if by == "rank" else list(numbers)
     for depth, found in enumerate(together):
@@ -53,3 +47,8 @@ def require_alike(rule: str, by: str, numbers: Sequence[set[int]]) -> None:
                 f"{', '.join(map(str, sorted(found)))} of them would be counted together: take steps of "
                 f"trees with equally many (TreeShape.kary, TreeShape.expansion){apart}"
             )
+
+
+def _scope(rule: str) -> Scope:
+    """Of the rule of this name; one that is not ours is taken to try children in order."""
+    return RULES[rule].scope if rule in RULES else Scope.ELDERS

@@ -1,7 +1,8 @@
 """Draft sources, one a file."""
 
 from treespec.draft.growth import StaticGrowth
+from treespec.draft.make import make_drafter
 from treespec.draft.model import ModelDrafter
 from treespec.draft.nothing import NoDrafter
 
-__all__ = ["ModelDrafter", "NoDrafter", "StaticGrowth"]
+__all__ = ["ModelDrafter", "NoDrafter", "StaticGrowth", "make_drafter"]

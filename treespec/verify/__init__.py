@@ -4,6 +4,7 @@
 and `.reference`. `optimal_acceptance` is the ceiling of what any lossless rule accepts at one node.
 """
 
+from treespec.distributions import Sampling
 from treespec.tree import Law
 from treespec.verify.block import block
 from treespec.verify.canonical import canonical
@@ -56,6 +57,8 @@ __all__ = [
     "top_down",
     "traversal",
     "typical",
+    "usual_law",
+    "usual_rule",
 ]
 
 RULES: dict[str, Rule] = {
@@ -76,3 +79,13 @@ RULE_OF_LAW: dict[Law, Rule] = {
     Law.HUB: spechub,
 }
 """The rule for children drawn by a law, where none is asked for: cheap, and made for trees of any shape."""
+
+
+def usual_law(sampling: Sampling) -> Law:
+    """How children of a tree are chosen where nobody says: without chance only at temperature 0."""
+    return Law.DETERMINISTIC if sampling.greedy else Law.WITHOUT_REPLACEMENT
+
+
+def usual_rule(law: Law, sampling: Sampling) -> Rule:
+    """`greedy` at temperature 0, else the rule of the law in `RULE_OF_LAW`."""
+    return greedy if sampling.greedy else RULE_OF_LAW[law]

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from treespec import Law, Sampling, TorchCoins, TreeShape, decode, load_pair, verify
-from treespec.draft import ModelDrafter, NoDrafter
+from treespec import Sampling, TorchCoins, TreeShape, decode, load_pair, verify
+from treespec.draft import make_drafter
 from treespec.errors import Unavailable, UnsupportedModel
 from treespec.experiments.benchmarks.forward_timer import ForwardTimer
 from treespec.experiments.benchmarks.gpu.roofline import pass_bytes
@@ -27,7 +27,7 @@ from treespec.experiments.config.schema import EmbeddedPrompts
 from treespec.experiments.run.observers import StageTimer, synchronizer
 from treespec.experiments.run.prompts import encode, read_prompts
 from treespec.models.load import Pair
-from treespec.protocols import Drafter, Target
+from treespec.protocols import Target
 from treespec.target import ModelTarget
 
 __all__ = ["SOURCES", "Case", "cases", "run"]
@@ -54,7 +54,7 @@ LLAMA: dict[str, dict[str, int]] = {
 
 DRY: dict[str, dict[str, int]] = {"tiny": {"num_hidden_layers": 6}}
 SHAPES = {
-    "plain": None,
+    "plain": TreeShape.chain(0),
     "chain 4": TreeShape.chain(4),
     "tree 3x2x1x1": TreeShape.expansion([3, 2, 1, 1]),
 }
@@ -158,15 +158,15 @@ def _cell(
     draft_passes = sum(run["draft_passes"] for run in staged) / sum(run["steps"] for run in staged)
     shape = SHAPES[case.method]
     cached = statistics.mean(len(prompt) for prompt in prompts) + new_tokens / 2
-    target_bytes = pass_bytes(pair.target.model, cached + (shape.size if shape else 1))
-    draft_bytes = pass_bytes(pair.draft.model, cached) if shape else 0.0
+    target_bytes = pass_bytes(pair.target.model, cached + shape.size)
+    draft_bytes = pass_bytes(pair.draft.model, cached) if shape.size > 1 else 0.0
     verify_ms = 1e3 * target_bytes / session.peak.bandwidth
     draft_ms = 1e3 * draft_passes * draft_bytes / session.peak.bandwidth
     step_ms = 1e3 * seconds / steps
     parameters = sum(weight.numel() for weight in pair.target.model.parameters())
     return {
         "parameters": parameters,
-        "nodes": shape.size if shape else 1,
+        "nodes": shape.size,
         "steps": steps,
         "tokens_per_step": round(tokens / steps, 3),
         "tokens_per_second": round(tokens / seconds, 2),
@@ -202,15 +202,12 @@ def _decoded(
 ) -> dict[str, Any]:
     """One text; the prefill and the first step are left out of all figures."""
     sampling, shape = Sampling(case.temperature), SHAPES[case.method]
-    law = Law.DETERMINISTIC if sampling.greedy else Law.WITHOUT_REPLACEMENT
-    rule = verify.greedy if sampling.greedy else verify.rrsw
-    drafter: Drafter = NoDrafter()
-    if shape is not None:
-        drafter = ModelDrafter(pair.draft, shape, law, sampling)
+    law = verify.usual_law(sampling)
+    drafter = make_drafter(pair.draft, shape, law, sampling)
     synchronize = synchronizer(prompt.device)
     timer = StageTimer(synchronize) if stages else None
     decoding = decode(
-        make(pair.target), drafter, verify.on_host(rule), prompt, sampling=sampling,
+        make(pair.target), drafter, verify.on_host(verify.usual_rule(law, sampling)), prompt, sampling=sampling,
         coins=TorchCoins(0), max_new_tokens=new_tokens, observer=timer,
     )  # fmt: skip
     text = list(next(decoding).tokens)

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from treespec.coins import TorchCoins
 from treespec.decoding import decode
-from treespec.draft import ModelDrafter, NoDrafter, StaticGrowth
+from treespec.draft import StaticGrowth, make_drafter
+from treespec.experiments.config.build import plain_method
 from treespec.experiments.run.observers import StageTimer, synchronizer
 from treespec.experiments.search_then_run.profile.shapes import Setting, drift_of
-from treespec.protocols import Drafter, Verifier
 from treespec.step import Step
 from treespec.tree import TreeShape
-from treespec.verify import RULES, on_host
+from treespec.verify import on_host
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -67,7 +67,7 @@ class Loop:
         self.setting, self.prefix = setting, prefix
         self.growth = _Watched(setting.shapes)
         self._pair, self._target, self._text, self._seed = pair, target, text, seed
-        self._verifier: Verifier = on_host(setting.rule)
+        self._plain = plain_method("plain", {setting.name: setting.sampling}).choices[setting.name]
         self._coins = TorchCoins(seed)
         self._steps: Iterator[Step] = iter(())
         self._drift = drift_of(prefix, len(setting.shapes))
@@ -81,19 +81,16 @@ class Loop:
         self._seed += 1
         prompt = torch.tensor(self._text(self._seed, length), device=pair.target.device)
         self.timer = StageTimer(synchronizer(prompt.device))
-        drafter: Drafter = NoDrafter()
-        verifier = self._verifier
-        if not plain:
-            drafter = ModelDrafter(pair.draft, self.growth, self.setting.law, self.setting.sampling)
-        else:
-            verifier = on_host(RULES["greedy" if self.setting.sampling.greedy else "naive"])
+        choice = self._plain if plain else self.setting
+        tree = TreeShape.chain(0) if plain else self.growth
+        drafter = make_drafter(pair.draft, tree, choice.law, choice.sampling)
         room = min(pair.target.max_length, pair.draft.max_length) - length - drafter.max_depth
         self._steps = decode(
             self._target,
             drafter,
-            verifier,
+            on_host(choice.rule),
             prompt,
-            sampling=self.setting.sampling,
+            sampling=choice.sampling,
             coins=self._coins,
             max_new_tokens=max(1, room),
             observer=self.timer,

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from treespec.experiments.config.build import build
 from treespec.experiments.config.schema import Config
-from treespec.experiments.config.stand_ins import stand_ins
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.run.prompts import RawPrompt
 from treespec.experiments.search_then_run.profile.settings import settings_of
@@ -76,7 +75,7 @@ def plan_profile(
     Raises:
         ConfigError: if nothing fits the context.
     """
-    experiment, notes = build(stand_ins(config)), list[str]()
+    experiment, notes = build(config), list[str]()
     sizes = completed(sizes or default_sizes(pair.target.device.type))
     context = min(pair.target.max_length, pair.draft.max_length)
     settings = settings_of(experiment, pair, sizes, context, notes)

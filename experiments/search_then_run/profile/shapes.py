@@ -3,9 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from treespec.distributions import Sampling
-from treespec.tree import Law, TreeShape
-from treespec.verify import Rule
+from treespec.experiments.config.build import Choice
+from treespec.tree import TreeShape
 
 __all__ = ["Setting", "bundle", "completed", "drift_of", "shapes_for"]
 
@@ -20,20 +19,14 @@ DRIFT = 32
 
 
 @dataclass(frozen=True)
-class Setting:
-    """How children are chosen and accepted.
+class Setting(Choice):
+    """How children are chosen and accepted, and in which trees.
 
     Args:
-        law: of the draft.
-        rule: that accepts.
-        sampling: of target and draft.
         name: of the sampling, as in configs.
         shapes: the trees that are measured.
     """
 
-    law: Law
-    rule: Rule
-    sampling: Sampling
     name: str
     shapes: tuple[TreeShape, ...]
 

@@ -3,7 +3,6 @@ import yaml
 
 from treespec.experiments.config.build import build
 from treespec.experiments.config.file import load_config, override, shipped
-from treespec.experiments.config.stand_ins import stand_ins
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.sweep.grid import load_grid
 
@@ -40,7 +39,7 @@ def test_every_shipped_config_is_valid():
         if "\nsweep:" in path.read_text(encoding="utf-8"):
             assert load_grid(name).jobs  # which builds each of them
         else:
-            assert build(stand_ins(load_config(name))).methods
+            assert build(load_config(name)).methods
 
 
 def test_a_misspelt_key_gives_file_path_and_nearest_key(write):

@@ -7,7 +7,7 @@ import pytest
 
 from treespec.experiments.config.build import build
 from treespec.experiments.config.schema import Config, SearchConfig
-from treespec.experiments.config.stand_ins import stand_ins, without_measured
+from treespec.experiments.config.trees import wants_measured
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.search_then_run.measured import Measured
 from treespec.experiments.search_then_run.resolve import resolve
@@ -54,27 +54,27 @@ def test_laws_and_rules_of_waiting_methods_are_known_before():
         {"kind": "cost_aware", "size": 6, "depth": 3, "branching": 2},
         {"kind": "eagle2", "k": 2, "depth": 2, "size": 5, "calibration": "measured"},
     )
-    known = build(stand_ins(config))
+    known = build(config)
     assert [str(m.choices["T=1"].law) for m in known.methods[1:]] == [
         "iid", "deterministic", "deterministic",
     ]  # fmt: skip
     assert str(known.methods[1].choices["T=1"].rule) == "rrs"
-    assert [m.kind for m in without_measured(config).methods] == ["plain"]
+    assert [m.kind for m in config.methods if not wants_measured(m)] == ["plain"]
 
 
 def test_names_that_clash_are_found_before_anything_is_measured():
     with pytest.raises(
         ConfigError, match=r"methods\[2\].*'best' stands before it; give one a 'name'"
     ):
-        build(stand_ins(_config(BEST, BEST | {"max_size": 5})))
-    build(stand_ins(_config(OPTIMAL, {"shape": OPTIMAL, "law": "deterministic"})))
+        build(_config(BEST, BEST | {"max_size": 5}))
+    build(_config(OPTIMAL, {"shape": OPTIMAL, "law": "deterministic"}))
     grown = {"kind": "opt_tree", "size": 6, "depth": 3}
-    build(stand_ins(_config(grown, grown | {"calibration": "measured"})))
+    build(_config(grown, grown | {"calibration": "measured"}))
 
 
 def test_dyspec_is_not_calibrated_by_children_of_another_law():
     with pytest.raises(ConfigError, match=r"methods\[1\]\.shape\.calibration.*DySpec draws"):
-        stand_ins(_config({"kind": "dyspec", "size": 6, "depth": 3, "calibration": "measured"}))
+        build(_config({"kind": "dyspec", "size": 6, "depth": 3, "calibration": "measured"}))
 
 
 def test_a_named_file_is_read_whatever_was_measured(tmp_path):

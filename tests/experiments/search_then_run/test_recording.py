@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, decode, load_pair, verify
+from treespec import Law, Sampling, TorchCoins, TreeShape, decode, load_pair, verify
 from treespec.draft import ModelDrafter
 from treespec.errors import (
     ContextOverflow,
@@ -19,7 +19,6 @@ from treespec.errors import (
     RefusedTree,
 )
 from treespec.experiments.search_then_run import recording
-from treespec.experiments.search_then_run.child_acceptance import child_acceptance
 from treespec.experiments.search_then_run.recording import record
 from treespec.search import InvalidTrace, estimate_acceptance
 from treespec.search.rates.replay import replay
@@ -31,7 +30,6 @@ from treespec.testing import (
     outcomes,
     random_table,
     target_law,
-    tree_acceptance,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::search.errors.SmallSample")
@@ -103,32 +101,6 @@ def test_rates_given_the_children_have_the_mean_of_the_ranks(without_shape_check
         found = estimate_acceptance(trace)
         error = np.sqrt(found.rates * (1 - found.rates) / found.trials)
         assert (np.abs(found.hits / found.trials - found.rates) < 4 * error + 1e-3).all(), rule
-
-
-@pytest.mark.parametrize(("rule", "law"), [*RULES, ("greedy", Law.DETERMINISTIC)])
-def test_acceptance_of_children_is_that_of_the_rules_own_code(rule, law, without_shape_checks):
-    generator = torch.Generator().manual_seed(1)
-    chosen, cold = verify.RULES[rule], rule == "greedy"
-    shape = TreeShape.expansion([4])
-    for i in range(40):
-        logits = 1.5 * torch.randn(2, 6, generator=generator, dtype=torch.float64)
-        if i % 4 == 1:
-            logits[1] += torch.tensor([0.0, 0, 0, -1e4, -1e4, -1e4])  # a draft of three tokens
-        if i % 4 == 2:
-            logits[0] = logits[1]
-        if i % 4 == 3:
-            logits[0] += torch.tensor([-1e4, -1e4, 0, 0, 0, 0])
-        target, draft = (GREEDY if cold else WARM)(logits)
-        if law is Law.DETERMINISTIC:
-            children = logits[1:].topk(4).indices
-        else:
-            children = TorchCoins(i).draw_many(draft[None], 4, law)
-        tokens = torch.cat([torch.zeros(1, dtype=torch.long), children[0]])
-        probs = None if law is Law.DETERMINISTIC else draft[None]
-        rows = torch.stack([target, *torch.eye(6, dtype=torch.float64)[:4]])
-        right = tree_acceptance(chosen, TokenTree(shape, tokens, probs, law), rows).by_rank()
-        found = child_acceptance(rule, target, draft, children[0].tolist())
-        np.testing.assert_allclose(found, right, atol=1e-12)
 
 
 def live(pair, shape, prompt, budget, stop=lambda ids: False):

@@ -5,8 +5,11 @@ import pickle
 import pytest
 import torch
 
-from treespec import Law, TokenTree, TorchCoins, TreeShape, Verdict, verify
-from treespec.errors import RefusedTree
+from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, Verdict, verify
+from treespec.draft import ModelDrafter
+from treespec.errors import InvalidTree, RefusedTree
+from treespec.target import ModelTarget
+from treespec.testing import TabularModel, plane_trees, random_table
 from treespec.verify.rule import ratio
 
 
@@ -135,3 +138,63 @@ def test_siblings_drawn_without_replacement_do_not_repeat():
     tree = siblings(Law.WITHOUT_REPLACEMENT, 1, 1, draft=[0.2, 0.3, 0.5])
     with pytest.raises(RefusedTree, match=r"'rrsw' needs distinct children.*node 0.*\[1, 1\]"):
         verify.rrsw(tree, torch.full((3, 3), 1 / 3), TorchCoins(0))
+
+
+SHAPES = [shape for size in range(1, 6) for shape in plane_trees(size)]
+SHAPES += [TreeShape.chain(5), TreeShape.independent_chains(2, 3), TreeShape.expansion([3, 2])]
+
+
+def drafted(shape, law):
+    """A tree by the drafter's own code, and target rows; None if the law does not give one."""
+    draft, target = (TabularModel(random_table(4, seed), 4) for seed in (0, 1))
+    drafter = ModelDrafter(draft, shape, law, Sampling())
+    drafter.prefill(torch.tensor([0]))
+    try:
+        tree = drafter.propose(TorchCoins(3))
+    except InvalidTree:
+        return None
+    target = ModelTarget(target)
+    target.prefill(torch.tensor([0]))
+    return tree, target.score(tree).logits
+
+
+@pytest.mark.parametrize("law", Law, ids=str)
+def test_a_rule_covers_exactly_the_trees_that_it_decides_on(law):
+    """A law's own limits count too: nobody decides on trees that cannot be drafted."""
+    for shape in SHAPES:
+        made = drafted(shape, law)
+        for rule in verify.RULES.values():
+            reason = rule.covers(shape, law)
+            if made is None:
+                assert reason, (str(rule), shape)
+                continue
+            tree, logits = made
+            rows = Sampling(temperature=0.0 if rule.one_hot else 1.0)(logits)
+            if reason is None:
+                assert rule(tree, rows, TorchCoins(5)).path[0] == 0
+                continue
+            with pytest.raises(RefusedTree) as caught:
+                rule(tree, rows, TorchCoins(5))
+            assert str(caught.value) == reason
+            assert str(rule) in reason
+
+
+def test_what_a_rule_covers_can_depend_on_the_vocabulary_and_on_each_node():
+    pair = TreeShape.expansion([2])
+    assert verify.rrsw.covers(pair, "without_replacement", 2) is None
+    assert "vocabulary has 1" in verify.rrsw.covers(pair, "without_replacement", 1)
+    assert verify.rrs.covers(pair, "iid", 1) is None
+    two, laws = TreeShape.kary(2, 2), [Law.IID, Law.WITHOUT_REPLACEMENT]
+    assert verify.traversal.covers(two, [*laws, *laws[:1] * 5]) is None
+    assert "both of its laws" in verify.optimal_transport.covers(two, [*laws, *laws[:1] * 5])
+    assert verify.on_host(verify.block).covers(two, Law.IID) == verify.block.covers(two, Law.IID)
+    with pytest.raises(InvalidTree, match="2 laws for 7 nodes"):
+        verify.rrs.covers(two, laws)
+
+
+def test_what_a_rule_for_chains_is_on_trees():
+    for law, other in verify.chain.on_trees.items():
+        for seed in range(20):
+            tree = drafted(TreeShape.chain(3), law)[0]
+            rows = torch.full((4, 4), 1 / 4)
+            assert verify.chain(tree, rows, TorchCoins(seed)) == other(tree, rows, TorchCoins(seed))

@@ -26,7 +26,7 @@ def text(number, length):
 
 def setting(law=Law.DETERMINISTIC, rule="greedy", temperature=0.0, shapes=None):
     shapes = shapes or shapes_for(SIZES, lambda shape: True)[0]
-    return Setting(law, RULES[rule], Sampling(temperature), f"T={temperature:g}", shapes)
+    return Setting(Sampling(temperature), law, RULES[rule], f"T={temperature:g}", shapes)
 
 
 @pytest.mark.parametrize("size", range(1, 70))

@@ -55,7 +55,7 @@ def profiled(law, rule, sizes):
     """The times that a profile of these sizes measures, and what steps really take."""
     shapes, missing = shapes_for(completed(sizes), lambda shape: True)
     assert not missing
-    setting = Setting(law, RULES[rule], Sampling(1.0), "T=1", shapes)
+    setting = Setting(Sampling(1.0), law, RULES[rule], "T=1", shapes)
     loop, samples = Priced(setting, 16), Samples()
     _measure_trees(loop, shapes, samples)
     _measure_plain(loop, samples)
