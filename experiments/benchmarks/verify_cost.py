@@ -25,6 +25,7 @@ from torch import Tensor
 from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, verify
 from treespec.distributions import SampledRows
 from treespec.experiments.benchmarks.results_file import save
+from treespec.verify import Rule
 
 SHAPES = {
     "tree": TreeShape.expansion([3, 2, 3, 2]),
@@ -76,6 +77,12 @@ def timed(work: Callable[[], object]) -> float:
     return 1e3 * (time.perf_counter() - start)
 
 
+def way(rule: Rule) -> tuple[str, Law]:
+    """The tree that a rule decides on, and how its children are drawn."""
+    law = next(law for law in PREFERRED if law in rule.laws)
+    return next(name for name, s in SHAPES.items() if rule.covers(s, law) is None), law
+
+
 def measure(vocab: int, repeats: int, setting: str) -> dict[str, Any]:
     """Median milliseconds of each rule and of the softmax, all in one loop."""
     sampling = SETTINGS[setting]
@@ -89,15 +96,15 @@ def measure(vocab: int, repeats: int, setting: str) -> dict[str, Any]:
         for law in Law
         if law is not Law.HUB or name == "binary"
     }
-    rules = [rule for rule in verify.RULES.values() if str(rule) != "optimal_transport"]
+    ways = {
+        rule: way(rule) for rule in verify.RULES.values() if rule is not verify.optimal_transport
+    }
     ms: dict[str, list[float]] = {"softmax": [], "softmax again": []}
     visited: dict[str, list[int]] = {}
     for repeat in track(range(repeats + 1), description=setting):
         softmax = timed(lambda: logits["tree"].softmax(-1))
         again = timed(lambda: logits["tree"].softmax(-1))
-        for rule in rules:
-            law = min(rule.laws, key=lambda law: (law is not Law.WITHOUT_REPLACEMENT, str(law)))
-            shape = next(name for name, s in SHAPES.items() if rule.covers(s, law) is None)
+        for rule, (shape, law) in ways.items():
             settled = Sampling(temperature=0.0) if rule.one_hot else sampling
             rows, coins = CountedRows(logits[shape], settled), TorchCoins(repeat)
             tree = trees[shape, law]
@@ -127,7 +134,7 @@ def measure(vocab: int, repeats: int, setting: str) -> dict[str, Any]:
                 ),
                 "rows_visited": statistics.mean(visited[name]),
                 "floor": round(statistics.mean(visited[name]) / 64, 3),
-                "tree": SHAPE_OF.get(name, "tree"),
+                "tree": ways[verify.RULES[name]][0],
             }
             for name, values in ms.items()
             if name in visited

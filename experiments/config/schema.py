@@ -79,7 +79,7 @@ class ModelsConfig(Strict):
     dtype: Literal["float32", "bfloat16", "float16", "float64", "auto"] = "bfloat16"
     device: Name = "cpu"
     grow: Parameters | Size | dict[str, Count] | None = None
-    """Grow the target, function-preservingly, to so many parameters ("100M"), or to these config fields."""
+    """Enlarge the target, its tokens unchanged, to so many parameters ("100M"), or these config fields."""
     attention: Literal[
         "auto", "transformers", "reference", "sdpa", "two_pass", "flex", "triton"
     ] = "auto"

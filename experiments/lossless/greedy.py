@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from treespec.experiments.report.equality import NEAR_TIE, Divergence
+from treespec.experiments.run.baselines import first_difference, next_logits
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -89,13 +90,10 @@ def split(
     """
     if tuple(tokens) == tuple(reference):
         return None
-    pairs = enumerate(zip(tokens, reference, strict=False))
-    at = next((i for i, (a, b) in pairs if a != b), min(len(tokens), len(reference)))
+    at = first_difference(tokens, reference)
     token, other = (text[at] if at < len(text) else None for text in (tokens, reference))
     name, ids = prompt
-    with pair.target.as_transformers() as model, torch.inference_mode():
-        inputs = torch.tensor([[*ids, *reference[:at]]], device=pair.target.device)
-        logits = model(inputs, logits_to_keep=1, use_cache=False).logits[0, -1]
+    logits = next_logits(pair, [*ids, *reference[:at]])
     dtype = logits.dtype
     best, second = logits.double().topk(2).values.tolist()
     # The distance of neighbouring numbers at this magnitude.

@@ -15,6 +15,7 @@ depends on the target. A check with another cut tells the two apart: there a los
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,15 +27,16 @@ from treespec.decoding import decode
 from treespec.distributions import Sampling
 from treespec.experiments.config.build import BuiltMethod, plain_method
 from treespec.experiments.lossless.passes import PassMemory, RememberingModel
+from treespec.experiments.run.baselines import next_logits
 from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.unit import seed_of
 from treespec.target import ModelTarget
-from treespec.testing.compare import LawComparison, Samples, compare_laws
+from treespec.testing.compare import ConditionalLaw, LawComparison, Samples, compare_laws
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["CHUNK", "LawCheck", "LawChecker", "PlainLaw"]
+__all__ = ["CHUNK", "LawCheck", "LawChecker"]
 
 CHUNK = 50
 """Samples between two signs of progress."""
@@ -64,28 +66,6 @@ class LawCheck:
     def failed(self) -> bool:
         """Whether a rule that claims to be lossless is not; a lossy rule cannot fail."""
         return self.lossless and not self.comparison.passed
-
-
-class PlainLaw:
-    """Rows of the target by ordinary passes of transformers, one for each context that is asked for.
-
-    Args:
-        pair: the models.
-        prompts: by their index in the list.
-        sampling: the settings.
-    """
-
-    def __init__(self, pair: "Pair", prompts: Sequence[Prompt], sampling: Sampling) -> None:
-        self._pair, self._prompts, self._sampling = pair, prompts, sampling
-
-    @torch.inference_mode()
-    def __call__(self, prefix: tuple[int, ...]) -> Float[Tensor, "V"]:
-        """The law of the next token; `prefix` is the prompt's number and the tokens after it."""
-        ids = [*self._prompts[prefix[0]].ids, *prefix[1:]]
-        with self._pair.target.as_transformers() as model:
-            inputs = torch.tensor([ids], device=self._pair.target.device)
-            logits = model(inputs, logits_to_keep=1, use_cache=False).logits[0, -1]
-        return self._sampling(logits)
 
 
 class LawChecker:
@@ -146,7 +126,7 @@ class LawChecker:
             TooFewSamples: see `compare_laws`.
         """
         sampling, rule = method.choices[name].sampling, method.choices[name].rule
-        reference: Samples | PlainLaw = PlainLaw(self.pair, self.prompts, sampling)
+        reference: Samples | ConditionalLaw = partial(self._plain_law, sampling)
         if not exact:
             if name not in self._plain:
                 self._plain[name] = self._texts(plain_method("reference", {name: sampling}), name)
@@ -159,6 +139,17 @@ class LawChecker:
             seed=seed_of(self.seed, "redraws", name, method.name) % 2**32,
         )  # fmt: skip
         return LawCheck(name, method.name, str(rule), rule.lossless, comparison, seconds)
+
+    @torch.inference_mode()
+    def _plain_law(self, sampling: Sampling, prefix: tuple[int, ...]) -> Float[Tensor, "V"]:
+        """The law of the next token, by an ordinary pass of transformers for each context asked for.
+
+        Args:
+            sampling: the settings.
+            prefix: the prompt's number and the tokens after it.
+        """
+        ids = [*self.prompts[prefix[0]].ids, *prefix[1:]]
+        return sampling(next_logits(self.pair, ids))
 
     def _texts(self, method: BuiltMethod, name: str) -> list[list[int]]:
         """Rows of the prompt's number and the tokens after it."""

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.distributions import Sampling
@@ -30,7 +30,13 @@ from treespec.stopping import Stop
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["generate_assisted", "generate_plain", "preference"]
+__all__ = [
+    "first_difference",
+    "generate_assisted",
+    "generate_plain",
+    "next_logits",
+    "preference",
+]
 
 
 def generate_plain(
@@ -91,14 +97,25 @@ def generate_assisted(
     return _generate(pair, prompt, sampling, max_new_tokens, stop, seed, stops_early, assistant)
 
 
+def next_logits(pair: "Pair", ids: Sequence[int]) -> Float[Tensor, "V"]:
+    """The target's logits after these ids, by one plain pass of transformers."""
+    with pair.target.as_transformers() as model, torch.inference_mode():
+        inputs = torch.tensor([list(ids)], device=pair.target.device)
+        return model(inputs, logits_to_keep=1, use_cache=False).logits[0, -1]
+
+
+def first_difference(tokens: Sequence[int], reference: Sequence[int]) -> int:
+    """Where two texts part; the length of the shorter one if no token differs."""
+    pairs = enumerate(zip(tokens, reference, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(tokens), len(reference)))
+
+
 def preference(pair: "Pair", ids: Sequence[int], token: int, other: int) -> float:
     """How far the target's logit of `token` after these ids lies above that of `other`, by one plain pass.
 
     Where a greedy text leaves `generate`, this is what rounding would have to explain.
     """
-    with pair.target.as_transformers() as model, torch.inference_mode():
-        inputs = torch.tensor([list(ids)], device=pair.target.device)
-        logits = model(inputs, logits_to_keep=1).logits[0, -1]
+    logits = next_logits(pair, ids)
     return float(logits[token].float() - logits[other].float())
 
 

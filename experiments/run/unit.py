@@ -12,7 +12,12 @@ import torch
 from treespec.experiments.config.build import BuiltMethod, Experiment
 from treespec.experiments.records.outcome import Outcome
 from treespec.experiments.records.rows import PromptRow, StepRow, TreeRow
-from treespec.experiments.run.baselines import generate_assisted, generate_plain, preference
+from treespec.experiments.run.baselines import (
+    first_difference,
+    generate_assisted,
+    generate_plain,
+    preference,
+)
 from treespec.experiments.run.meters.meter import Meters
 from treespec.experiments.run.ours import decode_ours
 from treespec.experiments.run.prompts import Prompt
@@ -196,11 +201,9 @@ def _compare(
         return nothing
     if outcome.tokens == reference:
         return nothing | {"equal_to_plain": True}
-    pairs = enumerate(zip(outcome.tokens, reference, strict=False))
-    at = next((i for i, (a, b) in pairs if a != b), None)
-    if at is None:  # one text is longer: no token differs, so no rounding explains it
-        at, margin = min(len(outcome.tokens), len(reference)), None
-    else:
+    at, margin = first_difference(outcome.tokens, reference), None
+    # Where one text is longer no token differs, so no rounding explains it.
+    if at < min(len(outcome.tokens), len(reference)):
         context = [*prompt.ids, *reference[:at]]
         margin = preference(bench.pair, context, reference[at], outcome.tokens[at])
     return {"equal_to_plain": False, "first_divergence": at, "divergence_margin": margin}

@@ -17,6 +17,7 @@ from treespec.errors import RefusedTree
 from treespec.experiments.run.unit import seed_of
 from treespec.protocols import Coins, TreeModel
 from treespec.search.errors import InvalidTrace
+from treespec.search.integers import integer
 from treespec.search.rates.trace import Trace
 from treespec.stopping import Stop
 from treespec.tree import Law, TokenTree, TreeShape
@@ -83,8 +84,7 @@ class Recorder:
         self._device = getattr(target, "device", torch.device("cpu"))
         self._sampling, self._law, self._rule, self._width = sampling, Law.of(law), rule, width
         self._acceptance = _acceptance(rule, self._law, sampling)
-        if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-            raise InvalidTrace(f"width = {width!r}, but must be an integer of at least 1")
+        integer("width", width, 1, InvalidTrace)
         require_children(width, draft.vocab_size, self._law)
         self._shape = TreeShape.expansion([width])
 
@@ -269,46 +269,30 @@ def record(
         "seed": seed, "max_new_tokens": max_new_tokens, "beyond": beyond,
         "followed": follow is not None, "prompt_tokens": [len(prompt) for prompt in prompts_ids],
     }  # fmt: skip
-    own = follow is None or (sampling.greedy and all(map(_own, texts)))
-    return _trace(
-        texts,
-        law=Law.of(law),
-        rule=rule,
-        sampling=sampling,
-        width=width,
-        forced=not own,
-        about=about,
-    )
-
-
-def _own(text: _Text) -> bool:
-    """Whether what came out at every position is what the text goes on with."""
-    return [found.token for found in text.positions] == text.tokens
-
-
-def _trace(
-    texts: Sequence[_Text], *, law: Law, rule: Rule, sampling: Sampling, **more: Any
-) -> Trace:
     positions = [found for text in texts for found in text.positions]
+    tokens = [token for text in texts for token in text.tokens]
+    # What came out at every position is what the texts go on with.
+    own = sampling.greedy and [found.token for found in positions] == tokens
     return Trace(
         offsets=np.cumsum([0, *(len(text.tokens) for text in texts)]),
-        tokens=np.array([token for text in texts for token in text.tokens]),
+        tokens=np.array(tokens),
         ranks=np.array([found.rank for found in positions]),
         probs=np.array([found.probs for found in positions]).clip(0, 1),
         accepted=np.array([found.accepted for found in positions]).clip(0, 1),
-        law=str(law),
+        law=str(Law.of(law)),
         rule=str(rule),
         sampling=asdict(sampling),
+        width=width,
+        forced=follow is not None and not own,
+        about=about,
         kept=np.array([text.kept for text in texts]),
-        **more,
     )
 
 
 def _require_texts(prompts: Sequence[Any], follow: Sequence[Any] | None, beyond: int) -> None:
     if not len(prompts):
         raise InvalidTrace("there is no prompt to record texts after")
-    if isinstance(beyond, bool) or not isinstance(beyond, int) or beyond < 0:
-        raise InvalidTrace(f"beyond = {beyond!r}, but must be an integer of at least 0")
+    integer("beyond", beyond, 0, InvalidTrace)
     if follow is None:
         return
     if len(follow) != len(prompts):

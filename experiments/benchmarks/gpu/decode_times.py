@@ -1,8 +1,8 @@
 """What decoding costs end to end, beside what its passes must read.
 
-The embedded target is grown to the shapes of Llama 3's 1B, 3B and 8B (heads of 64 rather than 128, the
-vocabulary its own), function-preservingly: it says what it said, so drafts are accepted as often, and costs
-what models of these shapes cost. Plain decoding, a chain and a tree, with the target's passes launched one
+The embedded target is enlarged to the shapes of Llama 3's 1B, 3B and 8B (heads of 64 rather than 128, the
+vocabulary its own): it says what it said, so drafts are accepted as often, and costs what models of these
+shapes cost. Plain decoding, a chain and a tree, with the target's passes launched one
 kernel after another (eager) and as captured graphs. The draft stays small, and eager.
 
 The floor of a step is the sum over its passes of the bytes that each must read, weights and cache, over the
@@ -206,8 +206,9 @@ def _decoded(
     drafter = make_drafter(pair.draft, shape, law, sampling)
     synchronize = synchronizer(prompt.device)
     timer = StageTimer(synchronize) if stages else None
+    rule = verify.on_host(verify.usual_rule(law, sampling))
     decoding = decode(
-        make(pair.target), drafter, verify.on_host(verify.usual_rule(law, sampling)), prompt, sampling=sampling,
+        make(pair.target), drafter, rule, prompt, sampling=sampling,
         coins=TorchCoins(0), max_new_tokens=new_tokens, observer=timer,
     )  # fmt: skip
     text = list(next(decoding).tokens)
