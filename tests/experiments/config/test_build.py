@@ -1,10 +1,14 @@
+from types import SimpleNamespace
+
 import pytest
 
+from treespec.draft import ModelDrafter, NoDrafter
 from treespec.experiments.config.build import LAWS, build
 from treespec.experiments.config.schema import Config
 from treespec.experiments.config.shapes import Shape
 from treespec.experiments.config.trees import LABELS, TREES
 from treespec.experiments.errors import ConfigError
+from treespec.testing import TabularModel, random_table
 from treespec.tree import Law, TreeShape
 
 
@@ -148,3 +152,17 @@ def test_sampling_names():
         )
     )
     assert list(built.samplings) == ["T=0.8, top_k=40, top_p=0.9"]
+
+
+def test_a_method_brings_its_drafter():
+    """None for plain decoding; else its tree by the law of the setting."""
+    pair = SimpleNamespace(draft=TabularModel(random_table(4, 0), 4))
+    plain, drafting = experiment({"kind": "plain"}, tree("kary", branching=2, depth=1)).methods
+    laws = {"T=0": Law.DETERMINISTIC, "T=1": Law.WITHOUT_REPLACEMENT}
+    for name, law in laws.items():
+        assert isinstance(plain.drafter(pair, name), NoDrafter)
+        drafter = drafting.drafter(pair, name)
+        assert isinstance(drafter, ModelDrafter)
+        assert (drafter.law, drafter.sampling) == (law, drafting.choices[name].sampling)
+        assert drafter.sampling.greedy == (name == "T=0")
+        assert drafter.growth.shape == drafting.shape
