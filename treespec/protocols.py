@@ -14,6 +14,7 @@ __all__ = [
     "Coins",
     "Drafter",
     "Growth",
+    "Models",
     "Observer",
     "PruningGrowth",
     "Rows",
@@ -151,6 +152,21 @@ class TreeModel(Protocol):
 
     def keep(self, nodes: Sequence[int]) -> None:
         """Commit the rows of these nodes, a path from node 0 down, and forget all other tree rows."""
+        ...
+
+
+@runtime_checkable
+class Models(Protocol):
+    """A target and its draft; a `treespec.Pair` is one."""
+
+    @property
+    def target(self) -> TreeModel:
+        """The model whose distribution is kept."""
+        ...
+
+    @property
+    def draft(self) -> TreeModel:
+        """A cheaper model of the same tokens."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from treespec.distributions import Sampling
 from treespec.draft import make_drafter
@@ -19,12 +19,9 @@ from treespec.experiments.config.schema import (
 from treespec.experiments.config.shapes import MEASURED
 from treespec.experiments.config.trees import TREES, label_of, stand_in, wants_measured
 from treespec.experiments.errors import ConfigError
-from treespec.protocols import Drafter, Growth
+from treespec.protocols import Drafter, Growth, Models
 from treespec.tree import Law, TreeShape
 from treespec.verify import RULES, Rule, chain, greedy, naive, usual_rule
-
-if TYPE_CHECKING:
-    from treespec.models.load import Pair
 
 __all__ = ["LAWS", "BuiltMethod", "Choice", "Experiment", "build", "plain_method"]
 
@@ -80,7 +77,7 @@ class BuiltMethod:
         """Whether every rule used keeps the target's law."""
         return all(choice.rule.lossless for choice in self.choices.values())
 
-    def drafter(self, pair: "Pair", sampling: str) -> Drafter:
+    def drafter(self, pair: Models, sampling: str) -> Drafter:
         """What drafts the trees of our own loop: for plain decoding nothing."""
         choice = self.choices[sampling]
         assert self.tree is not None

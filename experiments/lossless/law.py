@@ -14,9 +14,9 @@ depends on the target. A check with another cut tells the two apart: there a los
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -68,6 +68,11 @@ class LawCheck:
         return self.lossless and not self.comparison.passed
 
 
+class _Remembering(NamedTuple):
+    target: RememberingModel
+    draft: RememberingModel
+
+
 class LawChecker:
     """Samples methods after the same prompts.
 
@@ -93,11 +98,9 @@ class LawChecker:
         self.pair, self.prompts, self.tokens, self.seed = pair, prompts, tokens, seed
         self.memory = PassMemory()
         self._each = -(-samples // len(prompts))
-        memories: dict[str, Any] = {
-            "target": RememberingModel(pair.target, self.memory),
-            "draft": RememberingModel(pair.draft),
-        }
-        self._remembering = replace(pair, **memories)
+        self._remembering = _Remembering(
+            RememberingModel(pair.target, self.memory), RememberingModel(pair.draft)
+        )
         self._progress = progress
         self._plain: dict[str, list[list[int]]] = {}
 

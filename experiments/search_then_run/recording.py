@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from treespec.decoding import require_prompt, require_room
 from treespec.distributions import Sampling, require_finite
 from treespec.errors import RefusedTree
 from treespec.experiments.run.unit import seed_of
-from treespec.protocols import Coins, TreeModel
+from treespec.protocols import Coins, Models, TreeModel
 from treespec.search.errors import InvalidTrace
 from treespec.search.integers import integer
 from treespec.search.rates.trace import Trace
@@ -23,9 +23,6 @@ from treespec.stopping import Stop
 from treespec.tree import Law, TokenTree, TreeShape
 from treespec.verify import RULES, Rule
 from treespec.verify.rule import ChildAcceptance
-
-if TYPE_CHECKING:
-    from treespec.models.load import Pair
 
 __all__ = ["BEYOND", "CHUNK", "Position", "Recorder", "record"]
 
@@ -207,7 +204,7 @@ def _acceptance(rule: Rule, law: Law, sampling: Sampling) -> ChildAcceptance:
 
 
 def record(
-    pair: "Pair",
+    pair: Models,
     prompts_ids: Sequence[Sequence[int]],
     *,
     sampling: Sampling,
@@ -227,7 +224,7 @@ def record(
     temperature 0, texts that turn out to be the target's own give the trace that decoding gives.
 
     Args:
-        pair: the models; anything with `target` and `draft` of protocol `TreeModel`.
+        pair: the models.
         prompts_ids: token ids of the prompts.
         sampling: of target and draft.
         law: how children are drawn: deterministic, iid or without replacement.

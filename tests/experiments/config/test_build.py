@@ -156,7 +156,8 @@ def test_sampling_names():
 
 def test_a_method_brings_its_drafter():
     """None for plain decoding; else its tree by the law of the setting."""
-    pair = SimpleNamespace(draft=TabularModel(random_table(4, 0), 4))
+    model = TabularModel(random_table(4, 0), 4)
+    pair = SimpleNamespace(target=model, draft=model)
     plain, drafting = experiment({"kind": "plain"}, tree("kary", branching=2, depth=1)).methods
     laws = {"T=0": Law.DETERMINISTIC, "T=1": Law.WITHOUT_REPLACEMENT}
     for name, law in laws.items():
