@@ -15,6 +15,7 @@ from typing import Protocol
 
 import psutil
 
+import treespec
 from treespec.experiments.sweep.job import JobFailed, run_job
 
 __all__ = ["Ended", "Executor", "InProcess", "LocalWorkers", "Task", "threads_for"]
@@ -227,7 +228,7 @@ def threads_for(workers: int) -> int:
 
 def _environment(threads: int) -> dict[str, str]:
     """That of this process, with the same code on the path and so many threads."""
-    root = os.fspath(Path(treespec.experiments.__path__[0]).parent)
+    root = os.fspath(Path(treespec.__path__[0]).parent)
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
     return {**os.environ, **counts, "PYTHONPATH": path}

@@ -17,6 +17,7 @@ from contextlib import redirect_stderr, suppress
 from pathlib import Path
 from typing import Any
 
+import treespec
 from treespec.experiments.sweep.attempts import read_json, write_json
 from treespec.experiments.sweep.errors import SweepError
 from treespec.experiments.sweep.executors import Ended, Task
@@ -255,7 +256,7 @@ def _submitted(task: Task) -> str | None:
 
 def _same_code() -> list[str]:
     """Lines of the batch script that let the job import the code that submits it, from any folder."""
-    root = os.fspath(Path(treespec.experiments.__path__[0]).parent)
+    root = os.fspath(Path(treespec.__path__[0]).parent)
     return [
         "export PYTHONSAFEPATH=1",
         f"export PYTHONPATH={shlex.quote(root)}${{PYTHONPATH:+:$PYTHONPATH}}",
