@@ -28,8 +28,8 @@ from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.config.file import load_config
 from treespec.experiments.records.machine_load import LoadWatch, busy_sentence
 from treespec.experiments.report.run import Run, load_run
-from treespec.experiments.report.summary import MethodSummary, summarise
-from treespec.experiments.report.table import print_table
+from treespec.experiments.report.summary import MethodSummary
+from treespec.experiments.report.text import print_results
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.runner import run
 from treespec.models.transformers_model import TransformersModel
@@ -99,7 +99,7 @@ def explain(
 
 def report(loaded: Run, console: Console) -> dict[str, Any]:
     """The ratios that are claimed."""
-    (summary,) = summarise(loaded)
+    (summary,) = loaded.summaries
     rows = {row.method.name: row for row in summary.rows}
     ours = max((r for r in rows.values() if r.method.kind == "tree"), key=_rate)
     assisted = next(r for r in rows.values() if r.method.kind == "assisted")
@@ -133,10 +133,10 @@ def main() -> None:
     config = load_config("speed", sys.argv[1:])
     with tempfile.TemporaryDirectory() as folder:
         result = run(config, folder=Path(folder) / "run", console=Console(stderr=True))
-        print_table(result.folder, console)
         loaded = load_run(result.folder)
+        print_results(loaded, console)
         figures = report(loaded, console)
-        (summary,) = summarise(loaded)
+        (summary,) = loaded.summaries
     with console.status("measuring the cost of a pass ..."):
         pair = load_models(config.models)
         load = LoadWatch()

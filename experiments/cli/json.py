@@ -19,17 +19,14 @@ come. NaN and infinities are null. Intervals are `{"estimate", "low", "high"}`.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from math import isfinite
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from treespec.experiments.records.plain_data import plain_data
 
 if TYPE_CHECKING:
     from treespec.experiments.records.rows import PromptRow
-    from treespec.experiments.report.summary import MethodSummary, SamplingSummary
-    from treespec.experiments.report.verdict import Comparison
 
-__all__ = ["VERSION", "json_text", "plain_data", "report_data", "run_data", "search_data"]
+__all__ = ["VERSION", "json_text", "run_data", "search_data"]
 
 VERSION = 1
 
@@ -37,59 +34,6 @@ VERSION = 1
 def json_text(data: Mapping[str, Any]) -> str:
     """The object as text, its version first."""
     return json.dumps({"version": VERSION} | plain_data(data), indent=1, ensure_ascii=False)
-
-
-def plain_data(value: Any) -> Any:
-    """Mappings, lists, numbers and text: what JSON knows, NaN and infinities as null.
-
-    Example:
-        >>> plain_data({"a": (1.5, float("nan")), "b": Path("x")})
-        {'a': [1.5, None], 'b': 'x'}
-    """
-    if value is None or isinstance(value, bool | str | int):
-        return value
-    if isinstance(value, float):
-        return float(value) if isfinite(value) else None
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain_data(getattr(value, field.name)) for field in fields(value)}
-    if hasattr(value, "_asdict"):
-        return plain_data(value._asdict())
-    if isinstance(value, Mapping):
-        return {str(key): plain_data(own) for key, own in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain_data(own) for own in value]
-    if hasattr(value, "tolist"):  # of numpy
-        return plain_data(value.tolist())
-    return str(value)
-
-
-def report_data(folder: Path, report: Path | None) -> dict[str, Any]:
-    """The table of a run, with its verdicts and the comparisons behind them.
-
-    Args:
-        folder: of the run.
-        report: the HTML that was written; None if it was not.
-
-    Raises:
-        RunFolderError: see `treespec.experiments.report.run.load_run`.
-    """
-    from treespec.experiments.report.measurements import measure
-    from treespec.experiments.report.run import load_run
-    from treespec.experiments.report.summary import summarise
-    from treespec.experiments.report.verdict import comparisons, sentences
-
-    run = load_run(folder)
-    verdicts = sentences(run)
-    return {
-        "folder": folder,
-        "name": run.manifest["name"],
-        "finished": run.manifest.get("finished"),
-        "report": report,
-        "samplings": [
-            _sampling(own, verdicts[own.sampling], comparisons(measure(run, own.sampling)))
-            for own in summarise(run)
-        ],
-    }
 
 
 def run_data(
@@ -148,46 +92,3 @@ def search_data(
             "notes": made.notes,
         },
     }
-
-
-def _sampling(
-    summary: "SamplingSummary", verdict: Sequence[str], duels: Sequence["Comparison"]
-) -> dict[str, Any]:
-    return {
-        "sampling": summary.sampling,
-        "baseline": summary.baseline,
-        "prompts": summary.prompts,
-        "attempted": summary.attempted,
-        "failed": summary.failed,
-        "verdict": list(verdict),
-        "comparisons": [
-            {
-                "left": duel.left,
-                "right": duel.right,
-                "ratio": duel.ratio,
-                "prompts": duel.prompts,
-                "winner": None if duel.winner is None else duel.winner.family,
-            }
-            for duel in duels
-        ],
-        "methods": [_method(row, summary.sampling) for row in summary.rows],
-    }
-
-
-def _method(row: "MethodSummary", sampling: str) -> dict[str, Any]:
-    """One row of the table: its method under this setting, then everything measured."""
-    own = row.method
-    described = {
-        "method": own.name,
-        "kind": own.kind,
-        "group": own.group,
-        "law": own.law.get(sampling),
-        "rule": own.rule.get(sampling),
-        "parents": own.parents,
-        "lossless": own.lossless,
-    }
-    return described | {name: value for name, value in _fields(row).items() if name != "method"}
-
-
-def _fields(row: "MethodSummary") -> dict[str, Any]:
-    return {field.name: getattr(row, field.name) for field in fields(row)}

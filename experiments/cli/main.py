@@ -31,10 +31,11 @@ from treespec.experiments.cli.common import (
     progress,
 )
 from treespec.experiments.cli.help import UNWRAPPED, CommandGroup, examples
-from treespec.experiments.cli.json import json_text, report_data, run_data
+from treespec.experiments.cli.json import json_text, run_data
 
 if TYPE_CHECKING:
     from treespec.experiments.records.rows import PromptRow
+    from treespec.experiments.report.run import Run
     from treespec.experiments.run.runner import RunResult
 
 __all__ = ["app", "main"]
@@ -150,19 +151,21 @@ def report_command(
     treespec (that of an older version) the table is printed and nothing is written: exit code 2.
     """
     with friendly(debug):
-        from treespec.experiments.errors import ForeignFolder, RunFolderError
+        from treespec.experiments.errors import ForeignFolder
+        from treespec.experiments.report.data import report_data
+        from treespec.experiments.report.page import write_report
+        from treespec.experiments.report.run import load_run
 
-        if not (run / "manifest.json").is_file():
-            raise RunFolderError(f"{run} is no folder of a run: it has no manifest.json")
+        loaded = load_run(run)
         report, refused = None, None
         try:
-            report = _written(run)
+            report = write_report(loaded)
         except ForeignFolder as error:
             refused = error
         if as_json:
-            typer.echo(json_text(report_data(run, report)))
+            typer.echo(json_text(report_data(loaded, report)))
         elif not quiet:
-            _print(run, report)
+            _print(loaded, report)
         if refused is not None:
             raise refused
 
@@ -293,15 +296,19 @@ def _complain_of(failures: "Sequence[PromptRow]") -> None:
 def _show_run(result: "RunResult", quiet: bool, as_json: bool) -> None:
     """Write the report and print the results; without any, only what failed."""
     from treespec.experiments.errors import NoFinishedPrompt
-    from treespec.experiments.report.run import read_manifest
+    from treespec.experiments.records.loading import read_manifest
+    from treespec.experiments.report.data import report_data
+    from treespec.experiments.report.page import write_report
+    from treespec.experiments.report.run import load_run
 
     data: dict[str, Any] = {}
     try:
-        report = _written(result.folder)
+        run = load_run(result.folder)
+        report = write_report(run)
         if as_json:
-            data = report_data(result.folder, report)
+            data = report_data(run, report)
         elif not quiet:
-            _print(result.folder, report)
+            _print(run, report)
     except NoFinishedPrompt:  # what failed is said next
         manifest = read_manifest(result.folder)
         data = {"folder": result.folder, "name": manifest["name"]}
@@ -310,22 +317,9 @@ def _show_run(result: "RunResult", quiet: bool, as_json: bool) -> None:
         typer.echo(json_text(run_data(data, result.already_finished, result.failures)))
 
 
-def _written(folder: Path) -> Path:
-    from treespec.experiments.report.page import write_report
+def _print(run: "Run", report: Path | None) -> None:
+    from treespec.experiments.report.text import print_run
 
-    return write_report(folder)
-
-
-def _print(folder: Path, report: Path | None) -> None:
-    from treespec.experiments.report.budgets_text import print_budgets
-    from treespec.experiments.report.prediction_text import print_predictions
-    from treespec.experiments.report.run import load_run
-    from treespec.experiments.report.table import print_table
-
-    console = output()
-    print_table(folder, console)
-    run = load_run(folder)
-    print_budgets(run, console)
-    print_predictions(run, console)
+    print_run(run, output())
     if report is not None:
         typer.echo(f"report: {report}")

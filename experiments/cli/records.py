@@ -7,7 +7,7 @@ import typer
 
 from treespec.experiments.cli.common import AsJson, Debug, friendly, output
 from treespec.experiments.cli.help import examples
-from treespec.experiments.cli.json import json_text, plain_data
+from treespec.experiments.cli.json import json_text
 
 __all__ = ["app"]
 
@@ -35,12 +35,11 @@ def diff_command(
     and hardware are listed.
     """
     with friendly(debug):
-        from treespec.experiments.report.diff import compare_runs
-        from treespec.experiments.report.diff_text import print_diff
+        from treespec.experiments.report.diff import compare_runs, print_diff
         from treespec.experiments.report.run import load_run
 
         diff = compare_runs(load_run(run_a), load_run(run_b))
         if as_json:
-            typer.echo(json_text(plain_data(diff)))
+            typer.echo(json_text(vars(diff)))
         else:
             print_diff(diff, output())

@@ -6,25 +6,26 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from treespec.experiments.cli.json import plain_data
 from treespec.experiments.config.files import require_own
 from treespec.experiments.config.schema import SamplingConfig
 from treespec.experiments.lossless.check import Check
 from treespec.experiments.lossless.greedy import GreedyCheck, Split, near_tie_limit
 from treespec.experiments.lossless.law import LawCheck
 from treespec.experiments.records.manifest import config_data, environment, now
+from treespec.experiments.records.plain_data import plain_data
+from treespec.experiments.report.table import NONE, Column, Table
+from treespec.experiments.report.terminal import print_table, say
 from treespec.search.whole_file import write_whole
 
 __all__ = ["WIDTH", "check_data", "print_check", "require_check", "verdict", "write_check"]
 
 WIDTH = 118
-SPLITS_SHOWN = 6
-NONE = "–"
+"""Columns that are printed at most."""
+
+MOST_SPLITS = 6
+"""Divergences that are printed."""
 
 Decode = Callable[[list[int]], str]
 
@@ -34,30 +35,30 @@ def print_check(check: Check, console: Console) -> None:
     text_of = check.text_of
     width = min(WIDTH, console.width)
 
-    def say(text: str, style: str | None = None) -> None:
-        console.print(escape(text), width=width, style=style, highlight=False)
+    def tell(text: str, style: str | None = None) -> None:
+        say(console, text, style, width)
 
     for sampling in dict.fromkeys(row.sampling for row in check.greedy):
         rows = [row for row in check.greedy if row.sampling == sampling]
-        console.print(_greedy_table(sampling, rows), width=width)
+        title = f"{sampling}: texts equal to those of plain greedy decoding, id by id"
+        print_table(Table(sampling, GREEDY_COLUMNS, rows, title=title, tone=_tone), console, width)
         splits = [(row, s) for row in rows for s in row.splits]
-        for row, place in splits[:SPLITS_SHOWN]:
-            say(f"{row.method}: {_split_text(place, text_of)}")
-        if len(splits) > SPLITS_SHOWN:
-            say(f"... and {len(splits) - SPLITS_SHOWN} more")
-        say(_near_tie_note(check, [place for _, place in splits]), "dim")
-        console.print()
+        for row, place in splits[:MOST_SPLITS]:
+            tell(f"{row.method}: {_split_text(place, text_of)}")
+        if len(splits) > MOST_SPLITS:
+            tell(f"... and {len(splits) - MOST_SPLITS} more")
+        tell(_near_tie_note(check, [place for _, place in splits]), "dim")
     for sampling in dict.fromkeys(row.sampling for row in check.laws):
-        rows = [row for row in check.laws if row.sampling == sampling]
-        console.print(_law_table(check, sampling, rows), width=width)
-        for row in rows:
+        laws = [row for row in check.laws if row.sampling == sampling]
+        print_table(_law_table(check, sampling, laws), console, width)
+        for row in laws:
             if not row.comparison.passed and row.comparison.largest is not None:
-                say(f"{row.method}: largest deviation: {_cell_text(row, text_of)}")
-        console.print()
-    for note in _notes(check):
-        say(note, "dim")
+                tell(f"{row.method}: largest deviation: {_cell_text(row, text_of)}")
     console.print()
-    say(verdict(check), "bold red" if check.failed else "bold")
+    for note in _notes(check):
+        tell(note, "dim")
+    console.print()
+    tell(verdict(check), "bold red" if check.failed else "bold")
 
 
 def verdict(check: Check) -> str:
@@ -77,8 +78,7 @@ def check_data(check: Check) -> dict[str, Any]:
     def row(entry: LawCheck | GreedyCheck) -> dict[str, Any]:
         more: dict[str, Any] = {"failed": entry.failed}
         if isinstance(entry, LawCheck):
-            found = entry.comparison
-            more |= {"p_value": found.p_value, "passed": found.passed}
+            more |= {"p_value": entry.comparison.p_value, "passed": entry.comparison.passed}
         else:
             more |= {"near_ties": sum(s.near_tie for s in entry.splits)}
         return asdict(entry) | more
@@ -116,25 +116,28 @@ def require_check(folder: Path) -> None:
 
 
 def _law_table(check: Check, sampling: str, rows: list[LawCheck]) -> Table:
+    def token(i: int) -> Column[LawCheck]:
+        def write(row: LawCheck) -> str:
+            test = row.comparison.positions[i]
+            return f"{test.statistic:.0f}/{test.degrees}" if test.degrees else NONE
+
+        return Column(f"token {i + 1}\nchi²/degrees", write)
+
     against = "the exact law" if check.exact else "samples"
     law = "law of the first token" if check.tokens == 1 else f"joint law of {check.tokens} tokens"
-    table = _table(f"{sampling}: {law}, against {against} of plain decoding")
-    table.add_column("method", overflow="fold", min_width=12)
-    for head in ("rule", "samples", "p"):
-        table.add_column(head, justify="left" if head == "rule" else "right", overflow="fold")
-    for i in range(check.tokens):
-        table.add_column(f"token {i + 1}\nchi²/degrees", justify="right")
-    table.add_column("noticed\nfrom", justify="right")
-    table.add_column("verdict", overflow="fold")
-    for row in rows:
-        found = row.comparison
-        tests = [f"{t.statistic:.0f}/{t.degrees}" if t.degrees else NONE for t in found.positions]
-        style = "red" if row.failed else None
-        table.add_row(
-            escape(row.method), row.rule, f"{found.samples:,}", f"{found.p_value:.2g}", *tests,
-            f"{found.detectable:.3f}" if found.detectable < 1 else NONE, _law_verdict(row), style=style,
-        )  # fmt: skip
-    return table
+    columns = [
+        *LAW_COLUMNS,
+        *map(token, range(check.tokens)),
+        Column[LawCheck]("noticed\nfrom", _detectable),
+        Column[LawCheck]("verdict", _law_verdict, left=True),
+    ]
+    title = f"{sampling}: {law}, against {against} of plain decoding"
+    return Table(sampling, columns, rows, title=title, tone=_tone)
+
+
+def _detectable(row: LawCheck) -> str:
+    smallest = row.comparison.detectable
+    return f"{smallest:.3f}" if smallest < 1 else NONE
 
 
 def _law_verdict(row: LawCheck) -> str:
@@ -143,38 +146,41 @@ def _law_verdict(row: LawCheck) -> str:
     return "lossy: not noticed" if row.comparison.passed else "lossy: measurable"
 
 
-def _greedy_table(sampling: str, rows: list[GreedyCheck]) -> Table:
-    table = _table(f"{sampling}: texts equal to those of plain greedy decoding, id by id")
-    table.add_column("method", overflow="fold", min_width=12)
-    table.add_column("rule")
-    table.add_column("equal to\n`generate`", justify="right")
-    table.add_column("equal to\nour plain loop", justify="right")
-    table.add_column("explained by\nnear-ties", justify="right")
-    table.add_column("verdict", overflow="fold")
-    for row in rows:
-        splits = row.splits
-        ties = sum(s.near_tie for s in splits)
-        if not splits:
-            outcome = "ok"
-        elif not row.lossless:
-            outcome = "lossy: measurable"
-        else:
-            outcome = "FAILED" if row.failed else "ok: rounding"
-        table.add_row(
-            escape(row.method), row.rule,
-            f"{row.compared - len(row.generate)}/{row.compared}",
-            f"{row.compared - len(row.plain)}/{row.compared}",
-            f"{ties}/{len(splits)}" if splits else NONE, outcome,
-            style="red" if row.failed else None,
-        )  # fmt: skip
-    return table
+def _greedy_verdict(row: GreedyCheck) -> str:
+    if not row.splits:
+        return "ok"
+    if not row.lossless:
+        return "lossy: measurable"
+    return "FAILED" if row.failed else "ok: rounding"
 
 
-def _table(title: str) -> Table:
-    return Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1),
-        show_edge=False,
-    )  # fmt: skip
+def _near_ties(row: GreedyCheck) -> str:
+    return f"{sum(s.near_tie for s in row.splits)}/{len(row.splits)}" if row.splits else NONE
+
+
+def _tone(row: LawCheck | GreedyCheck) -> str:
+    return "bad" if row.failed else ""
+
+
+LAW_COLUMNS = (
+    Column[LawCheck]("method", lambda row: row.method, left=True),
+    Column[LawCheck]("rule", lambda row: row.rule, left=True),
+    Column[LawCheck]("samples", lambda row: f"{row.comparison.samples:,}"),
+    Column[LawCheck]("p", lambda row: f"{row.comparison.p_value:.2g}"),
+)
+
+GREEDY_COLUMNS = (
+    Column[GreedyCheck]("method", lambda row: row.method, left=True),
+    Column[GreedyCheck]("rule", lambda row: row.rule, left=True),
+    Column[GreedyCheck](
+        "equal to\n`generate`", lambda row: f"{row.compared - len(row.generate)}/{row.compared}"
+    ),
+    Column[GreedyCheck](
+        "equal to\nour plain loop", lambda row: f"{row.compared - len(row.plain)}/{row.compared}"
+    ),
+    Column[GreedyCheck]("explained by\nnear-ties", _near_ties),
+    Column[GreedyCheck]("verdict", _greedy_verdict, left=True),
+)
 
 
 def _split_text(place: Split, text_of: Decode) -> str:

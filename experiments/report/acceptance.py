@@ -1,6 +1,6 @@
 """How often each node of a static tree was accepted, counted from the steps of a run."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,12 +8,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treespec.experiments.errors import RunFolderError
-from treespec.experiments.report.measurements import samplings_of
-from treespec.experiments.report.run import Method, Run
+from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.report.statistics import Interval, bootstrap
+from treespec.experiments.report.table import NONE, Cell, Column, Finding, Table
 from treespec.tree import TreeShape
 
-__all__ = ["LevelAcceptance", "NodeAcceptance", "count_all", "count_nodes"]
+__all__ = [
+    "Acceptances",
+    "LevelAcceptance",
+    "NodeAcceptance",
+    "acceptance_finding",
+    "count_all",
+    "count_nodes",
+]
+
+LEAST_TRIES = 20
+"""Fewer are shown without an interval."""
+
+DARKEST = 50
+"""Percent of a colour behind a text, so that it stays legible."""
+
+NOTE = (
+    "In each cell: of the steps whose accepted path came to this depth, the share that accepted a child "
+    "there, ± half of its 95 % interval over prompts; below it, of the same steps, the shares of the "
+    "first, second, ... child, which add up to it; and how many steps came so far. A chain has one child "
+    "a node. "
+    "Trees that grow by what the draft says have no fixed ranks and are left out."
+)
 
 
 @dataclass(frozen=True)
@@ -95,21 +116,62 @@ class NodeAcceptance:
         return LevelAcceptance(tries, share, by_rank)
 
 
-def count_all(run: Run) -> dict[tuple[str, str], NodeAcceptance]:
+Acceptances = Mapping[tuple[str, str], NodeAcceptance]
+"""By sampling setting and method."""
+
+
+def acceptance_finding(methods: Sequence[Method], counts: Acceptances) -> Finding | None:
+    """A row for each method with a fixed tree and a column for each depth, by sampling setting."""
+    known = {method.name: method for method in methods}
+    tables = []
+    for sampling in dict.fromkeys(sampling for sampling, _ in counts):
+        rows = [(known[m], nodes.levels) for (s, m), nodes in counts.items() if s == sampling]
+        if deepest := max(len(levels) for _, levels in rows):
+            columns = [
+                Column[_Levels]("method", lambda row: row[0].name, left=True),
+                *map(_depth, range(deepest)),
+            ]
+            tables.append(Table(sampling, columns, rows, colour=lambda row: row[0].group))
+    return Finding("Acceptance by depth and rank", tables, (NOTE,)) if tables else None
+
+
+_Levels = tuple[Method, tuple[LevelAcceptance, ...]]
+
+
+def _depth(index: int) -> Column[_Levels]:
+    def write(row: _Levels) -> Cell:
+        if index >= len(row[1]):
+            return Cell("")
+        level = row[1][index]
+        if not level.tries:
+            return Cell(NONE)
+        share = level.share
+        spread = ""
+        if level.tries >= LEAST_TRIES and share.bounded and not share.exact:
+            spread = f"± {100 * share.half_width:.0f}"
+        ranks = " + ".join(f"{100 * part:.0f}" for part in level.by_rank)
+        below = f"{ranks} · {level.tries}" if len(level.by_rank) > 1 else f"{level.tries}"
+        shade = round(DARKEST * share.estimate)
+        return Cell(f"{100 * share.estimate:.0f} %", spread, below, shade)
+
+    return Column(f"depth {index + 1}", write)
+
+
+def count_all(run: RunRecords) -> dict[tuple[str, str], NodeAcceptance]:
     """The counts of every method with a fixed tree, by sampling setting and method.
 
     Raises:
         RunFolderError: if a step accepted ranks that the tree does not have.
     """
-    found = {
+    counted = {
         (sampling, method.name): count_nodes(run, method, sampling)
-        for sampling in samplings_of(run)
+        for sampling in run.samplings
         for method in run.methods
     }
-    return {key: counted for key, counted in found.items() if counted is not None}
+    return {key: nodes for key, nodes in counted.items() if nodes is not None}
 
 
-def count_nodes(run: Run, method: Method, sampling: str) -> NodeAcceptance | None:
+def count_nodes(run: RunRecords, method: Method, sampling: str) -> NodeAcceptance | None:
     """Count the accepted nodes of a method with a fixed tree; None if it has none, or no step.
 
     Raises:
@@ -137,7 +199,7 @@ def count_nodes(run: Run, method: Method, sampling: str) -> NodeAcceptance | Non
     return NodeAcceptance(shape, steps, accepted)
 
 
-def _end(run: Run, method: Method, shape: TreeShape, ranks: Sequence[int]) -> int:
+def _end(run: RunRecords, method: Method, shape: TreeShape, ranks: Sequence[int]) -> int:
     """The last node of the path with these ranks."""
     node = 0
     for rank in ranks:

@@ -6,13 +6,21 @@ is deep; on a given machine it is time, and only that decides which is faster. S
 on different halves of the prompts, as in `treespec.experiments.report.verdict`.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from treespec.experiments.report.measurements import measure, samplings_of
-from treespec.experiments.report.run import Method, Run
+from treespec.experiments.records.loading import Method, RunRecords
+from treespec.experiments.report.measurements import Measurements
+from treespec.experiments.report.table import Column, Finding, Table, interval
 from treespec.experiments.report.verdict import Comparison, compare
 
-__all__ = ["Budget", "budgets"]
+__all__ = ["Budget", "budget_finding", "budgets"]
+
+NOTE = (
+    "Nodes count the root, and are the most of a tree that grows; a static tree of depth d takes d passes "
+    "of the draft, and chains may be shorter than N nodes. Each side is chosen on one half "
+    "of the prompts and measured on the other. Intervals are 95 %, paired over prompts."
+)
 
 
 @dataclass(frozen=True)
@@ -31,8 +39,38 @@ class Budget:
     measure: str
     duel: Comparison
 
+    @property
+    def said(self) -> str:
+        """Which side is better."""
+        winner = self.duel.winner
+        return "not decided" if winner is None else f"{winner.family} better"
 
-def budgets(run: Run) -> list[Budget]:
+
+COLUMNS = (
+    Column[Budget]("equal", lambda row: row.name, left=True),
+    Column[Budget]("best tree", lambda row: row.duel.left.label, left=True),
+    Column[Budget]("best chain", lambda row: row.duel.right.label, left=True),
+    Column[Budget]("compared by", lambda row: row.measure, left=True),
+    Column[Budget]("tree over chain", lambda row: interval(row.duel.ratio)),
+    Column[Budget]("", lambda row: row.said, left=True),
+)
+
+
+def budget_finding(rows: Sequence[Budget]) -> Finding | None:
+    """A table for each sampling setting; None if a run does not hold a tree and a chain."""
+    tables = [
+        Table(
+            sampling,
+            COLUMNS,
+            [row for row in rows if row.sampling == sampling],
+            title=f"tree against chain at equal budgets, {sampling}",
+        )
+        for sampling in dict.fromkeys(row.sampling for row in rows)
+    ]
+    return Finding("Trees against chains at equal budgets", tables, (NOTE,)) if tables else None
+
+
+def budgets(run: RunRecords, data: Measurements) -> list[Budget]:
     """Every budget that the run holds a tree and a chain for.
 
     *N nodes*: trees of N nodes (at most N, if they grow) against chains of at most N, the root counted, by
@@ -40,11 +78,6 @@ def budgets(run: Run) -> list[Budget]:
     tree that grows runs the draft is not fixed by its depth. *time*: all, by tokens per second. Assisted
     generation, whose chains are not recorded, takes part in *time* only.
     """
-    return [row for sampling in samplings_of(run) for row in _of_setting(run, sampling)]
-
-
-def _of_setting(run: Run, sampling: str) -> list[Budget]:
-    data = measure(run, sampling)
     sizes = {m["name"]: m["size"] for m in run.manifest["methods"]}
     depths = {m["name"]: m["depth"] for m in run.manifest["methods"]}
     usable = [m for m in data.methods if m.lossless and (m.name, "decode_s") in data.values]
@@ -59,13 +92,13 @@ def _of_setting(run: Run, sampling: str) -> list[Budget]:
         level = [[n for n in names if depths[n] == depth] for names in (static, chains)]
         wanted.append((passes, level[0], level[1], "steps"))
     wanted.append(("time", trees, [*chains, *_named(usable, "assisted")], "decode_s"))
-    found = []
+    met = []
     for name, left, right, cost in wanted:
         duel = compare(data, ("tree", left), ("chain", right), cost)
         if duel is not None:
             unit = "tokens per step" if cost == "steps" else "tokens per second"
-            found.append(Budget(sampling, name, unit, duel))
-    return found
+            met.append(Budget(data.sampling, name, unit, duel))
+    return met
 
 
 def _named(methods: list[Method], group: str) -> list[str]:

@@ -1,17 +1,17 @@
-"""Speedups by category of prompt (Spec-Bench and the like), as data and as a section of the report."""
+"""Speedups by category of prompt (Spec-Bench and the like)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from html import escape
 
 import numpy as np
 
-from treespec.experiments.report.html import interval_html, section, table
-from treespec.experiments.report.measurements import Measurements, measure, samplings_of
-from treespec.experiments.report.run import Run
+from treespec.experiments.records.loading import RunRecords
+from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.statistics import Interval
 from treespec.experiments.report.summary import speed_ratio
+from treespec.experiments.report.table import Column, Finding, Table, interval
 
-__all__ = ["Category", "categories", "category_section"]
+__all__ = ["Category", "categories", "category_finding"]
 
 NOTE = (
     "Tokens per second over those of the faster plain baseline on the same prompts; 95 % intervals, paired "
@@ -36,41 +36,39 @@ class Category:
     speedups: dict[str, Interval]
 
 
-def categories(run: Run) -> list[Category]:
-    """Every category of a run with at least two; none without a plain baseline."""
-    found = []
-    for sampling in samplings_of(run):
-        data = measure(run, sampling)
-        baseline = data.fastest(data.named("plain")) if data.prompts else None
-        names = dict(run.prompts.select("prompt", "category").unique().iter_rows())
-        groups = sorted({names[prompt] for prompt in data.prompts} - {None})
-        if baseline is None or len(groups) < 2:
-            continue
-        for group in groups:
-            own = _only(data, np.array([names[prompt] == group for prompt in data.prompts]))
-            totals = own.bootstrap()
-            speedups = {
-                m.name: speed_ratio(totals, m.name, baseline)
-                for m in own.methods
-                if m.group != "plain"
-            }
-            found.append(Category(sampling, group, len(own.prompts), speedups))
-    return found
+def categories(run: RunRecords, data: Measurements) -> list[Category]:
+    """Every category of a sampling setting with at least two; none without a plain baseline."""
+    names = dict(run.prompts.select("prompt", "category").unique().iter_rows())
+    groups = sorted({names[prompt] for prompt in data.prompts} - {None})
+    if data.baseline is None or len(groups) < 2:
+        return []
+    rows = []
+    for group in groups:
+        part = _only(data, np.array([names[prompt] == group for prompt in data.prompts]))
+        speedups = {
+            m.name: speed_ratio(part.totals, m.name, data.baseline)
+            for m in part.methods
+            if m.group != "plain"
+        }
+        rows.append(Category(data.sampling, group, len(part.prompts), speedups))
+    return rows
 
 
-def category_section(run: Run) -> str:
-    """A table for each sampling setting, a column for each category; empty with fewer than two."""
-    rows, parts = categories(run), []
-    for sampling in dict.fromkeys(row.sampling for row in rows):
-        own = [row for row in rows if row.sampling == sampling]
-        heads = ["method", *(f"{row.name} ({row.prompts})" for row in own)]
-        cells = [
-            [escape(name), *(interval_html(row.speedups[name]) for row in own)]
-            for name in own[0].speedups
-        ]
-        parts.append(table(heads, cells, sampling))
-    note = f'<p class="muted">{escape(NOTE)}</p>'
-    return section("By category of prompt", "".join(parts) + note) if parts else ""
+def category_finding(rows: Sequence[Category]) -> Finding | None:
+    """A table for each sampling setting, a column for each category; None without any."""
+    tables = [
+        _table(sampling, [row for row in rows if row.sampling == sampling])
+        for sampling in dict.fromkeys(row.sampling for row in rows)
+    ]
+    return Finding("By category of prompt", tables, (NOTE,)) if tables else None
+
+
+def _table(sampling: str, rows: Sequence[Category]) -> Table:
+    def column(row: Category) -> Column[str]:
+        return Column(f"{row.name} ({row.prompts})", lambda name: interval(row.speedups[name]))
+
+    method = Column[str]("method", lambda name: name, left=True)
+    return Table(sampling, [method, *map(column, rows)], list(rows[0].speedups))
 
 
 def _only(data: Measurements, mask: np.ndarray) -> Measurements:

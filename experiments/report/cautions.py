@@ -20,8 +20,8 @@ from math import ceil, exp, isfinite, log, sqrt
 import numpy as np
 
 from treespec.experiments.records.changes import changes_of_machine
+from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.records.machine_load import busy_sentence
-from treespec.experiments.report.run import Run
 from treespec.experiments.report.statistics import Interval
 
 __all__ = [
@@ -93,7 +93,7 @@ class Drift:
         return self.p < SIGNIFICANCE and abs(self.change) > LEAST_DRIFT
 
 
-def drift(run: Run) -> Drift | None:
+def drift(run: RunRecords) -> Drift | None:
     """The trend of a run; None with fewer than `LEAST_UNITS` units, or where it cannot be told.
 
     It cannot where prompts get longer with the place in the run.
@@ -123,38 +123,38 @@ def drift(run: Run) -> Drift | None:
     return _trend(np.stack(columns, axis=1), units["time"].to_numpy())
 
 
-def drift_caution(run: Run) -> str | None:
+def drift_caution(run: RunRecords) -> str | None:
     """A sentence if the machine drifted while the run was measured."""
-    found = drift(run)
-    if found is None or not found.matters:
+    trend = drift(run)
+    if trend is None or not trend.matters:
         return None
-    word = "longer" if found.change > 0 else "shorter"
-    percent = f"{100 * abs(found.change):.0f} %"
+    word = "longer" if trend.change > 0 else "shorter"
+    percent = f"{100 * abs(trend.change):.0f} %"
     return (
         f"Caution: the machine drifted: the same steps took {percent} {word} at the end of the run "
-        f"than at its beginning (p {_p(found.p)}, {found.units} units). Methods took turns in random "
+        f"than at its beginning (p {_p(trend.p)}, {trend.units} units). Methods took turns in random "
         "order, so ratios are fair; tokens per second are not those of one state of the machine."
     )
 
 
-def machine_caution(run: Run) -> str | None:
+def machine_caution(run: RunRecords) -> str | None:
     """A sentence if the run was resumed on another machine, or with other packages or code."""
     manifest = run.manifest
     sessions = manifest.get("sessions") or []
-    found = [change for session in sessions for change in changes_of_machine(manifest, session)]
+    changes = [change for session in sessions for change in changes_of_machine(manifest, session)]
     commits = dict.fromkeys(str(session.get("git_hash")) for session in sessions)
     if len(commits) > 1:
-        found.append(f"git_hash: {' -> '.join(commits)}")
-    if not found:
+        changes.append(f"git_hash: {' -> '.join(commits)}")
+    if not changes:
         return None
-    shown = "; ".join(dict.fromkeys(found))
+    shown = "; ".join(dict.fromkeys(changes))
     return (
         f"Caution: the run went on elsewhere or with something else ({shown}): its prompts were not all "
         "measured under the same conditions, and the table names those of the start."
     )
 
 
-def load_caution(run: Run) -> str | None:
+def load_caution(run: RunRecords) -> str | None:
     """A sentence if other processes used the CPU while the run was measured; of the worst session."""
     loads = [session.get("busy_percent") for session in run.manifest.get("sessions") or []]
     part = "the run" if len(loads) == 1 else f"one of the {len(loads)} sessions of the run"

@@ -1,163 +1,213 @@
-"""The sections of the report that show what the result rests on, each from data to HTML.
+"""What the result of a run rests on: equality, samples, tuning, errors, machine and config."""
 
-Everything that a model or a user wrote is escaped.
-"""
-
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from treespec.experiments.report.equality import near_tie_margin, target_dtype
-from treespec.experiments.report.html import name_html, section, table
-from treespec.experiments.report.measurements import measure
-from treespec.experiments.report.run import Run
-from treespec.experiments.report.summary import SamplingSummary
-from treespec.experiments.report.table_notes import tuning_prompts
-from treespec.experiments.report.table_text import model_size
+from treespec.experiments.records.loading import RunRecords
+from treespec.experiments.report.equality import Divergence, near_tie_margin
+from treespec.experiments.report.measurements import Measurements
+from treespec.experiments.report.results import model_size, tuning_prompts
+from treespec.experiments.report.summary import MethodSummary, SamplingSummary
+from treespec.experiments.report.table import NONE, Column, Finding, Table
 
-__all__ = [
-    "environment_section",
-    "equality_section",
-    "error_section",
-    "samples_section",
-    "tuning_section",
-]
+__all__ = ["config", "equality", "errors", "facts", "samples", "tunings"]
 
 MOST_ROWS = 200
 """Rows of a table of single prompts; what is more is counted."""
 
+MOST_LETTERS = 900
+"""Of a text that is shown."""
 
-def equality_section(run: Run, summaries: Sequence[SamplingSummary]) -> str:
+_Split = tuple[MethodSummary, str, Divergence]
+
+EQUALITY_COLUMNS = (
+    Column[_Split]("method", lambda row: row[0].method.name, left=True),
+    Column[_Split]("sampling", lambda row: row[1], left=True),
+    Column[_Split]("prompt", lambda row: row[2].prompt, left=True),
+    Column[_Split]("first differing token", lambda row: str(row[2].position)),
+    Column[_Split](
+        "gap, logits",
+        lambda row: "lengths differ" if row[2].margin is None else f"{row[2].margin:.4g}",
+    ),
+    Column[_Split](
+        "",
+        lambda row: "near-tie: rounding" if row[2].near_tie else "not rounding: a bug",
+        left=True,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Equalities:
+    """Whether greedy outputs equal plain decoding.
+
+    Args:
+        equal: outputs that do.
+        compared: outputs of both.
+        table: the places where one does not, the first of them.
+        splits: how many there are.
+        limit: gap up to which one counts as rounding.
+        dtype: of the target.
+    """
+
+    equal: int
+    compared: int
+    table: Table
+    splits: int
+    limit: float
+    dtype: str
+
+
+def equality(run: RunRecords, summaries: Sequence[SamplingSummary]) -> Equalities | None:
     """Whether greedy outputs equal plain decoding, and every place where one does not."""
     compared = [(s, row) for s in summaries for row in s.rows if row.equality.compared]
     if not compared:
-        return ""
-    equal = sum(row.equality.equal for _, row in compared)
-    total = sum(row.equality.compared for _, row in compared)
-    text = (
-        f"<p>{equal} of {total} greedy outputs equal those of transformers' <code>generate</code>, "
-        "id by id.</p>"
+        return None
+    splits = [(row, s.sampling, d) for s, row in compared for d in row.equality.divergences]
+    return Equalities(
+        sum(row.equality.equal for _, row in compared),
+        sum(row.equality.compared for _, row in compared),
+        Table("", EQUALITY_COLUMNS, splits[:MOST_ROWS], colour=lambda row: row[0].method.group),
+        len(splits),
+        near_tie_margin(run),
+        run.target_dtype,
     )
-    rows = [
-        [
-            name_html(row),
-            escape(s.sampling),
-            escape(d.prompt),
-            str(d.position),
-            "lengths differ" if d.margin is None else f"{d.margin:.4g}",
-            "near-tie: rounding" if d.near_tie else "not rounding: a bug",
-        ]
-        for s, row in compared
-        for d in row.equality.divergences
-    ]
-    if rows:
-        heads = ["method", "sampling", "prompt", "first differing token", "gap, logits", ""]
-        if len(rows) > MOST_ROWS:
-            text += f"<p>The first {MOST_ROWS} of {len(rows)}:</p>"
-        text += table(heads, rows[:MOST_ROWS], text=(1, 2, 5)) + (
-            f'<p class="muted">The gap is by how many logits the target, in a plain pass where the texts '
-            f"part, preferred the token of <code>generate</code>. Up to {near_tie_margin(run):.2g} "
-            f"({escape(target_dtype(run))}) it counts as rounding: a tree's pass adds in another order "
-            "than a pass over one token.</p>"
-        )
-    return section("Equality with plain decoding at temperature 0", text)
 
 
-def samples_section(run: Run, summaries: Sequence[SamplingSummary], length: int = 900) -> str:
+@dataclass(frozen=True)
+class Text:
+    """A text that is shown.
+
+    Args:
+        name: of the methods that wrote it.
+        same: its beginning, which all texts beside it share.
+        differs: what follows.
+        cut: whether there is more.
+    """
+
+    name: str
+    same: str
+    differs: str
+    cut: bool
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One prompt under a sampling setting, continued by several methods."""
+
+    sampling: str
+    prompt: str
+    said: str
+    texts: tuple[Text, ...]
+
+
+def samples(
+    run: RunRecords,
+    measurements: Mapping[str, Measurements],
+    summaries: Sequence[SamplingSummary],
+) -> list[Sample]:
     """One prompt continued by plain decoding, the fastest chain and the fastest tree, side by side."""
+    return [_sample(run, s, measurements[s.sampling].prompts[0]) for s in summaries if s.prompts]
+
+
+def _sample(run: RunRecords, summary: SamplingSummary, prompt: int) -> Sample:
     import polars as pl
 
-    parts = []
-    for s in summaries:
-        compared = measure(run, s.sampling).prompts
-        if not compared:
-            continue
-        rows = run.prompts.filter(pl.col("sampling") == s.sampling, pl.col("prompt") == compared[0])
-        texts = dict(zip(rows["method"], rows["text"], strict=True))
-        shown = [
-            name
-            for group in (("plain",), ("chain", "assisted"), ("tree",))
-            if (name := _fastest(s, group))
-        ]
-        same = [name for name in shown if texts[name] == texts[shown[0]]]
-        shown = [name for name in shown if name not in same[1:]]
-        heads = {name: name for name in shown} | {shown[0]: ", ".join(same)}
-        letters = zip(*(texts[name] for name in shown), strict=False)
-        alike = sum(1 for _ in takewhile(lambda same: len(set(same)) == 1, letters))
-        greedy = any(row.equality.compared for row in s.rows)
-        if not greedy:  # sampled texts differ everywhere, by right
-            alike = length
-        columns = "".join(
-            f"<div><h3>{escape(heads[name])}</h3>"
-            f"<pre>{_marked(texts[name], alike, length)}</pre></div>"
-            for name in shown
-        )
-        if greedy:
-            said = "the same text" if len(shown) == 1 else "what differs is marked"
-        else:
-            said = "drawn anew by each method: other texts, the same law"
-        parts.append(
-            f"<h3>{escape(s.sampling)}, {escape(str(rows['prompt_id'][0]))} <small>({said})</small></h3>"
-            f'<div class="texts">{columns}</div>'
-        )
-    return section("One prompt, continued", "".join(parts)) if parts else ""
-
-
-def tuning_section(run: Run) -> str:
-    """How assisted generation was tuned."""
-    parts = []
-    for method, settings in run.manifest.get("tuning", {}).get("assisted", {}).items():
-        for sampling, tuned in settings.items():
-            chosen = tuned["chosen"]
-            pick = (chosen["length"], chosen["threshold"])
-            rows = [
-                [
-                    str(entry["length"]),
-                    f"{entry['threshold']:g}",
-                    f"{entry['tokens_per_second']:.1f}",
-                    str(entry.get("prompts", "–")),
-                    "chosen" if (entry["length"], entry["threshold"]) == pick else "",
-                ]
-                for entry in tuned["table"]
-            ]
-            title = f"{method}, {sampling}: length {pick[0]}, confidence threshold {pick[1]:g}"
-            body = (
-                table(["length", "threshold", "tokens per second", "prompts", ""], rows, text=(4,))
-                if rows
-                else _untuned(tuned)
-            )
-            if used := tuning_prompts(tuned["table"]):
-                title += f" (tuned on {used} prompt{'s' * (used > 1)})"
-            parts.append(f"<details><summary>{escape(title)}</summary>{body}</details>")
-    note = (
-        '<p class="muted">Tuned by tokens per second on prompts that are not measured. A candidate that '
-        "falls far behind is dropped, so that it saw fewer prompts than the others.</p>"
-    )
-    return section("Tuning of assisted generation", note + "".join(parts)) if parts else ""
-
-
-def error_section(run: Run) -> str:
-    """Every prompt on which a method failed."""
-    rows = [
-        [escape(str(row[column])) for column in ("method", "sampling", "prompt_id", "error")]
-        for row in run.prompts.filter(run.prompts["error"].is_not_null()).iter_rows(named=True)
+    rows = run.prompts.filter(pl.col("sampling") == summary.sampling, pl.col("prompt") == prompt)
+    texts = dict(zip(rows["method"], rows["text"], strict=True))
+    shown = [
+        name
+        for groups in (("plain",), ("chain", "assisted"), ("tree",))
+        if (name := _fastest(summary, groups))
     ]
-    if not rows:
-        return ""
-    heads = ["method", "sampling", "prompt", "error"]
-    return section(
-        "Errors", table(heads, rows[:MOST_ROWS], text=(1, 2, 3)) + f"<p>{len(rows)} in all.</p>"
+    same = [name for name in shown if texts[name] == texts[shown[0]]]
+    shown = [name for name in shown if name not in same[1:]]
+    letters = zip(*(texts[name] for name in shown), strict=False)
+    alike = sum(1 for _ in takewhile(lambda place: len(set(place)) == 1, letters))
+    if not any(row.equality.compared for row in summary.rows):
+        alike = MOST_LETTERS  # sampled texts differ everywhere, by right
+        said = "drawn anew by each method: other texts, the same law"
+    else:
+        said = "the same text" if len(shown) == 1 else "what differs is marked"
+    return Sample(
+        summary.sampling,
+        str(rows["prompt_id"][0]),
+        said,
+        tuple(
+            Text(
+                ", ".join(same) if name == shown[0] else name,
+                texts[name][: min(alike, MOST_LETTERS)],
+                texts[name][alike:MOST_LETTERS],
+                len(texts[name]) > MOST_LETTERS,
+            )
+            for name in shown
+        ),
     )
 
 
-def environment_section(run: Run) -> str:
-    """Machine, versions, and how to run this again."""
-    import yaml
+def _fastest(summary: SamplingSummary, groups: Sequence[str]) -> str | None:
+    rows = [row for row in summary.rows if row.method.group in groups and row.method.lossless]
+    best = max(rows, key=lambda row: row.tokens_per_second.estimate, default=None)
+    return None if best is None else best.method.name
 
+
+def tunings(run: RunRecords) -> list[Table]:
+    """How assisted generation was tuned: the candidates, or why each of them failed."""
+    return [
+        _tuning(f"{method}, {sampling}", tuned)
+        for method, settings in run.manifest.get("tuning", {}).get("assisted", {}).items()
+        for sampling, tuned in settings.items()
+    ]
+
+
+def _tuning(subject: str, tuned: Mapping[str, Any]) -> Table:
+    chosen = tuned["chosen"]
+    title = f"{subject}: length {chosen['length']}, confidence threshold {chosen['threshold']:g}"
+    if used := tuning_prompts(tuned["table"]):
+        title += f" (tuned on {used} prompt{'s' * (used > 1)})"
+    columns = [
+        Column[Mapping]("length", lambda entry: str(entry["length"])),
+        Column[Mapping]("threshold", lambda entry: f"{entry['threshold']:g}"),
+    ]
+    if tuned["table"]:
+        columns += [
+            Column("tokens per second", lambda entry: f"{entry['tokens_per_second']:.1f}"),
+            Column("prompts", lambda entry: str(entry.get("prompts", NONE))),
+            Column("", lambda entry: "chosen" * _is(entry, chosen), left=True),
+        ]
+        return Table(subject, columns, tuned["table"], title=title)
+    failed = tuned.get("errors") or []
+    columns.append(Column("error", lambda entry: str(entry["error"]), left=True))
+    said = "Every candidate failed." if failed else "Nothing to choose."
+    return Table(subject, columns, failed, title=title, said=said)
+
+
+def _is(entry: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:
+    return all(entry[key] == chosen[key] for key in ("length", "threshold"))
+
+
+def errors(run: RunRecords) -> Finding | None:
+    """Every prompt on which a method failed."""
+    rows = run.prompts.filter(run.prompts["error"].is_not_null()).to_dicts()
+
+    def column(head: str, name: str) -> Column[dict[str, Any]]:
+        return Column(head, lambda row: str(row[name]), left=True)
+
+    columns = [
+        column(name.partition("_")[0], name)
+        for name in ("method", "sampling", "prompt_id", "error")
+    ]
+    table = Table("", columns, rows[:MOST_ROWS], said=f"{len(rows)} in all.")
+    return Finding("Errors", [table]) if rows else None
+
+
+def facts(run: RunRecords) -> dict[str, str]:
+    """Machine, versions, and when."""
     m = run.manifest
     hardware, warmup = m["hardware"], m.get("warmup") or {}
-    facts = {
+    return {
         "machine": f"{hardware['machine']}, {hardware['cpu']}, {hardware['cores']} cores, "
         f"{_count(hardware['threads'], 'thread')}, {hardware['memory_gib']:g} GiB",
         "GPU": hardware["gpu"] or "none",
@@ -172,46 +222,21 @@ def environment_section(run: Run) -> str:
         else "none",
         "started": m["created"],
         "finished": m["finished"] or "not yet",
-        "sessions": len(m.get("sessions") or [1]),
+        "sessions": str(len(m.get("sessions") or [1])),
         "config hash": m["config_hash"][:16],
     }
-    rows = [[escape(name), escape(str(value))] for name, value in facts.items()]
-    config = yaml.safe_dump(m["config"], sort_keys=False, allow_unicode=True)
-    return section(
-        "Environment, and how to run this again",
-        table(["", ""], rows, text=(1,), head=False)
-        + "<p>Save the config as <code>config.yaml</code>, then <code>treespec run config.yaml</code>.</p>"
-        + f"<details><summary>The whole config</summary><pre>{escape(config)}</pre></details>",
-    )
 
 
-def _fastest(summary: SamplingSummary, groups: Sequence[str]) -> str | None:
-    rows = [row for row in summary.rows if row.method.group in groups and row.method.lossless]
-    best = max(rows, key=lambda row: row.tokens_per_second.estimate, default=None)
-    return None if best is None else best.method.name
+def config(run: RunRecords) -> str:
+    """The whole config as YAML."""
+    import yaml
 
-
-def _marked(text: str, same: int, length: int) -> str:
-    """The text, cut to `length`, with what follows its first `same` characters marked."""
-    cut = text[:length]
-    rest = f"<mark>{escape(cut[same:])}</mark>" if cut[same:] else ""
-    return escape(cut[:same]) + rest + (" …" if len(text) > length else "")
-
-
-def _untuned(tuned: dict[str, Any]) -> str:
-    """Why there is no table of candidates."""
-    errors = tuned.get("errors") or []
-    if not errors:
-        return "<p>Nothing to choose.</p>"
-    rows = [[str(e["length"]), f"{e['threshold']:g}", escape(str(e["error"]))] for e in errors]
-    return "<p>Every candidate failed.</p>" + table(
-        ["length", "threshold", "error"], rows, text=(2,)
-    )
+    return yaml.safe_dump(run.manifest["config"], sort_keys=False, allow_unicode=True)
 
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
-def _model(model: dict[str, Any]) -> str:
+def _model(model: Mapping[str, Any]) -> str:
     return f"{model['name']}, {model_size(model)} parameters, {model['architecture']}, {model['dtype']}"

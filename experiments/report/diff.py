@@ -4,16 +4,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from rich.console import Console
 
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.changes import differences, drafted
-from treespec.experiments.report.run import Run
+from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.statistics import Interval, bootstrap
+from treespec.experiments.report.table import Column, Table, interval
+from treespec.experiments.report.terminal import print_table, say
+from treespec.experiments.report.verdict import LEAST_PROMPTS
 
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["MethodDiff", "RunDiff", "compare_runs"]
+__all__ = ["MethodDiff", "RunDiff", "compare_runs", "print_diff"]
+
+MOST_LISTED = 20
+"""Differences of configs and methods that are listed before the rest is only counted."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,7 @@ class RunDiff:
     unfinished: tuple[str, ...]
 
 
-def compare_runs(a: Run, b: Run) -> RunDiff:
+def compare_runs(a: RunRecords, b: RunRecords) -> RunDiff:
     """Compare two runs: the rows of the same method, sampling setting, prompt and repeat.
 
     Args:
@@ -86,23 +93,23 @@ def compare_runs(a: Run, b: Run) -> RunDiff:
     hashes = [run.manifest.get("prompts_hash") for run in (a, b)]
     same = hashes[0] is not None and hashes[0] == hashes[1]
     key = "prompt" if same else "prompt_id"
-    found, only, not_compared = [], ([], []), []
+    methods, only, not_compared = [], ([], []), []
     pairs = [
         [(s["name"], m.name) for s in run.manifest["samplings"] for m in run.methods]
         for run in (a, b)
     ]
     for place in dict.fromkeys([*pairs[0], *pairs[1]]):
-        label, known = f"{place[0]}: {place[1]}", [place in own for own in pairs]
+        label, known = f"{place[0]}: {place[1]}", [place in pair for pair in pairs]
         if not all(known):
             only[known.index(True)].append(label)
             continue
         rows = _rows(a, place), _rows(b, place)
         left, right = _paired(*rows, key)
         if len(left):
-            found.append(_method(place, left, right, key))
+            methods.append(_method(place, left, right, key))
         else:
             not_compared.append(f"{label}: {_why_not(*rows, key)}")
-    if not found:
+    if not methods:
         first = f" ({not_compared[0]})" if not_compared else ""
         raise RunFolderError(
             f"{a.folder} and {b.folder} have nothing in common that both finished: no method of the same "
@@ -112,7 +119,7 @@ def compare_runs(a: Run, b: Run) -> RunDiff:
         a=str(a.folder),
         b=str(b.folder),
         same_prompts=same,
-        methods=tuple(found),
+        methods=tuple(methods),
         not_compared=tuple(not_compared),
         only_a=tuple(only[0]),
         only_b=tuple(only[1]),
@@ -124,24 +131,24 @@ def compare_runs(a: Run, b: Run) -> RunDiff:
     )
 
 
-def _trees(a: Run, b: Run) -> tuple[dict[str, Any], dict[str, Any]]:
+def _trees(a: RunRecords, b: RunRecords) -> tuple[dict[str, Any], dict[str, Any]]:
     """What methods of both runs drafted and decided by: searched trees may differ under one name."""
     methods = [{m["name"]: m for m in run.manifest["methods"]} for run in (a, b)]
     both = [name for name in methods[0] if name in methods[1]]
     tuned = [run.manifest.get("tuning", {}).get("assisted", {}) for run in (a, b)]
     chosen = [
-        {name: {s: t["chosen"] for s, t in found.items()} for name, found in one.items()}
+        {name: {s: t["chosen"] for s, t in settings.items()} for name, settings in one.items()}
         for one in tuned
     ]
     shared = [name for name in chosen[0] if name in chosen[1]]
     left, right = (
-        {n: drafted(own[n], other[n]) for n in both} | {f"{n}, tuned": picked[n] for n in shared}
-        for own, other, picked in zip(methods, methods[::-1], chosen, strict=True)
+        {n: drafted(one[n], other[n]) for n in both} | {f"{n}, tuned": picked[n] for n in shared}
+        for one, other, picked in zip(methods, methods[::-1], chosen, strict=True)
     )
     return left, right
 
 
-def _rows(run: Run, place: tuple[str, str]) -> "pl.DataFrame":
+def _rows(run: RunRecords, place: tuple[str, str]) -> "pl.DataFrame":
     import polars as pl
 
     return run.prompts.filter(pl.col("sampling") == place[0], pl.col("method") == place[1])
@@ -158,10 +165,10 @@ def _paired(
 
     frames = [rows.filter(pl.col("prompt").n_unique().over(key) == 1) for rows in (left, right)]
     a, b = (
-        own.join(other, on=[key, "repeat"], how="semi").filter(
+        one.join(other, on=[key, "repeat"], how="semi").filter(
             pl.col("error").is_null().all().over(key)
         )
-        for own, other in zip(frames, frames[::-1], strict=True)
+        for one, other in zip(frames, frames[::-1], strict=True)
     )
     return a.join(b, on=key, how="semi"), b.join(a, on=key, how="semi")
 
@@ -220,10 +227,82 @@ def _method(
     )
 
 
-def _versions(run: Run) -> dict[str, Any]:
+def _versions(run: RunRecords) -> dict[str, Any]:
     keys = ("schema_version", "treespec_version", "git_hash")
     return {key: run.manifest.get(key) for key in keys} | (run.manifest.get("versions") or {})
 
 
-def _hardware(run: Run) -> dict[str, Any]:
+def _hardware(run: RunRecords) -> dict[str, Any]:
     return run.manifest.get("hardware") or {}
+
+
+def _decided(entry: MethodDiff) -> str:
+    ratio = entry.speed
+    if entry.prompts < LEAST_PROMPTS:
+        return f"fewer than {LEAST_PROMPTS} prompts"
+    if ratio.contains(1.0):
+        return "not decided"
+    return "B is faster" if ratio.estimate > 1 else "A is faster"
+
+
+COLUMNS = (
+    Column[MethodDiff]("method", lambda entry: f"{entry.sampling}: {entry.method}", left=True),
+    Column[MethodDiff]("prompts", lambda entry: str(entry.prompts)),
+    Column[MethodDiff]("tok/s, B over A", lambda entry: interval(entry.speed)),
+    Column[MethodDiff]("tok/step, B over A", lambda entry: interval(entry.tokens_per_step)),
+    Column[MethodDiff]("same text", lambda entry: f"{entry.same_tokens}/{entry.texts}"),
+    Column[MethodDiff]("", _decided, left=True),
+)
+
+
+def print_diff(diff: RunDiff, console: Console) -> None:
+    """Print warnings, ratios, and what differs.
+
+    Args:
+        diff: of two runs.
+        console: where to.
+    """
+
+    say(console, f"A: {diff.a}")
+    say(console, f"B: {diff.b}")
+    for warning in _warnings(diff):
+        say(console, f"WARNING: {warning}", "bold yellow")
+    print_table(Table("", COLUMNS, diff.methods, group=lambda entry: entry.sampling), console)
+    for title, lines in (
+        ("Not compared", diff.not_compared),
+        ("Config, A -> B", diff.config),
+        ("Trees and rules of methods of one name, A -> B", diff.trees),
+        ("Only in A", diff.only_a),
+        ("Only in B", diff.only_b),
+    ):
+        if lines:
+            say(console, f"\n{title}:")
+            for line in lines[:MOST_LISTED]:
+                say(console, f"  {line}")
+            if len(lines) > MOST_LISTED:
+                say(console, f"  ... and {len(lines) - MOST_LISTED} more")
+    if not diff.config:
+        say(console, "\nThe configs are the same.")
+    say(
+        console,
+        "\nRatios are of totals over the common prompts, prefill excluded, with 95 % intervals of the "
+        "paired bootstrap over prompts. They know how prompts differ, not how the machine differed from "
+        "one run to the other: methods of one run take turns on the same machine, two runs do not.",
+        "dim",
+    )
+
+
+def _warnings(diff: RunDiff) -> list[str]:
+    """What makes the ratios something else than one expects."""
+    warnings = []
+    if not diff.same_prompts:
+        warnings.append(
+            "the runs measured other prompts, or tokenized them otherwise: those with the same id are "
+            "compared, whose text may differ"
+        )
+    warnings += [f"{folder} is not finished: its prompts so far" for folder in diff.unfinished]
+    if diff.hardware:
+        warnings.append(f"the hardware differs: {'; '.join(diff.hardware)}")
+    if diff.versions:
+        warnings.append(f"the versions differ: {'; '.join(diff.versions)}")
+    return warnings

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from treespec.experiments.report.run import Run
+from treespec.experiments.records.loading import RunRecords
 
 __all__ = ["NEAR_TIE", "Divergence", "Equality", "equality", "near_tie_margin"]
 
@@ -63,7 +63,7 @@ class Equality:
         return tuple(d for d in self.divergences if not d.near_tie)
 
 
-def equality(run: Run, sampling: str, method: str) -> Equality:
+def equality(run: RunRecords, sampling: str, method: str) -> Equality:
     """Compare the greedy outputs of a method with those of `generate`, as recorded."""
     import polars as pl
 
@@ -77,27 +77,22 @@ def equality(run: Run, sampling: str, method: str) -> Equality:
     if any(m.name == method and m.kind == "generate" for m in run.methods):
         return Equality(reference=True)
     limit = near_tie_margin(run)
-    found: dict[int, Divergence] = {}
+    diverged: dict[int, Divergence] = {}
     for row in rows.filter(~pl.col("equal_to_plain")).sort("repeat").iter_rows(named=True):
         margin = row["divergence_margin"]
-        own = Divergence(
+        divergence = Divergence(
             prompt=str(row["prompt_id"]),
             position=row["first_divergence"],
             margin=margin,
             near_tie=margin is not None and abs(margin) <= limit,
         )
-        known = found.get(row["prompt"])
-        if known is None or (known.near_tie and not own.near_tie):
-            found[row["prompt"]] = own
+        known = diverged.get(row["prompt"])
+        if known is None or (known.near_tie and not divergence.near_tie):
+            diverged[row["prompt"]] = divergence
     compared = rows["prompt"].n_unique()
-    return Equality(compared - len(found), compared, tuple(found.values()))
+    return Equality(compared - len(diverged), compared, tuple(diverged.values()))
 
 
-def near_tie_margin(run: Run) -> float:
+def near_tie_margin(run: RunRecords) -> float:
     """The largest margin that counts as rounding, for the dtype of the run's target."""
-    return NEAR_TIE.get(target_dtype(run), NEAR_TIE["float32"])
-
-
-def target_dtype(run: Run) -> str:
-    """The dtype of the run's target, such as `bfloat16`."""
-    return str(run.manifest["models"]["target"]["dtype"]).removeprefix("torch.")
+    return NEAR_TIE.get(run.target_dtype, NEAR_TIE["float32"])

@@ -15,7 +15,7 @@ A baseline without stage times (`generate`) counts as verification alone, so tha
 second factor. A method that drafts without stage times (assisted generation) has no explanation.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -23,11 +23,29 @@ import numpy as np
 
 from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.statistics import Bootstrap, Interval, bootstrap
+from treespec.experiments.report.table import Column, Finding, Table, interval
 
-__all__ = ["FACTORS", "Explanation", "explain", "explanations"]
+__all__ = [
+    "FACTORS",
+    "NOTE",
+    "Explanation",
+    "explain",
+    "explanation_finding",
+    "explanation_table",
+    "explanations",
+]
 
 FACTORS = ("tokens per step", "verify", "draft", "overhead")
 """Names of the factors, in the order in which they are multiplied."""
+
+TITLE = "What explains the speedup"
+
+NOTE = (
+    "What explains the speedup: its factors multiply to it exactly, and one above 1 makes the method "
+    "faster. Verify: time of a pass of the baseline over that of the method. Draft: share of the models' "
+    "time that is not drafting. Overhead: share of all time that is the models'. These two are over the "
+    "baseline's shares."
+)
 
 
 @dataclass(frozen=True)
@@ -61,18 +79,56 @@ def explanations(data: Measurements) -> list[Explanation]:
     if not data.prompts:
         return []
     totals, known = _totals(data), _explicable(data)
-    baseline = data.fastest(data.named("plain"))
-    found = []
-    if baseline is not None:
+    explained = []
+    if data.baseline is not None:
         ours = [name for name in data.named("chain", "tree", lossless=False) if name in known]
-        found += [_explain(totals, name, baseline) for name in ours]
+        explained += [_explain(totals, name, data.baseline) for name in ours]
     tree, chain = (
         data.fastest([name for name in data.named(group) if name in known])
         for group in ("tree", "chain")
     )
     if tree is not None and chain is not None:
-        found.append(_explain(totals, tree, chain))
-    return found
+        explained.append(_explain(totals, tree, chain))
+    return explained
+
+
+def explanation_table(rows: Sequence[Explanation], data: Measurements) -> Table:
+    """The factors of every speedup under a sampling setting.
+
+    Args:
+        rows: as `explanations` gives them.
+        data: what they were computed from.
+    """
+    groups = {m.name: m.group for m in data.methods}
+
+    def other(row: Explanation) -> str:
+        """What it is compared with, if that is not the baseline of the table."""
+        return "" if row.against == data.baseline else f" over {row.against}"
+
+    def factor(head: str, name: str) -> Column[Explanation]:
+        return Column(head, lambda row: interval(row.factors[name]), f"× {name}")
+
+    heads = zip(("tok/step", "verify", "draft", "overhead"), FACTORS, strict=True)
+    columns = [
+        Column[Explanation]("method", lambda row: row.method + other(row), left=True),
+        *(factor(head, name) for head, name in heads),
+        Column[Explanation]("speedup", lambda row: interval(row.measured), "= speedup"),
+    ]
+    over = f" over {data.baseline}" if data.baseline else ""
+    return Table(
+        data.sampling,
+        columns,
+        rows,
+        caption=f"{data.sampling},{over}" if over else data.sampling,
+        title=f"{data.sampling}: {TITLE[0].lower()}{TITLE[1:]}{over}",
+        group=other,
+        colour=lambda row: groups[row.method],
+    )
+
+
+def explanation_finding(tables: Mapping[str, Table]) -> Finding | None:
+    """The factors under all sampling settings; None where no method has stage times."""
+    return Finding(TITLE, tuple(tables.values()), (NOTE,)) if tables else None
 
 
 def explain(data: Measurements, method: str, against: str) -> Explanation | None:

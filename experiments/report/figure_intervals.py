@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from treespec.experiments.report.measurements import measure, samplings_of
-from treespec.experiments.report.run import Run
+from treespec.experiments.records.loading import RunRecords
+from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.statistics import Interval, bootstrap
 
 __all__ = ["StepIntervals", "step_intervals"]
@@ -26,24 +26,15 @@ class StepIntervals:
     nothing: Interval | None
 
 
-def step_intervals(run: Run) -> dict[tuple[str, str], StepIntervals]:
-    """The intervals of every method that finished a prompt, by sampling setting and method."""
-    return {
-        (sampling, method): found
-        for sampling in samplings_of(run)
-        for method, found in _of_sampling(run, sampling).items()
-    }
-
-
-def _of_sampling(run: Run, sampling: str) -> dict[str, StepIntervals]:
+def step_intervals(run: RunRecords, data: Measurements) -> dict[str, StepIntervals]:
+    """The intervals of every method that finished a prompt, under one sampling setting."""
     import polars as pl
 
-    data = measure(run, sampling)
     if not data.prompts:
         return {}
     order = {prompt: place for place, prompt in enumerate(data.prompts)}
     idle = {method.name: np.zeros(len(order)) for method in data.methods}
-    rows = run.steps.filter(pl.col("sampling") == sampling, pl.col("kept") == 1)
+    rows = run.steps.filter(pl.col("sampling") == data.sampling, pl.col("kept") == 1)
     for method, prompt, count in rows.group_by("method", "prompt").len().iter_rows():
         if method in idle and prompt in order:
             idle[method][order[prompt]] = count
@@ -53,8 +44,8 @@ def _of_sampling(run: Run, sampling: str) -> dict[str, StepIntervals]:
     def ratio(method: str, column: str, scale: float) -> Interval | None:
         if (method, column) not in totals.observed:
             return None
-        found = totals.ratio([(method, column)], [(method, "steps")])
-        return Interval(scale * found.estimate, scale * found.low, scale * found.high)
+        each = totals.ratio([(method, column)], [(method, "steps")])
+        return Interval(scale * each.estimate, scale * each.low, scale * each.high)
 
     return {
         method.name: StepIntervals(

@@ -16,7 +16,7 @@ from treespec.experiments.report.figure_axes import (
     legend,
     panels,
 )
-from treespec.experiments.report.figure_intervals import StepIntervals, step_intervals
+from treespec.experiments.report.figure_intervals import StepIntervals
 from treespec.experiments.report.figure_style import (
     GROUP_COLOURS,
     GROUP_MARKERS,
@@ -33,7 +33,7 @@ from treespec.experiments.report.figure_style import (
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.scaling import scaling_figure
 from treespec.experiments.report.statistics import Interval
-from treespec.experiments.report.summary import SamplingSummary, accepted_shares, summarise
+from treespec.experiments.report.summary import SamplingSummary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,15 +59,14 @@ def draw_figures(run: Run, folder: Path, keep: Keep = write_file) -> dict[str, P
     Returns:
         The SVG of each figure that the run has data for, by name.
     """
-    summaries = [s for s in summarise(run) if s.rows]
-    shares = {s.sampling: accepted_shares(run, s.sampling) for s in summaries}
-    spreads = step_intervals(run)
+    summaries, spreads = [s for s in run.summaries if s.rows], run.step_intervals
+    shares = {s.sampling: run.accepted_shares[s.sampling] for s in summaries}
     draw = {
         "speedup": lambda: speedup_figure(summaries),
         "size": lambda: size_figure(summaries, spreads),
         "stages": lambda: stages_figure(summaries, spreads),
         "accepted": lambda: accepted_figure(summaries, shares, spreads),
-        "scaling": lambda: scaling_figure(run),
+        "scaling": lambda: scaling_figure(run.scaling),
     }
     written = {}
     with drawing():

@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from treespec.experiments.report.run import Method, Run
+from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.report.statistics import Bootstrap, bootstrap
 
-__all__ = ["COUNTS", "ENERGIES", "TIMES", "Measurements", "measure", "samplings_of"]
+__all__ = ["COUNTS", "ENERGIES", "TIMES", "Measurements", "measure"]
 
 COUNTS = ("new_tokens", "steps", "drafted")
 TIMES = ("decode_s", "total_s", "draft_s", "verify_s", "accept_s", "commit_s")
@@ -61,18 +62,18 @@ class Measurements:
         kept = [m for m in self.methods if m.group in groups and (m.lossless or not lossless)]
         return [m.name for m in kept]
 
-    def bootstrap(self) -> Bootstrap:
-        """All columns, resampled together over the prompts."""
+    @cached_property
+    def baseline(self) -> str | None:
+        """The faster plain baseline; None without one, or without a prompt."""
+        return self.fastest(self.named("plain")) if self.prompts else None
+
+    @cached_property
+    def totals(self) -> Bootstrap:
+        """All columns, resampled together over the prompts; there must be one."""
         return bootstrap(self.values)
 
 
-def samplings_of(run: Run) -> tuple[str, ...]:
-    """The sampling settings that have rows, in the order of the manifest."""
-    present = set(run.prompts["sampling"])
-    return tuple(s["name"] for s in run.manifest["samplings"] if s["name"] in present)
-
-
-def measure(run: Run, sampling: str) -> Measurements:
+def measure(run: RunRecords, sampling: str) -> Measurements:
     """Collect the comparable prompts of one sampling setting.
 
     A method that finished nothing is set aside (`failed`) instead of emptying the comparison; then a

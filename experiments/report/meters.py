@@ -1,14 +1,15 @@
 """Memory and energy of a run by method, and the sentences about them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from treespec.experiments.report.measurements import ENERGIES, measure, samplings_of
-from treespec.experiments.report.run import Run
+from treespec.experiments.records.loading import RunRecords
+from treespec.experiments.report.measurements import ENERGIES, Measurements
 from treespec.experiments.report.statistics import Interval
+from treespec.experiments.report.table import NONE, Column, Finding, Table, interval
 
-__all__ = ["MEMORIES", "Metered", "meter_notes", "metered", "unavailable"]
+__all__ = ["MEMORIES", "Metered", "meter_finding", "meter_notes", "metered", "unavailable"]
 
 MEMORIES = ("rss_bytes", "peak_rss_bytes", "peak_cuda_bytes")
 
@@ -23,31 +24,56 @@ LABELS = {
 }
 
 
+HEADS = {
+    "rss_bytes": "resident, MiB",
+    "peak_rss_bytes": "peak resident, MiB",
+    "peak_cuda_bytes": "peak CUDA, MiB",
+    "cpu_energy_j": "CPU, J per token",
+    "cpu_energy_net_j": "CPU above idle, J per token",
+    "gpu_energy_j": "GPU, J per token",
+    "gpu_energy_net_j": "GPU above idle, J per token",
+}
+
+NOTE = (
+    "Memory is the largest over prompts, with the models and all else that the process holds. "
+    "Energy is of whole prompts, prefill included, over kept tokens; counters belong to devices, "
+    "so what other processes did is in it. Above idle: less the power that the machine took "
+    "before the run."
+)
+
+MIB = 2**20
+
+
 @dataclass(frozen=True)
 class Metered:
     """What meters read of one method under one sampling setting.
 
     Args:
         method: its name.
+        group: of the method.
         bytes: the largest over its finished prompts, by column of `MEMORIES`; only what was read.
         joules_per_token: whole prompts, prefill included, over kept tokens, by column of `ENERGIES`; only
             what was read on every compared prompt.
     """
 
     method: str
+    group: str
     bytes: Mapping[str, int]
     joules_per_token: Mapping[str, Interval]
 
 
-def metered(run: Run, sampling: str) -> list[Metered]:
+Readings = Mapping[str, Sequence[Metered]]
+"""By sampling setting."""
+
+
+def metered(run: RunRecords, data: Measurements) -> list[Metered]:
     """Memory and energy of every method that finished a prompt."""
     import polars as pl
 
-    data = measure(run, sampling)
     read = any((m.name, column) in data.values for m in data.methods for column in ENERGIES)
-    totals = data.bootstrap() if data.prompts and read else None
-    rows = run.prompts.filter(pl.col("sampling") == sampling, pl.col("error").is_null())
-    found = []
+    totals = data.totals if data.prompts and read else None
+    rows = run.prompts.filter(pl.col("sampling") == data.sampling, pl.col("error").is_null())
+    entries = []
     for m in data.methods:
         mine = rows.filter(pl.col("method") == m.name)
         largest = {c: mine[c].max() for c in MEMORIES}
@@ -57,30 +83,58 @@ def metered(run: Run, sampling: str) -> list[Metered]:
             if totals is not None and (m.name, column) in data.values
         }
         memory = {c: int(value) for c, value in largest.items() if isinstance(value, int)}
-        found.append(Metered(m.name, memory, energy))
-    return found
+        entries.append(Metered(m.name, m.group, memory, energy))
+    return entries
 
 
-def unavailable(run: Run) -> dict[str, list[str]]:
+def meter_finding(run: RunRecords, readings: Readings) -> Finding | None:
+    """Memory and energy by method, and why what is missing is not available; None for older runs."""
+    tables = [_table(sampling, entries) for sampling, entries in readings.items()]
+    shown = [table for table in tables if len(table.columns) > 1]
+    remarks = [
+        f"Not available ({', '.join(what)}): {why}" for why, what in unavailable(run).items()
+    ]
+    if not run.manifest.get("meters") or not (shown or remarks):
+        return None
+    return Finding("Memory and energy", shown, (NOTE,), remarks)
+
+
+def _table(sampling: str, entries: Sequence[Metered]) -> Table:
+    def memory(column: str) -> Column[Metered]:
+        def write(entry: Metered) -> str:
+            return f"{entry.bytes[column] / MIB:.1f}" if column in entry.bytes else NONE
+
+        return Column(HEADS[column], write)
+
+    def energy(column: str) -> Column[Metered]:
+        return Column(HEADS[column], lambda entry: interval(entry.joules_per_token.get(column)))
+
+    columns = [
+        Column[Metered]("method", lambda entry: entry.method, left=True),
+        *(memory(c) for c in MEMORIES if any(c in entry.bytes for entry in entries)),
+        *(energy(c) for c in ENERGIES if any(c in entry.joules_per_token for entry in entries)),
+    ]
+    return Table(sampling, columns, entries, colour=lambda entry: entry.group)
+
+
+def unavailable(run: RunRecords) -> dict[str, list[str]]:
     """What is not available, by the reason."""
     about: Mapping[str, Any] = run.manifest.get("meters") or {}
-    reasons: Mapping[str, str] = about.get("unavailable") or {}
-    found: dict[str, list[str]] = {}
-    for column, why in reasons.items():
+    missing: dict[str, list[str]] = {}
+    for column, why in (about.get("unavailable") or {}).items():
         if column in LABELS:
-            found.setdefault(why, []).append(LABELS[column])
-    return found
+            missing.setdefault(why, []).append(LABELS[column])
+    return missing
 
 
-def meter_notes(run: Run) -> list[str]:
+def meter_notes(readings: Readings) -> list[str]:
     """A line on memory and one on energy, for the footnotes of the table; nothing that was not read."""
-    entries = {sampling: metered(run, sampling) for sampling in samplings_of(run)}
     notes = []
     for column in ("peak_rss_bytes", "peak_cuda_bytes"):
         sizes: dict[str, float] = {}
-        for entry in (entry for found in entries.values() for entry in found):
+        for entry in (entry for entries in readings.values() for entry in entries):
             if column in entry.bytes:
-                size = entry.bytes[column] / 2**20
+                size = entry.bytes[column] / MIB
                 sizes[entry.method] = max(size, sizes.get(entry.method, 0.0))
         if sizes:
             low, high = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
@@ -90,10 +144,10 @@ def meter_notes(run: Run) -> list[str]:
                 f"{sizes[high]:.0f} MiB ({high})."
             )
     for column in ENERGIES:
-        for sampling, found in entries.items():
+        for sampling, entries in readings.items():
             each = [
                 f"{entry.method} {entry.joules_per_token[column].estimate:.3g}"
-                for entry in found
+                for entry in entries
                 if column in entry.joules_per_token
             ]
             if each:

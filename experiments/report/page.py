@@ -1,81 +1,81 @@
 """The report of a run: one HTML file that needs no network, and the figures as files."""
 
 from collections.abc import Callable
-from html import escape
 from pathlib import Path
-from string import Template
+
+from markupsafe import Markup
 
 from treespec.experiments.records.folder import RUN
 from treespec.experiments.records.own_files import OwnFiles
-from treespec.experiments.report import details, sections
-from treespec.experiments.report.acceptance import count_all
-from treespec.experiments.report.acceptance_section import acceptance_section
-from treespec.experiments.report.budgets_text import budget_section
-from treespec.experiments.report.categories import category_section
-from treespec.experiments.report.explanation_section import explanation_section
+from treespec.experiments.report import details
+from treespec.experiments.report.acceptance import acceptance_finding
+from treespec.experiments.report.budgets import budget_finding
+from treespec.experiments.report.categories import category_finding
+from treespec.experiments.report.explanation import explanation_finding
 from treespec.experiments.report.figure_style import inline_svg
 from treespec.experiments.report.figures import draw_figures
-from treespec.experiments.report.meters_section import meters_section
-from treespec.experiments.report.prediction_text import prediction_section
-from treespec.experiments.report.run import load_run
-from treespec.experiments.report.stepper.html import asset
+from treespec.experiments.report.html import render
+from treespec.experiments.report.meters import meter_finding
+from treespec.experiments.report.prediction import prediction_finding
+from treespec.experiments.report.results import (
+    footnotes,
+    hardware_line,
+    result_table,
+    speedup_finding,
+)
+from treespec.experiments.report.run import Run
+from treespec.experiments.report.stepper.replay import asset
 from treespec.experiments.report.stepper.section import stepper_section
-from treespec.experiments.report.summary import summarise
-from treespec.experiments.report.table_text import hardware_line
-from treespec.experiments.report.trees_section import tree_section
+from treespec.experiments.report.trees import MOST_NODES, drawn_trees
+from treespec.experiments.report.verdict import METHOD_NOTE, comparison_finding
 
 __all__ = ["write_report"]
 
-TEMPLATE = Path(__file__).parent / "templates" / "report.html"
 
-
-def write_report(run_folder: Path) -> Path:
+def write_report(run: Run) -> Path:
     """Write `report.html` and `figures/*.svg|png` into the folder of a run.
 
     An unfinished run is reported as far as it got, and says so.
-
-    Args:
-        run_folder: as SCHEMA.md describes it.
 
     Returns:
         The path of the report.
 
     Raises:
         ForeignFolder: if the folder has no mark of ours, or files of others are where the report goes.
-        RunFolderError: see `report.run.load_run`; also if kept trees, or the ranks of steps, do not fit
-            together.
+        RunFolderError: if kept trees, or the ranks of steps, do not fit together.
     """
-    run = load_run(run_folder)
     files = OwnFiles.opened(run.folder, RUN)
-    summaries = summarise(run)
-    counts = count_all(run)
-    stepper = stepper_section(run)
-    figures = draw_figures(run, run.folder / "figures", _keeper(files))
-    body = [
-        sections.verdict_section(run),
-        sections.result_section(run, summaries),
-        sections.comparison_section(run),
-        budget_section(run),
-        category_section(run),
-        sections.figure_section((name, inline_svg(path)) for name, path in figures.items()),
-        explanation_section(run),
-        acceptance_section(run, counts),
-        tree_section(run, counts),
-        stepper,
-        details.equality_section(run, summaries),
-        prediction_section(run),
-        sections.speedup_section(summaries),
-        details.samples_section(run, summaries),
-        details.tuning_section(run),
-        details.error_section(run),
-        meters_section(run),
-        details.environment_section(run),
-    ]
-    page = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
-        title=escape(run.manifest["name"]),
-        subtitle=escape(hardware_line(run)),
-        stepper_style=asset("stepper.css") if stepper else "",
-        body="\n".join(part for part in body if part),
+    trees, steps = drawn_trees(run, run.acceptance), stepper_section(run)
+    figures = {
+        name: Markup(inline_svg(path))
+        for name, path in draw_figures(run, run.folder / "figures", _keeper(files)).items()
+    }
+    page = render(
+        "report.html",
+        run=run,
+        subtitle=hardware_line(run),
+        method_note=METHOD_NOTE,
+        results=[result_table(summary) for summary in run.summaries],
+        result_notes=footnotes(run, run.summaries),
+        comparisons=comparison_finding(run.comparisons),
+        budgets=budget_finding(run.budgets),
+        categories=category_finding(run.categories),
+        figures=figures,
+        explanations=explanation_finding(run.explanation_tables),
+        acceptance=acceptance_finding(run.methods, run.acceptance),
+        trees=trees,
+        most_nodes=MOST_NODES,
+        steps=steps,
+        stepper_style=Markup(asset("stepper.css") if steps else ""),
+        equality=details.equality(run, run.summaries),
+        predictions=prediction_finding(run.predictions, run.choices, run.pace),
+        speedups=speedup_finding(run.summaries),
+        samples=details.samples(run, run.measurements, run.summaries),
+        tunings=details.tunings(run),
+        errors=details.errors(run),
+        meters=meter_finding(run, run.metered),
+        facts=details.facts(run),
+        config=details.config(run),
     )
     return files.write("report.html", page)
 

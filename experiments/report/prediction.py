@@ -1,34 +1,52 @@
 """What search predicted beside what the run measured: every static tree of a run, and plain decoding."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING
 
 from treespec.experiments.config.file import validated
 from treespec.experiments.config.schema import SearchConfig
-from treespec.experiments.report.measurements import measure
-from treespec.experiments.report.run import Method, Run
+from treespec.experiments.records.loading import Method, RunRecords
+from treespec.experiments.records.measured import Measured, load_between, load_measured
+from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.statistics import Interval, bootstrap
 from treespec.experiments.report.summary import speed_ratio
-from treespec.experiments.search_then_run.between import load_between
+from treespec.experiments.report.table import NONE, Column, Finding, Table, interval
 from treespec.search import LatencyModel, Trace
 from treespec.search.latency.errors import NotMeasured
 from treespec.search.latency.pace import pace, step_at_pace_s
 from treespec.search.rates.replay import replay
 from treespec.tree import TreeShape
 
-if TYPE_CHECKING:
-    from treespec.experiments.search_then_run.measured import Measured
-
 __all__ = [
+    "Pace",
     "Prediction",
     "chosen",
     "first_ranked",
     "median_errors",
     "pace_of",
+    "prediction_finding",
     "predictions",
 ]
+
+NOTE = (
+    "Predicted before the run: tokens per step by replaying each tree on texts recorded for that purpose, "
+    "milliseconds per step from times of single parts. At pace: each stage as much longer or shorter as "
+    "its parts took on average when they were timed again between the run's prompts; that takes out the "
+    "drift of the machine and its hiccups, and leaves what the prediction itself gets wrong. Measured: "
+    "what steps emitted, tokens past the budget included. Intervals are 95 %, over texts."
+)
+
+MISSING = (
+    "No prediction beside the measurement: the run's folder lacks `search/`, or nothing in it covers these "
+    "trees."
+)
+
+Pace = tuple[int, dict[str, float]]
+"""Rounds of timing between the prompts of a run, and its pace by stage."""
+
+Choice = tuple[str, str, Interval]
+"""What search chose, the fastest lossless method of the run, and their speeds' ratio."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +103,17 @@ class Prediction:
         return self.speed_at_pace and self.speed_at_pace / self.speed_measured - 1
 
 
-def predictions(run: Run) -> list[Prediction]:
+def predictions(
+    run: RunRecords, measurements: Mapping[str, Measurements], timed: Pace | None
+) -> list[Prediction]:
     """All trees that what was recorded before the run covers; none if nothing was, or it is not there.
 
     Tokens per step count what steps emit, also past the budget, on both sides.
+
+    Args:
+        run: that was measured.
+        measurements: of each of its sampling settings.
+        timed: its pace.
 
     Raises:
         RunFolderError, InvalidTrace, InvalidLatency: if a file is damaged.
@@ -96,17 +121,16 @@ def predictions(run: Run) -> list[Prediction]:
     measured = _measured(run)
     if measured is None:
         return []
-    timed = pace_of(run)
-    found = [
-        _row(run, method, shape, sampling["name"], measured, timed and timed[1])
-        for sampling in run.manifest["samplings"]
+    rows = [
+        _row(run, method, shape, data, measured, timed and timed[1])
+        for data in measurements.values()
         for method in run.methods
         if (shape := _shape(method)) is not None
     ]
-    return [row for row in found if row is not None]
+    return [row for row in rows if row is not None]
 
 
-def pace_of(run: Run) -> tuple[int, dict[str, float]] | None:
+def pace_of(run: RunRecords) -> Pace | None:
     """Rounds of timing between the prompts of a run, and its pace by stage (see
     `treespec.search.latency.pace`).
 
@@ -147,7 +171,7 @@ def first_ranked(rows: Sequence[Prediction]) -> tuple[Prediction, Prediction]:
     return max(rows, key=lambda row: row.speed), max(rows, key=lambda row: row.speed_measured)
 
 
-def chosen(run: Run, sampling: str) -> tuple[str, str, Interval] | None:
+def chosen(run: RunRecords, data: Measurements) -> Choice | None:
     """What search chose for a setting, the fastest lossless method of the run, and their speeds' ratio.
 
     Returns:
@@ -159,21 +183,18 @@ def chosen(run: Run, sampling: str) -> tuple[str, str, Interval] | None:
         for m in run.manifest["config"].get("methods", ())
         if m.get("shape", {}).get("kind") == "best"
     ]
-    starts = [f"{m.get('name') or 'best'} for {sampling}" for m in asked]
-    data = measure(run, sampling)
+    starts = [f"{m.get('name') or 'best'} for {data.sampling}" for m in asked]
     names = [m.name for m in data.methods if m.lossless]
-    own = [n for n in names if any(n == s or n.startswith(f"{s}: ") for s in starts)]
-    if not own or not data.prompts:
+    choices = [n for n in names if any(n == s or n.startswith(f"{s}: ") for s in starts)]
+    if not choices or not data.prompts:
         return None
     best = max(names, key=data.rate)
-    return own[0], best, speed_ratio(data.bootstrap(), own[0], best)
+    return choices[0], best, speed_ratio(data.totals, choices[0], best)
 
 
-def _measured(run: Run) -> "Measured | None":
+def _measured(run: RunRecords) -> Measured | None:
     if run.manifest["config"].get("search") is None or not (run.folder / "search").is_dir():
         return None
-    from treespec.experiments.search_then_run.measured import load_measured
-
     config = validated(run.folder / "manifest.json", run.manifest["config"])
     return load_measured(config, run.folder / "search")
 
@@ -186,23 +207,23 @@ def _shape(method: Method) -> TreeShape | None:
 
 
 def _row(
-    run: Run,
+    run: RunRecords,
     method: Method,
     shape: TreeShape,
-    sampling: str,
-    measured: "Measured",
+    data: Measurements,
+    measured: Measured,
     paces: Mapping[str, float] | None,
 ) -> Prediction | None:
     import polars as pl
 
+    sampling = data.sampling
     usual = measured.default_law(sampling)
     law = usual if method.kind == "plain" else method.law[sampling]
     trace = measured.trace(sampling, law, shape.is_chain)
-    prompts = measure(run, sampling).prompts
     rows = run.prompts.filter(
         pl.col("sampling") == sampling,
         pl.col("method") == method.name,
-        pl.col("prompt").is_in(list(prompts)),
+        pl.col("prompt").is_in(list(data.prompts)),
         pl.col("error").is_null(),
     )
     if trace is None or not _covered(shape, trace, measured.search) or not len(rows):
@@ -238,3 +259,92 @@ def _covered(shape: TreeShape, trace: Trace, search: SearchConfig) -> bool:
 
 def _timed(latency: LatencyModel, law: str) -> str | None:
     return law if law in latency.laws else None
+
+
+def _optional(
+    shown: str, value: Callable[[Prediction], float | None]
+) -> Callable[[Prediction], str]:
+    """How a number is written that some predictions lack."""
+
+    def write(row: Prediction) -> str:
+        number = value(row)
+        return NONE if number is None else format(number, shown)
+
+    return write
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return seconds and 1e3 * seconds
+
+
+def _speed(
+    head: str, shown: str, value: Callable[[Prediction], float | None]
+) -> Column[Prediction]:
+    return Column(head, _optional(shown, value), moves=1, part="tokens per second")
+
+
+COLUMNS = (
+    Column[Prediction]("tree", lambda row: row.method, left=True),
+    Column[Prediction]("tokens/step", lambda row: interval(row.tokens)),
+    Column[Prediction]("measured", lambda row: interval(row.tokens_measured)),
+    Column[Prediction]("error", lambda row: f"{row.tokens_error:+.1%}"),
+    Column[Prediction]("ms/step", _optional(".1f", lambda row: _milliseconds(row.step_s))),
+    Column[Prediction]("at pace", _optional(".1f", lambda row: _milliseconds(row.step_at_pace_s))),
+    Column[Prediction](
+        "measured", _optional(".1f", lambda row: _milliseconds(row.step_measured_s))
+    ),
+    _speed("tokens/s", ".1f", lambda row: row.speed),
+    _speed("at pace", ".1f", lambda row: row.speed_at_pace),
+    _speed("measured", ".1f", lambda row: row.speed_measured),
+    _speed("error", "+.1%", lambda row: row.speed_error),
+    _speed("at pace", "+.1%", lambda row: row.speed_error_at_pace),
+)
+
+
+def prediction_finding(
+    rows: Sequence[Prediction], choices: Mapping[str, Choice | None], timed: Pace | None
+) -> Finding | None:
+    """A table for each sampling setting and what it says; None if nothing was predicted.
+
+    Args:
+        rows: of all settings.
+        choices: as `chosen` gives them, by setting.
+        timed: the pace of the run.
+    """
+    tables = []
+    for sampling in dict.fromkeys(row.sampling for row in rows):
+        trees = [row for row in rows if row.sampling == sampling]
+        title, said = f"predicted and measured, {sampling}", _said(trees, choices[sampling], timed)
+        tables.append(Table(sampling, COLUMNS, trees, title=title, said=said))
+    return Finding("Prediction and measurement", tables, (NOTE,)) if tables else None
+
+
+def _said(rows: Sequence[Prediction], choice: Choice | None, timed: Pace | None) -> str:
+    """How good the prediction was, and what following it would have cost."""
+    tokens, speed, at_pace = median_errors(rows)
+    first, best = first_ranked(rows)
+    reached = first.speed_measured / best.speed_measured
+    said = (
+        f"Median error over {len(rows)} trees: {tokens:.1%} of tokens per step, {speed:.1%} of tokens per "
+        f"second{_paced(at_pace, timed)}. Predicted to be fastest, by the times from before the run: "
+        f"{first.method}, which reached {reached:.0%} of the speed of the fastest of these ({best.method})."
+    )
+    if choice is None:
+        return said
+    name, fastest, ratio = choice
+    shown = interval(ratio)
+    share = f"{shown.text} ({shown.detail})" if shown.detail else shown.text
+    reached = f"reached {share} of the speed of the run's fastest ({fastest})"
+    return f"{said} What search chose ({name}) {reached}."
+
+
+def _paced(error: float | None, timed: Pace | None) -> str:
+    """What the machine did meanwhile."""
+    if error is None or timed is None:
+        return " (parts of a step were not timed during the run, or too few times: drift is in it)"
+    rounds, paces = timed
+    stages = ", ".join(f"{stage} {paces[stage]:.2f}" for stage in ("draft", "verify", "plain"))
+    return (
+        f", {error:.1%} at the pace of the machine during the run (timed {rounds} times between its "
+        f"prompts: {stages} times as long as before it)"
+    )

@@ -1,178 +1,152 @@
-"""Reading the folder of a run (SCHEMA.md), finished or still running."""
+"""A run with its numbers: each is computed at its first use, and once."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from treespec.experiments.errors import NoFinishedPrompt, RunFolderError
-from treespec.experiments.records.manifest_form import checked_manifest
-from treespec.experiments.records.rows import (
-    PromptRow,
-    Row,
-    StepRow,
-    TreeRow,
-    read_lines,
-    to_frame,
+import numpy as np
+from numpy.typing import NDArray
+
+from treespec.experiments.records.loading import RunRecords
+from treespec.experiments.report.acceptance import NodeAcceptance, count_all
+from treespec.experiments.report.budgets import Budget, budgets
+from treespec.experiments.report.categories import Category, categories
+from treespec.experiments.report.explanation import Explanation, explanation_table, explanations
+from treespec.experiments.report.figure_intervals import StepIntervals, step_intervals
+from treespec.experiments.report.html import render
+from treespec.experiments.report.measurements import Measurements, measure
+from treespec.experiments.report.meters import Metered, metered
+from treespec.experiments.report.prediction import (
+    Choice,
+    Pace,
+    Prediction,
+    chosen,
+    pace_of,
+    predictions,
 )
-from treespec.experiments.records.tables import DamagedTable, read_table, require_rows
+from treespec.experiments.report.results import compact_table, hardware_line
+from treespec.experiments.report.scaling import Point, scaling
+from treespec.experiments.report.summary import SamplingSummary, accepted_shares, summarise
+from treespec.experiments.report.table import Table
+from treespec.experiments.report.verdict import Comparison, comparisons, sentences
 
-if TYPE_CHECKING:
-    import polars as pl
-
-__all__ = ["Method", "Run", "load_run", "read_manifest"]
-
-PLAIN_KINDS = ("generate", "plain")
-
-
-@dataclass(frozen=True)
-class Method:
-    """A method, as the manifest describes it.
-
-    Args:
-        name: of the method.
-        kind: `generate`, `plain`, `assisted` or `tree`.
-        parents: of its tree, if it has one.
-        law, rule: by sampling setting.
-        lossless: whether the output keeps the target's law.
-        searched: whether a search chose it. Plain decoding that was chosen so is no baseline: a third copy
-            of one loop would make the fastest of the baselines faster by chance.
-    """
-
-    name: str
-    kind: str
-    parents: tuple[int, ...] | None
-    law: Mapping[str, str]
-    rule: Mapping[str, str]
-    lossless: bool
-    searched: bool = False
-
-    @property
-    def group(self) -> str:
-        """`plain`, `undrafted` (the answer of a search), `assisted`, `chain` or `tree`."""
-        if self.kind in PLAIN_KINDS:
-            return "undrafted" if self.searched else "plain"
-        if self.kind != "tree":
-            return self.kind
-        straight = self.parents is not None and len(set(self.parents)) == len(self.parents)
-        return "chain" if straight else "tree"
-
-    @property
-    def draft_tokens(self) -> int | None:
-        """Nodes of the tree without its root; 0 for plain decoding, None if not fixed."""
-        if self.kind in PLAIN_KINDS:
-            return 0
-        return None if self.parents is None else len(self.parents) - 1
+__all__ = ["Run", "load_run"]
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """A run: its manifest and its rows.
-
-    Args:
-        folder: where it lies.
-        manifest: the parsed `manifest.json`.
-        prompts: one row per prompt, sampling and method.
-        steps: one row per step of our methods.
-    """
-
-    folder: Path
-    manifest: dict[str, Any] = field(repr=False)
-    prompts: "pl.DataFrame" = field(repr=False)
-    steps: "pl.DataFrame" = field(repr=False)
+class Run(RunRecords):
+    """A run: its records, and what follows from them, by sampling setting."""
 
     @cached_property
-    def methods(self) -> tuple[Method, ...]:
-        """The methods, in the order of the config."""
-        asked = self.manifest["config"].get("methods")
-        named = None if asked is None else {m.get("name") or m["kind"] for m in asked}
-        return tuple(
-            Method(
-                name=m["name"],
-                kind=m["kind"],
-                parents=None if m.get("parents") is None else tuple(m["parents"]),
-                law=m.get("law") or {},
-                rule=m.get("rule") or {},
-                lossless=m.get("lossless", True),
-                searched=named is not None and m["kind"] == "plain" and m["name"] not in named,
-            )
-            for m in self.manifest["methods"]
-        )
+    def measurements(self) -> dict[str, Measurements]:
+        """The prompts that may be compared."""
+        return {sampling: measure(self, sampling) for sampling in self.samplings}
 
     @cached_property
-    def trees(self) -> "pl.DataFrame":
-        """The drafted tree of each kept step, with its tokens; no rows in runs that kept none.
+    def summaries(self) -> tuple[SamplingSummary, ...]:
+        """The rows of the table."""
+        return tuple(summarise(self, data) for data in self.measurements.values())
+
+    @cached_property
+    def verdicts(self) -> dict[str, list[str]]:
+        """What the run says of trees, chains and plain decoding, in sentences."""
+        return sentences(self, self.measurements)
+
+    @cached_property
+    def comparisons(self) -> dict[str, list[Comparison]]:
+        """Best against best."""
+        return {sampling: comparisons(data) for sampling, data in self.measurements.items()}
+
+    @cached_property
+    def budgets(self) -> list[Budget]:
+        """Trees against chains at equal budgets."""
+        return [row for data in self.measurements.values() for row in budgets(self, data)]
+
+    @cached_property
+    def categories(self) -> list[Category]:
+        """Speedups by category of prompt."""
+        return [row for data in self.measurements.values() for row in categories(self, data)]
+
+    @cached_property
+    def explanations(self) -> dict[str, list[Explanation]]:
+        """What explains the speedups."""
+        return {sampling: explanations(data) for sampling, data in self.measurements.items()}
+
+    @cached_property
+    def explanation_tables(self) -> dict[str, Table]:
+        """The same as tables, of the settings that have any."""
+        return {
+            sampling: explanation_table(rows, self.measurements[sampling])
+            for sampling, rows in self.explanations.items()
+            if rows
+        }
+
+    @cached_property
+    def acceptance(self) -> dict[tuple[str, str], NodeAcceptance]:
+        """How often each node of a fixed tree was accepted, by sampling setting and method.
 
         Raises:
-            RunFolderError: if the file is damaged.
+            RunFolderError: if a step accepted ranks that the tree does not have.
         """
-        trees = _rows(self.folder, self.finished, "trees", TreeRow)
-        require_rows(self.folder, self.manifest, {"trees": (trees, TreeRow)})
-        return trees
+        return count_all(self)
 
-    @property
-    def finished(self) -> bool:
-        """Whether the run came to its end."""
-        return self.manifest.get("finished") is not None
+    @cached_property
+    def accepted_shares(self) -> dict[str, dict[str, NDArray[np.float64]]]:
+        """Share of the steps that brought 0, 1, 2, ... tokens more than one, by method."""
+        return {s: accepted_shares(self, data) for s, data in self.measurements.items()}
+
+    @cached_property
+    def step_intervals(self) -> dict[tuple[str, str], StepIntervals]:
+        """Intervals that figures show, by sampling setting and method."""
+        return {
+            (sampling, method): intervals
+            for sampling, data in self.measurements.items()
+            for method, intervals in step_intervals(self, data).items()
+        }
+
+    @cached_property
+    def scaling(self) -> dict[str, dict[str, list[Point]]]:
+        """Tokens per step by nodes, for each family of trees."""
+        return {sampling: scaling(data) for sampling, data in self.measurements.items()}
+
+    @cached_property
+    def metered(self) -> dict[str, list[Metered]]:
+        """Memory and energy of the methods."""
+        return {sampling: metered(self, data) for sampling, data in self.measurements.items()}
+
+    @cached_property
+    def pace(self) -> Pace | None:
+        """What the machine did while the run went on.
+
+        Raises:
+            RunFolderError, InvalidLatency: if a file is damaged.
+        """
+        return pace_of(self)
+
+    @cached_property
+    def predictions(self) -> list[Prediction]:
+        """What search predicted, beside what was measured.
+
+        Raises:
+            RunFolderError, InvalidTrace, InvalidLatency: if a file is damaged.
+        """
+        return predictions(self, self.measurements, self.pace)
+
+    @cached_property
+    def choices(self) -> dict[str, Choice | None]:
+        """What search chose, and how it compares with the fastest."""
+        return {sampling: chosen(self, data) for sampling, data in self.measurements.items()}
 
     def _repr_html_(self) -> str:
-        from treespec.experiments.report.run_html import run_html
-
-        return run_html(self)
+        tables = [compact_table(summary) for summary in self.summaries]
+        return render("notebook.html", run=self, subtitle=hardware_line(self), tables=tables)
 
 
 def load_run(folder: Path) -> Run:
-    """Read the manifest and all rows of a run that can be reported.
-
-    A run that is not finished is read from its JSONL logs; a last line that was cut short is left out.
+    """Read a run that can be reported.
 
     Raises:
-        NoFinishedPrompt: if there is none.
+        NoFinishedPrompt: if there is nothing in it yet.
         RunFolderError: if the folder is no run, is damaged, or has a newer schema.
     """
-    folder = Path(folder)
-    manifest = read_manifest(folder)
-    finished = manifest.get("finished") is not None
-    prompts = _rows(folder, finished, "prompts", PromptRow)
-    steps = _rows(folder, finished, "steps", StepRow)
-    require_rows(folder, manifest, {"prompts": (prompts, PromptRow), "steps": (steps, StepRow)})
-    if not len(prompts):
-        raise NoFinishedPrompt(
-            f"{folder} has no finished prompt yet, so there is nothing to report; "
-            "let the run get further (the same `treespec run` command resumes it)"
-        )
-    if prompts["error"].null_count() == 0:
-        raise NoFinishedPrompt(
-            f"{folder} has no finished prompt: all {len(prompts)} rows hold an error, the first: "
-            f"{prompts['error'][0]}"
-        )
-    return Run(folder, manifest, prompts, steps)
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """What a run says about itself.
-
-    Raises:
-        RunFolderError: if the folder is no run, is damaged, or has a newer schema.
-    """
-    path = folder / "manifest.json"
-    if not path.exists():
-        raise RunFolderError(f"{folder} is no run folder: it has no manifest.json")
-    return checked_manifest(
-        path,
-        "mend it, or run its config anew in another folder",
-        "report it with the newer treespec that wrote it",
-    )
-
-
-def _rows(folder: Path, finished: bool, name: str, kind: type[Row]) -> "pl.DataFrame":
-    """The rows of a table: from Parquet if the run is finished, else from the log that it appends to."""
-    parquet, log = folder / f"{name}.parquet", folder / f"{name}.jsonl"
-    if finished and parquet.is_file():
-        try:
-            return read_table(parquet, kind)
-        except DamagedTable as error:
-            way = f"; remove it, and {log.name} is read, which has the same rows" * log.is_file()
-            raise RunFolderError(f"{error}{way}") from None
-    return to_frame(read_lines(log, kind), kind)
+    return Run.load(folder)

@@ -5,14 +5,14 @@ logarithm, where one chain and k independent chains saturate: a chain because ea
 less often by a constant factor, k chains because their first tokens soon repeat what others cover.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from treespec.experiments.records.loading import Method
 from treespec.experiments.report.figure_axes import WIDTH
 from treespec.experiments.report.figure_style import GROUP_COLOURS, clean
-from treespec.experiments.report.measurements import measure, samplings_of
-from treespec.experiments.report.run import Method, Run
+from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.statistics import Interval
 from treespec.tree import TreeShape
 
@@ -45,40 +45,38 @@ class Point:
     tokens: Interval
 
 
-def scaling(run: Run, sampling: str) -> dict[str, list[Point]]:
+def scaling(data: Measurements) -> dict[str, list[Point]]:
     """Tokens per step by nodes, for each family of static trees with at least `LEAST_SIZES` sizes.
 
     Families: `one chain`, `independent chains` (they share only the root), `trees` (all others; of several
     with as many nodes, the one that keeps most). Trees searched for another setting are left out.
     """
-    data = measure(run, sampling)
     if not data.prompts:
         return {}
-    totals = data.bootstrap()
-    found: dict[str, dict[int, Point]] = {}
+    families: dict[str, dict[int, Point]] = {}
     for method in data.methods:
-        if method.kind != "tree" or method.parents is None or not _meant_for(method, sampling):
+        if method.kind != "tree" or method.parents is None or not _meant_for(method, data.sampling):
             continue
         point = Point(
             len(method.parents),
-            totals.ratio([(method.name, "new_tokens")], [(method.name, "steps")]),
+            data.totals.ratio([(method.name, "new_tokens")], [(method.name, "steps")]),
         )
-        family = found.setdefault(_family(TreeShape(method.parents)), {})
+        family = families.setdefault(_family(TreeShape(method.parents)), {})
         best = family.get(point.nodes)
         if best is None or point.tokens.estimate > best.tokens.estimate:
             family[point.nodes] = point
     return {
         name: [points[nodes] for nodes in sorted(points)]
         for name in COLOURS
-        if len(points := found.get(name, {})) >= LEAST_SIZES
+        if len(points := families.get(name, {})) >= LEAST_SIZES
     }
 
 
-def scaling_figure(run: Run) -> "Figure | None":
+def scaling_figure(scalings: Mapping[str, Mapping[str, Sequence[Point]]]) -> "Figure | None":
     """A panel for each sampling setting, nodes on a logarithmic axis; None without such a family."""
     from matplotlib.figure import Figure
 
-    curves = {name: found for name in samplings_of(run) if (found := scaling(run, name))}
+    curves = {sampling: families for sampling, families in scalings.items() if families}
     if not curves:
         return None
     figure = Figure(figsize=(WIDTH, 0.6 + 3.4 * len(curves)))

@@ -6,16 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.report.equality import Equality, equality
-from treespec.experiments.report.measurements import Measurements, measure, samplings_of
-from treespec.experiments.report.run import Method, Run
+from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.statistics import Bootstrap, Interval, bootstrap
 
 __all__ = [
     "MethodSummary",
     "SamplingSummary",
     "accepted_shares",
+    "speed_ratio",
     "summarise",
 ]
 
@@ -89,12 +90,21 @@ class SamplingSummary:
         return next(row for row in self.rows if row.method.name == method)
 
 
-def summarise(run: Run) -> tuple[SamplingSummary, ...]:
-    """Summarise every sampling setting of a run."""
-    return tuple(_summarise(run, measure(run, sampling)) for sampling in samplings_of(run))
+def summarise(run: RunRecords, data: Measurements) -> SamplingSummary:
+    """All methods under the sampling setting of these measurements."""
+    totals = _totals(data) if data.prompts else None
+    fastest = data.fastest([m.name for m in data.methods if m.lossless]) if totals else None
+    rows = tuple(_row(run, data, totals, m, fastest) for m in data.methods if totals is not None)
+    failed = {
+        m.name: next(iter(_error_messages(run, data.sampling, m.name)), "not run yet")
+        for m in data.failed
+    }
+    return SamplingSummary(
+        data.sampling, rows, data.baseline, len(data.prompts), data.attempted, failed
+    )
 
 
-def accepted_shares(run: Run, sampling: str) -> dict[str, NDArray[np.float64]]:
+def accepted_shares(run: RunRecords, data: Measurements) -> dict[str, NDArray[np.float64]]:
     """Share of the steps that brought 0, 1, 2, ... tokens more than one, for every method that drafts.
 
     As in the table, tokens past the budget do not count: the mean is `accepted_per_step`.
@@ -103,25 +113,15 @@ def accepted_shares(run: Run, sampling: str) -> dict[str, NDArray[np.float64]]:
 
     if not len(run.steps):
         return {}
-    prompts = measure(run, sampling).prompts
-    steps = run.steps.filter(pl.col("sampling") == sampling, pl.col("prompt").is_in(list(prompts)))
+    steps = run.steps.filter(
+        pl.col("sampling") == data.sampling, pl.col("prompt").is_in(list(data.prompts))
+    )
     shares = {}
     for m in run.methods:
         kept = steps.filter(pl.col("method") == m.name)["kept"].to_numpy()
         if m.kind == "tree" and len(kept):
             shares[m.name] = np.bincount(kept - 1) / len(kept)
     return shares
-
-
-def _summarise(run: Run, data: Measurements) -> SamplingSummary:
-    baseline = data.fastest(data.named("plain")) if data.prompts else None
-    totals = _totals(data) if data.prompts else None
-    fastest = data.fastest([m.name for m in data.methods if m.lossless]) if totals else None
-    rows = tuple(
-        _row(run, data, totals, m, baseline, fastest) for m in data.methods if totals is not None
-    )
-    failed = {m.name: _first_error(run, data.sampling, m.name) for m in data.failed}
-    return SamplingSummary(data.sampling, rows, baseline, len(data.prompts), data.attempted, failed)
 
 
 def _totals(data: Measurements) -> Bootstrap:
@@ -136,14 +136,13 @@ def _totals(data: Measurements) -> Bootstrap:
 
 
 def _row(
-    run: Run,
+    run: RunRecords,
     data: Measurements,
     totals: Bootstrap,
     m: Method,
-    baseline: str | None,
     fastest: str | None,
 ) -> MethodSummary:
-    steps = data.total(m.name, "steps") or 0.0
+    baseline, steps = data.baseline, data.total(m.name, "steps") or 0.0
     seconds = data.total(m.name, "decode_s") or 0.0
     accepted = (data.total(m.name, "new_tokens") or 0.0) - steps
     drafted = data.total(m.name, "drafted")
@@ -163,11 +162,11 @@ def _row(
         wasted=(drafted - accepted) / drafted if drafted else None,
         waste=totals.ratio([(m.name, "wasted")], [(m.name, "drafted")]) if drafted else None,
         equality=equality(run, data.sampling, m.name),
-        errors=_errors(run, data.sampling, m.name),
+        errors=len(_error_messages(run, data.sampling, m.name)),
         among_fastest=(
             m.lossless
             and fastest is not None
-            and (m.name == fastest or _tied(speed_ratio(totals, m.name, fastest)))
+            and speed_ratio(totals, m.name, fastest).contains(1.0)
         ),
     )
 
@@ -181,10 +180,6 @@ def speed_ratio(totals: Bootstrap, method: str, baseline: str, time: str = "deco
     )
 
 
-def _tied(ratio: Interval) -> bool:
-    return ratio.contains(1.0)
-
-
 def _stages(
     data: Measurements, method: str, steps: float, seconds: float
 ) -> dict[str, float] | None:
@@ -195,16 +190,7 @@ def _stages(
     return {**known, "other": max(0.0, 1e3 * seconds / steps - sum(known.values()))}
 
 
-def _errors(run: Run, sampling: str, method: str) -> int:
-    return len(_error_messages(run, sampling, method))
-
-
-def _first_error(run: Run, sampling: str, method: str) -> str:
-    messages = _error_messages(run, sampling, method)
-    return messages[0] if messages else "not run yet"
-
-
-def _error_messages(run: Run, sampling: str, method: str) -> Sequence[str]:
+def _error_messages(run: RunRecords, sampling: str, method: str) -> Sequence[str]:
     import polars as pl
 
     rows = run.prompts.filter(pl.col("sampling") == sampling, pl.col("method") == method)

@@ -1,175 +1,140 @@
-"""The table of a run: in the terminal, and as Markdown."""
+"""Findings as tables: what they hold is said once, and every medium has one way of writing it.
 
-from pathlib import Path
+`terminal` writes a table with rich, `markdown` as Markdown, `html` as a part of a page.
+"""
 
-from rich import box
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Generic, TypeVar
 
-from treespec.experiments.records.outcome import STAGES
-from treespec.experiments.report.explanation import explanations
-from treespec.experiments.report.explanation_text import (
-    NOTE,
-    explanation_markdown,
-    explanation_table,
-)
-from treespec.experiments.report.measurements import measure
-from treespec.experiments.report.meters import meter_notes
-from treespec.experiments.report.run import Run, load_run
-from treespec.experiments.report.summary import SamplingSummary, summarise
-from treespec.experiments.report.table_text import (
-    COLUMNS,
-    caption,
-    cells,
-    columns_of,
-    footnotes,
-    hardware_line,
-)
-from treespec.experiments.report.verdict import METHOD_NOTE, sentences
+from treespec.experiments.report.statistics import Interval
 
-__all__ = ["WIDTH", "markdown_table", "print_table"]
+__all__ = ["NONE", "Cell", "Column", "Finding", "Table", "interval"]
 
-WIDTH = 104
-"""Columns that the whole table fits in; a wider terminal is not filled."""
+NONE = "–"
+"""Written where there is no value."""
 
-LEAST_NAME = 19
-"""Columns that a method's name keeps before others are left out; longer names are folded."""
-
-MOVED_FIRST = (STAGES, ("waste",), ("acc",), ("equal",), ("tok/s",), ("tok/step",))
-"""What a narrow terminal shows in a second table, in this order: nothing is left out."""
+Item = TypeVar("Item")
 
 
-def print_table(run_folder: Path, console: Console) -> None:
-    """Print a table per sampling setting, the verdict, and what one must know to read them.
+@dataclass(frozen=True)
+class Cell:
+    """What is written in one place of a table.
 
-    Raises:
-        RunFolderError: see `treespec.experiments.report.run.load_run`.
+    Args:
+        text: the value.
+        detail: what follows it where there is room, in small letters where there are any: its interval.
+        below: a second line in small letters; on pages only.
+        shade: percent of the row's colour behind the cell; on pages only.
     """
-    run = load_run(run_folder)
-    width = min(WIDTH, console.width)
-    verdict = sentences(run)
-    summaries = summarise(run)
-    moved = max((_moved(summary, width) for summary in summaries), default=0)
-    for summary in summaries:
-        for title, shown in _parts(summary, moved, width):
-            console.print()
-            console.print(_terminal_table(summary, title, shown), width=width)
-        console.print()
-        for sentence in verdict[summary.sampling]:
-            console.print(escape(sentence), width=width, highlight=False)
-        found = explanations(measure(run, summary.sampling))
-        if found:
-            console.print()
-            parts = explanation_table(found, summary.sampling, summary.baseline, width)
-            console.print(parts, width=width)
-    console.print()
-    for note in _notes(run, summaries):
-        console.print(f"[dim]{escape(note)}[/dim]", width=width, highlight=False)
+
+    text: str
+    detail: str = ""
+    below: str = ""
+    shade: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.text} {self.detail}" if self.detail else self.text
 
 
-def markdown_table(run_folder: Path) -> str:
-    """The same tables, verdict and notes as Markdown.
+def interval(value: Interval | None) -> Cell:
+    """An estimate and, if it has one, its interval."""
+    if value is None:
+        return Cell(NONE)
+    if not value.bounded or value.exact:
+        return Cell(f"{value.estimate:.2f}")
+    return Cell(f"{value.estimate:.2f}", f"{value.low:.2f}–{value.high:.2f}")
 
-    Raises:
-        RunFolderError: see `treespec.experiments.report.run.load_run`.
+
+@dataclass(frozen=True)
+class Column(Generic[Item]):
+    """A column, and how its cells are written.
+
+    Args:
+        head: short, for the terminal.
+        write: makes the cell of a row.
+        name: in full; the head by default.
+        left: holds words, which are set flush left and may be folded.
+        moves: a narrow terminal shows the columns with 1, then 2, ... in a second table; those with 0 stay.
+        part: what a second table of such columns alone is called.
     """
-    run = load_run(run_folder)
-    verdict = sentences(run)
-    blocks = []
-    for summary in (summaries := summarise(run)):
-        keep = columns_of(summary)
-        heads = [COLUMNS[i].name for i in keep]
-        lines = [heads, ["---", *["---:"] * (len(keep) - 1)]]
-        for row in summary.rows:
-            values = [_escape_markdown(cells(row, summary)[i]) for i in keep]
-            lines.append([f"**{values[0]}**" if row.among_fastest else values[0], *values[1:]])
-        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        blocks += [f"**{caption(summary)}**", table, *verdict[summary.sampling]]
-        found = explanations(measure(run, summary.sampling))
-        if found:
-            blocks.append(explanation_markdown(found, summary.sampling, summary.baseline))
-    notes = "\n".join(f"- {note}" for note in _notes(run, summaries))
-    return "\n\n".join([*blocks, notes.replace("- * and bold:", "- **bold** \\*:")]) + "\n"
+
+    head: str
+    write: Callable[[Item], Cell | str]
+    name: str = ""
+    left: bool = False
+    moves: int = 0
+    part: str = "the rest"
+
+    def cell(self, item: Item) -> Cell:
+        """The cell of a row."""
+        written = self.write(item)
+        return written if isinstance(written, Cell) else Cell(written)
 
 
-def _notes(run: Run, summaries: tuple[SamplingSummary, ...]) -> list[str]:
-    """What stands below the tables."""
-    rows = [row for summary in summaries for row in summary.rows]
-    explained = any(row.stage_ms is not None and row.method.kind == "tree" for row in rows)
-    notes = [*footnotes(run, summaries), *([NOTE] if explained else []), *meter_notes(run)]
-    return [*notes, METHOD_NOTE, hardware_line(run)]
+def _nothing(item: object) -> str:
+    return ""
 
 
-def _terminal_table(summary: SamplingSummary, title: str, shown: list[int]) -> Table:
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        padding=0,
-        show_edge=False,
-    )
-    for i in shown:
-        head = COLUMNS[i].head
-        table.add_column(
-            f"{head}\nms" if head in STAGES else head,
-            justify="left" if i == 0 else "right",
-            no_wrap=i != 0,
-            overflow="fold",
-            min_width=_width(summary, i),
-        )
-    group = summary.rows[0].method.group if summary.rows else None
-    for row in summary.rows:
-        if row.method.group != group:
-            table.add_section()
-            group = row.method.group
-        values = cells(row, summary)
-        style = "bold" if row.among_fastest else None
-        table.add_row(*(escape(values[i]) for i in shown), style=style)
-    return table
+@dataclass(frozen=True)
+class Table(Generic[Item]):
+    """Rows of one kind, under columns.
+
+    Args:
+        subject: what it is about, such as a sampling setting.
+        columns: the first one names the rows.
+        items: one for each row.
+        caption: inside a section that says what the numbers are; the subject by default.
+        title: where it stands alone; the caption by default.
+        said: a sentence that follows from it.
+        group: rows of one group stand together.
+        colour: group of methods in whose colour the name is written.
+        tone: `best`, `bad` or nothing.
+    """
+
+    subject: str
+    columns: Sequence[Column[Item]]
+    items: Sequence[Item]
+    caption: str = ""
+    title: str = ""
+    said: str = ""
+    group: Callable[[Item], str] = _nothing
+    colour: Callable[[Item], str] = _nothing
+    tone: Callable[[Item], str] = _nothing
+
+    @property
+    def heading(self) -> str:
+        """The caption, inside a section."""
+        return self.caption or self.subject
+
+    @property
+    def full_title(self) -> str:
+        """The title, where it stands alone."""
+        return self.title or self.heading
+
+    @cached_property
+    def rows(self) -> tuple[tuple[Cell, ...], ...]:
+        """The cells, row by row."""
+        return tuple(tuple(column.cell(item) for column in self.columns) for item in self.items)
+
+    def opens(self, index: int) -> bool:
+        """Whether a row, but for the first, begins a group."""
+        return index > 0 and self.group(self.items[index]) != self.group(self.items[index - 1])
 
 
-def _moved(summary: SamplingSummary, width: int) -> int:
-    """How many entries of `MOVED_FIRST` must leave the first table for it to fit."""
-    for moved in range(len(MOVED_FIRST)):
-        if _fits(summary, _split(summary, moved)[0], width):
-            return moved
-    return len(MOVED_FIRST)
+@dataclass(frozen=True)
+class Finding:
+    """Tables that answer one question.
 
+    Args:
+        title: of the section.
+        tables: one for each sampling setting, mostly.
+        notes: how to read them.
+        remarks: about these values.
+    """
 
-def _split(summary: SamplingSummary, moved: int) -> tuple[list[int], list[int]]:
-    """Columns of the first table, and those that left it."""
-    heads = {head for entry in MOVED_FIRST[:moved] for head in entry}
-    columns = columns_of(summary)
-    return (
-        [i for i in columns if COLUMNS[i].head not in heads],
-        [i for i in columns if COLUMNS[i].head in heads],
-    )
-
-
-def _parts(summary: SamplingSummary, moved: int, width: int) -> list[tuple[str, list[int]]]:
-    """The tables of a sampling setting: title, and columns that fit with a space between them."""
-    first, rest = _split(summary, moved)
-    parts = [(caption(summary), first)]
-    while rest and summary.rows:
-        shown = [0, rest.pop(0)]
-        while rest and _fits(summary, [*shown, rest[0]], width):
-            shown.append(rest.pop(0))
-        stages = all(COLUMNS[i].head in STAGES for i in shown[1:])
-        parts.append((f"{summary.sampling}: {'time of a step' if stages else 'the rest'}", shown))
-    return parts
-
-
-def _fits(summary: SamplingSummary, shown: list[int], width: int) -> bool:
-    return sum(_width(summary, i) + 1 for i in shown) - 1 <= width
-
-
-def _width(summary: SamplingSummary, i: int) -> int:
-    """Width that a column needs: its longest cell, but names may be folded."""
-    longest = max(len(COLUMNS[i].head), *(len(cells(row, summary)[i]) for row in summary.rows), 0)
-    return min(longest, LEAST_NAME) if i == 0 else longest
-
-
-def _escape_markdown(text: str) -> str:
-    return text.replace("|", "\\|").replace("*", "\\*")
+    title: str
+    tables: Sequence[Table]
+    notes: Sequence[str] = ()
+    remarks: Sequence[str] = ()

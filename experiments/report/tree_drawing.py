@@ -13,38 +13,38 @@ THICKEST = 9.0
 """Width of a line whose child is always accepted."""
 
 
-def acceptance_svg(found: NodeAcceptance) -> str:
+def acceptance_svg(nodes: NodeAcceptance) -> str:
     """The tree; on each node the share of steps that accepted it, and below it how many these were.
 
     Colour and line grow with the share. Pointing at a node shows its interval, and the share of the steps
     that had accepted its parent.
     """
-    looks = [Look(f"{found.total}", note="steps", hint=f"root: {found.total} steps")]
-    looks += [_look(found, node) for node in range(1, found.shape.size)]
-    return draw_looks(found.shape.children, looks)
+    looks = [Look(f"{nodes.total}", note="steps", hint=f"root: {nodes.total} steps")]
+    looks += [_look(nodes, node) for node in range(1, nodes.shape.size)]
+    return draw_looks(nodes.shape.children, looks)
 
 
-def _look(found: NodeAcceptance, node: int) -> Look:
-    share, count = found.shares[node], found.counts[node]
+def _look(nodes: NodeAcceptance, node: int) -> Look:
+    share, count = nodes.shares[node], nodes.counts[node]
     return Look(
         label=_percent(share.estimate),
         note=str(count),
-        hint=_hint(found, node, share),
+        hint=_hint(nodes, node, share),
         fill=_blend(share.estimate),
         line=1 + (THICKEST - 1) * share.estimate,
     )
 
 
-def _hint(found: NodeAcceptance, node: int, share: Interval) -> str:
-    shape, above = found.shape, found.counts[found.shape.parents[node]]
+def _hint(nodes: NodeAcceptance, node: int, share: Interval) -> str:
+    shape, above = nodes.shape, nodes.counts[nodes.shape.parents[node]]
     text = (
         f"node {node}, depth {shape.depths[node]}, child {shape.ranks[node] + 1} of its parent: accepted "
-        f"in {found.counts[node]} of {found.total} steps, {100 * share.estimate:.1f} %"
+        f"in {nodes.counts[node]} of {nodes.total} steps, {100 * share.estimate:.1f} %"
     )
     if share.bounded and not share.exact:
         text += f" (95 % interval {100 * share.low:.1f} to {100 * share.high:.1f})"
     if above:
-        text += f"; of the {above} that accepted its parent, {found.counts[node] / above:.0%}"
+        text += f"; of the {above} that accepted its parent, {nodes.counts[node] / above:.0%}"
     return text
 
 

@@ -17,12 +17,13 @@ The simple way is biased toward the side with more candidates: by
 2 % of speed in the second row, against 0.1 %.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.cautions import (
     drift_caution,
     load_caution,
@@ -30,11 +31,19 @@ from treespec.experiments.report.cautions import (
     spread_caution,
 )
 from treespec.experiments.report.equality import equality
-from treespec.experiments.report.measurements import Measurements, measure, samplings_of
-from treespec.experiments.report.run import Run
+from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.statistics import Interval, paired_bootstrap
+from treespec.experiments.report.table import Column, Finding, Table
 
-__all__ = ["LEAST_PROMPTS", "Comparison", "Side", "compare", "comparisons", "sentences"]
+__all__ = [
+    "LEAST_PROMPTS",
+    "Comparison",
+    "Side",
+    "compare",
+    "comparison_finding",
+    "comparisons",
+    "sentences",
+]
 
 LEAST_PROMPTS = 4
 """Fewer do not give two halves of at least two."""
@@ -80,6 +89,32 @@ class Comparison:
         if self.ratio.contains(1.0):
             return None
         return self.left if self.ratio.estimate > 1 else self.right
+
+
+def _outcome(duel: Comparison) -> str:
+    if duel.winner is None:
+        return "not decided"
+    return "faster" if duel.winner is duel.left else "slower"
+
+
+COLUMNS = (
+    Column[Comparison]("", lambda duel: duel.left.family, left=True),
+    Column[Comparison]("chosen", lambda duel: duel.left.label, left=True),
+    Column[Comparison]("against", lambda duel: duel.right.family, left=True),
+    Column[Comparison]("chosen", lambda duel: duel.right.label, left=True),
+    Column[Comparison]("times as fast", lambda duel: f"{duel.ratio.estimate:.3f}"),
+    Column[Comparison](
+        "95 % interval", lambda duel: f"{duel.ratio.low:.3f} to {duel.ratio.high:.3f}"
+    ),
+    Column[Comparison]("", _outcome, left=True),
+)
+
+
+def comparison_finding(duels: Mapping[str, Sequence[Comparison]]) -> Finding | None:
+    """Best against best, a table for each sampling setting; None if there is nothing to compare."""
+    tables = [Table(sampling, COLUMNS, rows) for sampling, rows in duels.items() if rows]
+    note = "Chosen and measured on different halves of the prompts, as the verdict."
+    return Finding("Comparisons", tables, (note,)) if tables else None
 
 
 def compare(
@@ -137,23 +172,27 @@ def comparisons(data: Measurements) -> list[Comparison]:
     if assisted:
         pairs.append((ours, ("assisted generation", assisted)))
     pairs += [(ours, (f"plain decoding ({name})", [name])) for name in data.named("plain")]
-    return [found for left, right in pairs if (found := compare(data, left, right))]
+    return [duel for left, right in pairs if (duel := compare(data, left, right))]
 
 
-def sentences(run: Run) -> dict[str, list[str]]:
+def sentences(run: RunRecords, measurements: Mapping[str, Measurements]) -> dict[str, list[str]]:
     """The verdict of each sampling setting: trees against chains, and the best against plain decoding.
 
     Cautions follow where the numbers do not carry it; those about the whole run are with the first setting.
+
+    Args:
+        run: that is judged.
+        measurements: of each of its sampling settings.
     """
-    found = {
-        sampling: _sentences(measure(run, sampling)) + _warnings(run, sampling)
-        for sampling in samplings_of(run)
+    verdicts = {
+        sampling: _sentences(data) + _warnings(run, sampling)
+        for sampling, data in measurements.items()
     }
     cautions = (drift_caution, load_caution, machine_caution)
     whole = [line for caution in cautions if (line := caution(run)) is not None]
-    if found:
-        next(iter(found.values())).extend(whole)
-    return found
+    if verdicts:
+        next(iter(verdicts.values())).extend(whole)
+    return verdicts
 
 
 def _sentences(data: Measurements) -> list[str]:
@@ -179,7 +218,7 @@ def _sentences(data: Measurements) -> list[str]:
     return lines
 
 
-def _warnings(run: Run, sampling: str) -> list[str]:
+def _warnings(run: RunRecords, sampling: str) -> list[str]:
     """Methods whose greedy output is wrong: no number of theirs counts until that is explained."""
     wrong = {
         m.name: count

@@ -24,6 +24,7 @@ from treespec.experiments.records.machine_load import (
     busy_sentence,
 )
 from treespec.experiments.records.manifest import new_manifest, session, with_load
+from treespec.experiments.records.measured import load_measured
 from treespec.experiments.records.rows import SCHEMA_VERSION, PromptRow
 from treespec.experiments.report.run import load_run
 from treespec.experiments.run.decoding import decode_units, units_of
@@ -38,7 +39,6 @@ from treespec.experiments.run.unit import Bench, seed_of
 from treespec.experiments.search_then_run.between import make_between
 from treespec.experiments.search_then_run.measured import (
     Measured,
-    load_measured,
     measure,
     search_prompts,
 )

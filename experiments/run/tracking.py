@@ -5,13 +5,11 @@ The folder stays the record: a tracker that fails is left out of the rest of the
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.rows import PromptRow
-
-if TYPE_CHECKING:
-    from treespec.experiments.report.run import Run
+from treespec.experiments.report.run import Run
 
 __all__ = ["PROJECT", "NoTracker", "Tracker", "open_tracker", "row_figures", "summary_figures"]
 
@@ -28,7 +26,7 @@ class NoTracker:
     def unit(self, rows: Sequence[PromptRow]) -> None:
         """A unit is finished."""
 
-    def end(self, run: "Callable[[], Run] | None") -> None:
+    def end(self, run: Callable[[], Run] | None) -> None:
         """The run ends; `run` loads it if it is finished."""
 
 
@@ -54,7 +52,7 @@ class Tracker(NoTracker):
         """Log a unit in one call."""
         self._call("log", row_figures(rows))
 
-    def end(self, run: "Callable[[], Run] | None") -> None:
+    def end(self, run: Callable[[], Run] | None) -> None:
         """Log the summary of a finished run, and close it there."""
         if run is not None and self._module is not None:
             try:
@@ -114,12 +112,10 @@ def row_figures(rows: Sequence[PromptRow]) -> dict[str, Any]:
     return figures
 
 
-def summary_figures(run: "Run") -> dict[str, float]:
+def summary_figures(run: Run) -> dict[str, float]:
     """What is logged at the end: the speedups and tokens per step of the table, with their bounds."""
-    from treespec.experiments.report.summary import summarise
-
     figures: dict[str, float] = {}
-    for summary in summarise(run):
+    for summary in run.summaries:
         for row in summary.rows:
             place = f"summary/{summary.sampling}/{row.method.name}"
             for name, value in (

@@ -1,26 +1,25 @@
 """The parts of a step timed again between the prompts of a run: machines drift, and so do their times."""
 
 from collections.abc import Collection
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from treespec.experiments.config.build import Experiment
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.records.folder import RunFolder
+from treespec.experiments.records.measured import Measured, between_path
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import read_prompts
 from treespec.experiments.run.unit import seed_of
-from treespec.experiments.search_then_run.measured import Measured, own_config, timed_sizes
+from treespec.experiments.search_then_run.measured import own_config, timed_sizes
 from treespec.experiments.search_then_run.profile.file import about_times, json_of_samples
 from treespec.experiments.search_then_run.profile.plan import Plan, plan_profile
 from treespec.experiments.search_then_run.profile.profile import Rounds, Samples
-from treespec.search import LatencyModel
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["Between", "load_between", "make_between", "moments"]
+__all__ = ["Between", "make_between", "moments"]
 
 
 NOT_TIMED = "parts of a step are not timed between the prompts"
@@ -140,7 +139,7 @@ class Between:
         if samples is not None:
             about = about_times(self._config, self._pair, samples, 1)
             text = json_of_samples(samples, self._plan.settings, about)
-            self._records.keep(_path(self._records.search, unit), text)
+            self._records.keep(between_path(self._records.search, unit), text)
 
     def _round(self) -> Samples | None:
         samples = Samples(rounds=1)
@@ -151,16 +150,3 @@ class Between:
             self.due = frozenset()
             return None
         return samples
-
-
-def load_between(folder: Path) -> list[LatencyModel]:
-    """The rounds that were timed while a run went on; none if it was asked for none.
-
-    Raises:
-        InvalidLatency: if a file is damaged.
-    """
-    return [LatencyModel.load(path) for path in sorted(folder.glob("between-*.json"))]
-
-
-def _path(folder: Path, unit: int) -> Path:
-    return folder / f"between-{unit:05}.json"

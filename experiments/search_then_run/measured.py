@@ -1,32 +1,30 @@
 """What the `search` of a config measures before the run: how often children are accepted, and times."""
 
 import json
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from treespec.experiments.config.build import Experiment
 from treespec.experiments.config.schema import Config, ModelsConfig, Prompts, SearchConfig
 from treespec.experiments.config.shapes import MEASURED
-from treespec.experiments.errors import ConfigError, RunFolderError
+from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.folder import RunFolder
-from treespec.experiments.records.forms import COUNT, TEXT, fits, or_null, parsed
 from treespec.experiments.records.manifest import config_hash
+from treespec.experiments.records.measured import (
+    SAME_FIRST,
+    STAMP,
+    Measured,
+    stamped,
+    trace_path,
+)
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.search_then_run.profile.commands import profile
 from treespec.experiments.search_then_run.profile.plan import SIZES
 from treespec.experiments.search_then_run.traces import trace
-from treespec.search import (
-    AcceptanceEstimate,
-    LatencyModel,
-    SmallSample,
-    Trace,
-    estimate_acceptance,
-)
+from treespec.search import LatencyModel, Trace
 from treespec.tree import Law
 from treespec.verify import usual_law, usual_rule
 
@@ -34,73 +32,14 @@ if TYPE_CHECKING:
     from treespec.models.load import Pair
 
 __all__ = [
-    "Measured",
-    "load_measured",
     "measure",
     "own_config",
     "search_prompts",
     "timed_sizes",
 ]
 
-STAMP = "config.json"
-"""Which config, and which prefix, the files beside it are of."""
-
 MOST = 64
 """Nodes up to which the target is timed, unless the config says otherwise."""
-
-SAME_FIRST = {str(Law.IID): str(Law.WITHOUT_REPLACEMENT)}
-"""Laws whose first child is drawn and accepted as that of another law: for chains one trace serves both."""
-
-
-@dataclass(frozen=True, eq=False)
-class Measured:
-    """Traces and times.
-
-    Args:
-        search: what was asked for.
-        traces: by sampling setting and law.
-        latency: the times.
-        prefix: committed tokens at which times are read: in the middle of a text of the run.
-    """
-
-    search: SearchConfig
-    traces: Mapping[tuple[str, str], Trace]
-    latency: LatencyModel
-    prefix: int
-
-    def trace(self, sampling: str, law: str, chain: bool = False) -> Trace | None:
-        """What was recorded for a law; for a chain, of a law with the same first child."""
-        found = self.traces.get((sampling, law))
-        return found or (self.traces.get((sampling, SAME_FIRST.get(law, ""))) if chain else None)
-
-    def estimate(self, sampling: str, law: str, ranks: int | None = None) -> AcceptanceEstimate:
-        """Rates by depth and rank, deep levels drawn to those of all.
-
-        What the sample cannot support is in its `warnings`; it shows in the intervals of what follows.
-
-        Raises:
-            ConfigError: if the law was not recorded.
-        """
-        found = self.trace(sampling, law)
-        if found is None:
-            known = ", ".join(own for name, own in self.traces if name == sampling)
-            raise ConfigError(
-                f"{sampling}: law '{law}' was not recorded, but {known}; leave the law out"
-            )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SmallSample)
-            return estimate_acceptance(
-                found,
-                by="depth",
-                depth=self.search.depth,
-                ranks=ranks or self.search.width,
-                shrinkage=self.search.shrinkage,
-            )
-
-    def default_law(self, sampling: str) -> str:
-        """The law of trees under a setting: drawn without replacement, or none at temperature 0."""
-        drawn = str(Law.WITHOUT_REPLACEMENT)
-        return drawn if (sampling, drawn) in self.traces else str(Law.DETERMINISTIC)
 
 
 def measure(
@@ -125,7 +64,7 @@ def measure(
     folder = records.search
     prefix = round(sum(lengths) / len(lengths)) + config.max_new_tokens // 2
     stamp, about = folder / STAMP, {"config_hash": config_hash(config), "prefix": prefix}
-    if not stamp.exists() or _stamped(stamp) != about:
+    if not stamp.exists() or stamped(stamp) != about:
         records.forget_search()
         records.keep(stamp, json.dumps(about))
     own = own_config(config, known)
@@ -157,49 +96,6 @@ def measure(
     return Measured(config.search, traces, LatencyModel.load(path), prefix)
 
 
-def load_measured(config: Config, folder: Path) -> Measured:
-    """What `measure` left in a folder.
-
-    Raises:
-        RunFolderError: if a file is missing.
-    """
-    assert config.search is not None
-    stamp, times = folder / STAMP, folder / "latency.json"
-    traces = {}
-    for i, setting in enumerate(config.samplings):
-        usual = Law.DETERMINISTIC if setting.temperature == 0 else Law.WITHOUT_REPLACEMENT
-        for law in Law:
-            path = _trace_path(folder, i, law)
-            if path.exists():
-                traces[setting.name, str(law)] = Trace.load(path)
-            elif law is usual:
-                raise RunFolderError(f"{path} is missing: start anew with --fresh")
-    for path in (stamp, times):
-        if not path.exists():
-            raise RunFolderError(f"{path} is missing: start anew with --fresh")
-    latency = LatencyModel.load(times)
-    # Runs of versions that timed one prefix alone did not write it down.
-    prefix = _stamped(stamp).get("prefix", latency.middle_prefix)
-    return Measured(config.search, traces, latency, prefix)
-
-
-def _stamped(stamp: Path) -> dict[str, Any]:
-    """What a folder of measurements says of itself.
-
-    Raises:
-        RunFolderError: if the file is damaged.
-    """
-    way_out = "start anew with --fresh"
-    data = parsed(stamp, RunFolderError, way_out)
-    if problem := fits(data, {"config_hash": TEXT, "prefix?": or_null(COUNT)}):
-        raise RunFolderError(f"{stamp} is damaged: {problem}; {way_out}")
-    return data
-
-
-def _trace_path(folder: Path, sampling: int, law: Law) -> Path:
-    return folder / f"trace-{sampling}-{law}.npz"
-
-
 def _named_prefixes(config: Config) -> list[int]:
     """Prefix lengths at which methods ask for measured times."""
     shapes = [getattr(method, "shape", None) for method in config.methods]
@@ -221,7 +117,7 @@ def _recordings(config: Config, known: Experiment, folder: Path) -> list[tuple[s
                     laws.append(law)
         if not sampling.greedy and _wants_calibration(config) and Law.DETERMINISTIC not in laws:
             laws.append(Law.DETERMINISTIC)
-        found += [(name, law, _trace_path(folder, i, law)) for law in laws]
+        found += [(name, law, trace_path(folder, i, law)) for law in laws]
     return found
 
 

@@ -17,7 +17,7 @@ from treespec.experiments.config.shapes import (
 )
 from treespec.experiments.config.trees import label_of, search_best, wants_measured
 from treespec.experiments.errors import ConfigError
-from treespec.experiments.search_then_run.measured import Measured
+from treespec.experiments.records.measured import Measured
 from treespec.search import (
     LatencyModel,
     Ranking,

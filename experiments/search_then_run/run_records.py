@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from treespec.experiments.errors import ConfigError, RunFolderError
-from treespec.experiments.report.run import Method, Run, load_run
+from treespec.experiments.records.loading import Method, RunRecords
 from treespec.search.rates.counts import UNKNOWN, Records
 from treespec.tree import TreeShape
 
@@ -27,7 +27,7 @@ def counts_from_run(folder: Path, method: str, sampling: str) -> Records:
     """
     import polars as pl
 
-    run = load_run(folder)
+    run = RunRecords.load(folder)
     found = _method(run, method)
     names = [setting["name"] for setting in run.manifest["samplings"]]
     if sampling not in names:
@@ -59,7 +59,7 @@ def counts_from_run(folder: Path, method: str, sampling: str) -> Records:
     )
 
 
-def _method(run: Run, name: str) -> Method:
+def _method(run: RunRecords, name: str) -> Method:
     trees = [m for m in run.methods if m.kind == "tree" and m.parents is not None]
     for method in trees:
         if method.name == name:

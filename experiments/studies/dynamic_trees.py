@@ -24,7 +24,7 @@ from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.config.file import load_config
 from treespec.experiments.config.schema import TreeMethod
 from treespec.experiments.config.shapes import OptTreeGrowth
-from treespec.experiments.report.measurements import Measurements, measure, samplings_of
+from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.run import Run, load_run
 from treespec.experiments.report.statistics import Bootstrap, Interval
 from treespec.experiments.report.verdict import Comparison, compare
@@ -55,7 +55,7 @@ class Row:
 
 def rows_of(data: Measurements) -> list[Row]:
     """The methods that are meant for this setting, the most tokens per step first."""
-    totals, at = data.bootstrap(), data.sampling
+    totals, at = data.totals, data.sampling
     found = [
         Row(
             name,
@@ -88,7 +88,7 @@ def duels(data: Measurements) -> list[Comparison]:
 
 def calibrations(data: Measurements) -> tuple[dict[str, Interval], dict[str, Interval]]:
     """Tokens per step over the same policy's as it is: calibrated, and OPT-Tree with planted maps."""
-    totals, names = data.bootstrap(), _drafting(data)
+    totals, names = data.totals, _drafting(data)
     pairs = [(n, n.partition(", calibrated")[0]) for n in names if ", calibrated" in n]
     own = {name: _over(totals, name, plain) for name, plain in pairs}
     planted = {n: _over(totals, n, "OPT-Tree 16") for n in names if "taken" in n}
@@ -147,8 +147,7 @@ def _text(value: Interval) -> str:
 def figures_of(loaded: Run) -> dict[str, Any]:
     """Everything that is printed, as data."""
     found = {}
-    for sampling in samplings_of(loaded):
-        data = measure(loaded, sampling)
+    for sampling, data in loaded.measurements.items():
         own, planted = calibrations(data)
         found[sampling] = {
             "rows": [asdict(row) for row in rows_of(data)],
@@ -174,8 +173,7 @@ def main() -> None:
         planted = config.model_copy(update={"methods": tuple(methods)})
         result = run(planted, folder=Path(folder) / "run", console=Console(stderr=True))
         loaded = load_run(result.folder)
-        for sampling in samplings_of(loaded):
-            data = measure(loaded, sampling)
+        for sampling, data in loaded.measurements.items():
             console.print(printed(sampling, rows_of(data)))
             console.print(said(data))
         console.print(f"written: {save('dynamic_trees', figures_of(loaded))}")

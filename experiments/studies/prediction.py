@@ -23,14 +23,12 @@ from treespec.experiments.benchmarks.results_file import path_of
 from treespec.experiments.config.file import load_config
 from treespec.experiments.report.prediction import (
     Prediction,
-    chosen,
     first_ranked,
     median_errors,
-    pace_of,
-    predictions,
+    prediction_finding,
 )
-from treespec.experiments.report.prediction_text import print_predictions
 from treespec.experiments.report.run import Run, load_run
+from treespec.experiments.report.terminal import print_finding
 from treespec.experiments.run.runner import run
 
 GOAL_TOKENS, GOAL_SPEED, GOAL_FIRST = 0.05, 0.10, 0.95
@@ -38,16 +36,16 @@ GOAL_TOKENS, GOAL_SPEED, GOAL_FIRST = 0.05, 0.10, 0.95
 
 def figures_of(loaded: Run) -> dict[str, Any]:
     """Everything that is printed, as data."""
-    rows = predictions(loaded)
-    rounds, paces = pace_of(loaded) or (0, None)
-    found: dict[str, Any] = {"trees": len(rows), **_errors(rows)}
-    found |= {"rounds_between": rounds, "pace": paces, "settings": {}}
+    rows = loaded.predictions
+    rounds, paces = loaded.pace or (0, None)
+    figures: dict[str, Any] = {"trees": len(rows), **_errors(rows)}
+    figures |= {"rounds_between": rounds, "pace": paces, "settings": {}}
     for sampling in dict.fromkeys(row.sampling for row in rows):
-        own = [row for row in rows if row.sampling == sampling]
-        first, best = first_ranked(own)
-        choice = chosen(loaded, sampling)
-        found["settings"][sampling] = {
-            **_errors(own),
+        trees = [row for row in rows if row.sampling == sampling]
+        first, best = first_ranked(trees)
+        choice = loaded.choices[sampling]
+        figures["settings"][sampling] = {
+            **_errors(trees),
             "first_ranked": first.method,
             "fastest": best.method,
             "first_over_fastest": first.speed_measured / best.speed_measured,
@@ -62,10 +60,10 @@ def figures_of(loaded: Run) -> dict[str, Any]:
                     "step_at_pace_ms": row.step_at_pace_s and 1e3 * row.step_at_pace_s,
                     "step_measured_ms": 1e3 * row.step_measured_s,
                 }
-                for row in own
+                for row in trees
             ],
         }
-    return found
+    return figures
 
 
 def goals(figures: dict[str, Any]) -> dict[str, bool]:
@@ -105,7 +103,8 @@ def main() -> None:
 
 
 def _report(loaded: Run, console: Console) -> None:
-    print_predictions(loaded, console)
+    finding = prediction_finding(loaded.predictions, loaded.choices, loaded.pace)
+    print_finding(finding, console)
     figures = figures_of(loaded)
     for goal, met in goals(figures).items():
         console.print(f"{goal}: {'met' if met else 'NOT MET'}")

@@ -9,7 +9,7 @@ that holds trees and chains of equal size is printed as a table in Markdown.
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,14 @@ from rich.console import Console
 
 from treespec.errors import TreespecError
 from treespec.experiments.benchmarks.results_file import path_of
-from treespec.experiments.cli.json import plain_data, report_data
 from treespec.experiments.errors import RunFolderError
-from treespec.experiments.report.budgets import Budget, budgets
-from treespec.experiments.report.categories import categories
-from treespec.experiments.report.measurements import samplings_of
-from treespec.experiments.report.prediction import pace_of, predictions
-from treespec.experiments.report.run import Run, load_run, read_manifest
-from treespec.experiments.report.scaling import scaling
-from treespec.experiments.report.table_text import interval_text
+from treespec.experiments.records.loading import read_manifest
+from treespec.experiments.records.plain_data import plain_data
+from treespec.experiments.report.budgets import COLUMNS as BUDGET_COLUMNS
+from treespec.experiments.report.data import report_data
+from treespec.experiments.report.markdown import markdown
+from treespec.experiments.report.run import Run, load_run
+from treespec.experiments.report.table import Table
 
 ABOUT = ("treespec_version", "git_hash", "versions", "hardware")
 OF_JOB = (*ABOUT, "config", "models", "methods")
@@ -36,29 +35,30 @@ COLUMNS = (
 )
 
 
-def study_of_run(folder: Path) -> dict[str, Any]:
+def study_of_run(run: Run) -> dict[str, Any]:
     """All that a run found, and what it was measured with.
 
     Raises:
         RunFolderError: if it is not finished.
     """
-    run = load_run(folder)
     if not run.finished:
-        raise RunFolderError(f"{folder} is not finished: the same `treespec run` command goes on")
-    data = report_data(folder, folder / "report.html")
+        raise RunFolderError(
+            f"{run.folder} is not finished: the same `treespec run` command goes on"
+        )
+    data = report_data(run, run.folder / "report.html")
     for setting in data["samplings"]:
         setting["methods"] = [
             {name: row[name] for name in COLUMNS if name in row} for row in setting["methods"]
         ]
     figures: dict[str, Any] = {"samplings": data["samplings"]}
-    figures["budgets"] = [asdict(row) for row in budgets(run)]
-    figures["categories"] = [asdict(row) for row in categories(run)]
-    figures["scaling"] = {name: scaling(run, name) for name in samplings_of(run)}
+    figures["budgets"] = [asdict(row) for row in run.budgets]
+    figures["categories"] = [asdict(row) for row in run.categories]
+    figures["scaling"] = run.scaling
     errors = ("tokens_error", "speed_error", "speed_error_at_pace")
     figures["predictions"] = [
-        asdict(row) | {name: getattr(row, name) for name in errors} for row in predictions(run)
+        asdict(row) | {name: getattr(row, name) for name in errors} for row in run.predictions
     ]
-    rounds, paces = pace_of(run) or (0, None)
+    rounds, paces = run.pace or (0, None)
     figures["pace"] = {"rounds": rounds, "stages": paces}
     about = {key: run.manifest.get(key) for key in OF_RUN}
     sessions = run.manifest.get("sessions") or []
@@ -78,24 +78,11 @@ def study_of_sweep(folder: Path) -> dict[str, Any]:
 
 def budget_table(run: Run) -> str:
     """Trees against chains at equal budgets in Markdown; empty if the run holds none but time."""
-    rows = budgets(run)
-    if all(row.name == "time" for row in rows):
+    if all(row.name == "time" for row in run.budgets):
         return ""
-    lines = [
-        "| equal | compared by | best tree | best chain | tree over chain | |",
-        "| --- | --- | --- | --- | ---: | --- |",
-    ]
-    return "\n".join([*lines, *(_line(row) for row in rows)])
-
-
-def _line(row: Budget) -> str:
-    duel = row.duel
-    said = "not decided" if duel.winner is None else f"{duel.winner.family} better"
-    ratio = interval_text(duel.ratio)
-    equal = f"{row.name}, {row.sampling}"
-    return (
-        f"| {equal} | {row.measure} | {duel.left.label} | {duel.right.label} | {ratio} | {said} |"
-    )
+    equal, trees, chains, measure, *rest = BUDGET_COLUMNS
+    equal = replace(equal, write=lambda row: f"{row.name}, {row.sampling}")
+    return markdown(Table("", [equal, measure, trees, chains, *rest], run.budgets))
 
 
 def main() -> None:
@@ -106,15 +93,16 @@ def main() -> None:
     for folder in map(Path, sys.argv[1:]):
         sweep = (folder / "sweep.json").is_file()
         try:
-            found = study_of_sweep(folder) if sweep else study_of_run(folder)
+            run = None if sweep else load_run(folder)
+            study = study_of_sweep(folder) if run is None else study_of_run(run)
         except TreespecError as error:
             raise SystemExit(f"error: {error}") from None
         path = path_of(f"study-{folder.name}")
-        data = {"benchmark": f"study-{folder.name}", **found}
+        data = {"benchmark": f"study-{folder.name}", **study}
         path.write_text(json.dumps(plain_data(data), indent=1, ensure_ascii=False) + "\n", "utf-8")
         console.print(f"written: {path}", highlight=False)
-        if not sweep:
-            console.print(budget_table(load_run(folder)), markup=False, highlight=False)
+        if run is not None:
+            console.print(budget_table(run), markup=False, highlight=False)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treespec.experiments.cli.json import plain_data
 from treespec.experiments.errors import RunFolderError
+from treespec.experiments.records.plain_data import plain_data
 from treespec.experiments.records.tables import METADATA
 from treespec.experiments.report.run import Run, load_run
 from treespec.experiments.report.statistics import Interval
-from treespec.experiments.report.summary import summarise
 from treespec.experiments.sweep.attempts import read_attempts
 from treespec.experiments.sweep.errors import SweepError
 from treespec.experiments.sweep.outcome import JobOutcome, outcome_of
@@ -153,7 +152,7 @@ def _rows(run: Run) -> list[dict[str, Any]]:
             "baseline": summary.baseline,
             "fastest": row.among_fastest,
         }
-        for summary in summarise(run)
+        for summary in run.summaries
         for row in summary.rows
     ]
 

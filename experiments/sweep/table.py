@@ -1,13 +1,14 @@
 """The collected table of a sweep, for the terminal."""
 
-import math
+from collections.abc import Sequence
+from math import nan
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
+from treespec.experiments.report.statistics import Interval
+from treespec.experiments.report.table import Column, Table, interval
+from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.sweep.collect import PREFIX, Collected
 
 __all__ = ["print_collected"]
@@ -15,7 +16,10 @@ __all__ = ["print_collected"]
 MOST_ROWS = 120
 """Of a table that shows every method; a longer one shows the fastest of each kind."""
 
-ERRORS_SHOWN = 10
+MOST_ERRORS = 10
+"""That are printed."""
+
+_Row = dict[str, Any]
 
 
 def print_collected(collected: Collected, console: Console) -> None:
@@ -24,56 +28,62 @@ def print_collected(collected: Collected, console: Console) -> None:
     if len(rows) > MOST_ROWS:
         rows = _fastest_of_kind(rows)
     for sampling in dict.fromkeys(row["sampling"] for row in rows):
-        console.print()
-        console.print(_table(sampling, [row for row in rows if row["sampling"] == sampling]))
+        print_table(_table(sampling, [r for r in rows if r["sampling"] == sampling]), console)
     console.print()
-    for outcome in collected.failed[:ERRORS_SHOWN]:
-        console.print(
-            f"[red]failed[/red] {escape(f'{outcome.name}: {outcome.error}')}", highlight=False
-        )
-    if len(collected.failed) > ERRORS_SHOWN:
-        console.print(
-            f"... and {len(collected.failed) - ERRORS_SHOWN} more failed: see summary.json"
-        )
+    for outcome in collected.failed[:MOST_ERRORS]:
+        say(console, f"failed {outcome.name}: {outcome.error}", "red")
+    if len(collected.failed) > MOST_ERRORS:
+        say(console, f"... and {len(collected.failed) - MOST_ERRORS} more failed: see summary.json")
     for note in collected.notes:
-        console.print(f"[dim]{escape(note)}[/dim]", highlight=False)
+        say(console, note, "dim")
     if len(rows) < len(collected.summary):
-        console.print(
-            f"[dim]The fastest plain, assisted, chain and tree method of each job; all "
-            f"{len(collected.summary)} rows are in summary.parquet.[/dim]",
-            highlight=False,
+        say(
+            console,
+            "The fastest plain, assisted, chain and tree method of each job; all "
+            f"{len(collected.summary)} rows are in summary.parquet.",
+            "dim",
         )
 
 
-def _table(sampling: str, rows: list[dict[str, Any]]) -> Table:
-    keys = [name for name in rows[0] if name.startswith(PREFIX)]
-    table = Table(title=sampling, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False)
-    for key in keys:
-        table.add_column(key.removeprefix(PREFIX), overflow="fold")
-    table.add_column("method", overflow="fold")
-    for head in ("prompts", "tok/step", "tok/s", "speedup"):
-        table.add_column(head, justify="right", no_wrap=True)
-    job = rows[0]["job"]
-    for row in rows:
-        first = row["job"] != job or row is rows[0]
-        if row["job"] != job:
-            table.add_section()
-            job = row["job"]
-        failed = f" ({row['errors']} failed)" if row["errors"] else ""
-        table.add_row(
-            *(escape(str(row[key])) if first else "" for key in keys),
-            escape(row["method"] + ("" if row["lossless"] else " (lossy)") + failed),
-            str(row["prompts"]),
-            _interval(row, "tokens_per_step"),
-            f"{row['tokens_per_second']:.1f}",
-            _interval(row, "speedup"),
-            style="bold" if row["fastest"] else None,
+def _table(sampling: str, rows: Sequence[_Row]) -> Table:
+    begins = {id(row) for i, row in enumerate(rows) if not i or row["job"] != rows[i - 1]["job"]}
+
+    def value(key: str) -> Column[_Row]:
+        """A key of the grid, written where a job begins."""
+        return Column(
+            key.removeprefix(PREFIX),
+            lambda row: str(row[key]) if id(row) in begins else "",
+            left=True,
         )
-    return table
+
+    return Table(
+        sampling,
+        [
+            *(value(name) for name in rows[0] if name.startswith(PREFIX)),
+            Column("method", _label, left=True),
+            Column("prompts", lambda row: str(row["prompts"])),
+            Column("tok/step", lambda row: interval(_interval(row, "tokens_per_step"))),
+            Column("tok/s", lambda row: f"{row['tokens_per_second']:.1f}"),
+            Column("speedup", lambda row: interval(_interval(row, "speedup"))),
+        ],
+        rows,
+        group=lambda row: row["job"],
+        tone=lambda row: "best" if row["fastest"] else "",
+    )
 
 
-def _fastest_of_kind(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    best: dict[tuple[str, str, str], dict[str, Any]] = {}
+def _label(row: _Row) -> str:
+    failed = f" ({row['errors']} failed)" if row["errors"] else ""
+    return row["method"] + ("" if row["lossless"] else " (lossy)") + failed
+
+
+def _interval(row: _Row, name: str) -> Interval | None:
+    value, *bounds = (row[key] for key in (name, f"{name}_low", f"{name}_high"))
+    return None if value is None else Interval(value, *(nan if b is None else b for b in bounds))
+
+
+def _fastest_of_kind(rows: list[_Row]) -> list[_Row]:
+    best: dict[tuple[str, str, str], _Row] = {}
     for row in rows:
         if row["lossless"]:
             key = row["job"], row["sampling"], row["group"]
@@ -82,12 +92,3 @@ def _fastest_of_kind(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 best[key] = row
     chosen = {id(row) for row in best.values()}
     return [row for row in rows if id(row) in chosen]
-
-
-def _interval(row: dict[str, Any], name: str) -> str:
-    value, low, high = row[name], row[f"{name}_low"], row[f"{name}_high"]
-    if value is None:
-        return "–"
-    if low is None or high is None or math.isclose(low, high, rel_tol=1e-9):
-        return f"{value:.2f}"
-    return f"{value:.2f} {low:.2f}–{high:.2f}"

@@ -15,8 +15,8 @@ from treespec.decoding import decode
 from treespec.distributions import Sampling
 from treespec.draft import make_drafter
 from treespec.experiments.errors import RunFolderError
+from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.records.outcome import STAGES
-from treespec.experiments.report.run import Run
 from treespec.experiments.run.observers import synchronizer
 from treespec.protocols import TreeModel
 from treespec.target import make_target
@@ -138,7 +138,7 @@ def watch(
 
 
 def recorded(
-    run: Run,
+    run: RunRecords,
     method: str,
     sampling: str,
     prompt: int,

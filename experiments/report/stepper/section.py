@@ -1,20 +1,22 @@
 """The section of the report that replays real steps."""
 
-from html import escape
+from markupsafe import Markup
 
-from treespec.experiments.report.html import section
-from treespec.experiments.report.run import Run
-from treespec.experiments.report.stepper.html import (
-    BUDGET,
+from treespec.experiments.records.loading import RunRecords
+from treespec.experiments.report.html import render
+from treespec.experiments.report.stepper.replay import (
+    MOST_BYTES,
     MOST_STEPS,
     asset,
     replay,
     script_json,
-    static_html,
 )
-from treespec.experiments.report.stepper.steps import trails_of_run
+from treespec.experiments.report.stepper.steps import Shown, trails_of_run
 
 __all__ = ["stepper_section"]
+
+STEPS_WITHOUT_SCRIPT = 4
+"""As pictures, for readers without JavaScript."""
 
 NOTE = (
     "Real steps of this run. The tree holds what was drafted, as text; · is a blank and ⏎ a new line. The "
@@ -22,14 +24,8 @@ NOTE = (
     "was rejected. Below it is the text so far."
 )
 
-START = """
-for (const host of document.querySelectorAll("[data-steps]")) {
-  mount(host, JSON.parse(document.getElementById(host.dataset.steps).textContent));
-}
-"""
 
-
-def stepper_section(run: Run, budget: int = BUDGET, most: int = MOST_STEPS) -> str:
+def stepper_section(run: RunRecords, budget: int = MOST_BYTES, most: int = MOST_STEPS) -> str:
     """The stepper, its data and its script; without JavaScript, the first steps of one text as pictures.
 
     Args:
@@ -41,26 +37,26 @@ def stepper_section(run: Run, budget: int = BUDGET, most: int = MOST_STEPS) -> s
         RunFolderError: if the kept trees are damaged.
     """
     trails = trails_of_run(run)
-    found = replay(trails, budget, most)
-    if not found.steps:
+    kept = replay(trails, budget, most)
+    if not kept.steps:
         return ""
-    data = found.data()
+    data = kept.data()
     groups = [trail["group"] for trail in data["trails"]]
     data["first"] = groups.index("tree") if "tree" in groups else 0
     shown = data["trails"][data["first"]]
     names = ("prompt", "sampling", "method")
     first = next(t for t in trails if all(getattr(t, name) == shown[name] for name in names))
     left_out = ""
-    if found.steps < found.total:
+    if kept.steps < kept.total:
         left_out = (
-            f" The page holds {found.steps} of the {found.total} steps that were kept: at most {most} of "
+            f" The page holds {kept.steps} of the {kept.total} steps that were kept: at most {most} of "
             "each text, and no more than keeps the page light."
         )
-    title = f"{shown['method']}, {shown['sampling']}, prompt {shown['prompt']}"
-    return section(
-        "Step by step",
-        f'<p class="muted">{escape(NOTE + left_out)}</p>'
-        f'<div data-steps="steps-data"><p><strong>{escape(title)}</strong></p>{static_html(first)}</div>'
-        f'<script type="application/json" id="steps-data">{script_json(data)}</script>'
-        f'<script type="module">{asset("stepper.js")}{START}</script>',
+    return render(
+        "stepper.html",
+        note=NOTE + left_out,
+        title=", ".join((shown["method"], shown["sampling"], f"prompt {shown['prompt']}")),
+        first=Shown(first, STEPS_WITHOUT_SCRIPT),
+        data=Markup(script_json(data)),
+        script=Markup(asset("stepper.js")),
     )

@@ -4,13 +4,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from markupsafe import Markup
+
 from treespec.drawing import columns, draw_step
 from treespec.errors import InvalidTree
 from treespec.experiments.errors import RunFolderError
+from treespec.experiments.records.loading import RunRecords
+from treespec.experiments.report.html import render
 from treespec.tree import TreeShape
 
 if TYPE_CHECKING:
-    from treespec.experiments.report.run import Run
     from treespec.step import Step
 
 __all__ = [
@@ -24,8 +27,8 @@ __all__ = [
     "visible",
 ]
 
-WIDEST = 10
-"""Letters of the longest label in a drawn tree."""
+MOST_LETTERS = 10
+"""Of a label in a drawn tree."""
 
 
 class Tokenizer(Protocol):
@@ -109,7 +112,7 @@ class Trail:
 
 @dataclass(frozen=True)
 class Shown:
-    """Steps as pictures, for notebooks.
+    """The first steps of a text as pictures, each with what it added to the text.
 
     Args:
         trail: the steps.
@@ -120,9 +123,12 @@ class Shown:
     most: int = 12
 
     def _repr_html_(self) -> str:
-        from treespec.experiments.report.stepper.html import static_html
-
-        return static_html(self.trail, self.most)
+        trail, letters = self.trail, self.trail.letters
+        steps = [
+            (Markup(step.svg(letters)), step.said, trail.separator.join(step.emitted[: step.kept]))
+            for step in trail.steps[: self.most]
+        ]
+        return render("steps.html", steps=steps, more=len(trail.steps) - len(steps))
 
 
 def visible(piece: str) -> str:
@@ -134,9 +140,9 @@ def visible(piece: str) -> str:
     """
     shown = piece.replace("\r", "␍").replace("\n", "⏎").replace("\t", "⇥").replace(" ", "·")
     shown = "".join(letter if letter.isprintable() else "�" for letter in shown)
-    if columns(shown) <= WIDEST:
+    if columns(shown) <= MOST_LETTERS:
         return shown or "∅"
-    while columns(shown) > WIDEST - 1:
+    while columns(shown) > MOST_LETTERS - 1:
         shown = shown[:-1]
     return shown + "…"
 
@@ -184,7 +190,7 @@ def trail_of(
     return Trail("", "", method, group, snapshots, " " if tokenizer is None else "")
 
 
-def trails_of_run(run: "Run") -> list[Trail]:
+def trails_of_run(run: RunRecords) -> list[Trail]:
     """The texts of a run whose steps were kept, by prompt, then sampling setting, then method.
 
     Raises:
@@ -225,7 +231,7 @@ def _prompt(row: dict[str, Any]) -> str:
     return f"{row['prompt'] + 1}: {row['prompt_id']}{again}"
 
 
-def _snapshots(run: "Run", rows: Sequence[dict[str, Any]]) -> Iterator[Snapshot]:
+def _snapshots(run: RunRecords, rows: Sequence[dict[str, Any]]) -> Iterator[Snapshot]:
     for row in rows:
         where = f"{run.folder}, trees: {row['method']}, {row['sampling']}, step {row['step']}"
         try:

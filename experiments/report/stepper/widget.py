@@ -2,19 +2,30 @@
 
 from collections.abc import Iterable
 from functools import cached_property
-from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
+
 from treespec.errors import TreespecError
-from treespec.experiments.report.stepper.html import asset, replay, static_html
-from treespec.experiments.report.stepper.steps import Tokenizer, Trail, trail_of, trails_of_run
+from treespec.experiments.records.loading import RunRecords
+from treespec.experiments.report.stepper.replay import asset, replay
+from treespec.experiments.report.stepper.steps import (
+    Shown,
+    Tokenizer,
+    Trail,
+    trail_of,
+    trails_of_run,
+)
 
 if TYPE_CHECKING:
-    from treespec.experiments.report.run import Run
     from treespec.step import Step
 
 __all__ = ["MissingWidget", "Stepper"]
+
+
+STEPS_WITHOUT_WIDGET = 4
+"""As pictures, where nothing can be clicked."""
 
 
 class MissingWidget(TreespecError, ImportError):
@@ -41,11 +52,9 @@ class Stepper:
     """
 
     def __init__(
-        self, source: "Run | Step | Iterable[Step]", tokenizer: Tokenizer | None = None
+        self, source: "RunRecords | Step | Iterable[Step]", tokenizer: Tokenizer | None = None
     ) -> None:
-        from treespec.experiments.report.run import Run
-
-        if isinstance(source, Run):
+        if isinstance(source, RunRecords):
             self.trails: list[Trail] = trails_of_run(source)
             if not self.trails:
                 raise ValueError(
@@ -66,13 +75,16 @@ class Stepper:
         return _widget_class()(data=replay(self.trails).data())
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        still = {"text/plain": repr(self), "text/html": static_html(self.trails[0])}
+        still = {
+            "text/plain": repr(self),
+            "text/html": Shown(self.trails[0], STEPS_WITHOUT_WIDGET)._repr_html_(),
+        }
         try:
-            found = self.widget._repr_mimebundle_()
+            bundle = self.widget._repr_mimebundle_()
         except MissingWidget as missing:
-            still["text/html"] += f"<p><em>{escape(str(missing))}</em></p>"
+            still["text/html"] += Markup("<p><em>{}</em></p>").format(missing)
             return still, {}
-        data, metadata = found if isinstance(found, tuple) else (found or {}, {})
+        data, metadata = bundle if isinstance(bundle, tuple) else (bundle or {}, {})
         return {**data, **still}, metadata
 
     def __repr__(self) -> str:

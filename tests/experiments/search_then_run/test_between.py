@@ -18,7 +18,8 @@ from treespec.experiments.report.prediction import pace_of, predictions
 from treespec.experiments.report.run import load_run
 from treespec.experiments.run.runner import run
 from treespec.experiments.search_then_run import between
-from treespec.experiments.search_then_run.between import load_between, moments
+from treespec.experiments.records.measured import load_between
+from treespec.experiments.search_then_run.between import moments
 from treespec.search.latency.errors import InvalidLatency
 
 

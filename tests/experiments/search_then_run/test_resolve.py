@@ -13,7 +13,7 @@ from treespec.experiments.report.prediction import first_ranked, median_errors, 
 from treespec.experiments.report.prediction_text import prediction_section, print_predictions
 from treespec.experiments.report.run import load_run
 from treespec.experiments.run.runner import run
-from treespec.experiments.search_then_run.measured import Measured
+from treespec.experiments.records.measured import Measured
 from treespec.experiments.search_then_run.resolve import resolve
 from treespec.experiments.studies.prediction import figures_of, goals
 from treespec.search import LatencyModel, Trace, estimate_acceptance, optimal_tree

@@ -1,21 +1,20 @@
-"""The stepper as HTML: the data that its JavaScript replays, and pictures for readers without it."""
+"""The data that the stepper's JavaScript replays."""
 
 import json
 from collections.abc import Sequence
-from html import escape
 from importlib.resources import files
 from typing import Any
 
-from treespec.drawing import captioned, draw_step
+from treespec.drawing import draw_step
 from treespec.experiments.report.stepper.steps import Snapshot, Trail, visible
 
-__all__ = ["Replay", "asset", "replay", "script_json", "static_html"]
+__all__ = ["MOST_BYTES", "MOST_STEPS", "Replay", "asset", "replay", "script_json"]
 
-BUDGET = 1_500_000
-"""Bytes of the data of a page: what is more is left out, and the page says so."""
+MOST_BYTES = 1_500_000
+"""Of the data of a page: what is more is left out, and the page says so."""
 
 MOST_STEPS = 64
-"""Steps of each text, so that one long text does not use up the budget."""
+"""Of each text, so that one long text does not use up the budget."""
 
 
 class Replay:
@@ -29,7 +28,7 @@ class Replay:
         most: steps of each text.
     """
 
-    def __init__(self, budget: int = BUDGET, most: int = MOST_STEPS) -> None:
+    def __init__(self, budget: int = MOST_BYTES, most: int = MOST_STEPS) -> None:
         self._left, self._most = budget, most
         self._texts: dict[tuple[str, str], int] = {}
         self._trees: dict[str, int] = {}
@@ -87,12 +86,12 @@ class Replay:
         return [tree, places[:-1], list(path), places[-1], snapshot.kept, snapshot.said]
 
 
-def replay(trails: Sequence[Trail], budget: int = BUDGET, most: int = MOST_STEPS) -> Replay:
+def replay(trails: Sequence[Trail], budget: int = MOST_BYTES, most: int = MOST_STEPS) -> Replay:
     """The data of these texts, those that come first in full."""
-    found = Replay(budget, most)
+    data = Replay(budget, most)
     for trail in trails:
-        found.add(trail)
-    return found
+        data.add(trail)
+    return data
 
 
 def script_json(data: Any) -> str:
@@ -110,18 +109,3 @@ def _bytes(data: Any) -> int:
 def asset(name: str) -> str:
     """A file of the stepper: `stepper.js` or `stepper.css`."""
     return files("treespec.experiments.report.stepper").joinpath(name).read_text(encoding="utf-8")
-
-
-def static_html(trail: Trail, most: int = 4) -> str:
-    """The first steps of a text as pictures, each with what it added to the text. Needs no style sheet."""
-    letters, parts = trail.letters, []
-    for number, step in enumerate(trail.steps[:most], start=1):
-        parts.append(captioned(step.svg(letters), f"Step {number}: {step.said}"))
-        added = trail.separator.join(step.emitted[: step.kept])
-        parts.append(
-            '<pre style="white-space:pre-wrap;overflow-wrap:anywhere;margin:.2em 0 1.2em">'
-            f"{escape(added)}</pre>"
-        )
-    if len(trail.steps) > most:
-        parts.append(f"<p>{len(trail.steps) - most} more steps are not shown.</p>")
-    return f"<div>{''.join(parts)}</div>" if parts else "<p>No step was kept.</p>"

@@ -1,0 +1,184 @@
+"""Reading the folder of a run (SCHEMA.md), finished or still running: its manifest and its rows."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from treespec.experiments.errors import NoFinishedPrompt, RunFolderError
+from treespec.experiments.records.manifest_form import checked_manifest
+from treespec.experiments.records.rows import (
+    PromptRow,
+    Row,
+    StepRow,
+    TreeRow,
+    read_lines,
+    to_frame,
+)
+from treespec.experiments.records.tables import DamagedTable, read_table, require_rows
+
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = ["Method", "RunRecords", "read_manifest"]
+
+PLAIN_KINDS = ("generate", "plain")
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method, as the manifest describes it.
+
+    Args:
+        name: of the method.
+        kind: `generate`, `plain`, `assisted` or `tree`.
+        parents: of its tree, if it has one.
+        law, rule: by sampling setting.
+        lossless: whether the output keeps the target's law.
+        searched: whether a search chose it. Plain decoding that was chosen so is no baseline: a third copy
+            of one loop would make the fastest of the baselines faster by chance.
+    """
+
+    name: str
+    kind: str
+    parents: tuple[int, ...] | None
+    law: Mapping[str, str]
+    rule: Mapping[str, str]
+    lossless: bool
+    searched: bool = False
+
+    @property
+    def group(self) -> str:
+        """`plain`, `undrafted` (the answer of a search), `assisted`, `chain` or `tree`."""
+        if self.kind in PLAIN_KINDS:
+            return "undrafted" if self.searched else "plain"
+        if self.kind != "tree":
+            return self.kind
+        straight = self.parents is not None and len(set(self.parents)) == len(self.parents)
+        return "chain" if straight else "tree"
+
+    @property
+    def draft_tokens(self) -> int | None:
+        """Nodes of the tree without its root; 0 for plain decoding, None if not fixed."""
+        if self.kind in PLAIN_KINDS:
+            return 0
+        return None if self.parents is None else len(self.parents) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class RunRecords:
+    """What a run left in its folder.
+
+    Args:
+        folder: where it lies.
+        manifest: the parsed `manifest.json`.
+        prompts: one row per prompt, sampling and method.
+        steps: one row per step of our methods.
+    """
+
+    folder: Path
+    manifest: dict[str, Any] = field(repr=False)
+    prompts: "pl.DataFrame" = field(repr=False)
+    steps: "pl.DataFrame" = field(repr=False)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read the manifest and all rows of a run that can be reported.
+
+        A run that is not finished is read from its JSONL logs; a last line that was cut short is left out.
+
+        Raises:
+            NoFinishedPrompt: if there is none.
+            RunFolderError: if the folder is no run, is damaged, or has a newer schema.
+        """
+        folder = Path(folder)
+        manifest = read_manifest(folder)
+        finished = manifest.get("finished") is not None
+        prompts = _rows(folder, finished, "prompts", PromptRow)
+        steps = _rows(folder, finished, "steps", StepRow)
+        require_rows(folder, manifest, {"prompts": (prompts, PromptRow), "steps": (steps, StepRow)})
+        if not len(prompts):
+            raise NoFinishedPrompt(
+                f"{folder} has no finished prompt yet, so there is nothing to report; "
+                "let the run get further (the same `treespec run` command resumes it)"
+            )
+        if prompts["error"].null_count() == 0:
+            raise NoFinishedPrompt(
+                f"{folder} has no finished prompt: all {len(prompts)} rows hold an error, the first: "
+                f"{prompts['error'][0]}"
+            )
+        return cls(folder, manifest, prompts, steps)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run came to its end."""
+        return self.manifest.get("finished") is not None
+
+    @cached_property
+    def methods(self) -> tuple[Method, ...]:
+        """The methods, in the order of the config."""
+        asked = self.manifest["config"].get("methods")
+        named = None if asked is None else {m.get("name") or m["kind"] for m in asked}
+        return tuple(
+            Method(
+                name=m["name"],
+                kind=m["kind"],
+                parents=None if m.get("parents") is None else tuple(m["parents"]),
+                law=m.get("law") or {},
+                rule=m.get("rule") or {},
+                lossless=m.get("lossless", True),
+                searched=named is not None and m["kind"] == "plain" and m["name"] not in named,
+            )
+            for m in self.manifest["methods"]
+        )
+
+    @cached_property
+    def samplings(self) -> tuple[str, ...]:
+        """The sampling settings that have rows, in the order of the manifest."""
+        present = set(self.prompts["sampling"])
+        return tuple(s["name"] for s in self.manifest["samplings"] if s["name"] in present)
+
+    @cached_property
+    def trees(self) -> "pl.DataFrame":
+        """The drafted tree of each kept step, with its tokens; no rows in runs that kept none.
+
+        Raises:
+            RunFolderError: if the file is damaged.
+        """
+        trees = _rows(self.folder, self.finished, "trees", TreeRow)
+        require_rows(self.folder, self.manifest, {"trees": (trees, TreeRow)})
+        return trees
+
+    @property
+    def target_dtype(self) -> str:
+        """The dtype of the target, such as `bfloat16`."""
+        return str(self.manifest["models"]["target"]["dtype"]).removeprefix("torch.")
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What a run says about itself.
+
+    Raises:
+        RunFolderError: if the folder is no run, is damaged, or has a newer schema.
+    """
+    path = folder / "manifest.json"
+    if not path.exists():
+        raise RunFolderError(f"{folder} is no run folder: it has no manifest.json")
+    return checked_manifest(
+        path,
+        "mend it, or run its config anew in another folder",
+        "report it with the newer treespec that wrote it",
+    )
+
+
+def _rows(folder: Path, finished: bool, name: str, kind: type[Row]) -> "pl.DataFrame":
+    """The rows of a table: from Parquet if the run is finished, else from the log that it appends to."""
+    parquet, log = folder / f"{name}.parquet", folder / f"{name}.jsonl"
+    if finished and parquet.is_file():
+        try:
+            return read_table(parquet, kind)
+        except DamagedTable as error:
+            way = f"; remove it, and {log.name} is read, which has the same rows" * log.is_file()
+            raise RunFolderError(f"{error}{way}") from None
+    return to_frame(read_lines(log, kind), kind)

@@ -1,0 +1,145 @@
+"""What a run's folder `search/` holds: how often children are accepted, and times, before and during it."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from treespec.experiments.config.schema import Config, SearchConfig
+from treespec.experiments.errors import ConfigError, RunFolderError
+from treespec.experiments.records.forms import COUNT, TEXT, fits, or_null, parsed
+from treespec.search import (
+    AcceptanceEstimate,
+    LatencyModel,
+    SmallSample,
+    Trace,
+    estimate_acceptance,
+)
+from treespec.tree import Law
+
+__all__ = [
+    "SAME_FIRST",
+    "STAMP",
+    "Measured",
+    "between_path",
+    "load_between",
+    "load_measured",
+    "stamped",
+    "trace_path",
+]
+
+STAMP = "config.json"
+"""Which config, and which prefix, the files beside it are of."""
+
+SAME_FIRST = {str(Law.IID): str(Law.WITHOUT_REPLACEMENT)}
+"""Laws whose first child is drawn and accepted as that of another law: for chains one trace serves both."""
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Traces and times.
+
+    Args:
+        search: what was asked for.
+        traces: by sampling setting and law.
+        latency: the times.
+        prefix: committed tokens at which times are read: in the middle of a text of the run.
+    """
+
+    search: SearchConfig
+    traces: Mapping[tuple[str, str], Trace]
+    latency: LatencyModel
+    prefix: int
+
+    def trace(self, sampling: str, law: str, chain: bool = False) -> Trace | None:
+        """What was recorded for a law; for a chain, of a law with the same first child."""
+        found = self.traces.get((sampling, law))
+        return found or (self.traces.get((sampling, SAME_FIRST.get(law, ""))) if chain else None)
+
+    def estimate(self, sampling: str, law: str, ranks: int | None = None) -> AcceptanceEstimate:
+        """Rates by depth and rank, deep levels drawn to those of all.
+
+        What the sample cannot support is in its `warnings`; it shows in the intervals of what follows.
+
+        Raises:
+            ConfigError: if the law was not recorded.
+        """
+        found = self.trace(sampling, law)
+        if found is None:
+            known = ", ".join(own for name, own in self.traces if name == sampling)
+            raise ConfigError(
+                f"{sampling}: law '{law}' was not recorded, but {known}; leave the law out"
+            )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SmallSample)
+            return estimate_acceptance(
+                found,
+                by="depth",
+                depth=self.search.depth,
+                ranks=ranks or self.search.width,
+                shrinkage=self.search.shrinkage,
+            )
+
+    def default_law(self, sampling: str) -> str:
+        """The law of trees under a setting: drawn without replacement, or none at temperature 0."""
+        drawn = str(Law.WITHOUT_REPLACEMENT)
+        return drawn if (sampling, drawn) in self.traces else str(Law.DETERMINISTIC)
+
+
+def load_measured(config: Config, folder: Path) -> Measured:
+    """What was measured before a run, as its folder `search/` keeps it.
+
+    Raises:
+        RunFolderError: if a file is missing.
+    """
+    assert config.search is not None
+    stamp, times = folder / STAMP, folder / "latency.json"
+    traces = {}
+    for i, setting in enumerate(config.samplings):
+        usual = Law.DETERMINISTIC if setting.temperature == 0 else Law.WITHOUT_REPLACEMENT
+        for law in Law:
+            path = trace_path(folder, i, law)
+            if path.exists():
+                traces[setting.name, str(law)] = Trace.load(path)
+            elif law is usual:
+                raise RunFolderError(f"{path} is missing: start anew with --fresh")
+    for path in (stamp, times):
+        if not path.exists():
+            raise RunFolderError(f"{path} is missing: start anew with --fresh")
+    latency = LatencyModel.load(times)
+    # Runs of versions that timed one prefix alone did not write it down.
+    prefix = stamped(stamp).get("prefix", latency.middle_prefix)
+    return Measured(config.search, traces, latency, prefix)
+
+
+def stamped(stamp: Path) -> dict[str, Any]:
+    """What a folder of measurements says of itself.
+
+    Raises:
+        RunFolderError: if the file is damaged.
+    """
+    way_out = "start anew with --fresh"
+    data = parsed(stamp, RunFolderError, way_out)
+    if problem := fits(data, {"config_hash": TEXT, "prefix?": or_null(COUNT)}):
+        raise RunFolderError(f"{stamp} is damaged: {problem}; {way_out}")
+    return data
+
+
+def load_between(folder: Path) -> list[LatencyModel]:
+    """The rounds that were timed while a run went on; none if it was asked for none.
+
+    Raises:
+        InvalidLatency: if a file is damaged.
+    """
+    return [LatencyModel.load(path) for path in sorted(folder.glob("between-*.json"))]
+
+
+def trace_path(folder: Path, sampling: int, law: Law) -> Path:
+    """Where the trace of a law is, by the number of the sampling setting."""
+    return folder / f"trace-{sampling}-{law}.npz"
+
+
+def between_path(folder: Path, unit: int) -> Path:
+    """Where the times from before a unit are, by its number in the order of the whole run."""
+    return folder / f"between-{unit:05}.json"

@@ -1,0 +1,64 @@
+"""What a run says as plain data: `treespec report --json`."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from treespec.experiments.report.run import Run
+from treespec.experiments.report.summary import MethodSummary, SamplingSummary
+
+__all__ = ["report_data"]
+
+
+def report_data(run: Run, report: Path | None) -> dict[str, Any]:
+    """The table of a run, with its verdicts and the comparisons behind them.
+
+    Args:
+        run: that was measured.
+        report: the HTML that was written; None if it was not.
+    """
+    return {
+        "folder": run.folder,
+        "name": run.manifest["name"],
+        "finished": run.manifest.get("finished"),
+        "report": report,
+        "samplings": [_sampling(run, summary) for summary in run.summaries],
+    }
+
+
+def _sampling(run: Run, summary: SamplingSummary) -> dict[str, Any]:
+    return {
+        "sampling": summary.sampling,
+        "baseline": summary.baseline,
+        "prompts": summary.prompts,
+        "attempted": summary.attempted,
+        "failed": summary.failed,
+        "verdict": run.verdicts[summary.sampling],
+        "comparisons": [
+            {
+                "left": duel.left,
+                "right": duel.right,
+                "ratio": duel.ratio,
+                "prompts": duel.prompts,
+                "winner": None if duel.winner is None else duel.winner.family,
+            }
+            for duel in run.comparisons[summary.sampling]
+        ],
+        "methods": [_method(row, summary.sampling) for row in summary.rows],
+    }
+
+
+def _method(row: MethodSummary, sampling: str) -> dict[str, Any]:
+    """One row of the table: its method under this setting, then everything measured."""
+    method = row.method
+    described = {
+        "method": method.name,
+        "kind": method.kind,
+        "group": method.group,
+        "law": method.law.get(sampling),
+        "rule": method.rule.get(sampling),
+        "parents": method.parents,
+        "lossless": method.lossless,
+    }
+    numbers = {field.name: getattr(row, field.name) for field in fields(row)}
+    return described | {name: value for name, value in numbers.items() if name != "method"}

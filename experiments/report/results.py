@@ -1,0 +1,301 @@
+"""The table of a run: its columns, its caption, and what must be known to read it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from treespec.experiments.records.loading import RunRecords
+from treespec.experiments.records.outcome import STAGES
+from treespec.experiments.report.equality import Divergence, near_tie_margin
+from treespec.experiments.report.summary import MethodSummary, SamplingSummary
+from treespec.experiments.report.table import NONE, Column, Finding, Table, interval
+
+__all__ = [
+    "compact_table",
+    "footnotes",
+    "hardware_line",
+    "label",
+    "model_size",
+    "result_table",
+    "speedup_finding",
+    "tuning_prompts",
+]
+
+PREFILL_NOTE = (
+    "With the prefill included, generate pays one pass of the target more than it would alone: here the "
+    "prefill of every method holds all prompt tokens but the last, and the first token comes from a pass "
+    "of its own."
+)
+
+
+def label(row: MethodSummary) -> str:
+    """The name of the method, with what must be said of it."""
+    named = row.method.lossless or "lossy" in row.method.name
+    lossy = "" if named else " (lossy)"
+    failed = f" ({row.errors} failed)" if row.errors else ""
+    return f"{row.method.name}{lossy}{failed}{' *' if row.among_fastest else ''}"
+
+
+def _stage(stage: str) -> Column[MethodSummary]:
+    def write(row: MethodSummary) -> str:
+        return NONE if row.stage_ms is None else f"{row.stage_ms[stage]:.1f}"
+
+    return Column(f"{stage}\nms", write, f"{stage}, ms/step", moves=1, part="time of a step")
+
+
+def _tokens_per_step(row: MethodSummary) -> str:
+    value = row.tokens_per_step
+    spread = f"±{value.half_width:.2f}" if value.bounded and not value.exact else ""
+    return f"{value.estimate:.2f}{spread}"
+
+
+def _half_width(row: MethodSummary) -> str:
+    value = row.speedup
+    if value is None or not value.bounded or value.exact:
+        return NONE
+    return f"{value.half_width:.2f}"
+
+
+def _equal(row: MethodSummary) -> str:
+    """Equal outputs, of those compared; `generate` is what they are compared with."""
+    if row.equality.reference:
+        return "ref"
+    count = f"{row.equality.equal}/{row.equality.compared}" if row.equality.compared else NONE
+    return f"{count} !" if row.equality.bugs else count
+
+
+METHOD = Column[MethodSummary]("method", label, left=True)
+SPEEDUP = Column[MethodSummary](
+    "speedup", lambda row: interval(row.speedup), "speedup, 95 % interval"
+)
+EQUAL = Column[MethodSummary]("equal", _equal, "equal to plain", moves=4)
+
+COLUMNS = (
+    METHOD,
+    Column[MethodSummary]("tok/step", _tokens_per_step, "tokens per step", moves=6),
+    Column[MethodSummary](
+        "acc", lambda row: f"{row.accepted_per_step:.2f}", "accepted per step", moves=3
+    ),
+    Column[MethodSummary](
+        "tok/s", lambda row: f"{row.tokens_per_second.estimate:.1f}", "tokens per second", moves=5
+    ),
+    SPEEDUP,
+    Column[MethodSummary]("±", _half_width, "half-width of that"),
+    *map(_stage, STAGES),
+    Column[MethodSummary](
+        "waste",
+        lambda row: NONE if row.wasted is None else f"{100 * row.wasted:.0f} %",
+        "wasted draft tokens",
+        moves=2,
+    ),
+    EQUAL,
+)
+
+COMPACT_COLUMNS = (
+    METHOD,
+    Column[MethodSummary]("tokens per step", lambda row: f"{row.tokens_per_step.estimate:.2f}"),
+    Column[MethodSummary]("tokens per second", lambda row: f"{row.tokens_per_second.estimate:.1f}"),
+    SPEEDUP,
+)
+
+
+def result_table(
+    summary: SamplingSummary, columns: Sequence[Column[MethodSummary]] = COLUMNS
+) -> Table:
+    """The methods of a sampling setting; greedy equality is a column at temperature 0 only."""
+    greedy = any(row.equality.compared for row in summary.rows)
+    against = f", speedup over {summary.baseline}" if summary.baseline else ""
+    return Table(
+        summary.sampling,
+        [column for column in columns if greedy or column is not EQUAL],
+        summary.rows,
+        caption=f"{summary.sampling}: {summary.prompts} prompts{against}",
+        group=_group,
+        colour=_group,
+        tone=lambda row: "best" if row.among_fastest else "",
+    )
+
+
+def compact_table(summary: SamplingSummary) -> Table:
+    """The same with few columns, for notebooks."""
+    return result_table(summary, COMPACT_COLUMNS)
+
+
+def speedup_finding(summaries: Sequence[SamplingSummary]) -> Finding | None:
+    """Speedups over each plain baseline, and with the prefill counted."""
+    tables = [_speedup_table(summary) for summary in summaries if summary.baseline is not None]
+    return Finding("Speedups over each baseline", tables, (PREFILL_NOTE,)) if tables else None
+
+
+def _speedup_table(summary: SamplingSummary) -> Table:
+    def over(name: str) -> Column[MethodSummary]:
+        return Column(f"over {name}", lambda row: interval(row.speedups[name]))
+
+    plain = [row.method.name for row in summary.rows if row.method.group == "plain"]
+    prefill = Column[MethodSummary](
+        f"over {summary.baseline}, prefill included",
+        lambda row: interval(row.speedup_with_prefill),
+    )
+    name = Column[MethodSummary]("method", lambda row: row.method.name, left=True)
+    columns = [name, *map(over, plain), prefill]
+    return Table(summary.sampling, columns, summary.rows, colour=_group)
+
+
+def _group(row: MethodSummary) -> str:
+    return row.method.group
+
+
+def footnotes(run: RunRecords, summaries: Sequence[SamplingSummary]) -> list[str]:
+    """What must be known to read the table: sample, baselines, errors, divergences, intervals."""
+    notes = [] if run.finished else ["The run is not finished: these are the prompts so far."]
+    for s in summaries:
+        if s.prompts < s.attempted or s.failed:
+            notes.append(
+                f"{s.sampling}: {s.prompts} of {s.attempted} prompts were finished by all methods and "
+                "are compared."
+            )
+        notes += [
+            f"{s.sampling}: {name} finished no prompt: {why}" for name, why in s.failed.items()
+        ]
+        notes += [_baselines(s)] if s.baseline else []
+        notes += _divergences(run, s)
+    notes += _tuning(run)
+    notes.append(
+        "tok/step: kept tokens over target passes, prefill excluded; what the last step emits past the "
+        "budget does not count. acc: one less."
+    )
+    widths = [
+        r.speedup.half_width for s in summaries for r in s.rows if r.speedup and r.speedup.bounded
+    ]
+    moving = [width for width in widths if width > 0]
+    if moving:
+        notes.append(
+            f"Intervals: 95 %, paired bootstrap over prompts; half-widths of the speedups "
+            f"(column ±) {min(moving):.2f} to {max(moving):.2f}. Speeds exclude the prefill."
+        )
+    else:
+        notes.append("Speeds exclude the prefill. With so few prompts there are no intervals.")
+    notes.append(
+        "* and bold: not distinguishable from the fastest lossless method (the paired interval of the "
+        "ratio contains 1; not corrected for having picked the fastest on the same prompts)."
+    )
+    notes += _warmup_and_repeats(run)
+    if any(row.stage_ms is None for s in summaries for row in s.rows):
+        notes.append("The methods of transformers are timed as a whole: no stage times.")
+    if any(row.errors for s in summaries for row in s.rows):
+        notes.append("failed: prompts on which the method raised an error; they enter no number.")
+    return notes
+
+
+def hardware_line(run: RunRecords) -> str:
+    """Models and machine in one line."""
+    target, draft = run.manifest["models"]["target"], run.manifest["models"]["draft"]
+    hardware = run.manifest["hardware"]
+    names = " with ".join(dict.fromkeys((target["name"], draft["name"])))
+    sizes = f"target {model_size(target)}, draft {model_size(draft)} parameters ({names})"
+    place = hardware["gpu"] or f"{hardware['cpu']}, {hardware['threads']} threads"
+    return f"{sizes}, {target['dtype']}, on {place}; treespec {run.manifest['treespec_version']}."
+
+
+def model_size(model: Mapping[str, Any]) -> str:
+    """The number of a model's parameters, in millions or billions."""
+    millions = model["parameters"] / 1e6
+    return f"{millions:.3g} M" if millions < 999.5 else f"{millions / 1e3:.3g} B"
+
+
+def tuning_prompts(candidates: Sequence[dict[str, Any]]) -> int | None:
+    """How many prompts tuning used: those of the candidates that stayed to the end."""
+    return max((entry["prompts"] for entry in candidates if "prompts" in entry), default=None)
+
+
+def _baselines(summary: SamplingSummary) -> str:
+    """Both plain baselines, and which one speedups are quoted against."""
+    speeds = [
+        f"{row.method.name} {row.tokens_per_second.estimate:.1f} tok/s"
+        for row in summary.rows
+        if row.method.group == "plain"
+    ]
+    if len(speeds) < 2:
+        return (
+            f"{summary.sampling}: speedup is over {speeds[0]}, the only plain baseline of this run."
+        )
+    return f"{summary.sampling}: speedup is over {summary.baseline}, the faster of {' and '.join(speeds)}."
+
+
+def _warmup_and_repeats(run: RunRecords) -> list[str]:
+    """What was decoded and not measured, and how often each prompt was."""
+    warmup = run.manifest.get("warmup") or {}
+    prompts, repeats = warmup.get("prompts"), run.manifest["config"].get("repeats") or 1
+    notes = []
+    if prompts:
+        notes.append(
+            f"Warm-up: {prompts} prompt{'s' * (prompts > 1)} by every method, {warmup['seconds']:.0f} s, "
+            "not measured."
+        )
+    if repeats > 1:
+        notes.append(
+            f"Each prompt was run {repeats} times, with other seeds; its repeats are added up and count as "
+            "one sample."
+        )
+    return notes
+
+
+def _divergences(run: RunRecords, summary: SamplingSummary) -> list[str]:
+    """Greedy outputs that differ from those of `generate`: those that rounding explains, and the others."""
+    compared = [row for row in summary.rows if row.equality.compared]
+    rounding = [row for row in compared if row.equality.rounding and not row.equality.bugs]
+    bugs = [row for row in compared if row.equality.bugs]
+    limit = f"{near_tie_margin(run):.2g} in {run.target_dtype}"
+    notes = []
+    if rounding:
+        others = "; the others equal everywhere" * (len(rounding) + len(bugs) < len(compared))
+        gap = _gap(d for row in rounding for d in row.equality.rounding)
+        notes.append(
+            f"{summary.sampling}: {_counts(rounding)}{others}. {gap}: rounding (at most {limit})."
+        )
+    if bugs:
+        gap = _gap(d for row in bugs for d in row.equality.bugs)
+        notes.append(
+            f"{summary.sampling}: ! {_counts(bugs)}. {gap}: more than rounding explains (at most {limit}), "
+            "a bug."
+        )
+    return notes
+
+
+def _gap(divergences: Iterable[Divergence]) -> str:
+    """The largest gap, in words; texts that differ only in length have none."""
+    margins = [d.margin for d in divergences]
+    known = [margin for margin in margins if margin is not None]
+    length = "one text ends before the other without a differing token"
+    if not known:
+        return f"Where they part, {length}"
+    gap = f"the target's logits of the two tokens differ by up to {max(map(abs, known)):.2g}"
+    return f"Where they part, {gap}{f', or {length}' * (None in margins)}"
+
+
+def _tuning(run: RunRecords) -> list[str]:
+    """What assisted generation was tuned to, and on how many prompts; one line per method."""
+    notes = []
+    for method, settings in run.manifest.get("tuning", {}).get("assisted", {}).items():
+        prompts = max(
+            (tuning_prompts(tuned["table"]) or 0 for tuned in settings.values()), default=0
+        )
+        if prompts:
+            chosen = "; ".join(
+                f"{sampling}: length {tuned['chosen']['length']}, threshold "
+                f"{tuned['chosen']['threshold']:g}"
+                for sampling, tuned in settings.items()
+            )
+            other = f"{prompts} other prompt{'s' * (prompts > 1)}"
+            notes.append(f"{method}: tuned on {other} to {chosen}.")
+    return notes
+
+
+def _counts(rows: Sequence[MethodSummary]) -> str:
+    """`11/12 equal: chain 4, 2-ary 3; 10/12: chain 6`, the most equal first."""
+    groups: dict[str, list[str]] = {}
+    for row in sorted(rows, key=lambda row: -row.equality.equal / row.equality.compared):
+        groups.setdefault(f"{row.equality.equal}/{row.equality.compared}", []).append(
+            row.method.name
+        )
+    texts = [f"{count}: {', '.join(names)}" for count, names in groups.items()]
+    return "; ".join([texts[0].replace(":", " equal:", 1), *texts[1:]])

@@ -1,0 +1,64 @@
+"""What a run says in the terminal and as Markdown: tables, verdicts, and how to read them."""
+
+from rich.console import Console
+
+from treespec.experiments.report.budgets import budget_finding
+from treespec.experiments.report.explanation import NOTE
+from treespec.experiments.report.markdown import markdown
+from treespec.experiments.report.meters import meter_notes
+from treespec.experiments.report.prediction import MISSING, prediction_finding
+from treespec.experiments.report.results import footnotes, hardware_line, result_table
+from treespec.experiments.report.run import Run
+from treespec.experiments.report.terminal import moves, print_finding, print_table, say
+from treespec.experiments.report.verdict import METHOD_NOTE
+
+__all__ = ["WIDTH", "print_results", "print_run", "results_markdown"]
+
+WIDTH = 104
+"""Columns that the whole table fits in; a wider terminal is not filled."""
+
+
+def print_run(run: Run, console: Console) -> None:
+    """Print the results, then trees against chains at equal budgets, and predictions."""
+    print_results(run, console)
+    if any(row.name != "time" for row in run.budgets):
+        print_finding(budget_finding(run.budgets), console)
+    if run.predictions:
+        print_finding(prediction_finding(run.predictions, run.choices, run.pace), console)
+    elif run.manifest["config"].get("search") is not None:
+        say(console, MISSING, "dim")
+
+
+def print_results(run: Run, console: Console) -> None:
+    """Print a table per sampling setting, the verdict, and what one must know to read them."""
+    width = min(WIDTH, console.width)
+    moved = max((moves(result_table(summary), width) for summary in run.summaries), default=0)
+    for summary in run.summaries:
+        print_table(result_table(summary), console, width, moved)
+        console.print()
+        for sentence in run.verdicts[summary.sampling]:
+            say(console, sentence, width=width)
+        if table := run.explanation_tables.get(summary.sampling):
+            print_table(table, console, width)
+    console.print()
+    for note in _notes(run):
+        say(console, note, "dim", width)
+
+
+def results_markdown(run: Run) -> str:
+    """The same tables, verdict and notes as Markdown."""
+    blocks = []
+    for summary in run.summaries:
+        blocks += [markdown(result_table(summary)), *run.verdicts[summary.sampling]]
+        if table := run.explanation_tables.get(summary.sampling):
+            blocks.append(markdown(table))
+    notes = "\n".join(f"- {note}" for note in _notes(run))
+    return "\n\n".join([*blocks, notes.replace("- * and bold:", "- **bold** \\*:")]) + "\n"
+
+
+def _notes(run: Run) -> list[str]:
+    """What stands below the tables."""
+    rows = [row for summary in run.summaries for row in summary.rows]
+    explained = any(row.stage_ms is not None and row.method.kind == "tree" for row in rows)
+    notes = [*footnotes(run, run.summaries), *([NOTE] if explained else [])]
+    return [*notes, *meter_notes(run.metered), METHOD_NOTE, hardware_line(run)]
