@@ -6,11 +6,12 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-__all__ = ["render"]
+__all__ = ["environment", "render"]
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Where templates are found, and how they are read."""
     return Environment(
         loader=PackageLoader("treespec.experiments.report"),
         autoescape=True,
@@ -27,4 +28,4 @@ def render(template: str, **values: Any) -> Markup:
         template: name of a file in `templates`.
         values: that it uses; one that is missing is an error.
     """
-    return Markup(_environment().get_template(template).render(values))
+    return Markup(environment().get_template(template).render(values))

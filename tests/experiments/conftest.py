@@ -140,6 +140,7 @@ def demo_page(tmp_path_factory):
     from run_folders.trees import write_trees
 
     from treespec.experiments.report.page import write_report
+    from treespec.experiments.report.run import load_run
 
     methods = list(demo_methods())
     methods[6] = replace(methods[6], diverges={3: 0.03125})
@@ -147,4 +148,4 @@ def demo_page(tmp_path_factory):
     methods[9] = replace(methods[9], name="<script>alert(1)</script>")
     folder = write_run(tmp_path_factory.mktemp("report") / "run", methods, spread=0.12, jitter=0.03)
     write_trees(folder)
-    return write_report(folder)
+    return write_report(load_run(folder))

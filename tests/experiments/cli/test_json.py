@@ -13,8 +13,6 @@ from treespec.experiments.cli.json import VERSION, json_text, plain_data
 from treespec.experiments.cli.main import app
 from treespec.experiments.report.run import load_run
 from treespec.experiments.report.statistics import Interval
-from treespec.experiments.report.summary import summarise
-from treespec.experiments.report.verdict import sentences
 from treespec.search import expected_tokens
 
 
@@ -36,7 +34,7 @@ def printed(*arguments, code=0):
 def _no_html(monkeypatch):
     """Figures take seconds, and have tests of their own."""
     monkeypatch.setattr(
-        "treespec.experiments.report.page.write_report", lambda folder: folder / "report.html"
+        "treespec.experiments.report.page.write_report", lambda run: run.folder / "report.html"
     )
 
 
@@ -52,9 +50,9 @@ def test_report_has_the_numbers_of_the_table(run_folder):
     assert data["report"] == str(run_folder / "report.html")
     assert {"name", "finished", "samplings"} <= set(data)
     assert [own["sampling"] for own in data["samplings"]] == ["T=0", "T=1"]
-    for found, summary in zip(data["samplings"], summarise(run), strict=True):
+    for found, summary in zip(data["samplings"], run.summaries, strict=True):
         assert {"baseline", "prompts", "attempted", "failed", "verdict"} <= set(found)
-        assert found["verdict"] == list(sentences(run)[summary.sampling])
+        assert found["verdict"] == list(run.verdicts[summary.sampling])
         assert len(found["methods"]) == len(summary.rows)
         for method, row in zip(found["methods"], summary.rows, strict=True):
             assert {

@@ -180,8 +180,8 @@ def broken_generate(monkeypatch):
 
 @pytest.mark.usefixtures("broken_generate")
 def test_a_failed_method_hides_no_other_error(call, monkeypatch):
-    def broken(folder):
-        raise RunFolderError(f"{folder}/trees.parquet cannot be read")
+    def broken(run):
+        raise RunFolderError(f"{run.folder}/trees.parquet cannot be read")
 
     monkeypatch.setattr("treespec.experiments.report.page.write_report", broken)
     result = call("run", "exp.yaml", "methods=[{kind: generate}, {kind: plain}]")

@@ -5,14 +5,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rendered import section_html
 from run_folders.folders import SyntheticMethod, write_run
 
 from treespec.experiments.errors import RunFolderError
-from treespec.experiments.report.acceptance import NodeAcceptance, count_all, count_nodes
-from treespec.experiments.report.acceptance_section import acceptance_section
+from treespec.experiments.report.acceptance import (
+    NodeAcceptance,
+    acceptance_finding,
+    count_all,
+    count_nodes,
+)
+from treespec.experiments.report.html import render
 from treespec.experiments.report.run import load_run
 from treespec.experiments.report.tree_drawing import acceptance_svg
-from treespec.experiments.report.trees_section import tree_section
+from treespec.experiments.report.trees import MOST_NODES, drawn_trees
 from treespec.tree import TreeShape
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -28,6 +34,10 @@ def run(tmp_path_factory):
     ]
     folder = tmp_path_factory.mktemp("nodes") / "run"
     return load_run(write_run(folder, methods, prompts=5, spread=0.2))
+
+
+def trees_html(run, counts):
+    return render("trees.html", trees=drawn_trees(run, counts), most_nodes=MOST_NODES)
 
 
 def paths(run, method, sampling):
@@ -102,11 +112,11 @@ def test_every_node_says_how_often(run):
 
 def test_sections_name_every_method(run):
     counts = count_all(run)
-    text = acceptance_section(run, counts)
+    text = section_html(acceptance_finding(run.methods, counts))
     assert text.count("<table") == 2
     assert text.count('class="heat"') == 2 * (3 + 3)
     assert "nan" not in text
-    trees = tree_section(run, counts)
+    trees = trees_html(run, counts)
     assert trees.count("<svg") == 4
     assert "<strong>T=1</strong>: children drawn without replacement, rule rrsw" in trees
 
@@ -130,7 +140,7 @@ def test_growing_and_huge_trees_are_described(run, tmp_path):
     counts = count_all(loaded)
     assert set(counts) == {("T=0", "huge")}
     assert count_nodes(loaded, loaded.methods[1], "T=0") is None
-    text = tree_section(loaded, counts)
+    text = trees_html(loaded, counts)
     assert "<svg" not in text
     assert "Grows by what the draft says" in text
     assert "more than 256 nodes are not drawn" in text

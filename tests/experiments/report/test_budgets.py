@@ -1,12 +1,13 @@
 import json
 
 import pytest
+from rendered import section_html
 from rich.console import Console
 from run_folders.folders import SyntheticMethod, write_run
 
-from treespec.experiments.report.budgets import budgets
-from treespec.experiments.report.budgets_text import budget_section, print_budgets
+from treespec.experiments.report.budgets import budget_finding
 from treespec.experiments.report.run import load_run
+from treespec.experiments.report.text import print_run
 from treespec.tree import TreeShape
 
 RATES, STAGES = (0.6, 0.2), (1.0, 10.0, 0.1, 0.1)
@@ -32,7 +33,7 @@ def run(tmp_path_factory):
 
 
 def test_every_budget_that_both_sides_can_meet_is_compared(run):
-    rows = budgets(run)
+    rows = run.budgets
     assert [row.name for row in rows] == ["7 nodes", "2 draft passes", "time"]
     nodes, passes, time = rows
     assert set(nodes.duel.right.chosen) <= {"chain 2", "chain 6"}  # at most so many nodes
@@ -47,24 +48,24 @@ def test_tokens_per_step_do_not_depend_on_time(tmp_path, run):
         for m in METHODS
     ]
     again = load_run(write_run(tmp_path / "run", slower, prompts=16, temperatures=(0.0,)))
-    for one, other in zip(budgets(run)[:2], budgets(again)[:2], strict=True):
+    for one, other in zip(run.budgets[:2], again.budgets[:2], strict=True):
         assert one.duel.ratio == other.duel.ratio
 
 
 def test_shown_in_terminal_and_report(run, capsys):
-    print_budgets(run, Console(width=120))
+    print_run(run, Console(width=120))
     assert "2 draft passes" in capsys.readouterr().out
-    assert "7 nodes" in budget_section(run)
+    assert "7 nodes" in section_html(budget_finding(run.budgets))
 
 
 def test_nothing_is_printed_without_an_equal_budget_but_time(tmp_path, capsys):
     methods = [METHODS[0], METHODS[1], _method("4 wide", TreeShape.expansion([4]))]
     other = load_run(write_run(tmp_path / "run", methods, temperatures=(0.0,)))
-    assert [row.name for row in budgets(other)] == ["time"]
-    print_budgets(other, Console(width=120))
-    assert capsys.readouterr().out == ""
+    assert [row.name for row in other.budgets] == ["time"]
+    print_run(other, Console(width=120))
+    assert "equal budgets" not in capsys.readouterr().out
     alone = load_run(write_run(tmp_path / "chains", METHODS[:3], temperatures=(0.0,)))
-    assert budget_section(alone) == ""
+    assert section_html(budget_finding(alone.budgets)) == ""
 
 
 def test_a_tree_that_grows_has_no_fixed_number_of_passes(tmp_path):
@@ -75,4 +76,4 @@ def test_a_tree_that_grows_has_no_fixed_number_of_passes(tmp_path):
         if method["name"] in ("wide", "slow wide"):
             method |= {"parents": None, "growth": {"kind": "dyspec"}}
     path.write_text(json.dumps(data))
-    assert [row.name for row in budgets(load_run(folder))] == ["7 nodes", "time"]
+    assert [row.name for row in load_run(folder).budgets] == ["7 nodes", "time"]

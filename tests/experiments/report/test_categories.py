@@ -1,8 +1,9 @@
 import polars as pl
 import pytest
+from rendered import section_html
 from run_folders.folders import SyntheticMethod, write_run
 
-from treespec.experiments.report.categories import categories, category_section
+from treespec.experiments.report.categories import category_finding
 from treespec.experiments.report.run import Run, load_run
 from treespec.tree import TreeShape
 
@@ -26,7 +27,7 @@ def _with(run, *names):
 
 def test_a_category_counts_its_own_prompts_only(run):
     mixed = _with(run, "code", "code", "code", "prose", "prose", None, None, "prose")
-    rows = categories(mixed)
+    rows = mixed.categories
     assert [(row.name, row.prompts) for row in rows] == [("code", 3), ("prose", 3)]
     own = run.prompts.filter(pl.col("prompt").is_in([0, 1, 2]))
     speed = {
@@ -35,9 +36,9 @@ def test_a_category_counts_its_own_prompts_only(run):
         for m in ("plain", "chain")
     }
     assert rows[0].speedups["chain"].estimate == pytest.approx(speed["chain"] / speed["plain"])
-    assert "code (3)" in category_section(mixed)
+    assert "code (3)" in section_html(category_finding(mixed.categories))
 
 
 def test_one_category_is_none(run):
-    assert categories(run) == []
-    assert category_section(_with(run, *["code"] * 8)) == ""
+    assert run.categories == []
+    assert section_html(category_finding(_with(run, *["code"] * 8).categories)) == ""

@@ -16,7 +16,6 @@ from treespec.experiments.report.cautions import (
 )
 from treespec.experiments.report.run import Run, load_run
 from treespec.experiments.report.statistics import Interval
-from treespec.experiments.report.verdict import sentences
 from treespec.tree import TreeShape
 
 PLAIN = SyntheticMethod("plain", "plain")
@@ -68,7 +67,7 @@ def test_a_drift_is_found_and_measured(tmp_path, change):
     text = drift_caution(run)
     assert ("longer" if change > 0 else "shorter") in text
     assert f"{100 * abs(found.change):.0f} %" in text
-    assert sum(text in lines for lines in sentences(run).values()) == 1
+    assert sum(text in lines for lines in run.verdicts.values()) == 1
 
 
 def test_no_drift_is_no_caution(tmp_path):
@@ -76,7 +75,7 @@ def test_no_drift_is_no_caution(tmp_path):
         run = drifting(tmp_path, change)
         assert not drift(run).matters
         assert drift_caution(run) is None
-        assert not any("drifted" in line for lines in sentences(run).values() for line in lines)
+        assert not any("drifted" in line for lines in run.verdicts.values() for line in lines)
 
 
 def test_prompts_that_get_longer_are_no_drift(tmp_path):
@@ -109,7 +108,7 @@ def test_a_verdict_on_noise_carries_its_caution(tmp_path):
     run = load_run(
         write_run(tmp_path / "run", [CHAIN, TREE], temperatures=[1.0], jitter=0.6, seed=3)
     )
-    lines = sentences(run)["T=1"]
+    lines = run.verdicts["T=1"]
     assert lines[0].startswith("No winner between trees and chains")
     assert lines[1].startswith("Caution: the best tree and the best chain cannot be told apart")
 
@@ -126,7 +125,7 @@ def test_a_run_that_went_on_elsewhere_says_so(tmp_path):
     assert machine_caution(resumed()) is None
     other = resumed(versions=here["versions"] | {"torch": "2.14.0"})
     assert 'torch: "2.13.0" -> "2.14.0"' in machine_caution(other)
-    assert any("went on elsewhere" in line for line in sentences(other)["T=0"])
+    assert any("went on elsewhere" in line for line in other.verdicts["T=0"])
     assert "git_hash: abc1234 -> def" in machine_caution(resumed(git_hash="def"))
 
 

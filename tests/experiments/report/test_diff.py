@@ -1,6 +1,7 @@
 import io
 import json
 import re
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -10,8 +11,7 @@ from typer.testing import CliRunner
 
 from treespec.experiments.cli.records import app
 from treespec.experiments.errors import RunFolderError
-from treespec.experiments.report.diff import compare_runs
-from treespec.experiments.report.diff_text import _decided, print_diff
+from treespec.experiments.report.diff import COLUMNS, MethodDiff, compare_runs, print_diff
 from treespec.experiments.report.run import load_run
 from treespec.experiments.report.statistics import Interval
 from treespec.tree import TreeShape
@@ -279,5 +279,7 @@ def test_settings_of_a_rule_that_differ_are_told(tmp_path):
 
 
 def test_few_prompts_have_no_winner():
-    assert _decided(Interval(1.5, 1.2, 1.9), 12) == "B is faster"
-    assert _decided(Interval(1.5, 1.2, 1.9), 3) == "fewer than 4 prompts"
+    decided = COLUMNS[-1].write
+    many = MethodDiff("T=0", "tree", 12, Interval(1.5, 1.2, 1.9), Interval(1.0, 1.0, 1.0), 0, 12)
+    assert decided(many) == "B is faster"
+    assert decided(replace(many, prompts=3)) == "fewer than 4 prompts"

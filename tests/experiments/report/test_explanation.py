@@ -6,15 +6,21 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rendered import section_html
 from rich.console import Console
 from run_folders.folders import SyntheticMethod, demo_methods, write_run
 
-from treespec.experiments.report.explanation import FACTORS, explain, explanations
-from treespec.experiments.report.explanation_section import explanation_section
-from treespec.experiments.report.explanation_text import explanation_markdown, explanation_table
-from treespec.experiments.report.measurements import Measurements, measure
-from treespec.experiments.report.run import Method, load_run
-from treespec.experiments.report.summary import summarise
+from treespec.experiments.records.loading import Method
+from treespec.experiments.report.explanation import (
+    FACTORS,
+    explain,
+    explanation_finding,
+    explanations,
+)
+from treespec.experiments.report.markdown import markdown
+from treespec.experiments.report.measurements import Measurements
+from treespec.experiments.report.run import load_run
+from treespec.experiments.report.terminal import print_table
 from treespec.tree import TreeShape
 
 PLAIN = SyntheticMethod("plain", "plain", stage_ms=(0.0, 20.0, 1.0, 1.0), other_ms=3.0)
@@ -36,7 +42,7 @@ def demo(tmp_path_factory):
 
 def test_every_factor_of_a_run_with_known_truth(tmp_path):
     run = load_run(write_run(tmp_path / "run", [PLAIN, CHAIN, KARY], temperatures=[0.0]))
-    data = measure(run, "T=0")
+    data = run.measurements["T=0"]
     chain = explain(data, "chain 3", "plain")
     # plain: 25 ms a step, 20 of them verifying; the chain: 40 ms, 24 verifying, 6 drafting; 4 tokens a step
     assert factors(chain) == pytest.approx(
@@ -54,7 +60,7 @@ def test_every_factor_of_a_run_with_known_truth(tmp_path):
 
 def test_a_baseline_without_stage_times_is_verification_alone(tmp_path):
     run = load_run(write_run(tmp_path / "run", [GENERATE, CHAIN, ASSISTED], temperatures=[0.0]))
-    data = measure(run, "T=0")
+    data = run.measurements["T=0"]
     (chain,) = explanations(data)
     assert (chain.method, chain.against) == ("chain 3", "generate")
     assert factors(chain) == pytest.approx(
@@ -65,8 +71,8 @@ def test_a_baseline_without_stage_times_is_verification_alone(tmp_path):
 
 
 def test_the_product_is_the_speedup_of_the_table(demo):
-    for summary in summarise(demo):
-        found = explanations(measure(demo, summary.sampling))
+    for summary in demo.summaries:
+        found = demo.explanations[summary.sampling]
         assert len(found) == 10  # nine methods over the baseline, and a tree over a chain
         for e in found[:-1]:
             row = summary.row(e.method)
@@ -81,7 +87,7 @@ def test_the_product_is_the_speedup_of_the_table(demo):
 
 
 def test_a_tree_over_a_chain_is_the_ratio_of_their_factors(demo):
-    data = measure(demo, "T=1")
+    data = demo.measurements["T=1"]
     found = {(e.method, e.against): e for e in explanations(data)}
     duel = explanations(data)[-1]
     tree, chain = (found[name, "plain"] for name in (duel.method, duel.against))
@@ -122,7 +128,7 @@ def test_the_product_is_exact_whatever_was_measured(rows):
 def test_lossy_methods_are_explained_but_are_no_best_tree(tmp_path):
     lossy = replace(KARY, name="lossy", lossless=False, stage_ms=(1.0, 1.0, 0.0, 0.0))
     run = load_run(write_run(tmp_path / "run", [PLAIN, CHAIN, KARY, lossy], temperatures=[1.0]))
-    pairs = [(e.method, e.against) for e in explanations(measure(run, "T=1"))]
+    pairs = [(e.method, e.against) for e in run.explanations["T=1"]]
     assert pairs == [
         ("chain 3", "plain"),
         ("kary", "plain"),
@@ -133,19 +139,18 @@ def test_lossy_methods_are_explained_but_are_no_best_tree(tmp_path):
 
 def test_nothing_to_explain(tmp_path):
     run = load_run(write_run(tmp_path / "run", [GENERATE, ASSISTED], temperatures=[0.0]))
-    assert explanations(measure(run, "T=0")) == []
-    assert explanation_section(run) == ""
+    assert run.explanations["T=0"] == []
+    assert explanation_finding(run.explanation_tables) is None
     one = SyntheticMethod("one", "tree", TreeShape.chain(2), (1.0,), errors=frozenset({0}))
     two = SyntheticMethod("two", "tree", TreeShape.kary(2, 2), (1.0,), errors=frozenset({1}))
     apart = load_run(write_run(tmp_path / "apart", [one, two], prompts=2, temperatures=[0.0]))
-    assert explanations(measure(apart, "T=0")) == []
+    assert apart.explanations["T=0"] == []
 
 
 @pytest.mark.parametrize("width", [60, 104])
 def test_the_table_fits_and_names_who_is_compared(demo, width):
-    data = measure(demo, "T=0")
     console = Console(file=io.StringIO(), width=width)
-    console.print(explanation_table(explanations(data), "T=0", "plain", width))
+    print_table(demo.explanation_tables["T=0"], console, width)
     text = console.file.getvalue()
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
     assert "…" not in text
@@ -155,10 +160,10 @@ def test_the_table_fits_and_names_who_is_compared(demo, width):
 
 
 def test_markdown_and_html_hold_every_method(demo):
-    found = explanations(measure(demo, "T=0"))
-    text = explanation_markdown(found, "T=0", "plain")
+    found = demo.explanations["T=0"]
+    text = markdown(demo.explanation_tables["T=0"])
     assert text.count("\n| ") == 2 + len(found)
-    page = explanation_section(demo)
+    page = section_html(explanation_finding(demo.explanation_tables))
     for method in demo_methods():
         if method.kind == "tree":
             assert f">{method.name}</span>" in page

@@ -12,7 +12,6 @@ from treespec.experiments.report.figures import (
     stages_figure,
 )
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.summary import accepted_shares, summarise
 from treespec.tree import TreeShape
 
 
@@ -74,7 +73,7 @@ def test_an_inlined_figure_follows_the_page(demo):
 
 def test_methods_stand_by_group(demo):
     run, _ = demo
-    axis = MethodAxis.of(summarise(run))
+    axis = MethodAxis.of(run.summaries)
     assert list(dict.fromkeys(axis.groups.values())) == ["plain", "assisted", "chain", "tree"]
     places = list(axis.places.values())
     assert places == sorted(places)
@@ -89,9 +88,9 @@ def test_a_run_of_baselines_draws_what_it_can(tmp_path):
 def test_three_settings_get_a_panel_each(tmp_path):
     methods = [SyntheticMethod("tree", "tree", TreeShape.kary(2, 2), (0.5, 0.2))]
     run = load_run(write_run(tmp_path / "run", methods, prompts=4, temperatures=[0.0, 0.6, 1.0]))
-    found = summarise(run)
+    found = run.summaries
     assert speedup_figure(found) is None  # there is nothing to be faster than
-    shares = {s.sampling: accepted_shares(run, s.sampling) for s in found}
+    shares = {s.sampling: run.accepted_shares[s.sampling] for s in found}
     for figure in (stages_figure(found), accepted_figure(found, shares)):
         titles = [axes.get_title(loc="left") for axes in figure.axes if axes.get_visible()]
         assert titles[:3] == ["T=0", "T=0.6", "T=1"]

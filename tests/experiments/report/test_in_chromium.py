@@ -13,7 +13,7 @@ import urllib.request
 import pytest
 
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.stepper.html import asset, replay, script_json
+from treespec.experiments.report.stepper.replay import asset, replay, script_json
 from treespec.experiments.report.stepper.steps import trails_of_run
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

@@ -2,10 +2,16 @@ import json
 
 import polars as pl
 import pytest
+from rendered import section_html
 from run_folders.folders import SyntheticMethod, write_run
 
-from treespec.experiments.report.meters import LABELS, meter_notes, metered, unavailable
-from treespec.experiments.report.meters_section import HEADS, meters_section
+from treespec.experiments.report.meters import (
+    HEADS,
+    LABELS,
+    meter_finding,
+    meter_notes,
+    unavailable,
+)
 from treespec.experiments.report.run import load_run
 from treespec.experiments.run.meters.meter import COLUMNS
 
@@ -37,19 +43,19 @@ def test_memory_is_the_largest_and_energy_is_per_kept_token(tmp_path):
         peak_rss_bytes=[100 * mib, 90 * mib, 120 * mib, 95 * mib, 110 * mib, 80 * mib],
         cpu_energy_j=[64.0, 32.0, 128.0, 32.0, 96.0, 32.0],
     )
-    plain, other = metered(run, "T=0")
+    plain, other = run.metered["T=0"]
     assert plain.bytes == {"peak_rss_bytes": 120 * mib}
     assert plain.joules_per_token["cpu_energy_j"].estimate == pytest.approx(
         1.5
     )  # 288 J, 192 tokens
     assert plain.joules_per_token["cpu_energy_j"].bounded
     assert other.joules_per_token["cpu_energy_j"].estimate == pytest.approx(0.5)
-    notes = meter_notes(run)
+    notes = meter_notes(run.metered)
     assert notes == [
         "Peak resident memory, models included: 95 MiB (other) to 120 MiB (plain).",
         "T=0: energy of CPU and memory, J per token (prefill included): plain 1.5, other 0.5.",
     ]
-    page = meters_section(run)
+    page = section_html(meter_finding(run, run.metered))
     assert "Not available (energy of GPUs): no &lt;GPU&gt;" in page
     assert "120.0" in page
     assert "CPU above idle" not in page  # nobody read it
@@ -57,11 +63,15 @@ def test_memory_is_the_largest_and_energy_is_per_kept_token(tmp_path):
 
 def test_energy_that_is_missing_on_one_prompt_is_not_summed(tmp_path):
     run = with_meters(tmp_path / "run", {}, cpu_energy_j=[1.0, 1.0, None, 1.0, 1.0, 1.0])
-    plain, other = metered(run, "T=0")
+    plain, other = run.metered["T=0"]
     assert "cpu_energy_j" not in plain.joules_per_token
     assert "cpu_energy_j" in other.joules_per_token
 
 
 def test_runs_without_meters_say_nothing(tmp_path):
     run = load_run(write_run(tmp_path / "run", [PLAIN, OTHER], prompts=3))
-    assert (meter_notes(run), unavailable(run), meters_section(run)) == ([], {}, "")
+    assert (
+        meter_notes(run.metered),
+        unavailable(run),
+        section_html(meter_finding(run, run.metered)),
+    ) == ([], {}, "")

@@ -8,6 +8,7 @@ from run_folders.folders import SyntheticMethod, demo_methods, write_run
 from treespec.errors import TreespecError
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.report.page import write_report
+from treespec.experiments.report.run import load_run
 from treespec.tree import TreeShape
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -131,15 +132,17 @@ def test_a_tuning_that_failed_says_why(tmp_path):
     tuned = {"table": [], "errors": errors, "chosen": {"length": 2, "threshold": 0.4}}
     manifest["tuning"]["assisted"]["assisted"]["T=0"] = tuned
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    assert "ValueError: no &lt;assistant&gt;" in write_report(folder).read_text(encoding="utf-8")
+    assert "ValueError: no &lt;assistant&gt;" in write_report(load_run(folder)).read_text(
+        encoding="utf-8"
+    )
 
 
 def test_an_unfinished_run_with_one_method(tmp_path):
     method = SyntheticMethod("tree", "tree", TreeShape.kary(2, 2), (0.5, 0.2))
     folder = write_run(tmp_path / "run", [method], prompts=1, temperatures=[1.0], finished=False)
-    text = write_report(folder).read_text(encoding="utf-8")
+    text = write_report(load_run(folder)).read_text(encoding="utf-8")
     assert (
-        write_report(folder).read_text(encoding="utf-8") == text
+        write_report(load_run(folder)).read_text(encoding="utf-8") == text
     )  # nothing in it is left to chance
     assert "The run is not finished" in text
     assert "No verdict: 1 prompt" in text
@@ -149,10 +152,10 @@ def test_an_unfinished_run_with_one_method(tmp_path):
 def test_bad_folders_leave_nothing_behind(tmp_path):
     write_run(tmp_path / "newer", [SyntheticMethod("plain", "plain")], schema_version=9)
     with pytest.raises(RunFolderError, match="schema version 9"):
-        write_report(tmp_path / "newer")
+        write_report(load_run(tmp_path / "newer"))
     write_run(tmp_path / "empty", [SyntheticMethod("plain", "plain")], prompts=0, finished=False)
     with pytest.raises(TreespecError, match="nothing to report"):
-        write_report(tmp_path / "empty")
+        write_report(load_run(tmp_path / "empty"))
     for folder in tmp_path.iterdir():
         assert not (folder / "report.html").exists()
         assert not (folder / "figures").exists()

@@ -9,11 +9,7 @@ from run_folders.folders import SyntheticMethod, write_run
 from treespec.experiments.errors import NoFinishedPrompt, RunFolderError
 from treespec.experiments.report.equality import equality
 from treespec.experiments.report.figure_style import GROUP_COLOURS, GROUP_MARKERS, GROUP_NAMES
-from treespec.experiments.report.measurements import measure
-from treespec.experiments.report.prediction import predictions
 from treespec.experiments.report.run import Run, load_run
-from treespec.experiments.report.summary import summarise
-from treespec.experiments.report.verdict import comparisons, sentences
 from treespec.tree import TreeShape
 
 PLAIN = SyntheticMethod("plain", "plain")
@@ -41,17 +37,17 @@ def test_plain_decoding_that_a_search_chose_is_no_baseline(tmp_path):
     assert set(groups.values()) < set(GROUP_COLOURS)
     assert list(GROUP_COLOURS) == list(GROUP_MARKERS) == list(GROUP_NAMES)
     assert [m.draft_tokens for m in run.methods] == [0, 3, 0]
-    (summary,) = summarise(run)
+    (summary,) = run.summaries
     assert summary.baseline == "plain"  # although the other is faster
-    assert len(comparisons(measure(run, "T=0"))) == 1
-    assert SEARCHED.name not in " ".join(sentences(run)["T=0"])
+    assert len(run.comparisons["T=0"]) == 1
+    assert SEARCHED.name not in " ".join(run.verdicts["T=0"])
 
 
 def test_a_method_of_the_config_is_a_baseline_whatever_its_name(tmp_path):
     folder = write_run(tmp_path / "run", [PLAIN, SEARCHED, CHAIN], temperatures=[0.0])
     named = {"kind": "plain", "name": SEARCHED.name}
     with_config(folder, methods=[{"kind": "plain"}, named, {"kind": "tree"}])
-    assert summarise(load_run(folder))[0].baseline == SEARCHED.name
+    assert load_run(folder).summaries[0].baseline == SEARCHED.name
 
 
 def test_a_damaged_table_of_a_finished_run_names_the_log(tmp_path):
@@ -73,7 +69,7 @@ def test_a_run_of_errors_alone_has_a_name_of_its_own(tmp_path):
 def test_a_run_without_what_its_search_measured_is_read(tmp_path):
     folder = write_run(tmp_path / "run", [PLAIN, CHAIN])
     with_config(folder, search={"width": 4})
-    assert predictions(load_run(folder)) == []
+    assert load_run(folder).predictions == []
 
 
 def test_repeats_of_a_prompt_are_one_prompt_in_equality(tmp_path):

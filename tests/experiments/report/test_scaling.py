@@ -2,7 +2,7 @@ import pytest
 from run_folders.folders import SyntheticMethod, write_run
 
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.scaling import scaling, scaling_figure
+from treespec.experiments.report.scaling import scaling_figure
 from treespec.tree import TreeShape
 
 
@@ -20,7 +20,7 @@ TREES = [_method(f"2-ary {d}", TreeShape.kary(2, d)) for d in (2, 3, 4, 5)]
 
 
 def test_families_are_told_by_their_shape_and_sorted_by_nodes(tmp_path):
-    found = scaling(_run(tmp_path / "run", [*TREES[::-1], *CHAINS, *APART]), "T=0")
+    found = _run(tmp_path / "run", [*TREES[::-1], *CHAINS, *APART]).scaling["T=0"]
     assert {name: [p.nodes for p in points] for name, points in found.items()} == {
         "trees": [7, 15, 31, 63],
         "independent chains": [7, 13, 25, 49],
@@ -36,18 +36,18 @@ def test_the_best_tree_of_a_size_counts_unless_it_was_searched_for_another_setti
     )
     run = _run(tmp_path / "run", [*TREES, poor, other])
     rows = run.prompts.filter(run.prompts["method"] == "2-ary 2")
-    found = {point.nodes: point.tokens.estimate for point in scaling(run, "T=0")["trees"]}
+    found = {point.nodes: point.tokens.estimate for point in run.scaling["T=0"]["trees"]}
     assert found[7] == pytest.approx(rows["new_tokens"].sum() / rows["steps"].sum())
 
 
 def test_no_curve_of_fewer_than_four_sizes(tmp_path):
     run = _run(tmp_path / "run", [*TREES[:3], *CHAINS[:3]])
-    assert scaling(run, "T=0") == {}
-    assert scaling_figure(run) is None
+    assert run.scaling["T=0"] == {}
+    assert scaling_figure(run.scaling) is None
 
 
 def test_the_axis_is_logarithmic(tmp_path):
-    figure = scaling_figure(_run(tmp_path / "run", [*TREES, *CHAINS]))
+    figure = scaling_figure(_run(tmp_path / "run", [*TREES, *CHAINS]).scaling)
     assert figure is not None
     assert figure.axes[0].get_xscale() == "log"
     assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == [

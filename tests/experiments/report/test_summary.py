@@ -9,7 +9,6 @@ from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.rows import SCHEMA_VERSION
 from treespec.experiments.report.equality import NEAR_TIE, Equality
 from treespec.experiments.report.run import Run, load_run
-from treespec.experiments.report.summary import accepted_shares, summarise
 from treespec.tree import TreeShape
 
 PLAIN = SyntheticMethod("plain", "plain", stage_ms=(0.0, 24.0, 0.5, 0.5), other_ms=0.0)
@@ -20,7 +19,7 @@ KARY = SyntheticMethod("kary", "tree", TreeShape.kary(2, 2), (1.0,), (2.0, 26.0,
 
 def summary(tmp_path, methods, **settings):
     run = load_run(write_run(tmp_path / "run", methods, **{"temperatures": [0.0], **settings}))
-    return summarise(run)[0]
+    return run.summaries[0]
 
 
 def test_every_number_of_a_run_with_known_truth(tmp_path):
@@ -130,11 +129,11 @@ def test_every_method_counts_kept_tokens_only(tmp_path):
     ours = SyntheticMethod("ours", "tree", TreeShape.chain(4), (1.0,))
     theirs = SyntheticMethod("theirs", "assisted", TreeShape.chain(4), (1.0,))
     run = load_run(write_run(tmp_path / "run", [ours, theirs], temperatures=[0.0]))
-    rows = summarise(run)[0].rows
+    rows = run.summaries[0].rows
     assert run.prompts["emitted"].unique().sort().to_list() == [64, 65]
     assert [row.tokens_per_step.estimate for row in rows] == [64 / 13] * 2
     assert [row.accepted_per_step for row in rows] == pytest.approx([64 / 13 - 1] * 2)
-    shares = accepted_shares(run, "T=0")["ours"]
+    shares = run.accepted_shares["T=0"]["ours"]
     assert sum(i * share for i, share in enumerate(shares)) == pytest.approx(64 / 13 - 1)
 
 
@@ -160,7 +159,7 @@ def test_one_prompt_has_numbers_but_no_intervals(tmp_path):
 
 def test_accepted_shares_are_of_steps(tmp_path):
     run = load_run(write_run(tmp_path / "run", [PLAIN, CHAIN, KARY], temperatures=[0.0]))
-    shares = accepted_shares(run, "T=0")
+    shares = run.accepted_shares["T=0"]
     assert list(shares) == ["chain 3", "kary"]
     assert shares["kary"].tolist() == pytest.approx([1 / 22, 0, 21 / 22])  # 64 = 21 * 3 + 1
 
@@ -172,7 +171,7 @@ def test_a_running_run_reads_as_a_finished_one(tmp_path):
     log.write_text(log.read_text() + '{"prompt": 12, "samp')  # killed while it wrote
     a, b = load_run(tmp_path / "a"), load_run(tmp_path / "b")
     assert (a.finished, b.finished) == (True, False)
-    assert summarise(a) == summarise(b)
+    assert a.summaries == b.summaries
 
 
 def test_no_run_folder(tmp_path):
@@ -219,7 +218,7 @@ def test_repeats_of_a_prompt_are_no_new_sample(tmp_path):
     run = load_run(write_run(tmp_path / "run", [PLAIN, CHAIN], temperatures=[0.0], jitter=0.1))
     fourfold = pl.concat([run.prompts.with_columns(repeat=pl.lit(i)) for i in range(4)])
     once, again = (
-        summarise(Run(run.folder, run.manifest, f, run.steps))[0] for f in (run.prompts, fourfold)
+        Run(run.folder, run.manifest, f, run.steps).summaries[0] for f in (run.prompts, fourfold)
     )
     assert again.prompts == once.prompts == 12
     one, four = once.row("chain 3").speedup, again.row("chain 3").speedup

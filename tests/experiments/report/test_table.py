@@ -7,9 +7,9 @@ from rich.console import Console
 from run_folders.folders import SyntheticMethod, demo_methods, write_run
 
 from treespec.experiments.records.outcome import STAGES
+from treespec.experiments.report.results import hardware_line, model_size
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.table import WIDTH, markdown_table, print_table
-from treespec.experiments.report.table_text import hardware_line, model_size
+from treespec.experiments.report.text import WIDTH, print_results, results_markdown
 from treespec.tree import TreeShape
 
 PLAIN = SyntheticMethod("plain", "plain", stage_ms=(0.0, 24.0, 0.5, 0.5), other_ms=0.0)
@@ -18,7 +18,7 @@ CHAIN = SyntheticMethod("chain 3", "tree", TreeShape.chain(3), (1.0,), (4.0, 30.
 
 def printed(folder, width=WIDTH):
     console = Console(file=io.StringIO(), width=width)
-    print_table(folder, console)
+    print_results(load_run(folder), console)
     return console.file.getvalue()
 
 
@@ -169,7 +169,7 @@ def test_one_prompt_prints_no_interval(tmp_path):
 
 
 def test_markdown_holds_the_same_numbers(demo, demo_text):
-    text = markdown_table(demo)
+    text = results_markdown(load_run(demo))
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert len({line.count("|") for line in rows[:14]}) == 1
     explained = sum(m.kind == "tree" for m in demo_methods()) + 1  # and a tree over a chain

@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 from run_folders.folders import SyntheticMethod, write_run
 
+from treespec.experiments.records.loading import Method
 from treespec.experiments.report.measurements import Measurements
-from treespec.experiments.report.run import Method, load_run
-from treespec.experiments.report.verdict import compare, comparisons, cross_fit, sentences
+from treespec.experiments.report.run import load_run
+from treespec.experiments.report.verdict import compare, comparisons, cross_fit
 from treespec.tree import TreeShape
 
 CHAIN, TREE = (-1, 0, 1), (-1, 0, 0)
@@ -96,7 +97,7 @@ def test_sentences_name_the_winner_with_its_interval(tmp_path):
         fixed("tree", TreeShape.kary(2, 3), 31.0),
     ]
     run = load_run(write_run(tmp_path / "run", methods, temperatures=[0.0]))
-    duel, gain = sentences(run)["T=0"]
+    duel, gain = run.verdicts["T=0"]
     assert duel == (
         "Trees beat chains: the best tree (tree) runs 1.25 times as fast as the best chain (chain), "
         "95 % interval 1.25 to 1.25, 12 prompts."
@@ -109,7 +110,7 @@ def test_sentences_name_the_winner_with_its_interval(tmp_path):
 def test_no_winner_where_the_interval_contains_one(tmp_path):
     methods = [fixed("chain", TreeShape.chain(3), 31.0), fixed("tree", TreeShape.kary(2, 3), 31.0)]
     run = load_run(write_run(tmp_path / "run", methods, temperatures=[1.0], jitter=0.1))
-    (duel,) = sentences(run)["T=1"]
+    (duel,) = run.verdicts["T=1"]
     assert duel.startswith("No winner between trees and chains: ")
     assert duel.endswith("12 prompts, and that contains 1.")
 
@@ -121,7 +122,7 @@ def test_a_lossy_method_cannot_win(tmp_path):
         fixed("fast", TreeShape.kary(2, 3), 3.0, lossless=False),
     ]
     run = load_run(write_run(tmp_path / "run", methods, temperatures=[1.0]))
-    assert "the best tree (tree)" in sentences(run)["T=1"][0]
+    assert "the best tree (tree)" in run.verdicts["T=1"][0]
 
 
 def test_an_unexplained_divergence_is_a_caution(tmp_path):
@@ -130,11 +131,11 @@ def test_an_unexplained_divergence_is_a_caution(tmp_path):
         fixed("tree", TreeShape.kary(2, 3), 31.0, diverges={1: 3.0}),
     ]
     run = load_run(write_run(tmp_path / "run", methods, temperatures=[0.0]))
-    cautions = [line for line in sentences(run)["T=0"] if line.startswith("Caution")]
+    cautions = [line for line in run.verdicts["T=0"] if line.startswith("Caution")]
     assert len(cautions) == 1
     assert "tree leaves plain decoding" in cautions[0]
 
 
 def test_too_few_prompts_give_no_verdict(tmp_path):
     run = load_run(write_run(tmp_path / "run", prompts=2, temperatures=[0.0]))
-    assert sentences(run)["T=0"][0].startswith("No verdict: 2 prompts")
+    assert run.verdicts["T=0"][0].startswith("No verdict: 2 prompts")

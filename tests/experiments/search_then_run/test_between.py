@@ -12,13 +12,12 @@ from rich.console import Console
 
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError, PromptError, RunFolderError
+from treespec.experiments.records.measured import load_between
 from treespec.experiments.records.own_files import OwnFiles
 from treespec.experiments.report.page import write_report
-from treespec.experiments.report.prediction import pace_of, predictions
 from treespec.experiments.report.run import load_run
 from treespec.experiments.run.runner import run
 from treespec.experiments.search_then_run import between
-from treespec.experiments.records.measured import load_between
 from treespec.experiments.search_then_run.between import moments
 from treespec.search.latency.errors import InvalidLatency
 
@@ -75,8 +74,8 @@ def test_rounds_time_what_is_predicted(searching, loaded_pair, tmp_path):
         )  # covers the 2-ary tree of 7; of one that grows nothing is predicted
         assert set(one.laws) == {"deterministic", "without_replacement", "iid"}
         assert one.about["rounds"] == 1
-    assert pace_of(load_run(done.folder))[0] == 3
-    assert all(row.step_at_pace_s > 0 for row in predictions(load_run(done.folder)))
+    assert load_run(done.folder).pace[0] == 3
+    assert all(row.step_at_pace_s > 0 for row in load_run(done.folder).predictions)
 
 
 def test_none_where_none_are_wanted(searching, loaded_pair, tmp_path):
@@ -84,10 +83,10 @@ def test_none_where_none_are_wanted(searching, loaded_pair, tmp_path):
     config = Config.model_validate(searching)
     done = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
     assert load_between(done.folder / "search") == []
-    rows = predictions(load_run(done.folder))
+    rows = load_run(done.folder).predictions
     assert rows
     assert {row.step_at_pace_s for row in rows} == {None}
-    assert pace_of(load_run(done.folder)) is None
+    assert load_run(done.folder).pace is None
 
 
 def test_a_damaged_round_is_named(tmp_path):
@@ -102,10 +101,10 @@ def test_trees_that_the_search_did_not_time_do_no_harm(searching, loaded_pair, t
     searching["search"]["sizes"] = sizes
     config = Config.model_validate(searching)
     done = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
-    names = {row.method for row in predictions(load_run(done.folder))}
+    names = {row.method for row in load_run(done.folder).predictions}
     assert ("2-ary 2" in names) == (max(sizes) >= 7)
     assert "plain" in names
-    assert "plain" in write_report(done.folder).read_text()
+    assert "plain" in write_report(load_run(done.folder)).read_text()
 
 
 def test_a_context_too_short_for_the_timing_is_said_and_the_run_goes_on(
@@ -131,10 +130,10 @@ def test_a_pace_of_the_end_alone_is_not_that_of_the_run(searching, loaded_pair, 
     )
     rounds = sorted((done.folder / "search").glob("between-*"))
     rounds[0].unlink()
-    assert pace_of(load_run(done.folder))[0] == 2
+    assert load_run(done.folder).pace[0] == 2
     rounds[1].unlink()
-    assert pace_of(load_run(done.folder)) is None
-    assert {row.step_at_pace_s for row in predictions(load_run(done.folder))} == {None}
+    assert load_run(done.folder).pace is None
+    assert {row.step_at_pace_s for row in load_run(done.folder).predictions} == {None}
 
 
 def test_a_round_that_fails_does_not_end_the_run(searching, loaded_pair, tmp_path, monkeypatch):

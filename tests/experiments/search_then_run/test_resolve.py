@@ -5,15 +5,16 @@ import os
 
 import numpy as np
 import pytest
+from rendered import section_html
 
 from treespec.experiments.config.schema import Config, SearchConfig
 from treespec.experiments.errors import ConfigError, RunFolderError
-from treespec.experiments.report.page import write_report
-from treespec.experiments.report.prediction import first_ranked, median_errors, pace_of, predictions
-from treespec.experiments.report.prediction_text import prediction_section, print_predictions
-from treespec.experiments.report.run import load_run
-from treespec.experiments.run.runner import run
 from treespec.experiments.records.measured import Measured
+from treespec.experiments.report.page import write_report
+from treespec.experiments.report.prediction import first_ranked, median_errors, prediction_finding
+from treespec.experiments.report.run import load_run
+from treespec.experiments.report.text import print_run
+from treespec.experiments.run.runner import run
 from treespec.experiments.search_then_run.resolve import resolve
 from treespec.experiments.studies.prediction import figures_of, goals
 from treespec.search import LatencyModel, Trace, estimate_acceptance, optimal_tree
@@ -116,7 +117,7 @@ def test_predictions_are_beside_measurements(whole, capsys):
     from rich.console import Console
 
     run_ = load_run(whole)
-    rows = predictions(run_)
+    rows = run_.predictions
     names = {(row.sampling, row.method) for row in rows}
     assert ("T=0", "chain 2") in names
     assert ("T=1", "optimal 5 for T=0") in names
@@ -135,7 +136,7 @@ def test_predictions_are_beside_measurements(whole, capsys):
     )
     assert row.speed_error == pytest.approx(row.speed / row.speed_measured - 1)
     assert all(error >= 0 for error in median_errors(rows))
-    rounds, paces = pace_of(run_)
+    rounds, paces = run_.pace
     assert rounds == 2
     parts = latency.parts_s(TreeShape.chain(2), law="deterministic")
     at_pace = sum(seconds * paces[stage] for stage, seconds in parts.items())
@@ -145,13 +146,15 @@ def test_predictions_are_beside_measurements(whole, capsys):
     )
     assert plain.step_at_pace_s == pytest.approx(plain.step_s * paces["plain"])
     assert first_ranked(rows)[1].speed_measured == max(r.speed_measured for r in rows)
-    print_predictions(run_, Console(width=160))
+    print_run(run_, Console(width=160))
     printed = capsys.readouterr().out
     assert "predicted and measured, T=1" in printed
     assert "Predicted to be fastest" in printed
     assert "timed 2 times between its prompts" in " ".join(printed.split())
-    assert "Prediction and measurement" in prediction_section(run_)
-    assert "Prediction and measurement" in write_report(whole).read_text()
+    assert "Prediction and measurement" in section_html(
+        prediction_finding(run_.predictions, run_.choices, run_.pace)
+    )
+    assert "Prediction and measurement" in write_report(load_run(whole)).read_text()
 
 
 def test_the_benchmark_says_of_each_goal_whether_it_is_met(whole):

@@ -7,9 +7,7 @@ from run_folders.folders import SyntheticMethod, write_run
 
 from treespec.experiments.cli.json import plain_data
 from treespec.experiments.errors import RunFolderError
-from treespec.experiments.report.budgets import budgets
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.summary import summarise
 from treespec.experiments.studies.studies import budget_table, study_of_run
 from treespec.tree import TreeShape
 
@@ -27,10 +25,10 @@ def test_a_study_keeps_what_its_run_says(tmp_path):
     kept = json.loads(json.dumps(plain_data(study_of_run(folder))))
     assert kept["git_hash"] == run.manifest["git_hash"]
     assert kept["config"] == run.manifest["config"]
-    (setting,), (summary,) = kept["figures"]["samplings"], summarise(run)
+    (setting,), (summary,) = kept["figures"]["samplings"], run.summaries
     speeds = {row["method"]: row["tokens_per_second"]["estimate"] for row in setting["methods"]}
     assert speeds == {r.method.name: r.tokens_per_second.estimate for r in summary.rows}
-    (nodes, time) = budgets(run)
+    (nodes, time) = run.budgets
     lines = budget_table(run).splitlines()[2:]
     assert [line.split(" | ")[0] for line in lines] == ["| 7 nodes, T=0", "| time, T=0"]
     for line, row in zip(lines, (nodes, time), strict=True):

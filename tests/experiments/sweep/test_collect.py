@@ -5,7 +5,6 @@ import pytest
 
 from treespec.experiments.records.rows import SCHEMA_VERSION
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.summary import summarise
 from treespec.experiments.sweep.attempts import Attempt, write_attempt
 from treespec.experiments.sweep.collect import _columns, collect, without_times
 from treespec.experiments.sweep.errors import SweepError
@@ -32,7 +31,7 @@ def test_the_summary_is_that_of_each_run(collected, planned, grid):
     for job in grid.jobs[:3]:
         rows = collected.summary.filter(pl.col("job") == job.name)
         assert rows["sweep.seed"].unique().to_list() == [job.values["seed"]]
-        expected = summarise(load_run(planned / "jobs" / job.name / "run"))
+        expected = load_run(planned / "jobs" / job.name / "run").summaries
         for summary in expected:
             for method in summary.rows:
                 (row,) = rows.filter(

@@ -9,9 +9,9 @@ from run_folders.trees import PIECES, write_trees
 
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.stepper.html import asset, replay, script_json, static_html
+from treespec.experiments.report.stepper.replay import asset, replay, script_json
 from treespec.experiments.report.stepper.section import stepper_section
-from treespec.experiments.report.stepper.steps import show, trail_of, trails_of_run, visible
+from treespec.experiments.report.stepper.steps import Shown, show, trail_of, trails_of_run, visible
 from treespec.step import Scores, Step, Verdict
 from treespec.tree import TokenTree, TreeShape
 
@@ -165,7 +165,7 @@ def test_nothing_hostile_gets_out_of_the_data(run):
 
 def test_the_fallback_reads_without_a_script(trails):
     trail = trails[2]
-    text = static_html(trail, most=3)
+    text = Shown(trail, 3)._repr_html_()
     assert text.count("<svg") == 3
     assert "Step 1: 6 drafted" in text
     assert f"{len(trail.steps) - 3} more steps are not shown" in text

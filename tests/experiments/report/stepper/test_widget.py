@@ -6,7 +6,7 @@ from run_folders.folders import SyntheticMethod, write_run
 from run_folders.trees import write_trees
 
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.stepper.html import asset
+from treespec.experiments.report.stepper.replay import asset
 from treespec.experiments.report.stepper.widget import MissingWidget, Stepper
 from treespec.step import Scores, Step, Verdict
 from treespec.tree import TokenTree, TreeShape
