@@ -256,5 +256,5 @@ def _notes(check: Check) -> list[str]:
             "samples show it."
         )
     if check.skipped:
-        notes.append(f"Not checked, since not ours: {', '.join(check.skipped)}.")
+        notes.append(f"Not checked, because they are not ours: {', '.join(check.skipped)}.")
     return notes

@@ -17,11 +17,12 @@ from treespec.experiments.records.rows import (
     to_frame,
 )
 from treespec.experiments.records.tables import DamagedTable, read_table, require_rows
+from treespec.tree import TreeShape
 
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["Method", "RunRecords", "read_manifest"]
+__all__ = ["Method", "RunRecords", "accepted_nodes", "read_manifest"]
 
 PLAIN_KINDS = ("generate", "plain")
 
@@ -156,6 +157,34 @@ class RunRecords:
         return str(self.manifest["models"]["target"]["dtype"]).removeprefix("torch.")
 
 
+def accepted_nodes(run: RunRecords, method: Method, sampling: str) -> list[tuple[int, int]]:
+    """The prompt of each step of a method with a fixed tree, in order, and the last node that it accepted.
+
+    Raises:
+        RunFolderError: if a step accepted ranks that the tree does not have.
+    """
+    import polars as pl
+
+    assert method.parents is not None
+    shape, ends = TreeShape(method.parents), dict[tuple[int, ...], int]()
+    rows = run.steps.filter(pl.col("method") == method.name, pl.col("sampling") == sampling)
+    steps = []
+    for prompt, ranks in rows.sort("prompt", "step").select("prompt", "path_ranks").iter_rows():
+        path = tuple(ranks)
+        if path not in ends:
+            node = 0
+            for rank in path:
+                if not 0 <= rank < len(shape.children[node]):
+                    raise RunFolderError(
+                        f"{run.folder}: a step of {method.name!r} accepted the ranks {list(ranks)}, which "
+                        "its tree does not have"
+                    )
+                node = shape.children[node][rank]
+            ends[path] = node
+        steps.append((prompt, ends[path]))
+    return steps
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """What a run says about itself.
 
@@ -164,7 +193,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     path = folder / "manifest.json"
     if not path.exists():
-        raise RunFolderError(f"{folder} is no run folder: it has no manifest.json")
+        raise RunFolderError(f"{folder} is no folder of a run: it has no manifest.json")
     return checked_manifest(
         path,
         "mend it, or run its config anew in another folder",

@@ -54,8 +54,8 @@ class Measured:
 
     def trace(self, sampling: str, law: str, chain: bool = False) -> Trace | None:
         """What was recorded for a law; for a chain, of a law with the same first child."""
-        found = self.traces.get((sampling, law))
-        return found or (self.traces.get((sampling, SAME_FIRST.get(law, ""))) if chain else None)
+        recorded = self.traces.get((sampling, law))
+        return recorded or (self.traces.get((sampling, SAME_FIRST.get(law, ""))) if chain else None)
 
     def estimate(self, sampling: str, law: str, ranks: int | None = None) -> AcceptanceEstimate:
         """Rates by depth and rank, deep levels drawn to those of all.
@@ -65,16 +65,16 @@ class Measured:
         Raises:
             ConfigError: if the law was not recorded.
         """
-        found = self.trace(sampling, law)
-        if found is None:
-            known = ", ".join(own for name, own in self.traces if name == sampling)
+        recorded = self.trace(sampling, law)
+        if recorded is None:
+            known = ", ".join(other for name, other in self.traces if name == sampling)
             raise ConfigError(
                 f"{sampling}: law '{law}' was not recorded, but {known}; leave the law out"
             )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SmallSample)
             return estimate_acceptance(
-                found,
+                recorded,
                 by="depth",
                 depth=self.search.depth,
                 ranks=ranks or self.search.width,

@@ -1,1 +1,1 @@
-"""report: to be said."""
+"""What a run says: its numbers, its tables, its figures and its page."""

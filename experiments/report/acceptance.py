@@ -7,8 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from treespec.experiments.errors import RunFolderError
-from treespec.experiments.records.loading import Method, RunRecords
+from treespec.experiments.records.loading import Method, RunRecords, accepted_nodes
 from treespec.experiments.report.statistics import Interval, bootstrap
 from treespec.experiments.report.table import NONE, Cell, Column, Finding, Table
 from treespec.tree import TreeShape
@@ -29,11 +28,11 @@ DARKEST = 50
 """Percent of a colour behind a text, so that it stays legible."""
 
 NOTE = (
-    "In each cell: of the steps whose accepted path came to this depth, the share that accepted a child "
+    "In each cell: of the steps whose accepted path reached this depth, the share that accepted a child "
     "there, ± half of its 95 % interval over prompts; below it, of the same steps, the shares of the "
-    "first, second, ... child, which add up to it; and how many steps came so far. A chain has one child "
+    "first, second, ... child, which add up to it; and how many steps reached it. A chain has one child "
     "a node. "
-    "Trees that grow by what the draft says have no fixed ranks and are left out."
+    "Trees that grow with the probabilities of the draft have no fixed ranks and are left out."
 )
 
 
@@ -177,36 +176,16 @@ def count_nodes(run: RunRecords, method: Method, sampling: str) -> NodeAcceptanc
     Raises:
         RunFolderError: if a step accepted ranks that the tree does not have.
     """
-    import polars as pl
-
-    if method.kind != "tree" or method.parents is None or not len(run.steps):
+    if method.kind != "tree" or method.parents is None:
         return None
     shape = TreeShape(method.parents)
-    rows = run.steps.filter(pl.col("method") == method.name, pl.col("sampling") == sampling)
-    if not len(rows):
-        return None
-    ends: dict[tuple[int, ...], int] = {}
     prompts: dict[int, NDArray[np.int64]] = {}
-    for prompt, ranks in rows.select("prompt", "path_ranks").iter_rows():
-        path = tuple(ranks)
-        if path not in ends:
-            ends[path] = _end(run, method, shape, path)
-        prompts.setdefault(prompt, np.zeros(shape.size, dtype=np.int64))[ends[path]] += 1
+    for prompt, node in accepted_nodes(run, method, sampling):
+        prompts.setdefault(prompt, np.zeros(shape.size, dtype=np.int64))[node] += 1
+    if not prompts:
+        return None
     accepted = np.stack([prompts[prompt] for prompt in sorted(prompts)])
     steps = accepted.sum(1)
     for node in range(shape.size - 1, 0, -1):  # who accepted a node accepted its parent
         accepted[:, shape.parents[node]] += accepted[:, node]
     return NodeAcceptance(shape, steps, accepted)
-
-
-def _end(run: RunRecords, method: Method, shape: TreeShape, ranks: Sequence[int]) -> int:
-    """The last node of the path with these ranks."""
-    node = 0
-    for rank in ranks:
-        if not 0 <= rank < len(shape.children[node]):
-            raise RunFolderError(
-                f"{run.folder}: a step of {method.name!r} accepted the ranks {list(ranks)}, which its tree "
-                "does not have"
-            )
-        node = shape.children[node][rank]
-    return node

@@ -17,9 +17,9 @@ from treespec.experiments.report.verdict import Comparison, compare
 __all__ = ["Budget", "budget_finding", "budgets"]
 
 NOTE = (
-    "Nodes count the root, and are the most of a tree that grows; a static tree of depth d takes d passes "
-    "of the draft, and chains may be shorter than N nodes. Each side is chosen on one half "
-    "of the prompts and measured on the other. Intervals are 95 %, paired over prompts."
+    "Nodes include the root; for a tree that grows they are a maximum. A static tree of depth d takes d "
+    "passes of the draft. Chains may have fewer than N nodes. Each side is chosen on one half of the "
+    "prompts and measured on the other half. Intervals are 95 %, paired over prompts."
 )
 
 

@@ -68,8 +68,8 @@ def spread_caution(what: str, ratio: Interval, prompts: int) -> str | None:
     if needed is None:
         return None
     return (
-        f"Caution: {what} cannot be told apart here: the interval holds both a gain and a loss of 10 %. "
-        f"That is no finding that they are equal; at this spread it takes about {needed} prompts."
+        f"Caution: {what} cannot be told apart here: the interval includes both a gain and a loss of "
+        f"10 %. This does not show that they are equal; with this spread it takes about {needed} prompts."
     )
 
 
@@ -133,7 +133,7 @@ def drift_caution(run: RunRecords) -> str | None:
     return (
         f"Caution: the machine drifted: the same steps took {percent} {word} at the end of the run "
         f"than at its beginning (p {_p(trend.p)}, {trend.units} units). Methods took turns in random "
-        "order, so ratios are fair; tokens per second are not those of one state of the machine."
+        "order, so ratios are fair; tokens per second mix different states of the machine."
     )
 
 
@@ -149,8 +149,8 @@ def machine_caution(run: RunRecords) -> str | None:
         return None
     shown = "; ".join(dict.fromkeys(changes))
     return (
-        f"Caution: the run went on elsewhere or with something else ({shown}): its prompts were not all "
-        "measured under the same conditions, and the table names those of the start."
+        f"Caution: the run was resumed under other conditions ({shown}): its prompts were not all measured "
+        "under the same ones, and the table names those of the start."
     )
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.equality import Divergence, near_tie_margin
-from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.results import model_size, tuning_prompts
+from treespec.experiments.report.run import Run
 from treespec.experiments.report.summary import MethodSummary, SamplingSummary
 from treespec.experiments.report.table import NONE, Column, Finding, Table
 
@@ -60,9 +60,9 @@ class Equalities:
     dtype: str
 
 
-def equality(run: RunRecords, summaries: Sequence[SamplingSummary]) -> Equalities | None:
+def equality(run: Run) -> Equalities | None:
     """Whether greedy outputs equal plain decoding, and every place where one does not."""
-    compared = [(s, row) for s in summaries for row in s.rows if row.equality.compared]
+    compared = [(s, row) for s in run.summaries for row in s.rows if row.equality.compared]
     if not compared:
         return None
     splits = [(row, s.sampling, d) for s, row in compared for d in row.equality.divergences]
@@ -103,13 +103,11 @@ class Sample:
     texts: tuple[Text, ...]
 
 
-def samples(
-    run: RunRecords,
-    measurements: Mapping[str, Measurements],
-    summaries: Sequence[SamplingSummary],
-) -> list[Sample]:
+def samples(run: Run) -> list[Sample]:
     """One prompt continued by plain decoding, the fastest chain and the fastest tree, side by side."""
-    return [_sample(run, s, measurements[s.sampling].prompts[0]) for s in summaries if s.prompts]
+    return [
+        _sample(run, s, run.measurements[s.sampling].prompts[0]) for s in run.summaries if s.prompts
+    ]
 
 
 def _sample(run: RunRecords, summary: SamplingSummary, prompt: int) -> Sample:
@@ -128,7 +126,7 @@ def _sample(run: RunRecords, summary: SamplingSummary, prompt: int) -> Sample:
     alike = sum(1 for _ in takewhile(lambda place: len(set(place)) == 1, letters))
     if not any(row.equality.compared for row in summary.rows):
         alike = MOST_LETTERS  # sampled texts differ everywhere, by right
-        said = "drawn anew by each method: other texts, the same law"
+        said = "drawn anew by each method: different texts, the same law"
     else:
         said = "the same text" if len(shown) == 1 else "what differs is marked"
     return Sample(

@@ -112,8 +112,8 @@ def compare_runs(a: RunRecords, b: RunRecords) -> RunDiff:
     if not methods:
         first = f" ({not_compared[0]})" if not_compared else ""
         raise RunFolderError(
-            f"{a.folder} and {b.folder} have nothing in common that both finished: no method of the same "
-            f"name, under a sampling setting of the same name, on a prompt of the same id{first}"
+            f"{a.folder} and {b.folder} share nothing that both finished: no method with the same name, "
+            f"under a sampling setting with the same name, on a prompt with the same id{first}"
         )
     return RunDiff(
         a=str(a.folder),
@@ -271,7 +271,7 @@ def print_diff(diff: RunDiff, console: Console) -> None:
     for title, lines in (
         ("Not compared", diff.not_compared),
         ("Config, A -> B", diff.config),
-        ("Trees and rules of methods of one name, A -> B", diff.trees),
+        ("Trees and rules of methods with the same name, A -> B", diff.trees),
         ("Only in A", diff.only_a),
         ("Only in B", diff.only_b),
     ):
@@ -286,8 +286,8 @@ def print_diff(diff: RunDiff, console: Console) -> None:
     say(
         console,
         "\nRatios are of totals over the common prompts, prefill excluded, with 95 % intervals of the "
-        "paired bootstrap over prompts. They know how prompts differ, not how the machine differed from "
-        "one run to the other: methods of one run take turns on the same machine, two runs do not.",
+        "paired bootstrap over prompts. They cover how prompts differ, but not how the machine differed "
+        "between the runs: methods of one run take turns on the same machine, two runs do not.",
         "dim",
     )
 
@@ -297,10 +297,13 @@ def _warnings(diff: RunDiff) -> list[str]:
     warnings = []
     if not diff.same_prompts:
         warnings.append(
-            "the runs measured other prompts, or tokenized them otherwise: those with the same id are "
-            "compared, whose text may differ"
+            "the runs measured different prompts, or tokenized them differently: prompts with the same id "
+            "are compared, although their texts may differ"
         )
-    warnings += [f"{folder} is not finished: its prompts so far" for folder in diff.unfinished]
+    warnings += [
+        f"{folder} is not finished: only its prompts so far are compared"
+        for folder in diff.unfinished
+    ]
     if diff.hardware:
         warnings.append(f"the hardware differs: {'; '.join(diff.hardware)}")
     if diff.versions:

@@ -13,6 +13,7 @@ from treespec.experiments.report.figure_style import (
     INK,
     clean,
 )
+from treespec.experiments.report.statistics import Interval
 from treespec.experiments.report.summary import SamplingSummary
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-__all__ = ["FILLS", "ROW", "WIDTH", "MethodAxis", "lanes", "legend", "panels"]
+__all__ = ["FILLS", "ROW", "WIDTH", "MethodAxis", "lanes", "legend", "panels", "reach"]
 
 FILLS: tuple[Literal["full", "none", "left", "right", "top", "bottom"], ...] = (
     "full",
@@ -52,8 +53,8 @@ class MethodAxis:
     @classmethod
     def of(cls, summaries: Sequence[SamplingSummary], *, recorded: bool = False) -> "MethodAxis":
         """All methods of these summaries, ordered by group; with `recorded`, those that draft."""
-        found = {row.method.name: row.method for s in summaries for row in s.rows}
-        kept = {name: m.group for name, m in found.items() if not recorded or m.kind == "tree"}
+        methods = {row.method.name: row.method for s in summaries for row in s.rows}
+        kept = {name: m.group for name, m in methods.items() if not recorded or m.kind == "tree"}
         order = list(GROUP_COLOURS)
         return cls(dict(sorted(kept.items(), key=lambda item: order.index(item[1]))))
 
@@ -108,6 +109,16 @@ def panels(
 def lanes(count: int) -> list[float]:
     """Offsets of the sampling settings around the place of a method."""
     return [0.0] if count == 1 else [float(x) for x in np.linspace(-0.2, 0.2, count)]
+
+
+def reach(values: Sequence[Interval]) -> list[list[float]] | None:
+    """How far the intervals reach below and above their estimates; None unless all have bounds."""
+    if not all(value.bounded for value in values):
+        return None
+    return [
+        [max(0.0, value.estimate - value.low) for value in values],
+        [max(0.0, value.high - value.estimate) for value in values],
+    ]
 
 
 def legend(axes: "Axes", groups: Sequence[str], summaries: Sequence[SamplingSummary]) -> None:

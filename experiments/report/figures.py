@@ -15,6 +15,7 @@ from treespec.experiments.report.figure_axes import (
     lanes,
     legend,
     panels,
+    reach,
 )
 from treespec.experiments.report.figure_intervals import StepIntervals
 from treespec.experiments.report.figure_style import (
@@ -32,7 +33,6 @@ from treespec.experiments.report.figure_style import (
 )
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.scaling import scaling_figure
-from treespec.experiments.report.statistics import Interval
 from treespec.experiments.report.summary import SamplingSummary
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def speedup_figure(summaries: Sequence[SamplingSummary]) -> "Figure | None":
                 axes.errorbar(
                     row.speedup.estimate,
                     axis.places[row.method.name] + lane,
-                    xerr=_reach(row.speedup),
+                    xerr=reach([row.speedup]),
                     fillstyle=fill,
                     elinewidth=1.4,
                     color=GROUP_COLOURS[row.method.group],
@@ -137,11 +137,11 @@ def size_figure(
             **MARKER,
         }
         value = row.tokens_per_step
-        top.errorbar(size, value.estimate, yerr=_reach(value), elinewidth=1.2, **look)
+        top.errorbar(size, value.estimate, yerr=reach([value]), elinewidth=1.2, **look)
         spread = spreads.get((summaries[i].sampling, row.method.name))
-        reach = None if spread is None or spread.verify_ms is None else _reach(spread.verify_ms)
+        whisker = None if spread is None or spread.verify_ms is None else reach([spread.verify_ms])
         verify = (row.stage_ms or {})["verify"]
-        bottom.errorbar(size, verify, yerr=reach, elinewidth=1.2, **look)
+        bottom.errorbar(size, verify, yerr=whisker, elinewidth=1.2, **look)
     top.set_ylabel("kept tokens per step")
     bottom.set_ylabel("verify, ms per step")
     bottom.set_xlabel("draft tokens per step (size of the tree without its root)")
@@ -177,7 +177,7 @@ def stages_figure(
             if row.stage_ms is None:
                 axes.barh(place, row.step_ms, height=0.72, **hollow)
             if spread := spreads.get((summary.sampling, row.method.name)):
-                axes.errorbar(row.step_ms, place, xerr=_reach(spread.step_ms), **WHISKER)
+                axes.errorbar(row.step_ms, place, xerr=reach([spread.step_ms]), **WHISKER)
     figure.supxlabel("milliseconds per step", fontsize=10.5)
     handles = [Patch(facecolor=colour, label=stage) for stage, colour in STAGE_COLOURS.items()]
     if any(row.stage_ms is None for s in summaries for row in s.rows):
@@ -214,11 +214,11 @@ def accepted_figure(
                 left += width
             spread = spreads.get((sampling, name))
             if spread is not None and spread.nothing is not None:
-                reach = _reach(spread.nothing)
+                sides = reach([spread.nothing])
                 axes.errorbar(
                     100 * share[0],
                     axis.places[name],
-                    xerr=None if reach is None else [[100 * x for x in side] for side in reach],
+                    xerr=sides and [[100 * x for x in side] for side in sides],
                     **WHISKER,
                 )
         axes.set_xlim(0, 100)
@@ -235,10 +235,3 @@ def accepted_figure(
     bar.minorticks_off()
     bar.outline.set_visible(False)  # pyrefly: ignore
     return figure
-
-
-def _reach(value: Interval) -> list[list[float]] | None:
-    """How far the interval reaches below and above its estimate."""
-    if not value.bounded:
-        return None
-    return [[max(0.0, value.estimate - value.low)], [max(0.0, value.high - value.estimate)]]

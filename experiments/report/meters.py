@@ -35,10 +35,9 @@ HEADS = {
 }
 
 NOTE = (
-    "Memory is the largest over prompts, with the models and all else that the process holds. "
-    "Energy is of whole prompts, prefill included, over kept tokens; counters belong to devices, "
-    "so what other processes did is in it. Above idle: less the power that the machine took "
-    "before the run."
+    "Memory is the maximum over prompts, and includes the models and everything else in the process. "
+    "Energy covers whole prompts, prefill included, per kept token; counters belong to devices, so it "
+    "includes what other processes used. Above idle: minus the power that the machine drew before the run."
 )
 
 MIB = 2**20

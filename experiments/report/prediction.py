@@ -31,9 +31,9 @@ __all__ = [
 
 NOTE = (
     "Predicted before the run: tokens per step by replaying each tree on texts recorded for that purpose, "
-    "milliseconds per step from times of single parts. At pace: each stage as much longer or shorter as "
-    "its parts took on average when they were timed again between the run's prompts; that takes out the "
-    "drift of the machine and its hiccups, and leaves what the prediction itself gets wrong. Measured: "
+    "milliseconds per step from times of single parts. At pace: each stage scaled by how much longer or "
+    "shorter its parts took on average when they were timed again between the run's prompts, which removes "
+    "the drift and the hiccups of the machine and leaves the error of the prediction itself. Measured: "
     "what steps emitted, tokens past the budget included. Intervals are 95 %, over texts."
 )
 

@@ -182,7 +182,9 @@ def footnotes(run: RunRecords, summaries: Sequence[SamplingSummary]) -> list[str
     if any(row.stage_ms is None for s in summaries for row in s.rows):
         notes.append("The methods of transformers are timed as a whole: no stage times.")
     if any(row.errors for s in summaries for row in s.rows):
-        notes.append("failed: prompts on which the method raised an error; they enter no number.")
+        notes.append(
+            "failed: prompts on which the method raised an error; they are in none of the numbers."
+        )
     return notes
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from treespec.experiments.records.loading import Method
-from treespec.experiments.report.figure_axes import WIDTH
+from treespec.experiments.report.figure_axes import WIDTH, reach
 from treespec.experiments.report.figure_style import GROUP_COLOURS, clean
 from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.statistics import Interval
@@ -86,7 +86,7 @@ def scaling_figure(scalings: Mapping[str, Mapping[str, Sequence[Point]]]) -> "Fi
             axes.errorbar(
                 [p.nodes for p in points],
                 [p.tokens.estimate for p in points],
-                yerr=_reach(points),
+                yerr=reach([p.tokens for p in points]),
                 color=COLOURS[name],
                 marker=MARKERS[name],
                 markersize=5.5,
@@ -120,12 +120,3 @@ def _equal_paths(shape: TreeShape) -> bool:
 
 def _meant_for(method: Method, sampling: str) -> bool:
     return " for T=" not in method.name or method.name.endswith(f" for {sampling}")
-
-
-def _reach(points: Sequence[Point]) -> list[list[float]] | None:
-    if not all(p.tokens.bounded for p in points):
-        return None
-    return [
-        [max(0.0, p.tokens.estimate - p.tokens.low) for p in points],
-        [max(0.0, p.tokens.high - p.tokens.estimate) for p in points],
-    ]

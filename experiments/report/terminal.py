@@ -29,7 +29,9 @@ def print_finding(finding: Finding | None, console: Console) -> None:
     for table in finding.tables:
         print_table(table, console)
         if table.said:
+            console.print()
             say(console, table.said)
+    console.print()
     for note in (*finding.remarks, *finding.notes):
         say(console, note, "dim")
 

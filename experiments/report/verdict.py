@@ -3,7 +3,7 @@
 The best of many methods looks better than it is on the prompts that it was chosen by. So each side of a
 comparison is chosen on one half of the prompts and measured on the other half, and the other way round
 (two-fold cross-fitting; prompts alternate between the halves). Every prompt is used, and none measures a
-choice that it had a say in. The interval is the paired bootstrap of these per-prompt measurements.
+choice that it influenced. The interval is the paired bootstrap of these per-prompt measurements.
 
 A winner is named only if the interval excludes 1. Measured by simulation with 12 prompts, nominal 2.5 %
 for each side (1,500 experiments; prompts differ by 10 %, methods on a prompt by 5 %):
@@ -50,8 +50,8 @@ LEAST_PROMPTS = 4
 
 METHOD_NOTE = (
     "Verdicts: each side is chosen on one half of the prompts and measured on the other, and the other way "
-    'round, so that no prompt measures a choice it had a say in ("a or b": the halves chose differently). '
-    "A winner is named only if the 95 % interval excludes 1."
+    "round, so that no prompt measures a choice that it influenced "
+    '("a or b": the halves chose differently). A winner is named only if the 95 % interval excludes 1.'
 )
 
 
@@ -226,8 +226,8 @@ def _warnings(run: RunRecords, sampling: str) -> list[str]:
         if m.lossless and (count := len(equality(run, sampling, m.name).bugs))
     }
     return [
-        f"Caution: {name} leaves plain decoding by more than rounding explains ({count} "
-        f"prompt{'s' * (count > 1)}); distrust its numbers."
+        f"Caution: {name} departs from plain decoding by more than rounding explains ({count} "
+        f"prompt{'s' * (count > 1)}); do not trust its numbers."
         for name, count in wrong.items()
     ]
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from treespec.experiments.errors import ConfigError, RunFolderError
-from treespec.experiments.records.loading import Method, RunRecords
+from treespec.experiments.errors import ConfigError
+from treespec.experiments.records.loading import Method, RunRecords, accepted_nodes
 from treespec.search.rates.counts import UNKNOWN, Records
 from treespec.tree import TreeShape
 
@@ -25,35 +25,24 @@ def counts_from_run(folder: Path, method: str, sampling: str) -> Records:
         RunFolderError: if the folder is no run, or `path_ranks` do not fit the method's tree.
         ConfigError: if there is no such method or setting, the method has no fixed tree, or it has no step.
     """
-    import polars as pl
-
     run = RunRecords.load(folder)
-    found = _method(run, method)
+    described = _method(run, method)
     names = [setting["name"] for setting in run.manifest["samplings"]]
     if sampling not in names:
         raise ConfigError(f"sampling = {sampling!r}, but {folder} has {', '.join(names)}")
-    assert found.parents is not None
-    shape = TreeShape(found.parents)
+    assert described.parents is not None
+    shape = TreeShape(described.parents)
     setting = dict(run.manifest["samplings"][names.index(sampling)])
-    rows = run.steps.filter((pl.col("method") == method) & (pl.col("sampling") == sampling))
     texts: dict[int, list[tuple[TreeShape, tuple[int, ...]]]] = {}
-    for prompt, ranks in rows.sort("prompt", "step").select("prompt", "path_ranks").iter_rows():
-        path = [0]
-        for rank in ranks:
-            children = shape.children[path[-1]]
-            if not 0 <= rank < len(children):
-                raise RunFolderError(
-                    f"{folder}: a step of {method!r} accepted ranks {ranks}, which its tree does not have"
-                )
-            path.append(children[rank])
-        texts.setdefault(prompt, []).append((shape, tuple(path)))
+    for prompt, node in accepted_nodes(run, described, sampling):
+        texts.setdefault(prompt, []).append((shape, shape.path(node)))
     if not texts:
         raise ConfigError(f"{folder} has no step of {method!r} under {sampling}")
     about = {key: run.manifest[key] for key in ABOUT if key in run.manifest}
     return Records(
         tuple(map(tuple, texts.values())),
-        found.law.get(sampling, UNKNOWN),
-        found.rule.get(sampling, UNKNOWN),
+        described.law.get(sampling, UNKNOWN),
+        described.rule.get(sampling, UNKNOWN),
         {key: value for key, value in setting.items() if key != "name"},
         about | {"method": method, "sampling": sampling},
     )

@@ -19,9 +19,9 @@ STEPS_WITHOUT_SCRIPT = 4
 """As pictures, for readers without JavaScript."""
 
 NOTE = (
-    "Real steps of this run. The tree holds what was drafted, as text; · is a blank and ⏎ a new line. The "
-    "accepted path is green, the token that the target added at its end is yellow, dashed; what is grey "
-    "was rejected. Below it is the text so far."
+    "Real steps of this run. The tree holds what was drafted, as text; · is a space and ⏎ a new line. The "
+    "accepted path is green, and the token that the target added at its end is yellow with a dashed line; "
+    "what was rejected is grey. Below it is the text so far."
 )
 
 
@@ -50,7 +50,7 @@ def stepper_section(run: RunRecords, budget: int = MOST_BYTES, most: int = MOST_
     if kept.steps < kept.total:
         left_out = (
             f" The page holds {kept.steps} of the {kept.total} steps that were kept: at most {most} of "
-            "each text, and no more than keeps the page light."
+            "each text, and only as many as keep the page light."
         )
     return render(
         "stepper.html",

@@ -142,5 +142,5 @@ def test_growing_and_huge_trees_are_described(run, tmp_path):
     assert count_nodes(loaded, loaded.methods[1], "T=0") is None
     text = trees_html(loaded, counts)
     assert "<svg" not in text
-    assert "Grows by what the draft says" in text
+    assert "Grows with the probabilities of the draft" in text
     assert "more than 256 nodes are not drawn" in text

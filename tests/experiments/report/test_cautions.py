@@ -125,7 +125,7 @@ def test_a_run_that_went_on_elsewhere_says_so(tmp_path):
     assert machine_caution(resumed()) is None
     other = resumed(versions=here["versions"] | {"torch": "2.14.0"})
     assert 'torch: "2.13.0" -> "2.14.0"' in machine_caution(other)
-    assert any("went on elsewhere" in line for line in other.verdicts["T=0"])
+    assert any("resumed under other conditions" in line for line in other.verdicts["T=0"])
     assert "git_hash: abc1234 -> def" in machine_caution(resumed(git_hash="def"))
 
 

@@ -145,7 +145,7 @@ def test_nothing_in_common_is_refused(tmp_path):
         make(tmp_path / "b", [KARY]),
         make(tmp_path / "c", [PLAIN], temperatures=[1.0]),
     ):
-        with pytest.raises(RunFolderError, match="nothing in common"):
+        with pytest.raises(RunFolderError, match="share nothing that both finished"):
             compare_runs(load_run(a), load_run(b))
 
 

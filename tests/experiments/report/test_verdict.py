@@ -133,7 +133,7 @@ def test_an_unexplained_divergence_is_a_caution(tmp_path):
     run = load_run(write_run(tmp_path / "run", methods, temperatures=[0.0]))
     cautions = [line for line in run.verdicts["T=0"] if line.startswith("Caution")]
     assert len(cautions) == 1
-    assert "tree leaves plain decoding" in cautions[0]
+    assert "tree departs from plain decoding" in cautions[0]
 
 
 def test_too_few_prompts_give_no_verdict(tmp_path):
