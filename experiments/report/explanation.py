@@ -43,8 +43,8 @@ TITLE = "What explains the speedup"
 NOTE = (
     "What explains the speedup: the factors multiply to exactly the speedup, and one above 1 makes the "
     "method faster. Verify: time of a pass of the baseline over that of the method. Draft: share of the "
-    "models' time that is not drafting. Overhead: share of all time that is the models'. These two are over "
-    "the baseline's shares."
+    "models' time that is not drafting. Overhead: share of all time that is the models'. These two are "
+    "over the baseline's shares."
 )
 
 
