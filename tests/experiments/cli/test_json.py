@@ -9,8 +9,9 @@ from run_folders.folders import write_run
 from typer.testing import CliRunner
 
 from treespec import TreeShape
-from treespec.experiments.cli.json import VERSION, json_text, plain_data
+from treespec.experiments.cli.json import VERSION, json_text
 from treespec.experiments.cli.main import app
+from treespec.experiments.records.plain_data import plain_data
 from treespec.experiments.report.run import load_run
 from treespec.experiments.report.statistics import Interval
 from treespec.search import expected_tokens

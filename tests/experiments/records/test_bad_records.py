@@ -217,12 +217,12 @@ def test_attempts_and_outcomes_of_jobs(tmp_path):
 
 
 def test_damaged_measurements_of_a_run(bad):
-    from treespec.experiments.search_then_run.measured import _stamped
+    from treespec.experiments.records.measured import stamped
 
     for content in ("", "[]", "{}", '{"config_hash": 3}', '{"config_hash": "x", "prefix": "y"}'):
         (bad / "config.json").write_text(content)
         with pytest.raises(RunFolderError, match=r"config\.json is damaged"):
-            _stamped(bad / "config.json")
+            stamped(bad / "config.json")
 
 
 WORDS = [

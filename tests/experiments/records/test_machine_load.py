@@ -17,8 +17,7 @@ from treespec.experiments.records.machine_load import (
     read_counters,
 )
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.table import markdown_table
-from treespec.experiments.report.verdict import sentences
+from treespec.experiments.report.text import results_markdown
 from treespec.experiments.run import runner
 
 BURN = "import time\nend = time.time() + {:g}\nwhile time.time() < end: pass"
@@ -153,8 +152,8 @@ def test_a_run_records_it_and_says_it_once(start, monkeypatch, share, percent):
     wanted = 1 if percent == 25 else 0
     assert shown.getvalue().count("other processes used") == wanted
     assert shown.getvalue().count(said) == wanted
-    assert " ".join(sentences(load_run(folder))["T=0"]).count(said) == wanted
-    assert markdown_table(folder).count(said) == wanted
+    assert " ".join(load_run(folder).verdicts["T=0"]).count(said) == wanted
+    assert results_markdown(load_run(folder)).count(said) == wanted
 
 
 def test_an_interrupted_session_keeps_its_load(start, monkeypatch):
@@ -172,7 +171,7 @@ def test_an_interrupted_session_keeps_its_load(start, monkeypatch):
     folder = start(PLAIN).folder
     manifest = json.loads((folder / "manifest.json").read_text())
     assert [session["busy_percent"] for session in manifest["sessions"]] == [50.0, 0.0]
-    assert "50 % of the CPU during one of the 2 sessions" in markdown_table(folder)
+    assert "50 % of the CPU during one of the 2 sessions" in results_markdown(load_run(folder))
 
 
 def test_no_counters_no_word(monkeypatch):

@@ -5,8 +5,8 @@ import json
 import pytest
 from run_folders.folders import SyntheticMethod, write_run
 
-from treespec.experiments.cli.json import plain_data
 from treespec.experiments.errors import RunFolderError
+from treespec.experiments.records.plain_data import plain_data
 from treespec.experiments.report.run import load_run
 from treespec.experiments.studies.studies import budget_table, study_of_run
 from treespec.tree import TreeShape
