@@ -229,8 +229,8 @@ class TreeShape:
         Raises:
             InvalidTree: if there is none; counting from the end is not meant.
         """
-        index = plain_integer(node)
-        if index is None or not 0 <= index < self.size:
+        index = node if type(node) is int else plain_integer(node)
+        if index is None or not 0 <= index < len(self.parents):
             raise InvalidTree(f"node {shown(node)} is none of the tree's nodes 0..{self.size - 1}")
         return index
 

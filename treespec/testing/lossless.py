@@ -177,7 +177,7 @@ def assert_lossless(
     own law to depth + 1 tokens, must equal the target's law: the law of each token given those before it,
     however improbable these are, and each probability relative to itself where the tables allow that.
     What float64 and float32 may be off is derived in `treespec.testing.rounding` (for trees of 5 nodes and
-    5 tokens 1.4e-14 and 7e-6); the rules of this package stay below a sixth of it.
+    5 tokens 1.4e-14 and 7.3e-6); the rules of this package stay below a tenth of it.
 
     By default these are tried: all trees of up to 4 nodes with 3 tokens; a chain of depth 4 and four
     children of one node with 2 tokens; two siblings that both have children with 3; a chain of two and a
@@ -197,8 +197,8 @@ def assert_lossless(
     - nodes numbered otherwise than breadth first, and trees in which nodes have different laws: a drafter
       that makes them (`draft_with`) shows both;
     - probabilities below 1e-12, differences of p and q below a part in 1e10, and whatever changes the law
-      of a token by less than the bounds above: in float32 a bias of less than 1e-6, say of a residual of
-      that mass, unless it is large relative to an improbable token;
+      of a token by less than the bounds above: in float32 a bias of less than 7e-6, say of a residual of
+      mass 1e-6, unless it is large relative to an improbable token;
     - a bias only in float16 or bfloat16 or on another device, in logits that a rule reads past its rows,
       or for coins of another type;
     - what a rule keeps from call to call, unless it shows while one tree is enumerated; and all that is

@@ -14,18 +14,20 @@ to first order. That holds *given the tokens before*, however improbable these a
 is decided after it, and rounding above changes how often one gets there, not what happens there.
 
 For a single token a relative bound is better: u times its own probability, if that is a sum of products.
-One factor is not a product: the probability of a rejection is 1 minus something, off by about u where it
-is itself r, that is by u / r of it. For any token s a rule that keeps the target's law must reject with
-a probability of at least r = p(s) - P(s is among the children), since without s among them the target's
-p(s) can come from a rejection only; and so again after each rejected child, P then being that of the
-children still to come, given those before. So no token's probability given those before it is off by
-more than
+Some factors are no products: the probability of a rejection, or of an acceptance, may be computed as 1
+minus something, off by about u where it is itself r, that is by u / r of it. For any token s a rule that
+keeps the target's law must reject with a probability of at least p(s) - P(s is among the children), since
+without s among them the target's p(s) can come from a rejection only; and so again after each rejected
+child, P then being that of the children still to come, given those before. Of children that are drawn it
+accepts one with about sum_x min(p(x), P(x is among them)). With r the least of both over all nodes and
+elder siblings, s the most probable token, no token's probability given those before it is off by more than
 
-    min(1, p(x) / r) unit
+    min(1, p(x) / r) unit.
 
-with the least r of all nodes and elder siblings, for the most probable s. (Rejections shift p(s) itself,
-but only upwards to first order where s is nearly sure, as in the tables made for this.) Where r is small
-nothing is asked beyond the first bound: there float32 honestly loses improbable tokens.
+(Rejections shift p(s) itself, but only upwards to first order where s is nearly sure, as in the tables made
+for this.) Where r is small nothing is asked beyond the first bound: there float32 honestly loses improbable
+tokens. r is a condition on tables, found from the drafted trees; that it suffices is argued here to first
+order and measured (`tests/treespec/testing/test_rounding.py`), not proved for every way to write a rule.
 """
 
 from dataclasses import dataclass
@@ -61,13 +63,13 @@ class Rounding:
         dtype: of the rows.
         size: nodes of the largest tree.
         vocab: V.
-        rejected: r, a lower bound of the probability of a rejection at any node; 0 if there is none.
+        chance: r, the least chance of a rejection or an acceptance at any node; 0 if it is small.
     """
 
     dtype: torch.dtype
     size: int
     vocab: int
-    rejected: float
+    chance: float
 
     @property
     def unit(self) -> float:
@@ -100,8 +102,8 @@ class Rounding:
             torch.where(met, law / law.sum(-1, keepdim=True), 0) for law in (found, right)
         )
         allowed = torch.ones_like(should)
-        if self.rejected > 0:
-            allowed = (should / self.rejected).clamp_max(1)
+        if self.chance > 0:
+            allowed = (should / self.chance).clamp_max(1)
         allowed = torch.where(should > 0, self.unit * allowed, 0)
         error = (was - should).abs()
         return torch.where(error > 0, error / allowed, 0)

@@ -25,8 +25,8 @@ __all__ = ["DraftWith", "ExactLaw", "SampledTable", "StepOracle"]
 DraftWith = Callable[[TabularModel, Growth | TreeShape, Law, Sampling], Drafter]
 """Makes the drafter that is enumerated."""
 
-LEAST_REJECTED = 1 / 16
-"""Below such a probability of a rejection no relative errors are asked for."""
+LEAST_CHANCE = 1 / 16
+"""Where rejections or acceptances are less probable than this no relative errors are asked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,13 +181,14 @@ class StepOracle:
         shapes = [tree.shape for _, tree in self.trees]
         dtype = self.table.row(self.prompt).dtype
         size = max(shape.size for shape in shapes)
-        return Rounding(dtype, size, self.table.vocab_size, self._rejected())
+        return Rounding(dtype, size, self.table.vocab_size, self._least_chance())
 
-    def _rejected(self) -> float:
-        """The least p(s) - P(s is drafted), of all nodes, numbers of children and elder siblings.
+    def _least_chance(self) -> float:
+        """The r of `rounding`: of all nodes, numbers of children and elder siblings; 0 if it is small.
 
-        s is the target's most probable token. A growth may stop after some tokens and not after others.
+        A growth may stop after some tokens and not after others, so that each number counts by itself.
         """
+        # By what is known: mass of the trees, and of those that have each token among the children.
         met: dict[tuple[int, tuple[int, ...], int, tuple[int, ...]], list[float]] = {}
         for weight, tree in self.trees:
             ids = tree.token_ids
@@ -198,17 +199,26 @@ class StepOracle:
                 before = children.index(best) if best in children else len(children)
                 for i in range(before + 1):
                     key = node, context, len(children), tuple(children[:i])
-                    sums = met.setdefault(key, [0.0, 0.0])
-                    sums[0] += float(weight)
-                    sums[1] += float(weight) * (best in children)
-        least = min(
-            (
-                float(self.table.row(context).max()) - drafted / whole
-                for (_, context, _, _), (whole, drafted) in met.items()
-            ),
-            default=1.0,
-        )
-        return least if least >= LEAST_REJECTED else 0.0
+                    sums = met.setdefault(key, [0.0] * (self.table.vocab_size + 1))
+                    sums[-1] += float(weight)
+                    for token in set(children):
+                        sums[token] += float(weight)
+        fixed = {
+            node
+            for _, tree in self.trees
+            for node in tree.shape.internal
+            if tree.law_of(node) is Law.DETERMINISTIC
+        }
+        least = 1.0
+        for (node, context, _, elder), (*drafted, whole) in met.items():
+            target, among = self.table.row(context).tolist(), [mass / whole for mass in drafted]
+            best = max(range(len(target)), key=target.__getitem__)
+            least = min(least, target[best] - among[best])
+            if (
+                not elder and node not in fixed
+            ):  # else it accepts what the target has of the children
+                least = min(least, sum(map(min, target, among)))
+        return float(least) if least >= LEAST_CHANCE else 0.0
 
 
 def _decide(

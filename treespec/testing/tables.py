@@ -93,8 +93,8 @@ def graded_pairs(vocab: int, seed: int, dtype: torch.dtype = torch.float64) -> I
         ("p = q but for a part in 1e10", p, near(1e-10)),
     ]
     for i, (name, target, draft) in enumerate(rows):
-        models = [TabularModel(_in(dtype, row), vocab) for row in (target, draft)]
-        yield TablePair(name, models[0], models[1], Sampling(), (seed + i + 1) % vocab)
+        p_model, q_model = (TabularModel(_in(dtype, row), vocab) for row in (target, draft))
+        yield TablePair(name, p_model, q_model, Sampling(), (seed + i + 1) % vocab)
 
 
 def _in(dtype: torch.dtype, row: Row) -> Row:

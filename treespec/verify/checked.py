@@ -72,12 +72,12 @@ class CheckedRows:
             raise RefusedTree(f"{size} nodes, but there is no target row of node {node}") from None
         if not self._made_here:
             require_distribution(row, f"the target's row of node {node}")
-        ids = self._tree.token_ids
+        ids, size = self._tree.token_ids, row.shape[0]
         for child in self._tree.shape.children[node]:
-            if ids[child] >= len(row):
+            if ids[child] >= size:
                 raise RefusedTree(
                     f"node {child} has the token {ids[child]}, but the target's row of its parent, node "
-                    f"{node}, ends at token {len(row) - 1}"
+                    f"{node}, ends at token {size - 1}"
                 )
         return row
 
@@ -89,8 +89,9 @@ def draft_row(tree: TokenTree, node: int, target_probs: Float[Tensor, "V"]) -> F
         RefusedTree: if the two rows are over different vocabularies.
         NotADistribution: if the draft's is none.
     """
-    require_rows(node, target_probs, tree.draft_probs_of(node))
-    return tree.checked_draft_probs_of(node)
+    row = tree.checked_draft_probs_of(node)
+    require_rows(node, target_probs, row)
+    return row
 
 
 def require_rows(

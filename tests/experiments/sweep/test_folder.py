@@ -61,11 +61,12 @@ def test_another_sweep_is_refused_with_what_differs(planned, grid_file, override
     [
         ('{"schema_version": 1, "gr', "is damaged"),
         ("[]", "is missing"),
-        ('{"schema_version": 1}', "grid is missing"),
+        ('{"schema_version": 1, "folder_id": "ID"}', "grid is missing"),
         ("\x00\xff", "is damaged"),
     ],
 )
 def test_a_damaged_manifest(planned, grid, content, part):
+    content = content.replace("ID", read_manifest(planned)["folder_id"])
     (planned / "sweep.json").write_text(content, encoding="latin-1")
     text = refused(planned, grid)
     assert "sweep.json" in text

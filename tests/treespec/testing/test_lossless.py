@@ -371,10 +371,12 @@ def test_a_rule_that_writes_to_its_inputs_is_no_proof():
 def test_chance_that_is_not_the_coins_is_no_proof():
     chance = random.Random(0)
 
+    def moved(row):
+        row = row + chance.random() / 10
+        return row / row.sum()
+
     def of_its_own(tree, target_probs, coins):
-        return verify.rrs(
-            tree, [row + chance.random() / 10 for row in every(tree, target_probs)], coins
-        )
+        return verify.rrs(tree, [moved(row) for row in every(tree, target_probs)], coins)
 
     with pytest.raises(NotLossless, match="not a function of the tree, the rows and the coins"):
         assert_lossless(of_its_own, laws=IID)
