@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from treespec.errors import TreespecError
 from treespec.experiments.cli.main import app
 from treespec.experiments.errors import RunFolderError
-from treespec.experiments.report.run import load_run, read_manifest
+from treespec.experiments.records.loading import read_manifest
+from treespec.experiments.report.run import load_run
 from treespec.experiments.sweep.attempts import read_attempts
 from treespec.experiments.sweep.errors import SweepError
 from treespec.experiments.sweep.folder import read_manifest as read_sweep

@@ -1,9 +1,11 @@
 import json
+from pathlib import Path
 
 import polars as pl
 import pytest
 from run_folders.rows import prompt_row, step_row
 
+from treespec import experiments
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.changes import differences
@@ -214,9 +216,7 @@ def test_tables_without_rows_have_their_columns():
 
 
 def test_the_schema_document_names_every_column():
-    from pathlib import Path
-
-    text = (Path(treespec.experiments.__file__).parent / "SCHEMA.md").read_text()
+    text = (Path(experiments.__file__).parent / "SCHEMA.md").read_text()
     for name in {**PromptRow.model_fields, **StepRow.model_fields, **TreeRow.model_fields}:
         assert name in text, name
 

@@ -144,7 +144,7 @@ def test_a_run_beside_other_work_says_so(tmp_path):
     assert load_caution(beside(2.0, 34.4, None)).startswith(
         f"{said}one of the 3 sessions of the run:"
     )
-    lines = sentences(beside(34.4))
+    lines = beside(34.4).verdicts
     assert sum(line.startswith(said) for line in lines["T=0"]) == 1  # once for the whole run
     assert not any("other processes" in line for line in lines["T=1"])
-    assert not any("other processes" in line for line in sentences(beside(2.0))["T=0"])
+    assert not any("other processes" in line for line in beside(2.0).verdicts["T=0"])

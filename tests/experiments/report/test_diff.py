@@ -90,7 +90,7 @@ def test_other_prompts_are_compared_by_id_and_said(tmp_path):
     diff = compare_runs(load_run(a), load_run(b))
     assert not diff.same_prompts
     assert {entry.prompts for entry in diff.methods} == {7}
-    assert "WARNING: the runs measured other prompts" in printed(a, b)
+    assert "WARNING: the runs measured different prompts" in printed(a, b)
 
 
 def test_hardware_versions_and_config_are_told(tmp_path):
@@ -162,7 +162,7 @@ def test_the_command_prints_a_table_or_json(tmp_path):
     assert speed["low"] is None  # one prompt has no interval
     found = CliRunner().invoke(app, [str(a), str(tmp_path / "nowhere")])
     assert found.exit_code == 2
-    assert "no run folder" in found.output
+    assert "no folder of a run" in found.output
 
 
 def test_trees_that_differ_under_one_name_are_told(tmp_path):
