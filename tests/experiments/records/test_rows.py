@@ -98,9 +98,11 @@ TABLES = {"prompts": PromptRow, "steps": StepRow, "trees": TreeRow}
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 def test_what_to_do_about_a_full_disk_is_said(tmp_path):
     with RunFolder(tmp_path / "run") as folder:
+        folder.append([prompt_row(0)], [step_row(0)])
+        (folder.path / "steps.jsonl").unlink()
         (folder.path / "steps.jsonl").symlink_to("/dev/full")
         with pytest.raises(RunFolderError, match=r"No space left.*free some space on its disk"):
-            folder.append([prompt_row(0)], [step_row(0)])
+            folder.append([prompt_row(1)], [step_row(1)])
 
 
 @pytest.mark.parametrize("bad", [b"{oops\n", b"\x00\x00\x00\n", b"\n", b'{"prompt": 1, "sam\x00'])

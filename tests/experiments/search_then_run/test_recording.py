@@ -32,7 +32,7 @@ from treespec.testing import (
     target_law,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore::search.errors.SmallSample")
+pytestmark = pytest.mark.filterwarnings("ignore::treespec.search.errors.SmallSample")
 GREEDY, WARM = Sampling(temperature=0.0), Sampling()
 RULES = [
     ("naive", Law.DETERMINISTIC), ("naive", Law.IID), ("naive", Law.WITHOUT_REPLACEMENT),

@@ -11,7 +11,7 @@ from treespec.experiments.report.run import load_run
 from treespec.experiments.search_then_run.run_records import counts_from_run
 from treespec.search import AcceptanceEstimate, estimate_acceptance
 
-pytestmark = pytest.mark.filterwarnings("ignore::search.errors.SmallSample")
+pytestmark = pytest.mark.filterwarnings("ignore::treespec.search.errors.SmallSample")
 RATES = (0.5, 0.2, 0.1)
 TREE = SyntheticMethod("tree", "tree", TreeShape.expansion([3, 2, 1]), RATES)
 

@@ -9,7 +9,7 @@ import pytest
 from treespec import TreeShape
 from treespec.search import InvalidTrace, Records, estimate_acceptance
 
-pytestmark = pytest.mark.filterwarnings("ignore::search.errors.SmallSample")
+pytestmark = pytest.mark.filterwarnings("ignore::treespec.search.errors.SmallSample")
 CHAIN = TreeShape.chain(1)
 
 

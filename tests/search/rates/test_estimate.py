@@ -12,7 +12,7 @@ from treespec.search import (
     optimal_tree,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore::search.errors.SmallSample")
+pytestmark = pytest.mark.filterwarnings("ignore::treespec.search.errors.SmallSample")
 
 
 def test_an_estimate_is_taken_for_its_rates(make_trace):

@@ -14,7 +14,7 @@ from treespec.search import (
     estimate_acceptance,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore::search.errors.SmallSample")
+pytestmark = pytest.mark.filterwarnings("ignore::treespec.search.errors.SmallSample")
 
 
 @pytest.mark.parametrize("by", ["rank", "depth"])

@@ -9,7 +9,7 @@ from treespec import TreeShape
 from treespec.search import AcceptanceEstimate, estimate_acceptance
 from treespec.search.intervals import wilson
 
-pytestmark = pytest.mark.filterwarnings("ignore::search.errors.SmallSample")
+pytestmark = pytest.mark.filterwarnings("ignore::treespec.search.errors.SmallSample")
 RATES = (0.5, 0.2, 0.1)
 
 

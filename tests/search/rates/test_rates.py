@@ -6,7 +6,7 @@ import pytest
 from treespec import TreeShape
 from treespec.search import InvalidLimit, estimate_acceptance
 
-pytestmark = pytest.mark.filterwarnings("ignore::search.errors.SmallSample")
+pytestmark = pytest.mark.filterwarnings("ignore::treespec.search.errors.SmallSample")
 
 
 def test_monotone_only_if_asked(make_trace):

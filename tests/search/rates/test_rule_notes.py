@@ -5,7 +5,7 @@ import pytest
 from treespec import TreeShape
 from treespec.search import InvalidTrace, Records, estimate_acceptance
 
-pytestmark = pytest.mark.filterwarnings("ignore::search.errors.SmallSample")
+pytestmark = pytest.mark.filterwarnings("ignore::treespec.search.errors.SmallSample")
 WHOLE_TREE = ("block", "traversal", "gbv")
 
 

@@ -7,7 +7,7 @@ from treespec import TreeShape
 from treespec.search import InvalidLimit, InvalidTrace, Trace, estimate_acceptance, expected_tokens
 from treespec.search.rates.replay import replay
 
-pytestmark = pytest.mark.filterwarnings("ignore::search.errors.SmallSample")
+pytestmark = pytest.mark.filterwarnings("ignore::treespec.search.errors.SmallSample")
 
 
 def test_starts_belong_to_traces(make_trace):

@@ -7,7 +7,7 @@ import pytest
 from treespec import TreeShape
 from treespec.search import InvalidLimit, InvalidTrace, SmallSample, estimate_acceptance
 
-pytestmark = pytest.mark.filterwarnings("ignore::search.errors.SmallSample")
+pytestmark = pytest.mark.filterwarnings("ignore::treespec.search.errors.SmallSample")
 
 
 def test_a_sample_too_small_for_a_tree_is_warned_of_with_numbers(make_trace):
