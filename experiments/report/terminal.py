@@ -12,7 +12,10 @@ from treespec.experiments.report.table import Finding, Table
 __all__ = ["print_finding", "print_table", "say"]
 
 LEAST_NAME = 19
-"""Columns that words keep before intervals or columns are left out; longer ones are folded."""
+"""Columns that words keep before anything is moved or left out; longer ones are folded."""
+
+NARROWER = ((True, 12), (False, LEAST_NAME), (False, 6))
+"""Tried in turn where a table is too wide: whether intervals are printed, and columns that words keep."""
 
 STYLES = {"best": "bold", "bad": "red"}
 
@@ -41,7 +44,8 @@ def print_table(
 ) -> None:
     """Print a table so that it fits.
 
-    Columns that may move are shown in a second table, and where none may, intervals are left out.
+    Columns that may move are shown in a second table. Where none may, words are folded further, or
+    intervals are left out.
 
     Args:
         table: what is printed.
@@ -50,88 +54,92 @@ def print_table(
         moved: how many steps of moving have been taken; as many as it needs by default.
     """
     width = min(width or console.width, console.width)
-    widths = [_width(table, i, details=True) for i in range(len(table.columns))]
-    parts = _parts(table, widths, width, moves(table, width) if moved is None else moved)
-    for title, shown in parts:
-        details = (
-            len(parts) > 1
-            or any(c.moves for c in table.columns)
-            or _fits(table, widths, shown, width)
-        )
+    layout = _Layout(table, width)
+    if not any(column.moves for column in table.columns):
+        for details, word in NARROWER:
+            if layout.fits(layout.every):
+                break
+            layout = _Layout(table, width, details=details, least_word=word)
+    for title, shown in layout.parts(moves(table, width) if moved is None else moved):
         console.print()
-        console.print(_rich(table, title, shown, details), width=width)
+        console.print(layout.table(title, shown), width=width)
 
 
 def moves(table: Table, width: int) -> int:
     """How many steps of moving columns it takes until the first table fits."""
-    widths = [_width(table, i, details=True) for i in range(len(table.columns))]
+    layout = _Layout(table, width)
     last = max((column.moves for column in table.columns), default=0)
-    for moved in range(last):
-        if _fits(table, widths, _split(table, moved)[0], width):
-            return moved
-    return last
+    return next((n for n in range(last) if layout.fits(layout.split(n)[0])), last)
 
 
-def _rich(table: Table, title: str, shown: Sequence[int], details: bool) -> RichTable:
-    """The columns `shown`, as rich has them."""
-    gap = _gap(table)
-    rich = RichTable(
-        title=escape(title) or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD,
-        padding=(0, gap), show_edge=False,
-    )  # fmt: skip
-    for i in shown:
-        column = table.columns[i]
-        rich.add_column(
-            escape(column.head),
-            justify="left" if column.left else "right",
-            no_wrap=not column.left,
-            overflow="fold",
-            min_width=_width(table, i, details),
-        )
-    for i, (item, cells) in enumerate(zip(table.items, table.rows, strict=True)):
-        if table.opens(i):
-            rich.add_section()
-        texts = [str(cells[j]) if details else cells[j].text for j in shown]
-        rich.add_row(*map(escape, texts), style=STYLES.get(table.tone(item)))
-    return rich
+class _Layout:
+    """What of a table is printed, and how wide.
 
+    Args:
+        table: that is printed.
+        width: columns at most.
+        details: whether intervals are printed.
+        least_word: columns that words keep.
+    """
 
-def _parts(
-    table: Table, widths: Sequence[int], width: int, moved: int
-) -> list[tuple[str, list[int]]]:
-    """The tables that one becomes: title, and columns that fit."""
-    first, rest = _split(table, moved)
-    parts = [(table.full_title, first)]
-    while rest and table.items:
-        shown = [0, rest.pop(0)]
-        while rest and _fits(table, widths, [*shown, rest[0]], width):
-            shown.append(rest.pop(0))
-        names = {table.columns[i].part for i in shown[1:]}
-        name = names.pop() if len(names) == 1 else "the rest"
-        parts.append((f"{table.subject}: {name}", shown))
-    return parts
+    def __init__(
+        self, table: Table, width: int, *, details: bool = True, least_word: int = LEAST_NAME
+    ) -> None:
+        self.every = list(range(len(table.columns)))
+        self._table, self._width = table, width
+        self._texts = [
+            [str(cell) if details else cell.text for cell in cells] for cells in table.rows
+        ]
+        self._widths = []
+        for i, column in enumerate(table.columns):
+            texts = [*column.head.split("\n"), *(row[i] for row in self._texts)]
+            longest = max(map(len, texts))
+            self._widths.append(min(longest, least_word) if column.left else longest)
+        # words beside words need more room between them than numbers
+        self._gap = 2 * (sum(column.left for column in table.columns) > 1)
+        if not self.fits(self.every):
+            self._gap = 0
 
+    def fits(self, shown: Sequence[int]) -> bool:
+        """Whether these columns fit beside each other."""
+        return sum(self._widths[i] + 1 + self._gap for i in shown) - 1 <= self._width
 
-def _split(table: Table, moved: int) -> tuple[list[int], list[int]]:
-    """Columns of the first table, and those that left it."""
-    every = range(len(table.columns))
-    leaves = [0 < column.moves <= moved for column in table.columns]
-    return [i for i in every if not leaves[i]], [i for i in every if leaves[i]]
+    def split(self, moved: int) -> tuple[list[int], list[int]]:
+        """Columns of the first table, and those that left it in so many steps."""
+        leaves = [i for i in self.every if 0 < self._table.columns[i].moves <= moved]
+        return [i for i in self.every if i not in leaves], leaves
 
+    def parts(self, moved: int) -> list[tuple[str, list[int]]]:
+        """The tables that it becomes: title, and columns that fit."""
+        first, rest = self.split(moved)
+        parts = [(self._table.full_title, first)]
+        while rest and self._table.items:
+            shown = [0, rest.pop(0)]
+            while rest and self.fits([*shown, rest[0]]):
+                shown.append(rest.pop(0))
+            names = {self._table.columns[i].part for i in shown[1:]}
+            name = names.pop() if len(names) == 1 else "the rest"
+            parts.append((f"{self._table.subject}: {name}", shown))
+        return parts
 
-def _fits(table: Table, widths: Sequence[int], shown: Sequence[int], width: int) -> bool:
-    gap = 1 + 2 * _gap(table)
-    return sum(widths[i] + gap for i in shown) - 1 <= width
-
-
-def _gap(table: Table) -> int:
-    """Columns left free beside a cell: words beside words need more than numbers."""
-    return int(sum(column.left for column in table.columns) > 1)
-
-
-def _width(table: Table, i: int, details: bool) -> int:
-    """Width that a column needs: its longest cell, but words may be folded."""
-    column = table.columns[i]
-    texts = [str(cells[i]) if details else cells[i].text for cells in table.rows]
-    longest = max(map(len, (*column.head.split("\n"), *texts)))
-    return min(longest, LEAST_NAME) if column.left else longest
+    def table(self, title: str, shown: Sequence[int]) -> RichTable:
+        """These columns, as rich has them."""
+        rich = RichTable(
+            title=escape(title) or None, title_justify="left", title_style="bold",
+            box=box.SIMPLE_HEAD, padding=(0, self._gap // 2), show_edge=False,
+        )  # fmt: skip
+        for i in shown:
+            column = self._table.columns[i]
+            rich.add_column(
+                escape(column.head),
+                justify="left" if column.left else "right",
+                no_wrap=not column.left,
+                overflow="fold",
+                min_width=self._widths[i],
+            )
+        for i, (item, texts) in enumerate(zip(self._table.items, self._texts, strict=True)):
+            if self._table.opens(i):
+                rich.add_section()
+            style = STYLES.get(self._table.tone(item))
+            rich.add_row(*(escape(texts[j]) for j in shown), style=style)
+        return rich

@@ -22,7 +22,7 @@ METHODS = (
 def test_a_study_keeps_what_its_run_says(tmp_path):
     folder = write_run(tmp_path / "run", METHODS, prompts=8, temperatures=(0.0,), jitter=0.1)
     run = load_run(folder)
-    kept = json.loads(json.dumps(plain_data(study_of_run(folder))))
+    kept = json.loads(json.dumps(plain_data(study_of_run(run))))
     assert kept["git_hash"] == run.manifest["git_hash"]
     assert kept["config"] == run.manifest["config"]
     (setting,), (summary,) = kept["figures"]["samplings"], run.summaries
@@ -38,7 +38,7 @@ def test_a_study_keeps_what_its_run_says(tmp_path):
 
 def test_a_run_that_is_not_finished_is_no_study(tmp_path):
     with pytest.raises(RunFolderError, match="not finished"):
-        study_of_run(write_run(tmp_path / "run", METHODS, finished=False))
+        study_of_run(load_run(write_run(tmp_path / "run", METHODS, finished=False)))
 
 
 def test_no_table_where_only_time_can_be_equal(tmp_path):
