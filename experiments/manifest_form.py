@@ -57,6 +57,7 @@ _CONFIG = {
 _MANIFEST = {
     "schema_version": COUNT,
     "name": NAME, "config": _CONFIG, "config_hash": TEXT, "prompts_hash?": or_null(TEXT),
+    "folder_id?": TEXT,
     "created": TEXT, "finished": or_null(NAME), "seed": COUNT, "errors?": COUNT,
     "sessions?": or_null(each({"git_hash?": or_null(TEXT), "versions?": DATA, "hardware?": DATA})),
     "treespec_version": or_null(TEXT), "git_hash": or_null(TEXT),

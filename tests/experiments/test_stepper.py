@@ -92,9 +92,9 @@ def test_an_unfinished_run_reads_its_log(tmp_path):
         ("parents", [-1, 0, 7], "must be in 0..1"),
         ("path", [0, 4], "no path of its tree"),
         ("path", [], "no path of its tree"),
-        ("path", [0, -1], "no path of its tree"),
+        ("path", [0, -1], "which is below 0"),
         ("pieces", ["x"], "1 pieces for"),
-        ("method", "other", "the manifest does not name"),
+        ("method", "other", "which is none of the methods"),
     ],
 )
 def test_damaged_rows_are_refused(tmp_path, column, value, problem):
