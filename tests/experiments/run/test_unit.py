@@ -126,7 +126,9 @@ def test_meters_are_read_and_the_manifest_says_what_is_missing(finished):
         assert rows[column].null_count() < len(rows), column
     assert "peak_cuda_bytes" in about["unavailable"]
     session = finished.manifest["sessions"][0]
-    assert set(session) == {"started", "git_hash", "versions", "hardware", "idle_w"}
+    assert set(session) == {
+        "started", "git_hash", "versions", "hardware", "idle_w", "busy_percent",
+    }  # fmt: skip
     assert session["hardware"] == finished.manifest["hardware"]
 
 

@@ -52,7 +52,7 @@ def test_nobody_writes_into_a_trace(make_trace):
         ({"offsets": [0, 0, 48]}, "no text may be empty"),
         ({"offsets": [0, 47]}, "rise from 0 to the number of positions, 48"),
         ({"offsets": [0, "x"]}, "offsets"),
-        ({"tokens": [0.5] * 48}, "no integers"),
+        ({"tokens": [0.5] * 48}, "must hold integers"),
         ({"tokens": [-1] * 48}, "ids start at 0"),
         ({"ranks": [4] * 48}, "ranks must be in 0..3"),
         ({"ranks": [-1] * 48}, "ranks must be in 0..3"),
