@@ -17,10 +17,35 @@ from treespec.experiments.records.own_files import temporary_of
 from treespec.experiments.sweep.errors import SweepError, SweepNotWritten
 from treespec.reading import parse_json, read_text
 
-__all__ = ["Attempt", "read_attempts", "read_json", "write_attempt", "write_json"]
+__all__ = ["Attempt", "Ended", "Task", "read_attempts", "read_json", "write_attempt", "write_json"]
 
 
 _FORM = {"error": or_null(TEXT), "workers?": or_null(COUNT), "threads?": or_null(COUNT)}
+
+
+@dataclass(frozen=True)
+class Task:
+    """One attempt at a job.
+
+    Args:
+        name: of the job.
+        folder: of the job.
+        attempt: its number.
+        log: where the worker's output goes.
+    """
+
+    name: str
+    folder: Path
+    attempt: int
+    log: Path
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What became of a task; None: it finished."""
+
+    task: Task
+    error: str | None
 
 
 @dataclass(frozen=True)

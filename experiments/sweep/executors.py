@@ -9,44 +9,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import psutil
 
 import treespec
+from treespec.experiments.sweep.attempts import Ended, Task
 from treespec.experiments.sweep.job import JobFailed, run_job
 
-__all__ = ["Ended", "Executor", "InProcess", "LocalWorkers", "Task", "threads_for"]
+__all__ = ["Executor", "InProcess", "LocalWorkers", "threads_for"]
 
 LOG_TAIL = 400
 """Characters of a worker's output that are quoted when it says nothing else."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """One attempt at a job.
-
-    Args:
-        name: of the job.
-        folder: of the job.
-        attempt: its number.
-        log: where the worker's output goes.
-    """
-
-    name: str
-    folder: Path
-    attempt: int
-    log: Path
-
-
-@dataclass(frozen=True)
-class Ended:
-    """What became of a task; None: it finished."""
-
-    task: Task
-    error: str | None
 
 
 class Executor(Protocol):

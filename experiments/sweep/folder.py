@@ -25,9 +25,8 @@ from treespec.experiments.records.forms import ANY, DATA, NAME, TEXT, by_name, e
 from treespec.experiments.records.held_folder import HeldFolder
 from treespec.experiments.records.manifest import config_data, config_hash, now
 from treespec.experiments.records.own_files import Kind, temporary_of
-from treespec.experiments.sweep.attempts import read_json
+from treespec.experiments.sweep.attempts import Task, read_json
 from treespec.experiments.sweep.errors import SweepError, SweepNotWritten, VersionsDiffer
-from treespec.experiments.sweep.executors import Task
 from treespec.experiments.sweep.grid import Grid
 from treespec.experiments.sweep.versions import different_versions, versions_here
 

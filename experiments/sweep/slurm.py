@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import treespec
-from treespec.experiments.sweep.attempts import read_json, write_json
+from treespec.experiments.sweep.attempts import Ended, Task, read_json, write_json
 from treespec.experiments.sweep.errors import SweepError
-from treespec.experiments.sweep.executors import Ended, Task
 from treespec.experiments.sweep.job import run_job
 
 __all__ = ["Slurm"]

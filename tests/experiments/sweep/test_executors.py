@@ -8,7 +8,8 @@ import time
 import pytest
 
 from treespec.experiments.sweep import executors
-from treespec.experiments.sweep.executors import LocalWorkers, Task, threads_for
+from treespec.experiments.sweep.attempts import Task
+from treespec.experiments.sweep.executors import LocalWorkers, threads_for
 
 
 class Cheap(LocalWorkers):

@@ -6,9 +6,8 @@ import shutil
 
 import pytest
 
-from treespec.experiments.sweep.attempts import Attempt, write_attempt
+from treespec.experiments.sweep.attempts import Attempt, Task, write_attempt
 from treespec.experiments.sweep.errors import SweepError
-from treespec.experiments.sweep.executors import Task
 from treespec.experiments.sweep.slurm import PATIENCE_S, TOOLS, Slurm
 from treespec.experiments.sweep.slurm_settings import parse_settings
 
