@@ -26,10 +26,12 @@ from treespec.errors import Unreadable
 from treespec.reading import brief, parse_json, read_text
 from treespec.search.latency.errors import InvalidLatency
 from treespec.search.latency.interpolation import Curve, Samples, Table
-from treespec.search.latency.latency import LatencyModel
 from treespec.search.latency.tables import BatchTimes, LawTimes
 
 __all__ = ["model_of_tables", "read_file", "read_json", "write_json"]
+
+Batches = dict[int, BatchTimes]
+"""Times by batch size."""
 
 VERSION = 1
 UNIT = "_ms"
@@ -72,9 +74,8 @@ def model_of_tables(
     of_law: Mapping[str, Any],
     law: str,
     batch: int,
-    about: Mapping[str, Any],
-) -> LatencyModel:
-    """What `LatencyModel.from_tables` makes: tables in seconds, for one law and batch size."""
+) -> Batches:
+    """What `LatencyModel.from_tables` is made of: tables in seconds, for one law and batch size."""
     reader = _Reader("from_tables", 1.0, "")
     tables = {name: reader.table(name, name, value, SHARED[name]) for name, value in shared.items()}
     own = {}
@@ -83,11 +84,11 @@ def model_of_tables(
         own[name] = None if value is None else reader.table(said, said, value, OF_LAW[name])
     batch = reader.count("batch", batch)
     laws = {law: LawTimes(**own)}  # pyrefly: ignore[bad-argument-type]  (only first and plain may be None)
-    return LatencyModel({batch: BatchTimes(**tables, laws=laws)}, dict(about))
+    return {batch: BatchTimes(**tables, laws=laws)}
 
 
-def read_file(path: str | Path) -> LatencyModel:
-    """Read a file.
+def read_file(path: str | Path) -> tuple[Batches, dict[str, Any]]:
+    """What `LatencyModel.load` is made of.
 
     Raises:
         InvalidLatency: if there is none, or it holds something else.
@@ -99,8 +100,11 @@ def read_file(path: str | Path) -> LatencyModel:
     return read_json(text, str(path))
 
 
-def read_json(text: str, source: str) -> LatencyModel:
-    """The model in a JSON text; unknown keys, keys that stand twice, and NaN are refused."""
+def read_json(text: str, source: str) -> tuple[Batches, dict[str, Any]]:
+    """The times in a JSON text by batch size, and where they are from.
+
+    Unknown keys, keys that stand twice, and NaN are refused.
+    """
     reader = _Reader(source, 1e-3, UNIT)
     data = reader.parse(text)
     reader.keys("", data, ("version", "batches"), ("about",))
@@ -115,19 +119,19 @@ def read_json(text: str, source: str) -> LatencyModel:
     for key, value in reader.items("batches", data["batches"]):
         batch = reader.count("batches", key)
         batches[batch] = _batch(reader, f"batches.{key}", value)
-    return LatencyModel(dict(sorted(batches.items())), about)
+    return dict(sorted(batches.items())), about
 
 
-def write_json(model: LatencyModel) -> str:
-    """The model as JSON: one line for the times of one size."""
+def write_json(times: Mapping[int, BatchTimes], about: Mapping[str, Any]) -> str:
+    """Times by batch size as JSON: one line for those of one size."""
     batches = {}
-    for batch, own in model.batches.items():
+    for batch, own in times.items():
         laws = {}
         for name, law in own.laws.items():
             said = {key: getattr(law, key) for key in ("sampling", "rule") if getattr(law, key)}
             laws[name] = said | _tables(law, OF_LAW)
         batches[str(batch)] = _tables(own, SHARED) | {"laws": laws}
-    data = {"version": VERSION, "about": dict(model.about), "batches": batches}
+    data = {"version": VERSION, "about": dict(about), "batches": batches}
     return "\n".join(_lines(data, "")) + "\n"
 
 

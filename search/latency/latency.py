@@ -8,6 +8,7 @@ from typing import Any
 
 from treespec.search.arguments import COUNT, MAPPING, PATH, PREFIX, SHAPE, TEXT, Kind, maybe, takes
 from treespec.search.latency.errors import InvalidLatency, NotMeasured
+from treespec.search.latency.file import model_of_tables, read_file, read_json, write_json
 from treespec.search.latency.step_parts import StepParts, seconds_of
 from treespec.search.latency.tables import ANY_LAW, BatchTimes, LawTimes, middle_prefix
 from treespec.search.whole_file import write_whole
@@ -107,12 +108,10 @@ class LatencyModel:
             >>> round(model.step_s(TreeShape.chain(3)), 4)
             0.0268
         """
-        from treespec.search.latency.file import model_of_tables
-
         laws = {"level": draft, "first": first, "draw": draw, "assemble": assemble}
         laws |= {"accept": accept, "plain": plain}
         shared = {"verify": verify, "commit": commit, "rest": rest}
-        return model_of_tables(shared, laws, law, batch, about or {})
+        return cls(model_of_tables(shared, laws, law, batch), dict(about or {}))
 
     @classmethod
     @takes(InvalidLatency, models=Kind("a mapping of batch sizes to models", _models))
@@ -320,9 +319,7 @@ class LatencyModel:
 
     def to_json(self) -> str:
         """JSON in milliseconds, with the unit in the names of the keys; readable and writable by hand."""
-        from treespec.search.latency.file import write_json
-
-        return write_json(self)
+        return write_json(self.batches, self.about)
 
     @classmethod
     @takes(InvalidLatency, text=TEXT)
@@ -336,9 +333,7 @@ class LatencyModel:
         Raises:
             InvalidLatency: naming the source, the key, the value and what is allowed.
         """
-        from treespec.search.latency.file import read_json
-
-        return read_json(text, source)
+        return cls(*read_json(text, source))
 
     def save(self, path: str | Path) -> Path:
         """Write the JSON to a file."""
@@ -353,6 +348,4 @@ class LatencyModel:
         Raises:
             InvalidLatency: if there is none, or it holds something else.
         """
-        from treespec.search.latency.file import read_file
-
-        return read_file(path)
+        return cls(*read_file(path))

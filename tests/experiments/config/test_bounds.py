@@ -559,11 +559,11 @@ WORST = {
 
 MEASURED = """
 import json, os, resource, sys
-import treespec.experiments.lossless.check, treespec.experiments.search_then_run.estimate,
-treespec.experiments.search_then_run.profile.commands
-import treespec.experiments.run.runner, treespec.experiments.sweep.sweep,
-treespec.experiments.search_then_run.traces
-import treespec.experiments.search_then_run.commands, search.formats, search.trace_file, transformers
+import treespec.experiments.lossless.check, treespec.experiments.search_then_run.estimate
+import treespec.experiments.search_then_run.profile.commands
+import treespec.experiments.run.runner, treespec.experiments.sweep.sweep
+import treespec.experiments.search_then_run.commands, treespec.experiments.search_then_run.traces
+import transformers, treespec.search.formats, treespec.search.rates.trace
 from treespec.experiments.cli.main import main
 
 
