@@ -31,7 +31,7 @@ from treespec.experiments.report.run import Run, load_run
 from treespec.experiments.report.summary import MethodSummary
 from treespec.experiments.report.text import print_results
 from treespec.experiments.run.models import load_models
-from treespec.experiments.run.runner import run
+from treespec.experiments.search_then_run.run import run
 from treespec.models.transformers_model import TransformersModel
 
 SIZES = (1, 2, 4, 8, 12, 16, 24, 32)

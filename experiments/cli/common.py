@@ -25,7 +25,6 @@ __all__ = [
     "Debug",
     "Overrides",
     "Quiet",
-    "calm_transformers",
     "complain",
     "complete_config",
     "friendly",
@@ -92,17 +91,6 @@ def output() -> "Console":
 
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return Console(width=PIPED_WIDTH if piped else None)
-
-
-def calm_transformers() -> None:
-    """No progress bars and advice of transformers between ours."""
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from treespec.experiments.cli.common import FAILED, AsJson, calm_transformers, output, progress
+from treespec.experiments.cli.common import FAILED, AsJson, output, progress
 from treespec.experiments.cli.help import examples
 from treespec.experiments.cli.json import json_text
 
@@ -39,6 +39,8 @@ def doctor_command(
     from treespec.experiments.run.progress import Reporter
 
     with suppress(ImportError):  # the checks say that it is missing
+        from treespec.experiments.run.models import calm_transformers
+
         calm_transformers()
     with Reporter(progress(quiet=False)).task("looking around") as say:
         found = examine(quick, say)

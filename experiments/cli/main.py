@@ -24,7 +24,6 @@ from treespec.experiments.cli.common import (
     Debug,
     Overrides,
     Quiet,
-    calm_transformers,
     complain,
     friendly,
     output,
@@ -108,8 +107,9 @@ def run_command(
     with friendly(debug, "interrupted; the same command goes on where it stopped"):
         from treespec.experiments.config.file import load_config
         from treespec.experiments.config.files import is_file
+        from treespec.experiments.run.models import calm_transformers
         from treespec.experiments.run.ranks import rank
-        from treespec.experiments.run.runner import run
+        from treespec.experiments.search_then_run.run import run
 
         calm_transformers()
         if rank():  # under torchrun one process speaks
@@ -227,6 +227,7 @@ def check_lossless_command(
             verdict,
             write_check,
         )
+        from treespec.experiments.run.models import calm_transformers
 
         calm_transformers()
         experiment = load_config(config, overrides or ())

@@ -13,7 +13,6 @@ from treespec.experiments.cli.common import (
     Debug,
     Overrides,
     Quiet,
-    calm_transformers,
     complain,
     friendly,
     output,
@@ -137,6 +136,7 @@ def profile_command(
     with friendly(debug):
         from treespec.experiments.config.file import load_config
         from treespec.experiments.config.files import require_new, write_new
+        from treespec.experiments.run.models import calm_transformers
         from treespec.experiments.search_then_run.profile.commands import (
             integers,
             print_profile,
@@ -228,6 +228,7 @@ def trace_command(
     with friendly(debug):
         from treespec.experiments.config.file import load_config
         from treespec.experiments.config.files import require_new, write_new
+        from treespec.experiments.run.models import calm_transformers
         from treespec.experiments.search_then_run.traces import trace
 
         require_new(out)

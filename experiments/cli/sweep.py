@@ -13,7 +13,6 @@ from treespec.experiments.cli.common import (
     ConfigArgument,
     Debug,
     Quiet,
-    calm_transformers,
     complain,
     friendly,
     output,
@@ -105,6 +104,7 @@ def sweep_command(
     with friendly(debug):
         from treespec.experiments.cli.json import json_text
         from treespec.experiments.config.places import place_of
+        from treespec.experiments.run.models import calm_transformers
         from treespec.experiments.sweep.grid import load_grid
         from treespec.experiments.sweep.sweep import Interrupted, require_workers, run_sweep
         from treespec.experiments.sweep.table import print_collected

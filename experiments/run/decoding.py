@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Protocol
 
 from treespec.experiments.config.build import Experiment
 from treespec.experiments.records.folder import RunFolder
@@ -10,9 +11,21 @@ from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.tracking import NoTracker
 from treespec.experiments.run.unit import Bench, run_unit
-from treespec.experiments.search_then_run.between import Between
 
-__all__ = ["Unit", "decode_units", "units_of"]
+__all__ = ["Rounds", "Unit", "decode_units", "units_of"]
+
+
+class Rounds(Protocol):
+    """Times the parts of a step before some units of a run."""
+
+    @property
+    def due(self) -> Collection[int]:
+        """These units, by number."""
+        ...
+
+    def measure(self, unit: int) -> None:
+        """Time a round before a unit, given by number."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -51,7 +64,7 @@ def decode_units(
     bench: Bench,
     units: Sequence[Unit],
     wanted: int,
-    between: Between | None,
+    between: Rounds | None,
     records: RunFolder,
     tracker: NoTracker,
     reporter: Reporter,

@@ -20,7 +20,7 @@ from treespec.experiments.errors import PromptError
 from treespec.experiments.records.forms import shown
 from treespec.reading import brief, open_file, parse_json, read_text
 
-__all__ = ["Prompt", "RawPrompt", "encode", "hash_of", "read_prompts"]
+__all__ = ["Prompt", "RawPrompt", "encode", "hash_of", "read_prompts", "search_prompts"]
 
 LARGEST_FILE = 64 * 2**20
 """Bytes of a file of prompts in JSONL."""
@@ -276,3 +276,23 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         raise PromptError(f"prompts.path = {error}") from None
     if not found:
         raise PromptError(f"{path}: the file is empty: a prompt needs text")
+
+
+def search_prompts(config: Config) -> Prompts:
+    """What is measured on: prompts of its own, or the run's texts from where the run ends.
+
+    Raises:
+        ConfigError: if these are whole texts, so that nothing is left of them.
+    """
+    assert config.search is not None
+    if config.search.prompts is not None:
+        return config.search.prompts
+    prompts = config.prompts
+    if prompts.tokens is None:
+        raise ConfigError(
+            "search.prompts: the run's prompts are whole texts (prompts.tokens is null), so nothing is "
+            "left of them to measure on: give other prompts here, or cut those with prompts.tokens"
+        )
+    farthest = max((getattr(prompts, "excerpts", None) or {"": 0}).values())
+    start = prompts.start + farthest + prompts.tokens + config.max_new_tokens
+    return prompts.model_copy(update={"start": start})

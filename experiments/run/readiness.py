@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from treespec.experiments.config.build import Experiment, build
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError, PromptError
-from treespec.experiments.run.prompts import RawPrompt, read_prompts
+from treespec.experiments.run.prompts import RawPrompt, read_prompts, search_prompts
 from treespec.experiments.run.ranks import rank
 from treespec.experiments.run.tracking import NoTracker, open_tracker
 from treespec.experiments.run.tuning import prompts_needed
-from treespec.experiments.search_then_run.measured import search_prompts
 
 __all__ = ["Ready", "ready"]
 

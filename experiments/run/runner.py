@@ -24,33 +24,41 @@ from treespec.experiments.records.machine_load import (
     busy_sentence,
 )
 from treespec.experiments.records.manifest import new_manifest, session, with_load
-from treespec.experiments.records.measured import load_measured
+from treespec.experiments.records.measured import Measured, load_measured
 from treespec.experiments.records.rows import SCHEMA_VERSION, PromptRow
 from treespec.experiments.report.run import load_run
-from treespec.experiments.run.decoding import decode_units, units_of
+from treespec.experiments.run.decoding import Rounds, decode_units, units_of
 from treespec.experiments.run.meters.build import cuda_devices, make_meters
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.progress import Reporter
-from treespec.experiments.run.prompts import Prompt, encode, hash_of, read_prompts
+from treespec.experiments.run.prompts import Prompt, encode, hash_of, read_prompts, search_prompts
 from treespec.experiments.run.ranks import folder_of_rank
 from treespec.experiments.run.readiness import ready
 from treespec.experiments.run.tuning import tune, tuned_choices
 from treespec.experiments.run.unit import Bench, seed_of
-from treespec.experiments.search_then_run.between import make_between
-from treespec.experiments.search_then_run.measured import (
-    Measured,
-    measure,
-    search_prompts,
-)
-from treespec.experiments.search_then_run.resolve import resolve
 from treespec.tree import Law
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["WARMUP_TOKENS", "RunResult", "run"]
+__all__ = ["WARMUP_TOKENS", "RunResult", "Searching", "run"]
 
 WARMUP_TOKENS = 8
+
+
+@dataclass(frozen=True)
+class Searching:
+    """What a config's `search` takes; `search_then_run.run` has it.
+
+    Args:
+        measure: measures before the run, into its folder.
+        resolve: gives the methods that wait for what was measured their trees.
+        between: what times the parts of a step between the units of the run; None if no round is due.
+    """
+
+    measure: Callable[..., Measured]
+    resolve: Callable[..., Config]
+    between: Callable[..., Rounds | None]
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,7 @@ class RunResult:
 def run(
     config: Config,
     *,
+    searching: Searching,
     folder: Path | None = None,
     source: Path | None = None,
     fresh: bool = False,
@@ -82,6 +91,7 @@ def run(
 
     Args:
         config: the experiment.
+        searching: for configs with `search`.
         folder: of its records; by default `config.output`, which must lie in `runs/`, or `runs/<name>`.
         source: the config's file; like all that the config reads it may not be in the folder.
         fresh: delete the records of an earlier run there, once the new one can start.
@@ -119,7 +129,7 @@ def run(
         if manifest is not None:
             if config.search is not None:
                 found = load_measured(config, records.search)
-                experiment = _resolved(config, found, records)
+                experiment = _resolved(config, found, records, searching)
             require_same_methods(path, experiment, manifest)
         with reporter.task("loading the models"):
             pair = load(config.models)
@@ -139,8 +149,8 @@ def run(
             records.clear()
         if manifest is None and config.search is not None:
             lengths = [len(prompt.ids) for prompt in prompts]
-            found = measure(config, known, pair, lengths, records, console)
-            experiment = _resolved(config, found, records)
+            found = searching.measure(config, known, pair, lengths, records, console)
+            experiment = _resolved(config, found, records, searching)
             _require_room(experiment, pair, prompts)
         with reporter.task("reading the meters"):
             meters = make_meters(config.meters, cuda_devices([pair.target.model, pair.draft.model]))
@@ -148,7 +158,7 @@ def run(
         if (
             found is not None
         ):  # before the warm-up of the methods, whose caches and graphs shall stay warm
-            between = make_between(
+            between = searching.between(
                 config, known, experiment, pair, found, records,
                 {unit.number for unit in units}, wanted, reporter,
             )  # fmt: skip
@@ -173,9 +183,11 @@ def run(
         return RunResult(path, False, tuple(records.failures()))
 
 
-def _resolved(config: Config, found: Measured, records: RunFolder) -> Experiment:
+def _resolved(
+    config: Config, found: Measured, records: RunFolder, searching: Searching
+) -> Experiment:
     """The experiment with every tree that was searched; its config stays as the user wrote it."""
-    resolved = resolve(config, found, records.search, records.keep)
+    resolved = searching.resolve(config, found, records.search, records.keep)
     return replace(build(resolved), config=config)
 
 

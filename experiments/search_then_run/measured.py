@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from treespec.experiments.config.build import Experiment
-from treespec.experiments.config.schema import Config, ModelsConfig, Prompts, SearchConfig
+from treespec.experiments.config.schema import Config, ModelsConfig, SearchConfig
 from treespec.experiments.config.shapes import MEASURED
-from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.manifest import config_hash
 from treespec.experiments.records.measured import (
@@ -21,6 +20,7 @@ from treespec.experiments.records.measured import (
     trace_path,
 )
 from treespec.experiments.run.progress import Reporter
+from treespec.experiments.run.prompts import search_prompts
 from treespec.experiments.search_then_run.profile.commands import profile
 from treespec.experiments.search_then_run.profile.plan import SIZES
 from treespec.experiments.search_then_run.traces import trace
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 __all__ = [
     "measure",
     "own_config",
-    "search_prompts",
     "timed_sizes",
 ]
 
@@ -143,23 +142,3 @@ def own_config(config: Config, known: Experiment) -> Config:
             "search": None,
         }
     )
-
-
-def search_prompts(config: Config) -> Prompts:
-    """What is measured on: prompts of its own, or the run's texts from where the run ends.
-
-    Raises:
-        ConfigError: if these are whole texts, so that nothing is left of them.
-    """
-    assert config.search is not None
-    if config.search.prompts is not None:
-        return config.search.prompts
-    prompts = config.prompts
-    if prompts.tokens is None:
-        raise ConfigError(
-            "search.prompts: the run's prompts are whole texts (prompts.tokens is null), so nothing is "
-            "left of them to measure on: give other prompts here, or cut those with prompts.tokens"
-        )
-    farthest = max((getattr(prompts, "excerpts", None) or {"": 0}).values())
-    start = prompts.start + farthest + prompts.tokens + config.max_new_tokens
-    return prompts.model_copy(update={"start": start})

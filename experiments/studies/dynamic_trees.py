@@ -28,7 +28,7 @@ from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.run import Run, load_run
 from treespec.experiments.report.statistics import Bootstrap, Interval
 from treespec.experiments.report.verdict import Comparison, compare
-from treespec.experiments.run.runner import run
+from treespec.experiments.search_then_run.run import run
 from treespec.search.rates.calibration import Calibration
 
 PLANTED = {"taken for too sure": 3.0, "taken for too unsure": 1 / 3}

@@ -29,7 +29,7 @@ from treespec.experiments.report.prediction import (
 )
 from treespec.experiments.report.run import Run, load_run
 from treespec.experiments.report.terminal import print_finding
-from treespec.experiments.run.runner import run
+from treespec.experiments.search_then_run.run import run
 
 GOAL_TOKENS, GOAL_SPEED, GOAL_FIRST = 0.05, 0.10, 0.95
 

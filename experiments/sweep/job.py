@@ -84,7 +84,7 @@ def _run(
     from treespec.experiments.config.file import load_config
     from treespec.experiments.records.manifest import config_hash
     from treespec.experiments.run.models import load_models
-    from treespec.experiments.run.runner import run
+    from treespec.experiments.search_then_run.run import run
     from treespec.experiments.sweep.folder import read_manifest
     from treespec.experiments.sweep.versions import different_versions, versions_here
 
@@ -143,7 +143,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if given.with_parent:
         threading.Thread(target=_end_with_parent, daemon=True).start()
-    from treespec.experiments.cli.common import calm_transformers
+    from treespec.experiments.run.models import calm_transformers
 
     calm_transformers()
     try:

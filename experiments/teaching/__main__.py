@@ -11,8 +11,8 @@ import torch
 
 from treespec import TreeShape, load_pair
 from treespec.experiments.benchmarks.gpu.roofline import peak_of
-from treespec.experiments.cli.common import calm_transformers
 from treespec.experiments.report.figure_style import drawing, save
+from treespec.experiments.run.models import calm_transformers
 from treespec.experiments.teaching.batch_speedup import (
     LLAMA_1B,
     LLAMA_8B,

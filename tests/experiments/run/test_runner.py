@@ -21,7 +21,7 @@ from treespec.experiments.records.rows import (
     TreeRow,
     read_lines,
 )
-from treespec.experiments.run.runner import run
+from treespec.experiments.search_then_run.run import run
 
 IDS = ["prompt", "sampling", "method", "order", "tokens", "steps", "accepted", "seed"]
 

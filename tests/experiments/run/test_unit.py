@@ -8,7 +8,7 @@ import pytest
 from treespec.experiments.config.schema import Config
 from treespec.experiments.report.run import load_run
 from treespec.experiments.run import unit as unit_module
-from treespec.experiments.run.runner import run
+from treespec.experiments.search_then_run.run import run
 
 KEY = ["prompt", "sampling", "method", "repeat"]
 

@@ -16,9 +16,9 @@ from treespec.experiments.records.measured import load_between
 from treespec.experiments.records.own_files import OwnFiles
 from treespec.experiments.report.page import write_report
 from treespec.experiments.report.run import load_run
-from treespec.experiments.run.runner import run
 from treespec.experiments.search_then_run import between
 from treespec.experiments.search_then_run.between import moments
+from treespec.experiments.search_then_run.run import run
 from treespec.search.latency.errors import InvalidLatency
 
 

@@ -14,8 +14,8 @@ from treespec.experiments.report.page import write_report
 from treespec.experiments.report.prediction import first_ranked, median_errors, prediction_finding
 from treespec.experiments.report.run import load_run
 from treespec.experiments.report.text import print_run
-from treespec.experiments.run.runner import run
 from treespec.experiments.search_then_run.resolve import resolve
+from treespec.experiments.search_then_run.run import run
 from treespec.experiments.studies.prediction import figures_of, goals
 from treespec.search import LatencyModel, Trace, estimate_acceptance, optimal_tree
 from treespec.tree import TreeShape

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from treespec import load_pair
-from treespec.experiments.cli.common import calm_transformers
 from treespec.experiments.records import machine_load
 from treespec.experiments.report import page as report
 from treespec.experiments.run import runner
+from treespec.experiments.run.models import calm_transformers
 
 torch.set_num_threads(1)  # threads of OpenMP do not survive one either
 calm_transformers()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treespec import TreeShape
+from treespec import TreeShape, search
 from treespec.search import InvalidLimit, InvalidTrace, Trace, expected_tokens
 from treespec.search.rates.replay import replay, replay_many, step_starts
 

@@ -1,0 +1,13 @@
+"""Run an experiment, with or without a search: this is the `run` that commands and notebooks call."""
+
+from functools import partial
+
+from treespec.experiments.run import runner
+from treespec.experiments.search_then_run.between import make_between
+from treespec.experiments.search_then_run.measured import measure
+from treespec.experiments.search_then_run.resolve import resolve
+
+__all__ = ["run"]
+
+run = partial(runner.run, searching=runner.Searching(measure, resolve, make_between))
+"""`run.runner.run`, which knows nothing of searches, with all that a search takes."""
