@@ -11,12 +11,13 @@ from typing import Any
 
 from treespec.errors import Unreadable
 from treespec.experiments.config.schema import (
+    Config,
     EmbeddedPrompts,
     JsonlPrompts,
     Prompts,
     TextPrompts,
 )
-from treespec.experiments.errors import PromptError
+from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.records.forms import shown
 from treespec.reading import brief, open_file, parse_json, read_text
 
