@@ -1,1 +1,1 @@
-"""Experiments: configs, runner, records, reports, and the training of the embedded pair."""
+"""Experiments: configs, runs, records, reports, studies, and the training of the embedded pair; a room for each."""

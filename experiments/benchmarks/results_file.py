@@ -9,7 +9,7 @@ from treespec.search.whole_file import write_whole
 
 __all__ = ["RESULTS", "described", "path_of", "save"]
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def save(benchmark: str, figures: dict[str, Any]) -> Path:

@@ -1,1 +1,1 @@
-"""cli: to be said."""
+"""The command line: a file for each group of commands."""

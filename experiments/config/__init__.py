@@ -1,1 +1,1 @@
-"""config: to be said."""
+"""What can be configured, read from YAML, and the one place that makes objects of it."""

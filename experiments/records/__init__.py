@@ -1,1 +1,1 @@
-"""records: to be said."""
+"""What a run leaves behind: rows, manifest, and the folder that holds them; read back for everybody."""

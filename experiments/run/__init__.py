@@ -1,1 +1,1 @@
-"""run: to be said."""
+"""A run: prompts decoded by every method, measured and recorded."""

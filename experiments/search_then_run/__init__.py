@@ -1,1 +1,1 @@
-"""search_then_run: to be said."""
+"""What is measured before a run and between its prompts: traces, times, and the trees that follow."""

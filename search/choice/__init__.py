@@ -1,1 +1,1 @@
-"""choice: to be said."""
+"""The fastest shape by predicted tokens per second: candidates, their speed, and a verdict."""

@@ -1,1 +1,1 @@
-"""latency: to be said."""
+"""How long the parts of a step take: measured times, what lies between them, and their file."""

@@ -1,1 +1,1 @@
-"""optimum: to be said."""
+"""What a tree is worth under given rates, and the best tree of a size, exactly."""

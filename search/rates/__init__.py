@@ -1,1 +1,1 @@
-"""rates: to be said."""
+"""How often children are accepted: rates, what they were estimated from, traces, replay and calibration."""

@@ -1,1 +1,1 @@
-"""profile: to be said."""
+"""What the parts of a step take on a pair, timed."""

@@ -27,7 +27,7 @@ from treespec.experiments.report.run import load_run
 from treespec.experiments.run.prompts import read_prompts
 from treespec.experiments.search_then_run.traces import read_shapes
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 BASE = """name: x
 models: {target: /nowhere/model, dtype: float32}

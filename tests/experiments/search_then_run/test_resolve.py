@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -176,7 +177,7 @@ def test_the_benchmark_says_of_each_goal_whether_it_is_met(whole):
 
 
 def test_a_resumed_run_takes_what_was_measured(searching, loaded_pair, tmp_path, monkeypatch):
-    from treespec.experiments.run import decoding, runner
+    from treespec.experiments.run import decoding
 
     config = Config.model_validate(searching)
     with monkeypatch.context() as patch:
@@ -191,8 +192,10 @@ def test_a_resumed_run_takes_what_was_measured(searching, loaded_pair, tmp_path,
     names = [
         m["name"] for m in json.loads((search.parent / "manifest.json").read_text())["methods"]
     ]
-    monkeypatch.setattr(runner, "measure", None)  # would fail if it were called
-    again = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
+    unable = replace(run.keywords["searching"], measure=None)  # would fail if it were called
+    again = run(
+        config, searching=unable, folder=tmp_path / "run", load=lambda models: loaded_pair
+    )
     assert not again.failures
     assert set(before) < {path.name for path in search.iterdir()}
     assert {name: (search / name).read_bytes() for name in before} == before
