@@ -1,1 +1,1 @@
-"""Experiments: configs, runs, records, reports, studies, and the training of the embedded pair; a room for each."""
+"""Experiments: configs, runs, records, reports, studies, the embedded pair: a room for each."""

@@ -193,9 +193,7 @@ def test_a_resumed_run_takes_what_was_measured(searching, loaded_pair, tmp_path,
         m["name"] for m in json.loads((search.parent / "manifest.json").read_text())["methods"]
     ]
     unable = replace(run.keywords["searching"], measure=None)  # would fail if it were called
-    again = run(
-        config, searching=unable, folder=tmp_path / "run", load=lambda models: loaded_pair
-    )
+    again = run(config, searching=unable, folder=tmp_path / "run", load=lambda models: loaded_pair)
     assert not again.failures
     assert set(before) < {path.name for path in search.iterdir()}
     assert {name: (search / name).read_bytes() for name in before} == before
