@@ -16,9 +16,8 @@ import os
 import re
 import secrets
 import stat
-import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,10 +34,6 @@ LONGEST_HEAD = 200
 LARGEST = 1 << 28
 """Bytes of a mark: a thousand times what the largest sweep needs."""
 
-BIRTH_S = 1.0
-"""How long another process may take between making a mark and writing its first line."""
-
-_BEGINNING = b'{"treespec": "'
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -110,7 +105,7 @@ class OwnFiles:
                     raise kind.foreign(files._foreign_text(found))
                 if not files._create():
                     files.load()
-            elif not files._stillborn(found) or not files._create(after=MARK):
+            else:
                 files.load()
             files._require_ours()
         except kind.error:
@@ -178,42 +173,20 @@ class OwnFiles:
             raise self.kind.error(f"{self.path} is a file; give another folder with --out")
         return {entry.name for entry in self.path.iterdir()}
 
-    def _create(self, after: str | None = None) -> bool:
-        """Write the mark; false if another process was faster."""
-        mark, self.id = self.path / MARK, secrets.token_hex(16)
-        if after is not None:
-            mark.unlink(missing_ok=True)
+    def _create(self) -> bool:
+        """Make the mark, whole from the beginning; false if another process was faster."""
+        self.id = secrets.token_hex(16)
         head = {"treespec": self.kind.name, "id": self.id, "version": VERSION}
         lines = "".join(json.dumps(line) + "\n" for line in (head, {"made": LOCK}))
         try:
-            descriptor = os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            _make_whole(self.path / MARK, lines.encode())
         except FileExistsError:
-            end = time.monotonic() + BIRTH_S
-            while b"\n" not in (_content(mark) or b"") and time.monotonic() < end:
-                time.sleep(0.01)
             self._parents = []
             return False
         self._marked = True
         self.names = {LOCK: None}
         self._began = {LOCK: None}
-        with open(descriptor, "wb", buffering=0) as file:
-            file.write(lines.encode())
-            os.fsync(descriptor)
         return True
-
-    def _stillborn(self, found: Iterable[str]) -> bool:
-        """Whether a start was killed before its mark had a first line: then nothing else was made."""
-        end = time.monotonic() + BIRTH_S
-        while set(found) <= {MARK}:
-            content = _content(self.path / MARK)
-            if content is None or b"\n" in content or len(content) > LONGEST_HEAD:
-                return False
-            if not (content.startswith(_BEGINNING) or _BEGINNING.startswith(content)):
-                return False
-            if time.monotonic() >= end:
-                return True
-            time.sleep(0.05)
-        return False
 
     def _require_ours(self) -> None:
         """Refuse a folder whose manifest is another's, or in which others hold our places."""
@@ -438,6 +411,40 @@ class OwnFiles:
                 self.names[name] = None
             else:
                 self.names.pop(name, None)
+
+
+def _make_whole(path: Path, content: bytes) -> None:
+    """Make a file that is there whole or not at all; a kill leaves nothing of it.
+
+    It has no name until it is whole. Where the system knows no such files it is written in place: what a
+    kill leaves then is no mark, and is refused.
+
+    Raises:
+        FileExistsError: if there is something.
+    """
+    try:
+        descriptor = os.open(path.parent, os.O_WRONLY | os.O_TMPFILE, 0o666)
+        with _filled(descriptor, content):
+            # With a folder's descriptor, because Python follows links only then.
+            os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
+    except FileExistsError:
+        raise
+    except (AttributeError, OSError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            with _filled(descriptor, content):
+                pass
+        except OSError:
+            path.unlink()
+            raise
+
+
+@contextmanager
+def _filled(descriptor: int, content: bytes) -> Iterator[None]:
+    with open(descriptor, "wb", buffering=0) as file:
+        file.write(content)
+        os.fsync(descriptor)
+        yield
 
 
 def _content(path: Path) -> bytes | None:

@@ -155,12 +155,12 @@ def test_reports_of_what_cannot_be_reported(call, tmp_path):
 
 def failing(monkeypatch, error):
     """Let every run fail."""
-    from treespec.experiments.run import runner
+    from treespec.experiments.search_then_run import run as runs
 
     def run(*arguments, **more):
         raise error
 
-    monkeypatch.setattr(runner, "run", run)
+    monkeypatch.setattr(runs, "run", run)
 
 
 @pytest.mark.parametrize(

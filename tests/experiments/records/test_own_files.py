@@ -163,23 +163,27 @@ def test_a_mark_that_is_cut_short_at_any_byte_names_nothing_wrong(tmp_path, monk
 
 
 @pytest.mark.parametrize("cut", [0, 1, 10, 30, 60])
-def test_a_start_that_died_while_it_wrote_the_mark_is_no_folder_of_others(
-    tmp_path, monkeypatch, cut
-):
-    monkeypatch.setattr("treespec.experiments.records.own_files.BIRTH_S", 0.0)
+def test_a_mark_that_is_cut_short_is_not_ours(tmp_path, cut):
+    """Ours is there whole or not at all, so nothing says whose this one is."""
     with RunFolder(tmp_path / "run"):
         pass
     head = (tmp_path / "run" / MARK).read_bytes()
-    new = tmp_path / "new"
-    new.mkdir()
-    (new / MARK).write_bytes(head[:cut])
-    with RunFolder(new) as records:
-        records.keep(records.search / "config.json", "{}")
-    (new / MARK).write_bytes(head[:cut])
-    before = tree(new)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / MARK).write_bytes(head[:cut])
+    before = tree(other)
     with pytest.raises(ForeignFolder, match="no mark of treespec"):
-        RunFolder(new).__enter__()  # there is something beside it now
-    assert tree(new) == before
+        RunFolder(other).__enter__()
+    assert tree(other) == before
+
+
+def test_a_mark_without_unnamed_files(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    with RunFolder(tmp_path / "run") as records:
+        records.keep(records.search / "config.json", "{}")
+    with RunFolder(tmp_path / "run") as records:
+        records.clear()
+    assert set(tree(tmp_path / "run")) == {MARK, ".lock"}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """What runs survive: kills, interruptions, full and read-only disks, damaged lines, two at once.
 
-    python -m fault_injection [--kills 50] [--interrupts 12] [--only NAME,...]
+    PYTHONPATH=tests/helpers python -m fault_injection [--kills 50] [--interrupts 12] [--only NAME,...]
 
 A short experiment on the embedded pair runs once without any fault. Then it runs in processes of its own to
 which faults happen, is resumed by the same command until it is finished, and must have the same rows as the

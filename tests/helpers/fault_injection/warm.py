@@ -11,18 +11,19 @@ import torch
 from treespec import load_pair
 from treespec.experiments.records import machine_load
 from treespec.experiments.report import page as report
-from treespec.experiments.run import runner
 from treespec.experiments.run.models import calm_transformers
+from treespec.experiments.run.runner import RunResult
+from treespec.experiments.search_then_run import run as runs
 
 torch.set_num_threads(1)  # threads of OpenMP do not survive one either
 calm_transformers()
 PAIR = load_pair("embedded")
-RUNNER: Any = runner
+RUNS: Any = runs
 REPORT: Any = report
-_run = RUNNER.run
+_run = RUNS.run
 
 
-def _run_on_pair(*arguments: Any, **more: Any) -> runner.RunResult:
+def _run_on_pair(*arguments: Any, **more: Any) -> RunResult:
     return _run(*arguments, load=lambda models: PAIR, **more)
 
 
@@ -30,6 +31,6 @@ def _no_figures(*arguments: Any) -> dict[str, Any]:
     return {}
 
 
-RUNNER.run = _run_on_pair
+RUNS.run = _run_on_pair
 machine_load.WATCH_S = 0.0
 REPORT.draw_figures = _no_figures
