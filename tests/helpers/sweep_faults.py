@@ -1,6 +1,6 @@
 """What SIGKILL at random moments does to a sweep: an unbroken one beside one that is killed and resumed.
 
-    python -m sweep_faults [--kills 10] [--workers 2] [--seed 0]
+    PYTHONPATH=tests/helpers python -m sweep_faults [--kills 10] [--workers 2] [--seed 0]
 
 Half of the kills, by lot, hit a worker (its job is tried again), the other half the sweep itself (its
 workers end with it, the same command resumes). Then every column that holds no time must be the same.
