@@ -198,7 +198,7 @@ def assert_lossless(
       that makes them (`draft_with`) shows both;
     - probabilities below 1e-12, differences of p and q below a part in 1e10, and whatever changes the law
       of a token by less than the bounds above: in float32 a bias of less than 7e-6, say of a residual of
-      mass 1e-6, unless it is large relative to an improbable token;
+      mass 1e-6, unless it is large relative to an improbable token and above 7e-9;
     - a bias only in float16 or bfloat16 or on another device, in logits that a rule reads past its rows,
       or for coins of another type;
     - what a rule keeps from call to call, unless it shows while one tree is enumerated; and all that is
