@@ -1,0 +1,65 @@
+"""The pages with results say what the files hold, and nothing measured stands outside of these parts."""
+
+import re
+
+import pytest
+
+from treespec.experiments.benchmarks.results_file import RESULTS
+from treespec.experiments.errors import ConfigError
+from treespec.experiments.studies.results_page import PAGE, README, SECTIONS, filled, results_page
+
+GUIDE = README.parent / "docs" / "guide.md"
+
+
+def measured_by_hand(page):
+    """Figures in the prose of a page: numbers with a point, shares, times and ratios."""
+    prose = re.sub(
+        r"<!-- measured.*?<!-- end -->|```.*?```|`[^`]*`|^    .*?$", "", page, flags=re.S | re.M
+    )
+    prose = re.sub(
+        r"arXiv:[\d., ]+|Python 3\.11|Apache-2\.0|intervals? .{0,10}95 %|95 %", "", prose
+    )
+    return re.findall(r"\d+\.\d+|\d+ ?(?:%|ms|times|tokens per)", prose)
+
+
+def test_results_are_those_of_the_files():
+    assert PAGE.read_text() == results_page(), "python -m treespec.experiments.studies.results_page"
+
+
+def test_the_front_page_too():
+    page = README.read_text()
+    assert page == filled(page), "python -m treespec.experiments.studies.results_page"
+    assert page.count("<!-- measured: ") == page.count("<!-- end -->") == 1
+    assert len(page.splitlines()) <= 200
+
+
+@pytest.mark.parametrize("page", [README, GUIDE], ids=lambda path: path.name)
+def test_no_figure_is_typed_by_hand(page):
+    assert measured_by_hand(page.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["1.27 times as fast", "off by 12 %", "takes 5 ms", "0.98 of plain"]
+)
+def test_such_figures_would_be_found(text):
+    assert measured_by_hand(README.read_text() + text)
+
+
+def test_a_figure_that_was_changed_is_found():
+    page = README.read_text()
+    number = re.search(r"\| (\d+\.\d+) \|", page)
+    changed = page[: number.start(1)] + "9.99" + page[number.end(1) :]
+    assert filled(changed) == page != changed
+
+
+def test_every_file_has_its_section():
+    shown = {section.path for section in SECTIONS.values()}
+    assert all(path.is_file() for path in shown)
+    # Float32 on a machine with AVX2: the section shows the later one.
+    older = {RESULTS / "study-budget_scaling-amd-epyc-2-cores.json"}
+    assert set(RESULTS.glob("*.json")) - shown == older
+
+
+def test_a_part_that_there_is_not():
+    with pytest.raises(ConfigError, match="no section 'tree_vs_cat'"):
+        filled("<!-- measured: tree_vs_cat -->\n<!-- end -->")
