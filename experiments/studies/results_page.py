@@ -544,6 +544,8 @@ SECTIONS = {
 
 def main() -> None:
     """Write both pages."""
+    if not README.is_file():
+        raise SystemExit(f"there is no {README}: these pages belong to a clone of treespec")
     write_whole(PAGE, results_page())
     write_whole(README, filled(README.read_text(encoding="utf-8")))
     print(f"written: {PAGE}, {README}")
