@@ -1,5 +1,9 @@
 """What can go wrong, by name. Every message says what was given, what is allowed, and the way out."""
 
+import re
+
+from attention_masks.errors import AttentionMaskError
+
 __all__ = [
     "CannotGrow",
     "ContextOverflow",
@@ -21,7 +25,19 @@ __all__ = [
     "Unavailable",
     "Unreadable",
     "UnsupportedModel",
+    "for_people",
+    "in_words",
+    "said",
 ]
+
+_LONGEST = 300
+"""Letters of what an error of others says."""
+
+_CLASS = r"\b(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Warning)\b"
+_WORDS_OF_CODE = re.compile(
+    _CLASS + r"|<class|\bobject\b.*\b(?:is not|has no)|__|\bNoneType\b|"
+    r"argument|untagged|codec|\bindex out of|\bby zero|negative power|unhashable|not supported between"
+)
 
 
 class TreespecError(Exception):
@@ -114,3 +130,48 @@ class Unreadable(TreespecError, ValueError):
     def __init__(self, said: str, line: int | None = None, column: int | None = None) -> None:
         self.said, self.line, self.column = said, line, column
         super().__init__(said if line is None else f"line {line}, column {column}: {said}")
+
+
+def said(error: BaseException) -> str | None:
+    """The first sentence of an error, if it is one for people: nothing of classes, types and codes."""
+    text = re.split(r"(?<=[.!?]) (?=[A-Z])", " ".join(str(error).split()))[0].rstrip(".")
+    return text if _known(error) and for_people(text) else None
+
+
+def in_words(error: BaseException, doing: str) -> str:
+    """What went wrong in one line, without the name of a class: for messages, and for what is recorded.
+
+    Of errors of others it is the first line: what follows is often frames of their code.
+
+    Args:
+        error: of ours, or what others raised.
+        doing: what was going on, as in "an error inside ...": said where the error's own text is none for
+            people, such as the name of a key.
+    """
+    if isinstance(error, TreespecError | AttentionMaskError):
+        return " ".join(str(error).split())
+    text = " ".join((str(error).strip().splitlines() or [""])[0].split())
+    text = re.sub(_CLASS, "an error", re.sub(rf"(?:{_CLASS}: )+", "", text))
+    if isinstance(error, OSError) and error.strerror:
+        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's
+        known = "out of memory" in text.lower()
+        return text if known else f"out of memory: {text}" if text else "out of memory"
+    if _known(error) and for_people(text):
+        return text
+    if isinstance(error, KeyError):
+        text = f"there is no {text}"
+    return (
+        f"an error inside {doing}: {text}" if text else f"an error inside {doing}, without a word"
+    )
+
+
+def for_people(text: str) -> bool:
+    """Whether a text is a sentence for people: nothing of classes, types and codes."""
+    return " " in text and not _WORDS_OF_CODE.search(text)
+
+
+def _known(error: BaseException) -> bool:
+    """Whether errors of this kind have texts that are written for people."""
+    return isinstance(error, OSError | ImportError | RuntimeError) or type(error) is ValueError

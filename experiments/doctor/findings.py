@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from time import perf_counter
 
+from treespec.errors import in_words
+
 __all__ = ["Checkup", "Fact", "Speed", "Status", "Trial", "ask", "attempt"]
 
 
@@ -107,7 +109,14 @@ def ask(name: str, question: Callable[[], Fact | list[Fact]]) -> list[Fact]:
     try:
         found = question()
     except Exception as error:
-        return [Fact(name, Status.PROBLEM, _said(error), "unexpected: please report it")]
+        return [
+            Fact(
+                name,
+                Status.PROBLEM,
+                in_words(error, f"the question '{name}'"),
+                "unexpected: please report it",
+            )
+        ]
     return found if isinstance(found, list) else [found]
 
 
@@ -122,11 +131,13 @@ def attempt(name: str, test: Callable[[], str]) -> Trial:
     try:
         value, passed = test(), True
     except Exception as error:
-        value, passed = _said(error), False
+        value, passed = _of_test(error, name), False
     return Trial(name, passed, value, round(perf_counter() - start, 3))
 
 
-def _said(error: Exception) -> str:
-    """The first line of what an error says, with its name unless it is one that a test raises."""
+def _of_test(error: Exception, name: str) -> str:
+    """What a test found wrong, in one line; or what stopped it."""
     first = (str(error).strip().splitlines() or [""])[0]
-    return first if type(error) is AssertionError and first else f"{type(error).__name__}: {first}"
+    return (
+        first if type(error) is AssertionError and first else in_words(error, f"the test '{name}'")
+    )

@@ -26,6 +26,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from treespec.distributions import Sampling
+from treespec.errors import in_words
 from treespec.experiments.config.files import require_own
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.manifest import environment
@@ -152,7 +153,9 @@ def prove(job: Job) -> list[Result]:
                 try:
                     proofs[str(rule)] += case.prove(rule, oracle, exact)
                 except Exception as error:  # one rule's failure must not end an hour's work
-                    failures.setdefault(str(rule), f"{rule}, {job.law}, {pair.name}: {error}")
+                    failures.setdefault(
+                        str(rule), f"{rule}, {job.law}, {pair.name}: {in_words(error, 'the rule')}"
+                    )
         results += [
             Result(job.theorem, name, str(job.law), proof, failures.get(name))
             for name, proof in proofs.items()
@@ -177,7 +180,13 @@ def _composed(job: Job, rule: Rule) -> Result:
                 sampling=sampling,
             )
         except Exception as error:  # one rule's failure must not end an hour's work
-            return Result(job.theorem, str(rule), str(job.law), proof, f"{rule}: {error!r}")
+            return Result(
+                job.theorem,
+                str(rule),
+                str(job.law),
+                proof,
+                f"{rule}: {in_words(error, 'the rule')}",
+            )
         error = float((found.probs - target_law(target, (0,), COMPOSED, sampling)).abs().max())
         proof += Proof(1, found.runs, error)
         if not error <= TOLERANCE:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from treespec.decoding import require_room
-from treespec.errors import TreespecError
+from treespec.errors import TreespecError, in_words
 from treespec.experiments.config.build import Experiment, build
 from treespec.experiments.config.places import inputs_of, place_of, require_apart
 from treespec.experiments.config.schema import AssistedMethod, Config, ModelsConfig
@@ -270,7 +270,7 @@ def _warm_up(bench: Bench, prompt: Prompt, say: Callable[[str], None]) -> None:
                     method, prompt, sampling, seed=seed, tuned=tuned, max_new_tokens=tokens
                 )
             except Exception as error:
-                say(f"warming up: {method.name} failed: {error}")
+                say(f"warming up: {method.name} failed: {in_words(error, 'the decoding')}")
 
 
 def _describe(config: Config, pair: "Pair") -> dict[str, Any]:

@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from treespec.errors import in_words
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.rows import PromptRow
 from treespec.experiments.report.run import Run
@@ -74,7 +75,7 @@ class Tracker(NoTracker):
     def _fail(self, error: Exception) -> None:
         self._module = None
         self._say(
-            f"{self._name}: {type(error).__name__}: {error}; nothing more is logged there, the run goes on"
+            f"{self._name}: {in_words(error, 'its logging')}; nothing more is logged there, the run goes on"
         )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from treespec.errors import in_words
 from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.schema import AssistedMethod
 from treespec.experiments.run.prompts import Prompt
@@ -75,7 +76,7 @@ def _tune_one(
             try:
                 outcome = bench.decode(method, prompt, sampling, seed=seed, tuned=pair)
             except Exception as error:
-                failed[pair] = f"{type(error).__name__}: {error}"
+                failed[pair] = in_words(error, "the decoding")
                 continue
             tokens[pair] += len(outcome.tokens)
             seconds[pair] += outcome.total_s - outcome.prefill_s

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from treespec.errors import in_words
 from treespec.experiments.config.build import BuiltMethod, Experiment
 from treespec.experiments.records.outcome import Outcome
 from treespec.experiments.records.rows import PromptRow, StepRow, TreeRow
@@ -139,7 +140,7 @@ def run_unit(
             outcomes[method.name] = bench.decode(method, prompt, sampling, seed=seeds[method.name])
             read[method.name] = bench.meters.stop()
         except Exception as error:
-            outcomes[method.name] = f"{type(error).__name__}: {error}"
+            outcomes[method.name] = in_words(error, "the decoding")
     reference = _reference(bench, outcomes, sampling)
     kept = repeat == 0 and prompt.index < config.trees
     prompts, steps, trees = [], [], []
@@ -167,7 +168,9 @@ def run_unit(
         try:
             compared = _compare(bench, prompt, outcome, reference)
         except Exception as error:
-            prompts.append(failed_row(more, f"comparing with `generate`: {error}"))
+            prompts.append(
+                failed_row(more, f"comparing with `generate`: {in_words(error, 'the comparison')}")
+            )
             continue
         prompts.append(prompt_row(more | read[method.name], outcome, text, compared))
         steps += [step_row(key, i, step) for i, step in enumerate(outcome.steps or ())]

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from treespec.errors import in_words
 from treespec.experiments.config.build import Experiment
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError, PromptError
@@ -146,7 +147,7 @@ class Between:
         try:
             self._rounds.measure(samples)
         except Exception as error:
-            self._reporter.note(f"{NOT_TIMED}: {type(error).__name__}: {error}")
+            self._reporter.note(f"{NOT_TIMED}: {in_words(error, 'the timing')}")
             self.due = frozenset()
             return None
         return samples

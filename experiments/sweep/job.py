@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from treespec.errors import in_words
 from treespec.experiments.sweep.attempts import Attempt, write_attempt
 from treespec.experiments.sweep.errors import SweepError, VersionsDiffer
 
@@ -66,7 +67,7 @@ def run_job(
         noted |= {"threads": threads_here(), "slurm_job": os.environ.get("SLURM_JOB_ID")}
         error = _run(folder, noted, allow_versions, load)
     except Exception as problem:
-        cause, error = problem, f"{type(problem).__name__}: {problem}"
+        cause, error = problem, in_words(problem, "the job")
     noted["ended"] = now()
     write_attempt(folder, Attempt(attempt, error, noted))
     if error is not None:

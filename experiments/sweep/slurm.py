@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import treespec
+from treespec.errors import in_words
 from treespec.experiments.sweep.attempts import Ended, Task, read_json, write_json
 from treespec.experiments.sweep.errors import SweepError
 from treespec.experiments.sweep.job import run_job
@@ -110,7 +111,7 @@ class Slurm:
             self._submitter = submitit.SlurmExecutor(folder=self._logs)
             self._submitter.update_parameters(**settings)
         except Exception as error:  # submitit checks little and raises what it likes
-            raise SweepError(f"--slurm: {error}") from None
+            raise SweepError(f"--slurm: {in_words(error, 'submitit')}") from None
 
     def room(self) -> int:
         """SLURM has a queue of its own."""
@@ -148,8 +149,8 @@ class Slurm:
                     for task in new
                 ]
         except Exception as error:  # submitit wraps what sbatch prints
-            words = " ".join(str(error).split()) or type(error).__name__
             self._made = [self._logs / name for name in self._there() - before]
+            words = " ".join(str(error).split()) or in_words(error, "sbatch")
             raise SweepError(f"SLURM refused the jobs: {words}") from None
         for task, job in zip(new, jobs, strict=True):
             write_json(task.folder / "slurm.json", {"job": job.job_id, "attempt": task.attempt})

@@ -28,9 +28,8 @@ from transformers import PreTrainedModel
 from attention_masks.errors import AttentionMaskError
 from attention_masks.tree_attention import IMPLEMENTATIONS
 from attention_masks.tree_attention.triton import available
-from treespec.errors import TreespecError, Unavailable, UnsupportedModel
+from treespec.errors import TreespecError, Unavailable, UnsupportedModel, said
 from treespec.models.cache import LayerShape
-from treespec.models.reading import said
 from treespec.models.recorder import NOT_ASKED, Recorder
 from treespec.models.routes import OwnAttention, OwnMask, Route, plain_implementation
 from treespec.models.runner import TreeRunner

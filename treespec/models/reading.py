@@ -19,10 +19,10 @@ from huggingface_hub.errors import (
 )
 from safetensors import SafetensorError, safe_open
 
-from treespec.errors import LoadError, TreespecError, Unreadable
+from treespec.errors import LoadError, TreespecError, Unreadable, for_people, said
 from treespec.reading import parse_json, read_bytes
 
-__all__ = ["Files", "reading", "said"]
+__all__ = ["Files", "reading"]
 
 LARGEST = 2**28
 """Bytes of a JSON file: tokenizers of 256,000 tokens take 33 MB."""
@@ -48,10 +48,6 @@ UNKNOWN = {
 }
 """What is said of a part where nobody has said it better."""
 
-WORDS_OF_CODE = re.compile(
-    r"[A-Z]\w*(?:Error|Exception|Warning)\b|<class|\bobject\b.*\b(?:is not|has no)|__|\bNoneType\b|"
-    r"argument|untagged|codec|\bindex out of|\bby zero|negative power|unhashable|not supported between"
-)
 TYPES = {"int": "an integer", "float": "a number", "str": "text", "bool": "true or false"}
 TYPES |= {"list": "a list", "dict": "an object", "NoneType": "null"}
 
@@ -188,17 +184,6 @@ def reading(name: str, part: str) -> Iterator[None]:
         raise LoadError(f"cannot read the {part} of {name!r}: {why}") from error
 
 
-def said(error: BaseException) -> str | None:
-    """The first sentence of an error, if it is one for people: nothing of classes, types and codes."""
-    if (
-        not isinstance(error, OSError | ImportError | RuntimeError)
-        and type(error) is not ValueError
-    ):
-        return None
-    text = re.split(r"(?<=[.!?]) (?=[A-Z])", " ".join(str(error).split()))[0].rstrip(".")
-    return None if " " not in text or WORDS_OF_CODE.search(text) else text
-
-
 def _of_config(files: Files, error: Exception) -> str | None:
     """What is wrong with a key of the config, where transformers found it there."""
     text = " ".join(str(error).split())
@@ -214,7 +199,7 @@ def _of_config(files: Files, error: Exception) -> str | None:
     ):
         kinds = re.findall(r"list(?=\[)|\b(?:int|float|str|bool|list|dict|NoneType)\b", allowed[1])
         must = " or ".join(dict.fromkeys(TYPES[kind] for kind in kinds)) or "of another type"
-    elif (told := text.rpartition("Error: ")[2]) and not WORDS_OF_CODE.search(told):
+    elif (told := text.rpartition("Error: ")[2]) and for_people(told):
         return f"{path}: {key} = {_short(value)}: {told}"
     else:
         must = "something else"

@@ -15,8 +15,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import logging
 
-from treespec.errors import LoadError, UnsupportedModel
-from treespec.models.reading import Files, reading, said
+from treespec.errors import LoadError, UnsupportedModel, said
+from treespec.models.reading import Files, reading
 
 __all__ = ["Place", "Source", "device_of", "dtype_of", "find", "read_model", "read_tokenizer"]
 

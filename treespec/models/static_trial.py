@@ -23,7 +23,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attention_masks.tree_attention.triton import available
-from treespec.errors import Unavailable, UnsupportedModel
+from treespec.errors import Unavailable, UnsupportedModel, in_words
 from treespec.models.probe import TOLERANCE
 from treespec.models.routes import OwnAttention
 from treespec.models.static_pass import StaticRunner
@@ -66,8 +66,8 @@ def require_static(model: TransformersModel) -> None:
     except torch.OutOfMemoryError:
         raise
     except Exception as problem:  # whatever it raises, its pass cannot be captured
-        text = str(problem) if isinstance(problem, UnsupportedModel) else repr(problem)
-        raise UnsupportedModel(f"{kind} models cannot be captured: {text}") from problem
+        why = in_words(problem, "a pass in fixed memory")
+        raise UnsupportedModel(f"{kind} models cannot be captured: {why}") from problem
     tolerance = TOLERANCE.get(model.model.dtype, TOLERANCE[torch.bfloat16])
     if not error <= tolerance:
         raise UnsupportedModel(

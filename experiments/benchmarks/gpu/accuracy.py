@@ -14,8 +14,9 @@ from torch import Tensor
 
 from attention_masks import RaggedPass, TreePass, attend, topology
 from attention_masks.tree_attention.tree_pass import AnyPass
+from treespec.errors import in_words
 from treespec.experiments.benchmarks.gpu.roofline import Heads
-from treespec.experiments.benchmarks.gpu.session import Deadline, Session, error_text
+from treespec.experiments.benchmarks.gpu.session import Deadline, Session
 
 __all__ = ["SOURCES", "Case", "cases", "check", "run"]
 
@@ -95,10 +96,10 @@ def run(session: Session, deadline: Deadline) -> None:
         try:
             cell = check(case, session.device)
         except torch.OutOfMemoryError as error:  # of the reference: float64 is large
-            cell = {"error": error_text(error)}
+            cell = {"error": in_words(error, "the kernel")}
             session.recover(case.key)
         except Exception as error:
-            cell = {"error": error_text(error), "passed": False}
+            cell = {"error": in_words(error, "the kernel"), "passed": False}
         store.add(case.key, {"dtype": case.dtype, "name": case.name, **cell})
         if cell.get("passed") is False:
             session.failures.append(f"accuracy, {case.key}: {cell.get('error', cell)}")

@@ -19,10 +19,10 @@ import torch
 
 from treespec import Sampling, TorchCoins, TreeShape, decode, load_pair, verify
 from treespec.draft import make_drafter
-from treespec.errors import Unavailable, UnsupportedModel
+from treespec.errors import Unavailable, UnsupportedModel, in_words
 from treespec.experiments.benchmarks.forward_timer import ForwardTimer
 from treespec.experiments.benchmarks.gpu.roofline import pass_bytes
-from treespec.experiments.benchmarks.gpu.session import Deadline, Session, error_text
+from treespec.experiments.benchmarks.gpu.session import Deadline, Session
 from treespec.experiments.config.schema import EmbeddedPrompts
 from treespec.experiments.run.observers import StageTimer, synchronizer
 from treespec.experiments.run.prompts import encode, read_prompts
@@ -116,12 +116,12 @@ def run(session: Session, deadline: Deadline) -> None:
                     "embedded", dtype="bfloat16", device=session.device, grow=sizes[case.size]
                 )
             except Exception as error:
-                problem = f"loading: {error_text(error)}"
+                problem = f"loading: {in_words(error, 'the loading')}"
         cell: dict[str, Any] = {"error": problem}
         if pair is not None:
             cell = _cell(pair, case, session, *texts)
         store.add(case.key, case._asdict() | cell)
-        if "error" in cell and "OutOfMemory" not in cell["error"]:
+        if "error" in cell and "out of memory" not in cell["error"]:
             session.failures.append(f"decode, {case.key}: {cell['error']}")
             session.say(f"decode: FAILED {session.failures[-1]}")
         if "error" in cell:
@@ -135,7 +135,7 @@ def _cell(
     try:
         make = _target_maker(case.target)
     except ImportError as error:
-        return {"unavailable": error_text(error)}
+        return {"unavailable": in_words(error, "the decoding")}
     source = EmbeddedPrompts(kind="embedded", count=count, tokens=prompt_tokens)
     prompts = [
         torch.tensor(prompt.ids, device=session.device)
@@ -146,9 +146,9 @@ def _cell(
         found = [_decoded(pair, case, make, prompt, new_tokens) for prompt in prompts]
         staged = [_decoded(pair, case, make, prompt, new_tokens, stages=True) for prompt in prompts]
     except (Unavailable, UnsupportedModel) as error:
-        return {"unavailable": error_text(error)}
+        return {"unavailable": in_words(error, "the decoding")}
     except Exception as error:
-        return {"error": error_text(error)}
+        return {"error": in_words(error, "the decoding")}
     steps, tokens = (sum(run[name] for run in found) for name in ("steps", "tokens"))
     seconds = sum(run["seconds"] for run in found)
     medians = {

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from attention_masks.tree_attention.flex import KERNEL_OPTIONS
+from treespec.errors import in_words
 from treespec.experiments.benchmarks.gpu.candidates import (
     CANDIDATES,
     KERNEL,
@@ -18,7 +19,7 @@ from treespec.experiments.benchmarks.gpu.candidates import (
     inputs_of,
 )
 from treespec.experiments.benchmarks.gpu.roofline import Heads, attention_floor
-from treespec.experiments.benchmarks.gpu.session import Deadline, Session, error_text
+from treespec.experiments.benchmarks.gpu.session import Deadline, Session
 from treespec.experiments.benchmarks.gpu.timer import sets_needed, time_captured, time_each
 
 __all__ = ["SOURCES", "cases", "run"]
@@ -71,7 +72,7 @@ def run(session: Session, deadline: Deadline) -> None:
             return
         for name, cell in _measure(session, case, missing[case]):
             store.add(_key(case, name), cell)
-            if name == KERNEL and "error" in cell and "OutOfMemory" not in cell["error"]:
+            if name == KERNEL and "error" in cell and "out of memory" not in cell["error"]:
                 session.failures.append(f"kernels, {case.key}: {cell['error']}")
                 session.say(f"kernels: FAILED {session.failures[-1]}")
         session.say(f"kernels: {case.key} ({done + 1} of {len(todo)})")
@@ -98,7 +99,10 @@ def _measure(
         sets = inputs_of(case, count, session.device, DTYPE)
     except torch.OutOfMemoryError as error:
         for name in names:
-            yield name, common | {"candidate": name, "error": f"inputs: {error_text(error)}"}
+            yield (
+                name,
+                common | {"candidate": name, "error": f"inputs: {in_words(error, 'their making')}"},
+            )
         session.recover(case.key)
         return
     for name in names:
@@ -109,7 +113,7 @@ def _measure(
                 figures = _times(session, case, name, sets)
         except Exception as error:  # a baseline that cannot do it is a result too
             problem = error
-            figures = {"error": error_text(error)}
+            figures = {"error": in_words(error, "the kernel")}
         yield name, common | {"candidate": name} | figures
         if problem is not None:
             session.recover(f"{name} at {case.key}")
@@ -126,7 +130,7 @@ def _times(session: Session, case: Case, name: str, sets: list[Inputs]) -> dict[
         captured = time_captured(calls, session.device, SECONDS)
         figures["device"] = None if captured is None else captured._asdict()
     except Exception as error:  # what cannot be captured still has a time
-        figures |= {"device": None, "capture_error": error_text(error)}
+        figures |= {"device": None, "capture_error": in_words(error, "the kernel")}
         session.recover(f"the capture of {name} at {case.key}")
     return figures
 

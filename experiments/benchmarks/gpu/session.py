@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from treespec.errors import in_words
 from treespec.experiments.benchmarks.gpu.roofline import Peak, measured_peak, peak_of
 from treespec.experiments.benchmarks.gpu.store import Store
 
-__all__ = ["BrokenDevice", "Deadline", "Session", "error_text"]
+__all__ = ["BrokenDevice", "Deadline", "Session"]
 
 
 class BrokenDevice(RuntimeError):
@@ -114,12 +115,6 @@ class Session:
             torch.ones(8, device=self.device).sum().item()
         except RuntimeError as error:
             raise BrokenDevice(
-                f"after {what} the device answers nothing more ({error_text(error)}); what was measured is "
-                "written, and the same command goes on behind it"
+                f"after {what} the device answers nothing more ({in_words(error, what)}); "
+                "what was measured is written, and the same command goes on behind it"
             ) from error
-
-
-def error_text(error: BaseException) -> str:
-    """Kind and first line of an error, for a cell."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__

@@ -5,10 +5,11 @@ from typing import Any
 
 import torch
 
+from treespec.errors import in_words
 from treespec.experiments.run.meters.energy import EnergyMeter, EnergySource
 from treespec.experiments.run.meters.gpu_energy import find_gpu_energy
 from treespec.experiments.run.meters.memory import CudaMemory, ResidentMemory
-from treespec.experiments.run.meters.meter import Meter, Meters, Unavailable
+from treespec.experiments.run.meters.meter import Meter, Meters
 from treespec.experiments.run.meters.rapl import Rapl
 
 __all__ = ["cuda_devices", "make_meters"]
@@ -47,9 +48,7 @@ def make_meters(kinds: Iterable[str], devices: Sequence[torch.device]) -> Meters
                 idle[part] = meter.idle_w
             except Exception as error:  # a counter must not stop a run
                 names = f"{part}_energy_j", f"{part}_energy_net_j"
-                known = isinstance(error, Unavailable)
-                reason = str(error) if known else f"{type(error).__name__}: {error}"
-                unavailable |= dict.fromkeys(names, reason)
+                unavailable |= dict.fromkeys(names, in_words(error, "its reading"))
     else:
         unavailable |= dict.fromkeys(ENERGY, NOT_ASKED)
     return Meters(made, unavailable, idle)

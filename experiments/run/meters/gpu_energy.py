@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
+from treespec.errors import in_words
 from treespec.experiments.run.meters.energy import EnergySource
 from treespec.experiments.run.meters.meter import Unavailable
 
@@ -63,7 +64,7 @@ class Zeus:
         try:
             self._monitor = monitor.ZeusMonitor(gpu_indices=list(indices), cpu_indices=[])
         except Exception as error:  # zeus has no base class for what can go wrong here
-            raise Unavailable(f"zeus: {type(error).__name__}: {error}") from None
+            raise Unavailable(f"zeus: {in_words(error, 'its start')}") from None
         self.name = f"zeus, {len(indices)} GPU{'s' * (len(indices) > 1)}"
         self._open = False
 

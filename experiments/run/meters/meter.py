@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from treespec.errors import TreespecError, in_words
+
 __all__ = ["COLUMNS", "Meter", "Meters", "Unavailable"]
 
 COLUMNS = (
@@ -17,7 +19,7 @@ COLUMNS = (
 """The columns of `records.PromptRow` that meters fill."""
 
 
-class Unavailable(Exception):
+class Unavailable(TreespecError):
     """Something cannot be read on this machine; the message says why."""
 
 
@@ -99,5 +101,5 @@ class Meters:
     def _drop(self, meter: Meter, error: Exception) -> None:
         """Read a meter no more; the manifest says from what on its columns may be null."""
         self._meters = tuple(m for m in self._meters if m is not meter)
-        why = f"reading it failed during the run: {type(error).__name__}: {error}"
+        why = f"reading it failed during the run: {in_words(error, 'its reading')}"
         self._unavailable |= dict.fromkeys([*meter.sources, *meter.unavailable], why)

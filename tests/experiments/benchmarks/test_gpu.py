@@ -179,7 +179,7 @@ def test_kernel_times_go_on_where_they_were_killed(session, monkeypatch):
     count = len(CANDIDATES) * len(kernel_times.cases(True))
     assert len(times) == len(set(times)) == len(cells) == count  # each once
     errors = [cell["error"] for cell in cells.values() if "error" in cell]
-    assert errors == ["OutOfMemoryError: too large"] * len(kernel_times.cases(True))
+    assert errors == ["out of memory: too large"] * len(kernel_times.cases(True))
     assert not session.failures
     kernel_times.run(session, LATER)
     assert len(times) == count

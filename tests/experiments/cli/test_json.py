@@ -125,7 +125,7 @@ def test_run_prints_what_failed(settings, tmp_path, monkeypatch):
     assert data["finished"] is not None
     assert len(data["failures"]) == 4
     assert data["failures"][0] == {
-        "prompt": 0, "sampling": "T=0", "method": "generate", "error": "RuntimeError: boom",
+        "prompt": 0, "sampling": "T=0", "method": "generate", "error": "an error inside the decoding: boom",
     }  # fmt: skip
 
 

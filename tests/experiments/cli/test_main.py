@@ -204,7 +204,7 @@ def test_one_process_of_several_speaks(call, monkeypatch):
         ("[{kind: generate}]", "4 failed; --retry runs them again"),
         (
             "[{kind: generate}, {kind: plain}]",
-            "failed: prompt 0, T=0, generate: RuntimeError: boom",
+            "failed: prompt 0, T=0, generate: an error inside the decoding: boom",
         ),
     ],
 )

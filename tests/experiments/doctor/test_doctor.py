@@ -71,7 +71,7 @@ def test_all_questions_are_asked_even_if_one_fails(monkeypatch):
     found = checkup.examine(quick=True)
     (disk,) = [fact for fact in found.facts if fact.name == "disk"]
     assert disk.status is Status.PROBLEM
-    assert disk.value == "OSError: no such device"
+    assert disk.value == "no such device"
     assert found.facts[-1].name != "disk"
     assert found.ok
 
@@ -92,7 +92,8 @@ def test_a_test_that_raises_has_failed():
 
     trial = attempt("ids", broken)
     assert (trial.passed, trial.value) == (False, "ids differ")
-    assert attempt("division", lambda: str(1 / 0)).value == "ZeroDivisionError: division by zero"
+    stopped = "an error inside the test 'division': division by zero"
+    assert attempt("division", lambda: str(1 / 0)).value == stopped
     assert attempt("fine", lambda: "so").passed
     (fact,) = ask("division", lambda: 1 / 0)
     assert fact.status is Status.PROBLEM

@@ -158,7 +158,7 @@ def test_a_round_that_fails_does_not_end_the_run(searching, loaded_pair, tmp_pat
         assert len(load_between(done.folder / "search")) == timed
         assert left[0] == -1
     said = console.file.getvalue()
-    assert said.count("not timed between the prompts: MemoryError: no room") == 2
+    assert said.count("not timed between the prompts: out of memory: no room") == 2
 
 
 def test_a_round_that_cannot_be_written_loses_nothing(
