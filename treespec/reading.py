@@ -47,7 +47,9 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
 }
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|([\[{])|[\]}]', re.DOTALL)
+_TEXT = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?'
+_STRING = re.compile(_TEXT, re.DOTALL)
+_TOKEN = re.compile(_TEXT + r"|([\[{])|[\]}]", re.DOTALL)
 
 
 _WORDS_OF_JSON = {
@@ -149,7 +151,7 @@ def parse_json(
         text: nested at most `DEEPEST` deep.
         constants: whether NaN and Infinity are numbers.
         unique: whether to refuse an object with two entries of one key; otherwise the last counts.
-        most: brackets, commas and colons in it.
+        most: brackets, commas and colons in it, besides those in strings.
 
     Raises:
         Unreadable: if it is none, or beyond these limits; or if a number has more than `LONGEST_NUMBER`
@@ -193,9 +195,9 @@ def _require_regular(name: str, about: os.stat_result) -> None:
 
 
 def _require_small(text: str, most: int) -> None:
-    """Refuse too many values, and brackets nested too deeply; those in strings do not nest."""
+    """Refuse too many values, and brackets nested too deeply; what stands in strings does not count."""
     opened = text.count("[") + text.count("{")
-    if opened + text.count(",") + text.count(":") > most:
+    if opened + text.count(",") + text.count(":") > most and _more_outside_strings(text, most):
         raise Unreadable(f"more than {most:,} brackets, commas and colons")
     if opened <= DEEPEST:
         return
@@ -209,6 +211,18 @@ def _require_small(text: str, most: int) -> None:
                 raise Unreadable(f"nested more than {DEEPEST} deep", line, column)
         elif text[token.start()] in "]}":
             depth -= 1
+
+
+def _more_outside_strings(text: str, most: int) -> bool:
+    """Whether there are more marks than so many, or so many more strings than they could part."""
+    marks = end = 0
+    for strings, found in enumerate(_STRING.finditer(text)):
+        between = text[end : found.start()]
+        marks += sum(map(between.count, "[{,:"))
+        if max(marks, strings - 1) > most:
+            return True
+        end = found.end()
+    return marks + sum(map(text[end:].count, "[{,:")) > most
 
 
 def _whole(text: str) -> int:

@@ -1,5 +1,6 @@
 """Reading YAML that others wrote, within stated limits: see `treespec.reading`."""
 
+import math
 from typing import Any
 
 import yaml
@@ -24,7 +25,8 @@ def parse_yaml(text: str) -> Any:
 
     Raises:
         Unreadable: if it is none, or has more than `MOST_CHARACTERS` or `MOST_NODES`, is nested more than
-            `treespec.reading.DEEPEST` deep, or holds a number of more than `LONGEST_NUMBER` characters.
+            `treespec.reading.DEEPEST` deep, or holds a number that is too large or has more than
+            `LONGEST_NUMBER` characters, two keys that mean the same (1 and true), or a !!set and the like.
     """
     if len(text) > MOST_CHARACTERS:
         raise Unreadable(f"{len(text):,} characters of YAML: at most {MOST_CHARACTERS:,}")
@@ -72,10 +74,13 @@ class _Loader(yaml.SafeLoader):
             length = f"{len(node.value):,} characters"
             raise _problem(f"a number of {length}: at most {LONGEST_NUMBER:,}", node)
         try:
-            return super().construct_object(node, deep)
+            found = super().construct_object(node, deep)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             kind = node.tag.rpartition(":")[2]
             raise _problem(f"{brief(node.value, 60)} is no {kind}", node) from None
+        if isinstance(found, float) and math.isinf(found) and "inf" not in node.value.lower():
+            raise _problem(f"{brief(node.value, 60)} is too large for a number", node)
+        return found
 
     def _count(self, nodes: int, event: Any) -> None:
         self._nodes += nodes
@@ -90,14 +95,28 @@ def _problem(said: str, at: Any) -> yaml.constructor.ConstructorError:
 
 
 def _unique_keys(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen = set()
+    written: set[str] = set()
+    made: dict[Any, str] = {}
     for key, _ in node.value:
         if not isinstance(key, yaml.ScalarNode):
             raise _problem("a key must be plain text, not a list or a mapping", key)
-        if key.value in seen and key.value != "<<":
+        if key.value == "<<":
+            continue
+        if key.value in written:
             raise _problem(f"key {brief(key.value, 60)} stands twice", key)
-        seen.add(key.value)
+        written.add(key.value)
+        other = made.setdefault(loader.construct_object(key), key.value)
+        if other != key.value:  # such as 1, 1.0 and true
+            both = f"{brief(other, 60)} and {brief(key.value, 60)}"
+            raise _problem(f"the keys {both} mean the same: quote them, or leave one out", key)
     return yaml.SafeLoader.construct_mapping(loader, node, deep=True)
 
 
+def _refuse(loader: _Loader, node: yaml.Node) -> Any:
+    kind = node.tag.rpartition(":")[2]
+    raise _problem(f"!!{kind} is no plain data: write a list, a mapping or text", node)
+
+
 _Loader.add_constructor("tag:yaml.org,2002:map", _unique_keys)
+for _tag in ("set", "omap", "pairs", "binary"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _refuse)

@@ -126,7 +126,7 @@ def check_lossless(
     reporter = Reporter(console)
     if waiting:
         reporter.note(f"left out, since their trees wait for a measurement: {', '.join(waiting)}")
-    raw = read_prompts(config.prompts)[: config.prompts.count]
+    raw = read_prompts(config.prompts, more=0)[: config.prompts.count]
     with reporter.task("loading the models"):
         pair = load(config.models)
     encoded = encode(raw, config.prompts, pair.tokenizer)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -23,14 +24,14 @@ from treespec.reading import brief, open_file, parse_json, read_text
 
 __all__ = ["Prompt", "RawPrompt", "encode", "hash_of", "read_prompts", "search_prompts"]
 
-LARGEST_FILE = 64 * 2**20
-"""Bytes of a file of prompts in JSONL."""
+MOST_BYTES = 64 * 2**20
+"""Bytes that are read of a file of prompts in JSONL; with a `count`, the file itself may be larger."""
 
 LONGEST_LINE = 16 * 2**20
 """Bytes of one prompt in it."""
 
 MOST_PROMPTS = 100_000
-"""Prompts in a file."""
+"""Prompts that are read of a file."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -73,13 +74,20 @@ class Prompt:
     where: str
 
 
-def read_prompts(config: Prompts) -> list[RawPrompt]:
+def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
     """All prompts of a source, those past `count` included; no model or tokenizer is needed.
+
+    Args:
+        config: the source.
+        more: how many past `count` are needed; None for all. Of JSONL no more is read than that, so that
+            its end may be anything, and far away.
 
     Raises:
         PromptError: if the file is missing, empty, not UTF-8 or not in its format, if a prompt is empty,
             or if there are fewer than `count`.
     """
+    least = config.least_characters or 0
+    enough = None if config.count is None or more is None else config.count + more
     if isinstance(config, EmbeddedPrompts):
         path = Path(str(files("treespec"))) / "embedded" / "held_out.jsonl"
         prompts = _jsonl(path, field="text", name="file")
@@ -88,11 +96,10 @@ def read_prompts(config: Prompts) -> list[RawPrompt]:
         prompts = _text(path, config.separator)
     elif isinstance(config, JsonlPrompts):
         path = Path(config.path)
-        prompts = _jsonl(path, field=config.field, name="question_id")
+        prompts = _jsonl(path, config.field, "question_id", least, enough)
     else:
         path = Path(config.path)
-        prompts = _jsonl(path, field="turns", name="question_id")
-    least = config.least_characters or 0
+        prompts = _jsonl(path, "turns", "question_id", least, enough)
     prompts, of = [prompt for prompt in prompts if len(prompt.text) >= least], ""
     if isinstance(config, EmbeddedPrompts) and config.excerpts is not None:
         prompts = _excerpts(prompts, config.excerpts)
@@ -202,9 +209,13 @@ def _text(path: Path, separator: str | None) -> list[RawPrompt]:
     return prompts
 
 
-def _jsonl(path: Path, field: str, name: str) -> list[RawPrompt]:
+def _jsonl(
+    path: Path, field: str, name: str, least: int = 0, enough: int | None = None
+) -> list[RawPrompt]:
+    """The prompts in a file: all, or those up to the `enough`-th of at least `least` characters."""
     prompts: list[RawPrompt] = []
-    for number, line in _lines(path):
+    long = 0
+    for number, line in _lines(path, sys.maxsize if enough is not None else MOST_BYTES):
         where = f"{path}, line {number}"
         try:
             row = parse_json(line, constants=True)
@@ -217,7 +228,9 @@ def _jsonl(path: Path, field: str, name: str) -> list[RawPrompt]:
             present = ", ".join(map(str, row))[:200] or "none"
             raise PromptError(f"{where}: no field {brief(field)} (fields present: {present})")
         if len(prompts) == MOST_PROMPTS:
-            raise PromptError(f"{path}: more than {MOST_PROMPTS:,} prompts: cut the file")
+            raise PromptError(
+                f"{path}: more than {MOST_PROMPTS:,} prompts: set prompts.count, or cut the file"
+            )
         text = row[field]
         if isinstance(text, list) and text:
             text = text[0]
@@ -240,6 +253,9 @@ def _jsonl(path: Path, field: str, name: str) -> list[RawPrompt]:
                 where=where,
             )
         )
+        long += len(text) >= least
+        if long == enough:
+            break
     return prompts
 
 
@@ -253,11 +269,16 @@ def _read(path: Path) -> str:
     return text
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file that are not empty, with their numbers; one of them at a time is in memory."""
+def _lines(path: Path, largest: int) -> Iterator[tuple[int, str]]:
+    """The lines of a file that are not empty, with their numbers; one of them at a time is in memory.
+
+    Args:
+        path: of the file.
+        largest: bytes that it may have; no more than `MOST_BYTES` are read.
+    """
     number = found = start = 0
     try:
-        with open_file(path, LARGEST_FILE) as file:
+        with open_file(path, largest) as file:
             while line := file.readline(LONGEST_LINE + 1):
                 number += 1
                 if len(line) > LONGEST_LINE:
@@ -266,6 +287,11 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                     )
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
                 start += len(line)
+                if start > MOST_BYTES:
+                    raise PromptError(
+                        f"{path}: the prompts asked for are not in the first {MOST_BYTES:,} bytes, and no "
+                        "more are read: cut the file"
+                    )
                 if text.strip():
                     found += 1
                     yield number, text

@@ -50,7 +50,8 @@ def ready(config: Config, say: Callable[[str], None]) -> Ready:
     tracker = open_tracker(None if rank() else config.tracker, say)  # one process of several logs
     if config.search is not None:
         search_prompts(config)
-    found = Ready(experiment, tracker, *_split(experiment, read_prompts(config.prompts)))
+    raw = read_prompts(config.prompts, more=prompts_needed(experiment.methods))
+    found = Ready(experiment, tracker, *_split(experiment, raw))
     if units * len(found.measured) > MOST_UNITS:
         raise ConfigError(
             f"repeats = {config.repeats}: {len(found.measured)} prompts under {len(config.samplings)} "

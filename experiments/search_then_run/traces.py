@@ -83,7 +83,7 @@ def trace(
     setting = _setting(config, sampling)
     choice = _choice(config, setting, method, law, rule, width)
     reporter = Reporter(console)
-    raw = read_prompts(config.prompts)[: config.prompts.count]
+    raw = read_prompts(config.prompts, more=0)[: config.prompts.count]
     with reporter.task("loading the models"):
         pair = load(config.models)
     prompts = encode(raw, config.prompts, pair.tokenizer)

@@ -101,6 +101,8 @@ def test_json_is_what_the_library_reads(value):
         (b"[\xff]", "byte 1 is not UTF-8"),
         ("[" + "0," * MOST_VALUES + "0]", "more than 1,048,576 brackets, commas and colons"),
         ('"' + "a" * 100, "a text has no closing quote"),
+        ('[",",' + "0," * MOST_VALUES + '",:"]', "more than 1,048,576 brackets, commas and colons"),
+        ('":"' * 2 * MOST_VALUES, "more than 1,048,576 brackets, commas and colons"),
         ("[" * 70 + '"' + "\\" * 101, "nested"),
     ],
 )
@@ -116,6 +118,9 @@ def test_json_at_the_limits_is_read():
     assert len(parse_json("[" + "0," * 100_000 + "0]")) == 100_001
     assert parse_json('[NaN, {"a": 1, "a": 2}]', constants=True, unique=False)[1] == {"a": 2}
     assert parse_json(json.dumps(["[" * 1000, "{" * 1000])) == ["[" * 1000, "{" * 1000]
+    marks = ['a, b: "[{' * MOST_VALUES, "\\" * 99, ":" * MOST_VALUES]
+    assert parse_json(json.dumps(marks)) == marks
+    assert parse_json(json.dumps([","] * 9 + [1]), most=10) == [","] * 9 + [1]
 
 
 @pytest.mark.parametrize(
@@ -128,6 +133,11 @@ def test_json_at_the_limits_is_read():
         ("[" * DEEPEST + "]" * DEEPEST, ...),
         ("9" * LONGEST_NUMBER, 10**LONGEST_NUMBER - 1),
         ("x" * 200_000, "x" * 200_000),
+        ("[.inf, -.Inf]", [float("inf"), -float("inf")]),
+        (
+            "{1: a, '1.0': b, x: &x {1: c}, 'y': {<<: *x, 2: d}}",
+            {1: "a", "1.0": "b", "x": {1: "c"}, "y": {1: "c", 2: "d"}},
+        ),
     ],
 )
 def test_yaml_within_the_limits_is_read(text, value):
@@ -153,6 +163,16 @@ def test_yaml_within_the_limits_is_read(text, value):
         ("!!float x", "'x' is no float"),
         ("!!python/name:os.system", "could not determine a constructor"),
         ("a: 1\n---\na: 2", "single document"),
+        ("a: {1: x, 1.0: y}", "line 1, column 11: the keys '1' and '1.0' mean the same"),
+        ("1: x\ntrue: y", "line 2, column 1: the keys '1' and 'true' mean the same"),
+        ("yes: 1\non: 2", "the keys 'yes' and 'on' mean the same"),
+        ("0x10: 1\n16: 2", "the keys '0x10' and '16' mean the same"),
+        ("a: !!set {x, y}", "line 1, column 4: !!set is no plain data"),
+        ("!!omap [x: 1]", "!!omap is no plain data"),
+        ("!!pairs [x: 1]", "!!pairs is no plain data"),
+        ("!!binary aGk=", "!!binary is no plain data"),
+        ("a: 1.0e+999", "line 1, column 4: '1.0e+999' is too large for a number"),
+        ("-1.0e+999", "'-1.0e+999' is too large for a number"),
         ("\0", "special characters are not allowed"),
         ("[", "line 1, column 2"),
     ],

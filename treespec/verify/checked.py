@@ -10,7 +10,7 @@ from treespec.probabilities import require_distribution
 from treespec.protocols import Rows
 from treespec.tree import TokenTree
 
-__all__ = ["CheckedRows", "draft_row", "require_rows"]
+__all__ = ["CheckedRows", "draft_row", "require_rows", "require_width"]
 
 
 class CheckedRows:
@@ -23,10 +23,12 @@ class CheckedRows:
         tree: what was drafted.
         target_probs: the rows, by nodes.
 
+    Draft rows are held against them in width, those too that a rule does not read.
+
     Raises:
         InvalidArgument: if these are no tree and no rows.
-        RefusedTree: if there are fewer rows than nodes; when a row is read, if it is not there or ends
-            before a child's token.
+        RefusedTree: if there are fewer rows than nodes; when a row is read, if it is not there, ends
+            before a child's token, or is over another vocabulary than the draft's.
         NotADistribution: when a row is read that is none.
     """
 
@@ -79,6 +81,7 @@ class CheckedRows:
                     f"node {child} has the token {ids[child]}, but the target's row of its parent, node "
                     f"{node}, ends at token {size - 1}"
                 )
+        require_width(self._tree, size)
         return row
 
 
@@ -99,7 +102,18 @@ def require_rows(
 ) -> None:
     """Raise `RefusedTree` unless the two rows of a node are over one vocabulary."""
     if draft_probs.shape != target_probs.shape:
-        raise RefusedTree(
-            f"the draft distribution of node {node} has {len(draft_probs)} tokens, the target's has "
-            f"{len(target_probs)}: cut or pad the draft's to the target's vocabulary"
-        )
+        raise RefusedTree(_other_width(node, len(draft_probs), len(target_probs)))
+
+
+def require_width(tree: TokenTree, width: int) -> None:
+    """Raise `RefusedTree` unless the draft rows, which are one tensor, are over so many tokens."""
+    drafted, internal = tree.draft_probs, tree.shape.internal
+    if drafted is not None and internal and drafted.shape[1] != width:
+        raise RefusedTree(_other_width(internal[0], drafted.shape[1], width))
+
+
+def _other_width(node: int, drafted: int, target: int) -> str:
+    return (
+        f"the draft distribution of node {node} has {drafted} tokens, the target's has {target}: cut or "
+        "pad the draft's to the target's vocabulary"
+    )

@@ -18,9 +18,9 @@ from treespec.probabilities import no_distributions
 from treespec.protocols import Coins, Rows
 from treespec.shape import TreeShape
 from treespec.step import Verdict
-from treespec.tree import Law, TokenTree
+from treespec.tree import TokenTree
 from treespec.verify.chain import chain
-from treespec.verify.checked import CheckedRows
+from treespec.verify.checked import CheckedRows, require_width
 from treespec.verify.greedy import greedy
 from treespec.verify.naive import naive
 from treespec.verify.onehot import onehot
@@ -106,9 +106,10 @@ class Fused(WrappedRule):
             )
         if rows.values.shape[0] < shape.size:
             raise RefusedTree(f"{shape.size} nodes, but {rows.values.shape[0]} target rows")
+        require_width(tree, vocabulary)
         if not tree.is_vouched and not tree.look_at_rows():
             return rule(tree, target_probs, coins)
-        kind, draft_probs = _KINDS[plain], self._draft_probs(tree, vocabulary, device)
+        kind, draft_probs = _KINDS[plain], self._draft_probs(tree, device)
         wide = rows.values.dtype if rows.kind == "PROBS" else torch.float32
         if draft_probs is not None:
             wide = torch.promote_types(wide, draft_probs.dtype)
@@ -147,21 +148,10 @@ class Fused(WrappedRule):
         coins.skip(used)
         return Verdict(shape.path(node), bonus)
 
-    def _draft_probs(
-        self, tree: TokenTree, vocabulary: int, device: torch.device
-    ) -> Float[Tensor, "M V"] | None:
+    def _draft_probs(self, tree: TokenTree, device: torch.device) -> Float[Tensor, "M V"] | None:
         """The draft distributions that the kernel reads, None if the rule reads none."""
         draft_probs, plain = tree.draft_probs, _plain(self.rule)
-        if draft_probs is None or plain is greedy:
-            return None
-        if draft_probs.shape[1] != vocabulary:
-            for node in tree.shape.internal:
-                if tree.law_of(node) is not Law.DETERMINISTIC:
-                    raise RefusedTree(
-                        f"the draft distribution of node {node} has {draft_probs.shape[1]} tokens, the "
-                        f"target's has {vocabulary}: cut or pad the draft's to the target's vocabulary"
-                    )
-        if plain is naive or plain is onehot:
+        if draft_probs is None or plain in (greedy, naive, onehot):
             return None
         if draft_probs.dtype not in (torch.float32, torch.float64):
             raise Unavailable(

@@ -124,11 +124,15 @@ def test_draft_rows_with_wrong_numbers(rule, kind):
                 verifier(tree, right_rows(rule), TorchCoins(seed))
 
 
-@pytest.mark.parametrize("rule", READ_DRAFTS, ids=str)
+@pytest.mark.parametrize("rule", RULES, ids=str)
 def test_five_columns_against_three(rule):
-    tree = tree_of(drawn_law(rule), [0.2] * 5)
-    with pytest.raises(RefusedTree, match="node 0 has 5 tokens, the target's has 3"):
-        rule(tree, right_rows(rule), TorchCoins(0))
+    """Also where the rule does not read them."""
+    for law in rule.laws:
+        shape = TreeShape.chain(2)
+        tree = TokenTree(shape, torch.tensor([0, 1, 2]), torch.full((2, 5), 0.2), law)
+        for verifier in (rule, verify.on_host(rule)):
+            with pytest.raises(RefusedTree, match="node 0 has 5 tokens, the target's has 3"):
+                verifier(tree, right_rows(rule), TorchCoins(0))
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
