@@ -1,6 +1,7 @@
 """What counts as a whole number or a sequence where one is given: for this package and those above."""
 
 import operator
+import reprlib
 from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
@@ -52,9 +53,28 @@ def plain_items(values: Any) -> tuple[Any, ...] | None:
         return None
 
 
-def shown(value: Any) -> str:
-    """A value as it stands in a message: on one line, and cut where it is long."""
+def shown(value: Any, most: int = LONGEST) -> str:
+    """A value as it stands in a message: on one line, and cut where it is long.
+
+    Args:
+        value: anything, however large or deep.
+        most: letters.
+    """
     if isinstance(value, Tensor) and (value.ndim or value.device.type == "meta"):
         return f"a tensor {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-    text = " ".join(repr(value).split())
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."
+    if isinstance(value, type):
+        return f"the type {value.__name__}"
+    try:
+        text = " ".join(_Short(most).repr(value).split())
+    except (ValueError, RecursionError):  # Python writes no integer of more than 4300 digits
+        return f"a huge {'integer' if isinstance(value, int) else type(value).__name__}"
+    return text if len(text) <= most else f"{text[: most - 4]} ..."
+
+
+class _Short(reprlib.Repr):
+    """What Python writes, but for what would be cut all the same: a list of millions is not written out."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.maxtuple = self.maxlist = self.maxdict = self.maxset = self.maxfrozenset = most
+        self.maxstring = self.maxother = self.maxlong = 2 * most + 8

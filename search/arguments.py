@@ -2,7 +2,6 @@
 
 import inspect
 import math
-import reprlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
@@ -12,12 +11,13 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
+from treespec.door import plain_items, shown
 from treespec.search.errors import InvalidLimit, SearchError
 from treespec.shape import TreeShape
 
 __all__ = [
-    "COUNT", "FLAG", "LEVELS", "MAPPING", "MOST", "NUMBER", "PATH", "PREFIX", "SHAPE", "TEXT", "Kind",
-    "instance", "maybe", "shown", "takes",
+    "COUNT", "FLAG", "LEVELS", "MAPPING", "MOST", "NUMBER", "PATH", "PREFIX", "SEQUENCE", "SHAPE", "TEXT",
+    "Kind", "instance", "maybe", "shown", "takes",
 ]  # fmt: skip
 
 _P = ParamSpec("_P")
@@ -46,9 +46,12 @@ def _whole(value: Any, least: int) -> bool:
 
 
 def _number(value: Any) -> bool:
-    return (
-        isinstance(value, Real) and not isinstance(value, bool | np.bool_) and math.isfinite(value)
-    )
+    if not isinstance(value, Real) or isinstance(value, bool | np.bool_):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False
 
 
 COUNT = Kind(f"an integer in 1..{MOST}", lambda value: _whole(value, 1))
@@ -59,6 +62,7 @@ FLAG = Kind("True or False", lambda value: isinstance(value, bool | np.bool_))
 TEXT = Kind("text", lambda value: isinstance(value, str))
 PATH = Kind("a path", lambda value: isinstance(value, str | PathLike) and str(value) != "")
 SHAPE = Kind("a tree (treespec.TreeShape)", lambda value: isinstance(value, TreeShape))
+SEQUENCE = Kind("a sequence", lambda value: plain_items(value) is not None)
 MAPPING = Kind("a mapping", lambda value: isinstance(value, Mapping))
 
 
@@ -97,13 +101,3 @@ def takes(
         return checked
 
     return wrap
-
-
-def shown(value: Any) -> str:
-    """The value, cut short enough for a message."""
-    short = reprlib.Repr()
-    short.maxstring = short.maxother = 60
-    try:
-        return " ".join(short.repr(value).split())
-    except ValueError:  # Python prints no integer of more than 4300 digits
-        return "a huge integer"

@@ -1,9 +1,9 @@
 """Whole numbers as input, checked in one place."""
 
-import operator
 from typing import Any
 
-from treespec.search.arguments import MOST, shown
+from treespec.door import plain_integer, shown
+from treespec.search.arguments import MOST
 from treespec.search.errors import InvalidLimit, SearchError
 
 __all__ = ["integer"]
@@ -28,10 +28,7 @@ def integer(
     Raises:
         InvalidLimit: or `error`, saying what was given and what is allowed.
     """
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = None
+    number = plain_integer(value)
     if number is None or number < least:
         given = shown(value if number is None else number)
         raise error(f"{name} = {given}, but must be an integer of at least {least}")

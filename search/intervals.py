@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from treespec.door import shown
+from treespec.search.arguments import NUMBER
 from treespec.search.errors import InvalidLimit
 from treespec.search.integers import integer
 
@@ -42,8 +44,8 @@ def require_level(level: float) -> None:
     Raises:
         InvalidLimit: saying what was given.
     """
-    if not 0 < level < 1:
-        raise InvalidLimit(f"level = {level!r}, but must be between 0 and 1, such as 0.95")
+    if not NUMBER.holds(level) or not 0 < level < 1:
+        raise InvalidLimit(f"level = {shown(level)}, but must be between 0 and 1, such as 0.95")
 
 
 def wilson(

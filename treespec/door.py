@@ -19,6 +19,7 @@ __all__ = [
     "integer",
     "number",
     "plain_integer",
+    "plain_items",
     "require_tokens",
     "sequence",
     "shown",
@@ -97,8 +98,7 @@ def able(name: str, value: Any, methods: str, wanted: str) -> None:
     for method in methods.split():
         if isinstance(value, type) or not hasattr(value, method):
             raise InvalidArgument(
-                f"{name} = {shown(value)} is a {type(value).__name__} without '{method}', "
-                f"but must be {wanted}"
+                f"{name} = {shown(value)} has no method '{method}', but must be {wanted}"
             )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, NoReturn
 
+from treespec.door import shown
 from treespec.errors import Unreadable
 
 __all__ = [
@@ -68,12 +69,8 @@ _WORDS_OF_JSON = {
 
 
 def brief(value: object, most: int = 200) -> str:
-    """The value as Python writes it, cut short enough for a message."""
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # Python writes no integer of more than 4300 digits
-        return f"a huge {type(value).__name__}"
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+    """The value as it stands in messages about files, which have room for more of it."""
+    return shown(value, most)
 
 
 @contextmanager

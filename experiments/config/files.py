@@ -14,9 +14,9 @@ __all__ = [
     "is_file",
     "is_there",
     "making",
-    "require_at_most",
     "require_new",
     "require_own",
+    "require_within",
     "write_new",
 ]
 
@@ -40,12 +40,20 @@ def is_there(text: str) -> bool:
         return False
 
 
-def require_at_most(name: str, value: int, most: int) -> None:
-    """Refuse a number that would run out of memory or time before anything useful happens.
+def require_within(name: str, value: int, least: int, most: int) -> None:
+    """Refuse a number that means nothing, or would run out of memory or time before anything useful is done.
+
+    Args:
+        name: of the option, as it is typed.
+        value: what was given.
+        least: the smallest that is allowed.
+        most: the largest.
 
     Raises:
         ConfigError: naming it.
     """
+    if value < least:
+        raise ConfigError(f"{name} = {brief(value, 60)}: must be at least {least:,}")
     if value > most:
         raise ConfigError(f"{name} = {brief(value, 60)}: must be at most {most:,}")
 

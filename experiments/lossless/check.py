@@ -13,7 +13,7 @@ from rich.console import Console
 
 from treespec.experiments.config.base import MOST
 from treespec.experiments.config.build import BuiltMethod, Experiment, build, plain_method
-from treespec.experiments.config.files import require_at_most
+from treespec.experiments.config.files import require_within
 from treespec.experiments.config.schema import Config, ModelsConfig
 from treespec.experiments.config.trees import label_of, wants_measured
 from treespec.experiments.errors import ConfigError
@@ -110,9 +110,9 @@ def check_lossless(
     for name, value in (("samples", samples), ("tokens", tokens), ("prompts", prompts)):
         if value < 1:
             raise ConfigError(f"{name} = {value}: must be at least 1")
-    require_at_most("samples", samples, MOST_SAMPLES)
-    require_at_most("tokens", tokens, MOST_LAW)
-    require_at_most("prompts", prompts, MOST)
+    require_within("--samples", samples, 1, MOST_SAMPLES)
+    require_within("--tokens", tokens, 1, MOST_LAW)
+    require_within("--prompts", prompts, 1, MOST)
     if not 0 < false_alarm < 1:
         raise ConfigError(f"false_alarm = {false_alarm:g}: must be between 0 and 1")
     waiting = [label_of(method) for method in config.methods if wants_measured(method)]

@@ -9,8 +9,8 @@ from treespec.experiments.config.base import MOST, MOST_NODES
 from treespec.experiments.config.files import (
     is_file,
     is_there,
-    require_at_most,
     require_new,
+    require_within,
     write_new,
 )
 from treespec.experiments.config.search_files import read_acceptance, read_chains
@@ -68,7 +68,9 @@ def search(
     rates: str, size: int, depth: int | None, branching: int | None, form: str
 ) -> tuple[TreeShape, str]:
     """The best tree, and what `treespec search` prints: its worth beside a chain's, and the tree."""
-    require_at_most("--size", size, MOST_NODES)
+    require_within("--size", size, 1, MOST_NODES)
+    require_within("--depth", 0 if depth is None else depth, 0, MOST)
+    require_within("--branching", 1 if branching is None else branching, 1, MOST)
     given = acceptance_of(rates)
     acceptance = given.rates if isinstance(given, AcceptanceEstimate) else given
     shape = optimal_tree(acceptance, size, depth=depth, branching=branching)
@@ -95,9 +97,13 @@ def search_fastest(
         as_json: the ranking alone, as JSON.
         options: see `treespec.search.best_tree`.
     """
-    require_at_most("--size", options.get("max_size") or 0, MOST_NODES)
-    for name in ("prefix", "batch"):
-        require_at_most(f"--{name}", options.get(name) or 0, MOST)
+    bounds = {"size": (1, MOST_NODES), "prefix": (0, MOST), "batch": (1, MOST)}
+    bounds |= {"depth": (0, MOST), "branching": (1, MOST)}
+    given_as = {"max_size": "size"}
+    for name, value in options.items():
+        option = given_as.get(name, name)
+        if value is not None and option in bounds:
+            require_within(f"--{option}", value, *bounds[option])
     given = acceptance_of(rates)
     chains = read_chains(Path(rates)) if is_file(rates) else None
     times = LatencyModel.load(latency)

@@ -14,7 +14,7 @@ from treespec.distributions import Sampling
 from treespec.errors import TreespecError
 from treespec.experiments.config.base import MOST_NODES
 from treespec.experiments.config.build import Choice, build
-from treespec.experiments.config.files import is_file, require_at_most
+from treespec.experiments.config.files import is_file, require_within
 from treespec.experiments.config.schema import Config, ModelsConfig, SamplingConfig, TreeMethod
 from treespec.experiments.config.shapes import ExpansionShape
 from treespec.experiments.errors import ConfigError
@@ -78,8 +78,8 @@ def trace(
         InvalidTrace, PromptError, ContextOverflow, LoadError: see `record` and
         `treespec.experiments.run.runner.run`.
     """
-    require_at_most("width", width, MOST_WIDTH)
-    require_at_most("beyond", beyond, MOST_BEYOND)
+    require_within("--width", width, 1, MOST_WIDTH)
+    require_within("--beyond", beyond, 0, MOST_BEYOND)
     setting = _setting(config, sampling)
     choice = _choice(config, setting, method, law, rule, width)
     reporter = Reporter(console)

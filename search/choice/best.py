@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from treespec.search.arguments import instance, takes
+from treespec.search.arguments import SEQUENCE, instance, maybe, takes
 from treespec.search.choice.candidates import (
     Limits,
     candidates,
@@ -163,6 +163,11 @@ def best_tree(
     )
 
 
+@takes(
+    latency=instance("a search.LatencyModel", "LatencyModel"),
+    prefixes=maybe(SEQUENCE),
+    batches=maybe(SEQUENCE),
+)
 def best_trees(
     acceptance: AnyAcceptance | Mapping[str, AnyAcceptance],
     latency: LatencyModel,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from treespec.door import shown
 from treespec.search.choice.law_speed import LawSpeed
 from treespec.search.errors import InfeasibleTree, InvalidLimit
 from treespec.search.integers import integer
@@ -138,7 +139,7 @@ def read_sizes(sizes: Any) -> tuple[int, ...] | None:
         return None if sizes is None else tuple(sizes)
     except TypeError:
         raise InvalidLimit(
-            f"sizes = {sizes!r}, but must be a list, such as [16, 32]; the largest alone is max_size"
+            f"sizes = {shown(sizes)}, but must be a list, such as [16, 32]; the largest alone is max_size"
         ) from None
 
 

@@ -8,6 +8,7 @@ from zlib import crc32
 import numpy as np
 from jaxtyping import Float, Int
 
+from treespec.door import shown
 from treespec.search.choice.ranking import Speed
 from treespec.search.errors import InvalidAcceptance, InvalidLimit
 from treespec.search.latency.errors import InvalidLatency
@@ -224,12 +225,14 @@ def _names(laws: Any, latency: LatencyModel, batch: int) -> list[str]:
     """The laws that were asked for, at least one."""
     known = ", ".join(latency.times(batch).laws)
     if isinstance(laws, str):
-        raise InvalidLimit(f"laws = {laws!r}, but must be a list of names: give laws=[{laws!r}]")
+        raise InvalidLimit(
+            f"laws = {shown(laws)}, but must be a list of names: give laws=[{laws!r}]"
+        )
     try:
         names = [str(law) for law in laws]
     except TypeError:
         raise InvalidLimit(
-            f"laws = {laws!r}, but must be a list of names; times are known for {known}"
+            f"laws = {shown(laws)}, but must be a list of names; times are known for {known}"
         ) from None
     if not names:
         raise InvalidLimit(

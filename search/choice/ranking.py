@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
+from treespec.search.arguments import SHAPE, TEXT, maybe, takes
 from treespec.search.intervals import Interval, expanded_tail
 from treespec.shape import TreeShape
 
@@ -132,6 +133,7 @@ class Ranking:
         """Plain decoding."""
         return next(row for row in self.rows if row.kind == "plain")
 
+    @takes(shape=SHAPE, law=maybe(TEXT))
     def regret(self, shape: TreeShape, law: str | None = None) -> Interval:
         """What is lost by using this shape, tuned elsewhere, instead of the best one here.
 

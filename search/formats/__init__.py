@@ -129,7 +129,7 @@ def dump(shape: TreeShape, format: str) -> Export:
 
 def _known(format: str) -> Format:
     if not isinstance(format, str) or format not in FORMATS:
-        raise UnknownFormat(f"no format {format!r}: there are {', '.join(FORMATS)}")
+        raise UnknownFormat(f"no format {shown(format)}: there are {', '.join(FORMATS)}")
     return FORMATS[format]
 
 

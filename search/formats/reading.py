@@ -1,9 +1,9 @@
 """Checks that the loaders share. They take what strangers wrote: every size is bounded first."""
 
-import reprlib
 from collections.abc import Iterable
 from typing import Any
 
+from treespec.door import shown
 from treespec.errors import InvalidTree, Unreadable
 from treespec.reading import parse_json
 from treespec.search.formats.errors import MalformedTree
@@ -27,16 +27,6 @@ MAX_NODES = 4096
 
 MAX_TEXT = 32 * 2**20
 """Bytes of a text."""
-
-
-def shown(value: Any) -> str:
-    """The value, cut short enough for a message."""
-    short = reprlib.Repr()
-    short.maxstring = short.maxother = short.maxlong = 60
-    try:
-        return short.repr(value)
-    except ValueError:  # Python prints no integer of more than 4300 digits
-        return f"a huge {type(value).__name__}"
 
 
 def text_of(data: Any, what: str) -> str:

@@ -1,13 +1,13 @@
 """The settings of growth policies, checked."""
 
-import math
-import operator
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
 
+from treespec.door import plain_integer, shown
+from treespec.search.arguments import MOST, NUMBER
 from treespec.search.errors import InvalidGrowth
 
 __all__ = ["CalibrationMap", "require_calibration", "require_number", "require_whole"]
@@ -24,14 +24,13 @@ def require_whole(policy: object, name: str, least: int) -> int:
         InvalidGrowth: if it is not.
     """
     value = getattr(policy, name)
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)
-    except TypeError:
-        raise InvalidGrowth(f"{_where(policy, name, value)} is no integer") from None
+    number = plain_integer(value)
+    if number is None:
+        raise InvalidGrowth(f"{_where(policy, name, value)} is no integer")
     if number < least:
         raise InvalidGrowth(f"{_where(policy, name, value)}, but must be at least {least}")
+    if number > MOST:
+        raise InvalidGrowth(f"{_where(policy, name, value)}, but must be at most {MOST:,}")
     return number
 
 
@@ -42,8 +41,7 @@ def require_number(policy: object, name: str, above: float | None = None) -> Non
         InvalidGrowth: saying which.
     """
     value = getattr(policy, name)
-    number = isinstance(value, int | float | np.floating | np.integer)
-    if isinstance(value, bool) or not number or not math.isfinite(value):
+    if not NUMBER.holds(value):
         raise InvalidGrowth(f"{_where(policy, name, value)} is no finite number")
     if value < 0 or (above is not None and value <= above):
         least = "at least 0" if above is None else f"more than {above:g}"
@@ -65,4 +63,4 @@ def require_calibration(policy: object) -> None:
 
 
 def _where(policy: object, name: str, value: Any) -> str:
-    return f"{name} = {value!r} of {type(policy).__name__}"
+    return f"{name} = {shown(value)} of {type(policy).__name__}"

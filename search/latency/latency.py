@@ -141,6 +141,7 @@ class LatencyModel:
         """The prefix that is meant where none is given, of the smallest batch; None: times hold for all."""
         return self.prefix_at(None, min(self.batches))
 
+    @takes(InvalidLatency, prefix=maybe(PREFIX), batch=COUNT)
     def prefix_at(self, prefix: int | None, batch: int = 1) -> int | None:
         """The prefix itself; or, for None, the middle one of those that all times of a batch size cover.
 
@@ -163,6 +164,7 @@ class LatencyModel:
         """Names of the laws with times; `"any"` for all."""
         return tuple(dict.fromkeys(law for own in self.batches.values() for law in own.laws))
 
+    @takes(InvalidLatency, batch=COUNT)
     def times(self, batch: int = 1) -> BatchTimes:
         """The times of a batch size.
 
@@ -176,6 +178,7 @@ class LatencyModel:
             )
         return self.batches[batch]
 
+    @takes(InvalidLatency, law=maybe(TEXT), batch=COUNT)
     def law_times(self, law: str | None = None, batch: int = 1) -> LawTimes:
         """The times of a law; without one, the only ones that there are.
 
@@ -335,6 +338,7 @@ class LatencyModel:
         """
         return cls(*read_json(text, source))
 
+    @takes(InvalidLatency, path=PATH)
     def save(self, path: str | Path) -> Path:
         """Write the JSON to a file."""
         path = Path(path)

@@ -68,7 +68,7 @@ class Calibration:
         """Refuse what is no monotone map of [0, 1] into itself."""
         if not all(isinstance(knots, tuple | list) for knots in (self.xs, self.ys)):
             raise InvalidCalibration(
-                f"xs and ys must be tuples of numbers, not {self.xs!r}, {self.ys!r}"
+                f"xs and ys must be tuples of numbers, not {shown(self.xs)}, {shown(self.ys)}"
             )
         if not isinstance(self.method, str):
             raise InvalidCalibration(
@@ -103,8 +103,14 @@ class Calibration:
         Args:
             probs: an array or CPU tensor of any shape, or a number; what rounding put outside [0, 1] counts
                 as the nearer end.
+
+        Raises:
+            InvalidCalibration: if these are no numbers.
         """
-        x = np.clip(np.asarray(probs, dtype=np.float64), 0.0, 1.0)
+        try:
+            x = np.clip(np.asarray(probs, dtype=np.float64), 0.0, 1.0)
+        except (TypeError, ValueError, OverflowError):
+            raise InvalidCalibration(f"probs = {shown(probs)}, but must be numbers") from None
         if self.temperature is not None:
             inner = np.clip(x, EDGE, 1 - EDGE)
             mapped = 1 / (1 + ((1 - inner) / inner) ** (1 / self.temperature))
@@ -166,6 +172,10 @@ def fit_calibration(predicted: Any, accepted: Any, method: Method = "isotonic") 
         InvalidCalibration: if there is nothing to fit, or the method is unknown.
     """
     x, y = pairs(predicted, accepted)
+    if not isinstance(method, str):
+        raise InvalidCalibration(
+            f"method = {shown(method)}, but must be 'isotonic' or 'temperature'"
+        )
     if method == "isotonic":
         return _isotonic(x, y)
     if method == "temperature":

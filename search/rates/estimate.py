@@ -12,7 +12,17 @@ from jaxtyping import Float, Int
 
 from treespec.errors import Unreadable
 from treespec.reading import brief, parse_json
-from treespec.search.arguments import FLAG, LEVELS, NUMBER, PREFIX, SHAPE, TEXT, maybe, takes
+from treespec.search.arguments import (
+    FLAG,
+    LEVELS,
+    NUMBER,
+    PREFIX,
+    SHAPE,
+    TEXT,
+    instance,
+    maybe,
+    takes,
+)
 from treespec.search.errors import InvalidLimit, InvalidTrace, SmallSample
 from treespec.search.integers import integer
 from treespec.search.intervals import require_level
@@ -100,6 +110,7 @@ class AcceptanceEstimate:
         """How many texts there were."""
         return len(self.counts.hits)
 
+    @takes(rng=instance("a generator of numpy, np.random.default_rng(0)", np.random.Generator))
     def resample(self, rng: np.random.Generator) -> Float[np.ndarray, "*levels ranks"]:
         """Rates as they would be from other texts: drawn with replacement, then processed in the same way.
 

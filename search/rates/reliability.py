@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, Int
 
+from treespec.door import shown
 from treespec.search.errors import InvalidCalibration
 from treespec.search.integers import integer
 from treespec.search.intervals import require_level, wilson
@@ -87,11 +88,14 @@ def reliability(
     require_level(level)
     bins = integer("bins", bins, 1, InvalidCalibration)
     given = None if weights is None else _weights(weights, len(x))
-    if spacing not in ("count", "width"):
-        raise InvalidCalibration(f"spacing = {spacing!r}, but must be 'count' or 'width'")
+    if not isinstance(spacing, str) or spacing not in ("count", "width"):
+        raise InvalidCalibration(f"spacing = {shown(spacing)}, but must be 'count' or 'width'")
     groups: dict[int, Reliability] = {}
     if by is not None:
-        labels = np.asarray(by)
+        try:
+            labels = np.asarray(by)
+        except ValueError:  # rows of unequal length
+            labels = np.empty(0)
         if labels.shape != x.shape or labels.dtype.kind not in "iu":
             raise InvalidCalibration(f"by must hold {len(x)} integers, one for each prediction")
         for label in np.unique(labels):
@@ -111,7 +115,7 @@ def pairs(predicted: Any, accepted: Any) -> tuple[np.ndarray, np.ndarray]:
     for name, values in (("predicted", predicted), ("accepted", accepted)):
         try:
             array = np.asarray(values, dtype=np.float64)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise InvalidCalibration(f"{name} must hold numbers, in rows of equal length") from None
         if array.ndim != 1 or not len(array):
             raise InvalidCalibration(f"{name} must be a vector with at least one number")
@@ -132,7 +136,7 @@ def _weights(values: Any, count: int) -> np.ndarray:
     """Weights as a float64 vector."""
     try:
         weights = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InvalidCalibration("weights must hold numbers, in rows of equal length") from None
     if weights.shape != (count,):
         raise InvalidCalibration(f"weights must hold {count} numbers, one for each prediction")

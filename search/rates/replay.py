@@ -21,6 +21,7 @@ from jaxtyping import Float, Int
 
 from treespec.search.arguments import SHAPE, instance, takes
 from treespec.search.errors import InvalidLimit, InvalidTrace
+from treespec.search.integers import integer
 from treespec.search.intervals import RESAMPLES, Interval, ratio
 from treespec.search.rates.trace import Trace
 from treespec.tree import TreeShape
@@ -74,7 +75,12 @@ class Replay:
         return counts[::-1].cumsum()[::-1][1:] / len(self.accepted)
 
     def of_text(self, text: int) -> Int[np.ndarray, "steps"]:
-        """Accepted draft tokens of every step of one text."""
+        """Accepted draft tokens of every step of one text.
+
+        Raises:
+            InvalidLimit: if there is no such text.
+        """
+        text = integer("text", text, 0, most=len(self.offsets) - 2)
         return self.accepted[self.offsets[text] : self.offsets[text + 1]]
 
     def interval(

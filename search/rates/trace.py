@@ -118,6 +118,10 @@ class Trace:
             *((name, np.float64) for name in ("probs", "accepted")),
         ):
             object.__setattr__(self, name, _array(name, getattr(self, name), kind))
+        if self.tokens.ndim != 1:
+            raise InvalidTrace(
+                f"tokens = {shown(self.tokens)}, but must be one row [T] of token ids"
+            )
         _check_offsets(self.offsets, len(self.tokens))
         kept = np.diff(self.offsets) if self.kept is None else self.kept
         object.__setattr__(self, "kept", _array("kept", kept, np.int64))
@@ -125,6 +129,11 @@ class Trace:
 
     def _check(self) -> None:
         object.__setattr__(self, "width", integer("width", self.width, 1, InvalidTrace))
+        if not isinstance(self.rule, str):
+            raise InvalidTrace(f"rule = {shown(self.rule)}, but must be the name of a rule")
+        for name in ("sampling", "about"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise InvalidTrace(f"{name} = {shown(getattr(self, name))}, but must be a mapping")
         try:
             Law.of(self.law)
         except InvalidTree as error:
@@ -179,6 +188,7 @@ class Trace:
         """The text that each position belongs to."""
         return np.repeat(np.arange(self.texts), np.diff(self.offsets))
 
+    @takes(InvalidTrace, path=PATH)
     def save(self, path: Path | str) -> Path:
         """Write an .npz file of arrays and JSON, laid out as this module says."""
         return _save(self, Path(path))

@@ -13,10 +13,14 @@ from treespec.search import (
     LatencyModel,
     Trace,
     best_tree,
+    best_trees,
+    calibration,
     calibration_data,
     estimate_acceptance,
     expected_tokens,
+    fit_calibration,
     formats,
+    growth,
     optimal_tree,
 )
 from treespec.search.rates.replay import replay
@@ -28,7 +32,7 @@ FOREIGN = re.compile(
 )
 WRONG = [
     "x", -1, 1.5, float("nan"), 10**30, [], {}, [1, [2]], [None], ["x"], object(), b"x", np.zeros(0),
-    np.array(["a"]), lambda: 1, set(), 1j,
+    np.array(["a"]), lambda: 1, set(), 1j, 10**5000, (1,), int, np.array([[1.0]]),
 ]  # fmt: skip
 
 _RANKS = np.arange(40) % 5
@@ -75,6 +79,35 @@ CALLS = {
     formats.dump: {"shape": TREE, "format": "medusa"},
     formats.load: {"source": "[[0]]", "format": "medusa"},
 }
+DATA = calibration_data(TRACE)
+REPLAY = replay(TRACE, TREE)
+CALLS |= {
+    growth.CostAware: {"latency": TIMES, "size": 8, "depth": 3, "branching": 2, "rate": None},
+    growth.EqualGrowth: {"width": 4, "depth": 3, "latency": TIMES, "prefix": None, "fixed_s": 0.0},
+    growth.DySpec: {"size": 8, "depth": 3},
+    growth.Eagle2: {"k": 2, "depth": 3, "size": 8, "calibration": None},
+    growth.OptTree: {"size": 8, "delta": 0.1, "depth": 3, "branching": 2},
+    growth.SpecExec: {"size": 8, "branching": 2, "depth": 3},
+    best_trees: {"acceptance": RATES, "latency": TIMES, "prefixes": None, "batches": None, "max_size": 6},
+    best_tree: CALLS[best_tree] | {"level": 0.95, "laws": None, "sizes": None},
+    fit_calibration: {"predicted": DATA.predicted, "accepted": DATA.accepted, "method": "isotonic"},
+    calibration.reliability: {
+        "predicted": DATA.predicted, "accepted": DATA.accepted, "spacing": "count", "by": None,
+        "level": 0.9,
+    },
+    fit_calibration(DATA.predicted, DATA.accepted).__call__: {"probs": 0.5},
+    REPLAY.interval: {"level": 0.9, "seed": 0},
+    REPLAY.of_text: {"text": 0},
+    RATES.resample: {"rng": np.random.default_rng(0)},
+    best_tree(RATES, TIMES, max_size=6).regret: {"shape": TREE, "law": None},
+    TIMES.at: {"prefix": None, "law": None, "batch": 1},
+    TIMES.law_times: {"law": None, "batch": 1},
+    TIMES.prefix_at: {"prefix": None, "batch": 1},
+    Trace: {name: getattr(TRACE, name) for name in ("offsets", "tokens", "ranks", "probs", "accepted")}
+    | {"law": "deterministic", "rule": "greedy", "sampling": {}, "width": 4},
+}  # fmt: skip
+"""Each with what is given where the wrong value is not."""
+
 CASES = [(call, name) for call, arguments in CALLS.items() for name in arguments]
 
 

@@ -186,7 +186,7 @@ def test_values_are_cut_for_messages():
     assert brief([1, "a"]) == "[1, 'a']"
     assert len(brief("x" * 10**6)) == 200
     assert len(brief("x" * 10**6, 60)) == 60
-    assert brief(10**5000) == "a huge int"
+    assert brief(10**5000) == "a huge integer"
 
 
 @pytest.mark.parametrize(

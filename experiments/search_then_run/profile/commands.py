@@ -10,7 +10,7 @@ from rich.table import Table as Printed
 
 from treespec.errors import TreespecError
 from treespec.experiments.config.base import MOST_ROUNDS, MOST_TIMED, MOST_TOKENS
-from treespec.experiments.config.files import require_at_most
+from treespec.experiments.config.files import require_within
 from treespec.experiments.config.schema import MOST_SIZES, Config, ModelsConfig
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.run.models import load_models
@@ -85,16 +85,16 @@ def profile(
     for name, values in (("sizes", sizes), ("prefixes", prefixes), ("repeats", [repeats])):
         for value in values if values is not None else ():
             if value < 1:
-                raise ConfigError(f"{name} = {value}, but must be at least 1")
+                raise ConfigError(f"--{name} = {value}, but must be at least 1")
     for name, most, each in (
         ("sizes", MOST_SIZES, MOST_TIMED),
         ("prefixes", MOST_PREFIXES, MOST_TOKENS),
     ):
         values = {"sizes": sizes, "prefixes": prefixes}[name] or ()
-        require_at_most(f"the number of {name}", len(values), most)
+        require_within(f"the number of --{name}", len(values), 0, most)
         for value in values:
-            require_at_most(name, value, each)
-    require_at_most("repeats", repeats, MOST_ROUNDS)
+            require_within(f"--{name}", value, 0, each)
+    require_within("--repeats", repeats, 1, MOST_ROUNDS)
     raw = read_prompts(config.prompts)
     pair = load(config.models)
     plan = plan_profile(config, pair, raw, sizes, prefixes)
