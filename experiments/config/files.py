@@ -41,7 +41,7 @@ def is_there(text: str) -> bool:
 
 
 def require_within(name: str, value: int, least: int, most: int) -> None:
-    """Refuse a number that means nothing, or would run out of memory or time before anything useful is done.
+    """Refuse a number that means nothing, or would take all memory or time before anything useful is done.
 
     Args:
         name: of the option, as it is typed.
