@@ -1,6 +1,7 @@
 """Coins that land on every side: exact enumeration of a random procedure's own code."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TypeVar
 
@@ -12,7 +13,7 @@ from treespec.children import chosen_children, next_child, require_children
 from treespec.errors import NotADistribution, TreespecError
 from treespec.tree import Law
 
-__all__ = ["EnumeratingCoins", "Weight", "outcomes"]
+__all__ = ["Choice", "EnumeratingCoins", "Weight", "outcomes"]
 
 T = TypeVar("T")
 
@@ -21,6 +22,19 @@ Weight = int | float | Fraction
 
 SAME = 1e-6
 """How far apart the weights of one choice may be in two walks; a device may sum in any order."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was asked of the coins once.
+
+    Args:
+        coin: whether it was a coin and not a draw.
+        heads: the side of a coin; False for a draw.
+    """
+
+    coin: bool
+    heads: bool
 
 
 class EnumeratingCoins:
@@ -40,6 +54,7 @@ class EnumeratingCoins:
         weight: exact probability of the walk so far.
         trail: for each choice made, the side taken and the number of sides.
         met: for each choice made, the weights of its sides.
+        choices: for each choice made, what was asked and the side taken.
     """
 
     def __init__(
@@ -53,6 +68,7 @@ class EnumeratingCoins:
         self.weight: Weight = 1
         self.trail: list[tuple[int, int]] = []
         self.met: list[Sequence[Weight]] = []
+        self.choices: list[Choice] = []
 
     def _choose(self, weights: Sequence[Weight]) -> int:
         sides = [side for side, weight in enumerate(weights) if weight > 0]
@@ -77,10 +93,13 @@ class EnumeratingCoins:
         """True on one branch, False on the other."""
         heads = probability.item() if isinstance(probability, Tensor) else probability
         heads = 0 if heads != heads else min(max(heads, 0), 1)
-        return self._choose([heads, 1 - heads]) == 0
+        accepted = self._choose([heads, 1 - heads]) == 0
+        self.choices.append(Choice(coin=True, heads=accepted))
+        return accepted
 
     def draw(self, probabilities: Float[Tensor, "V"]) -> int:
         """Each token of positive probability on its own branch (see `tokens`)."""
+        self.choices.append(Choice(coin=False, heads=False))
         if self._tokens is None:
             return self._choose(probabilities.tolist())
         others = probabilities.clone()

@@ -1,10 +1,11 @@
 """One step of speculative decoding over tables, with every coin on every side."""
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -16,17 +17,14 @@ from treespec.errors import TreespecError
 from treespec.models.tabular import TabularModel
 from treespec.protocols import Drafter, Growth, Verifier
 from treespec.step import Verdict
-from treespec.testing.coins import EnumeratingCoins, Weight, outcomes
-from treespec.testing.rounding import Rounding
+from treespec.testing.coins import Choice, EnumeratingCoins, Weight, outcomes
+from treespec.testing.rounding import Chances, Rounding
 from treespec.tree import Law, TokenTree, TreeShape
 
 __all__ = ["DraftWith", "ExactLaw", "SampledTable", "StepOracle"]
 
 DraftWith = Callable[[TabularModel, Growth | TreeShape, Law, Sampling], Drafter]
 """Makes the drafter that is enumerated."""
-
-LEAST_CHANCE = 1 / 16
-"""Where rejections or acceptances are less probable than this no relative errors are asked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,10 +34,23 @@ class ExactLaw:
     Args:
         probs: `[V, ..., V]`, one axis for each token.
         runs: branches enumerated.
+        chance: of the law of a step, the least chance of heads or tails that the rule met; rounding counts
+            for more where it is small (`treespec.testing.rounding`).
     """
 
     probs: Float[Tensor, "..."]
     runs: int
+    chance: float = 0.0
+
+
+class _Walk(NamedTuple):
+    """One way through a rule, on one of the drafted trees."""
+
+    drafted: Weight
+    accepted: Weight
+    choices: Sequence[Choice]
+    tree: TokenTree
+    verdict: Verdict
 
 
 class SampledTable:
@@ -138,12 +149,13 @@ class StepOracle:
         Raises:
             TreespecError: if the verifier writes to its inputs, or is no function of them and the coins.
         """
-        found = []
+        return [(w.drafted * w.accepted, w.tree, w.verdict) for w in self._walks(verifier)]
+
+    def _walks(self, verifier: Verifier) -> Iterator[_Walk]:
         for drafted, tree in self.trees:
             decide = partial(_decide, verifier, tree, _PathRows(self.table, self.prompt, tree))
-            for accepted, verdict in outcomes(decide):
-                found.append((drafted * accepted, tree, verdict))
-        return found
+            for accepted, (verdict, choices) in outcomes(decide):
+                yield _Walk(drafted, accepted, choices, tree, verdict)
 
     def law(self, verifier: Verifier) -> ExactLaw:
         """The law of the step's tokens, completed by the target's own to depth + 1 tokens.
@@ -153,9 +165,9 @@ class StepOracle:
                 gives a bonus that is no token or a path that does not descend from the root.
         """
         total = self.target_law * 0  # the target's law is taken before a rule sees its rows
-        verdicts = self.verdicts(verifier)
         emitted: dict[tuple[int, ...], Weight] = defaultdict(int)
-        for weight, tree, verdict in verdicts:
+        chances, runs = Chances(), 0
+        for drafted, accepted, choices, tree, verdict in self._walks(verifier):
             text = (*(tree.token_ids[node] for node in verdict.path[1:]), verdict.bonus)
             if not 0 <= verdict.bonus < self.table.vocab_size:
                 raise TreespecError(
@@ -164,11 +176,14 @@ class StepOracle:
             descends = all(tree.shape.parents[b] == a for a, b in pairwise(verdict.path))
             if verdict.path[:1] != (0,) or not descends:
                 raise TreespecError(f"{verdict}: the path does not descend from the root")
+            weight = drafted * accepted
             emitted[text] += weight
+            chances.add(weight, tree.token_ids[1:], choices)
+            runs += 1
         for text, weight in emitted.items():
             rest = self.table.law(self.prompt + text, self.tokens - len(text))
             total[text] = total[text] + rest * weight  # pyrefly: ignore[unsupported-operation]
-        return ExactLaw(total, len(verdicts))
+        return ExactLaw(total, runs, chances.least)
 
     @property
     def target_law(self) -> Float[Tensor, "..."]:
@@ -181,55 +196,18 @@ class StepOracle:
         shapes = [tree.shape for _, tree in self.trees]
         dtype = self.table.row(self.prompt).dtype
         size = max(shape.size for shape in shapes)
-        return Rounding(dtype, size, self.table.vocab_size, self._least_chance())
-
-    def _least_chance(self) -> float:
-        """The r of `rounding`: of all nodes, numbers of children and elder siblings; 0 if it is small.
-
-        A growth may stop after some tokens and not after others, so that each number counts by itself.
-        """
-        # By what is known: mass of the trees, and of those that have each token among the children.
-        met: dict[tuple[int, tuple[int, ...], int, tuple[int, ...]], list[float]] = {}
-        for weight, tree in self.trees:
-            ids = tree.token_ids
-            for node in tree.shape.internal:
-                context = (*self.prompt, *(ids[i] for i in tree.shape.path(node)[1:]))
-                best = int(self.table.row(context).argmax())
-                children = [ids[child] for child in tree.shape.children[node]]
-                before = children.index(best) if best in children else len(children)
-                for i in range(before + 1):
-                    key = node, context, len(children), tuple(children[:i])
-                    sums = met.setdefault(key, [0.0] * (self.table.vocab_size + 1))
-                    sums[-1] += float(weight)
-                    for token in set(children):
-                        sums[token] += float(weight)
-        fixed = {
-            node
-            for _, tree in self.trees
-            for node in tree.shape.internal
-            if tree.law_of(node) is Law.DETERMINISTIC
-        }
-        least = 1.0
-        for (node, context, _, elder), (*drafted, whole) in met.items():
-            target, among = self.table.row(context).tolist(), [mass / whole for mass in drafted]
-            best = max(range(len(target)), key=target.__getitem__)
-            least = min(least, target[best] - among[best])
-            if (
-                not elder and node not in fixed
-            ):  # else it accepts what the target has of the children
-                least = min(least, sum(map(min, target, among)))
-        return float(least) if least >= LEAST_CHANCE else 0.0
+        return Rounding(dtype, size, self.table.vocab_size)
 
 
 def _decide(
     verifier: Verifier, tree: TokenTree, rows: "_PathRows", coins: EnumeratingCoins
-) -> Verdict:
+) -> tuple[Verdict, Sequence[Choice]]:
     fresh = _versions(tree)
     verdict = verifier(tree, rows, coins)
     if _versions(tree) != fresh:
         raise _changed("tokens or draft_probs of the tree")
     rows.require_unchanged()
-    return verdict
+    return verdict, coins.choices
 
 
 def _versions(tree: TokenTree) -> tuple[int, int]:

@@ -223,6 +223,7 @@ LISTED = {
         at_node(single(one_added_and_taken_away)),
         at_node(one_added_and_taken_away),
         made(acceptance_by_complements, IID, "acceptance_by_complements"),
+        at_node(single(entries_below(1e-8)), WITHOUT),
         where(single_precision, verify.onehot),
     ],
     "depth 4": [where(depth_4, rule) for rule in (verify.onehot, verify.rrs, verify.block)],
