@@ -3,7 +3,10 @@
 Nothing heavy is imported here: each command imports what it needs when it is called.
 """
 
+import signal
 import sys
+import threading
+from _thread import interrupt_main
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -46,6 +49,9 @@ First steps:
   treespec run tree_vs_chain   do trees beat chains here?
   treespec COMMAND --help      explains a command and gives examples
 """
+
+SOON_S = 0.01
+"""After an interrupt that Python ignored it comes again."""
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -276,14 +282,36 @@ def configs_command(as_json: AsJson = False) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script; Ctrl-C ends it with 130 while the commands are still being put together, too.
 
+    Python prints an interrupt that falls into a finalizer or a callback, and goes on; here it comes again.
+    Once the command is done nothing is left to interrupt.
+
     Args:
-        arguments: of the command; those of the process by default.
+        arguments: of the command; those of the process by default, which then ends.
     """
+    before = sys.unraisablehook
+
+    def not_lost(unraisable: "sys.UnraisableHookArgs") -> None:
+        if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            again = threading.Timer(
+                SOON_S, interrupt_main
+            )  # at once it would end the hook, not the command
+            again.daemon = True
+            again.start()
+        else:
+            before(unraisable)
+
+    sys.unraisablehook = not_lost
     try:
         app(arguments, prog_name="treespec")
     except KeyboardInterrupt:
         complain("interrupted")
         sys.exit(INTERRUPTED)
+    finally:
+        if arguments is None and threading.current_thread() is threading.main_thread():
+            signal.signal(
+                signal.SIGINT, signal.SIG_IGN
+            )  # or the interpreter's end prints a traceback
+        sys.unraisablehook = before
 
 
 def _complain_of(failures: "Sequence[PromptRow]") -> None:

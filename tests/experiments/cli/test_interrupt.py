@@ -52,6 +52,47 @@ def test_interrupted_before_there_is_a_command(monkeypatch, capsys):
     assert capsys.readouterr().err == "interrupted\n"
 
 
+def test_an_interrupt_that_falls_into_a_finalizer_is_not_lost(monkeypatch, capsys):
+    """Python would print it as an exception that it ignores, and the command would go on."""
+
+    class Closed:
+        def __del__(self):
+            raise KeyboardInterrupt
+
+    def command(*arguments, **more):
+        Closed()
+        for _ in range(1000):
+            time.sleep(0.001)
+
+    monkeypatch.setattr(cli, "app", command)
+    before = sys.unraisablehook
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", "smoke"])
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"
+    assert sys.unraisablehook is before
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_an_interrupt_at_the_end_of_python_is_not_told():
+    """The command is done, and its exit code stands; a thread that ends late gives it time to come."""
+    late = (
+        "import os, signal, threading, time\n"
+        "from treespec.experiments.cli.main import main\n"
+        "def press():\n"
+        "    time.sleep(1)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    time.sleep(0.5)\n"
+        "def begin(*arguments, **more):\n"
+        "    threading.Thread(target=press).start()\n"
+        "import treespec.experiments.cli.main as cli\n"
+        "cli.app = begin\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", late], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 @pytest.mark.parametrize("decoding", [True, False], ids=["while decoding", "while it loads"])
 def test_interrupted(tmp_path, decoding):

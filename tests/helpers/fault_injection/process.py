@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ __all__ = ["Done", "Process", "complaints", "last_line", "start"]
 WARM = "fault_injection.warm"
 
 PATIENCE_S = 600.0
+
+POLL_S = 0.005
 
 
 @dataclass(frozen=True)
@@ -69,20 +72,25 @@ class Process:
         return Done(self._process.exitcode, self._said.read_text(encoding="utf-8"))
 
 
-def start(arguments: Sequence[str], work: Path, limit: int | None = None) -> Process:
+def start(
+    arguments: Sequence[str], work: Path, limit: int | None = None, gate: Path | None = None
+) -> Process:
     """Start `treespec`.
 
     Args:
         arguments: of the command.
         work: the current folder; what is printed goes to files in it.
         limit: bytes that a file may have.
+        gate: a file that the process waits for, once it has begun.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([WARM])
     name = uuid4()
     said, begun = work / f"said-{name}.txt", work / f"begun-{name}"
     said.touch()  # it may be killed before it says a word
-    process = context.Process(target=_treespec, args=(list(arguments), work, said, begun, limit))
+    process = context.Process(
+        target=_treespec, args=(list(arguments), work, said, begun, limit, gate)
+    )
     process.start()
     return Process(process, said, begun)
 
@@ -106,7 +114,14 @@ def last_line(done: Done) -> str:
     return (done.stderr.strip().splitlines() or ["(nothing)"])[-1]
 
 
-def _treespec(arguments: list[str], work: Path, said: Path, begun: Path, limit: int | None) -> None:
+def _treespec(
+    arguments: list[str],
+    work: Path,
+    said: Path,
+    begun: Path,
+    limit: int | None,
+    gate: Path | None,
+) -> None:
     """What the process does."""
     from treespec.experiments.cli.main import main
 
@@ -118,6 +133,8 @@ def _treespec(arguments: list[str], work: Path, said: Path, begun: Path, limit: 
     if limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
     begun.touch()
+    while gate is not None and not gate.exists():
+        time.sleep(POLL_S)
     try:
         main(arguments)
     finally:  # what is left is the end of multiprocessing's process, which calls an interrupt 1

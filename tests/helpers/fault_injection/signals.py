@@ -6,13 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
-from fault_injection.process import Process, last_line, start
+from fault_injection.process import POLL_S, Process, last_line, start
 from fault_injection.rows import differences, finished_lines
 from fault_injection.setting import METHODS, Case, Setting, stage_of
 
 __all__ = ["interrupts", "kills"]
-
-POLL_S = 0.005
 
 SERIES = 4
 """Runs at a time; each is hit again and again until it is finished, then another begins."""
