@@ -2,19 +2,23 @@
 
 import os
 import secrets
-from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 __all__ = ["write_whole"]
 
 
-def write_whole(path: Path, content: str | bytes, *, new: bool = False) -> Path:
-    """Write a file by way of another one beside it, whose name nobody has.
+def write_whole(
+    path: Path, content: str | bytes, *, new: bool = False, temporary: Path | None = None
+) -> Path:
+    """Write a file by way of another one, which gets its name when it is whole.
 
     Args:
         path: the file; what is there is replaced once the new one is whole.
         content: text is written as UTF-8.
-        new: replace nothing.
+        new: replace nothing. A kill then leaves nothing of the file either, where the system knows files
+            without a name (Linux, on local disks).
+        temporary: where it is written first; beside it, under a name that nobody has, by default.
 
     Returns:
         The path.
@@ -23,28 +27,54 @@ def write_whole(path: Path, content: str | bytes, *, new: bool = False) -> Path:
         FileExistsError: if `new`, and there is something.
         OSError: if it cannot be written; nothing is left of it.
     """
-    temporary = path.with_name(f".treespec-{secrets.token_hex(8)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        if not new:
-            return temporary.replace(path)
-        _link(temporary, path)
+    data = content.encode() if isinstance(content, str) else content
+    if new and _made_without_name(path, data):
         return path
+    temporary = temporary or path.with_name(f".treespec-{secrets.token_hex(8)}.tmp")
+    _make(temporary, data)
+    try:
+        return _named(temporary, path, data) if new else temporary.replace(path)
     finally:
-        with suppress(FileNotFoundError):
-            temporary.unlink()
+        temporary.unlink(missing_ok=True)
 
 
-def _link(temporary: Path, path: Path) -> None:
-    """Give a file a second name that nothing has; by a plain rename where there are no hard links."""
+def _made_without_name(path: Path, data: bytes) -> bool:
+    """Make a file that has no name until it is whole; false where the system knows no such files."""
+    try:
+        descriptor = os.open(path.parent, os.O_WRONLY | os.O_TMPFILE, 0o666)
+        with open(descriptor, "wb") as file:
+            _fill(file, data)
+            # With a folder's descriptor, because Python follows links only then.
+            os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
+    except FileExistsError:
+        raise
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+def _named(temporary: Path, path: Path, data: bytes) -> Path:
+    """Give a file a second name that nothing has; where there are no hard links, write it anew there."""
     try:
         os.link(temporary, path)
     except FileExistsError:
         raise
     except OSError:
-        if os.path.lexists(path):
-            raise FileExistsError(17, "File exists", os.fspath(path)) from None
-        temporary.replace(path)
+        _make(path, data)
+    return path
+
+
+def _make(path: Path, data: bytes) -> None:
+    """Make a file where nothing is; what cannot be written whole is removed."""
+    with path.open("xb") as file:
+        try:
+            _fill(file, data)
+        except BaseException:
+            path.unlink()
+            raise
+
+
+def _fill(file: IO[bytes], data: bytes) -> None:
+    file.write(data)
+    file.flush()
+    os.fsync(file.fileno())

@@ -30,6 +30,7 @@ from treespec.experiments.report.prediction import (
 from treespec.experiments.report.run import Run, load_run
 from treespec.experiments.report.terminal import print_finding
 from treespec.experiments.search_then_run.run import run
+from treespec.search.whole_file import write_whole
 
 GOAL_TOKENS, GOAL_SPEED, GOAL_FIRST = 0.05, 0.10, 0.95
 
@@ -112,7 +113,7 @@ def _report(loaded: Run, console: Console) -> None:
     data = {"benchmark": "prediction", "measured": loaded.manifest["created"]}
     data |= {key: loaded.manifest[key] for key in keys} | {"figures": figures}
     path = path_of("prediction")
-    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(data, indent=1) + "\n")
     console.print(f"written: {path}")
 
 

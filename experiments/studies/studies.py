@@ -25,6 +25,7 @@ from treespec.experiments.report.data import report_data
 from treespec.experiments.report.markdown import markdown
 from treespec.experiments.report.run import Run, load_run
 from treespec.experiments.report.table import Table
+from treespec.search.whole_file import write_whole
 
 ABOUT = ("treespec_version", "git_hash", "versions", "hardware")
 OF_JOB = (*ABOUT, "config", "models", "methods")
@@ -99,7 +100,7 @@ def main() -> None:
             raise SystemExit(f"error: {error}") from None
         path = path_of(f"study-{folder.name}")
         data = {"benchmark": f"study-{folder.name}", **study}
-        path.write_text(json.dumps(plain_data(data), indent=1, ensure_ascii=False) + "\n", "utf-8")
+        write_whole(path, json.dumps(plain_data(data), indent=1, ensure_ascii=False) + "\n")
         console.print(f"written: {path}", highlight=False)
         if run is not None:
             console.print(budget_table(run), markup=False, highlight=False)

@@ -17,6 +17,7 @@ from treespec.experiments.training.corpus import (
 from treespec.experiments.training.evaluate import PairStatistics
 from treespec.experiments.training.sizes import PairSize, Schedule
 from treespec.experiments.training.train import Progress
+from treespec.search.whole_file import write_whole
 
 LICENCE = "PSF-2.0"
 
@@ -49,7 +50,7 @@ class Run:
 def write_card(run: Run, path: Path) -> None:
     """Write the card of `run` as Markdown."""
     sections = [_front(), _data(run), _models(run), _recipe(run), _losses(run), _agreement(run)]
-    path.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
+    write_whole(path, "\n\n".join(sections) + "\n")
 
 
 def _front() -> str:

@@ -7,7 +7,6 @@ through whole: so a shorter run is a finished model, not one that was stopped.
 """
 
 import logging
-import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -82,10 +81,10 @@ def main(
 
 def save_whole(draft: Any, tokenizer: Any, folder: Path) -> None:
     """Save a draft whole or not at all: its config is written first, and would count as a draft."""
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    save_model(draft, tokenizer, partial)
-    partial.rename(folder)  # which is not there, or empty
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as partial:
+        save_model(draft, tokenizer, Path(partial) / folder.name)
+        (Path(partial) / folder.name).rename(folder)  # which is not there, or empty
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from treespec.experiments.training.corpus import SourceFile
+from treespec.search.whole_file import write_whole
 
 PROMPT_BYTES = 16 * 1024
 SHORTEST_PROMPT_BYTES = 3000
@@ -52,6 +53,5 @@ def shorten(text: str, most_bytes: int) -> str:
 
 def write_held_out(files: Iterable[SourceFile], path: Path) -> None:
     """One JSON object per line: the file's relative path and its text."""
-    with path.open("w", encoding="utf-8") as out:
-        for file in files:
-            out.write(json.dumps({"file": file.path, "text": file.text}) + "\n")
+    lines = [json.dumps({"file": file.path, "text": file.text}) for file in files]
+    write_whole(path, "".join(f"{line}\n" for line in lines))

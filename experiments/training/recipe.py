@@ -17,6 +17,7 @@ from treespec.experiments.training.product import choose_prompts, save_model, wr
 from treespec.experiments.training.sizes import PairSize, build_model
 from treespec.experiments.training.tokenizer import train_tokenizer
 from treespec.experiments.training.train import next_token_loss, train
+from treespec.search.whole_file import write_whole
 
 # Training loss is measured on every 16th training file, about as much text as is held out.
 TRAINING_SAMPLE = 16
@@ -96,7 +97,7 @@ def claim(work: Path, identity: dict[str, str | int]) -> None:
     text = json.dumps(identity, indent=1)
     if path.exists() and path.read_text() != text:
         raise RecipeError(f"{work} holds checkpoints of another recipe: {path.read_text()}")
-    path.write_text(text)
+    write_whole(path, text)
 
 
 def measure(

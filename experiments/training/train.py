@@ -1,5 +1,6 @@
 """The training loop of both models: one token budget, checkpoints, exact resumption."""
 
+import io
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from transformers import LlamaForCausalLM
 from treespec.experiments.training.optimizer import Optimizers
 from treespec.experiments.training.packing import Batches
 from treespec.experiments.training.sizes import Schedule
+from treespec.search.whole_file import write_whole
 
 CHECKPOINT_SECONDS = 180.0
 LOG_STEPS = 20
@@ -109,9 +111,9 @@ def save_checkpoint(
         "optimizers": optimizers.state_dict(),
         "progress": asdict(progress),
     }
-    partial = path.with_suffix(".partial")
-    torch.save(state, partial)
-    partial.replace(path)
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    write_whole(path, buffer.getvalue())
 
 
 def load_checkpoint(path: Path, model: LlamaForCausalLM, optimizers: Optimizers) -> Progress:

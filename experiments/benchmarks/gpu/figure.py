@@ -1,10 +1,12 @@
 """The fraction of the roofline that the kernel reaches, over the size of the tree."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
 from treespec.experiments.benchmarks.gpu.goals import FRACTION, KernelRow
 from treespec.experiments.report.figure_style import INK, MUTED, PAGE, clean, drawing
+from treespec.search.whole_file import write_whole
 
 __all__ = ["draw"]
 
@@ -52,5 +54,6 @@ def draw(rows: Sequence[KernelRow], path: Path) -> Path | None:
         handles, names = panels[0].get_legend_handles_labels()
         figure.legend(handles, names, title="prefix", loc="outside right center", fontsize=8.5)
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=160, facecolor=PAGE)
-    return path
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png", dpi=160, facecolor=PAGE)
+    return write_whole(path, picture.getvalue())

@@ -7,12 +7,12 @@ a copy without `.git` says nothing.
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from treespec.experiments.benchmarks.results_file import described, path_of
+from treespec.search.whole_file import write_whole
 
 __all__ = ["Store", "source_hash"]
 
@@ -61,10 +61,8 @@ class Store:
         """
         self.cells[key] = dict(cell)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
         text = json.dumps(self._head | {"cells": self.cells}, indent=1)
-        temporary.write_text(text + "\n", encoding="utf-8")
-        temporary.replace(self.path)
+        write_whole(self.path, text + "\n")
 
     def _kept(self) -> dict[str, Any]:
         try:

@@ -18,6 +18,7 @@ from treespec.experiments.benchmarks.gpu.goals import (
     kernel_rows,
     tally,
 )
+from treespec.search.whole_file import write_whole
 
 __all__ = ["Sheet", "render"]
 
@@ -87,8 +88,7 @@ def render(folder: Path, console: Console) -> list[Path]:
             text += f"\n![fraction of the roofline]({picture.name})\n"
             written.append(picture)
         path = folder / f"gpu-{device}.md"
-        path.write_text(text, encoding="utf-8")
-        written.append(path)
+        written.append(write_whole(path, text))
     if not devices:
         console.print(f"no results in {folder}", markup=False)
     return written

@@ -362,6 +362,17 @@ def test_a_draft_is_saved_whole_or_not_at_all(tmp_path: Path, monkeypatch: Any) 
     assert list(tmp_path.iterdir()) == [folder]
 
 
+def test_no_folder_beside_a_draft_is_touched(tmp_path: Path, monkeypatch: Any) -> None:
+    """A draft that is being saved has a name that nobody has."""
+    mine = tmp_path / ".wide-100k.partial" / "thesis.tex"
+    mine.parent.mkdir()
+    mine.write_text("years")
+    monkeypatch.setattr(drafts, "save_model", lambda model, tokenizer, folder: folder.mkdir())
+    drafts.save_whole(None, None, tmp_path / "wide-100k")
+    assert mine.read_text() == "years"
+    assert {path.name for path in tmp_path.iterdir()} == {".wide-100k.partial", "wide-100k"}
+
+
 def test_a_folder_of_others_is_not_taken_for_a_draft(tmp_path: Path) -> None:
     folder = tmp_path / f"{next(iter(drafts.SIZES))}-{next(iter(drafts.TOKENS))}"
     folder.mkdir()
