@@ -18,7 +18,7 @@ from treespec.experiments.records.disk_full import DISK_FULL
 from treespec.experiments.records.held_folder import HeldFolder
 from treespec.experiments.records.manifest import config_data, config_hash, now
 from treespec.experiments.records.manifest_form import checked_manifest
-from treespec.experiments.records.own_files import Kind, temporary_of
+from treespec.experiments.records.own_files import Kind
 from treespec.experiments.records.rows import (
     PromptRow,
     Row,
@@ -45,10 +45,10 @@ _FILES = (
     *(f"{name}.parquet" for name in _TABLES),
 )
 _PLACES = (
-    rf"\.?({'|'.join(_TABLES)})\.(jsonl|parquet)(\.tmp)?",
-    r"\.?(manifest\.json|report\.html)(\.tmp)?",
-    r"figures/\.?(speedup|size|stages|accepted|scaling)\.(svg|png)(\.tmp)?",
-    r"search/\.?((config|latency)\.json|trace-\d+-\w+\.npz|(best|calibration|between)-\d+\.json)(\.tmp)?",
+    rf"({'|'.join(_TABLES)})\.(jsonl|parquet)",
+    r"manifest\.json|report\.html",
+    r"figures/(speedup|size|stages|accepted|scaling)\.(svg|png)",
+    r"search/((config|latency)\.json|trace-\d+-\w+\.npz|(best|calibration|between)-\d+\.json)",
 )
 
 RUN = Kind(
@@ -113,7 +113,7 @@ class RunFolder(HeldFolder):
     def forget_search(self) -> None:
         """Remove what was measured for another config."""
         with self._writing():
-            self.files.remove([n for n in self.files.names if re.fullmatch("search/.+", n)])
+            self.files.remove(n for n in self.files.mark.names if re.fullmatch("search/.+", n))
 
     def write_manifest(self, manifest: dict[str, Any]) -> None:
         """Replace the manifest, atomically. From now on nothing of this start is taken back."""
@@ -204,7 +204,7 @@ class RunFolder(HeldFolder):
         with self._writing():
             self._claim()
             for name, kept in rows.items():
-                write_lines(self._log(name), [row for row in kept if row.unit in finished])
+                write_lines(self._log(name), [r for r in kept if r.unit in finished], self.keep)
         return finished
 
     def failures(self) -> list[PromptRow]:
@@ -231,7 +231,7 @@ class RunFolder(HeldFolder):
 
     def _claim(self) -> None:
         """Name all that rows are written to, once."""
-        self.files.claim(*(name for file in _FILES for name in (file, temporary_of(file))))
+        self.files.claim(*_FILES)
 
     def _log(self, name: str) -> Path:
         return self.path / f"{name}.jsonl"

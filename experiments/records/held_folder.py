@@ -11,7 +11,8 @@ from filelock import FileLock, Timeout
 
 from treespec.errors import TreespecError
 from treespec.experiments.errors import NotWritten
-from treespec.experiments.records.own_files import LOCK, MARK, Kind, OwnFiles
+from treespec.experiments.records.mark import LOCK, MARK
+from treespec.experiments.records.own_files import Kind, OwnFiles
 
 __all__ = ["HeldFolder"]
 

@@ -1,40 +1,25 @@
-"""Which files of a folder are ours: its mark says so, and names every file that we make before it is there.
+"""What is ours in a folder, by its mark: which names are free, what is made, and what may be removed.
 
-The mark is the file `.treespec` at the root, written before anything else. A line is a JSON object:
-
-    {"treespec": "run", "id": "<32 hex digits>", "version": 1}    the first; the manifest repeats the id
-    {"made": "search/"}                                           we are about to make this file or folder
-    {"gone": "search/"}                                           we have removed it
-
-Lines are only ever appended, and synced before the file is made that they name. So a kill leaves nothing
-unnamed, at most a last line that is cut short and names nothing yet. Nothing is removed that is not named.
+A name is written down in the mark before the file is made, and nothing is removed that is not in it. A
+listed file that somebody has replaced by another file of the same name still counts as ours.
 """
 
-import errno
-import json
 import os
 import re
-import secrets
-import stat
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 from filelock import FileLock, Timeout
 
-__all__ = ["LOCK", "MARK", "VERSION", "Kind", "OwnFiles", "temporary_of"]
+from treespec.errors import Unreadable
+from treespec.experiments.records.mark import LOCK, MARK, Mark, new_id
+from treespec.reading import parse_json, read_bytes
+from treespec.search.whole_file import write_whole
 
-MARK, LOCK = ".treespec", ".lock"
-VERSION = 1
-"""Of the mark."""
-
-LONGEST_HEAD = 200
-LARGEST = 1 << 28
-"""Bytes of a mark: a thousand times what the largest sweep needs."""
-
-_ID = re.compile(r"[0-9a-f]{32}")
+__all__ = ["Kind", "OwnFiles"]
 
 
 @dataclass(frozen=True)
@@ -62,16 +47,8 @@ class Kind:
     inner: "Kind | None" = None
 
 
-def temporary_of(name: str) -> str:
-    """Where a file is written before it gets its name: beside it."""
-    folder, slash, last = name.rpartition("/")
-    return f"{folder}{slash}.{last}.tmp"
-
-
 class OwnFiles:
-    """What is ours in a folder; see `begin` and `opened`.
-
-    Names are relative to the folder, with `/` between their parts; those of folders end with one.
+    """What is ours in a folder; see `begin` and `opened`. Names are those of `Mark`.
 
     Args:
         path: of the folder.
@@ -80,12 +57,16 @@ class OwnFiles:
 
     def __init__(self, path: Path, kind: Kind) -> None:
         self.path, self.kind = path, kind
-        self.id = ""
-        self.names: dict[str, None] = {}
+        self.mark = Mark(path, kind.name)
         self._ready: set[str] = set()
-        self._began: dict[str, None] = {}
+        self._began: set[str] = set()
         self._parents: list[Path] = []
         self._marked = False
+
+    @property
+    def id(self) -> str:
+        """Of the folder."""
+        return self.mark.id
 
     # -- whose folder -----------------------------------------------------------------------------
 
@@ -99,15 +80,12 @@ class OwnFiles:
         """
         files = cls(path, kind)
         try:
-            found = files._entries()
-            if MARK not in found:
-                if found:
-                    raise kind.foreign(files._foreign_text(found))
-                if not files._create():
-                    files.load()
-            else:
-                files.load()
-            files._require_ours()
+            files._make_folder()
+            if not any(path.iterdir()):
+                with suppress(FileExistsError):  # another process was faster
+                    Mark.make(path, kind.name, new_id())
+                    files._marked, files._began = True, {LOCK}
+            files._take_up()
         except kind.error:
             files.undo()
             raise
@@ -124,11 +102,7 @@ class OwnFiles:
             OSError: `kind.foreign`, if it has none, or something of others is where we write.
         """
         files = cls(path, kind)
-        if not os.path.lexists(path / MARK):
-            found = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
-            raise kind.foreign(files._foreign_text(found or ["nothing"]))
-        files.load()
-        files._require_ours()
+        files._take_up()
         return files
 
     def load(self) -> None:
@@ -137,27 +111,21 @@ class OwnFiles:
         Raises:
             OSError: if it is no mark of this kind.
         """
-        path, kind = self.path / MARK, self.kind
-        head, names = _parsed(_content(path) or b"")
-        if head is None:
-            raise kind.foreign(
-                f"{path} is no mark of treespec, so {self.path} is no {kind.what}: give another folder "
-                "with --out"
-            )
-        if head["version"] > VERSION:
-            raise kind.foreign(
-                f"{path} has version {head['version']}, but this treespec knows versions up to {VERSION}; "
-                "go on with the newer treespec that wrote it, or give another folder with --out"
-            )
-        if head["treespec"] != kind.name:
-            raise kind.foreign(
-                f"{self.path} is no {kind.what}, but another folder of treespec ({head['treespec']}): give "
+        try:
+            mark = Mark.read(self.path)
+        except Unreadable as problem:
+            raise self.kind.foreign(
+                f"{problem}, so {self.path} is not written: give another folder with --out"
+            ) from None
+        if mark.kind != self.kind.name:
+            raise self.kind.foreign(
+                f"{self.path} is no {self.kind.what}, but another folder of treespec ({mark.kind}): give "
                 "another folder with --out"
             )
-        self.id, self.names = head["id"], names
+        self.mark = mark
 
-    def _entries(self) -> set[str]:
-        """What is in the folder, which is made if it is missing."""
+    def _make_folder(self) -> None:
+        """Make the folder and those above it, as far as they are missing."""
         missing = self.path
         if missing.is_symlink() and not missing.exists():
             raise self.kind.error(
@@ -166,86 +134,73 @@ class OwnFiles:
         while not os.path.lexists(missing):
             self._parents.append(missing)
             missing = missing.parent
-        if self._parents:
-            for folder in reversed(self._parents):
-                folder.mkdir(exist_ok=True)
-        elif not self.path.is_dir():
+        for folder in reversed(self._parents):
+            folder.mkdir(exist_ok=True)
+        if not self.path.is_dir():
             raise self.kind.error(f"{self.path} is a file; give another folder with --out")
-        return {entry.name for entry in self.path.iterdir()}
 
-    def _create(self) -> bool:
-        """Make the mark, whole from the beginning; false if another process was faster."""
-        self.id = secrets.token_hex(16)
-        head = {"treespec": self.kind.name, "id": self.id, "version": VERSION}
-        lines = "".join(json.dumps(line) + "\n" for line in (head, {"made": LOCK}))
-        try:
-            _make_whole(self.path / MARK, lines.encode())
-        except FileExistsError:
-            self._parents = []
-            return False
-        self._marked = True
-        self.names = {LOCK: None}
-        self._began = {LOCK: None}
-        return True
+    def _take_up(self) -> None:
+        """Read the mark; refuse a manifest of another folder, and files of others where we write."""
+        if not os.path.lexists(self.path / MARK):
+            found = min((entry.name for entry in self.path.iterdir()), default="nothing")
+            raise self.kind.foreign(
+                f"{self.path} holds files ({found}, ...) but is no {self.kind.what}: it has no file {MARK} "
+                "(nor has one of an older version, which can be read but not written); give another folder "
+                "with --out"
+            )
+        self.load()
+        self._require_own_manifest()
+        folders = [f"{folder}/" for folder in self.kind.folders]
+        self.require_free([*self.mark.names, *folders])
+        there = [folder for folder in ("", *folders) if (self.path / folder).is_dir()]
+        found = [folder + name for folder in there for name in os.listdir(self.path / folder)]
+        self.require_free(name for name in found if self.kind.places.fullmatch(name))
 
-    def _require_ours(self) -> None:
-        """Refuse a folder whose manifest is another's, or in which others hold our places."""
-        path, what = self.path / self.kind.manifest, self.kind.what
-        if self.kind.manifest in self.names and path.is_file():
-            data = _json(path.read_bytes())
-            # A damaged one is told by who reads it.
-            if data is not None and data.get("folder_id") != self.id:
+    def _require_own_manifest(self) -> None:
+        path = self.path / self.kind.manifest
+        if self.kind.manifest not in self.mark.names or not path.is_file():
+            return
+        with suppress(Unreadable):  # a damaged one is told by who reads it
+            data = parse_json(read_bytes(path), constants=True)
+            if isinstance(data, dict) and data.get("folder_id") != self.id:
                 raise self.kind.foreign(
-                    f"{path} does not belong to this {what}: its folder_id is not the id in {MARK} beside "
-                    "it; give another folder with --out"
+                    f"{path} does not belong to this {self.kind.what}: its folder_id is not the id in "
+                    f"{MARK} beside it; give another folder with --out"
                 )
-        names = []
-        for entry in os.scandir(self.path):
-            if entry.name not in self.kind.folders:
-                names.append(entry.name)
-            elif entry.is_dir(follow_symlinks=False):
-                names += [f"{entry.name}/{inner.name}" for inner in os.scandir(entry.path)]
-            else:
-                self._in_the_way(entry.name, f"is not the folder that this {what} makes")
-        self.require_free(name for name in names if self.kind.places.fullmatch(name))
-        for name in self.names:
-            self._require_unchanged(name)
-
-    def _require_unchanged(self, name: str) -> None:
-        """Refuse a name of ours that others have given to a link, or to a folder instead of a file."""
-        path = self.path / name.rstrip("/")
-        if path.is_symlink():
-            self._in_the_way(name, "is a link, which we do not make")
-        if os.path.lexists(path) and path.is_dir() != name.endswith("/"):
-            self._in_the_way(name, "is " + ("no folder" if name.endswith("/") else "a folder"))
-
-    def _foreign_text(self, found: Iterable[str]) -> str:
-        first = sorted(found)[0]
-        return (
-            f"{self.path} holds files ({first}, ...) but is no {self.kind.what}: it has no file {MARK} "
-            "(nor has one of an older version, which can be read but not written); give another folder "
-            "with --out"
-        )
 
     def require_free(self, names: Iterable[str]) -> None:
-        """Refuse names at which something is that we did not make.
+        """Refuse names at which something is that we did not make, or that is no longer what we made.
 
         Raises:
             OSError: `kind.foreign`, naming it.
         """
-        for name in dict.fromkeys(part for own in names for part in (*_folders_of(own), own)):
+        for name in _with_folders(names):
             path = self.path / name.rstrip("/")
-            if name not in self.names and os.path.lexists(path):
-                if name.endswith("/") and path.is_dir() and not path.is_symlink():
-                    continue  # a folder may be there: only what is in it counts
-                self._in_the_way(name, f"is there, but not made by this {self.kind.what}")
+            if not os.path.lexists(path):
+                continue
+            real_folder = path.is_dir() and not path.is_symlink()
+            if name not in self.mark.names:
+                # A folder may be there: only what is in it counts.
+                if not (name.endswith("/") and real_folder):
+                    self._in_the_way(name, f"is there, but not made by this {self.kind.what}")
+            elif path.is_symlink():
+                self._in_the_way(name, "is a link, which we do not make")
+            elif real_folder != name.endswith("/"):
+                self._in_the_way(name, "is a folder" if real_folder else "is no folder")
+            elif self.mark.names[name] is not None and any(path.iterdir()):
+                self._require_own_inner(name)
 
-    def _in_the_way(self, name: str, why: str) -> None:
+    def _require_own_inner(self, name: str) -> None:
+        with suppress(Unreadable):  # without a mark it has nothing that would be removed
+            if Mark.read(self.path / name).id != self.mark.names[name]:
+                self._in_the_way(name, f"was not made by this {self.kind.what}")
+
+    def _in_the_way(self, name: str, why: str) -> NoReturn:
         raise self.kind.foreign(
             f"{self.path / name} {why}: move it away, or give another folder with --out"
         )
 
-    # -- writing ----------------------------------------------------------------------------------
+    # -- making -----------------------------------------------------------------------------------
 
     def claim(self, *names: str) -> None:
         """Write down names that are about to be made, with those of their folders, which are made.
@@ -253,31 +208,42 @@ class OwnFiles:
         Raises:
             OSError: `kind.foreign`, if something of others is there; any, if that cannot be written.
         """
-        wanted = dict.fromkeys(
-            part for name in names for part in (*_folders_of(name), name) if part not in self._ready
-        )
-        if not wanted:
-            return
+        self._claim(dict.fromkeys(names))
+
+    def claim_inner(self, *names: str) -> None:
+        """Claim folders of the kind `inner`, and mark them: by the ids we tell them from those of others.
+
+        Raises:
+            OSError: as `claim`.
+        """
+        assert self.kind.inner is not None
+        ids = {name: self.mark.names.get(name) or new_id() for name in names}
+        self._claim(ids)
+        for name, own_id in ids.items():
+            if self.mark.names.get(name) == own_id and not any((self.path / name).iterdir()):
+                Mark.make(self.path / name, self.kind.inner.name, own_id)
+
+    def _claim(self, names: Mapping[str, str | None]) -> None:
+        wanted = [name for name in _with_folders(names) if name not in self._ready]
         there = [name for name in wanted if os.path.lexists(self.path / name.rstrip("/"))]
-        if any(name not in self.names for name in there):
+        if any(name not in self.mark.names for name in there):
             self.load()  # `treespec report` may have made it beside us
         self.require_free(there)
-        for name in there:
-            self._require_unchanged(name)
         missing = [name for name in wanted if name not in there]
-        self._say("made", [name for name in missing if name not in self.names])
-        self._began |= dict.fromkeys(missing)
+        self._note({name: names.get(name) for name in missing})
         for name in missing:
             if name.endswith("/"):
                 (self.path / name).mkdir(exist_ok=True)
-        self._ready |= set(wanted)
+        self._ready.update(wanted)
 
     def adopt(self, names: Iterable[str]) -> None:
         """Write down what others have just made, or will make, for us: it cannot be named before."""
-        wanted = dict.fromkeys(part for name in names for part in (*_folders_of(name), name))
-        new = [name for name in wanted if name not in self.names]
-        self._say("made", new)
-        self._began |= dict.fromkeys(new)
+        self._note(dict.fromkeys(n for n in _with_folders(names) if n not in self.mark.names))
+
+    def _note(self, names: Mapping[str, str | None]) -> None:
+        known = self.mark.names
+        self.mark.say_made({name: own_id for name, own_id in names.items() if name not in known})
+        self._began.update(names)
 
     def write(self, name: str, content: str | bytes) -> Path:
         """Write a file so that it is there whole or not at all.
@@ -285,20 +251,17 @@ class OwnFiles:
         Returns:
             Its path.
         """
-        path, temporary = self.path / name, self.path / temporary_of(name)
-        self.claim(name, temporary_of(name))
-        with temporary.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        return temporary.replace(path)
+        self.claim(name)
+        with suppress(FileNotFoundError):  # a start beside us took it for a killed process's
+            return write_whole(self.path / name, content, temporary=self.mark.temporary())
+        return write_whole(self.path / name, content, temporary=self.mark.temporary())
 
     # -- removing ---------------------------------------------------------------------------------
 
     def clean(self) -> None:
         """Remove what killed processes left unfinished."""
-        left = [name for name in self.names if _is_temporary(name)]
-        self.remove([name for name in left if os.path.lexists(self.path / name)])
+        for path in self.mark.temporaries():
+            path.unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Remove all that is named; the manifest goes last. The mark stays, and the lock.
@@ -307,35 +270,34 @@ class OwnFiles:
             OSError: if another process writes in a folder of another kind in it, before anything is gone.
         """
         self.load()
-        for name in self.names:
+        for name in self.mark.names:
             self._require_idle(name)
-        manifest = self.kind.manifest
-        self.remove([name for name in self.names if name not in (LOCK, manifest)])
-        self.remove([manifest])
+        self.remove(name for name in self.mark.names if name != LOCK)
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove these files if they are named, and folders of these that are empty then."""
-        known = [name for name in names if name in self.names]
-        for name in sorted(known, key=lambda name: (name.count("/"), name), reverse=True):
+        known = self._in_order(name for name in names if name in self.mark.names)
+        for name in known:
             self._remove(name)
         gone = [name for name in known if not os.path.lexists(self.path / name.rstrip("/"))]
-        self._say("gone", gone)
-        self._ready -= set(gone)
+        self.mark.say_gone(gone)
+        self._ready.difference_update(gone)
 
     def undo(self) -> None:
         """Remove what was made since the beginning; if the mark was made then, that too, and the folder."""
-        if self._began and not self._marked:
-            with suppress(OSError):
-                self.remove(list(self._began))
-        elif self._marked:
-            for name in sorted(self._began, key=lambda name: (name.count("/"), name), reverse=True):
-                self._remove(name)
-            with suppress(OSError):
-                (self.path / MARK).unlink()
-        self._began = {}
+        with suppress(OSError):
+            if self._marked:
+                self._dissolve()
+            else:
+                self.remove(self._began)
         for folder in self._parents:
             with suppress(OSError):
                 folder.rmdir()
+        self.settle()
+
+    def settle(self) -> None:
+        """Let what was made be, whatever comes."""
+        self._began, self._parents, self._marked = set(), [], False
 
     @property
     def began(self) -> list[str]:
@@ -345,37 +307,40 @@ class OwnFiles:
     @property
     def bare(self) -> bool:
         """Whether nothing was made since the beginning but mark and lock."""
-        return set(self._began) <= {LOCK}
+        return self._began <= {LOCK}
 
-    def settle(self) -> None:
-        """Let what was made be, whatever comes."""
-        self._began, self._parents, self._marked = {}, [], False
+    def _dissolve(self) -> None:
+        """Remove all that is ours, the mark last; no line is added to it, so a full disk is no matter."""
+        self.clean()
+        for name in self._in_order(self.mark.names):
+            self._remove(name)
+        (self.path / MARK).unlink()
+
+    def _in_order(self, names: Iterable[str]) -> list[str]:
+        """What is in a folder before the folder; manifest and lock last."""
+        last = (self.kind.manifest, LOCK)
+        return sorted(names, key=lambda n: (n not in last, n.count("/"), n), reverse=True)
 
     def _remove(self, name: str) -> None:
         """Remove one file or folder, unless it has become something else, or lies behind a link."""
-        path = self.path / name.rstrip("/")
+        if any((self.path / part.rstrip("/")).is_symlink() for part in _with_folders([name])):
+            return
         with suppress(OSError):
-            if any(os.path.islink(self.path / folder.rstrip("/")) for folder in _folders_of(name)):
-                return
-            mode = path.lstat().st_mode
             if not name.endswith("/"):
-                if not stat.S_ISDIR(mode):
-                    path.unlink()
-            elif stat.S_ISDIR(mode):
-                inner = self._inner(name)
-                if inner is not None:
-                    inner.clear()
-                    inner._marked, inner._began = True, {LOCK: None}
-                    inner.undo()
-                path.rmdir()
+                (self.path / name).unlink()
+                return
+            inner = self._inner(name)
+            if inner is not None:
+                inner._dissolve()
+            (self.path / name).rmdir()
 
     def _inner(self, name: str) -> "OwnFiles | None":
-        """The folder of another kind that this one is."""
-        path = self.path / name
-        if self.kind.inner is None or not name.endswith("/") or not os.path.lexists(path / MARK):
+        """The folder of another kind that this one is; None if it is none, or not the one that we made."""
+        if self.kind.inner is None or self.mark.names[name] is None:
             return None
         with suppress(OSError):
-            return OwnFiles.opened(path, self.kind.inner)
+            inner = OwnFiles.opened(self.path / name, self.kind.inner)
+            return inner if inner.id == self.mark.names[name] else None
         return None
 
     def _require_idle(self, name: str) -> None:
@@ -390,123 +355,12 @@ class OwnFiles:
                 f"{inner.path} is being written by another process: wait for it, or end it"
             ) from None
 
-    def _say(self, what: str, names: list[str]) -> None:
-        """Append lines to the mark and wait until the disk has them."""
-        if not names:
-            return
-        text = "".join(json.dumps({what: name}) + "\n" for name in names).encode()
-        flags = os.O_RDWR | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
-        descriptor = os.open(self.path / MARK, flags)
-        with open(descriptor, "r+b", buffering=0) as file:
-            size = os.fstat(descriptor).st_size
-            file.seek(max(size - 1, 0))
-            if file.read(1) != b"\n":  # a line that was cut short must not become another name
-                text = b"\n" + text
-            left = memoryview(text)
-            while left:
-                left = left[file.write(left) :]
-            os.fsync(descriptor)
-        for name in names:
-            if what == "made":
-                self.names[name] = None
-            else:
-                self.names.pop(name, None)
 
-
-def _make_whole(path: Path, content: bytes) -> None:
-    """Make a file that is there whole or not at all; a kill leaves nothing of it.
-
-    It has no name until it is whole. Where the system knows no such files it is written in place: what a
-    kill leaves then is no mark, and is refused.
-
-    Raises:
-        FileExistsError: if there is something.
-    """
-    try:
-        descriptor = os.open(path.parent, os.O_WRONLY | os.O_TMPFILE, 0o666)
-        with _filled(descriptor, content):
-            # With a folder's descriptor, because Python follows links only then.
-            os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
-    except FileExistsError:
-        raise
-    except (AttributeError, OSError):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        try:
-            with _filled(descriptor, content):
-                pass
-        except OSError:
-            path.unlink()
-            raise
-
-
-@contextmanager
-def _filled(descriptor: int, content: bytes) -> Iterator[None]:
-    with open(descriptor, "wb", buffering=0) as file:
-        file.write(content)
-        os.fsync(descriptor)
-        yield
-
-
-def _content(path: Path) -> bytes | None:
-    """Of a mark; None if it is no ordinary file of its size."""
-    flags = os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0)
-    try:
-        descriptor = os.open(path, flags)
-    except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENOENT, errno.ENXIO):
-            return None
-        raise
-    about = os.fstat(descriptor)
-    if not stat.S_ISREG(about.st_mode) or about.st_size > LARGEST:
-        os.close(descriptor)
-        return None
-    with open(descriptor, "rb") as file:
-        return file.read()
-
-
-def _parsed(content: bytes) -> tuple[dict[str, Any] | None, dict[str, None]]:
-    """The first line, None if it is not ours, and the names that are there."""
-    first, *lines = content.split(b"\n")
-    head = _json(first) if lines and len(first) <= LONGEST_HEAD else None
-    if (
-        head is None
-        or set(head) != {"treespec", "id", "version"}
-        or not isinstance(head["treespec"], str)
-        or not isinstance(head["id"], str)
-        or not _ID.fullmatch(head["id"])
-        or type(head["version"]) is not int
-    ):
-        return None, {}
-    names: dict[str, None] = {}
-    for line in lines[:-1]:  # the last has no end: it was cut short
-        said = _json(line) or {}
-        made, gone = said.get("made"), said.get("gone")
-        if isinstance(made, str) and _inside(made):
-            names[made] = None
-        if isinstance(gone, str):
-            names.pop(gone, None)
-    return head, names
-
-
-def _json(line: bytes) -> dict[str, Any] | None:
-    try:
-        data = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return data if isinstance(data, dict) else None
-
-
-def _inside(name: str) -> bool:
-    """Whether a name can only be that of something in the folder."""
-    parts = name.removesuffix("/").split("/")
-    return name != MARK and "\0" not in name and not {"", ".", ".."} & set(parts)
-
-
-def _folders_of(name: str) -> list[str]:
-    parts = name.removesuffix("/").split("/")
-    return ["/".join(parts[:i]) + "/" for i in range(1, len(parts))]
-
-
-def _is_temporary(name: str) -> bool:
-    last = name.rpartition("/")[2]
-    return last.startswith(".") and last.endswith(".tmp")
+def _with_folders(names: Iterable[str]) -> list[str]:
+    """Names and those of the folders that they are in, each once, folders first."""
+    found: dict[str, None] = {}
+    for name in names:
+        parts = name.removesuffix("/").split("/")
+        found |= dict.fromkeys("/".join(parts[:i]) + "/" for i in range(1, len(parts)))
+        found[name] = None
+    return list(found)

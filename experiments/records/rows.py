@@ -1,7 +1,7 @@
 """The rows of a run (SCHEMA.md), as JSON lines while it runs and as Parquet when it is finished."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from treespec.errors import Unreadable
 from treespec.experiments.config.words import plain_words
 from treespec.experiments.errors import RunFolderError
-from treespec.experiments.records.own_files import temporary_of
 from treespec.reading import parse_json, read_bytes
+from treespec.search.whole_file import write_whole
 
 if TYPE_CHECKING:
     import polars
@@ -143,14 +143,13 @@ def append_lines(path: Path, rows: Sequence[Row]) -> None:
             raise
 
 
-def write_lines(path: Path, rows: Sequence[Row]) -> None:
-    """Let a file hold these rows and nothing else: replaced atomically, or left alone if it does."""
+def write_lines(
+    path: Path, rows: Sequence[Row], keep: Callable[[Path, bytes], object] = write_whole
+) -> None:
+    """Let a file hold these rows and nothing else: replaced by `keep`, or left alone if it does."""
     before = path.read_bytes() if path.exists() else b""
     if before != _lines(rows):
-        temporary = path.with_name(temporary_of(path.name))
-        temporary.unlink(missing_ok=True)
-        append_lines(temporary, rows)
-        temporary.replace(path)
+        keep(path, _lines(rows))
 
 
 def _lines(rows: Sequence[Row]) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from treespec.experiments.config.schema import AssistedMethod, Config
 from treespec.experiments.errors import ConfigError
-from treespec.experiments.records.own_files import MARK
+from treespec.experiments.records.mark import MARK
 
 __all__ = ["folder_of_rank", "rank"]
 

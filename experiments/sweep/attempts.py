@@ -5,7 +5,6 @@ file for it, so that a job is never without a reason.
 """
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,9 +12,10 @@ from typing import Any
 
 from treespec.errors import Unreadable
 from treespec.experiments.records.forms import COUNT, TEXT, fits, or_null
-from treespec.experiments.records.own_files import temporary_of
+from treespec.experiments.records.mark import Mark
 from treespec.experiments.sweep.errors import SweepError, SweepNotWritten
 from treespec.reading import parse_json, read_text
+from treespec.search.whole_file import write_whole
 
 __all__ = ["Attempt", "Ended", "Task", "read_attempts", "read_json", "write_attempt", "write_json"]
 
@@ -81,10 +81,10 @@ def read_attempts(job: Path) -> list[Attempt]:
 
 def write_attempt(job: Path, attempt: Attempt) -> None:
     """Write down how an attempt ended; what a worker wrote itself stays."""
-    path = job / "attempts" / f"{attempt.number:03d}.json"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"error": attempt.error, **attempt.about})
+    name = f"attempts/{attempt.number:03d}.json"
+    if not (job / name).exists():
+        (job / "attempts").mkdir(parents=True, exist_ok=True)
+        write_json(job, name, {"error": attempt.error, **attempt.about})
 
 
 def read_json(path: Path) -> Any:
@@ -99,19 +99,14 @@ def read_json(path: Path) -> Any:
         raise SweepError(f"{path} is damaged or cannot be read: {error}") from None
 
 
-def write_json(path: Path, data: Any) -> None:
-    """Replace a file atomically. It and the temporary one are in the sweep's list of files."""
-    temporary = path.with_name(temporary_of(path.name))
+def write_json(job: Path, name: str, data: Any) -> None:
+    """Replace a file of a job, which is in the sweep's list of files, atomically."""
+    text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(data, file, indent=2, ensure_ascii=False)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
+        write_whole(job / name, text, temporary=Mark.read(job.parents[1]).temporary())
+    except (OSError, Unreadable) as error:
+        why = getattr(error, "strerror", error)
         raise SweepNotWritten(
-            f"{path} cannot be written: {error.strerror}. What was finished before is kept, and the same "
+            f"{job / name} cannot be written: {why}. What was finished before is kept, and the same "
             "command goes on"
         ) from None

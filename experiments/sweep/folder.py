@@ -5,7 +5,7 @@ jobs/<name>/config.yaml  an ordinary config
 jobs/<name>/run/         an ordinary run folder: `treespec report` works on it
 jobs/<name>/attempts/    how each attempt at the job ended
 logs/                    what workers printed
-.treespec                that the folder is ours, and what we made in it (`records.own_files`)
+.treespec                that the folder is ours, and what we made in it (`records.mark`)
 prompts.parquet, summary.parquet, summary.json   the collected result
 """
 
@@ -24,7 +24,7 @@ from treespec.experiments.records.folder import RUN
 from treespec.experiments.records.forms import ANY, DATA, NAME, TEXT, by_name, each, fits, or_null
 from treespec.experiments.records.held_folder import HeldFolder
 from treespec.experiments.records.manifest import config_data, config_hash, now
-from treespec.experiments.records.own_files import Kind, temporary_of
+from treespec.experiments.records.own_files import Kind
 from treespec.experiments.sweep.attempts import Task, read_json
 from treespec.experiments.sweep.errors import SweepError, SweepNotWritten, VersionsDiffer
 from treespec.experiments.sweep.grid import Grid
@@ -39,7 +39,7 @@ SWEEP = Kind(
     name="sweep",
     what="sweep",
     manifest="sweep.json",
-    places=re.compile(r"\.?(sweep\.json|summary\.json|(summary|prompts)\.parquet)(\.tmp)?"),
+    places=re.compile(r"sweep\.json|summary\.json|(summary|prompts)\.parquet"),
     folders=("jobs", "logs"),
     error=SweepError,
     foreign=SweepError,
@@ -132,6 +132,7 @@ class SweepFolder(HeldFolder):
         manifest = manifest | {"finished": None, "sessions": [*manifest["sessions"], entry]}
         with self._writing():
             self.files.claim(*_names(grid))
+            self.files.claim_inner(*_runs(grid))
         for job in grid.jobs:
             path = self.job(job.name) / "config.yaml"
             # Without a manifest, what is there is of a killed start, perhaps with another config.
@@ -146,7 +147,7 @@ class SweepFolder(HeldFolder):
         Raises:
             SweepError: naming the first.
         """
-        self.files.require_free(_names(grid))
+        self.files.require_free([*_names(grid), *_runs(grid)])
 
     def task(self, name: str, attempt: int) -> Task:
         """An attempt at a job. What its worker will write is named in the folder's list now: only the
@@ -154,7 +155,7 @@ class SweepFolder(HeldFolder):
         """
         told = f"jobs/{name}/attempts/{attempt:03d}.json"
         with self._writing():
-            self.files.claim(f"logs/{name}.log", told, temporary_of(told))
+            self.files.claim(f"logs/{name}.log", told)
         return Task(name, self.job(name), attempt, self.logs / f"{name}.log")
 
     def claim_logs(self, paths: Iterable[Path]) -> None:
@@ -256,9 +257,12 @@ def _names(grid: Grid) -> list[str]:
     """What a sweep makes whatever comes, but for its workers' attempts and logs."""
     files = ["sweep.json", "prompts.parquet", "summary.parquet", "summary.json"]
     for job in grid.jobs:
-        files += [f"jobs/{job.name}/config.yaml", f"jobs/{job.name}/slurm.json"]
-    folders = [f"jobs/{job.name}/{inner}/" for job in grid.jobs for inner in ("run", "attempts")]
-    return [*files, *map(temporary_of, files), *folders]
+        files += [f"jobs/{job.name}/{name}" for name in ("config.yaml", "slurm.json", "attempts/")]
+    return files
+
+
+def _runs(grid: Grid) -> list[str]:
+    return [f"jobs/{job.name}/run/" for job in grid.jobs]
 
 
 def _yaml(data: Mapping[str, Any]) -> str:

@@ -153,7 +153,7 @@ class Slurm:
             words = " ".join(str(error).split()) or in_words(error, "sbatch")
             raise SweepError(f"SLURM refused the jobs: {words}") from None
         for task, job in zip(new, jobs, strict=True):
-            write_json(task.folder / "slurm.json", {"job": job.job_id, "attempt": task.attempt})
+            write_json(task.folder, "slurm.json", {"job": job.job_id, "attempt": task.attempt})
             self._running[task.name] = task, job.job_id
         scripts = [name for name in self._there() - before if ".submission_file_" in name]
         names = [f"{job.job_id}{end}" for job in jobs for end in LEFT]

@@ -13,7 +13,8 @@ from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ForeignFolder, PromptError, RunFolderError
 from treespec.experiments.records.folder import RUN, RunFolder
 from treespec.experiments.records.manifest import config_data, config_hash
-from treespec.experiments.records.own_files import LOCK, MARK, OwnFiles
+from treespec.experiments.records.mark import LOCK, MARK
+from treespec.experiments.records.own_files import OwnFiles
 
 FOREIGN = {
     "notes.txt": b"mine",
@@ -259,7 +260,7 @@ def test_a_folder_that_has_become_a_link_is_not_followed(tmp_path, config):
 @pytest.mark.parametrize(
     "name",
     [
-        *("manifest.json", "prompts.jsonl", "trees.parquet", "report.html", ".report.html.tmp"),
+        *("manifest.json", "prompts.jsonl", "trees.parquet", "report.html"),
         *("figures/speedup.svg", "search/latency.json", "search/trace-0-iid.npz", "figures"),
         *("search", "search/between-00012.json"),
     ],
@@ -360,3 +361,50 @@ class TestRefused:
         with pytest.raises(RunFolderError, match="No space left"):
             RunFolder(tmp_path / "a" / "run").__enter__()
         assert tree(tmp_path) == {}
+
+
+class TestBesideUs:
+    """`treespec report` writes in a folder without holding it."""
+
+    def test_a_start_that_cleans_costs_a_report_nothing(self, tmp_path, config, monkeypatch):
+        with RunFolder(tmp_path) as records:
+            records.write_manifest(manifest_of(config))
+        report, real, starts = OwnFiles.opened(tmp_path, RUN), Path.replace, []
+
+        def replace(self, target):
+            if not starts:
+                starts.append(RunFolder(tmp_path))
+                with starts[0]:
+                    pass
+            return real(self, target)
+
+        monkeypatch.setattr(Path, "replace", replace)
+        report.write("report.html", "<html/>")
+        assert starts
+        assert (tmp_path / "report.html").read_text() == "<html/>"
+        assert not list(tmp_path.glob("*.tmp")) + list(tmp_path.glob(".*.tmp"))
+
+    def test_two_reports_do_not_share_what_is_not_whole(self, tmp_path, config, monkeypatch):
+        with RunFolder(tmp_path) as records:
+            records.write_manifest(manifest_of(config))
+        first, second = (OwnFiles.opened(tmp_path, RUN) for _ in range(2))
+        real, done = Path.replace, []
+
+        def replace(self, target):
+            if not done:
+                done.append(True)
+                second.write("report.html", "second")
+            return real(self, target)
+
+        monkeypatch.setattr(Path, "replace", replace)
+        first.write("report.html", "first")
+        assert (tmp_path / "report.html").read_text() == "first"
+
+    def test_the_mark_does_not_grow_with_what_is_written_again(self, tmp_path, config):
+        with RunFolder(tmp_path) as records:
+            records.write_manifest(manifest_of(config))
+            before = (tmp_path / MARK).read_bytes()
+            for _ in range(3):
+                records.write_manifest(manifest_of(config))
+        assert (tmp_path / MARK).read_bytes() == before
+        assert b".tmp" not in before

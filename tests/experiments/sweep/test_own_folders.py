@@ -1,11 +1,15 @@
 """A sweep deletes by its list, the runs of its jobs by lists of their own; nothing of others is touched."""
 
+import shutil
+
 import pytest
+from run_folders.folders import write_run
 
 from treespec.experiments.records.folder import RunFolder
-from treespec.experiments.records.own_files import LOCK, MARK, temporary_of
+from treespec.experiments.records.mark import LOCK, MARK, Mark
+from treespec.experiments.records.own_files import OwnFiles
 from treespec.experiments.sweep.errors import SweepError
-from treespec.experiments.sweep.folder import SweepFolder
+from treespec.experiments.sweep.folder import SWEEP, SweepFolder
 from treespec.experiments.sweep.sweep import run_sweep
 
 
@@ -64,9 +68,15 @@ def test_files_of_others_where_a_sweep_writes(tmp_path, grid, name):
 
 
 def test_temporaries_of_killed_sweeps_are_cleaned_and_those_of_others_are_not(planned, grid):
-    ours = [temporary_of(name) for name in ("sweep.json", "summary.json")]
-    ours.append(f"jobs/{grid.jobs[0].name}/.config.yaml.tmp")
-    theirs = [".sweep.json.4711.tmp", ".mine.tmp", f"jobs/{grid.jobs[0].name}/.mine.tmp"]
+    ours = [Mark.read(planned).temporary().name for _ in range(3)]
+    other = Mark.read(planned / "jobs" / grid.jobs[0].name / "run")
+    theirs = [
+        other.temporary().name,
+        ".treespec-mine.tmp",
+        ".sweep.json.4711.tmp",
+        ".mine.tmp",
+        f"jobs/{grid.jobs[0].name}/.mine.tmp",
+    ]
     add(planned, dict.fromkeys([*ours, *theirs], b"cut"))
     with SweepFolder(planned):
         left = tree(planned)
@@ -82,3 +92,37 @@ def test_an_executor_that_cannot_be_had_leaves_nothing(tmp_path, grid):
     with pytest.raises(SweepError, match="no SLURM"):
         run_sweep(grid, tmp_path / "deep" / "sweep", none)
     assert tree(tmp_path) == before
+
+
+def test_a_run_that_was_moved_into_a_job_is_left_alone(planned, grid, pretend, tmp_path):
+    """It has a mark, but not the id that the sweep gave to the folder of its job."""
+    first, second = (job.name for job in grid.jobs[:2])
+    for name in (first, second):
+        pretend(name)
+    place = planned / "jobs" / second / "run"
+    place.rename(tmp_path / "away")
+    write_run(tmp_path / "mine", prompts=2).rename(place)
+    before = tree(planned)
+    for fresh in (False, True):
+        with pytest.raises(SweepError, match=f"{second}/run.* was not made by this sweep: move it"):
+            run_sweep(grid, planned, lambda logs: pytest.fail("refused before"), fresh=fresh)
+    assert tree(planned) == before
+    files = OwnFiles(planned, SWEEP)  # it is moved there after the look at the folder
+    files.load()
+    files.clear()
+    left = tree(planned)
+    mine = {name: before[name] for name in before if name.startswith(f"jobs/{second}/run/")}
+    assert {name: left.get(name) for name in mine} == mine
+    assert not (planned / "jobs" / first).exists()
+
+
+def test_a_run_of_a_job_that_was_deleted_by_hand_is_made_anew(planned, grid, pretend):
+    name = grid.jobs[0].name
+    pretend(name)
+    shutil.rmtree(planned / "jobs" / name / "run")
+    with SweepFolder(planned) as records:
+        records.start(grid, {"executor": "process"})
+    pretend(name)
+    with SweepFolder(planned) as records:
+        records.clear()
+    assert set(tree(planned)) == {MARK, LOCK}
