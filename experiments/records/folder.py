@@ -82,14 +82,14 @@ class RunFolder(HeldFolder):
         """The manifest, None if nothing was started here.
 
         Raises:
-            RunFolderError: if it is damaged, or has a newer schema.
+            RunFolderError: if it is damaged, or has another schema.
         """
         if not self.manifest_path.exists():
             return None
         return checked_manifest(
             self.manifest_path,
             "start anew with --fresh",
-            "go on with the newer treespec that wrote it, or give another folder with --out",
+            "go on with the treespec that wrote it, or give another folder with --out",
             needed=("config", "config_hash", "finished"),
         )
 

@@ -91,7 +91,7 @@ class RunRecords:
 
         Raises:
             NoFinishedPrompt: if there is none.
-            RunFolderError: if the folder is no run, is damaged, or has a newer schema.
+            RunFolderError: if the folder is no run, is damaged, or has another schema.
         """
         folder = Path(folder)
         manifest = read_manifest(folder)
@@ -189,7 +189,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """What a run says about itself.
 
     Raises:
-        RunFolderError: if the folder is no run, is damaged, or has a newer schema.
+        RunFolderError: if the folder is no run, is damaged, or has another schema.
     """
     path = folder / "manifest.json"
     if not path.exists():
@@ -197,7 +197,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return checked_manifest(
         path,
         "mend it, or run its config anew in another folder",
-        "report it with the newer treespec that wrote it",
+        "report it with the treespec that wrote it",
     )
 
 

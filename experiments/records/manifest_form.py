@@ -22,7 +22,7 @@ from treespec.experiments.records.forms import (
     parsed,
     shown,
 )
-from treespec.experiments.records.rows import SCHEMA_VERSION
+from treespec.experiments.records.rows import require_version
 from treespec.tree import TreeShape
 
 __all__ = ["KINDS", "checked_manifest"]
@@ -76,30 +76,26 @@ _MANIFEST = {
 
 
 def checked_manifest(
-    path: Path, way_out: str, newer: str, needed: Collection[str] = tuple(_MANIFEST)
+    path: Path, way_out: str, other: str, needed: Collection[str] = tuple(_MANIFEST)
 ) -> dict[str, Any]:
     """The manifest in a file, if everything that is read from manifests is in it.
 
     Args:
         path: of the file.
         way_out: what the user can do about a damaged one.
-        newer: what can be done where a newer treespec wrote it.
+        other: what can be done where a treespec of another schema wrote it.
         needed: keys that may not be missing; all that reports read, by default.
 
     Raises:
-        RunFolderError: naming the file, the key and its value, or the newer schema.
+        RunFolderError: naming the file, the key and its value, or the other schema.
     """
     data = parsed(path, RunFolderError, way_out)
-    version = data.get("schema_version", 1) if isinstance(data, dict) else None
-    if type(version) is int and version > SCHEMA_VERSION:
-        raise RunFolderError(
-            f"{path} has schema version {shown(version)}, but this treespec reads versions up to "
-            f"{SCHEMA_VERSION}; {newer}"
-        )
-    known = Kind(f"one of 1..{SCHEMA_VERSION}", lambda value: value in range(1, SCHEMA_VERSION + 1))
-    form = {"schema_version": known if type(version) is int else COUNT} | _MANIFEST
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if type(version) is int:
+        require_version(path, version, other)
     form = {
-        key if key in needed else f"{key.removesuffix('?')}?": kind for key, kind in form.items()
+        key if key in needed else f"{key.removesuffix('?')}?": kind
+        for key, kind in _MANIFEST.items()
     }
     problem = fits(data, form) or _inconsistent(data)
     if problem:

@@ -8,7 +8,7 @@ from typing import Any
 
 from treespec.experiments.config.schema import Config, SearchConfig
 from treespec.experiments.errors import ConfigError, RunFolderError
-from treespec.experiments.records.forms import COUNT, TEXT, fits, or_null, parsed
+from treespec.experiments.records.forms import COUNT, TEXT, fits, parsed
 from treespec.search import (
     AcceptanceEstimate,
     LatencyModel,
@@ -108,9 +108,7 @@ def load_measured(config: Config, folder: Path) -> Measured:
         if not path.exists():
             raise RunFolderError(f"{path} is missing: start anew with --fresh")
     latency = LatencyModel.load(times)
-    # Runs of versions that timed one prefix alone did not write it down.
-    prefix = stamped(stamp).get("prefix", latency.middle_prefix)
-    return Measured(config.search, traces, latency, prefix)
+    return Measured(config.search, traces, latency, stamped(stamp)["prefix"])
 
 
 def stamped(stamp: Path) -> dict[str, Any]:
@@ -121,7 +119,7 @@ def stamped(stamp: Path) -> dict[str, Any]:
     """
     way_out = "start anew with --fresh"
     data = parsed(stamp, RunFolderError, way_out)
-    if problem := fits(data, {"config_hash": TEXT, "prefix?": or_null(COUNT)}):
+    if problem := fits(data, {"config_hash": TEXT, "prefix": COUNT}):
         raise RunFolderError(f"{stamp} is damaged: {problem}; {way_out}")
     return data
 

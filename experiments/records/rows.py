@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from treespec.errors import Unreadable
 from treespec.experiments.config.words import plain_words
 from treespec.experiments.errors import RunFolderError
-from treespec.reading import parse_json, read_bytes
+from treespec.reading import brief, parse_json, read_bytes
 from treespec.search.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ __all__ = [
     "TreeRow",
     "append_lines",
     "read_lines",
+    "require_version",
     "schema_of",
     "to_frame",
     "write_lines",
@@ -33,21 +34,18 @@ LARGEST_LOG = 2**31
 """Bytes of rows: millions of steps."""
 
 SCHEMA_VERSION = 2
-"""2 added `repeat`, what meters read, and `trees`; version 1 is read as well, and resumed."""
+"""Of rows and manifests; SCHEMA.md says what each version changed. No other is read."""
 
 
 class Row(BaseModel):
-    """A row; an unknown column, a missing one without a default, or another type makes it invalid.
-
-    A column with a default is one that version 1 does not have.
-    """
+    """A row; an unknown column, a missing one without a default, or another type makes it invalid."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     prompt: int
     sampling: str
     method: str
-    repeat: int = 0
+    repeat: int
 
     @property
     def unit(self) -> tuple[int, str, int]:
@@ -119,6 +117,24 @@ class TreeRow(Row):
 
 
 _Row = TypeVar("_Row", bound=Row)
+
+
+def require_version(path: Path, version: object, way_out: str) -> None:
+    """Refuse a file of another version.
+
+    Args:
+        path: of the file.
+        version: that it says it has.
+        way_out: what the user can do.
+
+    Raises:
+        RunFolderError: naming both versions.
+    """
+    if str(version) != str(SCHEMA_VERSION):
+        raise RunFolderError(
+            f"{path} has schema version {brief(version, 60)}, but this treespec reads version "
+            f"{SCHEMA_VERSION}; {way_out}"
+        )
 
 
 def append_lines(path: Path, rows: Sequence[Row]) -> None:
@@ -203,7 +219,7 @@ def to_frame(rows: Sequence[Row], kind: type[Row]) -> "polars.DataFrame":
     return polars.DataFrame([row.model_dump() for row in rows], schema=schema_of(kind))
 
 
-def schema_of(kind: type[Row]) -> dict[str, Any]:
+def schema_of(kind: type[Row]) -> "polars.Schema":
     """The polars type of every column."""
     import polars
 
@@ -220,4 +236,5 @@ def schema_of(kind: type[Row]) -> dict[str, Any]:
         members = [member for member in get_args(annotation) if member is not type(None)]
         return types[annotation if annotation in types else members[0]]
 
-    return {name: column_type(field.annotation) for name, field in kind.model_fields.items()}
+    columns = {name: column_type(field.annotation) for name, field in kind.model_fields.items()}
+    return polars.Schema(columns)

@@ -1,4 +1,4 @@
-"""The Parquet tables of a run: which schema they have, and how older ones are completed."""
+"""The Parquet tables of a run: which schema they have, and which rows cannot be."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from treespec.errors import Unreadable
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.forms import shown
-from treespec.experiments.records.rows import SCHEMA_VERSION, Row, schema_of
+from treespec.experiments.records.rows import SCHEMA_VERSION, Row, require_version, schema_of
 from treespec.reading import open_file
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class DamagedTable(RunFolderError):
 
 
 def read_table(path: Path, kind: type[Row]) -> "polars.DataFrame":
-    """A table with exactly the columns of `kind`; what an older version did not record has its default.
+    """A table with exactly the columns of `kind`.
 
     Args:
         path: of a Parquet file.
@@ -41,20 +41,16 @@ def read_table(path: Path, kind: type[Row]) -> "polars.DataFrame":
 
     Raises:
         DamagedTable: if the file cannot be read.
-        RunFolderError: if it has a newer schema, lacks a column, or holds another type in one.
+        RunFolderError: if it has another schema, lacks a column, or holds another type in one.
     """
     import polars as pl
 
     try:
         with open_file(path, LARGEST_TABLE):
             pass
-        version = pl.read_parquet_metadata(path).get(SCHEMA_KEY, "1")
-        newer = not version.isdecimal() or int(version) > SCHEMA_VERSION
-        if newer:
-            raise RunFolderError(
-                f"{path} has schema version {version}, but this treespec reads versions up to "
-                f"{SCHEMA_VERSION}; read it with the newer treespec that wrote it"
-            )
+        # One that another tool has written again says nothing of it.
+        version = pl.read_parquet_metadata(path).get(SCHEMA_KEY, SCHEMA_VERSION)
+        require_version(path, version, "read it with the treespec that wrote it")
         rows = pl.scan_parquet(path).select(pl.len()).collect().item()  # from its footer alone
         if rows > MOST_ROWS:
             raise RunFolderError(f"{path} has {rows:,} rows, but at most {MOST_ROWS:,} are read")
@@ -67,22 +63,15 @@ def read_table(path: Path, kind: type[Row]) -> "polars.DataFrame":
         raise DamagedTable(f"{path} cannot be read: {error.strerror or 'not whole'}") from error
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise DamagedTable(f"{path} cannot be read: it is no Parquet file, or not whole") from error
-    columns = []
-    for name, dtype in schema_of(kind).items():
-        field = kind.model_fields[name]
+    schema = schema_of(kind)
+    for name, dtype in schema.items():
         if name not in frame.columns:
-            if field.is_required():
-                raise RunFolderError(
-                    f"{path} is no table of {path.stem}: it has no column {name!r}"
-                )
-            columns.append(pl.lit(field.default, dtype=dtype).alias(name))
-        elif frame.schema[name] not in (dtype, pl.Null):
+            raise RunFolderError(f"{path} is no table of {path.stem}: it has no column {name!r}")
+        if frame.schema[name] not in (dtype, pl.Null):
             raise RunFolderError(
                 f"{path}, column {name!r}: {frame.schema[name]}, but must be {dtype}"
             )
-        else:
-            columns.append(pl.col(name).cast(dtype))
-    return frame.select(columns)
+    return frame.select(list(schema)).cast(schema)
 
 
 def require_rows(

@@ -25,7 +25,7 @@ from treespec.experiments.records.machine_load import (
 )
 from treespec.experiments.records.manifest import new_manifest, session, with_load
 from treespec.experiments.records.measured import Measured, load_measured
-from treespec.experiments.records.rows import SCHEMA_VERSION, PromptRow
+from treespec.experiments.records.rows import PromptRow
 from treespec.experiments.report.run import load_run
 from treespec.experiments.run.decoding import Rounds, decode_units, units_of
 from treespec.experiments.run.meters.build import cuda_devices, make_meters
@@ -243,7 +243,7 @@ def _start(
             reporter.note("the code is not the one that the run was started with")
         for change in changes_of_machine(manifest, latest):
             reporter.note(f"this is not what the run was started on: {change}")
-        changed = {"finished": None, "schema_version": SCHEMA_VERSION, "meters": about}
+        changed = {"finished": None, "meters": about}
         return manifest | changed | {"sessions": [*manifest["sessions"], latest]}
     with reporter.task("tuning") as say:
         tuning = {"assisted": tune(bench, others, say)}

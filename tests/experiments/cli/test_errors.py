@@ -140,7 +140,7 @@ def test_reports_of_what_cannot_be_reported(call, tmp_path):
     started = write_run(tmp_path / "started", prompts=0, finished=False)
     refused(started, "no finished prompt", "resumes it")
     newer = write_run(tmp_path / "newer", prompts=1, schema_version=99)
-    refused(newer, "schema version 99", "newer treespec")
+    refused(newer, "schema version 99", "the treespec that wrote it")
     damaged = write_run(tmp_path / "damaged", prompts=1)
     (damaged / "manifest.json").write_text("{")
     refused(damaged, "manifest.json is damaged")

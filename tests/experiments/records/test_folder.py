@@ -34,7 +34,7 @@ def config(**changes):
 
 def tree_row(prompt=0, method="plain", step=0):
     row = {"prompt": prompt, "sampling": "T=0", "method": method, "step": step}
-    row |= {"parents": [-1], "tokens": [5], "pieces": ["a"], "path": [0], "bonus": 8}
+    row |= {"repeat": 0, "parents": [-1], "tokens": [5], "pieces": ["a"], "path": [0], "bonus": 8}
     return TreeRow(**row, bonus_piece=" ü")
 
 

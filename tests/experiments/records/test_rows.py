@@ -1,6 +1,5 @@
 """Rows on a disk that is full, damaged, or written by another version."""
 
-import json
 import resource
 from contextlib import contextmanager
 from functools import partial
@@ -12,7 +11,6 @@ from run_folders import rows
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.rows import (
-    SCHEMA_VERSION,
     PromptRow,
     StepRow,
     TreeRow,
@@ -23,16 +21,13 @@ from treespec.experiments.records.rows import (
     write_lines,
 )
 
-ADDED = [name for name, field in PromptRow.model_fields.items() if not field.is_required()]
-
-
 prompt_row = partial(rows.prompt_row, method="tree")
 step_row = partial(rows.step_row, method="tree")
 
 
 def tree_row(prompt=0, method="tree", step=0, **changes):
     row = {"prompt": prompt, "sampling": "T=0", "method": method, "step": step}
-    row |= {"parents": [-1, 0, 0], "tokens": [5, 6, 7], "pieces": ["a", "\n", "�"]}
+    row |= {"repeat": 0, "parents": [-1, 0, 0], "tokens": [5, 6, 7], "pieces": ["a", "\n", "�"]}
     return TreeRow(**row | {"path": [0, 2], "bonus": 8, "bonus_piece": " ü"} | changes)
 
 
@@ -146,19 +141,6 @@ def test_repeats_are_units_of_their_own(tmp_path):
         again = [step_row(0, method=m, repeat=1) for m in both]
         folder.append([prompt_row(0, method=m, repeat=1) for m in both], again)
         assert folder.recover(["tree", "plain"]) == {(0, "T=0", 0), (0, "T=0", 1)}
-
-
-def test_lines_of_version_1_are_read(tmp_path):
-    """What version 1 did not record has its default."""
-    data = prompt_row(0).model_dump()
-    old = {name: value for name, value in data.items() if name not in ADDED}
-    (tmp_path / "p.jsonl").write_text(json.dumps(old) + "\n")
-    (row,) = read_lines(tmp_path / "p.jsonl", PromptRow)
-    assert row == prompt_row(0)
-    assert {getattr(row, name) for name in ADDED} == {None, 0}
-    assert "repeat" in ADDED
-    assert "seed" not in ADDED
-    assert SCHEMA_VERSION == 2
 
 
 def test_trees_come_back_as_they_were(tmp_path):

@@ -187,7 +187,7 @@ def test_a_damaged_manifest(tmp_path):
 
 def test_a_newer_schema(tmp_path):
     write_run(tmp_path / "run", [PLAIN], schema_version=SCHEMA_VERSION + 1)
-    with pytest.raises(RunFolderError, match=r"schema version .*newer treespec"):
+    with pytest.raises(RunFolderError, match=r"schema version .*the treespec that wrote it"):
         load_run(tmp_path / "run")
 
 

@@ -12,7 +12,13 @@ from run_folders.manifest import synthetic_manifest
 from treespec.experiments.records.folder import RUN
 from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.records.own_files import OwnFiles
-from treespec.experiments.records.rows import PromptRow, StepRow, to_frame, write_lines
+from treespec.experiments.records.rows import (
+    SCHEMA_VERSION,
+    PromptRow,
+    StepRow,
+    to_frame,
+    write_lines,
+)
 from treespec.tree import TreeShape
 
 __all__ = ["SyntheticMethod", "demo_methods", "write_run"]
@@ -82,7 +88,7 @@ def write_run(
     jitter: float = 0.0,
     seed: int = 0,
     finished: bool = True,
-    schema_version: int = 1,
+    schema_version: int = SCHEMA_VERSION,
 ) -> Path:
     """Write a run folder as SCHEMA.md describes it.
 
@@ -136,7 +142,7 @@ def _decode(
     rng: np.random.Generator,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The row of one prompt, and the rows of its steps."""
-    key = {"prompt": prompt, "sampling": f"T={temperature:g}", "method": method.name}
+    key = {"prompt": prompt, "sampling": f"T={temperature:g}", "method": method.name, "repeat": 0}
     row: dict[str, Any] = {
         **key,
         "prompt_id": f"module_{prompt}.py",

@@ -12,6 +12,7 @@ def prompt_row(prompt: int = 0, method: str = "plain", **changes: Any) -> Prompt
     """A finished prompt; `generate` records no times of stages."""
     counts = dict.fromkeys(("order", "prompt_tokens", "new_tokens", "steps", "accepted", "seed"), 1)
     row: dict[str, Any] = {"prompt": prompt, "sampling": "T=0", "method": method, "prompt_id": "a"}
+    row["repeat"] = 0
     row |= counts | {f"{part}_s": 0.5 for part in ("prefill", "decode", "total", *STAGES)}
     row |= {"category": None, "tokens": [1], "text": "ü\n", "emitted": 2, "drafted": 1}
     row |= dict.fromkeys(("equal_to_plain", "first_divergence", "divergence_margin", "error"))

@@ -44,6 +44,7 @@ def write_trees(folder: Path, prompts: int = 2, pieces: Sequence[str] = PIECES) 
                 prompt=row["prompt"],
                 sampling=row["sampling"],
                 method=row["method"],
+                repeat=0,
                 step=row["step"],
                 parents=list(shape.parents),
                 tokens=tokens,
