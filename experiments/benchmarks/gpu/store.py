@@ -7,12 +7,12 @@ a copy without `.git` says nothing.
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from treespec.experiments.benchmarks.results_file import described, path_of
+from treespec.search.whole_file import write_whole
 
 __all__ = ["Store", "source_hash"]
 
@@ -43,9 +43,7 @@ class Store:
     ) -> None:
         self.path = path_of(benchmark, folder)
         self._head = described(benchmark) | {"source_hash": source_hash(sources), **head}
-        self.cells: dict[str, Any] = {}
-        if not fresh:
-            self.cells = self._kept()
+        self.cells: dict[str, Any] = {} if fresh else self._kept()
         self.found = len(self.cells)
         """Cells of an earlier run."""
 
@@ -61,10 +59,7 @@ class Store:
         """
         self.cells[key] = dict(cell)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
-        text = json.dumps(self._head | {"cells": self.cells}, indent=1)
-        temporary.write_text(text + "\n", encoding="utf-8")
-        temporary.replace(self.path)
+        write_whole(self.path, json.dumps(self._head | {"cells": self.cells}, indent=1) + "\n")
 
     def _kept(self) -> dict[str, Any]:
         try:
