@@ -175,9 +175,9 @@ def main(
     """Measure the cost of a verdict by every rule, print it, and save it for the usual vocabulary."""
     console = Console()
     figures = {setting: measure(vocab, repeats, setting) for setting in SETTINGS}
-    for setting, own in figures.items():
-        print_table(table_of(setting, own), console)
-        ceiling = own["optimal_acceptance_iid_16_ms"]
+    for setting, measured in figures.items():
+        print_table(table_of(setting, measured), console)
+        ceiling = measured["optimal_acceptance_iid_16_ms"]
         say(console, f"optimal_acceptance, 16 i.i.d. drafts: {ceiling} ms")
     if vocab == VOCAB:
         path = save("verify_cost", {"vocab": vocab, "repeats": repeats, **figures})

@@ -105,16 +105,16 @@ def jobs(nodes: int = 6, tables: int = 20) -> list[Job]:
         nodes: of the largest trees.
         tables: random pairs of tables for the one-step theorem.
     """
-    found = []
+    parts = []
     for size in range(1, nodes + 1):
         for shape in plane_trees(size):
             for law in Law:
-                found.append(Job("one step", shape, law, tables))
+                parts.append(Job("one step", shape, law, tables))
                 if size <= 3:
-                    found.append(Job("fractions", shape, law, 3))
+                    parts.append(Job("fractions", shape, law, 3))
                 if size <= 4:
-                    found.append(Job("composition", shape, law, 2))
-    return sorted(found, key=lambda job: -job.weight)
+                    parts.append(Job("composition", shape, law, 2))
+    return sorted(parts, key=lambda job: -job.weight)
 
 
 def prove(job: Job) -> list[Result]:
@@ -161,7 +161,7 @@ def _composed(job: Job, rule: Rule) -> Result:
     for seed in range(job.tables):
         target, draft = (TabularModel(random_table(vocab, 2 * seed + i), vocab) for i in (0, 1))
         try:
-            found = output_law(
+            law = output_law(
                 rule,
                 job.shape,
                 job.law,
@@ -172,8 +172,8 @@ def _composed(job: Job, rule: Rule) -> Result:
             )
         except Exception as error:  # one rule's failure must not end an hour's work
             return Result(job.theorem, str(rule), str(job.law), proof, f"{rule}: {error!r}")
-        error = float((found.probs - target_law(target, (0,), COMPOSED, sampling)).abs().max())
-        proof += Proof(1, found.runs, error)
+        error = float((law.probs - target_law(target, (0,), COMPOSED, sampling)).abs().max())
+        proof += Proof(1, law.runs, error)
         if not error <= TOLERANCE:
             failure = failure or f"{rule} through decode on {job.shape.parents}: error {error:.3g}"
     return Result(job.theorem, str(rule), str(job.law), proof, failure)

@@ -109,18 +109,18 @@ def contexts_of(pair: Pair, prompts: int, each: int) -> list[tuple[int, list[int
 
 def cases() -> dict[tuple[str, Law], list[Rule]]:
     """The rules to run on the trees of each shape and law."""
-    found: dict[tuple[str, Law], list[Rule]] = defaultdict(list)
+    rules: dict[tuple[str, Law], list[Rule]] = defaultdict(list)
     for name, shape in SHAPES.items():
         for rule in map(verify.RULES.__getitem__, RULES_ON[name]):
             for law in rule.laws:
                 if rule.covers(shape, law) is None:
-                    found[name, law].append(rule)
-    return found
+                    rules[name, law].append(rule)
+    return rules
 
 
 def measure(pair: Pair, places: list[tuple[int, list[int]]]) -> dict[tuple[str, Law, str], Samples]:
     """Run every case at every context."""
-    found: dict[tuple[str, Law, str], Samples] = defaultdict(Samples)
+    samples: dict[tuple[str, Law, str], Samples] = defaultdict(Samples)
     for index, (prompt, ids) in enumerate(track(places, description="rules")):
         target = ModelTarget(pair.target)
         target.prefill(torch.tensor(ids))
@@ -137,25 +137,25 @@ def measure(pair: Pair, places: list[tuple[int, list[int]]]) -> dict[tuple[str, 
                 k = len(SHAPES[shape].children[0])
                 ceiling = optimal_acceptance(rows[0], tree.draft_probs_of(0), k, law)
             for rule in rules:
-                own = found[shape, law, str(rule)]
+                sample = samples[shape, law, str(rule)]
                 for coin in range(COINS):
                     verdict = rule(tree, rows, TorchCoins(10**6 + COINS * index + coin))
-                    own.measured[prompt].append(verdict.accepted)
+                    sample.measured[prompt].append(verdict.accepted)
                 for other, other_rows in drafted[1:]:
                     exact = tree_acceptance(rule, other, other_rows)
-                    own.predicted[prompt].append(float(exact.expected))
-                    own.first[prompt].append(sum(map(float, exact.by_rank())))
+                    sample.predicted[prompt].append(float(exact.expected))
+                    sample.first[prompt].append(sum(map(float, exact.by_rank())))
                 if ceiling is not None:
-                    own.ceiling[prompt].append(ceiling)
-    return found
+                    sample.ceiling[prompt].append(ceiling)
+    return samples
 
 
-def summary(found: dict[tuple[str, Law, str], Samples]) -> list[dict[str, Any]]:
+def summary(samples: dict[tuple[str, Law, str], Samples]) -> list[dict[str, Any]]:
     """One row for each rule, shape and law."""
     rows = []
-    for (shape, law, rule), own in found.items():
-        measured, predicted = mean_and_error(own.measured), mean_and_error(own.predicted)
-        gap = difference(own.measured, own.predicted)
+    for (shape, law, rule), sample in samples.items():
+        measured, predicted = mean_and_error(sample.measured), mean_and_error(sample.predicted)
+        gap = difference(sample.measured, sample.predicted)
         rows.append(
             {
                 "shape": shape,
@@ -166,8 +166,8 @@ def summary(found: dict[tuple[str, Law, str], Samples]) -> list[dict[str, Any]]:
                 "predicted": predicted[0],
                 "predicted_95": 1.96 * predicted[1],
                 "z": gap[0] / gap[1] if gap[1] else 0.0,
-                "first_level": mean_and_error(own.first)[0],
-                "ceiling": mean_and_error(own.ceiling)[0] if own.ceiling else None,
+                "first_level": mean_and_error(sample.first)[0],
+                "ceiling": mean_and_error(sample.ceiling)[0] if sample.ceiling else None,
             }
         )
     return sorted(rows, key=lambda r: (list(SHAPES).index(r["shape"]), r["law"], r["predicted"]))
@@ -188,16 +188,16 @@ ORDER = [
 for block verification of the expected number of tokens. Across laws the drafts differ."""
 
 
-def ordered(found: dict[tuple[str, Law, str], Samples]) -> list[dict[str, Any]]:
+def ordered(samples: dict[tuple[str, Law, str], Samples]) -> list[dict[str, Any]]:
     """For each pair that theory orders: the difference of exact expectations on the same trees."""
     rows = []
     for shape, what, names in ORDER:
 
         def of(law: Law, rule: str, shape=shape, what=what) -> dict[int, list[float]]:
             if rule != "ceiling":
-                return getattr(found[shape, law, rule], what)
+                return getattr(samples[shape, law, rule], what)
             return next(
-                s.ceiling for (tree, of, _), s in found.items() if (tree, of) == (shape, law)
+                s.ceiling for (tree, of, _), s in samples.items() if (tree, of) == (shape, law)
             )
 
         for less, more in pairwise(names):

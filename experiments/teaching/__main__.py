@@ -36,7 +36,7 @@ METHODS = {
 RATES = (0.6, 0.15, 0.08, 0.04)
 """Of the k-th child, where the figure asks for none of its own: typed in, not measured."""
 
-MEMORY = 141e9
+H200_BYTES = 141e9
 
 
 def main(
@@ -56,7 +56,7 @@ def main(
     card = peak_of("NVIDIA H200")
     assert card is not None
     for prefix in (256, 32768):
-        most = largest_batch(LLAMA_8B, LLAMA_1B, MEMORY, prefix)
+        most = largest_batch(LLAMA_8B, LLAMA_1B, H200_BYTES, prefix)
         sizes = [2**i for i in range(11) if 2**i <= most]
         model = roofline_latency(LLAMA_8B, LLAMA_1B, card, batches=sizes, prefix=prefix)
         batches[f"H200 roofline, texts of {prefix:,}"] = model

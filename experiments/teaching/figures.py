@@ -65,15 +65,15 @@ def pair_figure(law: PairLaw, names: Sequence[str]) -> "Figure":
     return figure
 
 
-def guessing_figure(found: Guessing) -> "Figure":
+def guessing_figure(swept: Guessing) -> "Figure":
     """Left: how wrong the law of unverified guesses is. Right: how many of them verification keeps."""
     with panels_beside(2, 9.0, 3.6) as (figure, (left, right)):
-        shades = SHADES[-len(found.tokens) :]
-        for row, (count, colour) in enumerate(zip(found.tokens, shades, strict=True)):
-            for axes, values in ((left, found.unverified), (right, found.accepted)):
-                axes.plot(found.dependence, values[row], color=colour, marker="o", markersize=4,
+        shades = SHADES[-len(swept.tokens) :]
+        for row, (count, colour) in enumerate(zip(swept.tokens, shades, strict=True)):
+            for axes, values in ((left, swept.unverified), (right, swept.accepted)):
+                axes.plot(swept.dependence, values[row], color=colour, marker="o", markersize=4,
                           label=f"{count} tokens")  # fmt: skip
-        worst = float(found.verified.max())
+        worst = float(swept.verified.max())
         left.axhline(worst, color=GROUP_COLOURS["tree"], linewidth=3, zorder=3)
         left.text(1, 0.02, f"the same guesses, verified: at most {worst:.0e}", ha="right",
                   va="bottom", fontsize=9.5, color=GROUP_COLOURS["tree"])  # fmt: skip
@@ -112,16 +112,16 @@ def wall_figure(cost: PassCost) -> "Figure":
     return figure
 
 
-def batch_figure(found: Mapping[str, BatchSpeedup], fixed: str) -> "Figure":
+def batch_figure(speedups: Mapping[str, BatchSpeedup], fixed: str) -> "Figure":
     """Speedup over plain decoding against the batch size, a panel for each situation.
 
     Args:
-        found: by the panel's title.
+        speedups: by the panel's title.
         fixed: what to call the tree that is used at all batch sizes.
     """
-    width = 1.0 + 3.6 * len(found)
-    with panels_beside(len(found), width, 3.9, sharey=True) as (figure, panels):
-        for axes, (title, one) in zip(panels, found.items(), strict=True):
+    width = 1.0 + 3.6 * len(speedups)
+    with panels_beside(len(speedups), width, 3.9, sharey=True) as (figure, panels):
+        for axes, (title, one) in zip(panels, speedups.items(), strict=True):
             _draw_batches(axes, one, fixed)
             axes.set_title(title, loc="left", fontsize=10.5)
         panels[0].set_ylabel("predicted speedup over plain decoding")

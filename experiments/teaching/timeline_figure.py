@@ -134,6 +134,6 @@ def _colour(stage: str) -> str:
 
     if stage != "draft":
         return STAGE_COLOURS["draft" if stage == DRAFT_PASS else stage]
-    page, own = to_rgb(PAGE), to_rgb(STAGE_COLOURS["draft"])
-    red, green, blue = (0.6 * p + 0.4 * o for p, o in zip(page, own, strict=True))
+    page, drafting = to_rgb(PAGE), to_rgb(STAGE_COLOURS["draft"])
+    red, green, blue = (0.6 * p + 0.4 * o for p, o in zip(page, drafting, strict=True))
     return to_hex((red, green, blue))

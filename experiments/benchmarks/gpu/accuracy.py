@@ -167,9 +167,9 @@ def _paged(k: Tensor, v: Tensor, page: int) -> dict[str, Tensor]:
     order = torch.randperm(batch * blocks, device=k.device)
 
     def pages(x: Tensor) -> Tensor:
-        own = x.reshape(batch, heads, blocks, page, dim).transpose(1, 2).flatten(0, 1)
-        shuffled = torch.empty_like(own, memory_format=torch.contiguous_format)
-        shuffled[order] = own
+        ordered = x.reshape(batch, heads, blocks, page, dim).transpose(1, 2).flatten(0, 1)
+        shuffled = torch.empty_like(ordered, memory_format=torch.contiguous_format)
+        shuffled[order] = ordered
         return shuffled
 
     table = order.view(batch, blocks).to(torch.int32)

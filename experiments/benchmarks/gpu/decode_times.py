@@ -154,7 +154,7 @@ def _cell(
         return {"error": error_text(error)}
     if not all(text.later for text in texts):
         return {"error": f"a text ended in its first step: {texts}"}
-    steps, staged_steps = (sum(len(text.later) for text in own) for own in (texts, staged))
+    steps, staged_steps = (sum(len(text.later) for text in runs) for runs in (texts, staged))
     tokens, seconds = sum(text.tokens for text in texts), sum(text.seconds for text in texts)
     medians = {
         name: statistics.median(s for timer in stages for s in timer.seconds[name][1:])

@@ -109,7 +109,7 @@ def _measure(
 
 def _times(session: Session, case: Case, name: str, sets: list[Inputs]) -> dict[str, Any]:
     call = call_of(name, case)
-    calls: list[Callable[[], Tensor]] = [lambda own=own: call(own) for own in sets]
+    calls: list[Callable[[], Tensor]] = [lambda inputs=inputs: call(inputs) for inputs in sets]
     figures: dict[str, Any] = {}
     if name == KERNEL:
         figures["disagreement"] = _disagreement(case, call(sets[0]), sets[0])

@@ -89,8 +89,8 @@ class Session:
             "settings": settings,
         }
         store = Store(f"gpu_{part}", self.folder, sources, head, fresh=self.fresh)
-        if store.found:
-            self.say(f"{store.found} cells of an earlier run are kept: {store.path}")
+        if store.kept:
+            self.say(f"{store.kept} cells of an earlier run are kept: {store.path}")
         return store
 
     def each(self, part: str, cases: Sequence[Measured], deadline: Deadline) -> Iterator[Measured]:
@@ -112,12 +112,12 @@ class Session:
         """What the device says of itself, beside its name."""
         if self.device.type != "cuda":
             return {}
-        found = torch.cuda.get_device_properties(self.device)
+        device = torch.cuda.get_device_properties(self.device)
         return {
-            "capability": f"{found.major}.{found.minor}",
-            "multiprocessors": found.multi_processor_count,
-            "memory_gib": round(found.total_memory / 2**30, 1),
-            "l2_mib": round(getattr(found, "L2_cache_size", 0) / 2**20, 1),
+            "capability": f"{device.major}.{device.minor}",
+            "multiprocessors": device.multi_processor_count,
+            "memory_gib": round(device.total_memory / 2**30, 1),
+            "l2_mib": round(getattr(device, "L2_cache_size", 0) / 2**20, 1),
             "cuda": torch.version.cuda,
         }
 

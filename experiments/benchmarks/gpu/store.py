@@ -44,7 +44,7 @@ class Store:
         self.path = path_of(benchmark, folder)
         self._head = described(benchmark) | {"source_hash": source_hash(sources), **head}
         self.cells: dict[str, Any] = {} if fresh else self._kept()
-        self.found = len(self.cells)
+        self.kept = len(self.cells)
         """Cells of an earlier run."""
 
     def __contains__(self, key: str) -> bool:
