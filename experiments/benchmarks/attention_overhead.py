@@ -14,17 +14,16 @@ sdpa). Counted from inside: calls of PyTorch's attention, distinct masks given t
 to it that are copies and not the cache (`repeat_kv`), and by the profiler all that was allocated.
 """
 
-import argparse
 import random
 import statistics
-import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from itertools import accumulate, product
+from typing import Annotated, Any
 
 import torch
+import typer
 from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -32,13 +31,41 @@ from transformers import DynamicCache, PreTrainedModel
 
 from treespec import load_pair
 from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.benchmarks.timing import in_turns, seconds_of
+from treespec.experiments.report.table import Table, keyed
+from treespec.experiments.report.terminal import print_table, say
 from treespec.models.cache import TreeCache
 from treespec.models.transformers_model import TransformersModel
 
 GOAL = 1.03
 OURS, THEIRS, STRICT = "ours", "transformers, DynamicCache", "transformers, our cache"
 ROUTES = {"ours": "sdpa", "4D mask": "transformers"}
-MB = 1e6
+BYTES_OF_MB = 1e6
+
+TIME_COLUMNS = (
+    keyed("dtype", "dtype", left=True),
+    keyed("prefix", "prefix"),
+    keyed("ours", OURS, ".2f"),
+    keyed("DynamicCache", THEIRS, ".2f"),
+    keyed("our cache", STRICT, ".2f"),
+    keyed("ratio", "ratio", ".3f"),
+    keyed("quartiles", "quartiles"),
+    keyed("ratio,\nour cache", "ratio, our cache", ".3f"),
+    keyed("quartiles", "quartiles, our cache"),
+    keyed("goal", "goal", left=True),
+)
+MEMORY_COLUMNS = (
+    keyed("dtype", "dtype", left=True),
+    keyed("prefix", "prefix"),
+    keyed("nodes", "nodes"),
+    keyed("path", "path", left=True),
+    keyed("layers", "layers"),
+    keyed("masks", "masks"),
+    keyed("mask MB", "mask_bytes", ".2f"),
+    keyed("copied K, V MB", "copied_key_value_bytes", ".2f"),
+    keyed("allocated MB", "allocated_bytes", ".2f"),
+    keyed("peak MB", "peak_bytes", ".2f"),
+)
 
 
 def _passes(model: PreTrainedModel, ids: Tensor) -> dict[str, tuple[str, Callable[[], float]]]:
@@ -55,16 +82,11 @@ def _passes(model: PreTrainedModel, ids: Tensor) -> dict[str, tuple[str, Callabl
         shared.keep(range(len(prefix)))
     position = torch.tensor([[len(prefix)]])
 
-    def own() -> float:
-        start = time.perf_counter()
-        ours.run(token, (-1,))
-        return time.perf_counter() - start
+    given = {"input_ids": token[None], "position_ids": position, "use_cache": True}
 
     @torch.inference_mode()
     def plain(cache: Any) -> float:
-        start = time.perf_counter()
-        model(input_ids=token[None], position_ids=position, past_key_values=cache, use_cache=True)
-        return time.perf_counter() - start
+        return seconds_of(lambda: model(**given, past_key_values=cache))
 
     def with_dynamic() -> float:
         seconds = plain(dynamic)
@@ -75,9 +97,12 @@ def _passes(model: PreTrainedModel, ids: Tensor) -> dict[str, tuple[str, Callabl
         shared.begin(0, 1)
         return plain(shared)
 
-    of_ours, of_plain = ours.finding.route.implementation, ours.finding.plain
+    of_plain = ours.finding.plain
     return {
-        OURS: (of_ours, own),
+        OURS: (
+            ours.finding.route.implementation,
+            lambda: seconds_of(lambda: ours.run(token, (-1,))),
+        ),
         THEIRS: (of_plain, with_dynamic),
         STRICT: (of_plain, with_shared),
     }
@@ -94,34 +119,25 @@ def measure_time(
         repeats: rounds that count; two more warm up.
         title: of the progress bar.
     """
-    ways = _passes(model, ids)
-    order, shuffle = list(ways), random.Random(0)
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for round_ in track(range(repeats + 2), description=title, transient=True):
-        shuffle.shuffle(order)
-        for name in order:
-            implementation, run = ways[name]
-            model.set_attn_implementation(implementation)
-            run()  # after the switch, and with the caches of the processor as this way leaves them
-            spent = run()
-            if round_ >= 2:
-                seconds[name].append(spent)
-    model.set_attn_implementation(ways[OURS][0])
+    passes = _passes(model, ids)
+
+    def measured(implementation: str, run: Callable[[], float]) -> float:
+        model.set_attn_implementation(implementation)
+        run()  # after the switch, and with the caches of the processor as this way leaves them
+        return run()
+
+    ways = {name: partial(measured, *way) for name, way in passes.items()}
+    seconds = in_turns(ways, repeats, warm_up=2, title=title)
+    model.set_attn_implementation(passes[OURS][0])
+    ratios = {
+        name: [mine / other for mine, other in zip(seconds[OURS], seconds[name], strict=True)]
+        for name in (THEIRS, STRICT)
+    }
     return {
         "ms": {name: 1e3 * statistics.median(values) for name, values in seconds.items()},
-        "ratio": {
-            name: statistics.median(
-                mine / other for mine, other in zip(seconds[OURS], seconds[name], strict=True)
-            )
-            for name in (THEIRS, STRICT)
-        },
-        "spread": {  # quartiles of the ratio: the machine's noise
-            name: statistics.quantiles(
-                [mine / other for mine, other in zip(seconds[OURS], seconds[name], strict=True)],
-                n=4,
-            )[::2]
-            for name in (THEIRS, STRICT)
-        },
+        "ratio": {name: statistics.median(values) for name, values in ratios.items()},
+        # Quartiles of the ratio: the machine's noise.
+        "spread": {name: statistics.quantiles(r, n=4)[::2] for name, r in ratios.items()},
     }
 
 
@@ -152,9 +168,8 @@ class AttentionCalls(TorchDispatchMode):
         kwargs = kwargs or {}
         if "scaled_dot_product" in str(func):
             self.calls += 1
-            mask = kwargs.get("attn_mask")
-            for tensor in args[3:]:
-                mask = tensor if isinstance(tensor, Tensor) else mask
+            given = (kwargs.get("attn_mask"), *args[3:])
+            mask = next((tensor for tensor in given if isinstance(tensor, Tensor)), None)
             if mask is not None:  # held, so that no other mask can come to its address
                 held = mask.untyped_storage()
                 self.masks[held.data_ptr()] = (held.nbytes(), mask)
@@ -185,20 +200,17 @@ def measure_memory(
         wrapped.run(tokens, parents)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         wrapped.run(tokens, parents)
-    held = peak = total = 0
     recorded: Any = profiler.profiler
-    for event in recorded.kineto_results.events():
-        if event.name() == "[memory]":
-            held += event.nbytes()
-            peak, total = max(peak, held), total + max(event.nbytes(), 0)
+    events = recorded.kineto_results.events()
+    changes = [event.nbytes() for event in events if event.name() == "[memory]"]
     return {
         "layers": model.config.num_hidden_layers,
         "attention_calls": seen.calls,
         "masks": len(seen.masks),
         "mask_bytes": sum(size for size, _ in seen.masks.values()),
         "copied_key_value_bytes": seen.copied,
-        "allocated_bytes": total,
-        "peak_bytes": peak,
+        "allocated_bytes": sum(change for change in changes if change > 0),
+        "peak_bytes": max(accumulate(changes, initial=0)),
     }
 
 
@@ -210,60 +222,58 @@ def grown(size: str, dtype: str, longest: int) -> PreTrainedModel:
     return model
 
 
-def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
-    """Measure, print, save."""
-    parser = argparse.ArgumentParser(
-        prog="python -m treespec.experiments.benchmarks.attention_overhead"
-    )
-    parser.add_argument("--grow", default="100M")
-    parser.add_argument("--repeats", type=int, default=60)
-    parser.add_argument("--dtypes", default="float32,bfloat16")
-    parser.add_argument("--prefixes", default="256,1024,4096")
-    parser.add_argument("--nodes", default="1,16,64")
-    parser.add_argument("--no-save", action="store_true", help="print only")
-    options = parser.parse_args(arguments)
-    prefixes = [int(text) for text in options.prefixes.split(",")]
-    sizes = [int(text) for text in options.nodes.split(",")]
+def time_row(measured: dict[str, Any]) -> dict[str, Any]:
+    """What the table shows of `measure_time`."""
+    ratio, spread = measured["ratio"], measured["spread"]
+    quartiles = {name: " - ".join(f"{q:.3f}" for q in both) for name, both in spread.items()}
+    return {
+        **measured["ms"],
+        "ratio": ratio[THEIRS],
+        "quartiles": quartiles[THEIRS],
+        "ratio, our cache": ratio[STRICT],
+        "quartiles, our cache": quartiles[STRICT],
+        "goal": "met" if ratio[THEIRS] <= GOAL else "MISSED",
+    }
+
+
+def in_megabytes(row: dict[str, float]) -> dict[str, float]:
+    """The same with bytes divided by a million."""
+    return {name: v / BYTES_OF_MB if name.endswith("bytes") else v for name, v in row.items()}
+
+
+def main(
+    grow: Annotated[str, typer.Option(help="parameters of the grown target")] = "100M",
+    repeats: Annotated[int, typer.Option(min=2, help="rounds that count")] = 60,
+    dtypes: Annotated[str, typer.Option(help="one or more, with commas")] = "float32,bfloat16",
+    prefixes: Annotated[str, typer.Option(help="committed tokens")] = "256,1024,4096",
+    nodes: Annotated[str, typer.Option(help="of the trees whose memory is measured")] = "1,16,64",
+    no_save: Annotated[bool, typer.Option("--no-save", help="print only")] = False,
+) -> None:
+    """Measure what our attention costs beside transformers' own, print and save it."""
+    lengths, sizes = ([int(text) for text in given.split(",")] for given in (prefixes, nodes))
     console = Console()
-    times = Table("dtype", "prefix", "ours", "DynamicCache", "our cache", "ratio", "quartiles",
-                  "ratio, our cache", "quartiles", "goal",
-                  title=f"milliseconds of a pass over one token ({options.grow})")  # fmt: skip
-    memory = Table("dtype", "prefix", "nodes", "path", "layers", "masks", "mask MB", "copied K, V MB",
-                   "allocated MB", "peak MB", title="memory of a pass over a tree")  # fmt: skip
     figures: dict[str, Any] = {"time": {}, "memory": {}}
-    for dtype in options.dtypes.split(","):
-        model = grown(options.grow, dtype, max(prefixes) + max(sizes) + 1)
+    times, memory = [], []
+    for dtype in dtypes.split(","):
+        model = grown(grow, dtype, max(lengths) + max(sizes) + 1)
         figures["parameters"] = sum(weight.numel() for weight in model.parameters())
-        for prefix in prefixes:
+        for prefix in lengths:
             ids = torch.arange(7, 7 + prefix + 1) % model.config.vocab_size
-            place = f"{dtype}, {prefix}"
-            found = figures["time"][place] = measure_time(model, ids, options.repeats, place)
-            ratio, spread, ms = found["ratio"], found["spread"], found["ms"]
-            times.add_row(
-                dtype, str(prefix), *(f"{ms[name]:.2f}" for name in (OURS, THEIRS, STRICT)),
-                f"{ratio[THEIRS]:.3f}", " - ".join(f"{q:.3f}" for q in spread[THEIRS]),
-                f"{ratio[STRICT]:.3f}", " - ".join(f"{q:.3f}" for q in spread[STRICT]),
-                "met" if ratio[THEIRS] <= GOAL else "MISSED",
-            )  # fmt: skip
-            for nodes in sizes:
-                for name, attention in ROUTES.items():
-                    row = measure_memory(model, ids[:-1], nodes, attention)
-                    figures["memory"][f"{place}, {nodes} nodes, {name}"] = row
-                    memory.add_row(
-                        dtype, str(prefix), str(nodes), name, str(row["layers"]), str(row["masks"]),
-                        *(f"{row[key] / MB:.2f}" for key in
-                          ("mask_bytes", "copied_key_value_bytes", "allocated_bytes", "peak_bytes")),
-                    )  # fmt: skip
-    console.print(times)
-    console.print(memory)
-    if not options.no_save:
-        setting = {"grow": options.grow, "repeats": options.repeats}
-        console.print(
-            f"written: {save('attention_overhead', {'setting': setting, **figures})}",
-            soft_wrap=True,
-        )
-    return figures
+            place, place_row = f"{dtype}, {prefix}", {"dtype": dtype, "prefix": prefix}
+            figures["time"][place] = measured = measure_time(model, ids, repeats, place)
+            times.append(place_row | time_row(measured))
+            for count, (path, attention) in product(sizes, ROUTES.items()):
+                row = measure_memory(model, ids[:-1], count, attention)
+                figures["memory"][f"{place}, {count} nodes, {path}"] = row
+                memory.append(place_row | {"nodes": count, "path": path} | in_megabytes(row))
+    title = f"milliseconds of a pass over one token ({grow})"
+    print_table(Table(title, TIME_COLUMNS, times), console)
+    print_table(Table("memory of a pass over a tree", MEMORY_COLUMNS, memory), console)
+    if not no_save:
+        setting = {"grow": grow, "repeats": repeats}
+        path = save("attention_overhead", {"setting": setting, **figures})
+        say(console, f"written: {path}")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -9,23 +9,21 @@ of a step on a CPU.
 """
 
 import statistics
-import sys
-import time
-from typing import Any
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import torch
+import typer
 from rich.console import Console
-from rich.table import Table
 
-from treespec import Law, Sampling, TorchCoins, TreeShape, decode, load_pair, verify
-from treespec.draft import ModelDrafter
-from treespec.experiments.benchmarks.forward_timer import ForwardTimer
+from treespec import Sampling, TreeShape, load_pair
 from treespec.experiments.benchmarks.results_file import save
-from treespec.experiments.config.schema import EmbeddedPrompts
+from treespec.experiments.benchmarks.timing import ForwardTimer, timed_text
+from treespec.experiments.report.table import Table, keyed
+from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.observers import StageTimer
-from treespec.experiments.run.prompts import encode, read_prompts
+from treespec.experiments.run.prompts import embedded_prompts
 from treespec.models.load import Pair
-from treespec.target import ModelTarget
 
 SHAPES = {
     "chain 4": TreeShape.chain(4),
@@ -37,87 +35,81 @@ SHAPES = {
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 4, 128, 48
 STAGES = ("draft", "verify", "accept", "commit")
 
+COLUMNS = (
+    keyed("tree", "tree", left=True),
+    keyed("T", "temperature", "g"),
+    keyed("nodes", "nodes"),
+    keyed("step", "step", ".2f"),
+    keyed("target\npass", "target forward", ".2f"),
+    keyed("draft\npass", "draft forward", ".2f"),
+    keyed("draft", "outside_draft_ms", ".2f"),
+    keyed("verify", "outside_verify_ms", ".2f"),
+    keyed("accept", "accept", ".2f"),
+    keyed("commit", "commit", ".2f"),
+    keyed("outside", "outside", ".2f"),
+    keyed("share", "outside_share", ".1%"),
+)
+
 
 def measure(
-    pair: Pair, shape: TreeShape, temperature: float, prompts: list[list[int]]
+    pair: Pair, shape: TreeShape, temperature: float, prompts: Sequence[Sequence[int]]
 ) -> dict[str, Any]:
     """Milliseconds per step, in all and by part; medians over prompts."""
-    sampling = Sampling(temperature)
-    law, rule = (
-        (Law.DETERMINISTIC, verify.greedy)
-        if sampling.greedy
-        else (Law.WITHOUT_REPLACEMENT, verify.rrsw)
-    )
     rows = []
     for i, ids in enumerate(prompts):
-        timer, steps = StageTimer(), 0
-        decoding = decode(
-            ModelTarget(pair.target), ModelDrafter(pair.draft, shape, law, sampling), rule,
-            torch.tensor(ids), sampling=sampling, coins=TorchCoins(i), max_new_tokens=NEW_TOKENS,
-            observer=timer,
+        stages = StageTimer()
+        target, draft = ForwardTimer(pair.target.model), ForwardTimer(pair.draft.model)
+        text = timed_text(
+            pair, shape, Sampling(temperature), torch.tensor(ids), NEW_TOKENS, seed=i, stages=stages,
+            passes=(target, draft),
         )  # fmt: skip
-        next(decoding)  # the prefill and a first step, which grows the cache
-        start = time.perf_counter()
-        before = {name: len(seconds) for name, seconds in timer.seconds.items()}
-        with ForwardTimer(pair.target.model) as target, ForwardTimer(pair.draft.model) as draft:
-            for _ in decoding:
-                steps += 1
-        whole = time.perf_counter() - start
-        if steps:
-            row = {"step": whole, "target forward": target.seconds, "draft forward": draft.seconds}
-            row |= {name: sum(timer.seconds[name][before[name] :]) for name in STAGES}
-            rows.append({name: 1e3 * seconds / steps for name, seconds in row.items()})
+        if text.later:
+            row = {"step": text.seconds, "target forward": target.seconds}
+            row["draft forward"] = draft.seconds
+            row |= {name: sum(stages.seconds[name][1:]) for name in STAGES}
+            row["outside"] = text.seconds - target.seconds - draft.seconds
+            rows.append({name: 1e3 * seconds / len(text.later) for name, seconds in row.items()})
     ms = {name: statistics.median(row[name] for row in rows) for name in rows[0]}
-    outside = [row["step"] - row["target forward"] - row["draft forward"] for row in rows]
-    ms["outside"] = statistics.median(outside)
-    share = statistics.median(o / row["step"] for o, row in zip(outside, rows, strict=True))
     return {
         "nodes": shape.size,
-        "outside_share": share,
+        "outside_share": statistics.median(row["outside"] / row["step"] for row in rows),
         "ms_per_step": {name: round(value, 4) for name, value in ms.items()},
         "outside_draft_ms": round(ms["draft"] - ms["draft forward"], 4),
         "outside_verify_ms": round(ms["verify"] - ms["target forward"], 4),
     }
 
 
-def main() -> None:
-    """Measure, print, save."""
-    grow, dtype = (*sys.argv[1:], *("100M", "bfloat16")[len(sys.argv) - 1 :])
+def main(
+    grow: Annotated[str, typer.Argument(help="parameters of the grown target")] = "100M",
+    dtype: Annotated[str, typer.Argument(help="of both models")] = "bfloat16",
+) -> None:
+    """Measure the time of a step outside the models, print and save it."""
     console = Console(width=120)
     with console.status(f"growing the embedded target to {grow} ..."):
         pair = load_pair("embedded", dtype=dtype, grow=grow)
-    source = EmbeddedPrompts(kind="embedded", count=PROMPTS, tokens=PROMPT_TOKENS)
-    encoded = encode(read_prompts(source)[:PROMPTS], source, pair.tokenizer)
-    prompts = [list(prompt.ids) for prompt in encoded]
-    table = Table("tree", "T", "nodes", "step", "target fwd", "draft fwd", "draft", "verify", "accept",
-                  "commit", "outside", "share")  # fmt: skip
-    table.title = (
-        f"milliseconds per step; draft and verify: outside their forward pass ({grow}, {dtype})"
-    )
-    figures = {}
+    prompts = [p.ids for p in embedded_prompts(pair.tokenizer, PROMPTS, PROMPT_TOKENS)]
+    figures, rows = {}, []
     with console.status("measuring ..."):
         for temperature in (0.0, 1.0):
             for name, shape in SHAPES.items():
                 measure(pair, shape, temperature, prompts[:1])
-                found = figures[f"{name}, T={temperature:g}"] = measure(
-                    pair, shape, temperature, prompts
+                cell = measure(pair, shape, temperature, prompts)
+                figures[f"{name}, T={temperature:g}"] = cell
+                rows.append(
+                    {"tree": name, "temperature": temperature, **cell["ms_per_step"], **cell}
                 )
-                ms = found["ms_per_step"]
-                cells = [ms["step"], ms["target forward"], ms["draft forward"], found["outside_draft_ms"],
-                         found["outside_verify_ms"], ms["accept"], ms["commit"], ms["outside"]]  # fmt: skip
-                table.add_row(
-                    name, f"{temperature:g}", str(shape.size), *(f"{cell:.2f}" for cell in cells),
-                    f"{found['outside_share']:.1%}",
-                )  # fmt: skip
-    console.print(table)
-    worst = max(found["outside_share"] for found in figures.values())
+    title = f"milliseconds per step; draft and verify: outside their forward pass ({grow}, {dtype})"
+    print_table(Table(title, COLUMNS, rows), console)
+    worst = max(row["outside_share"] for row in rows)
     parameters = sum(p.numel() for p in pair.target.model.parameters())
-    console.print(
-        f"target of {parameters:,} parameters; largest share outside the models: {worst:.1%}"
+    say(
+        console,
+        f"target of {parameters:,} parameters; largest share outside the models: {worst:.1%}",
     )
     setting = {"parameters": parameters, "dtype": dtype, "new_tokens": NEW_TOKENS}
-    console.print(f"written: {save('loop_overhead', {'setting': setting, 'shapes': figures})}")
+    path = save("loop_overhead", {"setting": setting, "shapes": figures})
+    say(console, f"written: {path}")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

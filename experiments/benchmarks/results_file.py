@@ -1,28 +1,40 @@
 """Where benchmarks put their figures."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from treespec.experiments.records.manifest import environment, now
+from treespec.experiments.records.plain_data import plain_data
 from treespec.search.whole_file import write_whole
 
-__all__ = ["RESULTS", "described", "path_of", "save"]
+__all__ = ["RESULTS", "described", "of_manifest", "path_of", "save", "write"]
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
+MANIFEST_KEYS = ("treespec_version", "git_hash", "versions", "hardware", "config", "models")
 
-def save(benchmark: str, figures: dict[str, Any]) -> Path:
-    """Write figures as `<benchmark>-<cpu or gpu>.json`, with what they were measured on.
+
+def save(benchmark: str, figures: Mapping[str, Any]) -> Path:
+    """Write figures that were measured just now, with what they were measured on; see `write`."""
+    return write(benchmark, described(benchmark) | {"figures": figures})
+
+
+def write(benchmark: str, data: Mapping[str, Any]) -> Path:
+    """Write `<benchmark>-<cpu or gpu>.json`.
 
     Args:
-        benchmark: name of the benchmark.
-        figures: plain data.
+        benchmark: its name.
+        data: figures, and what they were measured on; see `plain_data` for what it may hold.
+
+    Returns:
+        The path.
     """
     path = path_of(benchmark)
     path.parent.mkdir(exist_ok=True)
-    data = described(benchmark) | {"figures": figures}
-    return write_whole(path, json.dumps(data, indent=1) + "\n")
+    text = json.dumps(plain_data({"benchmark": benchmark, **data}), indent=1, ensure_ascii=False)
+    return write_whole(path, text + "\n")
 
 
 def path_of(benchmark: str, folder: Path = RESULTS) -> Path:
@@ -36,3 +48,14 @@ def path_of(benchmark: str, folder: Path = RESULTS) -> Path:
 def described(benchmark: str) -> dict[str, Any]:
     """What stands at the head of every file: the benchmark, when, code, versions and hardware."""
     return {"benchmark": benchmark, "measured": now(), **environment()}
+
+
+def of_manifest(manifest: Mapping[str, Any], *more: str) -> dict[str, Any]:
+    """The same for figures that come from a run: when it began, its code, hardware, config and models.
+
+    Args:
+        manifest: of the run.
+        more: further keys to take; None where the manifest has no such key.
+    """
+    keys = (*MANIFEST_KEYS, *more)
+    return {"measured": manifest["created"], **{key: manifest.get(key) for key in keys}}

@@ -10,25 +10,42 @@ least 25 times as fast as the loops; the exact programme at 1024 nodes, 19 edges
 
 import math
 import resource
-import sys
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 from rich.console import Console
-from rich.table import Table
 
 from treespec import TreeShape
 from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.report.table import Table, keyed
+from treespec.experiments.report.terminal import print_table, say
 from treespec.search import expected_tokens, optimal_tree
 from treespec.search.optimum.optimal import Method
 
 BRANCHES = 32
 BEST_FIRST = (128, 1_000, 10_000, 100_000, 1_000_000)
 EXACT = (128, 256, 512, 1024, 2048, 4096, 8192)
+
+COLUMNS_BESIDE_LOOPS = (
+    keyed("rates", "rates", left=True),
+    keyed("search", "search", left=True),
+    keyed("seconds", "s", ".5f"),
+    keyed("times as fast", "times_as_fast", ".0f"),
+)
+GROWTH_COLUMNS = (
+    keyed("nodes", "size", ","),
+    keyed("seconds", "s", ".4f"),
+    keyed("wall", "wall_s", ".4f"),
+    keyed("exponent", "exponent", ".2f"),
+    keyed("peak MiB", "peak_mib", ".0f"),
+    keyed("depth", "depth"),
+)
 
 
 def rates(monotone: bool) -> list[float]:
@@ -58,15 +75,11 @@ def loops(acceptance: list[float], size: int, depth: int) -> float:
     return best[size]
 
 
-def timed(action: Callable[[], Any], repeats: int = 1) -> tuple[float, float, Any]:
-    """Median process and wall time of an action in seconds, and its result."""
-    process, wall, result = [], [], None
-    for _ in range(repeats):
-        start = time.process_time(), time.perf_counter()
-        result = action()
-        process.append(time.process_time() - start[0])
-        wall.append(time.perf_counter() - start[1])
-    return sorted(process)[repeats // 2], sorted(wall)[repeats // 2], result
+def timed(action: Callable[[], Any]) -> tuple[float, float, Any]:
+    """Process and wall time of an action in seconds, and its result."""
+    start = time.process_time(), time.perf_counter()
+    result = action()
+    return time.process_time() - start[0], time.perf_counter() - start[1], result
 
 
 def peak() -> float:
@@ -75,82 +88,64 @@ def peak() -> float:
 
 
 def beside_loops(console: Console) -> dict[str, Any]:
-    """The three at 128 nodes, 9 edges deep, 32 branches; values checked against each other."""
-    size, depth, found = 128, 9, {}
-    table = Table(
-        "rates", "search", "seconds", "times as fast", title="128 nodes, 9 edges, 32 branches"
-    )
-    for kind, monotone in (("monotone", True), ("not monotone", False)):
-        given = rates(monotone)
+    """The three at 128 nodes, 9 edges, 32 branches; values checked against each other."""
+    size, depth = 128, 9
+    figures: dict[str, Any] = {}
+    rows: list[dict[str, Any]] = []
+    methods: dict[str, list[Method]] = {
+        "monotone": ["best_first", "dynamic_programme"],
+        "not monotone": ["dynamic_programme"],
+    }
+    for kind, searches in methods.items():
+        given = rates(kind == "monotone")
         slow, _, value = timed(partial(loops, given, size, depth))
-        table.add_row(kind, "loops", f"{slow:.3f}", "1")
-        exact: list[Method] = ["dynamic_programme"]
-        methods: list[Method] = ["best_first", *exact] if monotone else exact
-        for method in methods:
-            seconds, _, shape = timed(
-                partial(optimal_tree, given, size, depth=depth, method=method), repeats=21
-            )
-            if not math.isclose(expected_tokens(shape, given), value, rel_tol=1e-9):
+        rows.append({"rates": kind, "search": "loops", "s": slow, "times_as_fast": 1})
+        for method in searches:
+            search = partial(optimal_tree, given, size, depth=depth, method=method)
+            if not math.isclose(expected_tokens(search(), given), value, rel_tol=1e-9):
                 raise AssertionError(f"{method} gives another value than the loops")
-            ratio = slow / seconds
-            found[f"{kind}, {method}"] = {"loops_s": slow, "s": seconds, "times_as_fast": ratio}
-            table.add_row(kind, method, f"{seconds:.5f}", f"{ratio:.0f}")
-    console.print(table)
-    return found
+            seconds = statistics.median(timed(search)[0] for _ in range(21))
+            figure = {"loops_s": slow, "s": seconds, "times_as_fast": slow / seconds}
+            figures[f"{kind}, {method}"] = figure
+            rows.append({"rates": kind, "search": method, **figure})
+    title = f"{size} nodes, {depth} edges, {BRANCHES} branches"
+    print_table(Table(title, COLUMNS_BESIDE_LOOPS, rows), console)
+    return figures
 
 
 def growth(
-    console: Console, title: str, sizes: list[int], search: Callable[[int], TreeShape]
+    console: Console, title: str, sizes: Iterable[int], search: Callable[[int], TreeShape]
 ) -> dict[str, Any]:
     """Time, memory and depth of the tree by size, and the exponent between neighbouring sizes."""
-    table = Table("nodes", "seconds", "wall", "exponent", "peak MiB", "depth", title=title)
-    found: dict[str, Any] = {}
+    rows: list[dict[str, Any]] = []
     for size in sizes:
         seconds, wall, shape = timed(partial(search, size))
-        found[str(size)] = {"s": seconds, "wall_s": wall, "peak_mib": peak(), "depth": shape.depth}
-    exponents = [
-        math.log(found[str(b)]["s"] / found[str(a)]["s"]) / math.log(b / a)
-        for a, b in pairwise(sizes)
-    ]
-    for size, exponent in zip(sizes, [None, *exponents], strict=True):
-        row = found[str(size)]
-        row["exponent"] = exponent
-        table.add_row(
-            f"{size:,}", f"{row['s']:.4f}", f"{row['wall_s']:.4f}",
-            "" if exponent is None else f"{exponent:.2f}", f"{row['peak_mib']:.0f}", str(row["depth"]),
-        )  # fmt: skip
-    console.print(table)
-    return found
+        row = {"size": size, "s": seconds, "wall_s": wall, "peak_mib": peak()}
+        rows.append({**row, "depth": shape.depth, "exponent": None})
+    for one, two in pairwise(rows):
+        two["exponent"] = math.log(two["s"] / one["s"]) / math.log(two["size"] / one["size"])
+    print_table(Table(title, GROWTH_COLUMNS, rows), console)
+    return {str(row.pop("size")): row for row in rows}
 
 
-def main() -> None:
-    """Measure, print, save."""
-    largest = int(sys.argv[1]) if len(sys.argv) > 1 else EXACT[-1]
+def main(
+    largest: Annotated[int, typer.Argument(help="nodes that the exact programme gets")] = EXACT[-1],
+) -> None:
+    """Measure how fast the best tree is found, print and save it."""
     console = Console(width=120)
     monotone, noisy = rates(True), rates(False)
     optimal_tree(monotone, 9)
     sizes = [size for size in EXACT if size <= largest]
-    figures = {
-        "beside loops": beside_loops(console),
-        "exact, 19 edges": growth(
-            console, "exact, not monotone, 19 edges, 32 branches", sizes,
-            lambda size: optimal_tree(noisy, size, depth=19),
-        ),
-        "exact, 6 edges": growth(
-            console, "exact, not monotone, 6 edges, 32 branches: the depth binds", sizes,
-            lambda size: optimal_tree(noisy, size, depth=6),
-        ),
-        "exact, any depth": growth(
-            console, "exact, not monotone, any depth, 32 branches", sizes,
-            lambda size: optimal_tree(noisy, size),
-        ),
-        "best first": growth(
-            console, "best first, monotone, any depth, 32 branches", list(BEST_FIRST),
-            lambda size: optimal_tree(monotone, size),
-        ),
-    }  # fmt: skip
-    console.print(f"written: {save('search_speed', figures)}")
+    exact, deepest = f"exact, not monotone, {BRANCHES} branches", {"19 edges": 19, "6 edges": 6}
+    figures = {"beside loops": beside_loops(console)}
+    for name, depth in {**deepest, "any depth": None}.items():
+        search = partial(optimal_tree, noisy, depth=depth)
+        figures[f"exact, {name}"] = growth(console, f"{exact}, {name}", sizes, search)
+    title = f"best first, monotone, {BRANCHES} branches, any depth"
+    search = partial(optimal_tree, monotone)
+    figures["best first"] = growth(console, title, BEST_FIRST, search)
+    say(console, f"written: {save('search_speed', figures)}")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -12,23 +12,25 @@ that is, beside a loop that costs nothing but the models. Prints ratios, explain
 """
 
 import statistics
-import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 from rich.console import Console
-from rich.table import Table
 
 from treespec import TreeShape
 from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.benchmarks.timing import in_turns, seconds_of
 from treespec.experiments.config.file import load_config
 from treespec.experiments.records.machine_load import LoadWatch, busy_sentence
 from treespec.experiments.report.run import Run, load_run
 from treespec.experiments.report.summary import MethodSummary
+from treespec.experiments.report.table import Table, keyed
+from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.report.text import print_results
 from treespec.experiments.run.models import load_models
 from treespec.experiments.search_then_run.run import run
@@ -36,65 +38,61 @@ from treespec.models.transformers_model import TransformersModel
 
 SIZES = (1, 2, 4, 8, 12, 16, 24, 32)
 PREFIX, REPEATS = 160, 9
+DRAFT_SIZES = SIZES[:4]
+
+COLUMNS = (
+    keyed("tree", "tree", left=True),
+    keyed("nodes", "nodes"),
+    keyed("tokens/step", "tokens", ".2f"),
+    keyed("v(N)", "verify", ".2f"),
+    keyed("draft", "draft", ".2f"),
+    keyed("allowed", "allowed", ".2f"),
+    keyed("measured", "measured", ".2f"),
+    keyed("measured/allowed", "share", ".2f"),
+)
 
 
-def median_ms(model: TransformersModel, shapes: list[TreeShape]) -> list[float]:
-    """Milliseconds of a pass over each shape, medians over rounds in which they take turns."""
+def pass_ms(model: TransformersModel, sizes: Sequence[int]) -> dict[str, float]:
+    """Milliseconds of a pass over a root and its children, by nodes; medians over rounds."""
     model.prefill(torch.arange(PREFIX) + 100)
-    times: list[list[float]] = [[] for _ in shapes]
-    for _ in range(REPEATS + 1):
-        for shape, own in zip(shapes, times, strict=True):
-            tokens = torch.arange(shape.size) + 500
-            start = time.perf_counter()
-            model.run(tokens, shape.parents)
-            own.append(1e3 * (time.perf_counter() - start))
-            model.keep([])
-    return [statistics.median(own[1:]) for own in times]
+
+    def measured(size: int) -> float:
+        tokens, parents = torch.arange(size) + 500, (-1, *[0] * (size - 1))
+        seconds = seconds_of(lambda: model.run(tokens, parents))
+        model.keep([])
+        return seconds
+
+    seconds = in_turns({size: partial(measured, size) for size in sizes}, REPEATS)
+    return {str(size): 1e3 * statistics.median(spent) for size, spent in seconds.items()}
 
 
-def costs(
-    target: TransformersModel, draft: TransformersModel
-) -> tuple[Callable[[int], float], Any]:
-    """v(N) in milliseconds, interpolated, and the figures behind it with those of a draft level."""
-    shapes = [TreeShape.expansion([size - 1]) if size > 1 else TreeShape.chain(0) for size in SIZES]
-    passes, levels = median_ms(target, shapes), median_ms(draft, shapes[:4])
-    figures = {
-        "target_pass_ms": dict(zip(map(str, SIZES), passes, strict=True)),
-        "draft_pass_ms": dict(zip(map(str, SIZES), levels, strict=False)),
-        "prefix": PREFIX,
-    }
+def explained(
+    rows: Sequence[MethodSummary], baseline_ms: float, costs: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Measured against allowed, for each tree.
 
-    def verify_ms(size: int) -> float:
-        right = next(i for i, s in enumerate(SIZES) if s >= size)
-        if not right:
-            return passes[0]
-        share = (size - SIZES[right - 1]) / (SIZES[right] - SIZES[right - 1])
-        return passes[right - 1] + share * (passes[right] - passes[right - 1])
-
-    return verify_ms, figures
-
-
-def explain(
-    rows: list[MethodSummary], baseline_ms: float, verify_ms: Any, draft_ms: float
-) -> Table:
-    """Measured against allowed, for each tree."""
-    table = Table(
-        "tree", "nodes", "tokens/step", "v(N)", "draft", "allowed", "measured", "measured/allowed"
-    )
-    table.title = (
-        "speed-up over plain decoding: what the models alone would allow, and what was measured"
-    )
+    Args:
+        rows: of all methods.
+        baseline_ms: of a step of plain decoding.
+        costs: milliseconds of passes, as `pass_ms` gives them.
+    """
+    passes, explanations = costs["target_pass_ms"], []
+    one = passes["1"]
     for row in rows:
         if row.method.parents is None or row.speedup is None:
             continue
-        shape = TreeShape(row.method.parents)
-        verify = verify_ms(shape.size) / verify_ms(1)
-        draft = shape.depth * draft_ms / verify_ms(1)
-        allowed = row.tokens_per_step.estimate / (verify + draft) * baseline_ms / verify_ms(1)
-        cells = [row.tokens_per_step.estimate, verify, draft, allowed, row.speedup.estimate,
-                 row.speedup.estimate / allowed]  # fmt: skip
-        table.add_row(row.method.name, str(shape.size), *(f"{cell:.2f}" for cell in cells))
-    return table
+        shape, tokens = TreeShape(row.method.parents), row.tokens_per_step.estimate
+        verify = passes[str(shape.size)] / one
+        draft = shape.depth * costs["draft_pass_ms"]["4"] / one
+        allowed = tokens / (verify + draft) * baseline_ms / one
+        measured = row.speedup.estimate
+        explanations.append(
+            {
+                "tree": row.method.name, "nodes": shape.size, "tokens": tokens, "verify": verify,
+                "draft": draft, "allowed": allowed, "measured": measured, "share": measured / allowed,
+            }
+        )  # fmt: skip
+    return explanations
 
 
 def report(loaded: Run, console: Console) -> dict[str, Any]:
@@ -114,11 +112,12 @@ def report(loaded: Run, console: Console) -> dict[str, Any]:
         "tuning": loaded.manifest["tuning"],
         "busy_percent": loaded.manifest["sessions"][-1].get("busy_percent"),
     }
-    console.print(
+    say(
+        console,
         f"best of ours ({ours.method.name}): {figures['over_generate']:.2f} x generate, "
         f"{figures['over_assisted']:.2f} x tuned assisted generation "
         f"(which is {figures['assisted_over_generate']:.2f} x generate); "
-        "chosen and measured on the same prompts"
+        "chosen and measured on the same prompts",
     )
     return figures
 
@@ -127,10 +126,12 @@ def _rate(row: MethodSummary) -> float:
     return row.tokens_per_second.estimate
 
 
-def main() -> None:
-    """Measure, print, save."""
+def main(
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE")] = None,
+) -> None:
+    """Run the config `speed`, measure the cost of passes, print how the two fit and save both."""
     console = Console(width=120)
-    config = load_config("speed", sys.argv[1:])
+    config = load_config("speed", overrides or [])
     with tempfile.TemporaryDirectory() as folder:
         result = run(config, folder=Path(folder) / "run", console=Console(stderr=True))
         loaded = load_run(result.folder)
@@ -138,22 +139,29 @@ def main() -> None:
         figures = report(loaded, console)
         (summary,) = loaded.summaries
     with console.status("measuring the cost of a pass ..."):
-        pair = load_models(config.models)
-        load = LoadWatch()
-        verify_ms, figures["costs"] = costs(pair.target, pair.draft)
-        figures["costs"]["busy_percent"] = load.busy_percent()
+        pair, load = load_models(config.models), LoadWatch()
+        drafted = {len(row.method.parents) for row in summary.rows if row.method.parents}
+        costs = {
+            "target_pass_ms": pass_ms(pair.target, sorted({*SIZES, *drafted})),
+            "draft_pass_ms": pass_ms(pair.draft, DRAFT_SIZES),
+            "prefix": PREFIX,
+        }
+        busy = load.busy_percent()
     plain = next(row for row in summary.rows if row.method.name == summary.baseline)
-    draft_ms = figures["costs"]["draft_pass_ms"]["4"]
-    console.print(explain(list(summary.rows), plain.step_ms, verify_ms, draft_ms))
-    console.print(
+    rows = explained(summary.rows, plain.step_ms, costs)
+    title = "speed-up over plain decoding: what the models alone would allow, and what was measured"
+    print_table(Table(title, COLUMNS, rows), console)
+    say(
+        console,
         "v(N): time of a target pass over N nodes / over one; draft: passes of the draft in the same unit; "
-        "allowed: tokens/step / (v(N) + draft), times what one pass of ours saves over a plain step"
+        "allowed: tokens/step / (v(N) + draft), times what one pass of ours saves over a plain step",
     )
-    busy = figures["costs"]["busy_percent"]  # of the run, the table has said it
-    if (said := busy_sentence(busy, "the measurement of v(N)")) is not None:
-        console.print(said)
-    console.print(f"written: {save('speedup', figures)}")
+    # Of the load during the run, the report of its results tells.
+    if (warning := busy_sentence(busy, "the measurement of v(N)")) is not None:
+        say(console, warning)
+    path = save("speedup", figures | {"costs": costs | {"busy_percent": busy}})
+    say(console, f"written: {path}")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -10,21 +10,21 @@ sorted, or more if these do not hold the mass. Not here: `optimal_transport`, a 
 vocabularies. Also timed: `optimal_acceptance` of 16 i.i.d. drafts (goal: 0.2 s).
 """
 
-import argparse
 import statistics
-import time
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 from torch import Tensor
 
 from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, verify
 from treespec.distributions import SampledRows
 from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.benchmarks.timing import in_turns, seconds_of
+from treespec.experiments.report.table import Table, keyed
+from treespec.experiments.report.terminal import print_table, say
 from treespec.verify import Rule
 
 SHAPES = {
@@ -38,6 +38,7 @@ SHAPES = {
 PREFERRED = (Law.WITHOUT_REPLACEMENT, Law.IID, *Law)
 """How the children are drawn: the first law that a rule takes."""
 
+VOCAB, REPEATS = 128_256, 40
 GOAL = 0.35
 GOAL_RULES = ("greedy", "naive", "onehot", "rrs", "rrsw")
 SETTINGS = {"T=1": Sampling(), "T=1, top_p=0.9": Sampling(top_p=0.9)}
@@ -70,13 +71,6 @@ def drafted(shape: TreeShape, law: Law, target: Tensor, sampling: Sampling, seed
     return TokenTree(shape, torch.tensor(tokens), probs, law)
 
 
-def timed(work: Callable[[], object]) -> float:
-    """Milliseconds."""
-    start = time.perf_counter()
-    work()
-    return 1e3 * (time.perf_counter() - start)
-
-
 def way(rule: Rule) -> tuple[str, Law]:
     """The tree that a rule decides on, and how its children are drawn."""
     law = next(law for law in PREFERRED if law in rule.laws)
@@ -90,86 +84,105 @@ def measure(vocab: int, repeats: int, setting: str) -> dict[str, Any]:
         name: SPREAD * torch.randn(s.size, vocab, generator=torch.Generator().manual_seed(i))
         for i, (name, s) in enumerate(SHAPES.items())
     }
+    rules = {
+        str(rule): rule for rule in verify.RULES.values() if rule is not verify.optimal_transport
+    }
+    on = {name: way(rule) for name, rule in rules.items()}
     trees = {
-        (name, law): drafted(shape, law, logits[name], sampling, seed=7)
-        for name, shape in SHAPES.items()
-        for law in Law
-        if law is not Law.HUB or name == "binary"
+        (shape, law): drafted(SHAPES[shape], law, logits[shape], sampling, seed=7)
+        for shape, law in on.values()
     }
+    visited: dict[str, list[int]] = {name: [] for name in rules}
+
+    def deciding(name: str) -> Callable[[], float]:
+        rule, (shape, law) = rules[name], on[name]
+        settled = Sampling(temperature=0.0) if rule.one_hot else sampling
+
+        def decide() -> float:
+            rows, coins = CountedRows(logits[shape], settled), TorchCoins(len(visited[name]))
+            spent = seconds_of(lambda: rule(trees[shape, law], rows, coins))
+            visited[name].append(rows.computed)
+            return spent
+
+        return decide
+
+    def softmax() -> float:
+        return seconds_of(lambda: logits["tree"].softmax(-1))
+
     ways = {
-        rule: way(rule) for rule in verify.RULES.values() if rule is not verify.optimal_transport
+        "softmax": softmax,
+        "softmax again": softmax,
+        **{name: deciding(name) for name in rules},
     }
-    ms: dict[str, list[float]] = {"softmax": [], "softmax again": []}
-    visited: dict[str, list[int]] = {}
-    for repeat in track(range(repeats + 1), description=setting):
-        softmax = timed(lambda: logits["tree"].softmax(-1))
-        again = timed(lambda: logits["tree"].softmax(-1))
-        for rule, (shape, law) in ways.items():
-            settled = Sampling(temperature=0.0) if rule.one_hot else sampling
-            rows, coins = CountedRows(logits[shape], settled), TorchCoins(repeat)
-            tree = trees[shape, law]
-            spent = timed(lambda r=rule, t=tree, p=rows, c=coins: r(t, p, c))
-            if repeat:  # the first one warms up
-                ms.setdefault(str(rule), []).append(spent)
-                visited.setdefault(str(rule), []).append(rows.computed)
-        if repeat:
-            ms["softmax"].append(softmax)
-            ms["softmax again"].append(again)
-    whole = statistics.median(ms["softmax"])
+    ms = {
+        name: [1e3 * spent for spent in seconds]
+        for name, seconds in in_turns(ways, repeats, title=setting).items()
+    }
+    medians = {name: statistics.median(values) for name, values in ms.items()}
     target, draft = sampling(logits["tree"][:2])
     ceiling = [
-        timed(lambda: verify.optimal_acceptance(target, draft, 16, Law.IID)) for _ in range(7)
+        1e3 * seconds_of(lambda: verify.optimal_acceptance(target, draft, 16, Law.IID))
+        for _ in range(7)
     ]
+
+    def row(name: str) -> dict[str, Any]:
+        of_softmax = statistics.median(v / s for v, s in zip(ms[name], ms["softmax"], strict=True))
+        rows = statistics.mean(visited[name][1:])  # without the warm-up
+        return {
+            "ms": round(medians[name], 3),
+            "of_softmax": round(of_softmax, 3),
+            "rows_visited": rows,
+            "floor": round(rows / 64, 3),
+            "tree": on[name][0],
+        }
+
     return {
-        "softmax_ms": round(whole, 3),
+        "softmax_ms": round(medians["softmax"], 3),
         "optimal_acceptance_iid_16_ms": round(statistics.median(ceiling), 3),
-        "noise": round(statistics.median(ms["softmax again"]) / whole, 3),
-        "rules": {
-            name: {
-                "ms": round(statistics.median(values), 3),
-                "of_softmax": round(
-                    statistics.median(
-                        v / s for v, s in zip(values, ms["softmax"], strict=True)
-                    ), 3
-                ),
-                "rows_visited": statistics.mean(visited[name]),
-                "floor": round(statistics.mean(visited[name]) / 64, 3),
-                "tree": ways[verify.RULES[name]][0],
-            }
-            for name, values in ms.items()
-            if name in visited
-        },
-    }  # fmt: skip
+        "noise": round(medians["softmax again"] / medians["softmax"], 3),
+        "rules": {name: row(name) for name in rules},
+    }
 
 
-def main() -> None:
-    """Measure, print, save."""
-    parser = argparse.ArgumentParser(prog="python -m treespec.experiments.benchmarks.verify_cost")
-    parser.add_argument("--vocab", type=int, default=128_256)
-    parser.add_argument("--repeats", type=int, default=40)
-    options = parser.parse_args()
+def table_of(setting: str, figures: dict[str, Any]) -> Table:
+    """The rules under a setting, and whether those with a goal meet it."""
+
+    def goal(name: str, share: float) -> str:
+        if name not in GOAL_RULES or setting != "T=1":
+            return ""
+        return "met" if share <= GOAL else "MISSED"
+
+    columns = (
+        keyed("rule", "rule", left=True),
+        keyed("tree", "tree", left=True),
+        keyed("ms", "ms", ".2f"),
+        keyed("of softmax", "of_softmax", ".2f"),
+        keyed("rows visited", "rows_visited", ".1f"),
+        keyed("floor", "floor", ".2f"),
+        keyed("goal", "goal", left=True),
+    )
+    rows = [
+        {"rule": name, "goal": goal(name, row["of_softmax"]), **row}
+        for name, row in figures["rules"].items()
+    ]
+    return Table(f"{setting}: softmax over 64 rows {figures['softmax_ms']} ms", columns, rows)
+
+
+def main(
+    vocab: Annotated[int, typer.Option(help="tokens of the vocabulary")] = VOCAB,
+    repeats: Annotated[int, typer.Option(min=1, help="rounds that count")] = REPEATS,
+) -> None:
+    """Measure the cost of a verdict by every rule, print it, and save it for the usual vocabulary."""
     console = Console()
-    found = {setting: measure(options.vocab, options.repeats, setting) for setting in SETTINGS}
-    for setting, figures in found.items():
-        table = Table(
-            "rule", "tree", "ms", "of softmax", "rows visited", "floor", "goal",
-            title=f"{setting}: softmax over 64 rows {figures['softmax_ms']} ms",
-        )  # fmt: skip
-        for name, row in figures["rules"].items():
-            goal = ""
-            if name in GOAL_RULES and setting == "T=1":
-                goal = "met" if row["of_softmax"] <= GOAL else "MISSED"
-            table.add_row(
-                name, row["tree"], f"{row['ms']:.2f}", f"{row['of_softmax']:.2f}",
-                f"{row['rows_visited']:.1f}", f"{row['floor']:.2f}", goal,
-            )  # fmt: skip
-        console.print(table)
-        console.print(
-            f"optimal_acceptance, 16 i.i.d. drafts: {figures['optimal_acceptance_iid_16_ms']} ms"
-        )
-    if options.vocab == parser.get_default("vocab"):
-        print(save("verify_cost", {"vocab": options.vocab, "repeats": options.repeats, **found}))
+    figures = {setting: measure(vocab, repeats, setting) for setting in SETTINGS}
+    for setting, measured in figures.items():
+        print_table(table_of(setting, measured), console)
+        ceiling = measured["optimal_acceptance_iid_16_ms"]
+        say(console, f"optimal_acceptance, 16 i.i.d. drafts: {ceiling} ms")
+    if vocab == VOCAB:
+        path = save("verify_cost", {"vocab": vocab, "repeats": repeats, **figures})
+        say(console, f"written: {path}")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

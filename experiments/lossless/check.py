@@ -37,7 +37,7 @@ SAMPLES, TOKENS, PROMPTS = 1_000, 3, 2
 MOST_SAMPLES = 10**7
 """Each takes a millisecond at least."""
 
-MOST_LAW = 1000
+MOST_TOKENS = 1000
 """Tokens whose joint law is tested."""
 
 
@@ -111,7 +111,7 @@ def check_lossless(
         if value < 1:
             raise ConfigError(f"{name} = {value}: must be at least 1")
     require_within("--samples", samples, 1, MOST_SAMPLES)
-    require_within("--tokens", tokens, 1, MOST_LAW)
+    require_within("--tokens", tokens, 1, MOST_TOKENS)
     require_within("--prompts", prompts, 1, MOST)
     if not 0 < false_alarm < 1:
         raise ConfigError(f"false_alarm = {false_alarm:g}: must be between 0 and 1")
@@ -177,7 +177,7 @@ def _greedy(
 ) -> list[GreedyCheck]:
     """Decode every prompt by `generate`, by our plain loop and by the methods, and compare."""
     sampling, seed = experiment.samplings[name], experiment.config.seed
-    found = {method.name: ([], []) for method in methods}
+    divergences = {method.name: ([], []) for method in methods}
     for prompt in prompts:
         begin(f"{name}: prompt {prompt.index + 1}/{len(prompts)}")
         ids = torch.tensor(prompt.ids, dtype=torch.long, device=pair.target.device)
@@ -194,12 +194,12 @@ def _greedy(
         )
         for method in methods:
             text = decode_ours(pair, method, name, ids, **more).tokens
-            for splits, reference in zip(found[method.name], references, strict=True):
+            for splits, reference in zip(divergences[method.name], references, strict=True):
                 place = split(pair, (prompt.id, prompt.ids), text, reference)
                 splits += [] if place is None else [place]
     checks = []
     for method in methods:
-        rule, (from_generate, from_plain) = method.choices[name].rule, found[method.name]
+        rule, (from_generate, from_plain) = method.choices[name].rule, divergences[method.name]
         checks.append(
             GreedyCheck(
                 name, method.name, str(rule), rule.lossless, len(prompts),

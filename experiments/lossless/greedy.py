@@ -1,7 +1,7 @@
 """Temperature 0: the ids of a method against those of plain decoding, and what rounding explains."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from treespec.models.load import Pair
 
 __all__ = ["GreedyCheck", "Split", "near_tie_limit", "split"]
-
-Texts = Mapping[str, tuple[int, ...]]
-"""New token ids by prompt id."""
 
 
 @dataclass(frozen=True)

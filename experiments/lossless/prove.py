@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.box import SIMPLE
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from treespec.distributions import Sampling
 from treespec.errors import in_words
 from treespec.experiments.config.files import require_own
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.manifest import environment
+from treespec.experiments.report.table import Column, Table
+from treespec.experiments.report.terminal import print_table, say
 from treespec.search.whole_file import write_whole
 from treespec.testing import (
     Case,
@@ -53,8 +53,8 @@ VOCAB = 3
 COMPOSED = 3
 """Tokens through `decode`."""
 
-SHOWN = 10
-"""Failures printed."""
+MOST_FAILURES = 10
+"""That are printed."""
 
 
 @dataclass(frozen=True)
@@ -106,16 +106,16 @@ def jobs(nodes: int = 6, tables: int = 20) -> list[Job]:
         nodes: of the largest trees.
         tables: random pairs of tables for the one-step theorem.
     """
-    found = []
+    parts = []
     for size in range(1, nodes + 1):
         for shape in plane_trees(size):
             for law in Law:
-                found.append(Job("one step", shape, law, tables))
+                parts.append(Job("one step", shape, law, tables))
                 if size <= 3:
-                    found.append(Job("fractions", shape, law, 3))
+                    parts.append(Job("fractions", shape, law, 3))
                 if size <= 4:
-                    found.append(Job("composition", shape, law, 2))
-    return sorted(found, key=lambda job: -job.weight)
+                    parts.append(Job("composition", shape, law, 2))
+    return sorted(parts, key=lambda job: -job.weight)
 
 
 def prove(job: Job) -> list[Result]:
@@ -137,16 +137,10 @@ def prove(job: Job) -> list[Result]:
         failures: dict[str, str] = {}
         exact = job.theorem == "fractions"
         sampling = Sampling(temperature=0.0) if one_hot else Sampling()
-        pairs = chain(
-            random_pairs(VOCAB, job.tables, 0, [sampling]), adversarial_pairs(VOCAB, 0, one_hot)
-        )
-        if not exact:
-            pairs = chain(
-                pairs,
-                random_pairs(VOCAB, job.tables, 0, [sampling], torch.float32),
-                adversarial_pairs(VOCAB, 0, one_hot, torch.float32),
-            )
-        for pair in pairs if covering else ():
+        dtypes = (torch.float64,) if exact else (torch.float64, torch.float32)
+        random = (random_pairs(VOCAB, job.tables, 0, [sampling], dtype) for dtype in dtypes)
+        adversarial = (adversarial_pairs(VOCAB, 0, one_hot, dtype) for dtype in dtypes)
+        for pair in chain(*random, *adversarial) if covering else ():
             case = Case(job.shape, job.law, pair)
             oracle = case.oracle(exact=exact)  # the drafted trees are the same for all rules
             for rule in covering:
@@ -170,7 +164,7 @@ def _composed(job: Job, rule: Rule) -> Result:
     for seed in range(job.tables):
         target, draft = (TabularModel(random_table(vocab, 2 * seed + i), vocab) for i in (0, 1))
         try:
-            found = output_law(
+            law = output_law(
                 rule,
                 job.shape,
                 job.law,
@@ -187,8 +181,8 @@ def _composed(job: Job, rule: Rule) -> Result:
                 proof,
                 f"{rule}: {in_words(error, 'the rule')}",
             )
-        error = float((found.probs - target_law(target, (0,), COMPOSED, sampling)).abs().max())
-        proof += Proof(1, found.runs, error)
+        error = float((law.probs - target_law(target, (0,), COMPOSED, sampling)).abs().max())
+        proof += Proof(1, law.runs, error)
         if not error <= TOLERANCE:
             failure = failure or f"{rule} through decode on {job.shape.parents}: error {error:.3g}"
     return Result(job.theorem, str(rule), str(job.law), proof, failure)
@@ -244,29 +238,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 }
                 write_whole(options.out, json.dumps(record, indent=1) + "\n")
     seconds = time.perf_counter() - start
-    console.print(_rendered(table))
+    print_table(_shown(table), console)
     total = sum(table.values(), Proof(0, 0, 0.0))
-    console.print(
+    say(
+        console,
         f"{total.cases:,} cases, {total.runs:,} branches, largest error {total.largest_error:.2g}, "
         f"{seconds / 60:.1f} minutes",
-        highlight=False,
     )
-    for failure in failures[:SHOWN]:
-        console.print(f"NOT PROVED: {failure}", highlight=False, markup=False)
+    for failure in failures[:MOST_FAILURES]:
+        say(console, f"NOT PROVED: {failure}")
     return 1 if failures or not total.cases else 0
 
 
-def _rendered(table: dict[tuple[str, str, str], Proof]) -> Table:
-    shown = Table("theorem", "rule", "law", box=SIMPLE)
-    for name in ("cases", "branches", "largest error"):
-        shown.add_column(name, justify="right")
-    order = {name: i for i, name in enumerate(RULES)}
-    for (theorem, rule, law), proof in sorted(
-        table.items(), key=lambda item: (item[0][0], order[item[0][1]], item[0][2])
-    ):
-        error = f"{proof.largest_error:.1g}" if proof.largest_error else "0"
-        shown.add_row(theorem, rule, law, f"{proof.cases:,}", f"{proof.runs:,}", error)
-    return shown
+Row = tuple[tuple[str, str, str], Proof]
+"""Theorem, rule and law, and what was proved of them."""
+
+COLUMNS = (
+    Column[Row]("theorem", lambda row: row[0][0], left=True),
+    Column[Row]("rule", lambda row: row[0][1], left=True),
+    Column[Row]("law", lambda row: row[0][2], left=True),
+    Column[Row]("cases", lambda row: f"{row[1].cases:,}"),
+    Column[Row]("branches", lambda row: f"{row[1].runs:,}"),
+    Column[Row]("largest error", lambda row: f"{row[1].largest_error:.1g}"),
+)
+
+
+def _shown(table: dict[tuple[str, str, str], Proof]) -> Table:
+    order = list(RULES)
+    rows = sorted(table.items(), key=lambda row: (row[0][0], order.index(row[0][1]), row[0][2]))
+    return Table("by exact enumeration", COLUMNS, rows)
 
 
 def _record(

@@ -6,7 +6,7 @@ light and dark mode; the files on disk are right on white.
 
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,9 +27,11 @@ __all__ = [
     "PALETTE",
     "STAGE_COLOURS",
     "Keep",
+    "by_powers",
     "clean",
     "drawing",
     "inline_svg",
+    "panels_beside",
     "save",
     "write_file",
 ]
@@ -109,6 +111,35 @@ def clean(axes: "Axes", grid: str = "x") -> None:
     """Grid lines along one axis, and no tick marks."""
     axes.grid(visible=True, axis=grid)  # pyrefly: ignore[bad-argument-type]
     axes.tick_params(length=0)
+
+
+def by_powers(axes: "Axes", ticks: Sequence[int], label: str) -> None:
+    """A logarithmic axis along the bottom with these ticks, under lines across."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.minorticks_off()
+    axes.set_xlabel(label)
+    clean(axes, "y")
+
+
+@contextmanager
+def panels_beside(
+    count: int, width: float, height: float, *, sharey: bool = False
+) -> "Iterator[tuple[Figure, list[Axes]]]":
+    """A figure of so many panels side by side, in our style; its places are found when the block ends.
+
+    Args:
+        count: panels.
+        width: of the figure, in inches.
+        height: of the figure, in inches.
+        sharey: whether they share the axis from bottom to top.
+    """
+    from matplotlib.figure import Figure
+
+    with drawing():
+        figure = Figure(figsize=(width, height))
+        yield figure, list(figure.subplots(1, count, sharey=sharey, squeeze=False)[0])
+        figure.draw_without_rendering()
 
 
 def write_file(path: Path, content: bytes) -> Path:

@@ -1,8 +1,10 @@
-"""Tables in Markdown."""
+"""Tables and findings in Markdown."""
 
-from treespec.experiments.report.table import Table
+from dataclasses import replace
 
-__all__ = ["markdown"]
+from treespec.experiments.report.table import Finding, Table
+
+__all__ = ["finding_markdown", "markdown"]
 
 
 def markdown(table: Table) -> str:
@@ -16,6 +18,19 @@ def markdown(table: Table) -> str:
         lines.append([f"**{name}**" if table.tone(item) == "best" else name, *values])
     text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     return f"**{table.full_title}**\n\n{text}" if table.full_title else text
+
+
+def finding_markdown(finding: Finding) -> str:
+    """A section: its title, the tables, and a list of what there is to say of them.
+
+    A table that has the title of the section goes without.
+    """
+    tables = (
+        replace(t, subject="") if t.full_title == finding.title else t for t in finding.tables
+    )
+    said = [text for table in finding.tables if (text := table.said)]
+    notes = "\n".join(f"- {text}" for text in (*said, *finding.remarks, *finding.notes))
+    return "\n\n".join([f"## {finding.title}", *map(markdown, tables), notes]).rstrip()
 
 
 def _escape(text: str) -> str:

@@ -3,14 +3,14 @@
 `terminal` writes a table with rich, `markdown` as Markdown, `html` as a part of a page.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from treespec.experiments.report.statistics import Interval
 
-__all__ = ["NONE", "Cell", "Column", "Finding", "Table", "interval"]
+__all__ = ["NONE", "Cell", "Column", "Finding", "Table", "interval", "keyed"]
 
 NONE = "–"
 """Written where there is no value."""
@@ -71,6 +71,22 @@ class Column(Generic[Item]):
         """The cell of a row."""
         written = self.write(item)
         return written if isinstance(written, Cell) else Cell(written)
+
+
+def keyed(head: str, key: str, form: str = "", *, left: bool = False) -> Column[Mapping[str, Any]]:
+    """A column of rows that are mappings.
+
+    Args:
+        head: see `Column`.
+        key: of the value.
+        form: how it is written, as `format` takes it; a value of None is written as `NONE`.
+        left: see `Column`.
+    """
+
+    def write(row: Mapping[str, Any]) -> str:
+        return NONE if row[key] is None else format(row[key], form)
+
+    return Column(head, write, left=left)
 
 
 def _nothing(item: object) -> str:

@@ -22,7 +22,15 @@ from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.records.forms import shown
 from treespec.reading import brief, open_file, parse_json, read_text
 
-__all__ = ["Prompt", "RawPrompt", "encode", "hash_of", "read_prompts", "search_prompts"]
+__all__ = [
+    "Prompt",
+    "RawPrompt",
+    "embedded_prompts",
+    "encode",
+    "hash_of",
+    "read_prompts",
+    "search_prompts",
+]
 
 MOST_BYTES = 64 * 2**20
 """Bytes that are read of a file of prompts in JSONL; with a `count`, the file itself may be larger."""
@@ -112,6 +120,18 @@ def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
             f"prompts.count = {config.count}, but {path} has {len(prompts)} prompts{of}"
         )
     return prompts
+
+
+def embedded_prompts(tokenizer: Any, count: int, tokens: int) -> list[Prompt]:
+    """The first embedded prompts, as a run of them would have them.
+
+    Args:
+        tokenizer: a transformers tokenizer.
+        count: prompts.
+        tokens: kept of each.
+    """
+    config = EmbeddedPrompts(kind="embedded", count=count, tokens=tokens)
+    return encode(read_prompts(config)[:count], config, tokenizer)
 
 
 def encode(

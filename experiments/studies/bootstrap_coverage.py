@@ -8,19 +8,22 @@ share their resamples, which changes no coverage. Coverage of 93 to 97 % at a no
 for; every cell is printed, also those outside.
 """
 
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from math import exp, sqrt
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.table import Table
 
 from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.report.statistics import RESAMPLES, bootstrap
+from treespec.experiments.report.table import Column, Table, keyed
+from treespec.experiments.report.terminal import print_table, say
 
 __all__ = ["ASKED", "WORLDS", "World", "coverage"]
 
@@ -106,9 +109,9 @@ def coverage(world: World, prompts: int, experiments: int, seed: int = 0) -> dic
         totals = bootstrap(columns, seed=first)
         for i in batch:
             over, under = [(i, "tokens"), (i, "theirs")], [(i, "mine"), (i, "tokens")]
-            found = totals.ratio(over, under)
-            below += found.high < world.truth
-            above += found.low > world.truth
+            speedup = totals.ratio(over, under)
+            below += speedup.high < world.truth
+            above += speedup.low > world.truth
     share = 1 - (below + above) / experiments
     return {
         "coverage": share,
@@ -118,31 +121,38 @@ def coverage(world: World, prompts: int, experiments: int, seed: int = 0) -> dic
     }
 
 
-def main(arguments: list[str]) -> None:
+def main(
+    experiments: Annotated[int, typer.Argument(min=1, help="in each cell")] = EXPERIMENTS,
+) -> None:
     """Simulate all cells, print and save them."""
-    experiments = int(arguments[0]) if arguments else EXPERIMENTS
     console = Console()
     cells: list[dict[str, Any]] = []
-    table = Table("prompts", *(world.name for world in WORLDS))
-    for prompts in SIZES:
-        texts = []
-        for world in WORLDS:
-            found = coverage(world, prompts, experiments)
-            inside = ASKED[0] <= found["coverage"] <= ASKED[1]
-            cells.append({"world": world.name, "prompts": prompts, "inside": inside, **found})
-            texts.append(f"{100 * found['coverage']:.1f} %{'' if inside else ' !'}")
-        table.add_row(str(prompts), *texts)
+    for prompts, world in product(SIZES, WORLDS):
+        shares = coverage(world, prompts, experiments)
+        inside = ASKED[0] <= shares["coverage"] <= ASKED[1]
+        cells.append({"world": world.name, "prompts": prompts, "inside": inside, **shares})
+    by_place = {(cell["world"], cell["prompts"]): cell for cell in cells}
+
+    def text_of(world: str, row: Mapping[str, int]) -> str:
+        cell = by_place[world, row["prompts"]]
+        return f"{100 * cell['coverage']:.1f} %{'' if cell['inside'] else ' !'}"
+
+    columns = [
+        keyed("prompts", "prompts"),
+        *(Column(world.name, partial(text_of, world.name)) for world in WORLDS),
+    ]
+    rows = [{"prompts": prompts} for prompts in SIZES]
+    print_table(Table("coverage of the interval", columns, rows), console)
     inside = sum(cell["inside"] for cell in cells)
-    console.print(table)
-    console.print(
+    say(
+        console,
         f"{experiments} experiments a cell, {RESAMPLES} resamples, nominal 95 %, standard error about "
         f"{100 * sqrt(0.05 * 0.95 / experiments):.1f} %; {inside} of {len(cells)} cells within 93 to 97 %, "
         "the others marked !",
-        highlight=False,
     )
     figures = {"experiments": experiments, "resamples": RESAMPLES, "cells": cells}
-    console.print(f"saved: {save('bootstrap_coverage', figures)}", highlight=False)
+    say(console, f"written: {save('bootstrap_coverage', figures)}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    typer.run(main)

@@ -11,22 +11,23 @@ counts. Intervals are 95 %, paired over prompts. Where the best of several is na
 other half of the prompts (`treespec.experiments.report.verdict`).
 """
 
-import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
-from rich.table import Table
 
 from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.config.file import load_config
 from treespec.experiments.config.schema import TreeMethod
 from treespec.experiments.config.shapes import OptTreeGrowth
 from treespec.experiments.report.measurements import Measurements
-from treespec.experiments.report.run import Run, load_run
+from treespec.experiments.report.run import load_run
 from treespec.experiments.report.statistics import Bootstrap, Interval
+from treespec.experiments.report.table import Column, Table
+from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.report.verdict import Comparison, compare
 from treespec.experiments.search_then_run.run import run
 from treespec.search.rates.calibration import Calibration
@@ -56,7 +57,7 @@ class Row:
 def rows_of(data: Measurements) -> list[Row]:
     """The methods that are meant for this setting, the most tokens per step first."""
     totals, at = data.totals, data.sampling
-    found = [
+    rows = [
         Row(
             name,
             totals.ratio([(name, "new_tokens")], [(name, "steps")]),
@@ -65,7 +66,7 @@ def rows_of(data: Measurements) -> list[Row]:
         )
         for name in _drafting(data)
     ]
-    return sorted(found, key=lambda row: -row.tokens.estimate)
+    return sorted(rows, key=lambda row: -row.tokens.estimate)
 
 
 def duels(data: Measurements) -> list[Comparison]:
@@ -81,18 +82,18 @@ def duels(data: Measurements) -> list[Comparison]:
     pairs = [
         (choosing, ("static of the same rule", alike)),
         *((dynamic, rival) for rival in rivals),
-        *((own, ("chain", chains)) for own in planted),
+        *((one, ("chain", chains)) for one in planted),
     ]
-    return [found for own, rival in pairs if (found := compare(data, own, rival, "steps"))]
+    return [duel for one, rival in pairs if (duel := compare(data, one, rival, "steps"))]
 
 
 def calibrations(data: Measurements) -> tuple[dict[str, Interval], dict[str, Interval]]:
     """Tokens per step over the same policy's as it is: calibrated, and OPT-Tree with planted maps."""
     totals, names = data.totals, _drafting(data)
     pairs = [(n, n.partition(", calibrated")[0]) for n in names if ", calibrated" in n]
-    own = {name: _over(totals, name, plain) for name, plain in pairs}
+    calibrated = {name: _over(totals, name, plain) for name, plain in pairs}
     planted = {n: _over(totals, n, "OPT-Tree 16") for n in names if "taken" in n}
-    return own, planted
+    return calibrated, planted
 
 
 def _drafting(data: Measurements) -> list[str]:
@@ -109,32 +110,32 @@ def _over(totals: Bootstrap, name: str, other: str) -> Interval:
     )
 
 
-def printed(sampling: str, rows: list[Row]) -> Table:
-    """The table of a setting."""
-    table = Table("tree", "tokens/step", "over static, same rule", "over static, usual rule")
-    table.title = f"16 nodes a step, {sampling}"
-    for row in rows:
-        table.add_row(row.method, *map(_text, (row.tokens, row.over_alike, row.over_static)))
-    return table
+COLUMNS = (
+    Column[Row]("tree", lambda row: row.method, left=True),
+    Column[Row]("tokens/step", lambda row: _text(row.tokens)),
+    Column[Row]("over static,\nsame rule", lambda row: _text(row.over_alike)),
+    Column[Row]("over static,\nusual rule", lambda row: _text(row.over_static)),
+)
 
 
-def said(data: Measurements) -> str:
+def conclusion(data: Measurements) -> str:
     """Two sentences: what dynamic trees are worth here, and what calibration is."""
-    found = duels(data)
+    all_duels = duels(data)
     ratios = [
         f"{_text(d.ratio)} of the best {d.right.family}"
-        for d in found
+        for d in all_duels
         if d.left.family == "dynamic"
     ]
-    against = [d.ratio.estimate for d in found if d.left.family != "dynamic"]
-    own, planted = calibrations(data)
-    gains, costs = ([x.estimate - 1 for x in found.values()] for found in (own, planted))
-    decided = sum(not ratio.contains(1.0) for ratio in own.values())
+    against = [d.ratio.estimate for d in all_duels if d.left.family != "dynamic"]
+    calibrated, planted = calibrations(data)
+    gains, costs = ([x.estimate - 1 for x in some.values()] for some in (calibrated, planted))
+    decided = sum(not ratio.contains(1.0) for ratio in calibrated.values())
     return (
         f"{data.sampling}: in tokens per step the best dynamic tree reaches {', '.join(ratios)}. "
-        f"Calibrating the draft changes dynamic trees by {min(gains):+.1%} to {max(gains):+.1%} ({decided} "
-        f"of {len(own)} distinguishable from no change), and planted miscalibration changes OPT-Tree by "
-        f"{min(costs):+.1%} to {max(costs):+.1%}: {min(against):.2f}-{max(against):.2f} of the best chain."
+        f"Calibrating the draft changes dynamic trees by {min(gains):+.1%} to {max(gains):+.1%} "
+        f"({decided} of {len(calibrated)} distinguishable from no change), and planted miscalibration "
+        f"changes OPT-Tree by {min(costs):+.1%} to {max(costs):+.1%}: "
+        f"{min(against):.2f}-{max(against):.2f} of the best chain."
     )
 
 
@@ -144,25 +145,24 @@ def _text(value: Interval) -> str:
     return f"{value.estimate:.3f} ({value.low:.3f}-{value.high:.3f})"
 
 
-def figures_of(loaded: Run) -> dict[str, Any]:
-    """Everything that is printed, as data."""
-    found = {}
-    for sampling, data in loaded.measurements.items():
-        own, planted = calibrations(data)
-        found[sampling] = {
-            "rows": [asdict(row) for row in rows_of(data)],
-            "duels": [asdict(duel) for duel in duels(data)],
-            "calibrated_over_not": {name: asdict(ratio) for name, ratio in own.items()},
-            "planted_over_not": {name: asdict(ratio) for name, ratio in planted.items()},
-            "said": said(data),
-        }
-    return found
+def figures_of(data: Measurements) -> dict[str, Any]:
+    """What was found under a setting."""
+    calibrated, planted = calibrations(data)
+    return {
+        "rows": rows_of(data),
+        "duels": duels(data),
+        "calibrated_over_not": calibrated,
+        "planted_over_not": planted,
+        "said": conclusion(data),
+    }
 
 
-def main() -> None:
-    """Run, print, save."""
+def main(
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE")] = None,
+) -> None:
+    """Run the config `dynamic_trees` with planted calibrations beside it, print and save."""
     console = Console(width=120)
-    config = load_config("dynamic_trees", sys.argv[1:])
+    config = load_config("dynamic_trees", overrides or [])
     with tempfile.TemporaryDirectory() as folder:
         methods = list(config.methods)
         for name, temperature in PLANTED.items():
@@ -173,11 +173,13 @@ def main() -> None:
         planted = config.model_copy(update={"methods": tuple(methods)})
         result = run(planted, folder=Path(folder) / "run", console=Console(stderr=True))
         loaded = load_run(result.folder)
-        for sampling, data in loaded.measurements.items():
-            console.print(printed(sampling, rows_of(data)))
-            console.print(said(data))
-        console.print(f"written: {save('dynamic_trees', figures_of(loaded))}")
+        figures = {sampling: figures_of(data) for sampling, data in loaded.measurements.items()}
+        for sampling, figure in figures.items():
+            title = f"16 nodes a step, {sampling}"
+            print_table(Table(title, COLUMNS, figure["rows"]), console)
+            say(console, figure["said"])
+        say(console, f"written: {save('dynamic_trees', figures)}")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -12,13 +12,14 @@ only the rows of the roots matter. Each model is replaced by a table of these, c
 The power is that of rule and test; caches and tree attention play no part in it.
 """
 
-import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from typing import Annotated
 
 import torch
+import typer
 from jaxtyping import Float
 from rich.console import Console
 from rich.progress import Progress
@@ -27,8 +28,8 @@ from torch import Tensor
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, load_pair, verify
 from treespec.draft import ModelDrafter
 from treespec.experiments.benchmarks.results_file import save
-from treespec.experiments.config.schema import EmbeddedPrompts
-from treespec.experiments.run.prompts import encode, read_prompts
+from treespec.experiments.report.terminal import say
+from treespec.experiments.run.prompts import embedded_prompts
 from treespec.models.tabular import TabularModel
 from treespec.models.transformers_model import TransformersModel
 from treespec.target import ModelTarget
@@ -83,35 +84,36 @@ def compare(target: Rows, draft: Rows, biased: bool, samples: int, seed: int) ->
     )  # fmt: skip
 
 
-def main() -> None:
-    """Measure, print, save."""
-    given = [int(argument) for argument in sys.argv[1:3]]
-    seeds, samples = given + [20, 10_000][len(given) :]
+def main(
+    seeds: Annotated[int, typer.Argument(min=1, help="tests of each rule")] = 20,
+    samples: Annotated[int, typer.Argument(min=PROMPTS, help="of each test")] = 10_000,
+) -> None:
+    """Test a biased and an honest rule with each seed, print and save how often a bias was noticed."""
     console = Console(width=120)
     with console.status("loading the embedded pair ..."):
         pair = load_pair("embedded", dtype="float32")
-    source = EmbeddedPrompts(kind="embedded", count=PROMPTS, tokens=PROMPT_TOKENS)
-    prompts = [p.ids for p in encode(read_prompts(source)[:PROMPTS], source, pair.tokenizer)]
+    prompts = [p.ids for p in embedded_prompts(pair.tokenizer, PROMPTS, PROMPT_TOKENS)]
     rows = rows_of(pair.target, prompts), rows_of(pair.draft, prompts)
     start = time.perf_counter()
-    found: dict[bool, list[LawComparison]] = {True: [], False: []}
+    tests: dict[bool, list[LawComparison]] = {True: [], False: []}
     spawn = get_context("spawn")
     with Progress(console=console) as progress, ProcessPoolExecutor(mp_context=spawn) as pool:
         task = progress.add_task("sampling", total=2 * seeds)
         jobs = [
             (biased, pool.submit(compare, *rows, biased, samples, 2 * seed + biased))
             for seed in range(seeds)
-            for biased in found
+            for biased in tests
         ]
         for biased, job in jobs:
-            found[biased].append(job.result())
+            tests[biased].append(job.result())
             progress.advance(task)
-    noticed = {biased: sum(not c.passed for c in row) for biased, row in found.items()}
-    first = found[True][0]
-    console.print(
+    noticed = {biased: sum(not c.passed for c in row) for biased, row in tests.items()}
+    first = tests[True][0]
+    say(
+        console,
         f"power: the bias of total variation {TOTAL_VARIATION:g} was noticed with {noticed[True]} of "
         f"{seeds} seeds; false alarms: {noticed[False]} of {seeds}, at a rate of {LEVEL:.2g} for the "
-        f"first token; {samples:,} samples each, {first.degrees} degrees of freedom"
+        f"first token; {samples:,} samples each, {first.degrees} degrees of freedom",
     )
     figures = {
         "setting": {
@@ -131,13 +133,13 @@ def main() -> None:
         "power": noticed[True] / seeds,
         "false_alarms": noticed[False] / seeds,
         "p_values": {
-            "biased": [c.p_value for c in found[True]],
-            "honest": [c.p_value for c in found[False]],
+            "biased": [c.p_value for c in tests[True]],
+            "honest": [c.p_value for c in tests[False]],
         },
         "seconds": round(time.perf_counter() - start, 1),
     }
-    console.print(f"written: {save('lossless_power', figures)}")
+    say(console, f"written: {save('lossless_power', figures)}")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -10,16 +10,16 @@ prediction; the former has the drift of the machine in it, which nobody can pred
 the goal.
 """
 
-import json
-import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import astuple
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 
-from treespec.experiments.benchmarks.results_file import path_of
+from treespec.experiments.benchmarks.results_file import of_manifest, write
 from treespec.experiments.config.file import load_config
 from treespec.experiments.report.prediction import (
     Prediction,
@@ -28,9 +28,8 @@ from treespec.experiments.report.prediction import (
     prediction_finding,
 )
 from treespec.experiments.report.run import Run, load_run
-from treespec.experiments.report.terminal import print_finding
+from treespec.experiments.report.terminal import print_finding, say
 from treespec.experiments.search_then_run.run import run
-from treespec.search.whole_file import write_whole
 
 GOAL_TOKENS, GOAL_SPEED, GOAL_FIRST = 0.05, 0.10, 0.95
 
@@ -51,7 +50,7 @@ def figures_of(loaded: Run) -> dict[str, Any]:
             "fastest": best.method,
             "first_over_fastest": first.speed_measured / best.speed_measured,
             "chosen": choice and choice[0],
-            "chosen_over_fastest": choice and [choice[2].estimate, choice[2].low, choice[2].high],
+            "chosen_over_fastest": choice and list(astuple(choice[2])),
             "rows": [
                 {
                     "tree": row.method,
@@ -90,15 +89,18 @@ def _errors(rows: Sequence[Prediction]) -> dict[str, float | None]:
     return {"tokens_error": tokens, "speed_error": speed, "speed_error_at_pace": at_pace}
 
 
-def main() -> None:
-    """Run or read, print, save."""
-    console = Console(width=140)
-    words = sys.argv[1:]
-    if words and Path(words[0]).is_dir():
-        _report(load_run(Path(words[0])), console)
+def main(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[RUN] [KEY=VALUE ...]", help="a finished run")
+    ] = None,
+) -> None:
+    """Run the config `search_then_run`, or read a finished run of it, print and save."""
+    console, given = Console(width=140), words or []
+    if given and Path(given[0]).is_dir():
+        _report(load_run(Path(given[0])), console)
         return
     with tempfile.TemporaryDirectory() as folder:
-        config = load_config("search_then_run", words)
+        config = load_config("search_then_run", given)
         result = run(config, folder=Path(folder) / "run", console=Console(stderr=True))
         _report(load_run(result.folder), console)
 
@@ -108,14 +110,10 @@ def _report(loaded: Run, console: Console) -> None:
     print_finding(finding, console)
     figures = figures_of(loaded)
     for goal, met in goals(figures).items():
-        console.print(f"{goal}: {'met' if met else 'NOT MET'}")
-    keys = ("treespec_version", "git_hash", "versions", "hardware", "config", "models")
-    data = {"benchmark": "prediction", "measured": loaded.manifest["created"]}
-    data |= {key: loaded.manifest[key] for key in keys} | {"figures": figures}
-    path = path_of("prediction")
-    write_whole(path, json.dumps(data, indent=1) + "\n")
-    console.print(f"written: {path}")
+        say(console, f"{goal}: {'met' if met else 'NOT MET'}")
+    path = write("prediction", of_manifest(loaded.manifest) | {"figures": figures})
+    say(console, f"written: {path}")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -15,28 +15,28 @@ On the embedded pair in float32:
 - *speed*: 1,000 random trees of up to 64 nodes on 10,000 positions.
 """
 
-import argparse
 import os
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache
+from functools import cache, partial
 from math import sqrt
 from multiprocessing import get_context
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+import typer
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, load_pair, verify
 from treespec.draft import ModelDrafter
 from treespec.experiments.benchmarks.results_file import save
-from treespec.experiments.config.schema import EmbeddedPrompts
-from treespec.experiments.run.prompts import encode, read_prompts
+from treespec.experiments.report.table import Cell, Column, Table, keyed
+from treespec.experiments.report.terminal import print_table, say
+from treespec.experiments.run.prompts import embedded_prompts
 from treespec.experiments.run.unit import seed_of
 from treespec.experiments.search_then_run.recording import record
 from treespec.models.load import Pair
@@ -100,7 +100,7 @@ def embedded() -> Pair:
 def cold(pair: Pair, prompts: Sequence[Sequence[int]], tokens: int) -> dict[str, Any]:
     """Steps that are equal, of all, by tree."""
     setting = (COLD, Law.DETERMINISTIC, verify.greedy, tokens, 0)
-    trace, found = traced(pair, prompts, *setting), {}
+    trace, rows = traced(pair, prompts, *setting), {}
     for name, shape in track(SHAPES.items(), description="temperature 0"):
         again, equal, steps = replay(trace, shape), 0, 0
         for i, prompt in enumerate(prompts):
@@ -108,8 +108,8 @@ def cold(pair: Pair, prompts: Sequence[Sequence[int]], tokens: int) -> dict[str,
             mine = again.of_text(i).tolist()
             steps += max(len(live), len(mine))
             equal += sum(a == b for a, b in zip(live, mine, strict=False))
-        found[name] = {"steps": steps, "equal": equal, "tokens_per_step": again.tokens_per_step}
-    return found
+        rows[name] = {"steps": steps, "equal": equal, "tokens_per_step": again.tokens_per_step}
+    return rows
 
 
 WARM_RULE = (WARM, Law.WITHOUT_REPLACEMENT, verify.rrsw)
@@ -151,19 +151,20 @@ def _compared(shape: TreeShape, traces: Sequence[Trace], live: Sequence[float]) 
     value, runs, seeds = statistics.mean(live), len(live), len(traces)
     intervals = [replay(trace, shape).interval() for trace in traces]
     estimates = [interval.estimate for interval in intervals]
+    replayed, spread = statistics.mean(estimates), statistics.stdev(estimates)
     error = statistics.stdev(live) / sqrt(runs)
-    noise = sqrt(statistics.variance(estimates) / seeds + error**2)
+    noise = sqrt(spread**2 / seeds + error**2)
     return {
         "live": value,
         "live_error": error,
         "live_runs": list(live),
-        "replayed": statistics.mean(estimates),
-        "spread": statistics.stdev(estimates),
+        "replayed": replayed,
+        "spread": spread,
         "half_width": statistics.mean((high - low) / 2 for _, low, high in intervals),
-        "intervals": [list(interval) for interval in intervals],
+        "intervals": intervals,
         "covered": sum(low <= value <= high for _, low, high in intervals),
         "of": seeds,
-        "z": (statistics.mean(estimates) - value) / noise,
+        "z": (replayed - value) / noise,
     }
 
 
@@ -183,9 +184,9 @@ def speed() -> dict[str, Any]:
         if max(map(len, shape.children)) <= width:
             shapes.append(shape)
     start = time.process_time()
-    found = replay_many([trace], shapes)[0]
+    replays = replay_many([trace], shapes)[0]
     replayed = time.process_time() - start
-    for one in found:
+    for one in replays:
         one.interval()
     return {
         "trees": len(shapes), "positions": len(trace.tokens), "replay_s": replayed,
@@ -194,58 +195,63 @@ def speed() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def main() -> None:
-    """Measure, print, save."""
-    parser = argparse.ArgumentParser(prog="python -m treespec.experiments.studies.replay")
-    parser.add_argument("--prompts", type=int, default=24)
-    parser.add_argument("--tokens", type=int, default=48)
-    parser.add_argument(
-        "--seeds", type=int, default=120, help="traces at temperature 1, at least 2"
-    )
-    parser.add_argument(
-        "--live", type=int, default=40, help="live runs of each prompt at temperature 1, at least 2"
-    )
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes side by side")
-    options = parser.parse_args()
-    if min(options.seeds, options.live) < 2:
-        parser.error("--seeds and --live must be at least 2: a spread is taken over them")
+def _around(name: str, half_width: str, row: Mapping[str, Any]) -> Cell:
+    """An estimate with 1.96 of its standard errors."""
+    return Cell(f"{row[name]:.3f}", f"±{1.96 * row[half_width]:.3f}")
+
+
+COLD_COLUMNS = (
+    keyed("tree", "tree", left=True),
+    keyed("steps", "steps"),
+    keyed("equal", "equal"),
+    keyed("tokens/step", "tokens_per_step", ".3f"),
+)
+WARM_COLUMNS = (
+    keyed("tree", "tree", left=True),
+    Column[Mapping[str, Any]]("live", partial(_around, "live", "live_error")),
+    Column[Mapping[str, Any]]("replayed", partial(_around, "replayed", "spread")),
+    Column[Mapping[str, Any]]("interval", lambda row: f"±{row['half_width']:.3f}"),
+    Column[Mapping[str, Any]]("covered", lambda row: f"{row['covered']} of {row['of']}"),
+    keyed("z", "z", "+.1f"),
+)
+
+PROMPTS, TOKENS, SEEDS, LIVE = 24, 48, 120, 40
+
+
+def main(
+    prompts: Annotated[int, typer.Option(min=1, help="texts")] = PROMPTS,
+    tokens: Annotated[int, typer.Option(min=1, help="new tokens of each text")] = TOKENS,
+    seeds: Annotated[int, typer.Option(min=2, help="traces at temperature 1")] = SEEDS,
+    live: Annotated[
+        int, typer.Option(min=2, help="live runs of each prompt at temperature 1")
+    ] = LIVE,
+    jobs: Annotated[int | None, typer.Option(help="processes side by side; one a core")] = None,
+) -> None:
+    """Replay trees beside live runs of them, print it, and save it for the usual sizes."""
     pair, console = embedded(), Console(width=120)
-    config = EmbeddedPrompts(kind="embedded", count=options.prompts, tokens=PROMPT_TOKENS)
-    prompts = [
-        p.ids for p in encode(read_prompts(config)[: options.prompts], config, pair.tokenizer)
-    ]
+    ids = [prompt.ids for prompt in embedded_prompts(pair.tokenizer, prompts, PROMPT_TOKENS)]
     figures = {
-        "prompts": options.prompts,
-        "tokens": options.tokens,
-        "temperature 0": cold(pair, prompts, options.tokens),
-        "temperature 1": warm(prompts, options.tokens, options.seeds, options.live, options.jobs),
+        "prompts": prompts,
+        "tokens": tokens,
+        "temperature 0": cold(pair, ids, tokens),
+        "temperature 1": warm(ids, tokens, seeds, live, jobs or os.cpu_count() or 1),
         "speed": speed(),
     }
     show(console, figures)
-    asked = {name: value for name, value in vars(options).items() if name != "jobs"}
-    if all(value == parser.get_default(name) for name, value in asked.items()):
-        console.print(f"written: {save('replay', figures)}")
+    if (prompts, tokens, seeds, live) == (PROMPTS, TOKENS, SEEDS, LIVE):
+        say(console, f"written: {save('replay', figures)}")
 
 
 def show(console: Console, figures: dict[str, Any]) -> None:
     """Print what was found."""
-    table = Table("tree", "steps", "equal", "tokens/step", title="temperature 0")
-    for name, row in figures["temperature 0"].items():
-        table.add_row(name, str(row["steps"]), str(row["equal"]), f"{row['tokens_per_step']:.3f}")
-    console.print(table)
-    heads = ("tree", "live", "replayed", "spread", "interval", "covered", "z")
-    table = Table(*heads, title="temperature 1")
-    for name, row in figures["temperature 1"].items():
-        table.add_row(
-            name, f"{row['live']:.3f} ±{1.96 * row['live_error']:.3f}", f"{row['replayed']:.3f}",
-            f"±{1.96 * row['spread']:.3f}", f"±{row['half_width']:.3f}",
-            f"{row['covered']} of {row['of']}", f"{row['z']:+.1f}",
-        )  # fmt: skip
-    console.print(table)
+    for title, columns in (("temperature 0", COLD_COLUMNS), ("temperature 1", WARM_COLUMNS)):
+        rows = [{"tree": name, **row} for name, row in figures[title].items()]
+        print_table(Table(title, columns, rows), console)
     quick = figures["speed"]
-    console.print(
+    say(
+        console,
         f"{quick['trees']} trees of {quick['nodes']:.0f} nodes on {quick['positions']} positions: "
-        f"{quick['replay_s']:.2f} s (goal: {GOAL_SECONDS:g}), their intervals {quick['intervals_s']:.2f} s"
+        f"{quick['replay_s']:.2f} s (goal: {GOAL_SECONDS:g}), their intervals {quick['intervals_s']:.2f} s",
     )
     same = all(row["equal"] == row["steps"] for row in figures["temperature 0"].values())
     covered = all(
@@ -253,8 +259,8 @@ def show(console: Console, figures: dict[str, Any]) -> None:
         for row in figures["temperature 1"].values()
     )
     met = same and covered and quick["replay_s"] < GOAL_SECONDS
-    console.print("all goals are met" if met else "A GOAL IS NOT MET")
+    say(console, "all goals are met" if met else "A GOAL IS NOT MET")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -16,25 +16,27 @@ beside rules that take both. `optimal_transport` is a programme for small vocabu
 the ceiling, the largest share of first levels that any rule could accept (`optimal_acceptance`).
 """
 
-import argparse
 import statistics
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from math import sqrt
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 
 from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, decode, load_pair, verify
 from treespec.distributions import SampledRows
 from treespec.draft import ModelDrafter, NoDrafter
 from treespec.experiments.benchmarks.results_file import save
-from treespec.experiments.config.schema import EmbeddedPrompts
-from treespec.experiments.run.prompts import encode, read_prompts
+from treespec.experiments.report.table import Cell, Column, Table, keyed
+from treespec.experiments.report.terminal import print_table, say
+from treespec.experiments.run.prompts import embedded_prompts
 from treespec.models.load import Pair
 from treespec.target import ModelTarget
 from treespec.testing import tree_acceptance
@@ -57,7 +59,7 @@ RULES_ON = {
 }
 """The rules shown on each tree."""
 
-PROMPT_TOKENS, NEW_TOKENS = 48, 32
+PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 24, 48, 32
 DOUBT = 3.3
 """Standard errors by which a difference must have the wrong sign to disagree with theory."""
 
@@ -89,11 +91,10 @@ def difference(one: dict[int, list[float]], two: dict[int, list[float]]) -> tupl
     )
 
 
-def contexts(pair: Pair, prompts: int, each: int) -> list[tuple[int, list[int]]]:
+def contexts_of(pair: Pair, prompts: int, each: int) -> list[tuple[int, list[int]]]:
     """Prompt index and token ids: prefixes of texts that the target decoded."""
-    config = EmbeddedPrompts(kind="embedded", count=prompts, tokens=PROMPT_TOKENS)
-    encoded = encode(read_prompts(config)[:prompts], config, pair.tokenizer)
-    found = []
+    encoded = embedded_prompts(pair.tokenizer, prompts, PROMPT_TOKENS)
+    places = []
     for prompt in track(encoded, description="texts of the target"):
         text = list(prompt.ids)
         for step in decode(
@@ -102,24 +103,24 @@ def contexts(pair: Pair, prompts: int, each: int) -> list[tuple[int, list[int]]]
         ):  # fmt: skip
             text += step.tokens
         stride = NEW_TOKENS // each
-        found += [(prompt.index, text[: len(prompt.ids) + i * stride]) for i in range(each)]
-    return found
+        places += [(prompt.index, text[: len(prompt.ids) + i * stride]) for i in range(each)]
+    return places
 
 
 def cases() -> dict[tuple[str, Law], list[Rule]]:
     """The rules to run on the trees of each shape and law."""
-    found: dict[tuple[str, Law], list[Rule]] = defaultdict(list)
+    rules: dict[tuple[str, Law], list[Rule]] = defaultdict(list)
     for name, shape in SHAPES.items():
         for rule in map(verify.RULES.__getitem__, RULES_ON[name]):
-            for law in rule.laws:
-                if rule.covers(shape, law) is None:
-                    found[name, law].append(rule)
-    return found
+            for law in Law:  # in its order: coins are numbered by the place of a case
+                if law in rule.laws and rule.covers(shape, law) is None:
+                    rules[name, law].append(rule)
+    return rules
 
 
 def measure(pair: Pair, places: list[tuple[int, list[int]]]) -> dict[tuple[str, Law, str], Samples]:
     """Run every case at every context."""
-    found: dict[tuple[str, Law, str], Samples] = defaultdict(Samples)
+    samples: dict[tuple[str, Law, str], Samples] = defaultdict(Samples)
     for index, (prompt, ids) in enumerate(track(places, description="rules")):
         target = ModelTarget(pair.target)
         target.prefill(torch.tensor(ids))
@@ -136,25 +137,25 @@ def measure(pair: Pair, places: list[tuple[int, list[int]]]) -> dict[tuple[str, 
                 k = len(SHAPES[shape].children[0])
                 ceiling = optimal_acceptance(rows[0], tree.draft_probs_of(0), k, law)
             for rule in rules:
-                own = found[shape, law, str(rule)]
+                sample = samples[shape, law, str(rule)]
                 for coin in range(COINS):
                     verdict = rule(tree, rows, TorchCoins(10**6 + COINS * index + coin))
-                    own.measured[prompt].append(verdict.accepted)
+                    sample.measured[prompt].append(verdict.accepted)
                 for other, other_rows in drafted[1:]:
                     exact = tree_acceptance(rule, other, other_rows)
-                    own.predicted[prompt].append(float(exact.expected))
-                    own.first[prompt].append(sum(map(float, exact.by_rank())))
+                    sample.predicted[prompt].append(float(exact.expected))
+                    sample.first[prompt].append(sum(map(float, exact.by_rank())))
                 if ceiling is not None:
-                    own.ceiling[prompt].append(ceiling)
-    return found
+                    sample.ceiling[prompt].append(ceiling)
+    return samples
 
 
-def summary(found: dict[tuple[str, Law, str], Samples]) -> list[dict[str, Any]]:
+def summary(samples: dict[tuple[str, Law, str], Samples]) -> list[dict[str, Any]]:
     """One row for each rule, shape and law."""
     rows = []
-    for (shape, law, rule), own in found.items():
-        measured, predicted = mean_and_error(own.measured), mean_and_error(own.predicted)
-        gap = difference(own.measured, own.predicted)
+    for (shape, law, rule), sample in samples.items():
+        measured, predicted = mean_and_error(sample.measured), mean_and_error(sample.predicted)
+        gap = difference(sample.measured, sample.predicted)
         rows.append(
             {
                 "shape": shape,
@@ -165,8 +166,8 @@ def summary(found: dict[tuple[str, Law, str], Samples]) -> list[dict[str, Any]]:
                 "predicted": predicted[0],
                 "predicted_95": 1.96 * predicted[1],
                 "z": gap[0] / gap[1] if gap[1] else 0.0,
-                "first_level": mean_and_error(own.first)[0],
-                "ceiling": mean_and_error(own.ceiling)[0] if own.ceiling else None,
+                "first_level": mean_and_error(sample.first)[0],
+                "ceiling": mean_and_error(sample.ceiling)[0] if sample.ceiling else None,
             }
         )
     return sorted(rows, key=lambda r: (list(SHAPES).index(r["shape"]), r["law"], r["predicted"]))
@@ -187,16 +188,16 @@ ORDER = [
 for block verification of the expected number of tokens. Across laws the drafts differ."""
 
 
-def ordered(found: dict[tuple[str, Law, str], Samples]) -> list[dict[str, Any]]:
+def ordered(samples: dict[tuple[str, Law, str], Samples]) -> list[dict[str, Any]]:
     """For each pair that theory orders: the difference of exact expectations on the same trees."""
     rows = []
     for shape, what, names in ORDER:
 
         def of(law: Law, rule: str, shape=shape, what=what) -> dict[int, list[float]]:
             if rule != "ceiling":
-                return getattr(found[shape, law, rule], what)
+                return getattr(samples[shape, law, rule], what)
             return next(
-                s.ceiling for (tree, of, _), s in found.items() if (tree, of) == (shape, law)
+                s.ceiling for (tree, of, _), s in samples.items() if (tree, of) == (shape, law)
             )
 
         for less, more in pairwise(names):
@@ -212,39 +213,48 @@ def ordered(found: dict[tuple[str, Law, str], Samples]) -> list[dict[str, Any]]:
     return rows
 
 
-def main() -> None:
-    """Measure, print, save."""
-    parser = argparse.ArgumentParser(prog="python -m treespec.experiments.studies.rules_on_pair")
-    parser.add_argument("--prompts", type=int, default=24)
-    parser.add_argument("--contexts", type=int, default=12, help="places in each text")
-    options = parser.parse_args()
-    pair = load_pair("embedded", dtype="float32")
-    found = measure(pair, contexts(pair, options.prompts, options.contexts))
-    rows, order, console = summary(found), ordered(found), Console(width=120)
-    table = Table("tree", "children drawn", "rule", box=None)
-    for name in ("measured", "predicted", "z", "first level", "ceiling there"):
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(
-            row["shape"], row["law"], row["rule"],
-            f"{row['measured']:.3f}±{row['measured_95']:.3f}",
-            f"{row['predicted']:.3f}±{row['predicted_95']:.3f}", f"{row['z']:+.1f}",
-            f"{row['first_level']:.3f}",
-            "" if row["ceiling"] is None else f"{row['ceiling']:.3f}",
-        )  # fmt: skip
-    console.print("accepted draft tokens per step, temperature 1")
-    console.print(table)
+def _estimate(name: str, row: Mapping[str, Any]) -> Cell:
+    """An estimate, and half the width of its interval."""
+    return Cell(f"{row[name]:.3f}", f"±{row[f'{name}_95']:.3f}")
+
+
+COLUMNS = (
+    keyed("tree", "shape", left=True),
+    keyed("children drawn", "law", left=True),
+    keyed("rule", "rule", left=True),
+    Column[Mapping[str, Any]]("measured", partial(_estimate, "measured")),
+    Column[Mapping[str, Any]]("predicted", partial(_estimate, "predicted")),
+    keyed("z", "z", "+.1f"),
+    keyed("first level", "first_level", ".3f"),
+    keyed("ceiling there", "ceiling", ".3f"),
+)
+
+
+def main(
+    prompts: Annotated[int, typer.Option(min=2, help="texts")] = PROMPTS,
+    contexts: Annotated[int, typer.Option(min=1, help="places in each text")] = 12,
+) -> None:
+    """Measure and predict what every rule accepts, print it, and save it for the usual texts."""
+    pair, console = load_pair("embedded", dtype="float32"), Console(width=120)
+    samples = measure(pair, contexts_of(pair, prompts, contexts))
+    rows, order = summary(samples), ordered(samples)
+    print_table(Table("accepted draft tokens per step, temperature 1", COLUMNS, rows), console)
     for row in order:
         verdict = "agrees" if row["agrees"] else "DISAGREES"
-        console.print(
+        say(
+            console,
             f"{row['shape']}, {row['of']}: {row['more']} - {row['less']} = "
             f"{row['difference']:+.4f}±{row['difference_95']:.4f}, {verdict}",
-            highlight=False,
         )
-    if options.prompts == parser.get_default("prompts"):
-        where = {"prompts": options.prompts, "contexts": options.prompts * options.contexts}
-        print(save("rules_on_pair", {**where, "rules": rows, "order": order}))
+    if prompts == PROMPTS:
+        figures = {
+            "prompts": prompts,
+            "contexts": prompts * contexts,
+            "rules": rows,
+            "order": order,
+        }
+        say(console, f"written: {save('rules_on_pair', figures)}")
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

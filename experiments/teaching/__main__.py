@@ -3,11 +3,11 @@
 python -m treespec.experiments.teaching --out figures [--grow 100M] [--dtype float32]
 """
 
-import argparse
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import torch
+import typer
 
 from treespec import TreeShape, load_pair
 from treespec.experiments.benchmarks.gpu.roofline import peak_of
@@ -36,42 +36,43 @@ METHODS = {
 RATES = (0.6, 0.15, 0.08, 0.04)
 """Of the k-th child, where the figure asks for none of its own: typed in, not measured."""
 
-MEMORY = 141e9
+H200_BYTES = 141e9
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, draw, write."""
-    parser = argparse.ArgumentParser(prog="python -m treespec.experiments.teaching")
-    parser.add_argument("--out", type=Path, default=Path("figures"), help="folder of the figures")
-    parser.add_argument("--grow", default="100M", help="parameters of the grown target")
-    parser.add_argument("--dtype", default="float32")
-    options = parser.parse_args(arguments)
+def main(
+    out: Annotated[Path, typer.Option(help="folder of the figures")] = Path("figures"),
+    grow: Annotated[str, typer.Option(help="parameters of the grown target")] = "100M",
+    dtype: Annotated[str, typer.Option(help="of both models")] = "float32",
+) -> None:
+    """Compute and write all teaching figures for this machine."""
     calm_transformers()
-    pair = load_pair("embedded", grow=options.grow, dtype=options.dtype)
+    pair = load_pair("embedded", grow=grow, dtype=dtype)
     prompt = torch.tensor(pair.tokenizer.encode(PROMPT))
-    peak = measure_peaks(getattr(torch, options.dtype), pair.target.device)
+    peak = measure_peaks(getattr(torch, dtype), pair.target.device)
     nodes = (1, 2, 4, 8, 16, 32, 64)
     target, draft = (measure_passes(m, nodes, peak=peak) for m in (pair.target, pair.draft))
-    tree = TreeShape.expansion([3, 2, 1, 1])
+    fixed = "tree 3 x 2 x 1 x 1"
     batches = {"this machine, measured passes": measured_latency(target, draft, (1, 2, 4, 8, 16))}
     card = peak_of("NVIDIA H200")
     assert card is not None
     for prefix in (256, 32768):
-        most = largest_batch(LLAMA_8B, LLAMA_1B, MEMORY, prefix)
+        most = largest_batch(LLAMA_8B, LLAMA_1B, H200_BYTES, prefix)
         sizes = [2**i for i in range(11) if 2**i <= most]
         model = roofline_latency(LLAMA_8B, LLAMA_1B, card, batches=sizes, prefix=prefix)
         batches[f"H200 roofline, texts of {prefix:,}"] = model
-    found = {name: speedup_by_batch(RATES, model, tree) for name, model in batches.items()}
+    speedups = {
+        name: speedup_by_batch(RATES, model, METHODS[fixed]) for name, model in batches.items()
+    }
     figures = {
         "timeline": timeline_figure(watch(pair, prompt, METHODS)),
         "guessing": guessing_figure(guessing((2, 3, 4), [i / 8 for i in range(9)])),
         "memory_wall": wall_figure(target),
-        "batch": batch_figure(found, "tree 3 x 2 x 1 x 1"),
+        "batch": batch_figure(speedups, fixed),
     }
     with drawing():
         for name, figure in figures.items():
-            print(save(figure, options.out, name))
+            print(save(figure, out, name))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -5,8 +5,9 @@ nodes are no longer free; unless the texts are long: then every text's own cache
 binds at any batch size (MagicDec, arXiv:2408.11049). Predicted, not measured: our own loop has batch 1.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from jaxtyping import Float
@@ -150,14 +151,7 @@ def roofline_latency(
     def times(model: Llama, batch: int) -> dict[int, float]:
         return {n: model.floor_s(peak, batch, n, prefix) for n in sizes}
 
-    return LatencyModel.of_batches(
-        {
-            batch: LatencyModel.from_tables(
-                verify=times(target, batch), draft=times(draft, batch), batch=batch
-            )
-            for batch in batches
-        }
-    )
+    return _by_batch(batches, partial(times, target), partial(times, draft))
 
 
 def measured_latency(target: PassCost, draft: PassCost, batches: Sequence[int]) -> LatencyModel:
@@ -178,14 +172,20 @@ def measured_latency(target: PassCost, draft: PassCost, batches: Sequence[int]) 
         growing = np.maximum.accumulate(cost.median_s)
         return {n: float(np.interp(n * batch, cost.nodes, growing)) for n in sizes}
 
-    return LatencyModel.of_batches(
-        {
-            batch: LatencyModel.from_tables(
-                verify=times(target, batch), draft=times(draft, batch), batch=batch
-            )
-            for batch in batches
-        }
-    )
+    return _by_batch(batches, partial(times, target), partial(times, draft))
+
+
+def _by_batch(
+    batches: Sequence[int],
+    verify: Callable[[int], dict[int, float]],
+    draft: Callable[[int], dict[int, float]],
+) -> LatencyModel:
+    """The latency model of these times, which are by nodes for each batch."""
+    models = {
+        batch: LatencyModel.from_tables(verify=verify(batch), draft=draft(batch), batch=batch)
+        for batch in batches
+    }
+    return LatencyModel.of_batches(models)
 
 
 def speedup_by_batch(
@@ -205,29 +205,21 @@ def speedup_by_batch(
         max_size: nodes of the largest tree, the root included.
         depth: edges of the deepest one.
     """
-    tree, chain, other, nodes = [], [], [], []
-    for batch in latency.batches:
+    count = len(latency.batches)
+    tree, chain, other = (np.full(count, np.nan) for _ in range(3))
+    nodes = [1] * count
+    for i, batch in enumerate(latency.batches):
         known = latency.largest(batch=batch)
         most = max_size if known is None else min(max_size, known)
-        plain = latency.plain_s(batch=batch)
-        found = {"tree": np.nan, "chain": np.nan, "nodes": 1}
         if most > 1:
             ranking = best_tree(
                 rates, latency, max_size=most, depth=min(depth, most - 1), batch=batch, draws=DRAWS
             )
-            for kind, choice in (("tree", ranking.tree), ("chain", ranking.chain)):
-                if choice is not None:
-                    found[kind] = choice.speedup.estimate
             if ranking.tree is not None:
-                found["nodes"] = ranking.tree.size
-        tree.append(found["tree"])
-        chain.append(found["chain"])
-        nodes.append(int(found["nodes"]))
+                tree[i], nodes[i] = ranking.tree.speedup.estimate, ranking.tree.size
+            if ranking.chain is not None:
+                chain[i] = ranking.chain.speedup.estimate
         if fixed.size <= most:
-            value = expected_tokens(fixed, rates) * plain / latency.step_s(fixed, batch=batch)
-            other.append(value)
-        else:
-            other.append(float("nan"))
-    return BatchSpeedup(
-        tuple(latency.batches), np.array(tree), np.array(chain), np.array(other), tuple(nodes)
-    )
+            plain = latency.plain_s(batch=batch)
+            other[i] = expected_tokens(fixed, rates) * plain / latency.step_s(fixed, batch=batch)
+    return BatchSpeedup(tuple(latency.batches), tree, chain, other, tuple(nodes))

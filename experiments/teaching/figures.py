@@ -11,8 +11,9 @@ from treespec.experiments.report.figure_style import (
     MUTED,
     PAGE,
     STAGE_COLOURS,
+    by_powers,
     clean,
-    drawing,
+    panels_beside,
 )
 from treespec.experiments.teaching.batch_speedup import BatchSpeedup
 from treespec.experiments.teaching.memory_wall import PassCost
@@ -21,7 +22,6 @@ from treespec.experiments.teaching.parallel_guessing import Guessing, PairLaw
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
 __all__ = ["batch_figure", "guessing_figure", "pair_figure", "wall_figure"]
 
 SHADES = ("#93c4de", "#5a9fcd", "#2b7bba", "#0b559f", "#08306b")
@@ -40,8 +40,6 @@ def pair_figure(law: PairLaw, names: Sequence[str]) -> "Figure":
         law: of a few tokens.
         names: of the tokens.
     """
-    from matplotlib.figure import Figure
-
     joint, guessed = law.joint.numpy(), law.independent.numpy()
     panels = (
         ("what the target writes", joint, "Blues"),
@@ -49,9 +47,8 @@ def pair_figure(law: PairLaw, names: Sequence[str]) -> "Figure":
         ("guesses − target", guessed - joint, "RdBu_r"),
     )
     most = max(joint.max(), guessed.max())
-    with drawing():
-        figure = Figure(figsize=(9.0, 3.2))
-        for axes, (title, values, colours) in zip(figure.subplots(1, 3), panels, strict=True):
+    with panels_beside(len(panels), 9.0, 3.2) as (figure, places):
+        for axes, (title, values, colours) in zip(places, panels, strict=True):
             low = -most if colours == "RdBu_r" else 0.0
             axes.imshow(values, cmap=colours, vmin=low, vmax=most)
             for (row, column), value in np.ndenumerate(values):
@@ -65,23 +62,18 @@ def pair_figure(law: PairLaw, names: Sequence[str]) -> "Figure":
             axes.spines[:].set_visible(False)
             axes.set_title(title, loc="left", fontsize=10.5)
             axes.set(xlabel="second token", ylabel="first token")
-        figure.draw_without_rendering()
     return figure
 
 
-def guessing_figure(found: Guessing) -> "Figure":
+def guessing_figure(swept: Guessing) -> "Figure":
     """Left: how wrong the law of unverified guesses is. Right: how many of them verification keeps."""
-    from matplotlib.figure import Figure
-
-    with drawing():
-        figure = Figure(figsize=(9.0, 3.6))
-        left, right = figure.subplots(1, 2)
-        shades = SHADES[-len(found.tokens) :]
-        for row, (count, colour) in enumerate(zip(found.tokens, shades, strict=True)):
-            for axes, values in ((left, found.unverified), (right, found.accepted)):
-                axes.plot(found.dependence, values[row], color=colour, marker="o", markersize=4,
+    with panels_beside(2, 9.0, 3.6) as (figure, (left, right)):
+        shades = SHADES[-len(swept.tokens) :]
+        for row, (count, colour) in enumerate(zip(swept.tokens, shades, strict=True)):
+            for axes, values in ((left, swept.unverified), (right, swept.accepted)):
+                axes.plot(swept.dependence, values[row], color=colour, marker="o", markersize=4,
                           label=f"{count} tokens")  # fmt: skip
-        worst = float(found.verified.max())
+        worst = float(swept.verified.max())
         left.axhline(worst, color=GROUP_COLOURS["tree"], linewidth=3, zorder=3)
         left.text(1, 0.02, f"the same guesses, verified: at most {worst:.0e}", ha="right",
                   va="bottom", fontsize=9.5, color=GROUP_COLOURS["tree"])  # fmt: skip
@@ -93,17 +85,12 @@ def guessing_figure(found: Guessing) -> "Figure":
             axes.set_xlabel("dependence of a token on the one before")
             clean(axes, "y")
         left.legend(title="guessed at once", loc="upper left")
-        figure.draw_without_rendering()
     return figure
 
 
 def wall_figure(cost: PassCost) -> "Figure":
     """Left: the time of a pass over its floor. Right: the same for each token."""
-    from matplotlib.figure import Figure
-
-    with drawing():
-        figure = Figure(figsize=(9.0, 3.8))
-        left, right = figure.subplots(1, 2)
+    with panels_beside(2, 9.0, 3.8) as (figure, (left, right)):
         nodes, median = np.array(cost.nodes), 1e3 * cost.median_s
         reach = np.abs(1e3 * cost.quartiles_s - median)
         fine = np.geomspace(nodes[0], nodes[-1], 200)
@@ -118,37 +105,28 @@ def wall_figure(cost: PassCost) -> "Figure":
             axes.errorbar(nodes, median / of, yerr=reach / of, color=STAGE_COLOURS["commit"],
                           marker="o", markersize=5, linewidth=1.6, elinewidth=1.2,
                           label="measured")  # fmt: skip
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(nodes, [str(n) for n in nodes])
-            axes.minorticks_off()
-            axes.set_xlabel("tokens of the pass")
-            clean(axes, "y")
+            by_powers(axes, cost.nodes, "tokens of the pass")
         left.set(ylabel="milliseconds of a pass", ylim=(0, None))
         right.set(ylabel="milliseconds of a token", yscale="log")
         figure.legend(*left.get_legend_handles_labels(), loc="outside upper center", ncols=3)
-        figure.draw_without_rendering()
     return figure
 
 
-def batch_figure(found: Mapping[str, BatchSpeedup], fixed: str) -> "Figure":
+def batch_figure(speedups: Mapping[str, BatchSpeedup], fixed: str) -> "Figure":
     """Speedup over plain decoding against the batch size, a panel for each situation.
 
     Args:
-        found: by the panel's title.
+        speedups: by the panel's title.
         fixed: what to call the tree that is used at all batch sizes.
     """
-    from matplotlib.figure import Figure
-
-    with drawing():
-        figure = Figure(figsize=(1.0 + 3.6 * len(found), 3.9))
-        panels = figure.subplots(1, len(found), sharey=True, squeeze=False)[0]
-        for axes, (title, one) in zip(panels, found.items(), strict=True):
+    width = 1.0 + 3.6 * len(speedups)
+    with panels_beside(len(speedups), width, 3.9, sharey=True) as (figure, panels):
+        for axes, (title, one) in zip(panels, speedups.items(), strict=True):
             _draw_batches(axes, one, fixed)
             axes.set_title(title, loc="left", fontsize=10.5)
         panels[0].set_ylabel("predicted speedup over plain decoding")
         panels[0].set_ylim(bottom=0)
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
-        figure.draw_without_rendering()
     return figure
 
 
@@ -169,9 +147,4 @@ def _draw_batches(axes: "Axes", one: BatchSpeedup, fixed: str) -> None:
     axes.axhline(1, color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)), label="plain decoding")
     if one.stops is not None:
         axes.axvspan(one.stops, one.batches[-1], color=MUTED, alpha=0.13, linewidth=0)
-    axes.set_xscale("log", base=2)
-    ticks = one.batches[:: 1 + (len(one.batches) > MOST_TICKS)]
-    axes.set_xticks(ticks, [str(batch) for batch in ticks])
-    axes.minorticks_off()
-    axes.set_xlabel("texts at once")
-    clean(axes, "y")
+    by_powers(axes, one.batches[:: 1 + (len(one.batches) > MOST_TICKS)], "texts at once")

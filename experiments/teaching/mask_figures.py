@@ -116,11 +116,11 @@ def observed_reads(
 
 def branches(tree: Topology) -> list[int]:
     """For each node the child of the root that it stands under, counted from 1; 0 for the root."""
-    found, count = [0], 0
+    branch, count = [0], 0
     for parent in tree.parents[1:]:
         count += parent == 0
-        found.append(count if parent == 0 else found[parent])
-    return found
+        branch.append(count if parent == 0 else branch[parent])
+    return branch
 
 
 def places(tree: Topology) -> list[float]:

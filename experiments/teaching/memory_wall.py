@@ -5,17 +5,17 @@ As long as reading takes longer than multiplying, further tokens are nearly free
 Both floors are measured too: the fastest reading and the fastest matrix product that torch does here.
 """
 
-import random
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
-from treespec.experiments.benchmarks.gpu.roofline import Peak, pass_bytes
+from treespec.experiments.benchmarks.gpu.roofline import Peak, fastest, pass_bytes
+from treespec.experiments.benchmarks.timing import in_turns, seconds_of
 from treespec.experiments.run.observers import synchronizer
 from treespec.models.transformers_model import TransformersModel
 
@@ -96,24 +96,20 @@ def measure_passes(
     """
     weights = next(model.model.parameters())
     peak = peak or measure_peaks(weights.dtype, model.device)
-    runner, wait, order = model.fresh(), synchronizer(model.device), random.Random(seed)
-    draws = [order.randrange(model.vocab_size) for _ in range(prefix + max(nodes))]
-    ids = torch.tensor(draws, device=model.device)
+    runner, wait = model.fresh(), synchronizer(model.device)
+    make = torch.Generator().manual_seed(seed)
+    ids = torch.randint(model.vocab_size, (prefix + max(nodes),), generator=make).to(model.device)
     runner.prefill(ids[:prefix])
-    seconds = np.zeros((repeats + 1, len(nodes)))
-    for round_ in range(repeats + 1):
-        for place in order.sample(range(len(nodes)), len(nodes)):
-            count = nodes[place]
-            tokens, parents = ids[prefix : prefix + count], tuple(range(-1, count - 1))
-            wait()
-            start = time.perf_counter()
-            runner.run(tokens, parents)
-            wait()
-            seconds[round_, place] = time.perf_counter() - start
+
+    def measured(count: int) -> float:
+        tokens, parents = ids[prefix : prefix + count], tuple(range(-1, count - 1))
+        return seconds_of(lambda: runner.run(tokens, parents), wait)
+
+    seconds = in_turns({count: partial(measured, count) for count in nodes}, repeats, seed=seed)
     parameters = {id(p): p.numel() for p in model.model.parameters()}
     return PassCost(
         nodes=tuple(nodes),
-        seconds=seconds[1:],
+        seconds=np.array([seconds[count] for count in nodes]).T,
         bytes_s=np.array([pass_bytes(model.model, prefix + n) for n in nodes]) / peak.bandwidth,
         flops_s=np.array([pass_flops(model.model, n, prefix) for n in nodes]) / peak.flops,
         peak=peak,
@@ -161,20 +157,8 @@ def measure_peaks(
     vector = torch.ones(columns, dtype=dtype, device=device)
     # As wide integers, so that the sum of a half-precision matrix is not bound by conversion.
     wide = matrix.view(torch.int64)
-    reading = min(_fastest(wide.sum, wait), _fastest(lambda: matrix @ vector, wait))
+    reading = min(fastest(wide.sum, wait), fastest(lambda: matrix @ vector, wait))
     square = torch.ones(side, side, dtype=dtype, device=device)
-    product = _fastest(lambda: square @ square, wait)
+    product = fastest(lambda: square @ square, wait)
     moved = matrix.numel() * matrix.element_size()
     return Peak(moved / reading, 2 * side**3 / product, "measured: a sum, a matrix product")
-
-
-def _fastest(work: Callable[[], Any], wait: Callable[[], None], tries: int = 4) -> float:
-    """Seconds of the fastest of some tries, after one that does not count."""
-    times = []
-    for _ in range(tries + 1):
-        wait()
-        start = time.perf_counter()
-        work()
-        wait()
-        times.append(time.perf_counter() - start)
-    return min(times[1:])

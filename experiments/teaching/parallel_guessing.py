@@ -89,8 +89,7 @@ def head_rows(
         depth: how many heads, at least 1.
         sampling: the settings.
     """
-    law = target_law(model, context, depth, sampling)
-    axes = range(depth)
+    law, axes = target_law(model, context, depth, sampling), range(depth)
     if depth == 1:
         return law[None]
     return torch.stack([law.sum([other for other in axes if other != axis]) for axis in axes])
@@ -240,13 +239,8 @@ class PairLaw:
         """
         guessed = self.independent
         excess = (guessed - self.joint).flatten()
-        found = []
-        for place in excess.topk(count).indices.tolist():
-            first, second = divmod(place, self.joint.shape[1])
-            found.append(
-                (first, second, float(guessed[first, second]), float(self.joint[first, second]))
-            )
-        return found
+        pairs = [divmod(at, len(self.joint)) for at in excess.topk(count).indices.tolist()]
+        return [(*pair, float(guessed[pair]), float(self.joint[pair])) for pair in pairs]
 
 
 def next_two_tokens(

@@ -100,19 +100,19 @@ def advantage_map(
     return AdvantageMap(np.array(alphas), np.array(draft_costs), verify_cost, tree, chain, sizes)
 
 
-def draw_map(axes: "Axes", found: AdvantageMap, most: float = 1.6) -> "QuadMesh":
+def draw_map(axes: "Axes", advantage: AdvantageMap, most: float = 1.6) -> "QuadMesh":
     """The gain of trees as colours; hatched: decode plainly."""
     image = axes.pcolormesh(
-        found.alphas, found.draft_costs, found.gain, cmap="viridis", vmin=1, vmax=most,
+        advantage.alphas, advantage.draft_costs, advantage.gain, cmap="viridis", vmin=1, vmax=most,
         shading="nearest",
     )  # fmt: skip
     axes.set_yscale("log")
-    plain = np.maximum(found.tree, found.chain) < TREE_GAIN
+    plain = np.maximum(advantage.tree, advantage.chain) < TREE_GAIN
     if plain.any():
-        axes.contourf(found.alphas, found.draft_costs, plain, levels=[0.5, 1.5], colors="none",
+        axes.contourf(advantage.alphas, advantage.draft_costs, plain, levels=[0.5, 1.5], colors="none",
                       hatches=["///"])  # fmt: skip
     axes.set(
-        title=f"a node adds {found.verify_cost:.1%} of a pass", xlabel="rate of the first child"
+        title=f"a node adds {advantage.verify_cost:.1%} of a pass", xlabel="rate of the first child"
     )
     return image
 

@@ -128,13 +128,13 @@ def watch(
         seed: of the coins, the same in every round.
     """
     sampling = sampling or Sampling(temperature=0.0)
-    found: dict[str, list[Lane]] = {name: [] for name in methods}
+    lanes_of: dict[str, list[Lane]] = {name: [] for name in methods}
     for round_ in range(repeats + 1):
         for name, shape in methods.items():
             lane = _decoded(pair, prompt, name, shape, tokens, sampling, seed)
             if round_:
-                found[name].append(lane)
-    return [_median(lanes) for lanes in found.values()]
+                lanes_of[name].append(lane)
+    return [_median(lanes) for lanes in lanes_of.values()]
 
 
 def recorded(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from treespec.experiments.report.figure_style import INK, MUTED, PAGE, STAGE_COLOURS, drawing
+from treespec.experiments.report.figure_style import INK, MUTED, PAGE, STAGE_COLOURS, panels_beside
 from treespec.experiments.report.stepper.steps import visible
 from treespec.experiments.teaching.timeline import DRAFT_PASS, Brought, Lane
 
@@ -45,15 +45,12 @@ def timeline_figure(lanes: Sequence[Lane]) -> "Figure":
     Args:
         lanes: as `watch` or `recorded` give them.
     """
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     longest = max(lane.seconds for lane in lanes)
     heights = [_lines(lane) + _bars(lane) * BAR + 1.1 for lane in lanes]
     total = sum(heights) + GAP * (len(lanes) - 1)
-    with drawing():
-        figure = Figure(figsize=(WIDTH, LINE * (total + 6)))
-        axes = figure.subplots()
+    with panels_beside(1, WIDTH, LINE * (total + 6)) as (figure, (axes,)):
         letters = (WIDTH - 1.1) / LETTER / longest
         top = 0.0
         for lane, height in zip(lanes, heights, strict=True):
@@ -74,7 +71,6 @@ def timeline_figure(lanes: Sequence[Lane]) -> "Figure":
             Patch(facecolor=OWN, label="token of the target's own"),
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=4, handlelength=1.2)
-        figure.draw_without_rendering()
     return figure
 
 
@@ -138,6 +134,6 @@ def _colour(stage: str) -> str:
 
     if stage != "draft":
         return STAGE_COLOURS["draft" if stage == DRAFT_PASS else stage]
-    page, own = to_rgb(PAGE), to_rgb(STAGE_COLOURS["draft"])
-    red, green, blue = (0.6 * p + 0.4 * o for p, o in zip(page, own, strict=True))
+    page, drafting = to_rgb(PAGE), to_rgb(STAGE_COLOURS["draft"])
+    red, green, blue = (0.6 * p + 0.4 * o for p, o in zip(page, drafting, strict=True))
     return to_hex((red, green, blue))

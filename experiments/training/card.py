@@ -1,13 +1,19 @@
 """The model card: only what this run used and measured."""
 
 import platform
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
 from transformers import LlamaForCausalLM
 
+from treespec.experiments.records.manifest import environment
+from treespec.experiments.report.markdown import markdown
+from treespec.experiments.report.table import Column, Table, keyed
 from treespec.experiments.training.corpus import (
     EXCLUDED_FOLDERS,
     HELD_OUT_PER_MILLE,
@@ -15,11 +21,13 @@ from treespec.experiments.training.corpus import (
     SourceFile,
 )
 from treespec.experiments.training.evaluate import PairStatistics
-from treespec.experiments.training.sizes import PairSize, Schedule
+from treespec.experiments.training.sizes import PairSize
 from treespec.experiments.training.train import Progress
 from treespec.search.whole_file import write_whole
 
 LICENCE = "PSF-2.0"
+
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -90,31 +98,46 @@ the first 16 KB of held-out files that make good prompts."""
 
 
 def _models(run: Run) -> str:
-    rows = "\n".join(
-        f"| {name} | {model.num_parameters():,} | {size.hidden} | {size.layers} "
-        f"| {size.intermediate} | {size.heads} | {size.kv_heads} | {size.head_dim} |"
+    sizes = [
+        {"model": name, "parameters": model.num_parameters(), **asdict(size)}
         for name, model, size in (
             ("target", run.target, run.pair.target),
             ("draft", run.draft, run.pair.draft),
         )
-    )
+    ]
+    columns = [
+        keyed("model", "model", left=True),
+        keyed("parameters", "parameters", ","),
+        keyed("hidden", "hidden"),
+        keyed("layers", "layers"),
+        keyed("intermediate", "intermediate"),
+        keyed("heads", "heads"),
+        keyed("key/value heads", "kv_heads"),
+        keyed("head dim", "head_dim"),
+    ]
     return f"""## Models
 
 Llama architecture, tied embeddings, rotary base 10000, {run.pair.context} positions, bfloat16.
 One byte-level BPE tokenizer of {run.pair.vocab} entries; `<|endoftext|>` separates files.
 
-| model | parameters | hidden | layers | intermediate | heads | key/value heads | head dim |
-| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
-{rows}"""
+{markdown(Table("", columns, sizes))}"""
 
 
 def _recipe(run: Run) -> str:
-    rows = "\n".join(
-        f"| {name} | {progress.tokens:,} | {progress.tokens / run.training_tokens:.2f} "
-        f"| {progress.step} | {progress.seconds / 60:.0f} min "
-        f"| {progress.tokens / progress.seconds:,.0f} |"
-        for name, progress in (("target", run.target_progress), ("draft", run.draft_progress))
-    )
+    processor = environment()["hardware"]["cpu"] or platform.machine()
+    progress = [("target", run.target_progress), ("draft", run.draft_progress)]
+    columns = [
+        Column[tuple[str, Progress]]("model", lambda row: row[0], left=True),
+        Column[tuple[str, Progress]]("tokens seen", lambda row: f"{row[1].tokens:,}"),
+        Column[tuple[str, Progress]](
+            "epochs", lambda row: f"{row[1].tokens / run.training_tokens:.2f}"
+        ),
+        Column[tuple[str, Progress]]("steps", lambda row: f"{row[1].step}"),
+        Column[tuple[str, Progress]]("wall time", lambda row: f"{row[1].seconds / 60:.0f} min"),
+        Column[tuple[str, Progress]](
+            "tokens/s", lambda row: f"{row[1].tokens / row[1].seconds:,.0f}"
+        ),
+    ]
     return f"""## Recipe
 
     {run.command}
@@ -128,11 +151,9 @@ warm-up, constant rate, linear decay to zero. Blocks are packed files, reshuffle
 The target learns the next token. The draft learns the target's distribution on the same text:
 KL(target, draft) over the full vocabulary at temperature 1.
 
-| model | tokens seen | epochs | steps | wall time | tokens/s |
-| --- | ---: | ---: | ---: | ---: | ---: |
-{rows}
+{markdown(Table("", columns, progress))}
 
-Hardware: {_processor()}, CPU only, torch threads: {torch.get_num_threads()}. Times are wall clock, \
+Hardware: {processor}, CPU only, torch threads: {torch.get_num_threads()}. Times are wall clock, \
 on a machine that did other work too.
 torch {torch.__version__}, transformers {transformers.__version__}. Another processor or number of \
 threads rounds differently:
@@ -140,32 +161,47 @@ a rerun gives a pair like this one, not the same bits."""
 
 
 def _schedules(pair: PairSize) -> str:
-    def row(name: str, schedule: Schedule) -> str:
-        return (
-            f"| {name} | {schedule.muon_lr:g} | {schedule.adamw_lr:g} "
-            f"| {schedule.weight_decay:g} (Muon only) | {schedule.warmup_steps} steps "
-            f"| last {schedule.decay_share:.0%} | {schedule.batch_tokens} in {schedule.length}s "
-            f"| last {schedule.long_share:.0%}: {schedule.long_rows} x {schedule.long_length} |"
-        )
-
-    rows = (row("target", pair.target_schedule), row("draft", pair.draft_schedule))
-    return (
-        "| model | Muon rate | AdamW rate | weight decay | warm-up | decay | batch tokens "
-        "| long blocks |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n"
-        + "\n".join(rows)
-    )
+    schedules = [
+        {"model": name, **asdict(schedule)}
+        for name, schedule in (("target", pair.target_schedule), ("draft", pair.draft_schedule))
+    ]
+    columns = [
+        keyed("model", "model", left=True),
+        keyed("Muon rate", "muon_lr", "g"),
+        keyed("AdamW rate", "adamw_lr", "g"),
+        Column[Row]("weight decay", lambda row: f"{row['weight_decay']:g} (Muon only)"),
+        Column[Row]("warm-up", lambda row: f"{row['warmup_steps']} steps"),
+        Column[Row]("decay", lambda row: f"last {row['decay_share']:.0%}"),
+        Column[Row]("batch tokens", lambda row: f"{row['batch_tokens']} in {row['length']}s"),
+        Column[Row](
+            "long blocks",
+            lambda row: f"last {row['long_share']:.0%}: {row['long_rows']} x {row['long_length']}",
+        ),
+    ]
+    return markdown(Table("", columns, schedules))
 
 
 def _losses(run: Run) -> str:
-    rows = "\n".join(
-        f"| {name} | {item.text} | {item.length} | {item.statistics.tokens:,} | {nats:.4f} "
-        f"| {item.statistics.bits_per_byte(nats):.4f} |"
+    losses = [
+        {
+            "model": name, "text": item.text, "context": item.length,
+            "tokens": item.statistics.tokens, "nats": nats,
+            "bits": item.statistics.bits_per_byte(nats),
+        }
         for item in run.measurements
         for name, nats in (
             ("target", item.statistics.target_nats),
             ("draft", item.statistics.draft_nats),
         )
-    )
+    ]  # fmt: skip
+    columns = [
+        keyed("model", "model", left=True),
+        keyed("text", "text", left=True),
+        keyed("context", "context"),
+        keyed("tokens", "tokens", ","),
+        keyed("nats per token", "nats", ".4f"),
+        keyed("bits per byte", "bits", ".4f"),
+    ]
     schedule = run.pair.target_schedule
     return f"""## Losses
 
@@ -174,40 +210,28 @@ the context length; a block starts without context. Positions beyond
 {schedule.length} were only seen in the last {schedule.long_share:.0%} of training: compare both \
 contexts before relying on long prompts.
 
-| model | text | context | tokens | nats per token | bits per byte |
-| --- | --- | ---: | ---: | ---: | ---: |
-{rows}"""
+{markdown(Table("", columns, losses))}"""
 
 
 def _agreement(run: Run) -> str:
-    numbers = range(1, 1 + len(run.measurements[0].statistics.ranks))
-    header = " | ".join(f"k={k}" for k in numbers)
-    rows = "\n".join(
-        f"| {item.text} | {item.length} | {item.statistics.acceptance:.4f} | "
-        + " | ".join(f"{share:.4f}" for share in item.statistics.ranks)
-        + " |"
-        for item in run.measurements
-    )
+    def share(rank: int, item: Measurement) -> str:
+        return f"{item.statistics.ranks[rank]:.4f}"
+
+    ranks = range(len(run.measurements[0].statistics.ranks))
+    columns = [
+        Column[Measurement]("text", lambda item: item.text, left=True),
+        Column[Measurement]("context", lambda item: f"{item.length}"),
+        Column[Measurement]("alpha", lambda item: f"{item.statistics.acceptance:.4f}"),
+        *(Column[Measurement](f"k={rank + 1}", partial(share, rank)) for rank in ranks),
+    ]
     return f"""## How well the two agree
 
 Same measurement. alpha = E[sum over v of min(target, draft)] at temperature 1; the columns k give
 the share of positions where the target's most probable token is the draft's k-th choice (k=1 is
 top-1 agreement).
 
-| text | context | alpha | {header} |
-| --- | ---: | ---: | {" | ".join("---:" for _ in numbers)} |
-{rows}"""
+{markdown(Table("", columns, run.measurements))}"""
 
 
 def _size(files: tuple[SourceFile, ...]) -> int:
     return sum(len(file.text.encode()) for file in files)
-
-
-def _processor() -> str:
-    """The processor's name, where the system tells it."""
-    description = Path("/proc/cpuinfo")
-    if description.exists():
-        for line in description.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

@@ -28,6 +28,9 @@ HEADS = (
     Heads(6, 2, 96), Heads(9, 3, 80),
 )  # fmt: skip
 DRY = (Heads(6, 2, 16), Heads(2, 2, 80)), ((9, 70), (1, 3)), (Heads(4, 2, 16), 9, 40)
+WITH_OPTIONS = (HEADS[0], 48, 4096)
+"""Heads, nodes and prefix of the cases with options."""
+
 SIZES = ((64, 16384), (8, 1000), (33, 4097), (16, 131072), (512, 1024), (128, 65536), (1, 255))
 OPTIONS: dict[str, dict[str, Any]] = {
     "window": {"window": 1024},
@@ -71,17 +74,17 @@ class Case:
 
 def cases(dry: bool) -> list[Case]:
     """The sample, bfloat16 first."""
-    heads, sizes, base = HEADS, SIZES, (HEADS[0], 48, 4096)  # of the options: heads, nodes, prefix
-    if dry:
-        heads, sizes, base = DRY
-    found = []
-    for (turn, dtype), (i, own) in product(enumerate(DTYPES), enumerate(heads)):
-        rows, prefix = sizes[(i + turn) % len(sizes)]
-        found.append(Case(dtype, own, rows, prefix))
-    dtypes = list(DTYPES)[:1] if dry else DTYPES
-    for dtype, (name, options) in product(dtypes, OPTIONS.items()):
-        found.append(Case(dtype, *base, name, tuple(options.items())))
-    return sorted(found, key=lambda case: list(DTYPES).index(case.dtype))
+    heads, sizes, base = DRY if dry else (HEADS, SIZES, WITH_OPTIONS)
+    dtypes = list(DTYPES)
+    plain = [
+        Case(dtype, one, *sizes[(i + turn) % len(sizes)])
+        for (turn, dtype), (i, one) in product(enumerate(dtypes), enumerate(heads))
+    ]
+    special = [
+        Case(dtype, *base, name, tuple(options.items()))
+        for dtype, (name, options) in product(dtypes[:1] if dry else dtypes, OPTIONS.items())
+    ]
+    return sorted([*plain, *special], key=lambda case: dtypes.index(case.dtype))
 
 
 def run(session: Session, deadline: Deadline) -> None:
@@ -89,10 +92,7 @@ def run(session: Session, deadline: Deadline) -> None:
     store = session.store("accuracy", SOURCES, cells=len(cases(session.dry)))
     todo = [case for case in cases(session.dry) if case.key not in store]
     worst = 0.0
-    for done, case in enumerate(todo):
-        if deadline.passed:
-            session.say(f"accuracy: the time is over, {len(todo) - done} of {len(todo)} cases left")
-            break
+    for case in session.each("accuracy", todo, deadline):
         try:
             cell = check(case, session.device)
         except torch.OutOfMemoryError as error:  # of the reference: float64 is large
@@ -102,8 +102,7 @@ def run(session: Session, deadline: Deadline) -> None:
             cell = {"error": in_words(error, "the kernel"), "passed": False}
         store.add(case.key, {"dtype": case.dtype, "name": case.name, **cell})
         if cell.get("passed") is False:
-            session.failures.append(f"accuracy, {case.key}: {cell.get('error', cell)}")
-            session.say(f"accuracy: FAILED {session.failures[-1]}")
+            session.fail("accuracy", case.key, str(cell.get("error", cell)))
             session.recover(case.key)
         worst = max(worst, cell.get("of_bound", 0.0))
     session.say(f"accuracy: {len(store.cells)} cases, largest error {worst:.2f} of its bound")
@@ -169,9 +168,9 @@ def _paged(k: Tensor, v: Tensor, page: int) -> dict[str, Tensor]:
     order = torch.randperm(batch * blocks, device=k.device)
 
     def pages(x: Tensor) -> Tensor:
-        own = x.reshape(batch, heads, blocks, page, dim).transpose(1, 2).flatten(0, 1)
-        shuffled = torch.empty_like(own, memory_format=torch.contiguous_format)
-        shuffled[order] = own
+        ordered = x.reshape(batch, heads, blocks, page, dim).transpose(1, 2).flatten(0, 1)
+        shuffled = torch.empty_like(ordered, memory_format=torch.contiguous_format)
+        shuffled[order] = ordered
         return shuffled
 
     table = order.view(batch, blocks).to(torch.int32)

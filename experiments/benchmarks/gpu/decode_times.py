@@ -11,21 +11,18 @@ bandwidth of the data sheet.
 
 import gc
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 
-from treespec import Sampling, TorchCoins, TreeShape, decode, load_pair, verify
-from treespec.draft import make_drafter
+from treespec import Sampling, TreeShape, load_pair
 from treespec.errors import Unavailable, UnsupportedModel, in_words
-from treespec.experiments.benchmarks.forward_timer import ForwardTimer
 from treespec.experiments.benchmarks.gpu.roofline import pass_bytes
 from treespec.experiments.benchmarks.gpu.session import Deadline, Session
-from treespec.experiments.config.schema import EmbeddedPrompts
+from treespec.experiments.benchmarks.timing import ForwardTimer, TimedText, timed_text
 from treespec.experiments.run.observers import StageTimer, synchronizer
-from treespec.experiments.run.prompts import encode, read_prompts
+from treespec.experiments.run.prompts import embedded_prompts
 from treespec.models.load import Pair
 from treespec.protocols import Target
 from treespec.target import ModelTarget
@@ -37,6 +34,7 @@ SOURCES = (
     "treespec",
     "experiments/benchmarks/gpu/decode_times.py",
     "experiments/benchmarks/gpu/roofline.py",
+    "experiments/benchmarks/timing.py",
 )
 
 LLAMA: dict[str, dict[str, int]] = {
@@ -103,10 +101,7 @@ def run(session: Session, deadline: Deadline) -> None:
     todo = [case for case in cases(session.dry) if case.key not in store]
     sizes = DRY if session.dry else LLAMA
     pair, grown, problem = None, None, ""
-    for done, case in enumerate(todo):
-        if deadline.passed:
-            session.say(f"decode: the time is over, {len(todo) - done} of {len(todo)} cells left")
-            return
+    for case in session.each("decode", todo, deadline):
         if case.size != grown:
             pair, grown, problem = None, case.size, ""
             gc.collect()
@@ -122,11 +117,9 @@ def run(session: Session, deadline: Deadline) -> None:
             cell = _cell(pair, case, session, *texts)
         store.add(case.key, case._asdict() | cell)
         if "error" in cell and "out of memory" not in cell["error"]:
-            session.failures.append(f"decode, {case.key}: {cell['error']}")
-            session.say(f"decode: FAILED {session.failures[-1]}")
+            session.fail("decode", case.key, cell["error"])
         if "error" in cell:
             session.recover(case.key)
-        session.say(f"decode: {case.key} ({done + 1} of {len(todo)})")
 
 
 def _cell(
@@ -136,36 +129,46 @@ def _cell(
         make = _target_maker(case.target)
     except ImportError as error:
         return {"unavailable": in_words(error, "the decoding")}
-    source = EmbeddedPrompts(kind="embedded", count=count, tokens=prompt_tokens)
     prompts = [
         torch.tensor(prompt.ids, device=session.device)
-        for prompt in encode(read_prompts(source)[:count], source, pair.tokenizer)
+        for prompt in embedded_prompts(pair.tokenizer, count, prompt_tokens)
     ]
+    shape, stages = SHAPES[case.method], [StageTimer(synchronizer(session.device)) for _ in prompts]
+    draft_passes = ForwardTimer(pair.draft.model)
+
+    def decoded(prompt: torch.Tensor, tokens: int = new_tokens, **timers: Any) -> TimedText:
+        sampling = Sampling(case.temperature)
+        return timed_text(pair, shape, sampling, prompt, tokens, target=make, **timers)
+
     try:
-        _decoded(pair, case, make, prompts[0], min(new_tokens, WARM_UP), warm_up=True)
-        found = [_decoded(pair, case, make, prompt, new_tokens) for prompt in prompts]
-        staged = [_decoded(pair, case, make, prompt, new_tokens, stages=True) for prompt in prompts]
+        decoded(prompts[0], min(new_tokens, WARM_UP))
+        texts = [decoded(prompt) for prompt in prompts]
+        # Stages and passes of the draft are of a run of their own: timing them takes time.
+        staged = [
+            decoded(prompt, stages=timer, passes=[draft_passes])
+            for prompt, timer in zip(prompts, stages, strict=True)
+        ]
     except (Unavailable, UnsupportedModel) as error:
         return {"unavailable": in_words(error, "the decoding")}
     except Exception as error:
         return {"error": in_words(error, "the decoding")}
-    steps, tokens = (sum(run[name] for run in found) for name in ("steps", "tokens"))
-    seconds = sum(run["seconds"] for run in found)
+    if not all(text.later for text in texts):
+        return {"error": f"a text ended in its first step: {texts}"}
+    steps, staged_steps = (sum(len(text.later) for text in runs) for runs in (texts, staged))
+    tokens, seconds = sum(text.tokens for text in texts), sum(text.seconds for text in texts)
     medians = {
-        name: statistics.median(s for run in staged for s in run["stages"][name]) for name in STAGES
+        name: statistics.median(s for timer in stages for s in timer.seconds[name][1:])
+        for name in STAGES
     }
-    # Passes of the draft are counted in the run with stages: hooks take time.
-    draft_passes = sum(run["draft_passes"] for run in staged) / sum(run["steps"] for run in staged)
-    shape = SHAPES[case.method]
+    passes = draft_passes.calls / staged_steps
     cached = statistics.mean(len(prompt) for prompt in prompts) + new_tokens / 2
     target_bytes = pass_bytes(pair.target.model, cached + shape.size)
     draft_bytes = pass_bytes(pair.draft.model, cached) if shape.size > 1 else 0.0
     verify_ms = 1e3 * target_bytes / session.peak.bandwidth
-    draft_ms = 1e3 * draft_passes * draft_bytes / session.peak.bandwidth
+    draft_ms = 1e3 * passes * draft_bytes / session.peak.bandwidth
     step_ms = 1e3 * seconds / steps
-    parameters = sum(weight.numel() for weight in pair.target.model.parameters())
     return {
-        "parameters": parameters,
+        "parameters": sum(weight.numel() for weight in pair.target.model.parameters()),
         "nodes": shape.size,
         "steps": steps,
         "tokens_per_step": round(tokens / steps, 3),
@@ -173,12 +176,12 @@ def _cell(
         "ms_per_step": round(step_ms, 4),
         "ms_per_token": round(1e3 * seconds / tokens, 4),
         "stage_ms": {stage: round(1e3 * value, 4) for stage, value in medians.items()},
-        "draft_passes_per_step": round(draft_passes, 3),
+        "draft_passes_per_step": round(passes, 3),
         "verify_floor_ms": verify_ms,
         "draft_floor_ms": draft_ms,
         "step_over_floor": round(step_ms / (verify_ms + draft_ms), 3),
         "verify_over_floor": round(1e3 * medians["verify"] / verify_ms, 3),
-        "text": " ".join(map(str, found[0]["text"])),
+        "text": " ".join(map(str, texts[0].text)),
     }
 
 
@@ -188,52 +191,3 @@ def _target_maker(name: str) -> Callable[[Any], Target]:
     from treespec.target.graph import GraphTarget
 
     return GraphTarget
-
-
-def _decoded(
-    pair: Pair,
-    case: Case,
-    make: Callable[[Any], Target],
-    prompt: torch.Tensor,
-    new_tokens: int,
-    *,
-    stages: bool = False,
-    warm_up: bool = False,
-) -> dict[str, Any]:
-    """One text; the prefill and the first step are left out of all figures."""
-    sampling, shape = Sampling(case.temperature), SHAPES[case.method]
-    law = verify.usual_law(sampling)
-    drafter = make_drafter(pair.draft, shape, law, sampling)
-    synchronize = synchronizer(prompt.device)
-    timer = StageTimer(synchronize) if stages else None
-    rule = verify.on_host(verify.usual_rule(law, sampling))
-    decoding = decode(
-        make(pair.target), drafter, rule, prompt, sampling=sampling,
-        coins=TorchCoins(0), max_new_tokens=new_tokens, observer=timer,
-    )  # fmt: skip
-    text = list(next(decoding).tokens)
-    first, steps = len(text), 0
-    synchronize()
-    start = time.perf_counter()
-    if stages:
-        with ForwardTimer(pair.draft.model) as draft:
-            for step in decoding:
-                text += step.tokens
-                steps += 1
-        draft_passes = draft.calls
-    else:
-        draft_passes = 0
-        for step in decoding:
-            text += step.tokens
-            steps += 1
-    synchronize()
-    if not steps and not warm_up:
-        raise ArithmeticError(f"the text ended in its first step: {text}")
-    return {
-        "seconds": time.perf_counter() - start,
-        "steps": steps,
-        "tokens": len(text) - first,
-        "text": text,
-        "draft_passes": draft_passes,
-        "stages": {name: values[1:] for name, values in timer.seconds.items()} if timer else {},
-    }

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from treespec.experiments.benchmarks.gpu.goals import FRACTION, KernelRow
-from treespec.experiments.report.figure_style import INK, MUTED, PAGE, clean, drawing
+from treespec.experiments.report.figure_style import INK, MUTED, PAGE, by_powers, panels_beside
 from treespec.search.whole_file import write_whole
 
 __all__ = ["draw"]
@@ -24,36 +24,27 @@ def draw(rows: Sequence[KernelRow], path: Path) -> Path | None:
     Returns:
         The path, or None if there is nothing to draw.
     """
-    from matplotlib.figure import Figure
-
-    drawn = [row for row in rows if row.fraction is not None]
-    if not drawn:
+    points = [(r.heads, r.prefix, r.rows, r.fraction) for r in rows if r.fraction is not None]
+    if not points:
         return None
-    heads = list(dict.fromkeys(row.heads for row in drawn))
-    prefixes = sorted({row.prefix for row in drawn})
-    with drawing():
-        figure = Figure(figsize=(3.1 * len(heads) + 1.3, 3.4))
-        panels = figure.subplots(1, len(heads), sharey=True, squeeze=False)[0]
-        for axes, own in zip(panels, heads, strict=True):
+    each_heads, each_prefix, each_count, fractions = zip(*points, strict=True)
+    heads, prefixes, ticks = (sorted(set(each)) for each in (each_heads, each_prefix, each_count))
+    width = 3.1 * len(heads) + 1.3
+    with panels_beside(len(heads), width, 3.4, sharey=True) as (figure, panels):
+        for axes, shown in zip(panels, heads, strict=True):
             for i, prefix in enumerate(prefixes):
-                line = [r for r in drawn if r.heads == own and r.prefix == prefix]
+                line = [point[2:] for point in points if point[:2] == (shown, prefix)]
                 axes.plot(
-                    [row.rows for row in line], [row.fraction for row in line], marker="o",
+                    *zip(*line, strict=True), marker="o",
                     color=SHADES[-len(prefixes) :][i], markersize=4.5, label=f"{prefix:,}",
                 )  # fmt: skip
             axes.axhline(FRACTION, color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
-            axes.set_xscale("log", base=2)
-            ticks = sorted({row.rows for row in drawn})
-            axes.set_xticks(ticks, [str(tick) for tick in ticks])
-            axes.minorticks_off()
-            axes.set_title(f"Hq/Hkv/D = {own}", loc="left", fontsize=10.5, color=INK)
-            axes.set_xlabel("nodes T")
-            clean(axes, "y")
-        panels[0].set_ylim(0, max(1.0, *(row.fraction or 0 for row in drawn)) * 1.03)
+            by_powers(axes, ticks, "nodes T")
+            axes.set_title(f"Hq/Hkv/D = {shown}", loc="left", fontsize=10.5, color=INK)
+        panels[0].set_ylim(0, max(1.0, *fractions) * 1.03)
         panels[0].set_ylabel("fraction of the roofline")
         handles, names = panels[0].get_legend_handles_labels()
         figure.legend(handles, names, title="prefix", loc="outside right center", fontsize=8.5)
-        path.parent.mkdir(parents=True, exist_ok=True)
         picture = io.BytesIO()
         figure.savefig(picture, format="png", dpi=160, facecolor=PAGE)
     return write_whole(path, picture.getvalue())

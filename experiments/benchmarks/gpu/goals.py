@@ -99,13 +99,13 @@ def kernel_rows(cells: Mapping[str, Mapping[str, Any]]) -> list[KernelRow]:
     for cell in cells.values():
         place = Heads(*cell["heads"]), cell["prefix"], cell["rows"]
         places.setdefault(place, []).append(cell)
-    found = []
-    for (heads, prefix, rows), own in sorted(places.items()):
-        by_name = {cell["candidate"]: cell for cell in own}
+    grid_rows = []
+    for (heads, prefix, rows), here in sorted(places.items()):
+        by_name = {cell["candidate"]: cell for cell in here}
         times = {name: microseconds(cell) for name, cell in by_name.items()}
         kernel = by_name.get(KERNEL, {}).get("with_launch")
-        terms = own[0]["bytes_us"], own[0]["flops_us"]
-        found.append(
+        terms = here[0]["bytes_us"], here[0]["flops_us"]
+        grid_rows.append(
             KernelRow(
                 heads, rows, prefix,
                 us={name: time for name, time in times.items() if time is not None},
@@ -115,7 +115,7 @@ def kernel_rows(cells: Mapping[str, Mapping[str, Any]]) -> list[KernelRow]:
                 errors={name: cell["error"] for name, cell in by_name.items() if "error" in cell},
             )
         )  # fmt: skip
-    return found
+    return grid_rows
 
 
 def decode_rows(cells: Mapping[str, Mapping[str, Any]]) -> list[DecodeRow]:

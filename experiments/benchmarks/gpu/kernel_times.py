@@ -30,6 +30,7 @@ SOURCES = (
     "experiments/benchmarks/gpu/kernel_times.py",
     "experiments/benchmarks/gpu/roofline.py",
     "experiments/benchmarks/gpu/timer.py",
+    "experiments/benchmarks/timing.py",
 )
 """The figures depend on nothing else."""
 
@@ -66,16 +67,11 @@ def run(session: Session, deadline: Deadline) -> None:
         for case in cases(session.dry)
     }
     todo = [case for case, names in missing.items() if names]
-    for done, case in enumerate(todo):
-        if deadline.passed:
-            session.say(f"kernels: the time is over, {len(todo) - done} of {len(todo)} cells left")
-            return
+    for case in session.each("kernels", todo, deadline):
         for name, cell in _measure(session, case, missing[case]):
             store.add(_key(case, name), cell)
             if name == KERNEL and "error" in cell and "out of memory" not in cell["error"]:
-                session.failures.append(f"kernels, {case.key}: {cell['error']}")
-                session.say(f"kernels: FAILED {session.failures[-1]}")
-        session.say(f"kernels: {case.key} ({done + 1} of {len(todo)})")
+                session.fail("kernels", case.key, cell["error"])
 
 
 def _key(case: Case, name: str) -> str:
@@ -94,7 +90,6 @@ def _measure(
         "heads": list(case.heads), "rows": case.rows, "prefix": case.prefix, "sets": count,
         "bytes_us": round(floor.bytes_us, 3), "flops_us": round(floor.flops_us, 3),
     }  # fmt: skip
-    sets: list[Inputs] = []
     try:
         sets = inputs_of(case, count, session.device, DTYPE)
     except torch.OutOfMemoryError as error:
@@ -106,22 +101,19 @@ def _measure(
         session.recover(case.key)
         return
     for name in names:
-        problem: BaseException | None = None
-        figures: dict[str, Any] = {}
         try:
             with torch.inference_mode():
                 figures = _times(session, case, name, sets)
         except Exception as error:  # a baseline that cannot do it is a result too
-            problem = error
             figures = {"error": in_words(error, "the kernel")}
         yield name, common | {"candidate": name} | figures
-        if problem is not None:
+        if "error" in figures:
             session.recover(f"{name} at {case.key}")
 
 
 def _times(session: Session, case: Case, name: str, sets: list[Inputs]) -> dict[str, Any]:
     call = call_of(name, case)
-    calls: list[Callable[[], Tensor]] = [lambda own=own: call(own) for own in sets]
+    calls: list[Callable[[], Tensor]] = [lambda inputs=inputs: call(inputs) for inputs in sets]
     figures: dict[str, Any] = {}
     if name == KERNEL:
         figures["disagreement"] = _disagreement(case, call(sets[0]), sets[0])

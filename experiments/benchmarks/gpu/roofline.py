@@ -6,12 +6,24 @@ fraction of this roofline is a strict figure, and the same one whoever measures.
 is measured, by a copy and a matrix product, and said to be so.
 """
 
-import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 
-__all__ = ["Floor", "Heads", "Peak", "attention_floor", "measured_peak", "pass_bytes", "peak_of"]
+from treespec.experiments.benchmarks.timing import seconds_of
+from treespec.experiments.run.observers import synchronizer
+
+__all__ = [
+    "Floor",
+    "Heads",
+    "Peak",
+    "attention_floor",
+    "fastest",
+    "measured_peak",
+    "pass_bytes",
+    "peak_of",
+]
 
 
 class Heads(NamedTuple):
@@ -62,6 +74,9 @@ class Floor(NamedTuple):
 
 
 SHEET = "NVIDIA data sheet"
+
+ROUNDS, CALLS = 7, 3
+"""Of what is timed to measure a peak: rounds, and calls in each."""
 
 # Words that a device's name must have, in this order of asking; TB/s; dense TFLOP/s in bfloat16.
 DATA_SHEETS: tuple[tuple[tuple[str, ...], float, float], ...] = (
@@ -153,25 +168,19 @@ def measured_peak(device: torch.device, *, tiny: bool = False) -> Peak:
     source = torch.ones(count, dtype=torch.int16, device=device)
     target = torch.empty_like(source)
     left = torch.ones(side, side, dtype=torch.bfloat16, device=device)
-    copy = _seconds(lambda: target.copy_(source), device)
-    product = _seconds(lambda: left @ left, device)
+    wait = synchronizer(device)
+    copy = fastest(lambda: target.copy_(source), wait)
+    product = fastest(lambda: left @ left, wait)
     moved = 2 * source.numel() * source.element_size()
     return Peak(moved / copy, 2 * side**3 / product, "measured: a copy, a matrix product")
 
 
-def _seconds(work: Any, device: torch.device) -> float:
-    """The best of a few runs."""
-    times = []
-    for _ in range(7):
-        _wait(device)
-        start = time.perf_counter()
-        for _ in range(3):
-            work()
-        _wait(device)
-        times.append((time.perf_counter() - start) / 3)
-    return min(times)
+def fastest(work: Callable[[], object], wait: Callable[[], None]) -> float:
+    """Seconds of a call in the fastest of some rounds.
 
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    Args:
+        work: what to call.
+        wait: called before the clock is read.
+    """
+    rounds = (seconds_of(lambda: [work() for _ in range(CALLS)], wait) for _ in range(ROUNDS))
+    return min(rounds) / CALLS

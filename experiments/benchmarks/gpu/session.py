@@ -1,10 +1,10 @@
 """What the parts of one run share: the device, the folder, and the time that is left."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 from rich.console import Console
@@ -14,6 +14,16 @@ from treespec.experiments.benchmarks.gpu.roofline import Peak, measured_peak, pe
 from treespec.experiments.benchmarks.gpu.store import Store
 
 __all__ = ["BrokenDevice", "Deadline", "Session"]
+
+
+class Keyed(Protocol):
+    """What is measured, under a name for files and people."""
+
+    @property
+    def key(self) -> str: ...
+
+
+Measured = TypeVar("Measured", bound=Keyed)
 
 
 class BrokenDevice(RuntimeError):
@@ -80,20 +90,35 @@ class Session:
             "settings": settings,
         }
         store = Store(f"gpu_{part}", self.folder, sources, head, fresh=self.fresh)
-        if store.found:
-            self.say(f"{store.found} cells of an earlier run are kept: {store.path}")
+        if store.kept:
+            self.say(f"{store.kept} cells of an earlier run are kept: {store.path}")
         return store
+
+    def each(self, part: str, cases: Sequence[Measured], deadline: Deadline) -> Iterator[Measured]:
+        """The cases of a part one after another, until the time is over; says how far it is."""
+        for done, case in enumerate(cases):
+            if deadline.passed:
+                left = len(cases) - done
+                self.say(f"{part}: the time is over, {left} of {len(cases)} cases left")
+                return
+            yield case
+            self.say(f"{part}: {case.key} ({done + 1} of {len(cases)})")
+
+    def fail(self, part: str, key: str, problem: str) -> None:
+        """Note and say that something failed which must not."""
+        self.failures.append(f"{part}, {key}: {problem}")
+        self.say(f"{part}: FAILED {self.failures[-1]}")
 
     def _device_facts(self) -> dict[str, Any]:
         """What the device says of itself, beside its name."""
         if self.device.type != "cuda":
             return {}
-        found = torch.cuda.get_device_properties(self.device)
+        device = torch.cuda.get_device_properties(self.device)
         return {
-            "capability": f"{found.major}.{found.minor}",
-            "multiprocessors": found.multi_processor_count,
-            "memory_gib": round(found.total_memory / 2**30, 1),
-            "l2_mib": round(getattr(found, "L2_cache_size", 0) / 2**20, 1),
+            "capability": f"{device.major}.{device.minor}",
+            "multiprocessors": device.multi_processor_count,
+            "memory_gib": round(device.total_memory / 2**30, 1),
+            "l2_mib": round(getattr(device, "L2_cache_size", 0) / 2**20, 1),
             "cuda": torch.version.cuda,
         }
 

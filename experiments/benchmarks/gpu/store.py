@@ -43,10 +43,8 @@ class Store:
     ) -> None:
         self.path = path_of(benchmark, folder)
         self._head = described(benchmark) | {"source_hash": source_hash(sources), **head}
-        self.cells: dict[str, Any] = {}
-        if not fresh:
-            self.cells = self._kept()
-        self.found = len(self.cells)
+        self.cells: dict[str, Any] = {} if fresh else self._kept()
+        self.kept = len(self.cells)
         """Cells of an earlier run."""
 
     def __contains__(self, key: str) -> bool:
@@ -61,8 +59,7 @@ class Store:
         """
         self.cells[key] = dict(cell)
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(self._head | {"cells": self.cells}, indent=1)
-        write_whole(self.path, text + "\n")
+        write_whole(self.path, json.dumps(self._head | {"cells": self.cells}, indent=1) + "\n")
 
     def _kept(self) -> dict[str, Any]:
         try:

@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from treespec.experiments.benchmarks.gpu.candidates import FLOORS, MASKED
+from treespec.experiments.benchmarks.gpu.candidates import FLOORS, KERNEL, MASKED
 from treespec.experiments.benchmarks.gpu.figure import draw
 from treespec.experiments.benchmarks.gpu.goals import (
     DecodeRow,
@@ -18,46 +17,15 @@ from treespec.experiments.benchmarks.gpu.goals import (
     kernel_rows,
     tally,
 )
+from treespec.experiments.report.markdown import finding_markdown
+from treespec.experiments.report.table import NONE, Column, Finding, Table, keyed
+from treespec.experiments.report.terminal import print_finding, say
 from treespec.search.whole_file import write_whole
 
-__all__ = ["Sheet", "render"]
+__all__ = ["render"]
 
 PARTS = ("accuracy", "kernels", "decode")
-NONE = "–"
 DRY = "DRY RUN through the interpreter over tiny shapes: these figures mean nothing."
-
-
-@dataclass(frozen=True)
-class Sheet:
-    """A table as text.
-
-    Args:
-        title: above it.
-        columns: their heads.
-        rows: their cells.
-        notes: below it.
-    """
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    notes: Sequence[str] = ()
-
-    def markdown(self) -> str:
-        """For a file."""
-        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
-        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        notes = "".join(f"\n- {note}" for note in self.notes)
-        return f"## {self.title}\n\n{table}\n{notes}\n"
-
-    def show(self, console: Console) -> None:
-        """On the terminal."""
-        table = Table(*self.columns, title=self.title)
-        for row in self.rows:
-            table.add_row(*row)
-        console.print(table)
-        for note in self.notes:
-            console.print(f"- {note}", highlight=False, markup=False)
 
 
 def render(folder: Path, console: Console) -> list[Path]:
@@ -77,122 +45,145 @@ def render(folder: Path, console: Console) -> list[Path]:
             devices.setdefault(device, {})[part] = json.loads(path.read_text(encoding="utf-8"))
     written = []
     for device, files in devices.items():
-        sheets = sheets_of(files)
-        for sheet in sheets:
-            sheet.show(console)
-        blocks = [f"# {_machine(files)}\n\n{_setting(files)}\n", *(s.markdown() for s in sheets)]
-        text = "\n".join(blocks)
+        findings = findings_of(files)
+        for finding in findings:
+            print_finding(finding, console)
+        blocks = [f"# {_machine(files)}", _setting(files), *map(finding_markdown, findings)]
         rows = kernel_rows(files["kernels"]["cells"]) if "kernels" in files else []
         picture = draw(rows, folder / f"gpu-{device}.png")
         if picture is not None:
-            text += f"\n![fraction of the roofline]({picture.name})\n"
+            blocks.append(f"![fraction of the roofline]({picture.name})")
             written.append(picture)
         path = folder / f"gpu-{device}.md"
-        written.append(write_whole(path, text))
+        written.append(write_whole(path, "\n\n".join(blocks) + "\n"))
     if not devices:
-        console.print(f"no results in {folder}", markup=False)
+        say(console, f"no results in {folder}")
     return written
 
 
-def sheets_of(files: dict[str, Any]) -> list[Sheet]:
-    """The tables of one device, of the parts that were measured."""
+def findings_of(files: dict[str, Any]) -> list[Finding]:
+    """What was found on one device, of the parts that were measured."""
     make = {"accuracy": _accuracy, "kernels": _kernels, "decode": _decode}
     return [make[part](files[part]) for part in PARTS if part in files]
 
 
-def _accuracy(data: dict[str, Any]) -> Sheet:
+def _accuracy(data: dict[str, Any]) -> Finding:
     groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for cell in data["cells"].values():
         groups.setdefault((cell["dtype"], cell["name"]), []).append(cell)
     rows = []
     for (dtype, name), cells in groups.items():
-        good = [cell for cell in cells if "error" not in cell]
-        worst = max(good, key=lambda cell: cell["of_bound"], default=None)
-        rows.append([
-            dtype, name, str(len(cells)), f"{worst['error_max']:.2e}" if worst else NONE,
-            f"{worst['of_bound']:.2f}" if worst else NONE,
-            "FAILED" if any(cell.get("passed") is False for cell in cells)
-            else "yes" if len(good) == len(cells) else "not all checked",
-        ])  # fmt: skip
-    notes = [f"{key}: {cell['error']}" for key, cell in data["cells"].items() if "error" in cell]
-    notes.append(f"{len(data['cells'])} of {data['settings']['cells']} cases were checked.")
-    return Sheet(
-        "The kernel against float64",
-        ("dtype", "case", "cases", "largest error", "of bound", "right"),
-        rows,
-        notes,
+        checked = [cell for cell in cells if "error" not in cell]
+        worst = max(checked, key=lambda cell: cell["of_bound"], default={})
+        right = "yes" if len(checked) == len(cells) else "not all checked"
+        if any(cell.get("passed") is False for cell in cells):
+            right = "FAILED"
+        row = {"dtype": dtype, "name": name, "cases": len(cells), "right": right}
+        rows.append(row | {key: worst.get(key) for key in ("error_max", "of_bound")})
+    columns = (
+        keyed("dtype", "dtype", left=True),
+        keyed("case", "name", left=True),
+        keyed("cases", "cases"),
+        keyed("largest error", "error_max", ".2e"),
+        keyed("of bound", "of_bound", ".2f"),
+        keyed("right", "right", left=True),
     )
+    errors = [f"{key}: {cell['error']}" for key, cell in data["cells"].items() if "error" in cell]
+    count = f"{len(data['cells'])} of {data['settings']['cells']} cases were checked."
+    return _finding("The kernel against float64", columns, rows, [*errors, count])
 
 
-def _kernels(data: dict[str, Any]) -> Sheet:
-    found = kernel_rows(data["cells"])
-    rows = [
-        [
-            str(row.heads), _thousands(row.prefix), str(row.rows),
-            _number(row.us.get("kernel")), _number(row.launch_us), _number(row.floor_us), row.bound,
-            *(f"{_number(value, 2)}{mark}" for value, mark in zip(
-                (row.fraction, row.over_unmasked, row.over_masked), _marks(row), strict=True
-            )),
-            *(_other(row, name) for name in (*MASKED, *FLOORS)),
-        ]
-        for row in found
-    ]  # fmt: skip
+def _kernels(data: dict[str, Any]) -> Finding:
+    def other(name: str, row: KernelRow) -> str:
+        return "error" if name in row.errors else _number(row.us.get(name))
+
+    columns = (
+        Column[KernelRow]("heads", lambda row: str(row.heads), left=True),
+        Column[KernelRow]("prefix", lambda row: _thousands(row.prefix)),
+        Column[KernelRow]("T", lambda row: str(row.rows)),
+        Column[KernelRow]("kernel", lambda row: _number(row.us.get(KERNEL))),
+        Column[KernelRow]("launch", lambda row: _number(row.launch_us)),
+        Column[KernelRow]("roofline", lambda row: _number(row.floor_us)),
+        Column[KernelRow]("bound", lambda row: row.bound, left=True),
+        Column[KernelRow]("fraction", lambda row: _judged(row.fraction, row, 0)),
+        Column[KernelRow]("/ no mask", lambda row: _judged(row.over_unmasked, row, 1)),
+        Column[KernelRow]("/ masked", lambda row: _judged(row.over_masked, row, 2)),
+        *(Column[KernelRow](name, partial(other, name), moves=1) for name in (*MASKED, *FLOORS)),
+    )
+    rows = kernel_rows(data["cells"])
     notes = [
         "Microseconds, medians, without the making of masks, which layers share. Times are those of the "
         "device (captured graphs) where a call could be captured; launch: the kernel as Python calls it.",
         "roofline: max(bytes / bandwidth, flops / peak); fraction: roofline / kernel; / no mask: kernel "
         "over the faster of flash and cudnn; / masked: over the fastest of sdpa, flex and two_pass.",
-        f"yes and NO: whether a goal is met where it applies. {_tallied(found)}.",
+        f"yes and NO: whether a goal is met where it applies. {_tallied(rows)}.",
         f"{len(data['cells'])} of {data['settings']['cells']} times were taken.",
+        *sorted({f"{name}: {error}" for row in rows for name, error in row.errors.items()}),
     ]
-    notes += sorted({f"{name}: {error}" for row in found for name, error in row.errors.items()})
-    return Sheet(
-        "Attention of one layer, Hq/Hkv/D",
-        ("heads", "prefix", "T", "kernel", "launch", "roofline", "bound", "fraction", "/ no mask",
-         "/ masked", *MASKED, *FLOORS),
-        rows, notes,
-    )  # fmt: skip
+    return _finding("Attention of one layer, Hq/Hkv/D", columns, rows, notes)
 
 
-def _decode(data: dict[str, Any]) -> Sheet:
-    found = decode_rows(data["cells"])
-    texts: dict[tuple[str, float], str] = {}
-    for row in found:
-        if row.measured and row.cell["temperature"] == 0:
-            texts.setdefault((row.cell["size"], 0.0), row.cell["text"])
-    rows, notes = [], []
-    for row in found:
+def _decode(data: dict[str, Any]) -> Finding:
+    rows = decode_rows(data["cells"])
+    cold = [row.cell for row in rows if row.measured and row.cell["temperature"] == 0]
+    texts = {cell["size"]: cell["text"] for cell in reversed(cold)}
+
+    def same(row: DecodeRow) -> str:
+        if not row.measured or row.cell["temperature"] != 0:
+            return NONE
+        return "yes" if row.cell["text"] == texts[row.cell["size"]] else "no"
+
+    def stage(name: str, row: DecodeRow) -> str:
+        return _number(row.cell["stage_ms"][name] if row.measured else None, 2)
+
+    def value(key: str, digits: int, row: DecodeRow) -> str:
+        return _number(row.cell.get(key), digits)
+
+    def floor(row: DecodeRow) -> str:
         cell = row.cell
-        start = [cell["size"], f"{cell['temperature']:g}", cell["method"], cell["target"]]
-        if not row.measured:
-            rows.append([*start, *[NONE] * 9])
-            reason = cell.get("unavailable") or cell.get("error")
-            notes.append(f"{cell['size']}, {cell['target']}: {reason}")
-            continue
-        stages, text = cell["stage_ms"], texts.get((cell["size"], cell["temperature"]))
-        rows.append([
-            *start, _number(cell["tokens_per_second"]), _number(cell["tokens_per_step"], 2),
-            _number(cell["ms_per_step"], 2), _number(stages["draft"], 2), _number(stages["verify"], 2),
-            _number(cell["verify_floor_ms"] + cell["draft_floor_ms"], 2),
-            _number(cell["verify_over_floor"], 2), f"{cell['step_over_floor']:.2f}{_marks(row)[0]}",
-            NONE if text is None else "yes" if text == cell["text"] else "no",
-        ])  # fmt: skip
+        total = cell["verify_floor_ms"] + cell["draft_floor_ms"] if row.measured else None
+        return _number(total, 2)
+
+    columns = (
+        Column[DecodeRow]("target", lambda row: row.cell["size"], left=True),
+        Column[DecodeRow]("temp.", lambda row: f"{row.cell['temperature']:g}"),
+        Column[DecodeRow]("method", lambda row: row.cell["method"], left=True),
+        Column[DecodeRow]("passes", lambda row: row.cell["target"], left=True),
+        Column[DecodeRow]("tok/s", partial(value, "tokens_per_second", 1)),
+        Column[DecodeRow]("tok/step", partial(value, "tokens_per_step", 2)),
+        Column[DecodeRow]("ms/step", partial(value, "ms_per_step", 2)),
+        Column[DecodeRow]("draft", partial(stage, "draft")),
+        Column[DecodeRow]("verify", partial(stage, "verify")),
+        Column[DecodeRow]("floor", floor),
+        Column[DecodeRow]("verify / floor", partial(value, "verify_over_floor", 2)),
+        Column[DecodeRow](
+            "step / floor", lambda row: _judged(row.cell.get("step_over_floor"), row)
+        ),
+        Column[DecodeRow]("same text", same, left=True),
+    )
+    missing = [row.cell for row in rows if not row.measured]
+    reasons = [
+        f"{cell['size']}, {cell['target']}: {cell.get('unavailable') or cell.get('error')}"
+        for cell in missing
+    ]
     notes = [
-        *dict.fromkeys(notes),
+        *dict.fromkeys(reasons),
         "Milliseconds per step; draft and verify: medians of these stages, each ended by waiting.",
         "floor: bytes of all passes of a step over the bandwidth; / floor: of the verify stage, and of the "
         "whole step.",
         "same text: as the first row of this size, at temperature 0; in bfloat16 other kernels round "
         "otherwise, so a near tie may fall the other way.",
-        f"yes and NO: whether the goal is met, with graphs. {_tallied(found)}.",
+        f"yes and NO: whether the goal is met, with graphs. {_tallied(rows)}.",
         f"{len(data['cells'])} of {data['settings']['cells']} cells were measured.",
     ]
-    return Sheet(
-        "Decoding with the embedded pair, its target grown",
-        ("target", "temp.", "method", "passes", "tok/s", "tok/step", "ms/step", "draft", "verify",
-         "floor", "verify / floor", "step / floor", "same text"),
-        rows, notes,
-    )  # fmt: skip
+    return _finding("Decoding with the embedded pair, its target grown", columns, rows, notes)
+
+
+def _finding(
+    title: str, columns: Sequence[Column], rows: Sequence[Any], notes: Sequence[str]
+) -> Finding:
+    """One table under the title of the section."""
+    return Finding(title, [Table(title, columns, rows)], notes)
 
 
 def _machine(files: dict[str, Any]) -> str:
@@ -222,13 +213,10 @@ def _tallied(rows: Sequence[KernelRow] | Sequence[DecodeRow]) -> str:
     return ", ".join(f"{name}: {met} of {of}" for name, (met, of) in counts.items()) or NONE
 
 
-def _marks(row: KernelRow | DecodeRow) -> list[str]:
-    words = {True: " yes", False: " NO", None: ""}
-    return [words[met] for met in row.goals.values()]
-
-
-def _other(row: KernelRow, name: str) -> str:
-    return "error" if name in row.errors else _number(row.us.get(name))
+def _judged(value: float | None, row: KernelRow | DecodeRow, goal: int = 0) -> str:
+    """A figure, and whether it meets the goal of this number."""
+    met = list(row.goals.values())[goal]
+    return _number(value, 2) + {True: " yes", False: " NO", None: ""}[met]
 
 
 def _number(value: float | None, digits: int = 1) -> str:

@@ -10,11 +10,13 @@ so that no call finds its keys there, which in a model it would not either. Two 
 
 import math
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
+
+from treespec.experiments.benchmarks.timing import seconds_of
+from treespec.experiments.run.observers import synchronizer
 
 __all__ = ["Timing", "sets_needed", "time_captured", "time_each"]
 
@@ -23,9 +25,9 @@ Call = Callable[[], object]
 FACTOR = 2
 """The inputs together are at least so many times the L2 cache."""
 
-FEWEST, MOST = 2, 64
-SAMPLES = 3, 400
-"""Samples of a median, at least and at most."""
+FEWEST_SETS, MOST_SETS = 2, 64
+FEWEST_SAMPLES, MOST_SAMPLES = 3, 400
+"""Of a median."""
 
 WARM_UPS = 3
 L2_BYTES = 50 << 20
@@ -69,9 +71,9 @@ def sets_needed(bytes_of_one: int, device: torch.device) -> int:
         device: whose cache they must exceed.
     """
     if device.type != "cuda":
-        return FEWEST
+        return FEWEST_SETS
     cache = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0) or L2_BYTES
-    return min(MOST, max(FEWEST, math.ceil(FACTOR * cache / bytes_of_one)))
+    return min(MOST_SETS, max(FEWEST_SETS, math.ceil(FACTOR * cache / bytes_of_one)))
 
 
 def time_each(calls: Sequence[Call], device: torch.device, seconds: float) -> Timing:
@@ -82,19 +84,14 @@ def time_each(calls: Sequence[Call], device: torch.device, seconds: float) -> Ti
         device: where it runs.
         seconds: about how long to measure.
     """
-    if device.type != "cuda":
-        count = _samples(_once(calls, device) / len(calls), seconds)
-        return Timing.of([_clocked(calls[i % len(calls)]) for i in range(count)])
-    for _ in range(WARM_UPS):
-        _once(calls, device)
-    count = _samples(_once(calls, device) / len(calls), seconds)
-    events = [_pair() for _ in range(count)]
-    for i, (start, end) in enumerate(events):
-        start.record()
-        calls[i % len(calls)]()
-        end.record()
-    torch.cuda.synchronize(device)
-    return Timing.of([1e-3 * start.elapsed_time(end) for start, end in events])
+    if device.type == "cuda":
+        for _ in range(WARM_UPS):
+            _round_s(calls, device)
+    count = _samples(_round_s(calls, device) / len(calls), seconds)
+    turns = [calls[i % len(calls)] for i in range(count)]
+    if device.type == "cuda":
+        return Timing.of(_event_seconds(turns, device))
+    return Timing.of([seconds_of(call) for call in turns])
 
 
 def time_captured(calls: Sequence[Call], device: torch.device, seconds: float) -> Timing | None:
@@ -113,38 +110,26 @@ def time_captured(calls: Sequence[Call], device: torch.device, seconds: float) -
         for call in calls:
             call()
     graph.replay()
-    count = _samples(_once([graph.replay], device), seconds)
-    events = [_pair() for _ in range(count)]
-    for start, end in events:
-        start.record()
-        graph.replay()
-        end.record()
-    torch.cuda.synchronize(device)
-    return Timing.of([1e-3 * start.elapsed_time(end) / len(calls) for start, end in events])
+    count = _samples(_round_s([graph.replay], device), seconds)
+    replays = _event_seconds([graph.replay] * count, device)
+    return Timing.of([replay / len(calls) for replay in replays])
 
 
 def _samples(estimate: float, seconds: float) -> int:
-    fewest, most = SAMPLES
-    return min(most, max(fewest, int(seconds / max(estimate, 1e-7))))
+    return min(MOST_SAMPLES, max(FEWEST_SAMPLES, int(seconds / max(estimate, 1e-7))))
 
 
-def _once(calls: Sequence[Call], device: torch.device) -> float:
+def _round_s(calls: Sequence[Call], device: torch.device) -> float:
     """Seconds of one round of all calls, the device's queue included."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    start = time.perf_counter()
-    for call in calls:
+    return seconds_of(lambda: [call() for call in calls], synchronizer(device))
+
+
+def _event_seconds(calls: Sequence[Call], device: torch.device) -> list[float]:
+    """Seconds between events before and after each call."""
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in calls]
+    for call, (start, end) in zip(calls, events, strict=True):
+        start.record()
         call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - start
-
-
-def _clocked(call: Call) -> float:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start
-
-
-def _pair() -> tuple[torch.cuda.Event, torch.cuda.Event]:
-    return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        end.record()
+    torch.cuda.synchronize(device)
+    return [1e-3 * start.elapsed_time(end) for start, end in events]

@@ -45,7 +45,7 @@ def test_a_killed_run_keeps_what_it_has(tmp_path):
     first.path.with_suffix(".999.tmp").write_text("{ cut off")
     assert json.loads(first.path.read_text())["cells"] == {"a": {"us": 1}, "b": {"us": 2}}
     again = opened()
-    assert again.found == 2
+    assert again.kept == 2
     assert "b" in again
     again.add("c", {"us": 3})
     assert list(json.loads(first.path.read_text())["cells"]) == ["a", "b", "c"]

@@ -84,7 +84,7 @@ def test_bytes_of_a_pass(tied):
 def test_calls_take_turns_and_the_median_is_theirs():
     seen = []
     timing = timer.time_each([lambda i=i: seen.append(i) for i in range(3)], CPU, seconds=0.0)
-    assert timing.samples == timer.SAMPLES[0]
+    assert timing.samples == timer.FEWEST_SAMPLES
     assert set(seen) == {0, 1, 2}
     assert timing.low_us <= timing.median_us <= timing.high_us
     assert timer.time_captured([lambda: None], CPU, 0.0) is None
@@ -145,7 +145,7 @@ def test_device_times_are_per_call(fake_cuda):
     assert (each.low_us, each.median_us, each.high_us) == pytest.approx((2, 3, 4))
     captured = timer.time_captured(calls, cuda, 0.001)
     assert captured.median_us == pytest.approx(3.0)
-    assert captured.samples <= timer.SAMPLES[1]
+    assert captured.samples <= timer.MOST_SAMPLES
 
 
 def test_inputs_exceed_the_cache(monkeypatch):
@@ -154,7 +154,7 @@ def test_inputs_exceed_the_cache(monkeypatch):
     cuda = torch.device("cuda")
     assert timer.sets_needed(4 << 20, cuda) == 25
     assert timer.sets_needed(1 << 31, cuda) == 2
-    assert timer.sets_needed(1, cuda) == timer.MOST
+    assert timer.sets_needed(1, cuda) == timer.MOST_SETS
 
 
 # goals

@@ -1,6 +1,9 @@
 """What is kept of a study, and the README's table."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 from run_folders.folders import SyntheticMethod, write_run
@@ -43,3 +46,19 @@ def test_a_run_that_is_not_finished_is_no_study(tmp_path):
 
 def test_no_table_where_only_time_can_be_equal(tmp_path):
     assert budget_table(load_run(write_run(tmp_path / "run", METHODS[:2]))) == ""
+
+
+def test_rules_meet_the_same_coins_in_every_process():
+    """Coins are numbered by the place of a case, and sets are ordered anew by every process."""
+    program = (
+        "from treespec.experiments.studies.rules_on_pair import cases\n"
+        "print([(tree, str(law)) for tree, law in cases()])"
+    )
+    orders = {
+        subprocess.run(
+            [sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True, capture_output=True, text=True,
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert len(orders) == 1

@@ -1,0 +1,163 @@
+"""Clocks: of a call, of ways that take turns, of the forward passes of a module, of a decoded text."""
+
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import ExitStack
+from random import Random
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from rich.progress import track
+from torch import nn
+
+from treespec import Sampling, TorchCoins, TreeShape, decode, verify
+from treespec.draft import make_drafter
+from treespec.experiments.run.observers import StageTimer, synchronizer
+from treespec.models.load import Pair
+from treespec.protocols import Target
+from treespec.target import ModelTarget
+
+__all__ = ["ForwardTimer", "TimedText", "in_turns", "seconds_of", "timed_text"]
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+def seconds_of(work: Callable[[], object], wait: Callable[[], None] = lambda: None) -> float:
+    """Wall time of a call.
+
+    Args:
+        work: what to call.
+        wait: called before the clock is read; see `synchronizer`.
+    """
+    wait()
+    start = time.perf_counter()
+    work()
+    wait()
+    return time.perf_counter() - start
+
+
+def in_turns(
+    ways: Mapping[Name, Callable[[], float]],
+    rounds: int,
+    *,
+    warm_up: int = 1,
+    title: str = "",
+    seed: int = 0,
+) -> dict[Name, list[float]]:
+    """What each way measures, a sample for each round.
+
+    The order changes from round to round, since machines drift.
+
+    Args:
+        ways: give their own time in seconds.
+        rounds: that count.
+        warm_up: rounds before them, which do not.
+        title: of a progress bar; none by default.
+        seed: of the orders.
+    """
+    shuffle, order = Random(seed), list(ways)
+    seconds: dict[Name, list[float]] = {name: [] for name in ways}
+    for _ in track(range(warm_up + rounds), description=title, transient=True, disable=not title):
+        shuffle.shuffle(order)
+        for name in order:
+            seconds[name].append(ways[name]())
+    return {name: spent[warm_up:] for name, spent in seconds.items()}
+
+
+class ForwardTimer:
+    """Sums the wall time of a module's outermost forward calls while it is entered.
+
+    Args:
+        module: a module that is called as a whole.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self.seconds, self.calls = 0.0, 0
+
+    def __enter__(self) -> "ForwardTimer":
+        self._handles = [
+            self._module.register_forward_pre_hook(self._before),
+            self._module.register_forward_hook(self._after),
+        ]
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _before(self, module: nn.Module, arguments: Any) -> None:
+        self._start = time.perf_counter()
+
+    def _after(self, module: nn.Module, arguments: Any, output: Any) -> None:
+        self.seconds += time.perf_counter() - self._start
+        self.calls += 1
+
+
+class TimedText(NamedTuple):
+    """A decoded text. The prefill, and the first step, which grows the cache, are left out of its time.
+
+    Args:
+        first: tokens of the first step.
+        later: tokens of each step after it.
+        seconds: that these took.
+    """
+
+    first: tuple[int, ...]
+    later: list[tuple[int, ...]]
+    seconds: float
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the steps that were timed."""
+        return sum(map(len, self.later))
+
+    @property
+    def text(self) -> list[int]:
+        """All tokens."""
+        return [token for step in (self.first, *self.later) for token in step]
+
+
+def timed_text(
+    pair: Pair,
+    shape: TreeShape,
+    sampling: Sampling,
+    prompt: torch.Tensor,
+    new_tokens: int,
+    *,
+    seed: int = 0,
+    target: Callable[[Any], Target] = ModelTarget,
+    stages: StageTimer | None = None,
+    passes: Sequence[ForwardTimer] = (),
+) -> TimedText:
+    """Decode a text by the usual law and rule, against the clock.
+
+    Args:
+        pair: the models.
+        shape: of every tree; the root alone decodes plainly.
+        sampling: the settings.
+        prompt: token ids, on the models' device.
+        new_tokens: at most.
+        seed: of the coins.
+        target: makes the target of the pair's model.
+        stages: times the stages of all steps, the first one included.
+        passes: entered after the first step.
+    """
+    law, wait = verify.usual_law(sampling), synchronizer(prompt.device)
+    decoding = decode(
+        target(pair.target),
+        make_drafter(pair.draft, shape, law, sampling),
+        verify.on_host(verify.usual_rule(law, sampling)),
+        prompt,
+        sampling=sampling,
+        coins=TorchCoins(seed),
+        max_new_tokens=new_tokens,
+        observer=stages,
+    )
+    first = next(decoding).tokens
+    later: list[tuple[int, ...]] = []
+    with ExitStack() as timers:
+        for timer in passes:
+            timers.enter_context(timer)
+        seconds = seconds_of(lambda: later.extend(step.tokens for step in decoding), wait)
+    return TimedText(first, later, seconds)
