@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from treespec.experiments.report.table import Finding, Table
+from treespec.experiments.report.table import Cell, Finding, Table
 
 __all__ = ["print_finding", "print_table", "say"]
 
@@ -17,7 +17,7 @@ LEAST_NAME = 19
 NARROWER = ((True, 12), (False, LEAST_NAME), (False, 6))
 """Tried in turn where a table is too wide: whether intervals are printed, and columns that words keep."""
 
-STYLES = {"best": "bold", "bad": "red"}
+STYLES = {"best": "bold", "bad": "red", "doubtful": "yellow", "faint": "dim"}
 
 
 def say(console: Console, text: str, style: str | None = None, width: int | None = None) -> None:
@@ -87,13 +87,11 @@ class _Layout:
     ) -> None:
         self.every = list(range(len(table.columns)))
         self._table, self._width = table, width
-        self._texts = [
-            [str(cell) if details else cell.text for cell in cells] for cells in table.rows
-        ]
+        self._texts = [[_written(cell, details) for cell in cells] for cells in table.rows]
         self._widths = []
         for i, column in enumerate(table.columns):
-            texts = [*column.head.split("\n"), *(row[i] for row in self._texts)]
-            longest = max(map(len, texts))
+            texts = [column.head, *(row[i] for row in self._texts)]
+            longest = max(len(line) for text in texts for line in text.split("\n"))
             self._widths.append(min(longest, least_word) if column.left else longest)
         # words beside words need more room between them than numbers
         self._gap = 2 * (sum(column.left for column in table.columns) > 1)
@@ -143,3 +141,8 @@ class _Layout:
             style = STYLES.get(self._table.tone(item))
             rich.add_row(*(escape(texts[j]) for j in shown), style=style)
         return rich
+
+
+def _written(cell: Cell, details: bool) -> str:
+    text = str(cell) if details else cell.text
+    return f"{text}\n{cell.below}" if cell.below else text
