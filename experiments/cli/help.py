@@ -5,7 +5,7 @@ from typing import Any
 from typer import BadParameter
 from typer.core import TyperGroup
 
-from treespec.experiments.config.words import plain_words
+from treespec.reading_words import plain_words
 
 __all__ = ["GROUPS", "CommandGroup", "examples"]
 

@@ -7,7 +7,6 @@ from typing import TypeVar
 from treespec.distributions import Sampling
 from treespec.draft import make_drafter
 from treespec.errors import TreespecError
-from treespec.experiments.config.base import nearest
 from treespec.experiments.config.schema import (
     AssistedMethod,
     Config,
@@ -20,6 +19,7 @@ from treespec.experiments.config.shapes import MEASURED
 from treespec.experiments.config.trees import TREES, label_of, stand_in, wants_measured
 from treespec.experiments.errors import ConfigError
 from treespec.protocols import Drafter, Growth, Models
+from treespec.reading_models import nearest
 from treespec.tree import Law, TreeShape
 from treespec.verify import RULES, Rule, chain, greedy, naive, usual_rule
 

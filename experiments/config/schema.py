@@ -19,10 +19,10 @@ from treespec.experiments.config.base import (
     Number,
     Rounds,
     Seed,
-    Strict,
     Tokens,
 )
 from treespec.experiments.config.shapes import Shape
+from treespec.reading_models import Strict
 
 __all__ = [
     "AssistedMethod",

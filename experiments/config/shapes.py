@@ -5,7 +5,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from treespec.experiments.config.base import MOST_NODES, Count, Name, Nodes, Number, Strict
+from treespec.experiments.config.base import MOST_NODES, Count, Name, Nodes, Number
+from treespec.reading_models import Strict
 from treespec.shape import expansion_size
 
 __all__ = [

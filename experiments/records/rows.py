@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from treespec.errors import Unreadable
-from treespec.experiments.config.words import plain_words
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.own_files import temporary_of
 from treespec.reading import parse_json, read_bytes
+from treespec.reading_words import plain_words
 
 if TYPE_CHECKING:
     import polars

@@ -108,10 +108,11 @@ class LatencyModel:
             >>> round(model.step_s(TreeShape.chain(3)), 4)
             0.0268
         """
-        laws = {"level": draft, "first": first, "draw": draw, "assemble": assemble}
-        laws |= {"accept": accept, "plain": plain}
-        shared = {"verify": verify, "commit": commit, "rest": rest}
-        return cls(model_of_tables(shared, laws, law, batch), dict(about or {}))
+        tables = {
+            "verify": verify, "draft": draft, "first": first, "draw": draw, "assemble": assemble,
+            "accept": accept, "commit": commit, "rest": rest, "plain": plain,
+        }  # fmt: skip
+        return cls(model_of_tables(tables, law, batch), dict(about or {}))
 
     @classmethod
     @takes(InvalidLatency, models=Kind("a mapping of batch sizes to models", _models))

@@ -133,10 +133,10 @@ CASES = {
     "no JSON": (lambda m: m | {"meta.npy": npy(np.frombuffer(b"{", np.uint8))}, "not JSON"),
     "deep JSON": (lambda m: m | {"meta.npy": npy(np.frombuffer(b"[" * 99999, np.uint8))}, "not JSON"),
     "a newer version": (lambda m: with_meta(m, version=VERSION + 1), "newer treespec"),
-    "no version": (lambda m: with_meta(m, version=None), "no version"),
-    "a missing key": (lambda m: with_meta(m, law=None), "lacks law"),
-    "an unknown key": (lambda m: with_meta(m, colour="red"), "unknown keys: colour"),
-    "a wrong value": (lambda m: with_meta(m, width="3"), "lacks width"),
+    "no version": (lambda m: with_meta(m, version=None), "version is missing"),
+    "a missing key": (lambda m: with_meta(m, law=None), "law is missing"),
+    "an unknown key": (lambda m: with_meta(m, colour="red"), "colour: unknown key"),
+    "a wrong value": (lambda m: with_meta(m, width="3"), "width = '3': must be an integer"),
 }  # fmt: skip
 
 
