@@ -26,6 +26,7 @@ from treespec.experiments.cli.common import (
     Quiet,
     complain,
     friendly,
+    load,
     output,
     progress,
 )
@@ -105,18 +106,15 @@ def run_command(
     2: the input is wrong, or the folder cannot be written. 130: interrupted.
     """
     with friendly(debug, "interrupted; the same command goes on where it stopped"):
-        from treespec.experiments.config.file import load_config
         from treespec.experiments.config.files import is_file
-        from treespec.experiments.run.models import calm_transformers
         from treespec.experiments.run.ranks import rank
         from treespec.experiments.search_then_run.run import run
 
-        calm_transformers()
         if rank():  # under torchrun one process speaks
             quiet, as_json = True, False
         console = progress(quiet)
         result = run(
-            load_config(config, overrides or ()),
+            load(config, overrides),
             folder=out,
             source=Path(config) if is_file(config) else None,
             fresh=fresh,
@@ -217,7 +215,6 @@ def check_lossless_command(
     Exit code 0: no loss was found. 1: a method that claims to be lossless is not. 2: the input is wrong.
     """
     with friendly(debug):
-        from treespec.experiments.config.file import load_config
         from treespec.experiments.config.files import making
         from treespec.experiments.lossless.check import check_lossless
         from treespec.experiments.lossless.text import (
@@ -227,10 +224,8 @@ def check_lossless_command(
             verdict,
             write_check,
         )
-        from treespec.experiments.run.models import calm_transformers
 
-        calm_transformers()
-        experiment = load_config(config, overrides or ())
+        experiment = load(config, overrides)
         if out is not None:
             require_check(out)
         with nullcontext() if out is None else making(out):

@@ -15,6 +15,7 @@ from treespec.experiments.cli.common import (
     Quiet,
     complain,
     friendly,
+    load,
     output,
     progress,
 )
@@ -134,9 +135,7 @@ def profile_command(
     Ctrl-C ends it early: what was measured until then is written, with exit code 130.
     """
     with friendly(debug):
-        from treespec.experiments.config.file import load_config
         from treespec.experiments.config.files import require_new, write_new
-        from treespec.experiments.run.models import calm_transformers
         from treespec.experiments.search_then_run.profile.commands import (
             integers,
             print_profile,
@@ -144,9 +143,8 @@ def profile_command(
         )
 
         require_new(out)
-        calm_transformers()
         made = profile(
-            load_config(config, overrides or ()),
+            load(config, overrides),
             sizes=integers("--sizes", sizes),
             prefixes=integers("--prefixes", prefixes),
             repeats=repeats,
@@ -226,15 +224,12 @@ def trace_command(
     tree.
     """
     with friendly(debug):
-        from treespec.experiments.config.file import load_config
         from treespec.experiments.config.files import require_new, write_new
-        from treespec.experiments.run.models import calm_transformers
         from treespec.experiments.search_then_run.traces import trace
 
         require_new(out)
-        calm_transformers()
         made = trace(
-            load_config(config, overrides or ()),
+            load(config, overrides),
             sampling=sampling,
             method=method,
             law=law,

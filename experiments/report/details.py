@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
+import polars as pl
+
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.equality import Divergence, near_tie_margin
 from treespec.experiments.report.results import model_size, tuning_prompts
@@ -111,8 +113,6 @@ def samples(run: Run) -> list[Sample]:
 
 
 def _sample(run: RunRecords, summary: SamplingSummary, prompt: int) -> Sample:
-    import polars as pl
-
     rows = run.prompts.filter(pl.col("sampling") == summary.sampling, pl.col("prompt") == prompt)
     texts = dict(zip(rows["method"], rows["text"], strict=True))
     shown = [

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+import polars as pl
+
 from treespec.experiments.config.file import validated
 from treespec.experiments.config.schema import SearchConfig
 from treespec.experiments.records.loading import Method, RunRecords
@@ -214,8 +216,6 @@ def _row(
     measured: Measured,
     paces: Mapping[str, float] | None,
 ) -> Prediction | None:
-    import polars as pl
-
     sampling = data.sampling
     usual = measured.default_law(sampling)
     law = usual if method.kind == "plain" else method.law[sampling]
