@@ -43,11 +43,11 @@ def doctor_command(
 
         calm_transformers()
     with Reporter(progress(quiet=False)).task("looking around") as say:
-        found = examine(quick, say)
+        checkup = examine(quick, say)
     if as_json:
-        data = {"ok": found.ok, "facts": found.facts, "tests": found.tests}
-        typer.echo(json_text({**data, "speeds": found.speeds, "said": found.said}))
+        data = {"ok": checkup.ok, "facts": checkup.facts, "tests": checkup.tests}
+        typer.echo(json_text({**data, "speeds": checkup.speeds, "said": checkup.said}))
     else:
-        print_checkup(found, output())
-    if not found.ok:
+        print_checkup(checkup, output())
+    if not checkup.ok:
         raise typer.Exit(FAILED)

@@ -76,28 +76,28 @@ def estimate_command(
             estimate_json,
             estimate_table,
         )
-        from treespec.search.rates.counts import ENOUGH
+        from treespec.search.rates.counts import FEWEST_TRIALS
 
         if out is not None:
             require_new(out)
-        found = estimate(
+        estimated = estimate(
             source, method=method, sampling=sampling, tree=tree, starts=starts, by=by, depth=depth,
             ranks=ranks, interval=interval, monotone=isotonic, shrinkage=shrinkage,
         )  # fmt: skip
         if out is not None:
-            write_new(out, found.to_json())
+            write_new(out, estimated.to_json())
         error = calibration_error(source)
         if as_json:
-            typer.echo(estimate_json(found, error))
+            typer.echo(estimate_json(estimated, error))
             return
-        output().print(estimate_table(found))
+        output().print(estimate_table(estimated))
         if error is not None:
             typer.echo(f"expected calibration error {error:.2f} of the draft's probabilities")
         if by == "depth" and not (depth or tree or starts) and source.is_file():
             typer.echo(
-                f"Deeper levels have fewer than {ENOUGH} trials each; --depth N shows N levels."
+                f"Deeper levels have fewer than {FEWEST_TRIALS} trials each; --depth N shows N levels."
             )
-        for text in found.warnings:
+        for text in estimated.warnings:
             typer.echo(f"note: {text}")
         if out is not None:
             typer.echo(f"written: {out}")

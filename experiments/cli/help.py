@@ -18,7 +18,7 @@ GROUPS = {
 
 OTHERS = "Others"
 
-WHOLE = 1000
+LONGEST_SENTENCE = 1000
 """Characters of a first sentence: it is never cut, but may take a second line."""
 
 UNWRAPPED = "\b"
@@ -59,7 +59,11 @@ class CommandGroup(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a section for each group: every command with its first sentence."""
         commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
-        shown = {name: own for name, own in commands.items() if own is not None and not own.hidden}
+        shown = {
+            name: command
+            for name, command in commands.items()
+            if command is not None and not command.hidden
+        }
         if not shown:
             return
         width = max(map(len, shown))
@@ -67,7 +71,7 @@ class CommandGroup(TyperGroup):
         others = tuple(name for name in shown if name not in grouped)
         for title, names in {**GROUPS, OTHERS: others}.items():
             rows = [
-                (name.ljust(width), shown[name].get_short_help_str(WHOLE))
+                (name.ljust(width), shown[name].get_short_help_str(LONGEST_SENTENCE))
                 for name in names
                 if name in shown
             ]

@@ -20,7 +20,7 @@ __all__ = [
     "Tokens",
 ]
 
-MOST = 10**9
+LARGEST_NUMBER = 10**9
 """Of numbers that only cut off what is there: prompts, tokens of a prompt, characters."""
 
 MOST_NODES = 2**14
@@ -65,8 +65,8 @@ def _file_name(text: str) -> str:
     return text
 
 
-Count = Annotated[int, Field(strict=True, ge=1, le=MOST)]
-Number = Annotated[int, Field(strict=True, ge=0, le=MOST)]
+Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST_NUMBER)]
+Number = Annotated[int, Field(strict=True, ge=0, le=LARGEST_NUMBER)]
 Nodes = Annotated[int, Field(strict=True, ge=1, le=MOST_NODES)]
 Tokens = Annotated[int, Field(strict=True, ge=1, le=MOST_TOKENS)]
 Rounds = Annotated[int, Field(strict=True, ge=1, le=MOST_ROUNDS)]

@@ -20,7 +20,7 @@ __all__ = [
     "write_new",
 ]
 
-LARGEST = 1 << 26
+LARGEST_REPLACED = 1 << 26
 """Bytes of a file of ours that is replaced."""
 
 
@@ -88,12 +88,12 @@ def require_own(path: Path, keys: Collection[str], what: str) -> None:
     """
     if not os.path.lexists(path):
         return
-    own = False
-    if path.is_file() and not path.is_symlink() and path.stat().st_size <= LARGEST:
+    replaceable = False
+    if path.is_file() and not path.is_symlink() and path.stat().st_size <= LARGEST_REPLACED:
         with suppress(OSError, ValueError, RecursionError):
             data = json.loads(path.read_bytes())
-            own = isinstance(data, dict) and set(keys) <= set(data)
-    if not own:
+            replaceable = isinstance(data, dict) and set(keys) <= set(data)
+    if not replaceable:
         raise ConfigError(
             f"{path} is there, and is no {what}: move it away, or give another place with --out"
         )

@@ -57,10 +57,10 @@ Parameters = Annotated[int, Field(strict=True, ge=1, le=MOST_PARAMETERS)]
 
 def _size(text: str) -> str:
     """Refuse "1000000B" before a model is loaded; what else is no size, `grow` says."""
-    found = re.fullmatch(r"\s*([0-9]+)[0-9.]*([KMB])\s*", text.upper())
+    match = re.fullmatch(r"\s*([0-9]+)[0-9.]*([KMB])\s*", text.upper())
     thousands = {"K": 1, "M": 2, "B": 3}
-    if found and (
-        len(found[1]) > 12 or int(found[1]) * 1000 ** thousands[found[2]] > MOST_PARAMETERS
+    if match and (
+        len(match[1]) > 12 or int(match[1]) * 1000 ** thousands[match[2]] > MOST_PARAMETERS
     ):
         raise ValueError(f"must be at most {MOST_PARAMETERS:,} parameters")
     return text

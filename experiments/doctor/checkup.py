@@ -67,8 +67,8 @@ def _timed(device: str, dtype: str, speeds: list[Speed]) -> Trial:
 
     def test() -> str:
         speeds.append(measure_speed(device, dtype))
-        found = speeds[-1]
-        times = ", ".join(f"{ms:.1f} ms for {rows}" for rows, ms in found.pass_ms.items())
-        return f"{times} rows; reads {found.read_gb_s:.0f} GB/s, {found.gflop_s:.0f} GFLOP/s"
+        speed = speeds[-1]
+        times = ", ".join(f"{ms:.1f} ms for {rows}" for rows, ms in speed.pass_ms.items())
+        return f"{times} rows; reads {speed.read_gb_s:.0f} GB/s, {speed.gflop_s:.0f} GFLOP/s"
 
     return attempt(f"passes on {device} in {dtype}", test)

@@ -105,10 +105,10 @@ def ask(name: str, question: Callable[[], Fact | list[Fact]]) -> list[Fact]:
         question: finds one fact or several.
     """
     try:
-        found = question()
+        answer = question()
     except Exception as error:
         return [Fact(name, Status.PROBLEM, _said(error), "unexpected: please report it")]
-    return found if isinstance(found, list) else [found]
+    return answer if isinstance(answer, list) else [answer]
 
 
 def attempt(name: str, test: Callable[[], str]) -> Trial:

@@ -38,10 +38,10 @@ def gpus() -> list[Fact]:
         return [Fact("GPU", Status.PROBLEM, "a driver, but torch finds no device", advice)]
     facts = []
     for i in range(torch.cuda.device_count()):
-        found = torch.cuda.get_device_properties(i)
+        gpu = torch.cuda.get_device_properties(i)
         free, total = torch.cuda.mem_get_info(i)
         room = f"{free / GIB:.1f} of {total / GIB:.1f} GiB free"
-        value = f"{found.name}, sm_{found.major}{found.minor}, {room}"
+        value = f"{gpu.name}, sm_{gpu.major}{gpu.minor}, {room}"
         advice = "set models.device=cuda in configs" if i == 0 else ""
         facts.append(Fact(f"GPU {i}", Status.OK, value, advice))
     return facts
@@ -51,9 +51,9 @@ def memory() -> Fact:
     """Main memory."""
     import psutil
 
-    found = psutil.virtual_memory()
-    value = f"{found.available / GIB:.1f} of {found.total / GIB:.1f} GiB free"
-    if found.available < LEAST_MEMORY_GIB * GIB:
+    ram = psutil.virtual_memory()
+    value = f"{ram.available / GIB:.1f} of {ram.total / GIB:.1f} GiB free"
+    if ram.available < LEAST_MEMORY_GIB * GIB:
         return Fact("memory", Status.PROBLEM, value, "end other programs: models will not fit")
     return Fact("memory", Status.OK, value)
 

@@ -13,7 +13,7 @@ __all__ = ["attention", "compiler", "python", "torch_build", "transformers", "tr
 LEAST_PYTHON = (3, 11)
 LEAST_TRANSFORMERS = (5, 17)
 
-WIDE = ("AVX512", "AVX2")
+WIDE_VECTORS = ("AVX512", "AVX2")
 """What torch calls processors with wide vectors; others are slow in everything."""
 
 
@@ -29,8 +29,8 @@ def treespec() -> Fact:
     """The version of the project, and its commit if it runs from a clone."""
     from treespec.experiments.records.manifest import environment
 
-    found = environment()
-    version, commit = found["treespec_version"], found["git_hash"]
+    facts = environment()
+    version, commit = facts["treespec_version"], facts["git_hash"]
     clone = "no git clone" if commit is None else f"commit {shortened(commit)}"
     value = f"{version or 'not installed'}, {clone}"
     if version is None:
@@ -47,11 +47,11 @@ def torch_build() -> list[Fact]:
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "for the CPU only"
     facts = [Fact("torch", Status.OK, f"{torch.__version__}, {build}")]
     advice = ""
-    if simd != WIDE[0]:
+    if simd != WIDE_VECTORS[0]:
         advice = (
             "half precision is slow here for more than one row: set models.dtype=float32 in configs"
         )
-    status = Status.OK if simd in WIDE else Status.PROBLEM
+    status = Status.OK if simd in WIDE_VECTORS else Status.PROBLEM
     facts.append(Fact("vectors", status, simd, advice))
     value = f"{threads} of torch on {cores} cores"
     if threads > cores:

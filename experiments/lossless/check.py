@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from rich.console import Console
 
-from treespec.experiments.config.base import MOST
+from treespec.experiments.config.base import LARGEST_NUMBER
 from treespec.experiments.config.build import BuiltMethod, Experiment, build, plain_method
 from treespec.experiments.config.files import require_at_most
 from treespec.experiments.config.schema import Config, ModelsConfig
@@ -112,7 +112,7 @@ def check_lossless(
             raise ConfigError(f"{name} = {value}: must be at least 1")
     require_at_most("samples", samples, MOST_SAMPLES)
     require_at_most("tokens", tokens, MOST_LAW)
-    require_at_most("prompts", prompts, MOST)
+    require_at_most("prompts", prompts, LARGEST_NUMBER)
     if not 0 < false_alarm < 1:
         raise ConfigError(f"false_alarm = {false_alarm:g}: must be between 0 and 1")
     waiting = [label_of(method) for method in config.methods if wants_measured(method)]

@@ -22,7 +22,7 @@ MOST_NODES = 256
 """Of a tree that is drawn; beyond it a picture shows nothing, and the page gets heavy."""
 
 
-RARE, OFTEN = (0xE9, 0xEE, 0xF4), (0x5F, 0xCB, 0x9A)
+RARE_COLOUR, OFTEN_COLOUR = (0xE9, 0xEE, 0xF4), (0x5F, 0xCB, 0x9A)
 """Colours of nodes that are never and always accepted; both are light enough for dark text."""
 
 THICKEST = 9.0
@@ -109,5 +109,5 @@ def _percent(share: float) -> str:
 
 
 def _blend(share: float) -> str:
-    mixed = (round(a + share * (b - a)) for a, b in zip(RARE, OFTEN, strict=True))
+    mixed = (round(a + share * (b - a)) for a, b in zip(RARE_COLOUR, OFTEN_COLOUR, strict=True))
     return "#" + "".join(f"{value:02x}" for value in mixed)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from treespec.experiments.config.base import MOST, MOST_NODES
+from treespec.experiments.config.base import LARGEST_NUMBER, MOST_NODES
 from treespec.experiments.config.files import (
     is_file,
     is_there,
@@ -97,7 +97,7 @@ def search_fastest(
     """
     require_at_most("--size", options.get("max_size") or 0, MOST_NODES)
     for name in ("prefix", "batch"):
-        require_at_most(f"--{name}", options.get(name) or 0, MOST)
+        require_at_most(f"--{name}", options.get(name) or 0, LARGEST_NUMBER)
     given = acceptance_of(rates)
     chains = read_chains(Path(rates)) if is_file(rates) else None
     times = LatencyModel.load(latency)

@@ -351,8 +351,8 @@ def _estimate(
     low, high = np.minimum(low, rates), np.maximum(high, rates)
     low, high = np.where(trials > 0, low, 0.0), np.where(trials > 0, high, 1.0)
     if warnings is None:
-        found = complaints(rates, low, high, counts, by, shrinkage, tree, explicit, starts)
-        warnings = (*found, *note_on(rule))
+        complained = complaints(rates, low, high, counts, by, shrinkage, tree, explicit, starts)
+        warnings = (*complained, *note_on(rule))
     flat = slice(None) if by == "depth" else 0
     return AcceptanceEstimate(
         rates[flat], low[flat], high[flat], hits[flat], trials[flat], by, law, rule, source, interval,

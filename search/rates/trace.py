@@ -40,7 +40,7 @@ from treespec.tree import Law
 __all__ = ["Trace"]
 
 VERSION = 1
-LARGEST = 1 << 27
+LARGEST_FILE = 1 << 27
 """Bytes of a file, packed and unpacked: a million positions of eight children take 72 MB."""
 
 LONGEST_DIRECTORY = 1 << 12
@@ -288,7 +288,7 @@ def _load(path: Path) -> Trace:
         InvalidTrace: if the file is missing, no trace, damaged, or of a newer version.
     """
     try:
-        with open_file(path, LARGEST) as file:
+        with open_file(path, LARGEST_FILE) as file:
             _require_directory(file, path)
             with zipfile.ZipFile(file) as archive:
                 arrays = _read(archive, path)
@@ -327,8 +327,10 @@ def _read(archive: zipfile.ZipFile, path: Path) -> dict[str, Any]:
             f"{', '.join(_ARRAYS)}"
         )
     size = sum(member.file_size for member in members)
-    if size > LARGEST:
-        raise InvalidTrace(f"{path} unpacks to {size} bytes, more than the {LARGEST} of a trace")
+    if size > LARGEST_FILE:
+        raise InvalidTrace(
+            f"{path} unpacks to {size} bytes, more than the {LARGEST_FILE} of a trace"
+        )
     arrays: dict[str, Any] = {}
     for member in members:
         name = member.filename.removesuffix(".npy")
