@@ -42,10 +42,10 @@ DEFECT = (
     "treespec stopped at something that it should have caught: a defect of treespec, whatever the input. "
     "Please report it as an issue of its repository, with this command"
 )
-"""Said of errors that were not foreseen."""
+"""Message for an error that no code expects."""
 
 FULL = "what was finished before is kept: make room, then run the same command again"
-"""Said of a full disk."""
+"""Added to the message where the disk is full."""
 
 USER_ERROR = 2
 FAILED = 1
@@ -55,7 +55,7 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 
 
 def complete_config(incomplete: str) -> list[str]:
-    """Shipped configs and YAML files that begin so, for the completion of the shell."""
+    """Shipped configs and YAML files whose names begin like this, for the completion of the shell."""
     shipped = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
     files = sorted(path for end in ("yaml", "yml") for path in glob(f"{escape(incomplete)}*.{end}"))
     return [*(name for name in shipped if name.startswith(incomplete)), *files]
@@ -114,7 +114,7 @@ def friendly(debug: bool, interrupted: str = "interrupted") -> Iterator[None]:
 
     Args:
         debug: whether to show it.
-        interrupted: said after Ctrl-C.
+        interrupted: the message after Ctrl-C.
     """
     try:
         yield
@@ -132,12 +132,12 @@ def friendly(debug: bool, interrupted: str = "interrupted") -> Iterator[None]:
 
 
 def complain(text: str) -> None:
-    """Say what is wrong, beside what is printed."""
+    """Print what is wrong to stderr."""
     print(text, file=sys.stderr)
 
 
 def _of_error(error: Exception, debug: bool) -> tuple[str, int]:
-    """What is said of an error, and the exit code."""
+    """The message for an error, and the exit code."""
     from treespec.errors import TreespecError
 
     if isinstance(error, TreespecError):

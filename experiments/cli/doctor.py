@@ -38,7 +38,7 @@ def doctor_command(
     from treespec.experiments.doctor import examine, print_checkup
     from treespec.experiments.run.progress import Reporter
 
-    with suppress(ImportError):  # the checks say that it is missing
+    with suppress(ImportError):  # the checks report that it is missing
         from treespec.experiments.run.models import calm_transformers
 
         calm_transformers()

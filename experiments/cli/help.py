@@ -14,12 +14,12 @@ GROUPS = {
     "Trees": ("search", "estimate", "trace", "replay", "profile", "export"),
     "Checks": ("check-lossless", "configs", "doctor"),
 }
-"""The commands in the order in which the help shows them; what is not named here comes last."""
+"""The commands in the order in which the help shows them; commands that are not named here come last."""
 
 OTHERS = "Others"
 
 LONGEST_SENTENCE = 1000
-"""Characters of a first sentence: it is never cut, but may take a second line."""
+"""Characters of a command's first sentence: so many that it is never cut; it may take a second line."""
 
 UNWRAPPED = "\b"
 """Stands before a paragraph whose lines are kept as they are."""
@@ -42,7 +42,7 @@ class CommandGroup(TyperGroup):
     """Shows its commands in the groups of `GROUPS`, before the options."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Call a command; what is wrong with an option is said in our words."""
+        """Call a command; errors in its options are put in our words."""
         try:
             return super().invoke(ctx)
         except BadParameter as error:

@@ -1,4 +1,4 @@
-"""The command line: `treespec run`, `report`, `check-lossless` and `configs`; the others are in `cli_*`.
+"""The command line: `treespec run`, `report`, `check-lossless` and `configs`; other files hold the others.
 
 Nothing heavy is imported here: each command imports what it needs when it is called.
 """
@@ -110,7 +110,7 @@ def run_command(
         from treespec.experiments.run.ranks import rank
         from treespec.experiments.search_then_run.run import run
 
-        if rank():  # under torchrun one process speaks
+        if rank():  # under torchrun only one process prints
             quiet, as_json = True, False
         console = progress(quiet)
         result = run(
@@ -269,7 +269,7 @@ def configs_command(as_json: AsJson = False) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The console script; Ctrl-C ends it with 130 while the commands are still being put together, too.
+    """The console script. Ctrl-C ends it with exit code 130, even while the commands are being set up.
 
     Args:
         arguments: of the command; those of the process by default.
@@ -290,7 +290,7 @@ def _complain_of(failures: "Sequence[PromptRow]") -> None:
 
 
 def _show_run(result: "RunResult", quiet: bool, as_json: bool) -> None:
-    """Write the report and print the results; without any, only what failed."""
+    """Write the report and print the results; if no prompt was finished, only the failures."""
     from treespec.experiments.errors import NoFinishedPrompt
     from treespec.experiments.records.loading import read_manifest
     from treespec.experiments.report.data import report_data
@@ -305,7 +305,7 @@ def _show_run(result: "RunResult", quiet: bool, as_json: bool) -> None:
             data = report_data(run, report)
         elif not quiet:
             _print(run, report)
-    except NoFinishedPrompt:  # what failed is said next
+    except NoFinishedPrompt:  # the failures are printed next
         manifest = read_manifest(result.folder)
         data = {"folder": result.folder, "name": manifest["name"]}
         data |= {"finished": manifest["finished"], "report": None, "samplings": []}

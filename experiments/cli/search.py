@@ -177,7 +177,7 @@ def export_command(
 ) -> None:
     """Write a tree in another tool's words.
 
-    What these words leave out is said on stderr.
+    What the other tool cannot express is listed on stderr.
     """
     with friendly(debug):
         from treespec.experiments.search_then_run.commands import export

@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 LARGEST_NUMBER = 10**9
-"""Of numbers that only cut off what is there: prompts, tokens of a prompt, characters."""
+"""Bound of numbers that only limit how much is used: prompts, tokens of a prompt, characters."""
 
 MOST_NODES = 2**14
 """Nodes of a tree in a config or on the command line, the root included: a mask over them takes 256 MB."""
@@ -39,7 +39,7 @@ LONGEST_TEXT = 4096
 """Characters of a text: as long as paths may be."""
 
 LONGEST_FILE_NAME = 200
-"""Bytes of a name that is a folder's; file systems take 255, with what is put behind it."""
+"""Bytes of the name of a folder; file systems allow 255, suffixes included."""
 
 
 def _plain(text: str) -> str:

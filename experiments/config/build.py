@@ -67,7 +67,7 @@ class BuiltMethod:
 
     @property
     def max_depth(self) -> int:
-        """Most edges of a tree; 0 without one."""
+        """Edges of the longest path of a tree; 0 without a tree."""
         if isinstance(self.tree, TreeShape):
             return self.tree.depth
         return self.tree.max_depth if self.tree is not None else 0
@@ -102,8 +102,8 @@ class Experiment:
 def build(config: Config) -> Experiment:
     """All objects that can be made before a model is loaded.
 
-    A method that waits for a measurement gets a stand-in, a tree of the same laws and rules, so that what
-    can be told before is told before: names, laws to record and to time, levels, and mistakes.
+    A method that waits for a measurement gets a stand-in, a tree of the same laws and rules, so that
+    names, levels, the laws to record and to time, and mistakes are known before anything is measured.
 
     Raises:
         ConfigError: if two methods or settings are the same, a shape is no tree, a law or rule is unknown,

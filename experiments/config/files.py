@@ -1,4 +1,4 @@
-"""Files and numbers given on the command line: looked at before anything runs, files written at the end."""
+"""Files and numbers of the command line: checked before anything runs; files are written at the end."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def is_file(text: str) -> bool:
     """Whether a text that may also be a tree or rates is the name of a file."""
     try:
         return Path(text).is_file()
-    except (OSError, ValueError):  # too long for a name, or with a null in it
+    except (OSError, ValueError):  # too long for a name, or with a zero byte in it
         return False
 
 
@@ -101,7 +101,7 @@ def require_own(path: Path, keys: Collection[str], what: str) -> None:
 
 @contextmanager
 def making(folder: Path) -> Iterator[None]:
-    """Make a folder for results before they are computed; if none come into it, it is taken back.
+    """Make a folder for results before they are computed, and remove it if there are none.
 
     Raises:
         ConfigError: if it cannot be made.

@@ -9,7 +9,7 @@ __all__ = ["Checkup", "Fact", "Speed", "Status", "Trial", "ask", "attempt"]
 
 
 class Status(StrEnum):
-    """How it is: as it should be; not there, which may be fine; there, and not as it should be."""
+    """As it should be; missing, which may be fine; or present, but not as it should be."""
 
     OK = "ok"
     MISSING = "missing"
@@ -71,7 +71,7 @@ class Speed:
     gflop_s: float
 
     def cost(self, rows: int) -> float:
-        """Time of a pass over so many rows, over that of one."""
+        """Time of a pass over this many rows, divided by that of one row."""
         return self.pass_ms[rows] / self.pass_ms[1]
 
 

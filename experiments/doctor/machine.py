@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["busy", "disk", "energy", "gpus", "memory", "slurm"]
 
 PATIENCE_S = 5.0
-"""How long another program may take to answer."""
+"""Seconds that another program may take to answer."""
 
 LEAST_DISK_GIB = 1.0
 LEAST_MEMORY_GIB = 2.0
@@ -54,25 +54,27 @@ def memory() -> Fact:
     ram = psutil.virtual_memory()
     value = f"{ram.available / GIB:.1f} of {ram.total / GIB:.1f} GiB free"
     if ram.available < LEAST_MEMORY_GIB * GIB:
-        return Fact("memory", Status.PROBLEM, value, "end other programs: models will not fit")
+        return Fact("memory", Status.PROBLEM, value, "close other programs: models will not fit")
     return Fact("memory", Status.OK, value)
 
 
 def disk() -> Fact:
-    """Room in the current folder, where runs go, and whether it can be written."""
+    """Free space in the current folder, where runs go, and whether it can be written to."""
     here = Path.cwd()
     free = shutil.disk_usage(here).free
     value = f"{free / GIB:.1f} GiB free in {here}"
     if not os.access(here, os.W_OK):
-        advice = "go to a folder that you may write, or give runs one with --out"
+        advice = "change to a folder that you can write to, or name one with --out"
         return Fact("disk", Status.PROBLEM, f"{here} cannot be written", advice)
     if free < LEAST_DISK_GIB * GIB:
-        return Fact("disk", Status.PROBLEM, value, "make room, or give runs a folder with --out")
+        return Fact(
+            "disk", Status.PROBLEM, value, "free some space, or name another folder with --out"
+        )
     return Fact("disk", Status.OK, value)
 
 
 def busy() -> Fact:
-    """How much of the processor others use now."""
+    """How much of the processor other programs use now."""
     others = busy_percent()
     value = f"use {others:.0f} % of all cores"
     if others <= BUSY_PERCENT:

@@ -17,7 +17,7 @@ TOLERANCE = 1e-5
 
 
 def pair_test() -> "tuple[Trial, Pair | None]":
-    """Load the embedded pair, which probes its tree attention; the pair, if it can be had."""
+    """Load the embedded pair, which probes its tree attention; return the pair too, if it loads."""
     loaded: list[Pair] = []
 
     def load() -> str:
@@ -113,7 +113,7 @@ def attention_agrees(device: str) -> str:
             continue
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # flex is not compiled on the CPU, and says so
+                warnings.simplefilter("ignore")  # flex warns that it is not compiled on the CPU
                 output = tree_attention(q, k, v, tree, PREFIX, impl=name)
         except Unavailable:
             absent.append(name)
@@ -129,7 +129,7 @@ def attention_agrees(device: str) -> str:
 
 
 def kernels_compile() -> str:
-    """Compile a kernel for each generation of GPUs, as far as Triton is there and does not interpret.
+    """Compile a kernel for each generation of GPUs, if Triton is installed and does not interpret kernels.
 
     Raises:
         AssertionError: if what comes out would not run well.

@@ -14,7 +14,7 @@ LEAST_PYTHON = (3, 11)
 LEAST_TRANSFORMERS = (5, 17)
 
 WIDE_VECTORS = ("AVX512", "AVX2")
-"""What torch calls processors with wide vectors; others are slow in everything."""
+"""What torch calls processors with wide vectors; all others are slow."""
 
 
 def python() -> Fact:
@@ -131,7 +131,7 @@ def _cores() -> int:
 
 
 def shortened(commit: str) -> str:
-    """A commit in as many characters as people use; `-dirty` stays.
+    """A commit in its first ten characters; `-dirty` stays.
 
     Example:
         >>> shortened("67f0c079a44c6c49-dirty")

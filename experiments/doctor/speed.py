@@ -13,19 +13,19 @@ from treespec.experiments.doctor.findings import Speed
 __all__ = ["TREE_ROWS", "meaning", "measure_speed"]
 
 TREE_ROWS = 16
-"""Rows of a middling tree."""
+"""Rows of a tree of medium size."""
 
 MANY_ROWS = {"cpu": 64, "cuda": 1024}
 """Rows of a pass that computes more than it reads."""
 
 WIDTH = 4096
 MATRICES = {"cpu": 4, "cuda": 64}
-"""Weights: more than caches hold, and still quickly read."""
+"""Number of weight matrices: more than caches hold, but few enough to be read quickly."""
 
 REPEATS = 3
 
 FREE_COST, DEAR_COST = 1.25, 3.0
-"""Up to this cost of 16 rows trees are nearly free to verify; from that on they are dear."""
+"""Cost of 16 rows up to which trees are nearly free to verify, and from which on they are expensive."""
 
 
 def measure_speed(device: str, dtype: str, matrices: int | None = None) -> Speed:
@@ -58,7 +58,9 @@ def measure_speed(device: str, dtype: str, matrices: int | None = None) -> Speed
         return time.perf_counter() - start
 
     seconds: dict[int, list[float]] = {rows: [] for rows in sizes}
-    for turn in range(REPEATS + 1):  # in turns, because machines drift; the first warms up
+    for turn in range(
+        REPEATS + 1
+    ):  # sizes take turns, because machines drift; the first turn warms up
         for rows in sizes:
             spent = run(rows)
             if turn:

@@ -90,7 +90,7 @@ class Drift:
 
     @property
     def matters(self) -> bool:
-        """Whether it is significant and large enough for a word."""
+        """Whether it is significant and large enough to be mentioned."""
         return self.p < SIGNIFICANCE and abs(self.change) > LEAST_DRIFT
 
 

@@ -18,7 +18,7 @@ from treespec.experiments.report.verdict import LEAST_PROMPTS
 __all__ = ["MethodDiff", "RunDiff", "compare_runs", "print_diff"]
 
 MOST_LISTED = 20
-"""Differences of configs and methods that are listed before the rest is only counted."""
+"""Differences of configs and methods that are listed; the rest is only counted."""
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,7 @@ def print_diff(diff: RunDiff, console: Console) -> None:
 
 
 def _warnings(diff: RunDiff) -> list[str]:
-    """What makes the ratios something else than one expects."""
+    """What makes the ratios differ from what one expects."""
     warnings = []
     if not diff.same_prompts:
         warnings.append(

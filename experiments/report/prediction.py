@@ -339,7 +339,7 @@ def _said(rows: Sequence[Prediction], choice: Choice | None, timed: Pace | None)
 
 
 def _paced(error: float | None, timed: Pace | None) -> str:
-    """What the machine did meanwhile."""
+    """What the machine did during the run."""
     if error is None or timed is None:
         return " (parts of a step were not timed during the run, or too few times: drift is in it)"
     rounds, paces = timed

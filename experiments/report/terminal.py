@@ -93,7 +93,7 @@ class _Layout:
             texts = [column.head, *(row[i] for row in self._texts)]
             longest = max(len(line) for text in texts for line in text.split("\n"))
             self._widths.append(min(longest, least_word) if column.left else longest)
-        # words beside words need more room between them than numbers
+        # columns of words need more space between them than numbers
         self._gap = 2 * (sum(column.left for column in table.columns) > 1)
         if not self.fits(self.every):
             self._gap = 0
@@ -103,7 +103,7 @@ class _Layout:
         return sum(self._widths[i] + 1 + self._gap for i in shown) - 1 <= self._width
 
     def split(self, moved: int) -> tuple[list[int], list[int]]:
-        """Columns of the first table, and those that left it in so many steps."""
+        """Columns of the first table, and those that have left it after this many steps."""
         leaves = [i for i in self.every if 0 < self._table.columns[i].moves <= moved]
         return [i for i in self.every if i not in leaves], leaves
 

@@ -19,7 +19,7 @@ LAWS = {
 }
 
 MOST_NODES = 256
-"""Of a tree that is drawn; beyond it a picture shows nothing, and the page gets heavy."""
+"""Nodes of a tree that is drawn; a larger picture shows nothing and makes the page heavy."""
 
 
 RARE_COLOUR, OFTEN_COLOUR = (0xE9, 0xEE, 0xF4), (0x5F, 0xCB, 0x9A)
