@@ -1,4 +1,4 @@
-"""The command line: `treespec run`, `report`, `check-lossless` and `configs`; other files hold the others.
+"""The command line: `treespec run`, `report`, `diff`, `check-lossless`, `configs`; the rest is beside it.
 
 Nothing heavy is imported here: each command imports what it needs when it is called.
 """
@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from treespec.experiments.cli import doctor as cli_doctor
-from treespec.experiments.cli import estimate as cli_estimate
-from treespec.experiments.cli import records as cli_records
 from treespec.experiments.cli import search as cli_search
 from treespec.experiments.cli import sweep as cli_sweep
 from treespec.experiments.cli.common import (
@@ -56,7 +54,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
     epilog=FIRST_STEPS,
 )
-for _part in (cli_sweep, cli_records, cli_search, cli_estimate, cli_doctor):
+for _part in (cli_sweep, cli_search, cli_doctor):
     app.add_typer(_part.app)
 
 FAILURES_SHOWN = 5
@@ -166,6 +164,37 @@ def report_command(
             _print(loaded, report)
         if refused is not None:
             raise refused
+
+
+@app.command(
+    "diff",
+    epilog=examples(
+        "treespec diff runs/before runs/after",
+        "treespec diff runs/laptop runs/server --json",
+    ),
+)
+def diff_command(
+    run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="The folder of a run.")],
+    run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="The folder of another.")],
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Compare two runs on the same prompts.
+
+    Ratios of B over A with intervals, and what differs between them.
+
+    Methods are compared by name and sampling setting, with 95 % intervals. Differences of config, versions
+    and hardware are listed.
+    """
+    with friendly(debug):
+        from treespec.experiments.report.diff import compare_runs, print_diff
+        from treespec.experiments.report.run import load_run
+
+        diff = compare_runs(load_run(run_a), load_run(run_b))
+        if as_json:
+            typer.echo(json_text(vars(diff)))
+        else:
+            print_diff(diff, output())
 
 
 @app.command(

@@ -26,17 +26,14 @@ LARGEST_REPLACED = 1 << 26
 
 def is_file(text: str) -> bool:
     """Whether a text that may also be a tree or rates is the name of a file."""
-    try:
-        return Path(text).is_file()
-    except (OSError, ValueError):  # too long for a name, or with a zero byte in it
-        return False
+    return is_there(text) and Path(text).is_file()
 
 
 def is_there(text: str) -> bool:
     """Whether a text that may also be a tree or rates is the name of a file, folder, device or pipe."""
     try:
         return Path(text).exists()
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # too long for a name, or with a zero byte in it
         return False
 
 

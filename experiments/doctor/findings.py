@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from time import perf_counter
 
-__all__ = ["Checkup", "Fact", "Speed", "Status", "Trial", "ask", "attempt"]
+__all__ = ["Checkup", "Fact", "Speed", "Status", "Trial", "ask", "attempt", "judged"]
 
 
 class Status(StrEnum):
@@ -95,6 +95,11 @@ class Checkup:
     def ok(self) -> bool:
         """Whether all tests passed."""
         return all(test.passed for test in self.tests)
+
+
+def judged(name: str, value: str, advice: str) -> Fact:
+    """A fact that is a problem if there is advice on it, and otherwise as it should be."""
+    return Fact(name, Status.PROBLEM if advice else Status.OK, value, advice)
 
 
 def ask(name: str, question: Callable[[], Fact | list[Fact]]) -> list[Fact]:

@@ -6,7 +6,7 @@ import sys
 from importlib import metadata, util
 from importlib.metadata import PackageNotFoundError
 
-from treespec.experiments.doctor.findings import Fact, Status
+from treespec.experiments.doctor.findings import Fact, Status, judged
 
 __all__ = ["attention", "compiler", "python", "torch_build", "transformers", "treespec", "triton"]
 
@@ -20,9 +20,8 @@ WIDE_VECTORS = ("AVX512", "AVX2")
 def python() -> Fact:
     """The version of Python, and where it is."""
     value = f"{platform.python_version()} ({sys.executable})"
-    if sys.version_info < LEAST_PYTHON:
-        return Fact("Python", Status.PROBLEM, value, "treespec needs Python 3.11 or newer")
-    return Fact("Python", Status.OK, value)
+    old = sys.version_info < LEAST_PYTHON
+    return judged("Python", value, "treespec needs Python 3.11 or newer" if old else "")
 
 
 def treespec() -> Fact:
@@ -33,9 +32,7 @@ def treespec() -> Fact:
     version, commit = facts["treespec_version"], facts["git_hash"]
     clone = "no git clone" if commit is None else f"commit {shortened(commit)}"
     value = f"{version or 'not installed'}, {clone}"
-    if version is None:
-        return Fact("treespec", Status.PROBLEM, value, "pip install -e . in the clone")
-    return Fact("treespec", Status.OK, value)
+    return judged("treespec", value, "" if version else "pip install -e . in the clone")
 
 
 def torch_build() -> list[Fact]:
@@ -64,11 +61,10 @@ def torch_build() -> list[Fact]:
 def transformers() -> Fact:
     """The version of transformers."""
     version = metadata.version("transformers")
-    if tuple(map(int, version.split(".")[:2])) < LEAST_TRANSFORMERS:
-        least = ".".join(map(str, LEAST_TRANSFORMERS))
-        advice = f"treespec needs {least} or newer: pip install -U transformers"
-        return Fact("transformers", Status.PROBLEM, version, advice)
-    return Fact("transformers", Status.OK, version)
+    old = tuple(map(int, version.split(".")[:2])) < LEAST_TRANSFORMERS
+    least = ".".join(map(str, LEAST_TRANSFORMERS))
+    advice = f"treespec needs {least} or newer: pip install -U transformers"
+    return judged("transformers", version, advice if old else "")
 
 
 def triton() -> Fact:
@@ -102,8 +98,7 @@ def attention() -> list[Fact]:
         names = [name for name in IMPLEMENTATIONS if name != "triton" or missing is None]
         value = f"{', '.join(names)}; auto takes {choose(device, 16)}"
         why = "" if missing is None or place == "cpu" else missing
-        status = Status.PROBLEM if why else Status.OK
-        facts.append(Fact(f"tree attention, {place}", status, value, why))
+        facts.append(judged(f"tree attention, {place}", value, why))
     return facts
 
 
