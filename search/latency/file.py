@@ -60,7 +60,7 @@ LARGEST_COUNT = 10**9
 LARGEST_TIME = 1e12
 """Times are below this, in the unit of the text."""
 
-MOST_ENTRIES = 64
+MOST_ENTRIES = 256
 """Batch sizes of a file, and laws of a batch size."""
 
 Curves: TypeAlias = dict[int | None, dict[int | None, Samples]]
@@ -125,16 +125,18 @@ def _unsized(value: Any) -> Curves:
     return curves
 
 
-def _some(value: Any) -> Any:
+def _bounded(value: Any) -> Any:
     if not isinstance(value, Mapping) or not value:
         raise ValueError("must be an object with at least one entry")
+    if len(value) > MOST_ENTRIES:
+        raise ValueError(f"must have at most {MOST_ENTRIES} entries, not {len(value)}")
     return value
 
 
 Sized = Annotated[Any, PlainValidator(_sized)]
 Unsized = Annotated[Any, PlainValidator(_unsized)]
 Count = Annotated[int, BeforeValidator(partial(_count, least=1))]
-Entries = (BeforeValidator(_some), Field(max_length=MOST_ENTRIES))
+Entries = BeforeValidator(_bounded)
 NO_TIME: Curves = {None: {None: (0.0,)}}
 
 
@@ -155,12 +157,12 @@ class _Batch(Strict):
     verify_ms: Sized
     commit_ms: Sized = NO_TIME
     rest_ms: Sized = NO_TIME
-    laws: Annotated[dict[str, _Law], *Entries]
+    laws: Annotated[dict[str, _Law], Entries]
 
 
 class _File(Strict):
     version: Annotated[int, only(VERSION, f"this treespec reads version {VERSION}")]
-    batches: Annotated[dict[Count, _Batch], *Entries]
+    batches: Annotated[dict[Count, _Batch], Entries]
     about: dict[str, Any] = Field(default_factory=dict)
 
 
