@@ -28,16 +28,8 @@ class Strict(BaseModel):
     def _known_keys(cls, data: Any) -> Any:
         unknown = [k for k in data if k not in cls.model_fields] if isinstance(data, dict) else []
         if unknown:
-            keys = list(cls.model_fields)
-            raise PydanticCustomError(
-                "unknown_key",
-                "unknown key{hint} (keys here: {keys})",
-                {
-                    "key": str(unknown[0])[:80],
-                    "hint": nearest(str(unknown[0])[:80], keys),
-                    "keys": ", ".join(keys),
-                },
-            )
+            key, keys = str(unknown[0])[:80], list(cls.model_fields)
+            raise PydanticCustomError("unknown_key", "unknown key", {"key": key, "keys": keys})
         return data
 
 
@@ -122,8 +114,9 @@ def _causes(found: Sequence[Any]) -> list[Any]:
 
     def follows(problem: Any) -> bool:
         loc = problem["loc"]
-        inside = any(len(other) > len(loc) and other[: len(loc)] == loc for other in places)
-        return problem["type"] == "too_short" and inside
+        return problem["type"] == "too_short" and any(
+            len(other) > len(loc) and other[: len(loc)] == loc for other in places
+        )
 
     return [problem for problem in found if not follows(problem)]
 
@@ -132,7 +125,10 @@ def _explain(data: Any, problem: Any, whole: str) -> str:
     path, value = _walk(data, problem["loc"])
     kind, context = problem["type"], problem.get("ctx", {})
     if kind == "unknown_key":
-        return f"{joined(path, context['key'])}: {problem['msg']}"
+        key, keys = context["key"], context["keys"]
+        return (
+            f"{joined(path, key)}: unknown key{nearest(key, keys)} (keys here: {', '.join(keys)})"
+        )
     if kind == "union_tag_invalid":
         tags = [tag.strip(" '") for tag in context["expected_tags"].split(",")]
         hint = nearest(context["tag"][:80], tags)

@@ -60,7 +60,7 @@ LARGEST_COUNT = 10**9
 LARGEST_TIME = 1e12
 """Times are below this, in the unit of the text."""
 
-MOST_ENTRIES = 256
+MOST_ENTRIES = 64
 """Batch sizes of a file, and laws of a batch size."""
 
 Curves: TypeAlias = dict[int | None, dict[int | None, Samples]]
