@@ -16,14 +16,14 @@ from treespec.search.errors import InvalidLimit, SearchError
 from treespec.shape import TreeShape
 
 __all__ = [
-    "COUNT", "FLAG", "LEVELS", "MAPPING", "MOST", "NUMBER", "PATH", "PREFIX", "SEQUENCE", "SHAPE", "TEXT",
-    "Kind", "instance", "maybe", "shown", "takes",
+    "COUNT", "FLAG", "LARGEST_NUMBER", "LEVELS", "MAPPING", "NUMBER", "PATH", "PREFIX", "SEQUENCE", "SHAPE",
+    "TEXT", "Kind", "instance", "maybe", "shown", "takes",
 ]  # fmt: skip
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-MOST = 2**40
+LARGEST_NUMBER = 2**40
 """No size, depth or number of tokens is larger."""
 
 
@@ -42,7 +42,7 @@ class Kind:
 
 def _whole(value: Any, least: int) -> bool:
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return bool(whole and least <= value <= MOST)
+    return bool(whole and least <= value <= LARGEST_NUMBER)
 
 
 def _number(value: Any) -> bool:
@@ -54,9 +54,9 @@ def _number(value: Any) -> bool:
         return False
 
 
-COUNT = Kind(f"an integer in 1..{MOST}", lambda value: _whole(value, 1))
+COUNT = Kind(f"an integer in 1..{LARGEST_NUMBER}", lambda value: _whole(value, 1))
 LEVELS = Kind("an integer in 1..4096", lambda value: _whole(value, 1) and value <= 4096)
-PREFIX = Kind(f"an integer in 0..{MOST}", lambda value: _whole(value, 0))
+PREFIX = Kind(f"an integer in 0..{LARGEST_NUMBER}", lambda value: _whole(value, 0))
 NUMBER = Kind("a finite number", _number)
 FLAG = Kind("True or False", lambda value: isinstance(value, bool | np.bool_))
 TEXT = Kind("text", lambda value: isinstance(value, str))

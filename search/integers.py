@@ -3,7 +3,7 @@
 from typing import Any
 
 from treespec.door import plain_integer, shown
-from treespec.search.arguments import MOST
+from treespec.search.arguments import LARGEST_NUMBER
 from treespec.search.errors import InvalidLimit, SearchError
 
 __all__ = ["integer"]
@@ -32,7 +32,7 @@ def integer(
     if number is None or number < least:
         given = shown(value if number is None else number)
         raise error(f"{name} = {given}, but must be an integer of at least {least}")
-    most = MOST if most is None else most
+    most = LARGEST_NUMBER if most is None else most
     if number > most:
         raise error(f"{name} = {shown(number)}, but must be at most {most:,}")
     return number

@@ -16,6 +16,8 @@ from treespec.experiments.records.disk_full import DISK_FULL
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from treespec.experiments.config.schema import Config
+
 __all__ = [
     "FAILED",
     "INTERRUPTED",
@@ -28,6 +30,7 @@ __all__ = [
     "complain",
     "complete_config",
     "friendly",
+    "load",
     "output",
     "progress",
 ]
@@ -39,7 +42,10 @@ DEFECT = (
     "treespec stopped at something that it should have caught: a defect of treespec, whatever the input. "
     "Please report it as an issue of its repository, with this command"
 )
-"""Said of errors that nobody foresaw."""
+"""Message for an error that no code expects."""
+
+FULL = "what was finished before is kept: make room, then run the same command again"
+"""Added to the message where the disk is full."""
 
 USER_ERROR = 2
 FAILED = 1
@@ -49,7 +55,7 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 
 
 def complete_config(incomplete: str) -> list[str]:
-    """Shipped configs and YAML files that begin so, for the completion of the shell."""
+    """Shipped configs and YAML files whose names begin like this, for the completion of the shell."""
     shipped = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
     files = sorted(path for end in ("yaml", "yml") for path in glob(f"{escape(incomplete)}*.{end}"))
     return [*(name for name in shipped if name.startswith(incomplete)), *files]
@@ -78,6 +84,15 @@ AsJson = Annotated[
 ]
 
 
+def load(config: str, overrides: list[str] | None) -> "Config":
+    """The config of a command that runs models, which are kept from printing."""
+    from treespec.experiments.config.file import load_config
+    from treespec.experiments.run.models import calm_transformers
+
+    calm_transformers()
+    return load_config(config, overrides or ())
+
+
 def progress(quiet: bool) -> "Console | None":
     """Where progress is shown."""
     from rich.console import Console
@@ -99,49 +114,40 @@ def friendly(debug: bool, interrupted: str = "interrupted") -> Iterator[None]:
 
     Args:
         debug: whether to show it.
-        interrupted: said after Ctrl-C.
+        interrupted: the message after Ctrl-C.
     """
-    from treespec.errors import TreespecError
-
     try:
         yield
-    except (typer.Exit, BrokenPipeError):  # who reads our output has read enough: nobody to tell
+    except (typer.Exit, BrokenPipeError):  # the reader of our output has closed it
         raise
     except KeyboardInterrupt:
         complain(interrupted)
         raise typer.Exit(INTERRUPTED) from None
-    except TreespecError as error:
+    except Exception as error:
         if debug:
             traceback.print_exc()
-        complain(f"error: {error}")
-        raise typer.Exit(USER_ERROR) from None
-    except OSError as error:
-        if debug:
-            traceback.print_exc()
-        complain(f"error: {_of_system(error)}")
-        raise typer.Exit(FAILED if error.errno in DISK_FULL else USER_ERROR) from None
-    except MemoryError:
-        if debug:
-            traceback.print_exc()
-        complain("error: out of memory: take smaller models, trees or files")
-        raise typer.Exit(FAILED) from None
-    except Exception:
-        if debug:
-            traceback.print_exc()
-        hint = "the traceback above" if debug else "what --debug shows"
-        complain(f"error: {DEFECT} and {hint}")
-        raise typer.Exit(FAILED) from None
+        said, code = _of_error(error, debug)
+        complain(f"error: {said}")
+        raise typer.Exit(code) from None
 
 
 def complain(text: str) -> None:
-    """Say what is wrong, beside what is printed."""
+    """Print what is wrong to stderr."""
     print(text, file=sys.stderr)
 
 
-def _of_system(error: OSError) -> str:
-    """What the operating system refused, and for a full disk the way out."""
-    where = f"{error.filename}: " if error.filename else ""
-    said = f"{where}{error.strerror or error}"
-    if error.errno in DISK_FULL:
-        said += "; what was finished before is kept: make room, then run the same command again"
-    return said
+def _of_error(error: Exception, debug: bool) -> tuple[str, int]:
+    """The message for an error, and the exit code."""
+    from treespec.errors import TreespecError
+
+    if isinstance(error, TreespecError):
+        return str(error), USER_ERROR
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        said = f"{where}{error.strerror or error}"
+        if error.errno in DISK_FULL:
+            return f"{said}; {FULL}", FAILED
+        return said, USER_ERROR
+    if isinstance(error, MemoryError):
+        return "out of memory: take smaller models, trees or files", FAILED
+    return f"{DEFECT} and {'the traceback above' if debug else 'what --debug shows'}", FAILED

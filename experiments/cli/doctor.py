@@ -38,16 +38,16 @@ def doctor_command(
     from treespec.experiments.doctor import examine, print_checkup
     from treespec.experiments.run.progress import Reporter
 
-    with suppress(ImportError):  # the checks say that it is missing
+    with suppress(ImportError):  # the checks report that it is missing
         from treespec.experiments.run.models import calm_transformers
 
         calm_transformers()
     with Reporter(progress(quiet=False)).task("looking around") as say:
-        found = examine(quick, say)
+        checkup = examine(quick, say)
     if as_json:
-        data = {"ok": found.ok, "facts": found.facts, "tests": found.tests}
-        typer.echo(json_text({**data, "speeds": found.speeds, "said": found.said}))
+        data = {"ok": checkup.ok, "facts": checkup.facts, "tests": checkup.tests}
+        typer.echo(json_text({**data, "speeds": checkup.speeds, "said": checkup.said}))
     else:
-        print_checkup(found, output())
-    if not found.ok:
+        print_checkup(checkup, output())
+    if not checkup.ok:
         raise typer.Exit(FAILED)

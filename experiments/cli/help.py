@@ -5,7 +5,7 @@ from typing import Any
 from typer import BadParameter
 from typer.core import TyperGroup
 
-from treespec.experiments.config.words import plain_words
+from treespec.reading_words import plain_words
 
 __all__ = ["GROUPS", "CommandGroup", "examples"]
 
@@ -14,12 +14,12 @@ GROUPS = {
     "Trees": ("search", "estimate", "trace", "replay", "profile", "export"),
     "Checks": ("check-lossless", "configs", "doctor"),
 }
-"""The commands in the order in which the help shows them; what is not named here comes last."""
+"""The commands in the order in which the help shows them; commands that are not named here come last."""
 
 OTHERS = "Others"
 
-WHOLE = 1000
-"""Characters of a first sentence: it is never cut, but may take a second line."""
+LONGEST_SENTENCE = 1000
+"""Characters of a command's first sentence: so many that it is never cut; it may take a second line."""
 
 UNWRAPPED = "\b"
 """Stands before a paragraph whose lines are kept as they are."""
@@ -42,7 +42,7 @@ class CommandGroup(TyperGroup):
     """Shows its commands in the groups of `GROUPS`, before the options."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Call a command; what is wrong with an option is said in our words."""
+        """Call a command; errors in its options are put in our words."""
         try:
             return super().invoke(ctx)
         except BadParameter as error:
@@ -59,7 +59,11 @@ class CommandGroup(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a section for each group: every command with its first sentence."""
         commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
-        shown = {name: own for name, own in commands.items() if own is not None and not own.hidden}
+        shown = {
+            name: command
+            for name, command in commands.items()
+            if command is not None and not command.hidden
+        }
         if not shown:
             return
         width = max(map(len, shown))
@@ -67,7 +71,7 @@ class CommandGroup(TyperGroup):
         others = tuple(name for name in shown if name not in grouped)
         for title, names in {**GROUPS, OTHERS: others}.items():
             rows = [
-                (name.ljust(width), shown[name].get_short_help_str(WHOLE))
+                (name.ljust(width), shown[name].get_short_help_str(LONGEST_SENTENCE))
                 for name in names
                 if name in shown
             ]

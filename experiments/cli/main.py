@@ -1,4 +1,4 @@
-"""The command line: `treespec run`, `report`, `check-lossless` and `configs`; the others are in `cli_*`.
+"""The command line: `treespec run`, `report`, `diff`, `check-lossless`, `configs`; the rest is beside it.
 
 Nothing heavy is imported here: each command imports what it needs when it is called.
 """
@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from treespec.experiments.cli import doctor as cli_doctor
-from treespec.experiments.cli import estimate as cli_estimate
-from treespec.experiments.cli import records as cli_records
 from treespec.experiments.cli import search as cli_search
 from treespec.experiments.cli import sweep as cli_sweep
 from treespec.experiments.cli.common import (
@@ -29,6 +27,7 @@ from treespec.experiments.cli.common import (
     Quiet,
     complain,
     friendly,
+    load,
     output,
     progress,
 )
@@ -61,7 +60,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
     epilog=FIRST_STEPS,
 )
-for _part in (cli_sweep, cli_records, cli_search, cli_estimate, cli_doctor):
+for _part in (cli_sweep, cli_search, cli_doctor):
     app.add_typer(_part.app)
 
 FAILURES_SHOWN = 5
@@ -111,18 +110,15 @@ def run_command(
     2: the input is wrong, or the folder cannot be written. 130: interrupted.
     """
     with friendly(debug, "interrupted; the same command goes on where it stopped"):
-        from treespec.experiments.config.file import load_config
         from treespec.experiments.config.files import is_file
-        from treespec.experiments.run.models import calm_transformers
         from treespec.experiments.run.ranks import rank
         from treespec.experiments.search_then_run.run import run
 
-        calm_transformers()
-        if rank():  # under torchrun one process speaks
+        if rank():  # under torchrun only one process prints
             quiet, as_json = True, False
         console = progress(quiet)
         result = run(
-            load_config(config, overrides or ()),
+            load(config, overrides),
             folder=out,
             source=Path(config) if is_file(config) else None,
             fresh=fresh,
@@ -177,6 +173,37 @@ def report_command(
 
 
 @app.command(
+    "diff",
+    epilog=examples(
+        "treespec diff runs/before runs/after",
+        "treespec diff runs/laptop runs/server --json",
+    ),
+)
+def diff_command(
+    run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="The folder of a run.")],
+    run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="The folder of another.")],
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Compare two runs on the same prompts.
+
+    Ratios of B over A with intervals, and what differs between them.
+
+    Methods are compared by name and sampling setting, with 95 % intervals. Differences of config, versions
+    and hardware are listed.
+    """
+    with friendly(debug):
+        from treespec.experiments.report.diff import compare_runs, print_diff
+        from treespec.experiments.report.run import load_run
+
+        diff = compare_runs(load_run(run_a), load_run(run_b))
+        if as_json:
+            typer.echo(json_text(vars(diff)))
+        else:
+            print_diff(diff, output())
+
+
+@app.command(
     "check-lossless",
     epilog=examples(
         "treespec check-lossless check_lossless",
@@ -223,7 +250,6 @@ def check_lossless_command(
     Exit code 0: no loss was found. 1: a method that claims to be lossless is not. 2: the input is wrong.
     """
     with friendly(debug):
-        from treespec.experiments.config.file import load_config
         from treespec.experiments.config.files import making
         from treespec.experiments.lossless.check import check_lossless
         from treespec.experiments.lossless.text import (
@@ -233,10 +259,8 @@ def check_lossless_command(
             verdict,
             write_check,
         )
-        from treespec.experiments.run.models import calm_transformers
 
-        calm_transformers()
-        experiment = load_config(config, overrides or ())
+        experiment = load(config, overrides)
         if out is not None:
             require_check(out)
         with nullcontext() if out is None else making(out):
@@ -280,7 +304,7 @@ def configs_command(as_json: AsJson = False) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The console script; Ctrl-C ends it with 130 while the commands are still being put together, too.
+    """The console script. Ctrl-C ends it with exit code 130, even while the commands are being set up.
 
     Python prints an interrupt that falls into a finalizer or a callback, and goes on; here it comes again.
     Once the command is done nothing is left to interrupt.
@@ -323,7 +347,7 @@ def _complain_of(failures: "Sequence[PromptRow]") -> None:
 
 
 def _show_run(result: "RunResult", quiet: bool, as_json: bool) -> None:
-    """Write the report and print the results; without any, only what failed."""
+    """Write the report and print the results; if no prompt was finished, only the failures."""
     from treespec.experiments.errors import NoFinishedPrompt
     from treespec.experiments.records.loading import read_manifest
     from treespec.experiments.report.data import report_data
@@ -338,7 +362,7 @@ def _show_run(result: "RunResult", quiet: bool, as_json: bool) -> None:
             data = report_data(run, report)
         elif not quiet:
             _print(run, report)
-    except NoFinishedPrompt:  # what failed is said next
+    except NoFinishedPrompt:  # the failures are printed next
         manifest = read_manifest(result.folder)
         data = {"folder": result.folder, "name": manifest["name"]}
         data |= {"finished": manifest["finished"], "report": None, "samplings": []}

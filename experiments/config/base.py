@@ -1,10 +1,8 @@
-"""What all parts of a config share: mappings without unknown keys, and the simple types."""
+"""The simple types that all parts of a config share."""
 
-import difflib
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, Field
 
 __all__ = [
     "MOST_NODES",
@@ -19,13 +17,11 @@ __all__ = [
     "Number",
     "Rounds",
     "Seed",
-    "Strict",
     "Tokens",
-    "nearest",
 ]
 
-MOST = 10**9
-"""Of numbers that only cut off what is there: prompts, tokens of a prompt, characters."""
+LARGEST_NUMBER = 10**9
+"""Bound of numbers that only limit how much is used: prompts, tokens of a prompt, characters."""
 
 MOST_NODES = 2**14
 """Nodes of a tree in a config or on the command line, the root included: a mask over them takes 256 MB."""
@@ -43,7 +39,7 @@ LONGEST_TEXT = 4096
 """Characters of a text: as long as paths may be."""
 
 LONGEST_FILE_NAME = 200
-"""Bytes of a name that is a folder's; file systems take 255, with what is put behind it."""
+"""Bytes of the name of a folder; file systems allow 255, suffixes included."""
 
 
 def _plain(text: str) -> str:
@@ -69,8 +65,8 @@ def _file_name(text: str) -> str:
     return text
 
 
-Count = Annotated[int, Field(strict=True, ge=1, le=MOST)]
-Number = Annotated[int, Field(strict=True, ge=0, le=MOST)]
+Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST_NUMBER)]
+Number = Annotated[int, Field(strict=True, ge=0, le=LARGEST_NUMBER)]
 Nodes = Annotated[int, Field(strict=True, ge=1, le=MOST_NODES)]
 Tokens = Annotated[int, Field(strict=True, ge=1, le=MOST_TOKENS)]
 Rounds = Annotated[int, Field(strict=True, ge=1, le=MOST_ROUNDS)]
@@ -82,32 +78,3 @@ Label = Annotated[
     str, Field(strict=True, min_length=1, max_length=LONGEST_FILE_NAME), AfterValidator(_line)
 ]
 FileName = Annotated[str, Field(strict=True, min_length=1), AfterValidator(_file_name)]
-
-
-def nearest(word: str, allowed: list[str]) -> str:
-    """`; did you mean 'x'?` with the allowed word that is spelt most alike, or nothing."""
-    close = difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
-
-
-class Strict(BaseModel):
-    """A mapping without unknown keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known_keys(cls, data: Any) -> Any:
-        unknown = [k for k in data if k not in cls.model_fields] if isinstance(data, dict) else []
-        if unknown:
-            keys = list(cls.model_fields)
-            raise PydanticCustomError(
-                "unknown_key",
-                "unknown key{hint} (keys here: {keys})",
-                {
-                    "key": str(unknown[0])[:80],
-                    "hint": nearest(str(unknown[0])[:80], keys),
-                    "keys": ", ".join(keys),
-                },
-            )
-        return data

@@ -7,7 +7,6 @@ from typing import TypeVar
 from treespec.distributions import Sampling
 from treespec.draft import make_drafter
 from treespec.errors import TreespecError
-from treespec.experiments.config.base import nearest
 from treespec.experiments.config.schema import (
     AssistedMethod,
     Config,
@@ -20,6 +19,7 @@ from treespec.experiments.config.shapes import MEASURED
 from treespec.experiments.config.trees import TREES, label_of, stand_in, wants_measured
 from treespec.experiments.errors import ConfigError
 from treespec.protocols import Drafter, Growth, Models
+from treespec.reading_models import nearest
 from treespec.tree import Law, TreeShape
 from treespec.verify import RULES, Rule, chain, greedy, naive, usual_rule
 
@@ -67,7 +67,7 @@ class BuiltMethod:
 
     @property
     def max_depth(self) -> int:
-        """Most edges of a tree; 0 without one."""
+        """Edges of the longest path of a tree; 0 without a tree."""
         if isinstance(self.tree, TreeShape):
             return self.tree.depth
         return self.tree.max_depth if self.tree is not None else 0
@@ -102,8 +102,8 @@ class Experiment:
 def build(config: Config) -> Experiment:
     """All objects that can be made before a model is loaded.
 
-    A method that waits for a measurement gets a stand-in, a tree of the same laws and rules, so that what
-    can be told before is told before: names, laws to record and to time, levels, and mistakes.
+    A method that waits for a measurement gets a stand-in, a tree of the same laws and rules, so that
+    names, levels, the laws to record and to time, and mistakes are known before anything is measured.
 
     Raises:
         ConfigError: if two methods or settings are the same, a shape is no tree, a law or rule is unknown,

@@ -10,12 +10,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from treespec.errors import Unreadable
-from treespec.experiments.config.base import nearest
 from treespec.experiments.config.files import is_file, is_there
 from treespec.experiments.config.schema import Config
-from treespec.experiments.config.words import plain_words
 from treespec.experiments.errors import ConfigError
 from treespec.reading import brief, read_text
+from treespec.reading_models import joined, nearest, problems
 from treespec.reading_yaml import parse_yaml
 
 __all__ = [
@@ -34,8 +33,6 @@ LARGEST_FILE = 2**20
 
 LONGEST_KEY = 16
 """Parts of a key with dots."""
-
-PROBLEMS_SHOWN = 20
 
 
 def load_config(source: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -82,15 +79,8 @@ def validated(path: Path, data: dict[str, Any]) -> Config:
     try:
         return Config.model_validate(data)
     except ValidationError as error:
-        problems = {
-            _walk(data, problem["loc"])[0]: problem
-            for problem in reversed(_causes(error.errors(include_url=False)))
-        }
-        found = list(reversed(problems.values()))
-        lines = [f"{path}: {_explain(data, problem)}" for problem in found[:PROBLEMS_SHOWN]]
-        if len(found) > PROBLEMS_SHOWN:
-            lines.append(f"{path}: ... and {len(found) - PROBLEMS_SHOWN} more")
-        raise ConfigError("\n".join(lines)) from None
+        lines = problems(data, error, "the config")
+        raise ConfigError("\n".join(f"{path}: {line}" for line in lines)) from None
 
 
 def shipped() -> dict[str, Path]:
@@ -167,7 +157,7 @@ def put(data: dict[str, Any], key: str, value: Any, what: str) -> dict[str, Any]
             raise ConfigError(
                 f"{what}: {walked} is {brief(place)} and has no key {brief(part, 60)}"
             )
-        walked = _join(walked, index)
+        walked = joined(walked, index)
         if last:
             place[index] = value
         elif isinstance(place, dict) and place.get(index) is None:
@@ -211,53 +201,3 @@ def _text(path: Path) -> str:
 def _kind(data: Any) -> str:
     """What a file holds instead of a mapping."""
     return "nothing" if data is None else "a list" if isinstance(data, list) else brief(data, 60)
-
-
-def _causes(problems: Sequence[Any]) -> list[Any]:
-    """Leave out that a list is too short because its items are wrong."""
-    places = [problem["loc"] for problem in problems]
-
-    def follows(problem: Any) -> bool:
-        loc = problem["loc"]
-        inside = any(len(other) > len(loc) and other[: len(loc)] == loc for other in places)
-        return problem["type"] == "too_short" and inside
-
-    return [problem for problem in problems if not follows(problem)]
-
-
-def _explain(data: Any, problem: Any) -> str:
-    """One problem that pydantic found, as `path: what is wrong, what is allowed`."""
-    path, value = _walk(data, problem["loc"])
-    kind, context = problem["type"], problem.get("ctx", {})
-    if kind == "unknown_key":
-        return f"{_join(path, context['key'])}: {problem['msg']}"
-    if kind == "union_tag_invalid":
-        tags = [tag.strip(" '") for tag in context["expected_tags"].split(",")]
-        hint = nearest(context["tag"][:80], tags)
-        unknown = f"unknown kind {brief(context['tag'], 60)}{hint}"
-        return f"{_join(path, 'kind')}: {unknown} (kinds: {', '.join(tags)})"
-    if kind == "union_tag_not_found":
-        return f"{path}: a mapping with a 'kind' is needed, not {brief(value)}"
-    if kind == "missing":
-        return f"{_join(path, problem['loc'][-1])} is missing"
-    return f"{path or 'the config'} = {brief(value)}: {plain_words(problem['msg'])}"
-
-
-def _walk(data: Any, loc: Sequence[int | str]) -> tuple[str, Any]:
-    """Follow a pydantic location, in which the kinds of unions stand between the keys."""
-    path, tagged = "", False
-    for part in loc:
-        tag = isinstance(data, dict) and not tagged and data.get("kind") == part
-        inside = isinstance(data, dict | list) and part in (
-            data if isinstance(data, dict) else range(len(data))
-        )
-        if inside and not tag:
-            data, path = data[part], _join(path, part)
-        tagged = tag
-    return path, data
-
-
-def _join(path: str, part: int | str) -> str:
-    if isinstance(part, int):
-        return f"{path}[{part}]"
-    return f"{path}.{part}" if path else part

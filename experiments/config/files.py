@@ -1,4 +1,4 @@
-"""Files and numbers given on the command line: looked at before anything runs, files written at the end."""
+"""Files and numbers of the command line: checked before anything runs; files are written at the end."""
 
 import json
 import os
@@ -20,23 +20,20 @@ __all__ = [
     "write_new",
 ]
 
-LARGEST = 1 << 26
+LARGEST_REPLACED = 1 << 26
 """Bytes of a file of ours that is replaced."""
 
 
 def is_file(text: str) -> bool:
     """Whether a text that may also be a tree or rates is the name of a file."""
-    try:
-        return Path(text).is_file()
-    except (OSError, ValueError):  # too long for a name, or with a null in it
-        return False
+    return is_there(text) and Path(text).is_file()
 
 
 def is_there(text: str) -> bool:
     """Whether a text that may also be a tree or rates is the name of a file, folder, device or pipe."""
     try:
         return Path(text).exists()
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # too long for a name, or with a zero byte in it
         return False
 
 
@@ -96,12 +93,12 @@ def require_own(path: Path, keys: Collection[str], what: str) -> None:
     """
     if not os.path.lexists(path):
         return
-    own = False
-    if path.is_file() and not path.is_symlink() and path.stat().st_size <= LARGEST:
+    replaceable = False
+    if path.is_file() and not path.is_symlink() and path.stat().st_size <= LARGEST_REPLACED:
         with suppress(OSError, ValueError, RecursionError):
             data = json.loads(path.read_bytes())
-            own = isinstance(data, dict) and set(keys) <= set(data)
-    if not own:
+            replaceable = isinstance(data, dict) and set(keys) <= set(data)
+    if not replaceable:
         raise ConfigError(
             f"{path} is there, and is no {what}: move it away, or give another place with --out"
         )
@@ -109,7 +106,7 @@ def require_own(path: Path, keys: Collection[str], what: str) -> None:
 
 @contextmanager
 def making(folder: Path) -> Iterator[None]:
-    """Make a folder for results before they are computed; if none come into it, it is taken back.
+    """Make a folder for results before they are computed, and remove it if there are none.
 
     Raises:
         ConfigError: if it cannot be made.

@@ -12,7 +12,7 @@ from treespec.experiments.errors import ConfigError
 __all__ = ["inputs_of", "place_of", "require_apart"]
 
 LONGEST_NAME = 200
-"""Bytes of a folder's name: file systems take 255, and some of them are for what is written beside it."""
+"""Bytes of a folder's name: file systems allow 255, and files written beside it have longer names."""
 
 INPUTS = ("target", "draft", "path", "rates", "acceptance", "latency", "calibration")
 """Keys of a config that may name files and folders."""
@@ -105,5 +105,5 @@ def _named(data: Any, where: str) -> Iterator[tuple[str, Path]]:
 def _there(text: str) -> bool:
     try:
         return os.path.lexists(text)
-    except ValueError:  # with a null in it
+    except ValueError:  # with a zero byte in it
         return False

@@ -1,6 +1,6 @@
-"""What can be configured. Data only: `builder` makes objects of it, `config_file` reads it from YAML.
+"""What can be configured. Data only: `build` makes objects of it, `file` reads it from YAML.
 
-A choice is a mapping with a `kind`. Unknown keys are errors everywhere. Trees are in `config_shapes`.
+A choice is a mapping with a `kind`. Unknown keys are errors everywhere. Trees are in `shapes`.
 """
 
 import re
@@ -19,10 +19,10 @@ from treespec.experiments.config.base import (
     Number,
     Rounds,
     Seed,
-    Strict,
     Tokens,
 )
 from treespec.experiments.config.shapes import Shape
+from treespec.reading_models import Strict
 
 __all__ = [
     "AssistedMethod",
@@ -56,11 +56,11 @@ Parameters = Annotated[int, Field(strict=True, ge=1, le=MOST_PARAMETERS)]
 
 
 def _size(text: str) -> str:
-    """Refuse "1000000B" before a model is loaded; what else is no size, `grow` says."""
-    found = re.fullmatch(r"\s*([0-9]+)[0-9.]*([KMB])\s*", text.upper())
+    """Refuse "1000000B" before a model is loaded; other mistakes in a size are reported by `grow`."""
+    match = re.fullmatch(r"\s*([0-9]+)[0-9.]*([KMB])\s*", text.upper())
     thousands = {"K": 1, "M": 2, "B": 3}
-    if found and (
-        len(found[1]) > 12 or int(found[1]) * 1000 ** thousands[found[2]] > MOST_PARAMETERS
+    if match and (
+        len(match[1]) > 12 or int(match[1]) * 1000 ** thousands[match[2]] > MOST_PARAMETERS
     ):
         raise ValueError(f"must be at most {MOST_PARAMETERS:,} parameters")
     return text
@@ -79,11 +79,11 @@ class ModelsConfig(Strict):
     dtype: Literal["float32", "bfloat16", "float16", "float64", "auto"] = "bfloat16"
     device: Name = "cpu"
     grow: Parameters | Size | dict[str, Count] | None = None
-    """Enlarge the target, its tokens unchanged, to so many parameters ("100M"), or these config fields."""
+    """Enlarge the target to this many parameters ("100M") or these fields; its tokens stay the same."""
     attention: Literal[
         "auto", "transformers", "reference", "sdpa", "two_pass", "flex", "triton"
     ] = "auto"
-    """How both models run trees; what is named runs, or the pair is refused at load."""
+    """How both models run trees. One that is named is used, or the pair is refused at load."""
     device_map: Literal["auto"] | dict[str, Name | Number] | None = None
     """Spread the target over all GPUs ("auto", by accelerate), or as a map from modules to devices says;
     the draft stays where the target's embeddings are. Null for `device`."""
@@ -95,11 +95,11 @@ class _Selection(Strict):
     count: Count | None = None
     """How many prompts are measured; null for all."""
     start: Number = 0
-    """Leave out so many tokens at the beginning of each prompt."""
+    """Tokens to leave out at the beginning of each prompt."""
     tokens: Count | None = None
-    """Keep so many tokens of each prompt from there on; null for all."""
+    """Tokens to keep of each prompt after that; null for all."""
     least_characters: Count | None = None
-    """Leave out shorter texts, so that `tokens` are there to be kept; null for none."""
+    """Leave out texts that are shorter, so that the others have enough `tokens`; null to keep all."""
 
 
 class EmbeddedPrompts(_Selection):
@@ -107,7 +107,7 @@ class EmbeddedPrompts(_Selection):
 
     kind: Literal["embedded"]
     excerpts: Annotated[dict[Name, Number], Field(min_length=1)] | None = None
-    """Take several of each file: the token at which each begins, by category; `start` comes on top."""
+    """Take several of each file: the token at which each begins, by category; `start` is added to it."""
 
 
 class TextPrompts(_Selection):
@@ -120,7 +120,7 @@ class TextPrompts(_Selection):
 
 
 class JsonlPrompts(_Selection):
-    """A prompt for each line, in a field that holds text (or a list of texts: the first counts)."""
+    """A prompt for each line, in a field that holds text (or a list of texts, whose first is taken)."""
 
     kind: Literal["jsonl"]
     path: Name
@@ -266,13 +266,13 @@ class Config(Strict):
     warmup: Number = 1
     """Prompts decoded by every method before anything is measured."""
     search: SearchConfig | None = None
-    """What to measure before; null for nothing."""
+    """What to measure before the run; null for nothing."""
     stop_strings: tuple[Name, ...] = ()
     trees: Number = 2
     """The first prompts whose drafted trees are recorded with their tokens."""
     meters: tuple[Literal["memory", "energy"], ...] = ("memory", "energy")
-    """What is read around every prompt, besides times; what cannot be read here stays null."""
+    """What is measured for every prompt besides times; null where this machine cannot measure it."""
     tracker: Literal["trackio", "wandb"] | None = None
-    """Where rows are logged to as well; the package must be installed. Null for nowhere."""
+    """A tracker to which rows are logged as well; its package must be installed. Null for none."""
     output: Name | None = None
     """The run's folder; null for `runs/<name>`."""

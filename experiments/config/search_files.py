@@ -27,7 +27,7 @@ def read_acceptance(path: Path) -> "AcceptanceEstimate":
 
     if path.suffix == ".npz":
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SmallSample)  # they are kept in the estimate
+            warnings.simplefilter("ignore", SmallSample)  # the estimate keeps the warnings
             return estimate_acceptance(Trace.load(path), by="depth")
     return _named(path, AcceptanceEstimate.from_json)
 
@@ -46,7 +46,7 @@ def read_chains(path: Path) -> "AcceptanceEstimate | None":
     if path.suffix != ".npz":
         return None
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SmallSample)  # they are kept in the estimate
+        warnings.simplefilter("ignore", SmallSample)  # the estimate keeps the warnings
         return estimate_acceptance(Trace.load(path), by="depth", ranks=1)
 
 

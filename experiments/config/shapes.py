@@ -5,7 +5,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from treespec.experiments.config.base import MOST_NODES, Count, Name, Nodes, Number, Strict
+from treespec.experiments.config.base import MOST_NODES, Count, Name, Nodes, Number
+from treespec.reading_models import Strict
 from treespec.shape import expansion_size
 
 __all__ = [
@@ -171,7 +172,7 @@ class OptTreeGrowth(Strict):
     depth: Nodes
     delta: Annotated[float, Field(ge=0)] = 0.0
     branching: Nodes | None = None
-    """Most children of a node; null for as many as can matter."""
+    """Most children of a node; null for as many as can make a difference."""
     calibration: Name | None = None
 
 
@@ -202,7 +203,7 @@ class EqualGrowthGrowth(Strict):
     depth: Nodes
     size: Size
     latency: Name | None = None
-    """A file of times, or `measured`: verify only as many of the `size` nodes as pay."""
+    """A file of times, or `measured`: verify only those of the `size` nodes that are worth their time."""
     prefix: Count | None = None
     calibration: Name | None = None
 
@@ -213,7 +214,7 @@ class EqualGrowthGrowth(Strict):
 
 
 class CostAwareGrowth(Strict):
-    """Grow and cut as long as expected tokens pay the measured time."""
+    """Grow and cut as long as the expected tokens are worth the measured time."""
 
     kind: Literal["cost_aware"]
     size: Size
@@ -225,7 +226,7 @@ class CostAwareGrowth(Strict):
     prefix: Count | None = None
     prior: Annotated[float, Field(ge=0, le=1)] | None = None
     """Acceptance expected before anything is drafted, which decides whether to draft at all; null for that
-    of the first child if times are measured, else 1, which always looks."""
+    of the first child if times are measured, else 1, with which it always drafts."""
     rate: Annotated[float, Field(gt=0)] | None = None
     """Tokens per second that a second is worth; null for what it yields in the same step."""
     calibration: Name | None = None

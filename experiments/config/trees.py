@@ -38,7 +38,7 @@ __all__ = ["LABELS", "TREES", "label_of", "search_best", "stand_in", "wants_meas
 
 
 def label_of(method: TreeMethod) -> str:
-    """What a method is called that has no name: its tree, and law and rule if the config says them."""
+    """The name of a method that the config does not name: its tree, and law and rule if they are given."""
     chosen = ", ".join(part for part in (method.law, method.rule) if part)
     return LABELS[type(method.shape)](method.shape) + (f" ({chosen})" if chosen else "")
 
@@ -77,7 +77,7 @@ def stand_in(path: str, method: TreeMethod) -> TreeMethod:
     else:
         waiting = {"calibration", "latency", "prefix"} & set(type(shape).model_fields)
         stands = shape.model_copy(update=dict.fromkeys(waiting))
-    # Beside the same growth as it is.
+    # The config may hold the same growth without a calibration too.
     return method.model_copy(update={"shape": stands, "name": name + ", calibrated" * calibrated})
 
 

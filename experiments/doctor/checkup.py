@@ -1,4 +1,4 @@
-"""All questions and tests, in the order in which they are told."""
+"""All questions and tests, in the order in which they are reported."""
 
 from collections.abc import Callable
 from functools import partial
@@ -32,8 +32,8 @@ def examine(quick: bool = False, say: Callable[[str], None] = lambda text: None)
     """Ask everything, test what matters, and time passes over a few rows.
 
     Args:
-        quick: ask, and load the pair; neither test nor time more.
-        say: told what is done next.
+        quick: ask, and load the pair; leave out all other tests and times.
+        say: called with the name of each question and test before it begins.
     """
     facts: list[Fact] = []
     for name, question in QUESTIONS.items():
@@ -63,12 +63,12 @@ def examine(quick: bool = False, say: Callable[[str], None] = lambda text: None)
 
 
 def _timed(device: str, dtype: str, speeds: list[Speed]) -> Trial:
-    """Time passes; what is found is appended to the speeds."""
+    """Time passes, and append the result to the speeds."""
 
     def test() -> str:
         speeds.append(measure_speed(device, dtype))
-        found = speeds[-1]
-        times = ", ".join(f"{ms:.1f} ms for {rows}" for rows, ms in found.pass_ms.items())
-        return f"{times} rows; reads {found.read_gb_s:.0f} GB/s, {found.gflop_s:.0f} GFLOP/s"
+        speed = speeds[-1]
+        times = ", ".join(f"{ms:.1f} ms for {rows}" for rows, ms in speed.pass_ms.items())
+        return f"{times} rows; reads {speed.read_gb_s:.0f} GB/s, {speed.gflop_s:.0f} GFLOP/s"
 
     return attempt(f"passes on {device} in {dtype}", test)

@@ -7,11 +7,11 @@ from time import perf_counter
 
 from treespec.errors import in_words
 
-__all__ = ["Checkup", "Fact", "Speed", "Status", "Trial", "ask", "attempt"]
+__all__ = ["Checkup", "Fact", "Speed", "Status", "Trial", "ask", "attempt", "judged"]
 
 
 class Status(StrEnum):
-    """How it is: as it should be; not there, which may be fine; there, and not as it should be."""
+    """As it should be; missing, which may be fine; or present, but not as it should be."""
 
     OK = "ok"
     MISSING = "missing"
@@ -73,7 +73,7 @@ class Speed:
     gflop_s: float
 
     def cost(self, rows: int) -> float:
-        """Time of a pass over so many rows, over that of one."""
+        """Time of a pass over this many rows, divided by that of one row."""
         return self.pass_ms[rows] / self.pass_ms[1]
 
 
@@ -99,6 +99,11 @@ class Checkup:
         return all(test.passed for test in self.tests)
 
 
+def judged(name: str, value: str, advice: str) -> Fact:
+    """A fact that is a problem if there is advice on it, and otherwise as it should be."""
+    return Fact(name, Status.PROBLEM if advice else Status.OK, value, advice)
+
+
 def ask(name: str, question: Callable[[], Fact | list[Fact]]) -> list[Fact]:
     """The facts that a question finds; what it raises is a problem, not the end of the questions.
 
@@ -107,17 +112,11 @@ def ask(name: str, question: Callable[[], Fact | list[Fact]]) -> list[Fact]:
         question: finds one fact or several.
     """
     try:
-        found = question()
+        answer = question()
     except Exception as error:
-        return [
-            Fact(
-                name,
-                Status.PROBLEM,
-                in_words(error, f"the question '{name}'"),
-                "unexpected: please report it",
-            )
-        ]
-    return found if isinstance(found, list) else [found]
+        problem = in_words(error, f"the question '{name}'")
+        return [Fact(name, Status.PROBLEM, problem, "unexpected: please report it")]
+    return answer if isinstance(answer, list) else [answer]
 
 
 def attempt(name: str, test: Callable[[], str]) -> Trial:

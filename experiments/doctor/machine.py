@@ -8,7 +8,7 @@ from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from treespec.experiments.doctor.findings import Fact, Status
+from treespec.experiments.doctor.findings import Fact, Status, judged
 from treespec.experiments.records.machine_load import BUSY_PERCENT, busy_percent
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["busy", "disk", "energy", "gpus", "memory", "slurm"]
 
 PATIENCE_S = 5.0
-"""How long another program may take to answer."""
+"""Seconds that another program may take to answer."""
 
 LEAST_DISK_GIB = 1.0
 LEAST_MEMORY_GIB = 2.0
@@ -38,10 +38,10 @@ def gpus() -> list[Fact]:
         return [Fact("GPU", Status.PROBLEM, "a driver, but torch finds no device", advice)]
     facts = []
     for i in range(torch.cuda.device_count()):
-        found = torch.cuda.get_device_properties(i)
+        gpu = torch.cuda.get_device_properties(i)
         free, total = torch.cuda.mem_get_info(i)
         room = f"{free / GIB:.1f} of {total / GIB:.1f} GiB free"
-        value = f"{found.name}, sm_{found.major}{found.minor}, {room}"
+        value = f"{gpu.name}, sm_{gpu.major}{gpu.minor}, {room}"
         advice = "set models.device=cuda in configs" if i == 0 else ""
         facts.append(Fact(f"GPU {i}", Status.OK, value, advice))
     return facts
@@ -51,34 +51,35 @@ def memory() -> Fact:
     """Main memory."""
     import psutil
 
-    found = psutil.virtual_memory()
-    value = f"{found.available / GIB:.1f} of {found.total / GIB:.1f} GiB free"
-    if found.available < LEAST_MEMORY_GIB * GIB:
-        return Fact("memory", Status.PROBLEM, value, "end other programs: models will not fit")
-    return Fact("memory", Status.OK, value)
+    ram = psutil.virtual_memory()
+    value = f"{ram.available / GIB:.1f} of {ram.total / GIB:.1f} GiB free"
+    tight = ram.available < LEAST_MEMORY_GIB * GIB
+    return judged("memory", value, "close other programs: models will not fit" if tight else "")
 
 
 def disk() -> Fact:
-    """Room in the current folder, where runs go, and whether it can be written."""
+    """Free space in the current folder, where runs go, and whether it can be written to."""
     here = Path.cwd()
     free = shutil.disk_usage(here).free
     value = f"{free / GIB:.1f} GiB free in {here}"
     if not os.access(here, os.W_OK):
-        advice = "go to a folder that you may write, or give runs one with --out"
+        advice = "change to a folder that you can write to, or name one with --out"
         return Fact("disk", Status.PROBLEM, f"{here} cannot be written", advice)
-    if free < LEAST_DISK_GIB * GIB:
-        return Fact("disk", Status.PROBLEM, value, "make room, or give runs a folder with --out")
-    return Fact("disk", Status.OK, value)
+    tight = free < LEAST_DISK_GIB * GIB
+    return judged(
+        "disk", value, "free some space, or name another folder with --out" if tight else ""
+    )
 
 
 def busy() -> Fact:
-    """How much of the processor others use now."""
+    """How much of the processor other programs use now."""
     others = busy_percent()
-    value = f"use {others:.0f} % of all cores"
-    if others <= BUSY_PERCENT:
-        return Fact("other processes", Status.OK, value)
     advice = "times will not be reliable; OMP_WAIT_POLICY=PASSIVE limits the damage on a shared CPU"
-    return Fact("other processes", Status.PROBLEM, value, advice)
+    return judged(
+        "other processes",
+        f"use {others:.0f} % of all cores",
+        advice if others > BUSY_PERCENT else "",
+    )
 
 
 def energy() -> list[Fact]:
@@ -114,15 +115,14 @@ def slurm() -> list[Fact]:
 
 def _sinfo() -> Fact:
     command = ["sinfo", "--noheader", "--format=%P %D %t"]
+    advice = "is the controller (slurmctld) running, and reachable from here?"
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        advice = "is the controller (slurmctld) running, and reachable from here?"
         return Fact("SLURM", Status.PROBLEM, f"sinfo does not answer: {error}", advice)
     lines = done.stdout.split("\n")
     if done.returncode or not lines[0]:
         said = (done.stderr.strip().splitlines() or ["it names no partition"])[-1]
-        advice = "is the controller (slurmctld) running, and reachable from here?"
         return Fact("SLURM", Status.PROBLEM, f"sinfo: {said}", advice)
     shown = "; ".join(line.strip() for line in lines if line.strip())
     return Fact("SLURM", Status.OK, f"partition, nodes, state: {shown}")

@@ -17,7 +17,7 @@ TOLERANCE = 1e-5
 
 
 def pair_test() -> "tuple[Trial, Pair | None]":
-    """Load the embedded pair, which probes its tree attention; the pair, if it can be had."""
+    """Load the embedded pair, which probes its tree attention; return the pair too, if it loads."""
     loaded: list[Pair] = []
 
     def load() -> str:
@@ -45,10 +45,12 @@ def proof() -> str:
     from treespec.testing import assert_lossless
 
     shapes = [TreeShape.expansion([2]), TreeShape.chain(2), TreeShape((-1, 0, 0, 1))]
-    found = assert_lossless(verify.rrs, shapes=shapes) + assert_lossless(verify.rrsw, shapes=shapes)
+    proved = assert_lossless(verify.rrs, shapes=shapes) + assert_lossless(
+        verify.rrsw, shapes=shapes
+    )
     return (
-        f"rrs and rrsw keep the target's law: {found.runs} branches of {found.cases} cases, largest "
-        f"error {found.largest_error:.0e}"
+        f"rrs and rrsw keep the target's law: {proved.runs} branches of {proved.cases} cases, largest "
+        f"error {proved.largest_error:.0e}"
     )
 
 
@@ -72,16 +74,16 @@ def generation_agrees(pair: "Pair") -> str:
         pair, torch.tensor(prompt.ids), Sampling(temperature=0.0), max_new_tokens=NEW_TOKENS,
         stop=stop_at_tokens(pair.end_tokens), seed=0,
     )  # fmt: skip
-    found = generate(
+    generated = generate(
         pair, prompt.ids, growth=TreeShape.expansion([3, 2, 1]), max_new_tokens=NEW_TOKENS
     )
-    if found.tokens != reference.tokens:
-        pairs = zip(found.tokens, reference.tokens, strict=False)
+    if generated.tokens != reference.tokens:
+        pairs = zip(generated.tokens, reference.tokens, strict=False)
         at = next((i for i, (a, b) in enumerate(pairs) if a != b), "the end")
         raise AssertionError(f"the ids of trees leave those of generate at new token {at}")
     return (
-        f"{len(found.tokens)} greedy tokens equal those of generate, {found.tokens_per_step:.2f} tokens "
-        "a step"
+        f"{len(generated.tokens)} greedy tokens equal those of generate, "
+        f"{generated.tokens_per_step:.2f} tokens a step"
     )
 
 
@@ -111,14 +113,14 @@ def attention_agrees(device: str) -> str:
             continue
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # flex is not compiled on the CPU, and says so
-                found = tree_attention(q, k, v, tree, PREFIX, impl=name)
+                warnings.simplefilter("ignore")  # flex warns that it is not compiled on the CPU
+                output = tree_attention(q, k, v, tree, PREFIX, impl=name)
         except Unavailable:
             absent.append(name)
             continue
         # On a GPU products of float32 may be rounded to TF32, in which 3 decimals count.
         limit = TOLERANCE if device == "cpu" else 1e-2
-        error = float((found - expected).abs().max())
+        error = float((output - expected).abs().max())
         if not error <= limit:
             raise AssertionError(f"{name} differs from the reference by {error:.1e}, over {limit}")
         same.append(name)
@@ -127,7 +129,7 @@ def attention_agrees(device: str) -> str:
 
 
 def kernels_compile() -> str:
-    """Compile a kernel for each generation of GPUs, as far as Triton is there and does not interpret.
+    """Compile a kernel for each generation of GPUs, if Triton is installed and does not interpret kernels.
 
     Raises:
         AssertionError: if what comes out would not run well.

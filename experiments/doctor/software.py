@@ -6,36 +6,33 @@ import sys
 from importlib import metadata, util
 from importlib.metadata import PackageNotFoundError
 
-from treespec.experiments.doctor.findings import Fact, Status
+from treespec.experiments.doctor.findings import Fact, Status, judged
 
 __all__ = ["attention", "compiler", "python", "torch_build", "transformers", "treespec", "triton"]
 
 LEAST_PYTHON = (3, 11)
 LEAST_TRANSFORMERS = (5, 17)
 
-WIDE = ("AVX512", "AVX2")
-"""What torch calls processors with wide vectors; others are slow in everything."""
+WIDE_VECTORS = ("AVX512", "AVX2")
+"""What torch calls processors with wide vectors; all others are slow."""
 
 
 def python() -> Fact:
     """The version of Python, and where it is."""
     value = f"{platform.python_version()} ({sys.executable})"
-    if sys.version_info < LEAST_PYTHON:
-        return Fact("Python", Status.PROBLEM, value, "treespec needs Python 3.11 or newer")
-    return Fact("Python", Status.OK, value)
+    old = sys.version_info < LEAST_PYTHON
+    return judged("Python", value, "treespec needs Python 3.11 or newer" if old else "")
 
 
 def treespec() -> Fact:
     """The version of the project, and its commit if it runs from a clone."""
     from treespec.experiments.records.manifest import environment
 
-    found = environment()
-    version, commit = found["treespec_version"], found["git_hash"]
+    facts = environment()
+    version, commit = facts["treespec_version"], facts["git_hash"]
     clone = "no git clone" if commit is None else f"commit {shortened(commit)}"
     value = f"{version or 'not installed'}, {clone}"
-    if version is None:
-        return Fact("treespec", Status.PROBLEM, value, "pip install -e . in the clone")
-    return Fact("treespec", Status.OK, value)
+    return judged("treespec", value, "" if version else "pip install -e . in the clone")
 
 
 def torch_build() -> list[Fact]:
@@ -47,11 +44,11 @@ def torch_build() -> list[Fact]:
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "for the CPU only"
     facts = [Fact("torch", Status.OK, f"{torch.__version__}, {build}")]
     advice = ""
-    if simd != WIDE[0]:
+    if simd != WIDE_VECTORS[0]:
         advice = (
             "half precision is slow here for more than one row: set models.dtype=float32 in configs"
         )
-    status = Status.OK if simd in WIDE else Status.PROBLEM
+    status = Status.OK if simd in WIDE_VECTORS else Status.PROBLEM
     facts.append(Fact("vectors", status, simd, advice))
     value = f"{threads} of torch on {cores} cores"
     if threads > cores:
@@ -64,11 +61,10 @@ def torch_build() -> list[Fact]:
 def transformers() -> Fact:
     """The version of transformers."""
     version = metadata.version("transformers")
-    if tuple(map(int, version.split(".")[:2])) < LEAST_TRANSFORMERS:
-        least = ".".join(map(str, LEAST_TRANSFORMERS))
-        advice = f"treespec needs {least} or newer: pip install -U transformers"
-        return Fact("transformers", Status.PROBLEM, version, advice)
-    return Fact("transformers", Status.OK, version)
+    old = tuple(map(int, version.split(".")[:2])) < LEAST_TRANSFORMERS
+    least = ".".join(map(str, LEAST_TRANSFORMERS))
+    advice = f"treespec needs {least} or newer: pip install -U transformers"
+    return judged("transformers", version, advice if old else "")
 
 
 def triton() -> Fact:
@@ -102,8 +98,7 @@ def attention() -> list[Fact]:
         names = [name for name in IMPLEMENTATIONS if name != "triton" or missing is None]
         value = f"{', '.join(names)}; auto takes {choose(device, 16)}"
         why = "" if missing is None or place == "cpu" else missing
-        status = Status.PROBLEM if why else Status.OK
-        facts.append(Fact(f"tree attention, {place}", status, value, why))
+        facts.append(judged(f"tree attention, {place}", value, why))
     return facts
 
 
@@ -131,7 +126,7 @@ def _cores() -> int:
 
 
 def shortened(commit: str) -> str:
-    """A commit in as many characters as people use; `-dirty` stays.
+    """A commit in its first ten characters; `-dirty` stays.
 
     Example:
         >>> shortened("67f0c079a44c6c49-dirty")

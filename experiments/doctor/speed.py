@@ -10,22 +10,22 @@ from collections.abc import Sequence
 
 from treespec.experiments.doctor.findings import Speed
 
-__all__ = ["TREE", "meaning", "measure_speed"]
+__all__ = ["TREE_ROWS", "meaning", "measure_speed"]
 
-TREE = 16
-"""Rows of a middling tree."""
+TREE_ROWS = 16
+"""Rows of a tree of medium size."""
 
-MANY = {"cpu": 64, "cuda": 1024}
+MANY_ROWS = {"cpu": 64, "cuda": 1024}
 """Rows of a pass that computes more than it reads."""
 
 WIDTH = 4096
 MATRICES = {"cpu": 4, "cuda": 64}
-"""Weights: more than caches hold, and still quickly read."""
+"""Number of weight matrices: more than caches hold, but few enough to be read quickly."""
 
 REPEATS = 3
 
-FREE, DEAR = 1.25, 3.0
-"""Up to this cost of 16 rows trees are nearly free to verify; from that on they are dear."""
+FREE_COST, DEAR_COST = 1.25, 3.0
+"""Cost of 16 rows up to which trees are nearly free to verify, and from which on they are expensive."""
 
 
 def measure_speed(device: str, dtype: str, matrices: int | None = None) -> Speed:
@@ -42,7 +42,7 @@ def measure_speed(device: str, dtype: str, matrices: int | None = None) -> Speed
 
     synchronize = synchronizer(device)
     kind = getattr(torch, dtype)
-    sizes = (1, TREE, MANY[device])
+    sizes = (1, TREE_ROWS, MANY_ROWS[device])
     count, each = matrices or MATRICES[device], WIDTH * WIDTH * kind.itemsize
     generator = torch.Generator().manual_seed(0)
     first = torch.randn(WIDTH, WIDTH, generator=generator).mul_(WIDTH**-0.5).to(device, kind)
@@ -58,18 +58,20 @@ def measure_speed(device: str, dtype: str, matrices: int | None = None) -> Speed
         return time.perf_counter() - start
 
     seconds: dict[int, list[float]] = {rows: [] for rows in sizes}
-    for turn in range(REPEATS + 1):  # in turns, because machines drift; the first warms up
+    for turn in range(
+        REPEATS + 1
+    ):  # sizes take turns, because machines drift; the first turn warms up
         for rows in sizes:
             spent = run(rows)
             if turn:
                 seconds[rows].append(spent)
-    middle = {rows: statistics.median(found) for rows, found in seconds.items()}
+    middle = {rows: statistics.median(spans) for rows, spans in seconds.items()}
     name = torch.cuda.get_device_name() if device == "cuda" else device
     return Speed(
         device=name,
         dtype=dtype,
         weights_mib=count * each / 2**20,
-        pass_ms={rows: round(1e3 * found, 3) for rows, found in middle.items()},
+        pass_ms={rows: round(1e3 * median, 3) for rows, median in middle.items()},
         read_gb_s=round(count * each / middle[1] / 1e9, 2),
         gflop_s=round(2 * count * WIDTH * WIDTH * sizes[-1] / middle[sizes[-1]] / 1e9, 1),
     )
@@ -79,27 +81,29 @@ def meaning(speeds: Sequence[Speed]) -> tuple[str, ...]:
     """What the times mean for trees here, a sentence for each device and dtype, and one of advice."""
     said = [_of_one(speed) for speed in speeds]
     for device in dict.fromkeys(speed.device for speed in speeds):
-        own = [speed for speed in speeds if speed.device == device]
-        best = min(own, key=lambda speed: speed.pass_ms[TREE])
-        if len(own) > 1:
+        on_device = [speed for speed in speeds if speed.device == device]
+        best = min(on_device, key=lambda speed: speed.pass_ms[TREE_ROWS])
+        if len(on_device) > 1:
             said.append(
-                f"Of these, {best.dtype} verifies {TREE} nodes fastest on {device}: "
+                f"Of these, {best.dtype} verifies {TREE_ROWS} nodes fastest on {device}: "
                 f"models.dtype={best.dtype} in configs."
             )
     return tuple(said)
 
 
 def _of_one(speed: Speed) -> str:
-    cost = speed.cost(TREE)
-    measured = f"{speed.device}, {speed.dtype}: verifying {TREE} nodes costs {cost:.2f} times one"
-    if cost <= FREE:
+    cost = speed.cost(TREE_ROWS)
+    measured = (
+        f"{speed.device}, {speed.dtype}: verifying {TREE_ROWS} nodes costs {cost:.2f} times one"
+    )
+    if cost <= FREE_COST:
         return (
             f"{measured}: wide trees are nearly free to verify, what they cost is their drafting."
         )
     needed = (
-        f"a tree of {TREE} nodes has to yield more than {cost:.1f} tokens a step, and what its drafting "
-        "takes, to beat plain decoding"
+        f"a tree of {TREE_ROWS} nodes has to yield more than {cost:.1f} tokens a step, and what its "
+        "drafting takes, to beat plain decoding"
     )
-    if cost < DEAR:
+    if cost < DEAR_COST:
         return f"{measured}: {needed}."
     return f"{measured}, so it is computing that limits here: {needed}; chains and small trees pay first."

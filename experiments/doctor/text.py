@@ -1,55 +1,50 @@
 """What `treespec doctor` prints."""
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from treespec.experiments.doctor.findings import Checkup, Status
+from treespec.experiments.doctor.findings import Checkup, Fact, Status, Trial
+from treespec.experiments.report.table import Cell, Column, Table
+from treespec.experiments.report.terminal import print_table, say
 
 __all__ = ["print_checkup"]
 
 WIDTH = 110
-COLORS = {Status.OK: "green", Status.MISSING: "dim", Status.PROBLEM: "yellow"}
-PASSED, BROKEN = "passed", "FAILED"
+TONES = {Status.OK: "", Status.MISSING: "faint", Status.PROBLEM: "doubtful"}
 
 
-def print_checkup(found: Checkup, console: Console) -> None:
+def _fact(fact: Fact) -> Cell:
+    return Cell(fact.value, below=f"-> {fact.advice}" if fact.advice else "")
+
+
+FACTS = (
+    Column[Fact]("status", lambda fact: fact.status, left=True),
+    Column[Fact]("what", lambda fact: fact.name, left=True),
+    Column[Fact]("found", _fact, left=True),
+)
+
+TESTS = (
+    Column[Trial]("status", lambda test: "passed" if test.passed else "FAILED", left=True),
+    Column[Trial]("what", lambda test: test.name, left=True),
+    Column[Trial]("result", lambda test: Cell(test.value, f"({test.seconds:.1f} s)"), left=True),
+)
+
+
+def print_checkup(checkup: Checkup, console: Console) -> None:
     """Print facts with what to do, the tests, and what the times mean for trees."""
     width = min(WIDTH, console.width)
-    table = _table("what is here")
-    for fact in found.facts:
-        style = COLORS[fact.status]
-        table.add_row(f"[{style}]{fact.status}[/{style}]", escape(fact.name), escape(fact.value))
-        if fact.advice:
-            table.add_row("", "", f"[dim]-> {escape(fact.advice)}[/dim]")
-    console.print(table, width=width)
-    table = _table("self-test")
-    for test in found.tests:
-        word = f"[green]{PASSED}[/green]" if test.passed else f"[bold red]{BROKEN}[/bold red]"
-        took = f"[dim]({test.seconds:.1f} s)[/dim]"
-        table.add_row(word, escape(test.name), f"{escape(test.value)} {took}")
-    console.print()
-    console.print(table, width=width)
-    if found.said:
+    facts = Table("what is here", FACTS, checkup.facts, tone=lambda fact: TONES[fact.status])
+    tests = Table("self-test", TESTS, checkup.tests, tone=lambda test: "" if test.passed else "bad")
+    print_table(facts, console, width)
+    print_table(tests, console, width)
+    for sentence in (*checkup.said, _verdict(checkup)):
         console.print()
-    for sentence in found.said:
-        console.print(escape(sentence), width=width, highlight=False)
-    console.print()
-    console.print(escape(_verdict(found)), width=width, highlight=False)
+        say(console, sentence, width=width)
 
 
-def _table(title: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1))
-    table.show_header = False
-    for column in ("status", "name", "value"):
-        table.add_column(column, no_wrap=column == "status", overflow="fold")
-    return table
-
-
-def _verdict(found: Checkup) -> str:
-    problems = [fact.name for fact in found.facts if fact.status is Status.PROBLEM]
-    broken = [test.name for test in found.tests if not test.passed]
+def _verdict(checkup: Checkup) -> str:
+    problems = [fact.name for fact in checkup.facts if fact.status is Status.PROBLEM]
+    broken = [test.name for test in checkup.tests if not test.passed]
     if broken:
         return f"Not well: {len(broken)} tests failed ({'; '.join(broken)})."
     rest = f" Look at: {', '.join(problems)}." if problems else ""
-    return f"All is well: {len(found.tests)} tests passed.{rest}"
+    return f"All is well: {len(checkup.tests)} tests passed.{rest}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from rich.console import Console
 
-from treespec.experiments.config.base import MOST
+from treespec.experiments.config.base import LARGEST_NUMBER
 from treespec.experiments.config.build import BuiltMethod, Experiment, build, plain_method
 from treespec.experiments.config.files import require_within
 from treespec.experiments.config.schema import Config, ModelsConfig
@@ -112,7 +112,7 @@ def check_lossless(
             raise ConfigError(f"{name} = {value}: must be at least 1")
     require_within("--samples", samples, 1, MOST_SAMPLES)
     require_within("--tokens", tokens, 1, MOST_TOKENS)
-    require_within("--prompts", prompts, 1, MOST)
+    require_within("--prompts", prompts, 1, LARGEST_NUMBER)
     if not 0 < false_alarm < 1:
         raise ConfigError(f"false_alarm = {false_alarm:g}: must be between 0 and 1")
     waiting = [label_of(method) for method in config.methods if wants_measured(method)]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from treespec.errors import Unreadable
-from treespec.experiments.config.words import plain_words
 from treespec.experiments.errors import RunFolderError
 from treespec.reading import brief, parse_json, read_bytes
+from treespec.reading_words import plain_words
 from treespec.search.whole_file import write_whole
 
 if TYPE_CHECKING:

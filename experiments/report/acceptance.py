@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 LEAST_TRIES = 20
-"""Fewer are shown without an interval."""
+"""Tries of a level below which it is shown without an interval."""
 
 DARKEST = 50
 """Percent of a colour behind a text, so that it stays legible."""
@@ -186,6 +186,6 @@ def count_nodes(run: RunRecords, method: Method, sampling: str) -> NodeAcceptanc
         return None
     accepted = np.stack([prompts[prompt] for prompt in sorted(prompts)])
     steps = accepted.sum(1)
-    for node in range(shape.size - 1, 0, -1):  # who accepted a node accepted its parent
+    for node in range(shape.size - 1, 0, -1):  # a step that accepts a node accepts its parent
         accepted[:, shape.parents[node]] += accepted[:, node]
     return NodeAcceptance(shape, steps, accepted)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from math import ceil, exp, isfinite, log, sqrt
 
 import numpy as np
+import polars as pl
 
 from treespec.experiments.records.changes import changes_of_machine
 from treespec.experiments.records.loading import RunRecords
@@ -89,7 +90,7 @@ class Drift:
 
     @property
     def matters(self) -> bool:
-        """Whether it is significant and large enough for a word."""
+        """Whether it is significant and large enough to be mentioned."""
         return self.p < SIGNIFICANCE and abs(self.change) > LEAST_DRIFT
 
 
@@ -98,8 +99,6 @@ def drift(run: RunRecords) -> Drift | None:
 
     It cannot where prompts get longer with the place in the run.
     """
-    import polars as pl
-
     order = {s["name"]: i for i, s in enumerate(run.manifest["samplings"])}
     rows = run.prompts.filter(pl.col("error").is_null(), pl.col("steps") > 0)
     units = (

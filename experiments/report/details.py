@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
+import polars as pl
+
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.equality import Divergence, near_tie_margin
 from treespec.experiments.report.results import model_size, tuning_prompts
@@ -15,10 +17,10 @@ from treespec.experiments.report.table import NONE, Column, Finding, Table
 __all__ = ["config", "equality", "errors", "facts", "samples", "tunings"]
 
 MOST_ROWS = 200
-"""Rows of a table of single prompts; what is more is counted."""
+"""Rows of a table of single prompts; the rest is only counted."""
 
 MOST_LETTERS = 900
-"""Of a text that is shown."""
+"""Characters of a text that is shown."""
 
 _Split = tuple[MethodSummary, str, Divergence]
 
@@ -111,8 +113,6 @@ def samples(run: Run) -> list[Sample]:
 
 
 def _sample(run: RunRecords, summary: SamplingSummary, prompt: int) -> Sample:
-    import polars as pl
-
     rows = run.prompts.filter(pl.col("sampling") == summary.sampling, pl.col("prompt") == prompt)
     texts = dict(zip(rows["method"], rows["text"], strict=True))
     shown = [
@@ -125,7 +125,7 @@ def _sample(run: RunRecords, summary: SamplingSummary, prompt: int) -> Sample:
     letters = zip(*(texts[name] for name in shown), strict=False)
     alike = sum(1 for _ in takewhile(lambda place: len(set(place)) == 1, letters))
     if not any(row.equality.compared for row in summary.rows):
-        alike = MOST_LETTERS  # sampled texts differ everywhere, by right
+        alike = MOST_LETTERS  # sampled texts may differ everywhere
         said = "drawn anew by each method: different texts, the same law"
     else:
         said = "the same text" if len(shown) == 1 else "what differs is marked"

@@ -1,9 +1,10 @@
 """Two runs compared: the same methods on the same prompts, with the paired bootstrap."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import polars as pl
 from rich.console import Console
 
 from treespec.experiments.errors import RunFolderError
@@ -14,13 +15,10 @@ from treespec.experiments.report.table import Column, Table, interval
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.report.verdict import LEAST_PROMPTS
 
-if TYPE_CHECKING:
-    import polars as pl
-
 __all__ = ["MethodDiff", "RunDiff", "compare_runs", "print_diff"]
 
 MOST_LISTED = 20
-"""Differences of configs and methods that are listed before the rest is only counted."""
+"""Differences of configs and methods that are listed; the rest is only counted."""
 
 
 @dataclass(frozen=True)
@@ -148,21 +146,15 @@ def _trees(a: RunRecords, b: RunRecords) -> tuple[dict[str, Any], dict[str, Any]
     return left, right
 
 
-def _rows(run: RunRecords, place: tuple[str, str]) -> "pl.DataFrame":
-    import polars as pl
-
+def _rows(run: RunRecords, place: tuple[str, str]) -> pl.DataFrame:
     return run.prompts.filter(pl.col("sampling") == place[0], pl.col("method") == place[1])
 
 
-def _paired(
-    left: "pl.DataFrame", right: "pl.DataFrame", key: str
-) -> tuple["pl.DataFrame", "pl.DataFrame"]:
+def _paired(left: pl.DataFrame, right: pl.DataFrame, key: str) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The rows whose prompt and repeat both runs have, of prompts on which none of these rows failed.
 
     A prompt id that stands for several prompts is left out.
     """
-    import polars as pl
-
     frames = [rows.filter(pl.col("prompt").n_unique().over(key) == 1) for rows in (left, right)]
     a, b = (
         one.join(other, on=[key, "repeat"], how="semi").filter(
@@ -173,7 +165,7 @@ def _paired(
     return a.join(b, on=key, how="semi"), b.join(a, on=key, how="semi")
 
 
-def _why_not(left: "pl.DataFrame", right: "pl.DataFrame", key: str) -> str:
+def _why_not(left: pl.DataFrame, right: pl.DataFrame, key: str) -> str:
     """Why no prompt of a method is compared."""
     reasons = []
     for side, rows in (("A", left), ("B", right)):
@@ -188,11 +180,9 @@ def _why_not(left: "pl.DataFrame", right: "pl.DataFrame", key: str) -> str:
 
 
 def _method(
-    place: tuple[str, str], left: "pl.DataFrame", right: "pl.DataFrame", key: str
+    place: tuple[str, str], left: pl.DataFrame, right: pl.DataFrame, key: str
 ) -> MethodDiff:
     """Compare the rows of one method, on the same prompts."""
-    import polars as pl
-
     columns = {}
     for side, rows in (("a", left), ("b", right)):
         sums = (
@@ -293,7 +283,7 @@ def print_diff(diff: RunDiff, console: Console) -> None:
 
 
 def _warnings(diff: RunDiff) -> list[str]:
-    """What makes the ratios something else than one expects."""
+    """What makes the ratios differ from what one expects."""
     warnings = []
     if not diff.same_prompts:
         warnings.append(

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import polars as pl
+
 from treespec.experiments.records.loading import RunRecords
 
 __all__ = ["NEAR_TIE", "Divergence", "Equality", "equality", "near_tie_margin"]
@@ -65,8 +67,6 @@ class Equality:
 
 def equality(run: RunRecords, sampling: str, method: str) -> Equality:
     """Compare the greedy outputs of a method with those of `generate`, as recorded."""
-    import polars as pl
-
     rows = run.prompts.filter(
         pl.col("sampling") == sampling,
         pl.col("method") == method,

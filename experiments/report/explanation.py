@@ -50,7 +50,7 @@ NOTE = (
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why one method is so many times as fast as another.
+    """Why one method is faster or slower than another.
 
     Args:
         method: its name.

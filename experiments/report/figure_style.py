@@ -152,7 +152,7 @@ def save(figure: "Figure", folder: Path, name: str, keep: Keep = write_file) -> 
     """Write `name.svg` (transparent) and `name.png` (on white), by `keep`; return the path of the SVG."""
     drawn = io.BytesIO()
     figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None})
-    # keeps the places that were found, instead of finding them again
+    # keep the layout instead of computing it again
     figure.set_layout_engine("none")
     painted = io.BytesIO()
     figure.savefig(painted, format="png", dpi=160, facecolor=PAGE)

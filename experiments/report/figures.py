@@ -17,7 +17,6 @@ from treespec.experiments.report.figure_axes import (
     panels,
     reach,
 )
-from treespec.experiments.report.figure_intervals import StepIntervals
 from treespec.experiments.report.figure_style import (
     GROUP_COLOURS,
     GROUP_MARKERS,
@@ -33,7 +32,7 @@ from treespec.experiments.report.figure_style import (
 )
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.scaling import scaling_figure
-from treespec.experiments.report.summary import SamplingSummary
+from treespec.experiments.report.summary import SamplingSummary, StepIntervals
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

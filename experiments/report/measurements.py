@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from treespec.experiments.records.loading import Method, RunRecords
@@ -79,8 +80,6 @@ def measure(run: RunRecords, sampling: str) -> Measurements:
     A method that finished nothing is set aside (`failed`) instead of emptying the comparison; then a
     prompt counts if all other methods finished it.
     """
-    import polars as pl
-
     rows = run.prompts.filter(pl.col("sampling") == sampling)
     columns = (*COUNTS, *TIMES, *ENERGIES)
     sums = (

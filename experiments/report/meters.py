@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import polars as pl
+
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.measurements import ENERGIES, Measurements
 from treespec.experiments.report.statistics import Interval
@@ -67,8 +69,6 @@ Readings = Mapping[str, Sequence[Metered]]
 
 def metered(run: RunRecords, data: Measurements) -> list[Metered]:
     """Memory and energy of every method that finished a prompt."""
-    import polars as pl
-
     read = any((m.name, column) in data.values for m in data.methods for column in ENERGIES)
     totals = data.totals if data.prompts and read else None
     rows = run.prompts.filter(pl.col("sampling") == data.sampling, pl.col("error").is_null())

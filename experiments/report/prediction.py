@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+import polars as pl
+
 from treespec.experiments.config.file import validated
 from treespec.experiments.config.schema import SearchConfig
 from treespec.experiments.records.loading import Method, RunRecords
@@ -214,8 +216,6 @@ def _row(
     measured: Measured,
     paces: Mapping[str, float] | None,
 ) -> Prediction | None:
-    import polars as pl
-
     sampling = data.sampling
     usual = measured.default_law(sampling)
     law = usual if method.kind == "plain" else method.law[sampling]
@@ -230,7 +230,7 @@ def _row(
         return None
     times = measured.latency
     try:
-        timed = _timed(times, law)
+        timed = law if law in times.laws else None
         step_s = times.step_s(shape, measured.prefix, law=timed)
         at_pace = step_at_pace_s(times, shape, paces, measured.prefix, law=timed) if paces else None
     except NotMeasured:  # wider or larger than what was timed
@@ -257,47 +257,38 @@ def _covered(shape: TreeShape, trace: Trace, search: SearchConfig) -> bool:
     return widest <= trace.width and shape.depth <= int(trace.about.get("beyond", 0)) + 1
 
 
-def _timed(latency: LatencyModel, law: str) -> str | None:
-    return law if law in latency.laws else None
-
-
-def _optional(
-    shown: str, value: Callable[[Prediction], float | None]
-) -> Callable[[Prediction], str]:
-    """How a number is written that some predictions lack."""
+def _number(
+    head: str,
+    shown: str,
+    value: Callable[[Prediction], float | None],
+    moves: int = 0,
+    part: str = "",
+) -> Column[Prediction]:
+    """A column of numbers, which some predictions lack."""
 
     def write(row: Prediction) -> str:
         number = value(row)
         return NONE if number is None else format(number, shown)
 
-    return write
+    return Column(head, write, moves=moves, part=part)
 
 
-def _milliseconds(seconds: float | None) -> float | None:
-    return seconds and 1e3 * seconds
-
-
-def _speed(
-    head: str, shown: str, value: Callable[[Prediction], float | None]
-) -> Column[Prediction]:
-    return Column(head, _optional(shown, value), moves=1, part="tokens per second")
-
+SPEED = (1, "tokens per second")
+"""When columns of speeds move, and what a table of them is called."""
 
 COLUMNS = (
     Column[Prediction]("tree", lambda row: row.method, left=True),
     Column[Prediction]("tokens/step", lambda row: interval(row.tokens)),
     Column[Prediction]("measured", lambda row: interval(row.tokens_measured)),
     Column[Prediction]("error", lambda row: f"{row.tokens_error:+.1%}"),
-    Column[Prediction]("ms/step", _optional(".1f", lambda row: _milliseconds(row.step_s))),
-    Column[Prediction]("at pace", _optional(".1f", lambda row: _milliseconds(row.step_at_pace_s))),
-    Column[Prediction](
-        "measured", _optional(".1f", lambda row: _milliseconds(row.step_measured_s))
-    ),
-    _speed("tokens/s", ".1f", lambda row: row.speed),
-    _speed("at pace", ".1f", lambda row: row.speed_at_pace),
-    _speed("measured", ".1f", lambda row: row.speed_measured),
-    _speed("error", "+.1%", lambda row: row.speed_error),
-    _speed("at pace", "+.1%", lambda row: row.speed_error_at_pace),
+    _number("ms/step", ".1f", lambda row: 1e3 * row.step_s),
+    _number("at pace", ".1f", lambda row: row.step_at_pace_s and 1e3 * row.step_at_pace_s),
+    _number("measured", ".1f", lambda row: 1e3 * row.step_measured_s),
+    _number("tokens/s", ".1f", lambda row: row.speed, *SPEED),
+    _number("at pace", ".1f", lambda row: row.speed_at_pace, *SPEED),
+    _number("measured", ".1f", lambda row: row.speed_measured, *SPEED),
+    _number("error", "+.1%", lambda row: row.speed_error, *SPEED),
+    _number("at pace", "+.1%", lambda row: row.speed_error_at_pace, *SPEED),
 )
 
 
@@ -339,7 +330,7 @@ def _said(rows: Sequence[Prediction], choice: Choice | None, timed: Pace | None)
 
 
 def _paced(error: float | None, timed: Pace | None) -> str:
-    """What the machine did meanwhile."""
+    """What the machine did during the run."""
     if error is None or timed is None:
         return " (parts of a step were not timed during the run, or too few times: drift is in it)"
     rounds, paces = timed

@@ -12,7 +12,6 @@ from treespec.experiments.report.acceptance import NodeAcceptance, count_all
 from treespec.experiments.report.budgets import Budget, budgets
 from treespec.experiments.report.categories import Category, categories
 from treespec.experiments.report.explanation import Explanation, explanation_table, explanations
-from treespec.experiments.report.figure_intervals import StepIntervals, step_intervals
 from treespec.experiments.report.html import render
 from treespec.experiments.report.measurements import Measurements, measure
 from treespec.experiments.report.meters import Metered, metered
@@ -26,7 +25,13 @@ from treespec.experiments.report.prediction import (
 )
 from treespec.experiments.report.results import compact_table, hardware_line
 from treespec.experiments.report.scaling import Point, scaling
-from treespec.experiments.report.summary import SamplingSummary, accepted_shares, summarise
+from treespec.experiments.report.summary import (
+    SamplingSummary,
+    StepIntervals,
+    accepted_shares,
+    step_intervals,
+    summarise,
+)
 from treespec.experiments.report.table import Table
 from treespec.experiments.report.verdict import Comparison, comparisons, sentences
 

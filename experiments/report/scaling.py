@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["LEAST_SIZES", "Point", "scaling", "scaling_figure"]
 
 LEAST_SIZES = 4
-"""Fewer sizes of a family make no curve."""
+"""Sizes of a family below which it has no curve."""
 
 COLOURS = {
     "trees": GROUP_COLOURS["tree"],

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from treespec.experiments.records.loading import Method, RunRecords
@@ -15,8 +16,10 @@ from treespec.experiments.report.statistics import Bootstrap, Interval, bootstra
 __all__ = [
     "MethodSummary",
     "SamplingSummary",
+    "StepIntervals",
     "accepted_shares",
     "speed_ratio",
+    "step_intervals",
     "summarise",
 ]
 
@@ -90,6 +93,21 @@ class SamplingSummary:
         return next(row for row in self.rows if row.method.name == method)
 
 
+@dataclass(frozen=True)
+class StepIntervals:
+    """What figures show of a method, with 95 % intervals over the compared prompts.
+
+    Args:
+        step_ms: milliseconds of a step.
+        verify_ms: milliseconds of the target's pass; None where stages are not recorded.
+        nothing: share of the steps that brought one token only; None where steps are not recorded.
+    """
+
+    step_ms: Interval
+    verify_ms: Interval | None
+    nothing: Interval | None
+
+
 def summarise(run: RunRecords, data: Measurements) -> SamplingSummary:
     """All methods under the sampling setting of these measurements."""
     totals = _totals(data) if data.prompts else None
@@ -109,8 +127,6 @@ def accepted_shares(run: RunRecords, data: Measurements) -> dict[str, NDArray[np
 
     As in the table, tokens past the budget do not count: the mean is `accepted_per_step`.
     """
-    import polars as pl
-
     if not len(run.steps):
         return {}
     steps = run.steps.filter(
@@ -122,6 +138,35 @@ def accepted_shares(run: RunRecords, data: Measurements) -> dict[str, NDArray[np
         if m.kind == "tree" and len(kept):
             shares[m.name] = np.bincount(kept - 1) / len(kept)
     return shares
+
+
+def step_intervals(run: RunRecords, data: Measurements) -> dict[str, StepIntervals]:
+    """The intervals of every method that finished a prompt, under one sampling setting."""
+    if not data.prompts:
+        return {}
+    order = {prompt: place for place, prompt in enumerate(data.prompts)}
+    idle = {method.name: np.zeros(len(order)) for method in data.methods}
+    rows = run.steps.filter(pl.col("sampling") == data.sampling, pl.col("kept") == 1)
+    for method, prompt, count in rows.group_by("method", "prompt").len().iter_rows():
+        if method in idle and prompt in order:
+            idle[method][order[prompt]] = count
+    totals = bootstrap(data.values | {(name, "idle"): values for name, values in idle.items()})
+    recorded = set(run.steps["method"].unique())
+
+    def ratio(method: str, column: str, scale: float) -> Interval | None:
+        if (method, column) not in totals.observed:
+            return None
+        each = totals.ratio([(method, column)], [(method, "steps")])
+        return Interval(scale * each.estimate, scale * each.low, scale * each.high)
+
+    return {
+        method.name: StepIntervals(
+            ratio(method.name, "decode_s", 1e3) or Interval(np.nan, np.nan, np.nan),
+            ratio(method.name, "verify_s", 1e3),
+            ratio(method.name, "idle", 1.0) if method.name in recorded else None,
+        )
+        for method in data.methods
+    }
 
 
 def _totals(data: Measurements) -> Bootstrap:
@@ -191,7 +236,5 @@ def _stages(
 
 
 def _error_messages(run: RunRecords, sampling: str, method: str) -> Sequence[str]:
-    import polars as pl
-
     rows = run.prompts.filter(pl.col("sampling") == sampling, pl.col("method") == method)
     return rows["error"].drop_nulls().to_list()

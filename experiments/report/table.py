@@ -25,7 +25,7 @@ class Cell:
     Args:
         text: the value.
         detail: what follows it where there is room, in small letters where there are any: its interval.
-        below: a second line in small letters; on pages only.
+        below: a second line, in small letters where there are any.
         shade: percent of the row's colour behind the cell; on pages only.
     """
 
@@ -106,7 +106,7 @@ class Table(Generic[Item]):
         said: a sentence that follows from it.
         group: rows of one group stand together.
         colour: group of methods in whose colour the name is written.
-        tone: `best`, `bad` or nothing.
+        tone: `best`, `bad`, `doubtful`, `faint` or nothing.
     """
 
     subject: str

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from treespec.experiments.report.table import Finding, Table
+from treespec.experiments.report.table import Cell, Finding, Table
 
 __all__ = ["print_finding", "print_table", "say"]
 
@@ -17,7 +17,7 @@ LEAST_NAME = 19
 NARROWER = ((True, 12), (False, LEAST_NAME), (False, 6))
 """Tried in turn where a table is too wide: whether intervals are printed, and columns that words keep."""
 
-STYLES = {"best": "bold", "bad": "red"}
+STYLES = {"best": "bold", "bad": "red", "doubtful": "yellow", "faint": "dim"}
 
 
 def say(console: Console, text: str, style: str | None = None, width: int | None = None) -> None:
@@ -87,15 +87,13 @@ class _Layout:
     ) -> None:
         self.every = list(range(len(table.columns)))
         self._table, self._width = table, width
-        self._texts = [
-            [str(cell) if details else cell.text for cell in cells] for cells in table.rows
-        ]
+        self._texts = [[_written(cell, details) for cell in cells] for cells in table.rows]
         self._widths = []
         for i, column in enumerate(table.columns):
-            texts = [*column.head.split("\n"), *(row[i] for row in self._texts)]
-            longest = max(map(len, texts))
+            texts = [column.head, *(row[i] for row in self._texts)]
+            longest = max(len(line) for text in texts for line in text.split("\n"))
             self._widths.append(min(longest, least_word) if column.left else longest)
-        # words beside words need more room between them than numbers
+        # columns of words need more space between them than numbers
         self._gap = 2 * (sum(column.left for column in table.columns) > 1)
         if not self.fits(self.every):
             self._gap = 0
@@ -105,7 +103,7 @@ class _Layout:
         return sum(self._widths[i] + 1 + self._gap for i in shown) - 1 <= self._width
 
     def split(self, moved: int) -> tuple[list[int], list[int]]:
-        """Columns of the first table, and those that left it in so many steps."""
+        """Columns of the first table, and those that have left it after this many steps."""
         leaves = [i for i in self.every if 0 < self._table.columns[i].moves <= moved]
         return [i for i in self.every if i not in leaves], leaves
 
@@ -143,3 +141,8 @@ class _Layout:
             style = STYLES.get(self._table.tone(item))
             rich.add_row(*(escape(texts[j]) for j in shown), style=style)
         return rich
+
+
+def _written(cell: Cell, details: bool) -> str:
+    text = str(cell) if details else cell.text
+    return f"{text}\n{cell.below}" if cell.below else text

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from treespec.drawing import Look, draw_looks
 from treespec.experiments.records.loading import Method, RunRecords
-from treespec.experiments.report.acceptance import Acceptances
-from treespec.experiments.report.tree_drawing import acceptance_svg
+from treespec.experiments.report.acceptance import Acceptances, NodeAcceptance
+from treespec.experiments.report.statistics import Interval
 from treespec.tree import TreeShape
 
-__all__ = ["MOST_NODES", "DrawnTree", "drawn_trees"]
+__all__ = ["MOST_NODES", "DrawnTree", "acceptance_svg", "drawn_trees"]
 
 LAWS = {
     "deterministic": "the most probable children",
@@ -18,7 +19,14 @@ LAWS = {
 }
 
 MOST_NODES = 256
-"""Of a tree that is drawn; beyond it a picture shows nothing, and the page gets heavy."""
+"""Nodes of a tree that is drawn; a larger picture shows nothing and makes the page heavy."""
+
+
+RARE_COLOUR, OFTEN_COLOUR = (0xE9, 0xEE, 0xF4), (0x5F, 0xCB, 0x9A)
+"""Colours of nodes that are never and always accepted; both are light enough for dark text."""
+
+THICKEST = 9.0
+"""Width of a line whose child is always accepted."""
 
 
 @dataclass(frozen=True)
@@ -58,3 +66,48 @@ def _drawn(run: RunRecords, counts: Acceptances, method: Method) -> DrawnTree:
 def _rule(method: Method, sampling: str) -> str:
     law = method.law.get(sampling, "")
     return f"{LAWS.get(law, law or 'children')}, rule {method.rule.get(sampling, 'unknown')}"
+
+
+def acceptance_svg(nodes: NodeAcceptance) -> str:
+    """The tree; on each node the share of steps that accepted it, and below it how many these were.
+
+    Colour and line grow with the share. Pointing at a node shows its interval, and the share of the steps
+    that had accepted its parent.
+    """
+    looks = [Look(f"{nodes.total}", note="steps", hint=f"root: {nodes.total} steps")]
+    looks += [_look(nodes, node) for node in range(1, nodes.shape.size)]
+    return draw_looks(nodes.shape.children, looks)
+
+
+def _look(nodes: NodeAcceptance, node: int) -> Look:
+    share, count = nodes.shares[node], nodes.counts[node]
+    return Look(
+        label=_percent(share.estimate),
+        note=str(count),
+        hint=_hint(nodes, node, share),
+        fill=_blend(share.estimate),
+        line=1 + (THICKEST - 1) * share.estimate,
+    )
+
+
+def _hint(nodes: NodeAcceptance, node: int, share: Interval) -> str:
+    shape, above = nodes.shape, nodes.counts[nodes.shape.parents[node]]
+    text = (
+        f"node {node}, depth {shape.depths[node]}, child {shape.ranks[node] + 1} of its parent: accepted "
+        f"in {nodes.counts[node]} of {nodes.total} steps, {100 * share.estimate:.1f} %"
+    )
+    if share.bounded and not share.exact:
+        text += f" (95 % interval {100 * share.low:.1f} to {100 * share.high:.1f})"
+    if above:
+        text += f"; of the {above} that accepted its parent, {nodes.counts[node] / above:.0%}"
+    return text
+
+
+def _percent(share: float) -> str:
+    """Whole percents, but what is rare does not look like never."""
+    return "<1 %" if 0 < share < 0.005 else f"{100 * share:.0f} %"
+
+
+def _blend(share: float) -> str:
+    mixed = (round(a + share * (b - a)) for a, b in zip(RARE_COLOUR, OFTEN_COLOUR, strict=True))
+    return "#" + "".join(f"{value:02x}" for value in mixed)

@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 LEAST_PROMPTS = 4
-"""Fewer do not give two halves of at least two."""
+"""Prompts that two halves of at least two need."""
 
 METHOD_NOTE = (
     "Verdicts: each side is chosen on one half of the prompts and measured on the other, and the other way "

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from treespec.experiments.config.base import MOST, MOST_NODES
+from treespec.experiments.config.base import LARGEST_NUMBER, MOST_NODES
 from treespec.experiments.config.files import (
     is_file,
     is_there,
@@ -69,8 +69,8 @@ def search(
 ) -> tuple[TreeShape, str]:
     """The best tree, and what `treespec search` prints: its worth beside a chain's, and the tree."""
     require_within("--size", size, 1, MOST_NODES)
-    require_within("--depth", 0 if depth is None else depth, 0, MOST)
-    require_within("--branching", 1 if branching is None else branching, 1, MOST)
+    require_within("--depth", 0 if depth is None else depth, 0, LARGEST_NUMBER)
+    require_within("--branching", 1 if branching is None else branching, 1, LARGEST_NUMBER)
     given = acceptance_of(rates)
     acceptance = given.rates if isinstance(given, AcceptanceEstimate) else given
     shape = optimal_tree(acceptance, size, depth=depth, branching=branching)
@@ -97,8 +97,8 @@ def search_fastest(
         as_json: the ranking alone, as JSON.
         options: see `treespec.search.best_tree`.
     """
-    bounds = {"size": (1, MOST_NODES), "prefix": (0, MOST), "batch": (1, MOST)}
-    bounds |= {"depth": (0, MOST), "branching": (1, MOST)}
+    bounds = {"size": (1, MOST_NODES), "prefix": (0, LARGEST_NUMBER), "batch": (1, LARGEST_NUMBER)}
+    bounds |= {"depth": (0, LARGEST_NUMBER), "branching": (1, LARGEST_NUMBER)}
     given_as = {"max_size": "size"}
     for name, value in options.items():
         option = given_as.get(name, name)

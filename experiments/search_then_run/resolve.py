@@ -26,7 +26,7 @@ from treespec.search import (
     fit_calibration,
     optimal_tree,
 )
-from treespec.search.choice.ranking import SHOWN
+from treespec.search.choice.ranking import ROWS_SHOWN
 from treespec.search.whole_file import write_whole
 from treespec.tree import Law, TreeShape
 
@@ -183,5 +183,5 @@ def _summary(ranking: Ranking) -> dict[str, Any]:
     """What a ranking said, with its first rows, the best tree, the best chain and plain decoding."""
     data = json.loads(ranking.to_json())
     ends = [row for row in (ranking.tree, ranking.chain, ranking.plain) if row is not None]
-    shown = {*range(SHOWN), *(ranking.rows.index(row) for row in ends)}
+    shown = {*range(ROWS_SHOWN), *(ranking.rows.index(row) for row in ends)}
     return data | {"rows": [row for i, row in enumerate(data["rows"]) if i in shown]}

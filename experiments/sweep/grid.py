@@ -18,7 +18,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from treespec.experiments.config.base import nearest
 from treespec.experiments.config.build import build
 from treespec.experiments.config.file import (
     key_parts,
@@ -32,6 +31,7 @@ from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.manifest import config_hash
 from treespec.reading import brief
+from treespec.reading_models import nearest
 
 __all__ = ["Grid", "Job", "load_grid"]
 

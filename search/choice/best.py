@@ -29,8 +29,8 @@ ROOT = TreeShape.chain(0)
 
 DRAWS = 1000
 """Resamples: of six texts and more, some lie beyond the bounds of 95 % intervals."""
-MANY = 100_000
-"""Resamples beyond which nobody is asked for more of them, but for more texts."""
+MOST_RESAMPLES = 100_000
+"""Resamples beyond which a message asks for more texts instead of more of them."""
 
 
 @takes(latency=instance("a search.LatencyModel", "LatencyModel"))
@@ -117,11 +117,11 @@ def best_tree(
     sides = {law: LawSpeed(law, one, times) for law, one in known.items()}
     alone = {} if chains is None else _alone(chains, laws, times)
     rooms = {law: room_for(side, limits) for law, side in sides.items()}
-    found: dict[tuple[str, TreeShape], Speed] = {}
+    speeds: dict[tuple[str, TreeShape], Speed] = {}
     notes = require_sizes(limits, rooms)
     for law, side in sides.items():
         shapes, said = candidates(side, limits, rooms[law], chains=chains is None)
-        found |= {(law, shape): side.speed(shape) for shape in shapes}
+        speeds |= {(law, shape): side.speed(shape) for shape in shapes}
         notes += said + _too_few(side, level)
     for law, side in alone.items():
         room = room_for(side, limits, strict=False)
@@ -130,12 +130,12 @@ def best_tree(
             notes.append(
                 f"{law}: no chain is longer than {room.depth}, as deep as rates of chains go"
             )
-        found |= {(law, shape): side.speed(shape) for shape in shapes}
+        speeds |= {(law, shape): side.speed(shape) for shape in shapes}
         notes += [f"{law}, chains: {text}" for text in side.warnings] + _too_few(side, level)
     law = min(sides, key=lambda law: latency.plain_s(prefix, law=law, batch=batch))
-    found[law, ROOT] = plain = sides[law].speed(ROOT)
+    speeds[law, ROOT] = plain = sides[law].speed(ROOT)
     rows = [
-        _choice(law, shape, speed, plain, batch, level) for (law, shape), speed in found.items()
+        _choice(law, shape, speed, plain, batch, level) for (law, shape), speed in speeds.items()
     ]
     rows.sort(key=lambda row: (-row.tokens_per_s.estimate, row.size, row.law))
     end = latency.largest(prefix, law=rows[0].law, batch=batch)
@@ -153,7 +153,7 @@ def best_tree(
 
     return Ranking(
         rows=tuple(rows),
-        tree_beats_chain=_beats(rows, found),
+        tree_beats_chain=_beats(rows, speeds),
         prefix=prefix,
         batch=batch,
         level=level,
@@ -243,7 +243,7 @@ def _too_few(side: LawSpeed, level: float) -> list[str]:
     if side.texts is None or (tail := expanded_tail(side.texts, level)) * draws >= 1:
         return []
     needed = 1 / max(tail, 1e-300)
-    more = f", or give draws = {ceil(needed)}" if needed <= MANY else ""
+    more = f", or give draws = {ceil(needed)}" if needed <= MOST_RESAMPLES else ""
     return [
         f"{side.law}: {100 * level:g} % intervals of {side.texts} texts reach beyond all {draws} resamples "
         f"and are shown too narrow: measure more texts{more}"

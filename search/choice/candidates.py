@@ -33,7 +33,7 @@ EVERY = 64
 """Sizes up to here are all looked at; beyond, each is 6 % larger than the one before."""
 GROWTH = 1.06
 
-KEPT = 20
+RANKED_TREES = 20
 """Trees that are ranked."""
 
 MOST_IN_CHAINS = 2**21
@@ -99,8 +99,8 @@ class Limits:
                 f"and none is extrapolated: profile larger trees (`treespec profile --sizes`), or give "
                 f"sizes or max_size of at most {covered}"
             )
-        found = min(end for end in (asked, covered) if end is not None)
-        return int(found)
+        largest = min(end for end in (asked, covered) if end is not None)
+        return int(largest)
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ class Room:
         return largest_tree(self.depth, self.branching, self.size)
 
     def __str__(self) -> str:
-        own = f"depth {self.depth} with {self.branching} children a node"
-        return own if self.wide else f"{own} (no wider level of the draft was measured)"
+        said = f"depth {self.depth} with {self.branching} children a node"
+        return said if self.wide else f"{said} (no wider level of the draft was measured)"
 
 
 def read_sizes(sizes: Any) -> tuple[int, ...] | None:
@@ -266,7 +266,7 @@ def fastest_of_frontier(
     sizes: Sequence[int],
     floor_s: Callable[[Int[np.ndarray, "asked"], int], Float[np.ndarray, "asked"]],
     step_s: Callable[[TreeShape], float],
-    kept: int = KEPT,
+    kept: int = RANKED_TREES,
     *,
     chains: bool = True,
 ) -> tuple[list[TreeShape], NotMeasured | None]:
@@ -295,12 +295,12 @@ def fastest_of_frontier(
         if len(used):
             speed = worth[used] / floor_s(asked[used], depth)
             places += [(-s, int(asked[i]), depth) for s, i in zip(speed, used, strict=True)]
-    found: list[tuple[float, int, int]] = []
+    fastest: list[tuple[float, int, int]] = []
     shapes: dict[tuple[int, int], TreeShape] = {}
     missing: NotMeasured | None = None
     promise = 0.0
     for bound, size, depth in sorted(places):
-        if len(found) == kept and -bound <= found[0][0]:
+        if len(fastest) == kept and -bound <= fastest[0][0]:
             break
         shape = frontier.shape(size, depth)
         try:
@@ -310,8 +310,8 @@ def fastest_of_frontier(
                 missing, promise = reason, -bound
             continue
         shapes[size, depth] = shape
-        (heappush if len(found) < kept else heappushpop)(found, (speed, -size, -depth))
-    ranked = sorted(found, reverse=True)
+        (heappush if len(fastest) < kept else heappushpop)(fastest, (speed, -size, -depth))
+    ranked = sorted(fastest, reverse=True)
     if ranked and promise <= ranked[0][0]:
         missing = None
     return [shapes[-size, -depth] for _, size, depth in ranked], missing

@@ -135,9 +135,9 @@ class LawSpeed:
             InvalidLatency: if it is 0.
         """
         times = self.times
-        found = times.latency.at(times.prefix, self.law, times.batch).floor_s(sizes, depth)
-        self._require_time(found.min(), int(sizes[found.argmin()]))
-        return found
+        floors = times.latency.at(times.prefix, self.law, times.batch).floor_s(sizes, depth)
+        self._require_time(floors.min(), int(sizes[floors.argmin()]))
+        return floors
 
     def speed(self, shape: TreeShape) -> Speed:
         """Tokens and seconds of a step of this shape; of the root alone, of plain decoding.
@@ -177,11 +177,11 @@ def acceptance_by_law(
             to different sampling settings, and nobody named the laws.
     """
     known = _by_law(acceptance, latency, laws, batch)
-    found = {}
+    settings = {}
     for law, one in known.items():
-        found[f"acceptance of {law}"] = name_of(getattr(one, "sampling", None))
-        found[f"times of {law}"] = latency.law_times(law, batch).sampling
-    said = {what: name for what, name in found.items() if name}
+        settings[f"acceptance of {law}"] = name_of(getattr(one, "sampling", None))
+        settings[f"times of {law}"] = latency.law_times(law, batch).sampling
+    said = {what: name for what, name in settings.items() if name}
     if laws is None and len(set(said.values())) > 1:
         raise InvalidLimit(
             "what is to be ranked was measured under different sampling settings: "
@@ -205,11 +205,13 @@ def _by_law(
                 "give {law: rates} for each"
             )
         return known if wanted is None else {law: known[law] for law in wanted}
-    own = str(getattr(acceptance, "law", UNKNOWN))
-    if own != UNKNOWN:
-        if wanted is not None and wanted != [own]:
-            raise InvalidAcceptance(f"laws = {wanted}, but the acceptance is of law {own!r}")
-        return {own: acceptance}
+    law_of_rates = str(getattr(acceptance, "law", UNKNOWN))
+    if law_of_rates != UNKNOWN:
+        if wanted is not None and wanted != [law_of_rates]:
+            raise InvalidAcceptance(
+                f"laws = {wanted}, but the acceptance is of law {law_of_rates!r}"
+            )
+        return {law_of_rates: acceptance}
     if wanted is not None:
         return {law: acceptance for law in wanted}  # noqa: C420  (names, not places)
     names = list(latency.times(batch).laws)

@@ -15,7 +15,7 @@ from treespec.shape import TreeShape
 
 __all__ = ["Choice", "Ranking", "Speed", "bounds"]
 
-SHOWN = 12
+ROWS_SHOWN = 12
 """Rows that are printed, besides the best chain and plain decoding."""
 
 
@@ -174,7 +174,7 @@ class Ranking:
         )
 
     def __str__(self) -> str:
-        shown = list(self.rows[:SHOWN])
+        shown = list(self.rows[:ROWS_SHOWN])
         shown += [row for row in (self.tree, self.chain, self.plain) if row and row not in shown]
         head = (
             "",
@@ -210,18 +210,18 @@ class Ranking:
         def numbers(interval: Interval, scale: float = 1.0) -> dict[str, float]:
             return {name: scale * value for name, value in interval._asdict().items()}
 
-        def row(place: int, own: Choice) -> dict[str, Any]:
+        def row(place: int, choice: Choice) -> dict[str, Any]:
             return {
                 "rank": place,
-                "kind": own.kind,
-                "law": own.law,
-                "size": own.size,
-                "depth": own.depth,
-                "parents": list(own.shape.parents),
-                "tokens_per_step": numbers(own.tokens_per_step),
-                "step_ms": numbers(own.step_s, 1e3),
-                "tokens_per_s": numbers(own.tokens_per_s),
-                "speedup": numbers(own.speedup),
+                "kind": choice.kind,
+                "law": choice.law,
+                "size": choice.size,
+                "depth": choice.depth,
+                "parents": list(choice.shape.parents),
+                "tokens_per_step": numbers(choice.tokens_per_step),
+                "step_ms": numbers(choice.step_s, 1e3),
+                "tokens_per_s": numbers(choice.tokens_per_s),
+                "speedup": numbers(choice.speedup),
             }
 
         beats = None if np.isnan(self.tree_beats_chain) else self.tree_beats_chain

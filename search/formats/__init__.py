@@ -119,12 +119,12 @@ def dump(shape: TreeShape, format: str) -> Export:
         UnknownFormat: if the format is none of these.
         NotExportable: if the format has no words for the shape.
     """
-    found = _known(format)
+    known = _known(format)
     if not isinstance(shape, TreeShape):
         raise NotExportable(f"shape = {shown(shape)}, but must be a tree (treespec.TreeShape)")
     if shape.size > MAX_NODES:
         raise NotExportable(f"the shape has {shape.size} nodes: at most {MAX_NODES} are exported")
-    return found.dump(shape)
+    return known.dump(shape)
 
 
 def _known(format: str) -> Format:

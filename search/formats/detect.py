@@ -49,12 +49,12 @@ def detect(data: Any) -> str:
                 "torch.save since PyTorch 1.6"
             )
         data = text_of(data, "every format but Sequoia's")
-    found = _of_text(data) if isinstance(data, str) else _of_object(data)
-    if found is None:
+    name = _of_text(data) if isinstance(data, str) else _of_object(data)
+    if name is None:
         raise UnknownFormat(
             f"{shown(data)} looks like no known format: name one, such as format='medusa'"
         )
-    return found
+    return name
 
 
 def _of_text(text: str) -> str | None:

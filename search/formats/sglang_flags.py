@@ -54,7 +54,7 @@ def settings(data: Any) -> TopK:
 
 def _flags(text: str) -> dict[str, int]:
     words = text.split()
-    found: dict[str, int] = {}
+    values: dict[str, int] = {}
     for i, word in enumerate(words):
         flag, equals, value = word.partition("=")
         name = flag.removeprefix("--").replace("-", "_")
@@ -64,10 +64,10 @@ def _flags(text: str) -> dict[str, int]:
             value = words[i + 1] if i + 1 < len(words) else ""
         if not (value.isascii() and value.isdigit() and len(value) <= 9):
             raise MalformedTree(f"{flag} (word {i}) is {shown(value)}, but must be an integer")
-        if name in found:
+        if name in values:
             raise MalformedTree(f"{flag} stands twice (again as word {i})")
-        found[name] = int(value)
-    return found
+        values[name] = int(value)
+    return values
 
 
 def load(data: Any) -> TreeShape:

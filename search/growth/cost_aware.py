@@ -180,14 +180,16 @@ class CostAware:
             children = np.sort(np.outer(run[-1], profile).ravel())[::-1][: self.size]
             pool = np.sort(np.concatenate([pool, children]))[::-1][: self.size]
             # First as if all were run, then only those with children that this would keep.
-            found = seconds.cut(pool, seconds.drafted([*widths, *map(len, run)]))
-            used = [int((nodes * profile[0] >= found.least).sum()) for nodes in run]
+            seconds_cut = seconds.cut(pool, seconds.drafted([*widths, *map(len, run)]))
+            used = [int((nodes * profile[0] >= seconds_cut.least).sum()) for nodes in run]
             if all(used):
-                tokens = 1 + float(pool[: found.nodes].sum())
-                time = seconds.drafted([*widths, *used]) + float(seconds.by_size[found.nodes + 1])
+                tokens = 1 + float(pool[: seconds_cut.nodes].sum())
+                time = seconds.drafted([*widths, *used]) + float(
+                    seconds.by_size[seconds_cut.nodes + 1]
+                )
                 score = seconds.score(tokens, time)
                 if score > enough:
-                    plan, enough = Cut(found.nodes, score, found.least), score
+                    plan, enough = Cut(seconds_cut.nodes, score, seconds_cut.least), score
             run.append(children[: self._width])
         return plan
 

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from treespec.door import plain_integer, shown
-from treespec.search.arguments import MOST, NUMBER
+from treespec.search.arguments import LARGEST_NUMBER, NUMBER
 from treespec.search.errors import InvalidGrowth
 
 __all__ = ["CalibrationMap", "require_calibration", "require_number", "require_whole"]
@@ -29,8 +29,10 @@ def require_whole(policy: object, name: str, least: int) -> int:
         raise InvalidGrowth(f"{_where(policy, name, value)} is no integer")
     if number < least:
         raise InvalidGrowth(f"{_where(policy, name, value)}, but must be at least {least}")
-    if number > MOST:
-        raise InvalidGrowth(f"{_where(policy, name, value)}, but must be at most {MOST:,}")
+    if number > LARGEST_NUMBER:
+        raise InvalidGrowth(
+            f"{_where(policy, name, value)}, but must be at most {LARGEST_NUMBER:,}"
+        )
     return number
 
 

@@ -131,17 +131,19 @@ def read_seconds(
     by_size = np.array([0.0, *(times.verify_s(n, prefix) for n in sizes)])
     if isinstance(times, LatencyModel):
         law = Law.DETERMINISTIC.value
-        shared, own = times.times(), times.law_times(law)
-        for table in (own.accept, shared.commit, shared.rest):
+        shared, law_times = times.times(), times.law_times(law)
+        for table in (law_times.accept, shared.commit, shared.rest):
             by_size[1:] += [table.at(n, prefix) for n in sizes]
         # What assembling takes at least is paid by drafting at all, the rest by the nodes that are kept.
-        least = own.assemble.at(1, prefix)
-        by_size[1:] += [own.assemble.at(n, prefix) - least for n in sizes]
-        more = [(children - 1) * own.draw.at(w, prefix) if children > 1 else 0.0 for w in widths]
+        least = law_times.assemble.at(1, prefix)
+        by_size[1:] += [law_times.assemble.at(n, prefix) - least for n in sizes]
+        more = [
+            (children - 1) * law_times.draw.at(w, prefix) if children > 1 else 0.0 for w in widths
+        ]
         passes = [
             times.draft_level_s(w, prefix, law=law) + m for w, m in zip(widths, more, strict=True)
         ]
-        first = own.level if own.first is None else own.first
+        first = law_times.level if law_times.first is None else law_times.first
         root = first.at(1, prefix) + least + more[0]
         level = np.array([0.0, *passes])
     else:
@@ -166,6 +168,10 @@ def widest_pass(times: StepTimes, prefix: int | None) -> int | None:
     """The most nodes that a draft pass was measured for; None if there is no bound."""
     if not isinstance(times, LatencyModel):
         return None
-    own, prefix = times.law_times(Law.DETERMINISTIC.value), times.prefix_at(prefix)
-    ends = [end for table in (own.level, own.draw) if (end := table.largest(prefix)) is not None]
+    law_times, prefix = times.law_times(Law.DETERMINISTIC.value), times.prefix_at(prefix)
+    ends = [
+        end
+        for table in (law_times.level, law_times.draw)
+        if (end := table.largest(prefix)) is not None
+    ]
     return min(ends, default=None)

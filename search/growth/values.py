@@ -80,18 +80,18 @@ def calibrated(
     Raises:
         InvalidGrowth: see `read_values`.
     """
-    found = np.asarray(calibration(probs), dtype=np.float64)
-    if found.shape != probs.shape:
+    mapped = np.asarray(calibration(probs), dtype=np.float64)
+    if mapped.shape != probs.shape:
         raise InvalidGrowth(
-            f"the calibration gives {list(found.shape)} numbers for {list(probs.shape)} probabilities"
+            f"the calibration gives {list(mapped.shape)} numbers for {list(probs.shape)} probabilities"
         )
-    wrong = np.flatnonzero(~((found >= 0) & (found <= 1)))
+    wrong = np.flatnonzero(~((mapped >= 0) & (mapped <= 1)))
     if len(wrong):
         raise InvalidGrowth(
-            f"the calibration gives {found[wrong[0]]:g} for the probability {probs[wrong[0]]:g}, but an "
+            f"the calibration gives {mapped[wrong[0]]:g} for the probability {probs[wrong[0]]:g}, but an "
             "acceptance is in [0, 1]"
         )
-    return found
+    return mapped
 
 
 def best(values: Float[np.ndarray, "N"], count: int) -> Int[np.ndarray, "n"]:

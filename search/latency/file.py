@@ -14,16 +14,18 @@ for all.
 """
 
 import json
-import operator
 from collections.abc import Mapping
+from functools import partial
 from numbers import Real
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
+from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, ValidationError
 
 from treespec.errors import Unreadable
-from treespec.reading import brief, parse_json, read_text
+from treespec.reading import read_text
+from treespec.reading_models import Strict, misplaced, only, problems, read_model
 from treespec.search.latency.errors import InvalidLatency
 from treespec.search.latency.interpolation import Curve, Samples, Table
 from treespec.search.latency.tables import BatchTimes, LawTimes
@@ -36,20 +38,11 @@ Batches = dict[int, BatchTimes]
 VERSION = 1
 UNIT = "_ms"
 
-SHARED = {"verify": "size", "commit": "size", "rest": "size"}
-OF_LAW = {
-    "level": "width",
-    "first": "",
-    "draw": "number of nodes",
-    "assemble": "size",
-    "accept": "size",
-    "plain": "",
-}
+AXES = {
+    "verify": "size", "commit": "size", "rest": "size", "level": "width", "draft": "width", "first": "",
+    "draw": "number of nodes", "assemble": "size", "accept": "size", "plain": "",
+}  # fmt: skip
 """Tables, and what their sizes count; nothing for those that know only prefixes."""
-
-NEEDED = ("verify", "level")
-MAY_MISS = ("first", "plain")
-"""Left out, they are the sum of other parts; all others take no time then."""
 
 ADVICE = {
     "verify": "profile larger trees (`treespec profile --sizes`), or ask for smaller ones",
@@ -61,30 +54,144 @@ ADVICE = {
     "size of 3 W + 1 or more those of W nodes), or ask for narrower trees",
 }
 
-MOST_COUNT = 10**9
-"""Sizes, prefixes and batches."""
-LONGEST_COUNT = 10
+LARGEST_COUNT = 10**9
+"""Of sizes, prefixes and batches."""
 
-LARGEST = 1e12
+LARGEST_TIME = 1e12
 """Times are below this, in the unit of the text."""
 
+MOST_ENTRIES = 64
+"""Batch sizes of a file, and laws of a batch size."""
 
-def model_of_tables(
-    shared: Mapping[str, Any],
-    of_law: Mapping[str, Any],
-    law: str,
-    batch: int,
-) -> Batches:
+Curves: TypeAlias = dict[int | None, dict[int | None, Samples]]
+"""Measurements by prefix and size; None stands for all."""
+
+
+def _count(key: Any, least: int, place: str = "") -> int:
+    text = str(key)
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(LARGEST_COUNT))):
+        text = ""
+    if not text or str(int(text)) != text or not least <= int(text) <= LARGEST_COUNT:
+        raise misplaced(place, key, f"a key must be an integer in {least}..{LARGEST_COUNT:,}")
+    return int(text)
+
+
+def _samples(value: Any, place: str) -> Samples:
+    value = value.tolist() if isinstance(value, np.ndarray) else value
+    times = value if isinstance(value, list | tuple) else [value]
+    if not times:
+        raise misplaced(place, value, "is an empty list, but needs at least one time")
+    for time in times:
+        number = isinstance(time, Real) and not isinstance(time, bool)
+        if not number or not 0 <= time < LARGEST_TIME:  # pyrefly: ignore[unsupported-operation]
+            raise misplaced(place, time, "a time must be a number of at least 0")
+    return tuple(float(time) for time in times)
+
+
+def _by_size(value: Any, place: str) -> dict[int | None, Samples]:
+    if not isinstance(value, Mapping):
+        return {None: _samples(value, place)}
+    if not value:
+        raise misplaced(place, value, "has no entries, but needs at least one time")
+    start = f"{place}." if place else ""
+    return {
+        _count(size, 1, place): _samples(times, f"{start}{size}") for size, times in value.items()
+    }
+
+
+def _sized(value: Any) -> Curves:
+    """A table that may depend on a size, in any of its forms."""
+    inner = value.values() if isinstance(value, Mapping) else []
+    nested = [isinstance(entry, Mapping) for entry in inner]
+    if any(nested) and not all(nested):
+        raise ValueError("mixes times by size with tables by prefix")
+    if not any(nested):
+        return {None: _by_size(value, "")}
+    return {_count(prefix, 0): _by_size(inner, str(prefix)) for prefix, inner in value.items()}
+
+
+def _unsized(value: Any) -> Curves:
+    """A table that depends on the prefix alone."""
+    curves: Curves = {}
+    for prefix, inner in (value if isinstance(value, Mapping) else {None: value}).items():
+        if isinstance(inner, Mapping):
+            raise misplaced(
+                str(prefix), inner, "is a table by size, but this time does not depend on one"
+            )
+        place = "" if prefix is None else str(prefix)
+        curves[None if prefix is None else _count(prefix, 0)] = {None: _samples(inner, place)}
+    if not curves:
+        raise ValueError("has no entries, but needs at least one time")
+    return curves
+
+
+def _bounded(value: Any) -> Any:
+    if not isinstance(value, Mapping) or not value:
+        raise ValueError("must be an object with at least one entry")
+    if len(value) > MOST_ENTRIES:
+        raise ValueError(f"must have at most {MOST_ENTRIES} entries, not {len(value)}")
+    return value
+
+
+Sized = Annotated[Any, PlainValidator(_sized)]
+Unsized = Annotated[Any, PlainValidator(_unsized)]
+Count = Annotated[int, BeforeValidator(partial(_count, least=1))]
+Entries = BeforeValidator(_bounded)
+NO_TIME: Curves = {None: {None: (0.0,)}}
+
+
+class _Law(Strict):
+    """Times of a law in a file; `first` and `plain` are the sum of other parts where they are left out."""
+
+    level_ms: Sized
+    first_ms: Unsized = None
+    draw_ms: Sized = NO_TIME
+    assemble_ms: Sized = NO_TIME
+    accept_ms: Sized = NO_TIME
+    plain_ms: Unsized = None
+    sampling: str = ""
+    rule: str = ""
+
+
+class _Batch(Strict):
+    verify_ms: Sized
+    commit_ms: Sized = NO_TIME
+    rest_ms: Sized = NO_TIME
+    laws: Annotated[dict[str, _Law], Entries]
+
+
+class _File(Strict):
+    version: Annotated[int, only(VERSION, f"this treespec reads version {VERSION}")]
+    batches: Annotated[dict[Count, _Batch], Entries]
+    about: dict[str, Any] = Field(default_factory=dict)
+
+
+class _Typed(Strict):
+    """The arguments of `LatencyModel.from_tables`."""
+
+    verify: Sized
+    commit: Sized
+    rest: Sized
+    draft: Sized
+    first: Unsized = None
+    draw: Sized
+    assemble: Sized
+    accept: Sized
+    plain: Unsized = None
+    batch: Count
+
+
+def model_of_tables(tables: Mapping[str, Any], law: str, batch: int) -> Batches:
     """What `LatencyModel.from_tables` is made of: tables in seconds, for one law and batch size."""
-    reader = _Reader("from_tables", 1.0, "")
-    tables = {name: reader.table(name, name, value, SHARED[name]) for name, value in shared.items()}
-    own = {}
-    for name, value in of_law.items():
-        said = _argument(name)
-        own[name] = None if value is None else reader.table(said, said, value, OF_LAW[name])
-    batch = reader.count("batch", batch)
-    laws = {law: LawTimes(**own)}  # pyrefly: ignore[bad-argument-type]  (only first and plain may be None)
-    return {batch: BatchTimes(**tables, laws=laws)}
+    given = {name: value for name, value in tables.items() if value is not None} | {"batch": batch}
+    try:
+        typed = _Typed.model_validate(given)
+    except ValidationError as error:
+        raise InvalidLatency(f"from_tables: {problems(given, error, 'it')[0]}") from None
+    made = _tables(typed, 1.0)
+    made["level"] = made.pop("draft")
+    shared = {name: made.pop(name) for name in ("verify", "commit", "rest")}
+    return {typed.batch: BatchTimes(**shared, laws={law: LawTimes(**made)})}
 
 
 def read_file(path: str | Path) -> tuple[Batches, dict[str, Any]]:
@@ -105,196 +212,68 @@ def read_json(text: str, source: str) -> tuple[Batches, dict[str, Any]]:
 
     Unknown keys, keys that stand twice, and NaN are refused.
     """
-    reader = _Reader(source, 1e-3, UNIT)
-    data = reader.parse(text)
-    reader.keys("", data, ("version", "batches"), ("about",))
-    if data["version"] != VERSION or isinstance(data["version"], bool):
-        reader.fail(
-            "version", f"= {_short(data['version'])}, but this treespec reads version {VERSION}"
-        )
-    about = data.get("about", {})
-    if not isinstance(about, dict):
-        reader.fail("about", f"= {_short(about)}, but must be an object")
-    batches = {}
-    for key, value in reader.items("batches", data["batches"]):
-        batch = reader.count("batches", key)
-        batches[batch] = _batch(reader, f"batches.{key}", value)
-    return dict(sorted(batches.items())), about
+    try:
+        file = read_model(_File, text)
+    except Unreadable as error:
+        raise InvalidLatency(f"{source}: {error}") from None
+    batches = {
+        batch: BatchTimes(**_tables(entry, 1e-3), laws=dict(map(_law, entry.laws.items())))
+        for batch, entry in file.batches.items()
+    }
+    return dict(sorted(batches.items())), file.about
 
 
 def write_json(times: Mapping[int, BatchTimes], about: Mapping[str, Any]) -> str:
     """Times by batch size as JSON: one line for those of one size."""
     batches = {}
-    for batch, own in times.items():
+    for batch, entry in times.items():
         laws = {}
-        for name, law in own.laws.items():
+        for name, law in entry.laws.items():
             said = {key: getattr(law, key) for key in ("sampling", "rule") if getattr(law, key)}
-            laws[name] = said | _tables(law, OF_LAW)
-        batches[str(batch)] = _tables(own, SHARED) | {"laws": laws}
+            laws[name] = said | _plain_tables(law)
+        batches[str(batch)] = _plain_tables(entry) | {"laws": laws}
     data = {"version": VERSION, "about": dict(about), "batches": batches}
     return "\n".join(_lines(data, "")) + "\n"
 
 
-def _batch(reader: "_Reader", path: str, data: Any) -> BatchTimes:
-    tables = reader.tables(path, data, SHARED, ("laws",), ())
-    laws: dict[str, LawTimes] = {}
-    for name, value in reader.items(f"{path}.laws", data["laws"]):
-        own = reader.tables(f"{path}.laws.{name}", value, OF_LAW, (), ("sampling", "rule"))
-        said = {key: value[key] for key in ("sampling", "rule") if key in value}
-        for key, text in said.items():
-            if not isinstance(text, str):
-                reader.fail(f"{path}.laws.{name}.{key}", f"= {_short(text)}, but must be text")
-        laws[name] = LawTimes(**own, **said)
-    return BatchTimes(**tables, laws=laws)
-
-
-class _Reader:
-    """Reads tables, and names the place of what is wrong with them.
+def _tables(entry: BaseModel, scale: float) -> dict[str, Any]:
+    """The tables of an entry by name, in seconds; None for those left out that are sums of others.
 
     Args:
-        source: the file, or the function that was called.
+        entry: of the text.
         scale: seconds in a unit of the text.
-        unit: what names of tables end with.
     """
-
-    def __init__(self, source: str, scale: float, unit: str) -> None:
-        self.source, self.scale, self.unit = source, scale, unit
-
-    def fail(self, path: str, problem: str) -> NoReturn:
-        """Raise, naming the place."""
-        place = f"{self.source}: {path}" if path else self.source
-        raise InvalidLatency(f"{place} {problem}")
-
-    def parse(self, text: str) -> Any:
-        """The object in a text."""
-        try:
-            return parse_json(text)
-        except Unreadable as error:
-            if error.line is not None:
-                self.fail(f"line {error.line}, column {error.column}:", f"no JSON: {error.said}")
-            self.fail("", f"is no JSON: {error.said}")
-
-    def keys(self, path: str, data: Any, needed: tuple[str, ...], others: tuple[str, ...]) -> None:
-        """Refuse all but an object with the needed keys and none but these and the others."""
-        if not isinstance(data, dict):
-            self.fail(path, f"= {_short(data)}, but must be an object")
-        for key in data:
-            if key not in needed and key not in others:
-                known = ", ".join((*needed, *others))
-                self.fail(
-                    f"{path}.{key[:60]}".strip("."), f"is an unknown key (keys here: {known})"
-                )
-        for key in needed:
-            if key not in data:
-                self.fail(f"{path}.{key}".strip("."), "is missing")
-
-    def items(self, path: str, data: Any) -> list[tuple[str, Any]]:
-        """The entries of an object that has some."""
-        if not isinstance(data, dict) or not data:
-            self.fail(path, f"= {_short(data)}, but must be an object with at least one entry")
-        return list(data.items())
-
-    def tables(
-        self,
-        path: str,
-        data: Any,
-        known: Mapping[str, str],
-        needed: tuple[str, ...],
-        others: tuple[str, ...],
-    ) -> dict[str, Any]:
-        """The tables of an object; those left out take no time."""
-        must = tuple(name + self.unit for name in known if name in NEEDED)
-        may = tuple(name + self.unit for name in known if name not in NEEDED)
-        self.keys(path, data, (*must, *needed), (*may, *others))
-        found: dict[str, Any] = {}
-        for name, axis in known.items():
-            key = name + self.unit
-            if key in data:
-                found[name] = self.table(name, f"{path}.{key}", data[key], axis)
-            else:
-                found[name] = None if name in MAY_MISS else self.table(name, key, 0.0, axis)
-        return found
-
-    def table(self, name: str, path: str, value: Any, axis: str) -> Table:
-        """A table in any of its forms."""
-        by_prefix: dict[int | None, Any] = {None: value}
-        if isinstance(value, Mapping):
-            if not value:
-                self.fail(path, "has no entries, but needs at least one time")
-            nested = [isinstance(inner, Mapping) for inner in value.values()]
-            if axis and any(nested) and not all(nested):
-                self.fail(path, "mixes times by size with tables by prefix")
-            if not axis or all(nested):
-                by_prefix = {self.count(path, key, 0): inner for key, inner in value.items()}
-        return Table(
-            name,
-            {
-                prefix: self._curve(
-                    name, path if prefix is None else f"{path}.{prefix}", inner, axis
-                )
-                for prefix, inner in by_prefix.items()
-            },
-        )
-
-    def count(self, path: str, key: Any, least: int = 1) -> int:
-        """A size, prefix or batch: a number in text, or an integer."""
-        try:
-            if isinstance(key, bool) or (isinstance(key, str) and len(key) > LONGEST_COUNT):
-                raise ValueError
-            number = int(key) if isinstance(key, str) else operator.index(key)
-            if (isinstance(key, str) and str(number) != key) or not least <= number <= MOST_COUNT:
-                raise ValueError
-        except (TypeError, ValueError):
-            self.fail(
-                path, f"has the key {_short(key)}, but keys are integers in {least}..{MOST_COUNT:,}"
-            )
-        return number
-
-    def _curve(self, name: str, path: str, value: Any, axis: str) -> Curve:
-        advice = ADVICE.get(name, "measure them (`treespec profile --sizes`), or ask for less")
-        if isinstance(value, Mapping):
-            if not axis:
-                self.fail(path, "is a table by size, but this time does not depend on one")
-            if not value:
-                self.fail(path, "has no entries, but needs at least one time")
-            samples: dict[int | None, Samples] = {
-                self.count(path, key): self._samples(f"{path}.{key}", inner)
-                for key, inner in value.items()
-            }
-            return Curve(name, axis, samples, advice)
-        return Curve(name, axis or "prefix", {None: self._samples(path, value)}, advice)
-
-    def _samples(self, path: str, value: Any) -> Samples:
-        value = value.tolist() if isinstance(value, np.ndarray) else value
-        times = value if isinstance(value, list | tuple) else [value]
-        if not times:
-            self.fail(path, "is an empty list, but needs at least one time")
-        seconds = []
-        for time in times:
-            number = isinstance(time, Real) and not isinstance(time, bool)
-            if not number or not 0 <= time < LARGEST:  # pyrefly: ignore[unsupported-operation]
-                self.fail(path, f"= {_short(time)}, but a time is a number of at least 0")
-            seconds.append(float(time) * self.scale)
-        return tuple(seconds)
+    curves = {key.removesuffix(UNIT): value for key, value in entry}
+    return {
+        name: curves[name] and _table(name, curves[name], scale) for name in AXES if name in curves
+    }
 
 
-def _argument(table: str) -> str:
-    """What `from_tables` calls a table."""
-    return "draft" if table == "level" else table
+def _table(name: str, curves: Curves, scale: float) -> Table:
+    advice = ADVICE.get(name, "measure them (`treespec profile --sizes`), or ask for less")
+    axis = AXES[name] or "prefix"
+    scaled = {
+        prefix: {size: tuple(time * scale for time in times) for size, times in samples.items()}
+        for prefix, samples in curves.items()
+    }
+    return Table(name, {p: Curve(name, axis, samples, advice) for p, samples in scaled.items()})
 
 
-def _tables(owner: Any, known: Mapping[str, str]) -> dict[str, Any]:
+def _law(item: tuple[str, _Law]) -> tuple[str, LawTimes]:
+    name, law = item
+    return name, LawTimes(
+        **_tables(law, 1e-3), sampling=law.sampling or None, rule=law.rule or None
+    )
+
+
+def _plain_tables(owner: BatchTimes | LawTimes) -> dict[str, Any]:
     """The tables as plain data in milliseconds."""
-    found = {}
-    for name in known:
-        table: Table | None = getattr(owner, name)
-        if table is not None:
-            by_prefix = {prefix: _plain(curve) for prefix, curve in table.curves.items()}
-            bare = None in by_prefix
-            found[name + UNIT] = (
-                by_prefix[None] if bare else {str(p): c for p, c in by_prefix.items()}
-            )
-    return found
+    tables = {name: table for name in AXES if (table := getattr(owner, name, None)) is not None}
+    plain = {}
+    for name, table in tables.items():
+        by_prefix = {str(prefix): _plain(curve) for prefix, curve in table.curves.items()}
+        plain[name + UNIT] = by_prefix[str(None)] if None in table.curves else by_prefix
+    return plain
 
 
 def _plain(curve: Curve) -> Any:
@@ -317,7 +296,3 @@ def _lines(data: Any, indent: str) -> list[str]:
         inner = [f"{indent} {json.dumps(key)}: {first}", *others]
         lines += [*inner[:-1], inner[-1] + comma]
     return [*lines, indent + "}"]
-
-
-def _short(value: Any) -> str:
-    return brief(value, 60)

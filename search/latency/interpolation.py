@@ -20,7 +20,7 @@ Samples: TypeAlias = tuple[float, ...]
 FALSE_ALARMS = 0.01
 """Share of curves without any fall of which one is believed to have one."""
 
-ENOUGH = 8
+FEWEST_SAMPLES = 8
 """Samples of a size below which nothing is proved about it."""
 
 
@@ -32,7 +32,7 @@ class Curve:
     number of samples): more work takes no less time, so what says otherwise is noise. Unless it is proved:
     matrix libraries have faster kernels for some sizes, and a pass over three tokens can take half as long
     again as one over eight. Where the time falls from one measured size to the next beyond chance (rank sum
-    test, at least `ENOUGH` samples on both sides; false alarms in 1 % of all curves if samples are
+    test, at least `FEWEST_SAMPLES` samples on both sides; false alarms in 1 % of all curves if samples are
     independent, as those of one moment are not quite), the regression stops and starts anew. Between sizes
     it is linear. It is linear in the fitted times, too, so a whole step is a
     weighted sum of them (`weights`), and a bootstrap of thousands of steps is one matrix product.
@@ -130,17 +130,17 @@ class Curve:
         """Each row made non-decreasing between falls."""
         counts = np.array([len(times) for times in self.samples.values()], dtype=float)
         for part in (slice(*ends) for ends in pairwise((0, *self.falls, len(counts)))):
-            own = medians[:, part]
-            wrong = np.flatnonzero((np.diff(own, axis=1) < 0).any(axis=1))
+            block = medians[:, part]
+            wrong = np.flatnonzero((np.diff(block, axis=1) < 0).any(axis=1))
             for row in wrong:  # one by one: the regression takes memory by the square of the sizes
-                own[row] = -non_increasing(-own[row], counts[part])
+                block[row] = -non_increasing(-block[row], counts[part])
         return medians
 
 
 def _rank_sum(left: np.ndarray, right: np.ndarray) -> float:
     """How much larger the left sample is, in standard deviations of the rank sum (Wilcoxon 1945)."""
     n, m = len(left), len(right)
-    if min(n, m) < ENOUGH:
+    if min(n, m) < FEWEST_SAMPLES:
         return 0.0
     larger = (left[:, None] > right).sum() + 0.5 * (left[:, None] == right).sum()
     return float((larger - n * m / 2) / np.sqrt(n * m * (n + m + 1) / 12))
@@ -212,9 +212,9 @@ def gathered(table: Table, prefix: int | None, counts: Sequence[Mapping[int, flo
         prefix: see `Table.shares`.
         counts: for each step, how often it takes the time of each size.
     """
-    owner = np.repeat(np.arange(len(counts)), [len(own) for own in counts])
-    sizes = np.array([size for own in counts for size in own], dtype=np.int64)
-    times = np.array([number for own in counts for number in own.values()], dtype=float)
+    owner = np.repeat(np.arange(len(counts)), [len(each) for each in counts])
+    sizes = np.array([size for each in counts for size in each], dtype=np.int64)
+    times = np.array([number for each in counts for number in each.values()], dtype=float)
     terms = []
     for curve, share in table.shares(prefix):
         weights = np.zeros((len(counts), len(curve.samples)))

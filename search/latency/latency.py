@@ -108,10 +108,11 @@ class LatencyModel:
             >>> round(model.step_s(TreeShape.chain(3)), 4)
             0.0268
         """
-        laws = {"level": draft, "first": first, "draw": draw, "assemble": assemble}
-        laws |= {"accept": accept, "plain": plain}
-        shared = {"verify": verify, "commit": commit, "rest": rest}
-        return cls(model_of_tables(shared, laws, law, batch), dict(about or {}))
+        tables = {
+            "verify": verify, "draft": draft, "first": first, "draw": draw, "assemble": assemble,
+            "accept": accept, "commit": commit, "rest": rest, "plain": plain,
+        }  # fmt: skip
+        return cls(model_of_tables(tables, law, batch), dict(about or {}))
 
     @classmethod
     @takes(InvalidLatency, models=Kind("a mapping of batch sizes to models", _models))
@@ -162,7 +163,7 @@ class LatencyModel:
     @property
     def laws(self) -> tuple[str, ...]:
         """Names of the laws with times; `"any"` for all."""
-        return tuple(dict.fromkeys(law for own in self.batches.values() for law in own.laws))
+        return tuple(dict.fromkeys(law for times in self.batches.values() for law in times.laws))
 
     @takes(InvalidLatency, batch=COUNT)
     def times(self, batch: int = 1) -> BatchTimes:
@@ -186,25 +187,25 @@ class LatencyModel:
             NotMeasured: if there are none, or several and no law is named.
         """
         laws = self.times(batch).laws
-        found = laws.get(str(law)) or laws.get(ANY_LAW)
+        matching = laws.get(str(law)) or laws.get(ANY_LAW)
         if law is None and len(laws) == 1:
-            found = next(iter(laws.values()))
-        if found is None:
+            matching = next(iter(laws.values()))
+        if matching is None:
             wanted = "no law is named" if law is None else f"law = {str(law)!r}"
             raise NotMeasured(
                 f"{wanted}, but times are known for {', '.join(laws)}: "
                 "name one of them, or profile a config that uses it"
             )
-        return found
+        return matching
 
     @_CHECKED
     def largest(
         self, prefix: int | None = None, *, law: str | None = None, batch: int = 1
     ) -> int | None:
         """The largest tree that all parts of a step are known for; None: no bound."""
-        times, own = self.times(batch), self.law_times(law, batch)
+        times, law_times = self.times(batch), self.law_times(law, batch)
         prefix = self.prefix_at(prefix, batch)
-        tables = (times.verify, times.commit, times.rest, own.assemble, own.accept)
+        tables = (times.verify, times.commit, times.rest, law_times.assemble, law_times.accept)
         ends = [end for table in tables if (end := table.largest(prefix)) is not None]
         return min(ends, default=None)
 
@@ -315,10 +316,10 @@ class LatencyModel:
         Raises:
             NotMeasured: if there are no times for the law or the batch size.
         """
-        own, times = self.law_times(law, batch), self.times(batch)
+        law_times, times = self.law_times(law, batch), self.times(batch)
         name = next(iter(times.laws)) if law is None else str(law)
         together = name == Law.DETERMINISTIC.value
-        return StepParts(times, own, self.prefix_at(prefix, batch), together)
+        return StepParts(times, law_times, self.prefix_at(prefix, batch), together)
 
     def to_json(self) -> str:
         """JSON in milliseconds, with the unit in the names of the keys; readable and writable by hand."""

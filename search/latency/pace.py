@@ -92,15 +92,15 @@ def step_at_pace_s(
 def _tables(model: LatencyModel) -> dict[tuple[str, str], Table]:
     """The tables of batch 1 by stage, and by name and law."""
     times = model.times()
-    found = {(stage, stage): table for stage, table in _shared(times)}
+    tables = {(stage, stage): table for stage, table in _shared(times)}
     for law in model.laws:
-        own = model.law_times(law)
-        draft = {"level": own.level, "first": own.first, "assemble": own.assemble}
-        found |= {("draft", f"{n} {law}"): t for n, t in draft.items() if t is not None}
-        found["accept", law] = own.accept
-        if own.plain is not None:
-            found[PLAIN, law] = own.plain
-    return found
+        law_times = model.law_times(law)
+        draft = {"level": law_times.level, "first": law_times.first, "assemble": law_times.assemble}
+        tables |= {("draft", f"{n} {law}"): t for n, t in draft.items() if t is not None}
+        tables["accept", law] = law_times.accept
+        if law_times.plain is not None:
+            tables[PLAIN, law] = law_times.plain
+    return tables
 
 
 def _shared(times: BatchTimes) -> Iterator[tuple[str, Table]]:

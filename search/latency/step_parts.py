@@ -26,13 +26,13 @@ class StepParts:
 
     Args:
         times: of the batch size.
-        own: of the law.
+        law_times: of the law.
         prefix: committed tokens before the root; None only where times hold behind all.
         together: whether children are chosen for all nodes of a level at once; see `further_draws`.
     """
 
     times: BatchTimes
-    own: LawTimes
+    law_times: LawTimes
     prefix: int | None
     together: bool = False
 
@@ -42,18 +42,18 @@ class StepParts:
         Raises:
             NotMeasured: naming the table, what was asked of it, its range and the way out.
         """
-        own = self.own
+        law = self.law_times
         levels = [levels_of(shape) for shape in shapes]
         narrow = [Counter(sum(level.values()) for level in one[1:]) for one in levels]
         terms: list[Term] = []
-        if own.first is None:
-            terms += gathered(own.level, self.prefix, [one + Counter([1]) for one in narrow])
+        if law.first is None:
+            terms += gathered(law.level, self.prefix, [one + Counter([1]) for one in narrow])
         else:
-            terms += gathered(own.first, self.prefix, [{1: 1.0} for _ in shapes])
-            terms += gathered(own.level, self.prefix, narrow)
+            terms += gathered(law.first, self.prefix, [{1: 1.0} for _ in shapes])
+            terms += gathered(law.level, self.prefix, narrow)
         draws = [further_draws(one, self.together) for one in levels]
-        terms += gathered(own.draw, self.prefix, draws)
-        return terms + self._sized([own.assemble, *self._pass()], [shape.size for shape in shapes])
+        terms += gathered(law.draw, self.prefix, draws)
+        return terms + self._sized([law.assemble, *self._pass()], [shape.size for shape in shapes])
 
     def root(self) -> list[Term]:
         """A step over the root alone, as the sum of its parts."""
@@ -61,7 +61,7 @@ class StepParts:
 
     def plain(self) -> list[Term]:
         """A step of plain decoding: as it was measured, or else as the sum of its parts."""
-        measured = self.own.plain
+        measured = self.law_times.plain
         return self.root() if measured is None else self._sized([measured], [1])
 
     def floor_s(self, sizes: Int[np.ndarray, "asked"], depth: int) -> Float[np.ndarray, "asked"]:
@@ -74,26 +74,26 @@ class StepParts:
         Raises:
             NotMeasured: see `tree`.
         """
-        own = self.own
-        below = seconds_of(self._sized([own.assemble, *self._pass()], sizes.tolist()))
-        level = sum(share * curve.fitted.min() for curve, share in own.level.shares(self.prefix))
-        first = level if own.first is None else own.first.at(1, self.prefix)
+        law = self.law_times
+        below = seconds_of(self._sized([law.assemble, *self._pass()], sizes.tolist()))
+        level = sum(share * curve.fitted.min() for curve, share in law.level.shares(self.prefix))
+        first = level if law.first is None else law.first.at(1, self.prefix)
         return below + first + (depth - 1) * level
 
     def parts(self, shape: TreeShape) -> dict[str, float]:
         """Seconds by stage: draft, verify, accept, commit and the rest; see `LatencyModel.parts_s`."""
         alone = shape.size == 1
-        found: dict[str, float] = dict.fromkeys(PARTS, 0.0)
+        seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
         for curve, weights in self.root() if alone else self.tree([shape]):
-            stage = curve.name if curve.name in found else "draft"
-            found[stage] += float((weights @ curve.fitted)[0])
+            stage = curve.name if curve.name in seconds else "draft"
+            seconds[stage] += float((weights @ curve.fitted)[0])
         if alone:
-            found["verify"] += float(seconds_of(self.plain())[0]) - sum(found.values())
-        return found
+            seconds["verify"] += float(seconds_of(self.plain())[0]) - sum(seconds.values())
+        return seconds
 
     def _pass(self) -> list[Table]:
         """What every step takes, drafted or not."""
-        return [self.times.verify, self.own.accept, self.times.commit, self.times.rest]
+        return [self.times.verify, self.law_times.accept, self.times.commit, self.times.rest]
 
     def _sized(self, tables: Iterable[Table], sizes: Sequence[int]) -> list[Term]:
         """The times of tables that depend on the number of nodes alone."""

@@ -96,11 +96,12 @@ def middle_prefix(times: BatchTimes) -> int | None:
     says which table does not.
     """
     tables: list[Table | None] = [times.verify, times.commit, times.rest]
-    for own in times.laws.values():
-        tables += [own.level, own.first, own.draw, own.assemble, own.accept, own.plain]
+    for entry in times.laws.values():
+        tables += [entry.level, entry.first, entry.draw, entry.assemble, entry.accept, entry.plain]
     known = [table.prefixes for table in tables if table is not None and table.prefixes]
     if not known:
         return None
-    low, high = max(own[0] for own in known), min(own[-1] for own in known)
-    fine = sorted({prefix for own in known for prefix in own if low <= prefix <= high}) or known[0]
+    low, high = max(prefixes[0] for prefixes in known), min(prefixes[-1] for prefixes in known)
+    between = {prefix for prefixes in known for prefix in prefixes if low <= prefix <= high}
+    fine = sorted(between) or known[0]
     return fine[(len(fine) - 1) // 2]

@@ -57,9 +57,9 @@ def tokens_of(
     """
     parents = _parents(shape)
     depths, ranks = _cells(parents, (tables.shape[1], tables.shape[2]), by_depth)
-    own = tables[:, depths, ranks]
-    own[:, 0] = 1.0
-    return _total(parents, own)
+    node_rates = tables[:, depths, ranks]
+    node_rates[:, 0] = 1.0
+    return _total(parents, node_rates)
 
 
 def _parents(shape: TreeShape) -> np.ndarray:

@@ -113,28 +113,28 @@ def optimal_frontier(
 
 def _best_first(problem: Problem) -> Frontier:
     """One pass for each depth, until a further edge changes no value."""
-    found: list[BestFirst] = []
+    searches: list[BestFirst] = []
     for depth in range(problem.depth + 1):
         deeper = BestFirst(problem.within(depth))
-        if found and np.array_equal(deeper.values, found[-1].values):
+        if searches and np.array_equal(deeper.values, searches[-1].values):
             break
-        found.append(deeper)
+        searches.append(deeper)
 
     def parents(size: int, depth: int) -> list[int]:
-        known = depth < len(found)
-        return (found[depth] if known else BestFirst(problem.within(depth))).parents(size)
+        known = depth < len(searches)
+        return (searches[depth] if known else BestFirst(problem.within(depth))).parents(size)
 
-    return Frontier(np.stack([one.values for one in found]), problem.depth, parents)
+    return Frontier(np.stack([one.values for one in searches]), problem.depth, parents)
 
 
 def _by_depth(problem: Problem) -> Frontier:
     """A programme for each depth, because what a subtree is worth depends on where it hangs."""
-    found = [DynamicProgramme(problem.within(depth)) for depth in range(problem.depth + 1)]
-    values = np.stack([one.values for one in found])
-    return Frontier(values, problem.depth, lambda size, depth: found[depth].parents(size))
+    searches = [DynamicProgramme(problem.within(depth)) for depth in range(problem.depth + 1)]
+    values = np.stack([one.values for one in searches])
+    return Frontier(values, problem.depth, lambda size, depth: searches[depth].parents(size))
 
 
 def _one_programme(problem: Problem) -> Frontier:
     """One programme, whose tables are those of all depths."""
-    found = DynamicProgramme(problem, every_depth=True)
-    return Frontier(found.values_by_depth, problem.depth, found.parents)
+    searches = DynamicProgramme(problem, every_depth=True)
+    return Frontier(searches.values_by_depth, problem.depth, searches.parents)

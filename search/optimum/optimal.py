@@ -13,7 +13,7 @@ from treespec.search.rates.acceptance import Acceptance
 
 __all__ = ["Method", "optimal_tree"]
 
-LONG = 1 << 16
+MANY_SUMS = 1 << 16
 """Sums at one size from which on the time goes with their number, not with the number of sizes."""
 
 Method = Literal["auto", "best_first", "dynamic_programme"]
@@ -84,7 +84,7 @@ def _by_programme(problem: Problem, dtype: type[np.floating]) -> TreeShape:
     this limit finds: there, no sum is larger, and none on the way to this tree is smaller.
     """
     step = problem.size * problem.branching * problem.depth  # sums at the largest size
-    if step > LONG and not problem.rates.by_depth and not problem.any_depth:
+    if step > MANY_SUMS and not problem.rates.by_depth and not problem.any_depth:
         free = problem.within(problem.size - 1)
         shape = TreeShape(tuple(DynamicProgramme(free, dtype).parents(problem.size)))
         if shape.depth <= problem.depth:

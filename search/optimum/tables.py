@@ -73,10 +73,10 @@ def fill(
     flat, flat_second = first.reshape(sizes, -1), second.reshape(sizes, -1)
     space = np.empty((max(1, min(sizes, BLOCK // (count * ranks))), count * ranks), rates.dtype)
     for n in range(upto + 1, sizes):
-        found = _best_sum(flat[1:n], flat_second[n - 1 : 0 : -1], space).reshape(count, ranks)
-        counts[n] = found.argmax(axis=1) + 1
-        best[n] = found.max(axis=1)
-        first[n, :, 1:] = found[:, :-1]
+        best_sums = _best_sum(flat[1:n], flat_second[n - 1 : 0 : -1], space).reshape(count, ranks)
+        counts[n] = best_sums.argmax(axis=1) + 1
+        best[n] = best_sums.max(axis=1)
+        first[n, :, 1:] = best_sums[:, :-1]
         if below is not None:
             worth[n, 1:] = best[n, :-1]
         second[n] = weighted(rates, worth[n, :, None])
@@ -95,11 +95,11 @@ def weighted(
 
 def _best_sum(first: np.ndarray, second: np.ndarray, space: np.ndarray) -> np.ndarray:
     """The maximum of `first + second` over the rows, as many rows at a time as there is space for."""
-    found = None
+    best_sums = None
     for row in range(0, len(first), len(space)):
         part = first[row : row + len(space)]
         sums = np.add(part, second[row : row + len(space)], out=space[: len(part)])
         best = np.maximum.reduce(sums)
-        found = best if found is None else np.maximum(found, best)
-    assert found is not None
-    return found
+        best_sums = best if best_sums is None else np.maximum(best_sums, best)
+    assert best_sums is not None
+    return best_sums

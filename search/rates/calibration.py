@@ -6,13 +6,15 @@ nodes are accepted with. `reliability` measures how far they are, `fit_calibrati
 
 import json
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from jaxtyping import Float
+from pydantic import Field
 
 from treespec.errors import Unreadable
-from treespec.reading import brief, parse_json
+from treespec.reading import brief
+from treespec.reading_models import Strict, only, read_model
 from treespec.search.arguments import TEXT, shown, takes
 from treespec.search.errors import InvalidCalibration
 from treespec.search.rates.calibration_data import CalibrationData, calibration_data
@@ -135,23 +137,21 @@ class Calibration:
             InvalidCalibration: if it is anything else.
         """
         try:
-            data = parse_json(text, constants=True)  # refused by name below
+            file = read_model(_File, text, constants=True)  # refused by name below
         except Unreadable as error:
-            raise InvalidCalibration(f"not JSON: {error}") from None
-        if not isinstance(data, dict) or data.pop("kind", None) != "calibration":
-            raise InvalidCalibration('a calibration is an object with "kind": "calibration"')
-        if data.pop("version", None) != VERSION:
-            raise InvalidCalibration(f"this treespec reads calibrations of version {VERSION}")
-        unknown = set(data) - {"method", "xs", "ys", "temperature"}
-        if unknown or not all(isinstance(data.get(k, []), list) for k in ("xs", "ys")):
-            raise InvalidCalibration(
-                "a calibration has a method, and lists xs and ys or a temperature"
-                + (f"; unknown: {', '.join(sorted(unknown))[:200]}" if unknown else "")
-            )
-        return cls(
-            str(data.get("method")), tuple(data.get("xs", ())), tuple(data.get("ys", ())),
-            data.get("temperature"),
-        )  # fmt: skip
+            raise InvalidCalibration(str(error)) from None
+        return cls(str(file.method), tuple(file.xs), tuple(file.ys), file.temperature)
+
+
+class _File(Strict):
+    kind: Annotated[
+        str, only("calibration", 'a calibration is an object with "kind": "calibration"')
+    ]
+    version: Annotated[int, only(VERSION, f"this treespec reads version {VERSION}")]
+    method: Any = None
+    xs: list[Any] = Field(default_factory=list)
+    ys: list[Any] = Field(default_factory=list)
+    temperature: Any = None
 
 
 def fit_calibration(predicted: Any, accepted: Any, method: Method = "isotonic") -> Calibration:

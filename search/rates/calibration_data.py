@@ -14,7 +14,7 @@ from treespec.verify import RULES
 
 __all__ = ["CalibrationData", "calibration_data"]
 
-LEAST = 1e-12
+LEAST_PATH = 1e-12
 """Probability of a path below which it weighs no more."""
 
 
@@ -115,5 +115,5 @@ def calibration_data(trace: Trace, *, depth: int = 1) -> CalibrationData:
         path=(above[:, None] * trace.probs[at]).ravel(),
         text=np.repeat(trace.text_of[at], width),
         path_exact=whole.ravel(),
-        weight=np.repeat(1 / np.maximum(reached, LEAST), width),
+        weight=np.repeat(1 / np.maximum(reached, LEAST_PATH), width),
     )

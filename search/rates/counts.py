@@ -14,7 +14,7 @@ from treespec.tree import TreeShape
 
 __all__ = ["UNKNOWN", "Counts", "Records", "count_records", "count_trace"]
 
-ENOUGH = 30
+FEWEST_TRIALS = 30
 """Trials from which on a rate is worth a row or a column of its own."""
 DEEPEST = 64
 
@@ -69,7 +69,7 @@ def count_trace(
 
     Args:
         trace: of which the kept positions count.
-        levels: depths to count, None for as many as have `ENOUGH` trials.
+        levels: depths to count, None for as many as have `FEWEST_TRIALS` trials.
         ranks: children to count, at most the width.
         starts: the tree whose replayed steps are counted: from where they begin, at the nodes that they
             accept; child r only where the node has one. By default decoding starts at every kept position
@@ -87,7 +87,7 @@ def count_trace(
     inner, there = table.max(axis=1) >= 0, _there(table, ranks)
     node, rows = np.zeros(len(at), dtype=np.int64), []
     while len(rows) < (levels or DEEPEST):
-        if levels is None and rows and len(at) < ENOUGH:
+        if levels is None and rows and len(at) < FEWEST_TRIALS:
             break
         rows.append(_level(trace, at, there[node]))
         node = table[node, np.minimum(trace.ranks[at], table.shape[1] - 1)]
@@ -139,7 +139,7 @@ def count_records(texts: Iterable[Any]) -> tuple[Counts, list[set[int]]]:
         InvalidTrace: if there is no step with a child, or a path is none of its tree; the message has the
             indices.
     """
-    found: list[dict[tuple[int, int], list[int]]] = []
+    cells_of_texts: list[dict[tuple[int, int], list[int]]] = []
     numbers: list[set[int]] = []
     for i, steps in enumerate(texts):
         cells: dict[tuple[int, int], list[int]] = {}
@@ -152,13 +152,13 @@ def count_records(texts: Iterable[Any]) -> tuple[Counts, list[set[int]]]:
             raise InvalidTrace(
                 f"texts[{i}] is no list of steps (TreeShape, accepted nodes from the root)"
             ) from None
-        found.append(cells)
-    keys = {key for cells in found for key in cells}
+        cells_of_texts.append(cells)
+    keys = {key for cells in cells_of_texts for key in cells}
     if not keys:
         raise InvalidTrace("there is no step with a drafted child, so there is nothing to count")
     levels, ranks = (max(key[axis] for key in keys) + 1 for axis in (0, 1))
-    counts = np.zeros((2, len(found), levels, ranks), dtype=np.int64)
-    for text, cells in enumerate(found):
+    counts = np.zeros((2, len(cells_of_texts), levels, ranks), dtype=np.int64)
+    for text, cells in enumerate(cells_of_texts):
         for (depth, rank), (hits, trials) in cells.items():
             counts[:, text, depth, rank] = hits, trials
     return Counts(counts[0], counts[1], counts[0].astype(np.float64)), numbers[:levels]

@@ -5,13 +5,14 @@ import warnings as python_warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float, Int
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from treespec.errors import Unreadable
-from treespec.reading import brief, parse_json
+from treespec.reading_models import only, read_model
 from treespec.search.arguments import (
     FLAG,
     LEVELS,
@@ -37,12 +38,10 @@ from treespec.tree import TreeShape
 __all__ = ["AcceptanceEstimate", "By", "IntervalKind", "estimate_acceptance"]
 
 VERSION = 1
-_SETTINGS = {
-    "by": str, "law": str, "rule": str, "source": str, "interval": str, "level": float,
-    "monotone": bool, "shrinkage": float, "seed": int,
-}  # fmt: skip
+_SETTINGS = (
+    "by", "law", "rule", "source", "interval", "level", "monotone", "shrinkage", "seed",
+)  # fmt: skip
 _ORIGIN = ("sampling", "about")
-"""Objects that may be missing: they came later."""
 _COUNTS = ("hits", "trials", "mass")
 _SHOWN = ("rates", "low", "high", "hits", "trials")
 _DIGITS = 6
@@ -52,6 +51,30 @@ MOST_TRIALS = 2**53
 
 By = Literal["rank", "depth"]
 IntervalKind = Literal["wilson", "bootstrap"]
+
+
+class _File(BaseModel):
+    """An estimate as JSON; what can be computed anew from its counts is passed over."""
+
+    model_config = ConfigDict(strict=True)
+
+    kind: Annotated[
+        str, only("acceptance", 'an estimate of acceptance is an object with "kind": "acceptance"')
+    ]
+    version: Annotated[int, only(VERSION, f"this treespec reads version {VERSION}")]
+    by: By
+    law: str
+    rule: str
+    source: str
+    interval: IntervalKind
+    level: float
+    monotone: bool
+    shrinkage: float
+    seed: int
+    sampling: dict[str, Any] = Field(default_factory=dict)
+    about: dict[str, Any] = Field(default_factory=dict)
+    warnings: Annotated[list[str], FailFast()]
+    texts: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -339,8 +362,8 @@ def _estimate(
     low, high = np.minimum(low, rates), np.maximum(high, rates)
     low, high = np.where(trials > 0, low, 0.0), np.where(trials > 0, high, 1.0)
     if warnings is None:
-        found = complaints(rates, low, high, counts, by, shrinkage, tree, explicit, starts)
-        warnings = (*found, *note_on(rule))
+        complained = complaints(rates, low, high, counts, by, shrinkage, tree, explicit, starts)
+        warnings = (*complained, *note_on(rule))
     flat = slice(None) if by == "depth" else 0
     return AcceptanceEstimate(
         rates[flat], low[flat], high[flat], hits[flat], trials[flat], by, law, rule, source, interval,
@@ -386,38 +409,16 @@ def _read_json(text: str) -> dict[str, Any]:
         InvalidTrace, InvalidLimit: saying what is wrong.
     """
     try:
-        data = parse_json(text)
+        file = read_model(_File, text)
     except Unreadable as error:
-        raise InvalidTrace(f"not JSON: {error}") from None
-    if not isinstance(data, dict) or data.get("kind") != "acceptance":
-        raise InvalidTrace('an estimate of acceptance is an object with "kind": "acceptance"')
-    if data.get("version") != VERSION:
-        raise InvalidTrace(
-            f"version {brief(data.get('version'), 60)}, but this treespec reads {VERSION}"
-        )
-    settings: dict[str, Any] = {}
-    for name, kind in _SETTINGS.items():
-        value = data.get(name)
-        if kind is float and type(value) is int:
-            value = float(value) if abs(value) < 10**300 else value  # else refused next
-        if type(value) is not kind:
-            raise InvalidTrace(f'"{name}" must be of type {kind.__name__}, not {brief(value, 60)}')
-        settings[name] = value
-    if settings["by"] not in ("rank", "depth"):
-        raise InvalidTrace(f'"by" must be "rank" or "depth", not {brief(settings["by"], 60)}')
-    require_limits(settings["by"], None, None, settings["shrinkage"], None)
-    for name in _ORIGIN:
-        settings[name] = data.get(name, {})
-        if not isinstance(settings[name], dict):
-            raise InvalidTrace(f'"{name}" must be an object, not {brief(settings[name], 60)}')
-    said = data.get("warnings")
-    if not isinstance(said, list) or not all(isinstance(line, str) for line in said):
-        raise InvalidTrace('"warnings" must be a list of texts')
-    counts = _counts(data.get("texts"))
+        raise InvalidTrace(str(error)) from None
+    require_limits(file.by, None, None, file.shrinkage, None)
+    counts = _counts(file.texts)
     levels = counts.hits.shape[1]
-    if settings["by"] == "rank" and levels != 1:
+    if file.by == "rank" and levels != 1:
         raise InvalidTrace(f'"by" is "rank", so "texts" must hold one level, but it has {levels}')
-    return settings | {"counts": counts, "warnings": tuple(said)}
+    settings = file.model_dump(exclude={"kind", "version", "texts"})
+    return settings | {"counts": counts, "warnings": tuple(file.warnings)}
 
 
 def _counts(texts: Any) -> Counts:

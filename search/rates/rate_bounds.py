@@ -26,11 +26,11 @@ def wilson_bounds(
     since not all of them are at their bounds at once.
     """
     scale = settings.scale(settings.ordered(settings.share(mass, trials, mass), trials))
-    found = []
+    bounds = []
     for bound in wilson(np.minimum(mass, trials), trials, level):
         moved = settings.ordered(settings.share(bound * trials, trials, mass), trials)
-        found.append(np.clip(moved * scale, 0.0, 1.0))
-    return found
+        bounds.append(np.clip(moved * scale, 0.0, 1.0))
+    return bounds
 
 
 def bounds_over_texts(
@@ -51,10 +51,10 @@ def bounds_over_texts(
     mass = counts.mass.reshape(texts, -1)
     trials = counts.trials.reshape(texts, -1).astype(np.float64)
     rows = max(1, BLOCK // (levels * ranks * (ranks if settings.monotone else 1)))
-    found = []
+    rates = []
     for start in range(0, len(drawn), rows):
         some = drawn[start : start + rows]
         cells = (len(some), levels, ranks)
         resampled = (some @ mass).reshape(cells), (some @ trials).reshape(cells)
-        found.append(settings.rates(*stood_in(counts, *resampled)))
-    return bootstrap_bounds(np.concatenate(found), texts, level)
+        rates.append(settings.rates(*stood_in(counts, *resampled)))
+    return bootstrap_bounds(np.concatenate(rates), texts, level)

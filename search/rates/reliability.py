@@ -100,8 +100,8 @@ def reliability(
             raise InvalidCalibration(f"by must hold {len(x)} integers, one for each prediction")
         for label in np.unique(labels):
             mine = labels == label
-            own = None if given is None else given[mine]
-            groups[int(label)] = _curve(x[mine], y[mine], own, bins, spacing, level, {})
+            group_weights = None if given is None else given[mine]
+            groups[int(label)] = _curve(x[mine], y[mine], group_weights, bins, spacing, level, {})
     return _curve(x, y, given, bins, spacing, level, groups)
 
 
@@ -111,7 +111,7 @@ def pairs(predicted: Any, accepted: Any) -> tuple[np.ndarray, np.ndarray]:
     Raises:
         InvalidCalibration: if they are empty, differ in length, or hold what is no probability.
     """
-    found = []
+    arrays = []
     for name, values in (("predicted", predicted), ("accepted", accepted)):
         try:
             array = np.asarray(values, dtype=np.float64)
@@ -126,10 +126,10 @@ def pairs(predicted: Any, accepted: Any) -> tuple[np.ndarray, np.ndarray]:
             )
         if not ((array >= 0) & (array <= 1 + 1e-6)).all():
             raise InvalidCalibration(f"{name} holds what is no probability in [0, 1]")
-        found.append(np.minimum(array, 1.0))
-    if len(found[0]) != len(found[1]):
-        raise InvalidCalibration(f"{len(found[0])} predictions, but {len(found[1])} outcomes")
-    return found[0], found[1]
+        arrays.append(np.minimum(array, 1.0))
+    if len(arrays[0]) != len(arrays[1]):
+        raise InvalidCalibration(f"{len(arrays[0])} predictions, but {len(arrays[1])} outcomes")
+    return arrays[0], arrays[1]
 
 
 def _weights(values: Any, count: int) -> np.ndarray:

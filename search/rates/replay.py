@@ -140,11 +140,11 @@ def replay_many(traces: Sequence[Trace], shapes: Sequence[TreeShape]) -> list[li
         for shape in shapes:
             _require_width(trace, shape)
     tables = [child_table(shape) for shape in shapes]
-    found = []
+    replayed = []
     for trace in traces:
         walk = _Walk(trace)
-        found.append([walk.replay(s, table) for s, table in zip(shapes, tables, strict=True)])
-    return found
+        replayed.append([walk.replay(s, table) for s, table in zip(shapes, tables, strict=True)])
+    return replayed
 
 
 def step_starts(trace: Trace, shape: TreeShape) -> Int[np.ndarray, "steps"]:
@@ -153,11 +153,13 @@ def step_starts(trace: Trace, shape: TreeShape) -> Int[np.ndarray, "steps"]:
     Raises:
         InvalidTrace: see `replay`.
     """
-    found = replay(trace, shape)
-    ends = np.cumsum(found.accepted + 1)
-    before = ends - (found.accepted + 1)  # emitted by all steps before, past the ends of texts too
-    within = before - np.repeat(before[found.offsets[:-1]], found.steps)
-    return np.repeat(trace.offsets[:-1], found.steps) + within
+    replayed = replay(trace, shape)
+    ends = np.cumsum(replayed.accepted + 1)
+    before = ends - (
+        replayed.accepted + 1
+    )  # emitted by all steps before, past the ends of texts too
+    within = before - np.repeat(before[replayed.offsets[:-1]], replayed.steps)
+    return np.repeat(trace.offsets[:-1], replayed.steps) + within
 
 
 def _require_width(trace: Trace, shape: TreeShape) -> None:

@@ -38,13 +38,13 @@ def require_alike(rule: str, by: str, numbers: Sequence[set[int]]) -> None:
     if _scope(rule) is Scope.ELDERS:
         return
     together = [set().union(*numbers)] if by == "rank" else list(numbers)
-    for depth, found in enumerate(together):
-        if len(found) > 1:
+    for depth, children in enumerate(together):
+        if len(children) > 1:
             where = "" if by == "rank" else f" at depth {depth}"
             apart = ", or count depths apart with by='depth'" if by == "rank" else ""
             raise InvalidTrace(
                 f"under rule {rule!r} rates depend on the number of children, but nodes{where} with "
-                f"{', '.join(map(str, sorted(found)))} of them would be counted together: take steps of "
+                f"{', '.join(map(str, sorted(children)))} of them would be counted together: take steps of "
                 f"trees with equally many (TreeShape.kary, TreeShape.expansion){apart}"
             )
 

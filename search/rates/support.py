@@ -8,19 +8,19 @@ from jaxtyping import Float
 
 from treespec.search.errors import InvalidLimit, InvalidTrace
 from treespec.search.integers import integer
-from treespec.search.rates.counts import ENOUGH, Counts
+from treespec.search.rates.counts import FEWEST_TRIALS, Counts
 from treespec.tree import TreeShape
 
-__all__ = ["WIDEST", "complaints", "cut", "require_limits"]
+__all__ = ["WIDEST_HALF", "complaints", "cut", "require_limits"]
 
 MOST_LEVELS = 4096
 """Levels, or children of a node, that rates are estimated for."""
 
-WIDEST = 0.1
+WIDEST_HALF = 0.1
 """Half of an interval from which on a rate is called uncertain."""
-RARE = 5
+FEWEST_HITS = 5
 """Expected hits below which the rate of a child that a tree has is called uncertain."""
-SHOWN = 4
+PLACES_SHOWN = 4
 
 
 def require_limits(
@@ -100,31 +100,31 @@ def complaints(
             f"nothing was recorded of {_cells(missing, by)}: record longer texts, a wider or deeper tree, "
             "or give a shrinkage"
         )
-    found = []
+    sentences = []
     if missing.any():
         value = "the rate of all depths" if shrinkage else "0"
-        found.append(f"no trial of {_cells(missing, by)}: the rate there is {value}")
-    few = used & (trials > 0) & (trials < ENOUGH)
+        sentences.append(f"no trial of {_cells(missing, by)}: the rate there is {value}")
+    few = used & (trials > 0) & (trials < FEWEST_TRIALS)
     if few.any():
-        found.append(f"fewer than {ENOUGH} trials of {_cells(few, by, trials)}")
+        sentences.append(f"fewer than {FEWEST_TRIALS} trials of {_cells(few, by, trials)}")
     half = (high - low) / 2
-    wide = used & ~few & (trials > 0) & (half > WIDEST)
+    wide = used & ~few & (trials > 0) & (half > WIDEST_HALF)
     if wide.any():
         widest = float(half[wide].max())
-        found.append(
-            f"intervals of up to {widest:.2f} to each side (more than {WIDEST:g}) of "
+        sentences.append(
+            f"intervals of up to {widest:.2f} to each side (more than {WIDEST_HALF:g}) of "
             f"{_cells(wide, by, trials)}"
         )
     mass = counts.mass.sum(axis=0)
-    rare = used & ~few & (trials > 0) & (mass < RARE)
+    rare = used & ~few & (trials > 0) & (mass < FEWEST_HITS)
     if tree is not None and rare.any():
-        found.append(f"fewer than {RARE} expected hits of {_cells(rare, by, mass)}")
+        sentences.append(f"fewer than {FEWEST_HITS} expected hits of {_cells(rare, by, mass)}")
     over = _over(counts)
     if over > 1 + 1e-6:
-        found.append(f"rates of siblings summed to {over:.3f}, and were scaled to 1")
+        sentences.append(f"rates of siblings summed to {over:.3f}, and were scaled to 1")
     if len(counts.hits) == 1:
-        found.append("there is only one text: how much texts differ is not known")
-    return found
+        sentences.append("there is only one text: how much texts differ is not known")
+    return sentences
 
 
 def _over(counts: Counts) -> float:
@@ -147,10 +147,10 @@ def _cells(cells: np.ndarray, by: str, numbers: np.ndarray | None = None) -> str
     """Some cells in words, with their trials or hits; depths and children count from 1, as in pictures."""
     places = [tuple(map(int, place)) for place in np.argwhere(cells)]
     words = []
-    for depth, rank in places[:SHOWN]:
+    for depth, rank in places[:PLACES_SHOWN]:
         at = f"child {rank + 1}" + (f" at depth {depth + 1}" if by == "depth" else "")
         words.append(at if numbers is None else f"{at} ({_short(numbers[depth, rank])})")
-    more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
+    more = f" and {len(places) - PLACES_SHOWN} more" if len(places) > PLACES_SHOWN else ""
     return ", ".join(words) + more
 
 

@@ -22,13 +22,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Annotated, Any, BinaryIO
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from pydantic import AfterValidator, ConfigDict
 
 from treespec.errors import InvalidTree, Unreadable
-from treespec.reading import brief, open_file, parse_json
+from treespec.reading import brief, open_file
+from treespec.reading_models import Strict, read_model
 from treespec.search.arguments import PATH, shown, takes
 from treespec.search.errors import InvalidTrace
 from treespec.search.integers import integer
@@ -38,7 +40,7 @@ from treespec.tree import Law
 __all__ = ["Trace"]
 
 VERSION = 1
-LARGEST = 1 << 27
+LARGEST_FILE = 1 << 27
 """Bytes of a file, packed and unpacked: a million positions of eight children take 72 MB."""
 
 LONGEST_DIRECTORY = 1 << 12
@@ -48,12 +50,6 @@ _ARRAYS = {
     "offsets": "<i8", "tokens": "<i4", "ranks": "<i4", "probs": "<f4", "accepted": "<f4",
     "kept": "<i8", "meta": "|u1",
 }  # fmt: skip
-_META = {
-    "version": int, "law": str, "rule": str, "sampling": dict, "width": int, "forced": bool,
-    "about": dict,
-}  # fmt: skip
-
-
 _DAMAGED = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, NotImplementedError,
     RuntimeError, MemoryError, SyntaxError, tokenize.TokenError,
@@ -62,6 +58,28 @@ _DAMAGED = (
 
 TOLERANCE = 1e-4
 """How far above 1 probabilities of one position may sum: they may come from float32 or half precision."""
+
+
+def _readable(version: int) -> int:
+    if version > VERSION:
+        raise ValueError(
+            f"this treespec reads versions up to {VERSION}: read it with the newer treespec that wrote it"
+        )
+    return version
+
+
+class _Meta(Strict):
+    """The metadata of a trace's file."""
+
+    model_config = ConfigDict(strict=True)
+
+    version: Annotated[int, AfterValidator(_readable)]
+    law: str
+    rule: str
+    sampling: dict[str, Any]
+    width: int
+    forced: bool
+    about: dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,11 +273,10 @@ def _pack(trace: Trace) -> bytes:
     Raises:
         InvalidTrace: if `about` or `sampling` is no plain data.
     """
-    meta = {"version": VERSION} | {
-        name: dict(value) if kind is dict else value
-        for name, kind in _META.items()
-        if name != "version" and (value := getattr(trace, name)) is not None
-    }
+    meta = {
+        "version": VERSION, "law": trace.law, "rule": trace.rule, "sampling": dict(trace.sampling),
+        "width": trace.width, "forced": trace.forced, "about": dict(trace.about),
+    }  # fmt: skip
     try:
         text = json.dumps(meta, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
@@ -281,7 +298,7 @@ def _load(path: Path) -> Trace:
         InvalidTrace: if the file is missing, no trace, damaged, or of a newer version.
     """
     try:
-        with open_file(path, LARGEST) as file:
+        with open_file(path, LARGEST_FILE) as file:
             _require_directory(file, path)
             with zipfile.ZipFile(file) as archive:
                 arrays = _read(archive, path)
@@ -320,8 +337,10 @@ def _read(archive: zipfile.ZipFile, path: Path) -> dict[str, Any]:
             f"{', '.join(_ARRAYS)}"
         )
     size = sum(member.file_size for member in members)
-    if size > LARGEST:
-        raise InvalidTrace(f"{path} unpacks to {size} bytes, more than the {LARGEST} of a trace")
+    if size > LARGEST_FILE:
+        raise InvalidTrace(
+            f"{path} unpacks to {size} bytes, more than the {LARGEST_FILE} of a trace"
+        )
     arrays: dict[str, Any] = {}
     for member in members:
         name = member.filename.removesuffix(".npy")
@@ -349,22 +368,7 @@ def _member(file: IO[bytes], name: str, size: int, path: Path) -> np.ndarray:
 
 def _meta(text: bytes, path: Path) -> dict[str, Any]:
     try:
-        meta = parse_json(text)
+        meta = read_model(_Meta, text)
     except Unreadable as error:
-        raise InvalidTrace(f"{path}: its metadata is not JSON: {error}") from None
-    if not isinstance(meta, dict) or not isinstance(meta.get("version"), int):
-        raise InvalidTrace(f"{path}: its metadata has no version")
-    if meta["version"] > VERSION:
-        raise InvalidTrace(
-            f"{path} has version {brief(meta['version'], 40)}, but this treespec reads versions up to "
-            f"{VERSION}: read it with the newer treespec that wrote it"
-        )
-    wrong = [name for name, kind in _META.items() if type(meta.get(name)) is not kind]
-    if wrong or set(meta) - set(_META):
-        unknown = ", ".join(sorted(set(meta) - set(_META)))[:200]
-        raise InvalidTrace(
-            f"{path}: its metadata lacks {', '.join(wrong) or 'nothing'}"
-            + (f" and has unknown keys: {unknown}" if unknown else "")
-        )
-    del meta["version"]
-    return meta
+        raise InvalidTrace(f"{path}: its metadata: {error}") from None
+    return meta.model_dump(exclude={"version"})

@@ -11,10 +11,10 @@ from treespec.experiments.report.stepper.steps import Snapshot, Trail, visible
 __all__ = ["MOST_BYTES", "MOST_STEPS", "Replay", "asset", "replay", "script_json"]
 
 MOST_BYTES = 1_500_000
-"""Of the data of a page: what is more is left out, and the page says so."""
+"""Bytes of the data of a page: the rest is left out, and the page says so."""
 
 MOST_STEPS = 64
-"""Of each text, so that one long text does not use up the budget."""
+"""Steps of each text, so that one long text does not use up the budget."""
 
 
 class Replay:

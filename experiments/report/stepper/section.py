@@ -16,7 +16,7 @@ from treespec.experiments.report.stepper.steps import Shown, trails_of_run
 __all__ = ["stepper_section"]
 
 STEPS_WITHOUT_SCRIPT = 4
-"""As pictures, for readers without JavaScript."""
+"""Steps shown as pictures to readers without JavaScript."""
 
 NOTE = (
     "Real steps of this run. The tree holds what was drafted, as text; · is a space and ⏎ a new line. The "

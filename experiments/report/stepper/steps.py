@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 MOST_LETTERS = 10
-"""Of a label in a drawn tree."""
+"""Characters of a label in a drawn tree."""
 
 
 class Tokenizer(Protocol):
@@ -226,7 +226,7 @@ def trails_of_run(run: RunRecords) -> list[Trail]:
 
 
 def _prompt(row: dict[str, Any]) -> str:
-    """The name of a prompt: its number too, as names may stand twice."""
+    """The name of a prompt, with its number because names may repeat."""
     again = f", repeat {row['repeat'] + 1}" if row["repeat"] else ""
     return f"{row['prompt'] + 1}: {row['prompt_id']}{again}"
 

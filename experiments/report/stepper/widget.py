@@ -25,7 +25,7 @@ __all__ = ["MissingWidget", "Stepper"]
 
 
 STEPS_WITHOUT_WIDGET = 4
-"""As pictures, where nothing can be clicked."""
+"""Steps shown as pictures where nothing can be clicked."""
 
 
 class MissingWidget(TreespecError, ImportError):

@@ -9,7 +9,7 @@ from rich.console import Console
 from run_folders.folders import SyntheticMethod, write_run
 from typer.testing import CliRunner
 
-from treespec.experiments.cli.records import app
+from treespec.experiments.cli.main import app
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.report.diff import COLUMNS, MethodDiff, compare_runs, print_diff
 from treespec.experiments.report.run import load_run
@@ -152,15 +152,15 @@ def test_nothing_in_common_is_refused(tmp_path):
 def test_the_command_prints_a_table_or_json(tmp_path):
     a = make(tmp_path / "a", [PLAIN, CHAIN], prompts=1)
     b = make(tmp_path / "b", [PLAIN, QUICK], prompts=1)
-    found = CliRunner().invoke(app, [str(a), str(b)])
+    found = CliRunner().invoke(app, ["diff", str(a), str(b)])
     assert found.exit_code == 0, found.output
     assert re.search(r"T=0: chain 3\s+1\s+2\.00", found.output)
-    found = CliRunner().invoke(app, [str(a), str(b), "--json"])
+    found = CliRunner().invoke(app, ["diff", str(a), str(b), "--json"])
     data = json.loads(found.output)
     speed = data["methods"][1]["speed"]
     assert speed["estimate"] == pytest.approx(2.0)
     assert speed["low"] is None  # one prompt has no interval
-    found = CliRunner().invoke(app, [str(a), str(tmp_path / "nowhere")])
+    found = CliRunner().invoke(app, ["diff", str(a), str(tmp_path / "nowhere")])
     assert found.exit_code == 2
     assert "no folder of a run" in found.output
 
@@ -191,7 +191,7 @@ def test_a_method_that_failed_everywhere_in_one_run_is_told(tmp_path):
     assert [entry.method for entry in diff.methods] == ["plain"]
     assert (diff.not_compared, diff.only_a, diff.only_b) == ((told,), (), ())
     assert f"Not compared:\n  {told}" in printed(a, b)
-    found = CliRunner().invoke(app, [str(a), str(b), "--json"])
+    found = CliRunner().invoke(app, ["diff", str(a), str(b), "--json"])
     assert json.loads(found.output)["not_compared"] == [told]
 
 

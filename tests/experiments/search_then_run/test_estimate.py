@@ -8,7 +8,7 @@ import pytest
 from run_folders.folders import SyntheticMethod, write_run
 from typer.testing import CliRunner
 
-from treespec.experiments.cli.estimate import app
+from treespec.experiments.cli.main import app
 from treespec.search import AcceptanceEstimate, Trace, estimate_acceptance
 from treespec.tree import TreeShape
 
@@ -27,7 +27,7 @@ def trace(tmp_path):
 
 
 def _call(*words):
-    result = CliRunner().invoke(app, [str(word) for word in words])
+    result = CliRunner().invoke(app, ["estimate", *map(str, words)])
     return result.exit_code, result.output
 
 

@@ -297,6 +297,12 @@ def place(path, value):
         (place("batches/1/laws/iid/level_ms", ...), ["laws.iid.level_ms is missing"]),
         (place("batches/1/laws/iid/plain_ms/64", {"1": 3}), ["plain_ms.64", "does not depend"]),
         (place("batches/1/laws/iid/rule", 3), ["laws.iid.rule = 3"]),
+        (
+            place("batches/1/laws", dict.fromkeys(map(str, range(65)), 0)),
+            ["batches.1.laws", "at most 64"],
+        ),
+        (place("batches/1/rest_ms", None), ["rest_ms = None", "at least 0"]),
+        (place("batches/1/laws/iid/first_ms", {}), ["first_ms", "no entries"]),
     ],
 )
 def test_files_are_read_strictly(text, words, tmp_path):

@@ -70,7 +70,7 @@ def test_equals_brute_force_over_all_trees(oracle):
 def test_the_programme_gives_the_tree_of_plain_loops(oracle, monkeypatch, width, block, long):
     monkeypatch.setattr("treespec.search.optimum.dynamic_programme.WIDTH", width)
     monkeypatch.setattr("treespec.search.optimum.tables.BLOCK", block)
-    monkeypatch.setattr("treespec.search.optimum.optimal.LONG", long)
+    monkeypatch.setattr("treespec.search.optimum.optimal.MANY_SUMS", long)
     trees = 0
     for by_depth, monotone, kind, seed in cases(2):
         table, acceptance, depths, _ = table_of(oracle, by_depth, monotone, kind, seed)

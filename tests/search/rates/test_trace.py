@@ -133,10 +133,10 @@ CASES = {
     "no JSON": (lambda m: m | {"meta.npy": npy(np.frombuffer(b"{", np.uint8))}, "not JSON"),
     "deep JSON": (lambda m: m | {"meta.npy": npy(np.frombuffer(b"[" * 99999, np.uint8))}, "not JSON"),
     "a newer version": (lambda m: with_meta(m, version=VERSION + 1), "newer treespec"),
-    "no version": (lambda m: with_meta(m, version=None), "no version"),
-    "a missing key": (lambda m: with_meta(m, law=None), "lacks law"),
-    "an unknown key": (lambda m: with_meta(m, colour="red"), "unknown keys: colour"),
-    "a wrong value": (lambda m: with_meta(m, width="3"), "lacks width"),
+    "no version": (lambda m: with_meta(m, version=None), "version is missing"),
+    "a missing key": (lambda m: with_meta(m, law=None), "law is missing"),
+    "an unknown key": (lambda m: with_meta(m, colour="red"), "colour: unknown key"),
+    "a wrong value": (lambda m: with_meta(m, width="3"), "width = '3': must be an integer"),
 }  # fmt: skip
 
 
@@ -167,7 +167,7 @@ def test_no_files_and_torn_files_are_refused(make_trace, tmp_path):
 
 
 def test_a_file_that_unpacks_to_too_much_is_not_unpacked(members, tmp_path, monkeypatch):
-    monkeypatch.setattr("treespec.search.rates.trace.LARGEST", 1000)
+    monkeypatch.setattr("treespec.search.rates.trace.LARGEST_FILE", 1000)
     with pytest.raises(InvalidTrace, match="more than the 1000"):
         Trace.load(archive(tmp_path / "large.npz", members))
 

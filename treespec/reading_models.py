@@ -1,0 +1,165 @@
+"""What is read as data, held against models: mappings without unknown keys, and what is wrong with one."""
+
+import difflib
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+
+from treespec.errors import Unreadable
+from treespec.reading import brief, parse_json
+from treespec.reading_words import plain_words
+
+__all__ = ["Strict", "joined", "misplaced", "nearest", "only", "problems", "read_model"]
+
+Model = TypeVar("Model", bound=BaseModel)
+
+PROBLEMS_SHOWN = 20
+
+
+class Strict(BaseModel):
+    """A mapping without unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, data: Any) -> Any:
+        unknown = [k for k in data if k not in cls.model_fields] if isinstance(data, dict) else []
+        if unknown:
+            key, keys = str(unknown[0])[:80], list(cls.model_fields)
+            raise PydanticCustomError("unknown_key", "unknown key", {"key": key, "keys": keys})
+        return data
+
+
+def nearest(word: str, allowed: list[str]) -> str:
+    """`; did you mean 'x'?` with the allowed word that is spelt most alike, or nothing."""
+    close = difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def misplaced(place: str, value: Any, said: str) -> PydanticCustomError:
+    """What a validator raises that has looked inside of a value and found something wrong there.
+
+    Args:
+        place: inside of the value, such as `64.1`; empty for the value itself.
+        value: what is there.
+        said: what is wrong with it.
+    """
+    return PydanticCustomError("misplaced", "{said}", {"place": place, "at": [value], "said": said})
+
+
+def only(allowed: object, said: str) -> BeforeValidator:
+    """Refuses all values of a field but one, such as the version of a file that is read.
+
+    Args:
+        allowed: that value.
+        said: of others.
+    """
+
+    def require(value: object) -> object:
+        if type(value) is not type(allowed) or value != allowed:
+            raise ValueError(said)
+        return value
+
+    return BeforeValidator(require)
+
+
+def read_model(model: type[Model], text: str | bytes, constants: bool = False) -> Model:
+    """What a JSON text says, if a model allows it.
+
+    Args:
+        model: what the text must hold.
+        text: that was read.
+        constants: whether it may hold NaN and infinities, see `treespec.reading.parse_json`.
+
+    Raises:
+        Unreadable: if it is no JSON, or naming the first thing that is wrong, its value and what may be.
+    """
+    try:
+        data = parse_json(text, constants=constants)
+    except Unreadable as error:
+        raise Unreadable(f"not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise Unreadable(f"it must be an object, not {brief(data, 60)}")
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise Unreadable(problems(data, error, "it")[0]) from None
+
+
+def problems(data: Any, error: ValidationError, whole: str) -> list[str]:
+    """A line for each thing that is wrong, as `path = value: what is wrong, what is allowed`.
+
+    Args:
+        data: what was validated.
+        error: what pydantic said of it.
+        whole: what all of the data is called.
+    """
+    places = {
+        _walk(data, problem["loc"])[0]: problem
+        for problem in reversed(_causes(error.errors(include_url=False)))
+    }
+    ordered = list(reversed(places.values()))
+    lines = [_explain(data, problem, whole) for problem in ordered[:PROBLEMS_SHOWN]]
+    if len(ordered) > PROBLEMS_SHOWN:
+        lines.append(f"... and {len(ordered) - PROBLEMS_SHOWN} more")
+    return lines
+
+
+def _causes(found: Sequence[Any]) -> list[Any]:
+    """Leave out that a list is too short because its items are wrong."""
+    places = [problem["loc"] for problem in found]
+
+    def follows(problem: Any) -> bool:
+        loc = problem["loc"]
+        return problem["type"] == "too_short" and any(
+            len(other) > len(loc) and other[: len(loc)] == loc for other in places
+        )
+
+    return [problem for problem in found if not follows(problem)]
+
+
+def _explain(data: Any, problem: Any, whole: str) -> str:
+    path, value = _walk(data, problem["loc"])
+    kind, context = problem["type"], problem.get("ctx", {})
+    if kind == "unknown_key":
+        key, keys = context["key"], context["keys"]
+        return (
+            f"{joined(path, key)}: unknown key{nearest(key, keys)} (keys here: {', '.join(keys)})"
+        )
+    if kind == "union_tag_invalid":
+        tags = [tag.strip(" '") for tag in context["expected_tags"].split(",")]
+        hint = nearest(context["tag"][:80], tags)
+        unknown = f"unknown kind {brief(context['tag'], 60)}{hint}"
+        return f"{joined(path, 'kind')}: {unknown} (kinds: {', '.join(tags)})"
+    if kind == "union_tag_not_found":
+        return f"{path}: a mapping with a 'kind' is needed, not {brief(value)}"
+    if kind == "missing":
+        return f"{joined(path, problem['loc'][-1])} is missing"
+    if kind == "misplaced":
+        path = joined(path, context["place"]) if context["place"] else path
+        value = context["at"][0]
+    return f"{path or whole} = {brief(value)}: {plain_words(problem['msg'])}"
+
+
+def _walk(data: Any, loc: Sequence[int | str]) -> tuple[str, Any]:
+    """Follow a pydantic location, in which the kinds of unions stand between the keys."""
+    path, tagged = "", False
+    for part in loc:
+        tag = isinstance(data, dict) and not tagged and data.get("kind") == part
+        inside = isinstance(data, dict | list) and part in (
+            data if isinstance(data, dict) else range(len(data))
+        )
+        if inside and not tag:
+            data, path = data[part], joined(path, part)
+        tagged = tag
+    return path, data
+
+
+def joined(path: str, part: int | str) -> str:
+    """A path with one key or index more, as in `methods[3].shape`."""
+    if isinstance(part, int):
+        return f"{path}[{part}]"
+    return f"{path}.{part}" if path else part
