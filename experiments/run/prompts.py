@@ -83,15 +83,13 @@ def read_prompts(config: Prompts) -> list[RawPrompt]:
     if isinstance(config, EmbeddedPrompts):
         path = Path(str(files("treespec"))) / "embedded" / "held_out.jsonl"
         prompts = _jsonl(path, field="text", name="file")
-    elif isinstance(config, TextPrompts):
-        path = Path(config.path)
-        prompts = _text(path, config.separator)
-    elif isinstance(config, JsonlPrompts):
-        path = Path(config.path)
-        prompts = _jsonl(path, field=config.field, name="question_id")
     else:
         path = Path(config.path)
-        prompts = _jsonl(path, field="turns", name="question_id")
+        if isinstance(config, TextPrompts):
+            prompts = _text(path, config.separator)
+        else:
+            field = config.field if isinstance(config, JsonlPrompts) else "turns"
+            prompts = _jsonl(path, field=field, name="question_id")
     least = config.least_characters or 0
     prompts, of = [prompt for prompt in prompts if len(prompt.text) >= least], ""
     if isinstance(config, EmbeddedPrompts) and config.excerpts is not None:
@@ -154,14 +152,14 @@ def _excerpts(files: Sequence[RawPrompt], starts: Mapping[str, int]) -> list[Raw
     The order of categories turns from file to file, so that each is as often at even as at odd places:
     verdicts choose on the one half of the prompts and measure on the other.
     """
-    found = []
+    excerpts = []
     for number, file in enumerate(files):
         order = list(starts.items())[:: -1 if number % 2 else 1]
-        found += [
+        excerpts += [
             replace(file, id=f"{file.id}, {name}", category=name, start=start)
             for name, start in order
         ]
-    return found
+    return excerpts
 
 
 def hash_of(prompts: Sequence[Prompt]) -> str:
@@ -255,7 +253,7 @@ def _read(path: Path) -> str:
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """The lines of a file that are not empty, with their numbers; one of them at a time is in memory."""
-    number = found = start = 0
+    number = filled = read = 0
     try:
         with open_file(path, LARGEST_FILE) as file:
             while line := file.readline(LONGEST_LINE + 1):
@@ -265,17 +263,17 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
                         f"{path}, line {number}: more than the {LONGEST_LINE:,} bytes of a prompt"
                     )
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                start += len(line)
+                read += len(line)
                 if text.strip():
-                    found += 1
+                    filled += 1
                     yield number, text
     except UnicodeDecodeError as error:
         raise PromptError(
-            f"{path}: not UTF-8 text (byte {start + error.start}: {error.reason}); convert the file"
+            f"{path}: not UTF-8 text (byte {read + error.start}: {error.reason}); convert the file"
         ) from None
     except Unreadable as error:
         raise PromptError(f"prompts.path = {error}") from None
-    if not found:
+    if not filled:
         raise PromptError(f"{path}: the file is empty: a prompt needs text")
 
 
