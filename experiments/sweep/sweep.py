@@ -11,13 +11,12 @@ from rich.console import Console
 from treespec.experiments.config.places import inputs_of, require_apart
 from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.run.readiness import ready
-from treespec.experiments.sweep.attempts import Attempt, Ended, Task, write_attempt
+from treespec.experiments.sweep.attempts import Attempt, Ended, Task, outcome_of, write_attempt
 from treespec.experiments.sweep.collect import Collected, collect
 from treespec.experiments.sweep.errors import SweepError
 from treespec.experiments.sweep.executors import Executor
 from treespec.experiments.sweep.folder import SweepFolder
 from treespec.experiments.sweep.grid import Grid
-from treespec.experiments.sweep.outcome import outcome_of
 from treespec.experiments.sweep.progress import Board, JobView, prompts_done
 
 __all__ = ["Interrupted", "SweepResult", "require_workers", "run_sweep"]
