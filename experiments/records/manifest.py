@@ -26,7 +26,7 @@ __all__ = [
     "method_data",
     "new_manifest",
     "now",
-    "session",
+    "session_data",
     "with_load",
 ]
 
@@ -60,7 +60,7 @@ def new_manifest(
 ) -> dict[str, Any]:
     """The manifest of a run that starts now; SCHEMA.md explains the keys."""
     config = experiment.config
-    started = session(meters)
+    started = session_data(meters)
     return {
         "schema_version": SCHEMA_VERSION,
         "name": config.name,
@@ -98,7 +98,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def session(meters: Mapping[str, Any]) -> dict[str, Any]:
+def session_data(meters: Mapping[str, Any]) -> dict[str, Any]:
     """A start or resumption: when, by which code, on what, what an idle machine took, and its load."""
     about = environment()
     kept = {key: about[key] for key in ("git_hash", "versions", "hardware")}

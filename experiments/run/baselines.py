@@ -22,8 +22,8 @@ from treespec.experiments.run.transformers_hooks import (
     StopAnywhere,
     aligned_vocabulary,
     cached_once,
-    own_settings,
     quiet_transformers,
+    with_settings,
 )
 from treespec.stopping import Stop
 
@@ -147,11 +147,11 @@ def _generate(
         stack.enter_context(torch.inference_mode())
         stack.enter_context(quiet_transformers())
         target = stack.enter_context(pair.target.as_transformers())
-        stack.enter_context(own_settings(target, GenerationConfig()))
+        stack.enter_context(with_settings(target, GenerationConfig()))
         draft_calls = None
         if assistant is not None:
             draft = stack.enter_context(pair.draft.as_transformers())
-            stack.enter_context(own_settings(draft, GenerationConfig(**assistant)))
+            stack.enter_context(with_settings(draft, GenerationConfig(**assistant)))
             draft_calls = stack.enter_context(Calls(draft, synchronize))
             stack.enter_context(aligned_vocabulary(draft, target))
             arguments["assistant_model"] = draft

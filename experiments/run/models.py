@@ -2,15 +2,16 @@
 
 import os
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from treespec.errors import CannotGrow, LoadError
 from treespec.experiments.config.schema import ModelsConfig
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
+    from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["calm_transformers", "load_models"]
+__all__ = ["calm_transformers", "load_models", "model_data", "weights_data"]
 
 
 def load_models(config: ModelsConfig) -> "Pair":
@@ -44,6 +45,27 @@ def _key(config: ModelsConfig, said: str) -> str:
         return "models."
     of_draft = config.draft is not None and repr(config.draft) in said
     return f"models.{'draft' if of_draft else 'target'}: "
+
+
+def model_data(config: ModelsConfig, pair: "Pair") -> dict[str, Any]:
+    """What a manifest says of target and draft."""
+    names = {"target": config.target, "draft": config.draft or config.target}
+    return {
+        role: {
+            "name": name,
+            **weights_data(model := getattr(pair, role)),
+            "architecture": type(model.model).__name__,
+            "context": model.max_length,
+        }
+        for role, name in names.items()
+    }
+
+
+def weights_data(model: "TransformersModel") -> dict[str, Any]:
+    """How many parameters a model has, shared ones once, and in which dtype."""
+    parameters = {id(p): p for p in model.model.parameters()}.values()
+    dtype = str(next(iter(parameters)).dtype).removeprefix("torch.")
+    return {"parameters": sum(p.numel() for p in parameters), "dtype": dtype}
 
 
 def calm_transformers() -> None:

@@ -1,8 +1,8 @@
 """The observer that times the stages of decoding."""
 
 import time
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -34,24 +34,13 @@ class StageTimer:
         self.synchronize = synchronize
         self.seconds: dict[str, list[float]] = {}
 
-    def stage(self, name: str) -> "_Stage":
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
         """A context that lasts as long as the stage."""
-        return _Stage(self.seconds.setdefault(name, []), self.synchronize)
-
-
-class _Stage:
-    def __init__(self, seconds: list[float], synchronize: Callable[[], None]) -> None:
-        self._seconds, self._synchronize = seconds, synchronize
-
-    def __enter__(self) -> None:
-        self._synchronize()
-        self._start = time.perf_counter()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._synchronize()
-        self._seconds.append(time.perf_counter() - self._start)
+        self.synchronize()
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.synchronize()
+            self.seconds.setdefault(name, []).append(time.perf_counter() - start)

@@ -29,24 +29,24 @@ class Reporter:
     """
 
     def __init__(self, console: Console | None) -> None:
-        self._console = console
+        self.console = console
         self._lines = console is not None and not (console.is_terminal or console.is_jupyter)
 
     def note(self, text: str) -> None:
         """Say something that stays on the screen."""
-        if self._console is not None:
-            self._console.print(text, markup=False, highlight=False)
+        if self.console is not None:
+            self.console.print(text, markup=False, highlight=False)
 
     @contextmanager
     def task(self, text: str) -> Iterator[Callable[[str], None]]:
         """Show that something of unknown length goes on; what is given replaces the text."""
-        if self._console is None:
+        if self.console is None:
             yield lambda text: None
         elif self._lines:
             self.note(f"{text} ...")
             yield _now_and_then(lambda text: self.note(f"{text} ..."))
         else:
-            with self._console.status(text) as status:
+            with self.console.status(text) as status:
                 yield lambda text: status.update(text)
 
     @contextmanager
@@ -61,7 +61,7 @@ class Reporter:
             doing: shown until the first part begins.
             finished: shown after the last.
         """
-        if self._console is None or total == 0:
+        if self.console is None or total == 0:
             yield lambda text: None
             return
         if done:
@@ -74,7 +74,7 @@ class Reporter:
             TextColumn("left"),
             TimeRemainingColumn(),
         ]
-        progress = Progress(*columns, console=self._console, disable=self._lines)
+        progress = Progress(*columns, console=self.console, disable=self._lines)
         with progress:
             task = progress.add_task(doing, total=total)
             start, begun = time.monotonic(), 0
@@ -100,12 +100,12 @@ class Reporter:
 
 def _now_and_then(say: Callable[[str], None]) -> Callable[[str], None]:
     """Say something unless something was said a moment ago."""
-    said = time.monotonic()
+    latest = time.monotonic()
 
     def perhaps(text: str) -> None:
-        nonlocal said
-        if time.monotonic() - said >= LINE_EVERY_S:
-            said = time.monotonic()
+        nonlocal latest
+        if time.monotonic() - latest >= LINE_EVERY_S:
+            latest = time.monotonic()
             say(text)
 
     return perhaps

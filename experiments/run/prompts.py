@@ -102,12 +102,10 @@ def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
     elif isinstance(config, TextPrompts):
         path = Path(config.path)
         prompts = _text(path, config.separator)
-    elif isinstance(config, JsonlPrompts):
-        path = Path(config.path)
-        prompts = _jsonl(path, config.field, "question_id", least, enough)
     else:
         path = Path(config.path)
-        prompts = _jsonl(path, "turns", "question_id", least, enough)
+        field = config.field if isinstance(config, JsonlPrompts) else "turns"
+        prompts = _jsonl(path, field, "question_id", least, enough)
     prompts, of = [prompt for prompt in prompts if len(prompt.text) >= least], ""
     if isinstance(config, EmbeddedPrompts) and config.excerpts is not None:
         prompts = _excerpts(prompts, config.excerpts)
@@ -181,14 +179,14 @@ def _excerpts(files: Sequence[RawPrompt], starts: Mapping[str, int]) -> list[Raw
     The order of categories turns from file to file, so that each is as often at even as at odd places:
     verdicts choose on the one half of the prompts and measure on the other.
     """
-    found = []
+    excerpts = []
     for number, file in enumerate(files):
         order = list(starts.items())[:: -1 if number % 2 else 1]
-        found += [
+        excerpts += [
             replace(file, id=f"{file.id}, {name}", category=name, start=start)
             for name, start in order
         ]
-    return found
+    return excerpts
 
 
 def hash_of(prompts: Sequence[Prompt]) -> str:
@@ -296,7 +294,7 @@ def _lines(path: Path, largest: int) -> Iterator[tuple[int, str]]:
         path: of the file.
         largest: bytes that it may have; no more than `MOST_BYTES` are read.
     """
-    number = found = start = 0
+    number = filled = read = 0
     try:
         with open_file(path, largest) as file:
             while line := file.readline(LONGEST_LINE + 1):
@@ -306,22 +304,22 @@ def _lines(path: Path, largest: int) -> Iterator[tuple[int, str]]:
                         f"{path}, line {number}: more than the {LONGEST_LINE:,} bytes of a prompt"
                     )
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                start += len(line)
-                if start > MOST_BYTES:
+                read += len(line)
+                if read > MOST_BYTES:
                     raise PromptError(
                         f"{path}: the prompts asked for are not in the first {MOST_BYTES:,} bytes, and no "
                         "more are read: cut the file"
                     )
                 if text.strip():
-                    found += 1
+                    filled += 1
                     yield number, text
     except UnicodeDecodeError as error:
         raise PromptError(
-            f"{path}: not UTF-8 text (byte {start + error.start}: {error.reason}); convert the file"
+            f"{path}: not UTF-8 text (byte {read + error.start}: {error.reason}); convert the file"
         ) from None
     except Unreadable as error:
         raise PromptError(f"prompts.path = {error}") from None
-    if not found:
+    if not filled:
         raise PromptError(f"{path}: the file is empty: a prompt needs text")
 
 

@@ -45,9 +45,9 @@ def folder_of_rank(config: Config, folder: Path) -> Path:
         )
     if rank() == 0:
         return folder
-    own = Path(tempfile.mkdtemp(prefix="treespec-rank-"))
-    atexit.register(shutil.rmtree, own, ignore_errors=True)
-    copy = own / folder.name
+    aside = Path(tempfile.mkdtemp(prefix="treespec-rank-"))
+    atexit.register(shutil.rmtree, aside, ignore_errors=True)
+    copy = aside / folder.name
     copy.mkdir()
     for name in COPIED:
         if (folder / name).is_file():

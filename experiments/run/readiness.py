@@ -1,17 +1,24 @@
-"""What can be told of an experiment before a model is loaded: its methods, prompts and tracker."""
+"""What can be told of an experiment before it runs: its methods, prompts and tracker, and what fits."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from treespec.decoding import require_room
+from treespec.errors import TreespecError
 from treespec.experiments.config.build import Experiment, build
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError, PromptError
-from treespec.experiments.run.prompts import RawPrompt, read_prompts, search_prompts
+from treespec.experiments.run.prompts import Prompt, RawPrompt, read_prompts, search_prompts
 from treespec.experiments.run.ranks import rank
 from treespec.experiments.run.tracking import NoTracker, open_tracker
 from treespec.experiments.run.tuning import prompts_needed
+from treespec.tree import Law
 
-__all__ = ["Ready", "ready"]
+if TYPE_CHECKING:
+    from treespec.models.load import Pair, PairOutline
+
+__all__ = ["Ready", "ready", "require_fits"]
 
 MOST_UNITS = 10**6
 """Prompts times settings times repeats of a run."""
@@ -51,14 +58,13 @@ def ready(config: Config, say: Callable[[str], None]) -> Ready:
     if config.search is not None:
         search_prompts(config)
     raw = read_prompts(config.prompts, more=prompts_needed(experiment.methods))
-    found = Ready(experiment, tracker, *_split(experiment, raw))
-    if units * len(found.measured) > MOST_UNITS:
+    measured, spare = _split(experiment, raw)
+    if units * len(measured) > MOST_UNITS:
         raise ConfigError(
-            f"repeats = {config.repeats}: {len(found.measured)} prompts under {len(config.samplings)} "
-            f"settings are {units * len(found.measured):,} texts of each method, but at most "
-            f"{MOST_UNITS:,} are run"
+            f"repeats = {config.repeats}: {len(measured)} prompts under {len(config.samplings)} settings "
+            f"are {units * len(measured):,} texts of each method, but at most {MOST_UNITS:,} are run"
         )
-    return found
+    return Ready(experiment, tracker, measured, spare)
 
 
 def _split(
@@ -79,3 +85,29 @@ def _split(
             "length and one threshold"
         )
     return raw[:count], raw[count : count + needed]
+
+
+def require_fits(
+    experiment: Experiment, pair: "Pair | PairOutline", prompts: Sequence[Prompt]
+) -> None:
+    """Refuse, before anything runs, what does not fit in a context or a vocabulary.
+
+    Raises:
+        PromptError: naming the prompt and the method.
+    """
+    new = experiment.config.max_new_tokens
+    for method in experiment.methods:
+        alone = method.kind in ("generate", "plain")
+        lengths = [m.max_length for m in ((pair.target,) if alone else (pair.target, pair.draft))]
+        for prompt in prompts:
+            try:
+                require_room(len(prompt.ids), new, method.max_depth, min(lengths))
+            except TreespecError as error:
+                raise PromptError(f"{prompt.where}, method {method.name!r}: {error}") from None
+        laws = {choice.law for choice in method.choices.values()}
+        widest = max(map(len, method.shape.children)) if method.shape else 0
+        if laws - {Law.IID} and widest > pair.draft.vocab_size:
+            raise PromptError(
+                f"method {method.name!r}: {widest} distinct children of one node, but the draft's "
+                f"vocabulary has {pair.draft.vocab_size}"
+            )

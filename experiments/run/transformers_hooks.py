@@ -18,8 +18,8 @@ __all__ = [
     "StopAnywhere",
     "aligned_vocabulary",
     "cached_once",
-    "own_settings",
     "quiet_transformers",
+    "with_settings",
 ]
 
 
@@ -42,7 +42,7 @@ class StopAnywhere:
 
 
 @contextmanager
-def own_settings(model: Any, settings: Any) -> Iterator[None]:
+def with_settings(model: Any, settings: Any) -> Iterator[None]:
     """Let a module have these generation settings for a while, and none of its folder's."""
     before = model.generation_config
     model.generation_config = settings
@@ -145,8 +145,8 @@ def aligned_vocabulary(draft: Any, target: Any) -> Iterator[None]:
     models of different tokenizers.
     """
     config, wanted = draft.config.get_text_config(), target.config.get_text_config().vocab_size
-    own = config.vocab_size
-    if own == wanted:
+    width = config.vocab_size
+    if width == wanted:
         yield
         return
 
@@ -161,5 +161,5 @@ def aligned_vocabulary(draft: Any, target: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        config.vocab_size = own
+        config.vocab_size = width
         handle.remove()

@@ -9,9 +9,9 @@ from treespec.experiments.config.schema import AssistedMethod
 from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.unit import Bench, seed_of
 
-__all__ = ["KEEP", "prompts_needed", "tune", "tuned_choices"]
+__all__ = ["RACE_KEEPS", "prompts_needed", "tune", "tuned_choices"]
 
-KEEP = (0.7, 0.8, 0.85, 0.9)
+RACE_KEEPS = (0.7, 0.8, 0.85, 0.9)
 """Candidates slower than this part of the fastest are dropped: after 1 prompt, 2, 3, and 4 or more."""
 
 
@@ -49,9 +49,9 @@ def tune(
 def tuned_choices(tuning: dict[str, dict[str, Any]]) -> dict[tuple[str, str], tuple[int, float]]:
     """What was chosen, by (method, sampling)."""
     return {
-        (method, sampling): (found["chosen"]["length"], found["chosen"]["threshold"])
+        (method, sampling): (tuned["chosen"]["length"], tuned["chosen"]["threshold"])
         for method, by_sampling in tuning.items()
-        for sampling, found in by_sampling.items()
+        for sampling, tuned in by_sampling.items()
     }
 
 
@@ -91,7 +91,7 @@ def _tune_one(
             chosen = dict(zip(("length", "threshold"), grid[0], strict=True))
             return {"table": [], "errors": errors, "chosen": chosen}
         fastest = max(tokens[pair] / seconds[pair] for pair in racing)
-        least = KEEP[min(done, len(KEEP) - 1)] * fastest
+        least = RACE_KEEPS[min(done, len(RACE_KEEPS) - 1)] * fastest
         racing = [pair for pair in racing if tokens[pair] / seconds[pair] >= least]
     best = max(racing, key=lambda pair: tokens[pair] / seconds[pair])
     table = [

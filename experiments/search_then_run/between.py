@@ -1,6 +1,6 @@
 """The parts of a step timed again between the prompts of a run: machines drift, and so do their times."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from treespec.errors import in_words
@@ -9,13 +9,19 @@ from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.measured import Measured, between_path
+from treespec.experiments.run.decoding import Unit
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import read_prompts
+from treespec.experiments.run.session import Session
 from treespec.experiments.run.unit import seed_of
-from treespec.experiments.search_then_run.measured import own_config, timed_sizes
-from treespec.experiments.search_then_run.profile.file import about_times, json_of_samples
+from treespec.experiments.search_then_run.measured import measuring_config, timed_sizes
 from treespec.experiments.search_then_run.profile.plan import Plan, plan_profile
-from treespec.experiments.search_then_run.profile.profile import Rounds, Samples
+from treespec.experiments.search_then_run.profile.profile import (
+    Rounds,
+    Samples,
+    about_times,
+    json_of_samples,
+)
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -46,51 +52,43 @@ def moments(rounds: int, units: int, samplings: int) -> set[int]:
 
 
 def make_between(
-    config: Config,
-    known: Experiment,
+    session: Session,
     experiment: Experiment,
     pair: "Pair",
-    found: Measured,
-    records: RunFolder,
-    missing: Collection[int],
-    units: int,
-    reporter: Reporter,
+    measured: Measured,
+    units: Sequence[Unit],
 ) -> "Between | None":
     """What times rounds before some of the units that a run is missing; one round warms up.
 
     Args:
-        config: with `search`.
-        known: its methods, with stand-ins for those that were searched.
+        session: the open run, of a config with `search`.
         experiment: its methods as they are run. Trees are timed up to the size of the largest that does
             not grow, because only of these a time is predicted.
         pair: the models.
-        found: what was measured before the run, at the prefix and sizes of which rounds are timed.
-        records: where files go.
-        missing: units, by number in the order of the whole run.
-        units: of the whole run.
-        reporter: told if nothing can be timed.
+        measured: before the run; rounds are timed at its prefix and sizes.
+        units: that the run is missing.
 
     Returns:
         None if no round is due.
     """
+    config, reporter = session.config, session.reporter
     assert config.search is not None
-    due = moments(config.search.between, units, len(config.samplings)).intersection(missing)
+    planned = moments(config.search.between, session.wanted, len(config.samplings))
+    due = planned.intersection(unit.number for unit in units)
     if not due:
         return None
     largest = max((m.shape.size for m in experiment.methods if m.shape is not None), default=1)
     sizes = sorted(timed_sizes(config.search))
     below = sum(size < largest for size in sizes)
-    own = own_config(config, known)
+    measuring = measuring_config(session.known)
     try:
-        raw = read_prompts(own.prompts)
-        plan = plan_profile(own, pair, raw, sizes[: below + 1], [found.prefix])
-    except (
-        ConfigError,
-        PromptError,
-    ) as error:  # a file that is gone by now: the run needs it no more
+        texts = read_prompts(measuring.prompts)
+        plan = plan_profile(measuring, pair, texts, sizes[: below + 1], [measured.prefix])
+    except (ConfigError, PromptError) as error:  # a file that is gone: the run needs it no more
         reporter.note(f"{NOT_TIMED}: {error}")
         return None
-    between = Between(own, pair, plan, records, due, seed_of(config.seed, "between"), reporter)
+    seed = seed_of(config.seed, "between")
+    between = Between(measuring, pair, plan, session.records, due, seed, reporter)
     with reporter.task("warming up the parts of a step"):
         between.warm_up()
     return between

@@ -29,7 +29,7 @@ from treespec.shape import TreeShape
 
 __all__ = ["acceptance_of", "export", "rates_of", "search", "search_fastest", "write_tree"]
 
-DRAWN = 64
+LARGEST_DRAWN = 64
 """Nodes up to which a tree is drawn."""
 
 
@@ -75,7 +75,7 @@ def search(
     acceptance = given.rates if isinstance(given, AcceptanceEstimate) else given
     shape = optimal_tree(acceptance, size, depth=depth, branching=branching)
     lines = [f"the best tree of {size} nodes, the root included: depth {shape.depth}"]
-    lines += [str(shape)] if size <= DRAWN else []
+    lines += [str(shape)] if size <= LARGEST_DRAWN else []
     worth = expected_tokens(shape, acceptance)
     lines.append(f"expected tokens per step {worth:.3f} (plain decoding: 1)")
     chain = TreeShape.chain(min(size - 1, depth or size - 1))
@@ -116,7 +116,7 @@ def search_fastest(
     lines, shape = [str(ranking)], ranking.best.shape
     if ranking.best.kind == "plain":
         return shape, "\n".join([*lines, *_notes(given)])
-    lines += [str(shape)] if shape.size <= DRAWN else []
+    lines += [str(shape)] if shape.size <= LARGEST_DRAWN else []
     return shape, "\n".join([*lines, *_dumped(shape, form), *_notes(given)])
 
 

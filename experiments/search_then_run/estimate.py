@@ -9,7 +9,7 @@ import numpy as np
 from rich.table import Table
 
 from treespec.experiments.errors import ConfigError
-from treespec.experiments.search_then_run.run_records import counts_from_run
+from treespec.experiments.records.loading import Method, RunRecords, accepted_nodes
 from treespec.experiments.search_then_run.traces import read_shapes
 from treespec.search import (
     AcceptanceEstimate,
@@ -18,11 +18,15 @@ from treespec.search import (
     calibration_data,
     estimate_acceptance,
 )
-from treespec.search.rates.counts import Records
+from treespec.search.rates.counts import UNKNOWN, Records
 from treespec.search.rates.reliability import reliability
 from treespec.tree import Law, TreeShape
 
-__all__ = ["calibration_error", "estimate", "estimate_json", "estimate_table"]
+__all__ = ["calibration_error", "counts_from_run", "estimate", "estimate_json", "estimate_table"]
+
+
+ABOUT = ("name", "models", "prompts_hash", "hardware", "versions", "seed")
+"""What an estimate tells of the run that it is from."""
 
 
 def estimate(
@@ -78,40 +82,42 @@ def calibration_error(source: Path) -> float | None:
     return reliability(data.predicted, data.exact).expected_error
 
 
-def estimate_json(found: AcceptanceEstimate, error: float | None) -> str:
+def estimate_json(estimate: AcceptanceEstimate, error: float | None) -> str:
     """The estimate as `treespec estimate --json` prints it: with `expected_calibration_error`, or null.
 
     `AcceptanceEstimate.from_json` reads it, too.
     """
-    body = found.to_json().rstrip().removesuffix("}").rstrip()
+    body = estimate.to_json().rstrip().removesuffix("}").rstrip()
     return f'{body},\n  "expected_calibration_error": {json.dumps(error)}\n}}'
 
 
-def estimate_table(found: AcceptanceEstimate) -> Table:
+def estimate_table(estimate: AcceptanceEstimate) -> Table:
     """Rates with intervals and counts: a row for each child, or for each level and child."""
     table = Table(
-        "depth", "child", "rate", f"{found.level:.0%} interval", "accepted", "of", box=None
+        "depth", "child", "rate", f"{estimate.level:.0%} interval", "accepted", "of", box=None
     )
     for column in table.columns:
         column.justify = "right"
     rates, low, high, hits, trials = (
         np.atleast_2d(part)
-        for part in (found.rates, found.low, found.high, found.hits, found.trials)
+        for part in (estimate.rates, estimate.low, estimate.high, estimate.hits, estimate.trials)
     )
     for depth, row in enumerate(rates):
         for rank, rate in enumerate(row):
             cell = depth, rank
-            level = "all" if found.by == "rank" else str(depth + 1)
+            level = "all" if estimate.by == "rank" else str(depth + 1)
             bounds = f"{low[cell]:.3f}-{high[cell]:.3f}"
             table.add_row(
                 level, str(rank + 1), f"{rate:.3f}", bounds, str(hits[cell]), str(trials[cell])
             )
-    choices = [found.source, f"{found.interval} intervals"]
-    choices += ["isotonic over ranks"] if found.monotone else []
+    choices = [estimate.source, f"{estimate.interval} intervals"]
+    choices += ["isotonic over ranks"] if estimate.monotone else []
     choices += (
-        [f"levels drawn to their mean by {found.shrinkage:g} counts"] if found.shrinkage else []
+        [f"levels drawn to their mean by {estimate.shrinkage:g} counts"]
+        if estimate.shrinkage
+        else []
     )
-    table.title = f"law {found.law}, rule {found.rule}; {', '.join(choices)}"
+    table.title = f"law {estimate.law}, rule {estimate.rule}; {', '.join(choices)}"
     return table
 
 
@@ -140,3 +146,49 @@ def _shape(option: str, text: str | None) -> TreeShape | None:
     if len(shapes) > 1:
         raise ConfigError(f"{option} {text}: name one tree")
     return shapes[0]
+
+
+def counts_from_run(folder: Path, method: str, sampling: str) -> Records:
+    """The steps of a tree method under one sampling setting: tree and accepted nodes, by prompt.
+
+    Args:
+        folder: of a run, finished or not.
+        method: its name in the manifest.
+        sampling: name of the setting, such as `T=0`.
+
+    Raises:
+        RunFolderError: if the folder is no run, or `path_ranks` do not fit the method's tree.
+        ConfigError: if there is no such method or setting, the method has no fixed tree, or it has no step.
+    """
+    run = RunRecords.load(folder)
+    described = _method(run, method)
+    names = [setting["name"] for setting in run.manifest["samplings"]]
+    if sampling not in names:
+        raise ConfigError(f"sampling = {sampling!r}, but {folder} has {', '.join(names)}")
+    assert described.parents is not None
+    shape = TreeShape(described.parents)
+    setting = dict(run.manifest["samplings"][names.index(sampling)])
+    texts: dict[int, list[tuple[TreeShape, tuple[int, ...]]]] = {}
+    for prompt, node in accepted_nodes(run, described, sampling):
+        texts.setdefault(prompt, []).append((shape, shape.path(node)))
+    if not texts:
+        raise ConfigError(f"{folder} has no step of {method!r} under {sampling}")
+    about = {key: run.manifest[key] for key in ABOUT if key in run.manifest}
+    return Records(
+        tuple(map(tuple, texts.values())),
+        described.law.get(sampling, UNKNOWN),
+        described.rule.get(sampling, UNKNOWN),
+        {key: value for key, value in setting.items() if key != "name"},
+        about | {"method": method, "sampling": sampling},
+    )
+
+
+def _method(run: RunRecords, name: str) -> Method:
+    trees = [m for m in run.methods if m.kind == "tree" and m.parents is not None]
+    for method in trees:
+        if method.name == name:
+            return method
+    names = ", ".join(repr(m.name) for m in trees) or "none"
+    raise ConfigError(
+        f"method = {name!r}, but methods of {run.folder} with a fixed tree are: {names}"
+    )

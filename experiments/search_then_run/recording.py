@@ -92,10 +92,10 @@ class Recorder:
         text, ids, over = _Text(), list(prompt), False
         self._prefill(ids)
         while not over or len(text.tokens) < text.kept + beyond:
-            (found,) = self._pass(ids[-1:], coins)
-            text.positions.append(found)
-            text.tokens.append(found.token)
-            ids.append(found.token)
+            (position,) = self._pass(ids[-1:], coins)
+            text.positions.append(position)
+            text.tokens.append(position.token)
+            ids.append(position.token)
             if not over:
                 text.kept = len(text.tokens)
                 over = text.kept == budget or stop(ids)
@@ -129,9 +129,9 @@ class Recorder:
         chain = tuple(range(-1, len(roots) - 1))
         logits = []
         for model, name in ((self._target, "target"), (self._draft, "draft")):
-            found = model.run(self._row(roots), chain)
-            require_finite(found, name, range(len(roots)))
-            logits.append(found.cpu())
+            scores = model.run(self._row(roots), chain)
+            require_finite(scores, name, range(len(roots)))
+            logits.append(scores.cpu())
             model.keep(range(len(roots)))
         return self._decide(logits[0], logits[1], coins)
 
@@ -262,26 +262,26 @@ def record(
                 texts.append(
                     recorder.follow(prompt, follow[i], coins, stop, max_new_tokens, beyond)
                 )
-    about = {
+    settings = {
         "seed": seed, "max_new_tokens": max_new_tokens, "beyond": beyond,
         "followed": follow is not None, "prompt_tokens": [len(prompt) for prompt in prompts_ids],
     }  # fmt: skip
-    positions = [found for text in texts for found in text.positions]
+    positions = [position for text in texts for position in text.positions]
     tokens = [token for text in texts for token in text.tokens]
     # What came out at every position is what the texts go on with.
-    own = sampling.greedy and [found.token for found in positions] == tokens
+    targets_own = sampling.greedy and [position.token for position in positions] == tokens
     return Trace(
         offsets=np.cumsum([0, *(len(text.tokens) for text in texts)]),
         tokens=np.array(tokens),
-        ranks=np.array([found.rank for found in positions]),
-        probs=np.array([found.probs for found in positions]).clip(0, 1),
-        accepted=np.array([found.accepted for found in positions]).clip(0, 1),
+        ranks=np.array([position.rank for position in positions]),
+        probs=np.array([position.probs for position in positions]).clip(0, 1),
+        accepted=np.array([position.accepted for position in positions]).clip(0, 1),
         law=str(Law.of(law)),
         rule=str(rule),
         sampling=asdict(sampling),
         width=width,
-        forced=follow is not None and not own,
-        about=about,
+        forced=follow is not None and not targets_own,
+        about=settings,
         kept=np.array([text.kept for text in texts]),
     )
 

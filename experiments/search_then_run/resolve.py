@@ -71,7 +71,7 @@ class _Resolver:
     measured: Measured
     folder: Path
     write: Keep
-    said: dict[str, dict[str, Any]] = field(default_factory=dict)
+    summaries: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What rankings said, by sampling setting and method."""
 
     def resolved(self, method: TreeMethod) -> Iterator[Method]:
@@ -79,39 +79,30 @@ class _Resolver:
         shape, name = method.shape, method.name or label_of(method)
         for setting in self.config.samplings:
             label = f"{name} for {setting.name}"
-            ranking: Ranking | None = None
             if isinstance(shape, OptimalShape):
-                found = self._optimal(shape, setting.name, method.law)
+                tree = self._optimal(shape, setting.name, method.law)
+                yield _fixed(method, label, tree)
             elif isinstance(shape, BestShape):
                 ranking = self._best(shape, setting.name, method.law)
-                found = ranking.best.shape
+                fixed = _fixed(method, label, ranking.best.shape)
+                of_setting = self.summaries.setdefault(setting.name, {})
+                of_setting[str(fixed.name)] = _summary(ranking)
+                yield fixed
             else:
-                own = self._growth(shape, setting.name)
-                if (
-                    getattr(shape, "calibration", None) != MEASURED
-                ):  # times alone: the same under every setting
-                    yield method.model_copy(update={"shape": own, "name": name})
+                growth = self._growth(shape, setting.name)
+                times_alone = getattr(shape, "calibration", None) != MEASURED
+                label = name if times_alone else f"{name}, calibrated for {setting.name}"
+                yield method.model_copy(update={"shape": growth, "name": label})
+                if times_alone:  # the same under every setting
                     return
-                label = f"{name}, calibrated for {setting.name}"
-                yield method.model_copy(update={"shape": own, "name": label})
-                continue
-            made: Method
-            if found.size == 1:
-                made = PlainMethod(kind="plain", name=f"{label}: plain decoding")
-            else:
-                own = ParentsShape(kind="parents", parents=found.parents)
-                made = method.model_copy(update={"shape": own, "name": label})
-            if ranking is not None:
-                self.said.setdefault(setting.name, {})[str(made.name)] = _summary(ranking)
-            yield made
 
     def keep(self) -> None:
         """Write down what rankings said: a file for each setting that has some."""
         for place, setting in enumerate(self.config.samplings):
-            if setting.name not in self.said:
+            if setting.name not in self.summaries:
                 continue
             path = self.folder / f"best-{place}.json"
-            text = json.dumps(self.said[setting.name], indent=1) + "\n"
+            text = json.dumps(self.summaries[setting.name], indent=1) + "\n"
             if not path.exists():  # of the trees that the run was started with
                 self.write(path, text)
 
@@ -124,9 +115,9 @@ class _Resolver:
 
         Above temperature 0 chains are drawn independently, as `treespec run` does it.
         """
-        own_times = shape.latency == MEASURED
-        latency = self.measured.latency if own_times else LatencyModel.load(shape.latency)
-        prefix = self.measured.prefix if own_times and shape.prefix is None else shape.prefix
+        times_measured = shape.latency == MEASURED
+        latency = self.measured.latency if times_measured else LatencyModel.load(shape.latency)
+        prefix = self.measured.prefix if times_measured and shape.prefix is None else shape.prefix
         if shape.acceptance != MEASURED:
             timed = shape.model_copy(update={"prefix": prefix})
             return search_best(timed, latency)
@@ -177,6 +168,14 @@ class _Resolver:
             data = calibration_data(trace)
             self.write(path, fit_calibration(data.predicted, data.exact).to_json())
         return path
+
+
+def _fixed(method: TreeMethod, name: str, tree: TreeShape) -> Method:
+    """The method with this tree; plain decoding, if it is the root alone."""
+    if tree.size == 1:
+        return PlainMethod(kind="plain", name=f"{name}: plain decoding")
+    shape = ParentsShape(kind="parents", parents=tree.parents)
+    return method.model_copy(update={"shape": shape, "name": name})
 
 
 def _summary(ranking: Ranking) -> dict[str, Any]:

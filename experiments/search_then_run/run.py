@@ -3,11 +3,12 @@
 from functools import partial
 
 from treespec.experiments.run import runner
+from treespec.experiments.run.session import Searching
 from treespec.experiments.search_then_run.between import make_between
 from treespec.experiments.search_then_run.measured import measure
 from treespec.experiments.search_then_run.resolve import resolve
 
 __all__ = ["run"]
 
-run = partial(runner.run, searching=runner.Searching(measure, resolve, make_between))
+run = partial(runner.run, searching=Searching(measure, resolve, make_between))
 """`run.runner.run`, which knows nothing of searches, with all that a search takes."""

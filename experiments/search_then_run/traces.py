@@ -1,8 +1,8 @@
 """`treespec trace` and `treespec replay`: record what is accepted once, then try any tree on it."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,8 +114,10 @@ def _setting(config: Config, name: str | None) -> SamplingConfig:
     if name is None and len(names) == 1:
         return config.samplings[0]
     if name not in names:
-        said = "the config has several samplings" if name is None else f"no sampling {name!r}"
-        raise ConfigError(f"{said}: choose one with --sampling, of {', '.join(map(repr, names))}")
+        problem = "the config has several samplings" if name is None else f"no sampling {name!r}"
+        raise ConfigError(
+            f"{problem}: choose one with --sampling, of {', '.join(map(repr, names))}"
+        )
     return config.samplings[names.index(name)]
 
 
@@ -190,28 +192,28 @@ def read_shapes(text: str) -> dict[str, TreeShape]:
     Raises:
         ConfigError: saying which one is no tree, and how trees are written.
     """
-    found: dict[str, TreeShape] = {}
+    shapes: dict[str, TreeShape] = {}
     nodes = 0
     for word in (part.strip() for part in text.split(",")):
         kind, colon, numbers = word.partition(":")
         try:
-            if colon and kind in SHAPES:
-                found[word] = SHAPES[kind][2](_numbers(numbers, SHAPES[kind][1]))
+            if colon and kind in KINDS:
+                shapes[word] = KINDS[kind].shape(numbers)
             elif is_file(word):
-                found[word] = formats.load(Path(word))
+                shapes[word] = formats.load(Path(word))
             else:
                 raise ValueError("no such kind and no such file")
         except (TreespecError, ValueError) as error:
-            known = ", ".join(example for example, *_ in SHAPES.values())
+            known = ", ".join(kind.example for kind in KINDS.values())
             raise ConfigError(
                 f"--shapes: {brief(word)} is no tree ({error}); write {known}, or a file"
             ) from None
-        nodes += found[word].size
+        nodes += shapes[word].size
         if nodes > MOST_NODES_TOGETHER:
             raise ConfigError(
                 f"--shapes: more than {MOST_NODES_TOGETHER:,} nodes up to {brief(word)}: name fewer trees"
             )
-    return found
+    return shapes
 
 
 def _numbers(text: str, count: int | None) -> list[int]:
@@ -226,36 +228,51 @@ def _numbers(text: str, count: int | None) -> list[int]:
     return [int(part) for part in parts]
 
 
-def _expansion(branching: Iterable[int]) -> TreeShape:
-    wanted = list(branching)
-    if expansion_size(wanted) > MOST_NODES:
-        raise ValueError(_TOO_LARGE)
-    return TreeShape.expansion(wanted)
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of tree as it is typed.
+
+    Args:
+        example: how it is written.
+        numbers: how many it takes; None for any.
+        size: its nodes, told before it is made.
+        make: makes it.
+    """
+
+    example: str
+    numbers: int | None
+    size: Callable[..., int]
+    make: Callable[..., TreeShape]
+
+    def shape(self, text: str) -> TreeShape:
+        """The tree of these numbers, such as `2x3`."""
+        numbers = _numbers(text, self.numbers)
+        if self.size(*numbers) > MOST_NODES:
+            raise ValueError(_TOO_LARGE)
+        return self.make(*numbers)
 
 
-def _chain(depth: int) -> TreeShape:
-    if 1 + depth > MOST_NODES:
-        raise ValueError(_TOO_LARGE)
-    return TreeShape.chain(depth)
-
-
-def _kary(branching: int, depth: int) -> TreeShape:
-    return _expansion([branching] * depth)
-
-
-def _chains(width: int, depth: int) -> TreeShape:
-    if 1 + width * depth > MOST_NODES:
-        raise ValueError(_TOO_LARGE)
-    return TreeShape.independent_chains(width, depth)
-
-
-SHAPES: dict[str, tuple[str, int | None, Callable[[list[int]], TreeShape]]] = {
-    "chain": ("chain:4", 1, lambda n: _chain(*n)),
-    "kary": ("kary:2x3 (branching x depth)", 2, lambda n: _kary(*n)),
-    "chains": ("chains:2x4 (width x depth)", 2, lambda n: _chains(*n)),
-    "expansion": ("expansion:3x2x1", None, _expansion),
+KINDS = {
+    "chain": _Kind("chain:4", 1, lambda depth: 1 + depth, TreeShape.chain),
+    "kary": _Kind(
+        "kary:2x3 (branching x depth)",
+        2,
+        lambda branching, depth: expansion_size([branching] * depth),
+        lambda branching, depth: TreeShape.expansion([branching] * depth),
+    ),
+    "chains": _Kind(
+        "chains:2x4 (width x depth)",
+        2,
+        lambda width, depth: 1 + width * depth,
+        TreeShape.independent_chains,
+    ),
+    "expansion": _Kind(
+        "expansion:3x2x1",
+        None,
+        lambda *branching: expansion_size(branching),
+        lambda *branching: TreeShape.expansion(branching),
+    ),
 }
-"""How a kind of tree is written, how many numbers it takes (None: any), and what makes it."""
 
 
 def replay_traces(paths: Sequence[Path], shapes: str) -> list[dict[str, Any]]:
@@ -264,14 +281,14 @@ def replay_traces(paths: Sequence[Path], shapes: str) -> list[dict[str, Any]]:
     traces = [Trace.load(path) for path in paths]
     replays = replay_many(traces, list(trees.values()))
     return [
-        _row(str(path), trace, name, found)
+        _row(str(path), trace, name, replayed)
         for path, trace, of_trace in zip(paths, traces, replays, strict=True)
-        for name, found in zip(trees, of_trace, strict=True)
+        for name, replayed in zip(trees, of_trace, strict=True)
     ]
 
 
-def _row(path: str, trace: Trace, name: str, found: Replay) -> dict[str, Any]:
-    estimate, low, high = found.interval()
+def _row(path: str, trace: Trace, name: str, replay: Replay) -> dict[str, Any]:
+    estimate, low, high = replay.interval()
     bounded = trace.texts > 1
     return {
         "trace": path,
@@ -280,14 +297,14 @@ def _row(path: str, trace: Trace, name: str, found: Replay) -> dict[str, Any]:
         "sampling": trace.about.get("sampling", f"T={trace.sampling.get('temperature')}"),
         "texts": trace.texts,
         "shape": name,
-        "nodes": found.shape.size,
-        "depth": found.shape.depth,
-        "steps": len(found.accepted),
+        "nodes": replay.shape.size,
+        "depth": replay.shape.depth,
+        "steps": len(replay.accepted),
         "tokens_per_step": estimate,
         "low": low if bounded else None,
         "high": high if bounded else None,
-        "kept_per_step": found.kept_per_step,
-        "accepted_by_depth": found.accepted_by_depth.tolist(),
+        "kept_per_step": replay.kept_per_step,
+        "accepted_by_depth": replay.accepted_by_depth.tolist(),
     }
 
 

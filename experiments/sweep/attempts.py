@@ -1,7 +1,8 @@
-"""What became of each attempt at a job: one small file each, replaced atomically.
+"""What became of each attempt at a job, one small file each, and whether the job is finished.
 
 A worker writes its file when it ends, well or not. One that was killed cannot: then the sweep writes the
-file for it, so that a job is never without a reason.
+file for it, so that a job is never without a reason. Whether the job is finished its run's folder says, and
+nobody else.
 """
 
 import json
@@ -17,7 +18,17 @@ from treespec.experiments.sweep.errors import SweepError, SweepNotWritten
 from treespec.reading import parse_json, read_text
 from treespec.search.whole_file import write_whole
 
-__all__ = ["Attempt", "Ended", "Task", "read_attempts", "read_json", "write_attempt", "write_json"]
+__all__ = [
+    "Attempt",
+    "Ended",
+    "JobOutcome",
+    "Task",
+    "outcome_of",
+    "read_attempts",
+    "read_json",
+    "write_attempt",
+    "write_json",
+]
 
 
 _FORM = {"error": or_null(TEXT), "workers?": or_null(COUNT), "threads?": or_null(COUNT)}
@@ -63,20 +74,83 @@ class Attempt:
     about: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class JobOutcome:
+    """How far a job is.
+
+    Args:
+        name: of the job.
+        ran: whether its run came to its end, with or without errors.
+        errors: rows that hold an error.
+        error: why it is not finished well, as far as an attempt says; None if it is, or was never tried.
+        attempts: that have ended.
+    """
+
+    name: str
+    ran: bool
+    errors: int
+    error: str | None
+    attempts: tuple[Attempt, ...]
+
+    @property
+    def finished(self) -> bool:
+        """Every method finished every prompt."""
+        return self.ran and not self.errors
+
+    @property
+    def state(self) -> str:
+        """`finished`, `failed`, or `not finished`: never tried, or stopped in the middle."""
+        if self.finished:
+            return "finished"
+        return "not finished" if self.error is None else "failed"
+
+    def data(self) -> Mapping[str, Any]:
+        """As plain data."""
+        return {
+            "job": self.name,
+            "state": self.state,
+            "errors": self.errors,
+            "error": self.error,
+            "attempts": [{"number": a.number, "error": a.error, **a.about} for a in self.attempts],
+        }
+
+
 def read_attempts(job: Path) -> list[Attempt]:
     """The attempts that have ended, oldest first.
 
     Raises:
         SweepError: if a file is damaged.
     """
-    found = []
+    attempts = []
     for path in sorted((job / "attempts").glob("*.json")):
         data = read_json(path)
         problem = None if path.stem.isdecimal() else "its name is no number"
         if problem := problem or fits(data, _FORM):
             raise SweepError(f"{path} is damaged: {problem}; remove it")
-        found.append(Attempt(int(path.stem), data.pop("error"), data))
-    return found
+        attempts.append(Attempt(int(path.stem), data.pop("error"), data))
+    return attempts
+
+
+def outcome_of(job: Path) -> JobOutcome:
+    """The outcome of a job, from its folder.
+
+    Raises:
+        SweepError: if a file of it is damaged.
+    """
+    attempts = tuple(read_attempts(job))
+    path = job / "run" / "manifest.json"
+    manifest = read_json(path) if path.exists() else {}
+    problem = fits(manifest, {"finished?": or_null(TEXT), "errors?": or_null(COUNT)})
+    if problem:
+        raise SweepError(f"{path} is no manifest of a run: {problem}")
+    ran = manifest.get("finished") is not None
+    errors = int(manifest.get("errors") or 0) if ran else 0
+    error = None
+    if not ran or errors:
+        error = attempts[-1].error if attempts else None
+        if errors and error is None:
+            error = f"{errors} of its rows hold an error"
+    return JobOutcome(job.name, ran, errors, error, attempts)
 
 
 def write_attempt(job: Path, attempt: Attempt) -> None:

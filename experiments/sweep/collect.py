@@ -12,9 +12,8 @@ from treespec.experiments.records.plain_data import plain_data
 from treespec.experiments.records.tables import METADATA
 from treespec.experiments.report.run import Run, load_run
 from treespec.experiments.report.statistics import Interval
-from treespec.experiments.sweep.attempts import read_attempts
+from treespec.experiments.sweep.attempts import JobOutcome, outcome_of, read_attempts
 from treespec.experiments.sweep.errors import SweepError
-from treespec.experiments.sweep.outcome import JobOutcome, outcome_of
 from treespec.search.whole_file import write_whole
 
 if TYPE_CHECKING:
@@ -181,10 +180,10 @@ def _notes(folder: Path, outcomes: Sequence[JobOutcome]) -> list[str]:
             "ran alone. Ratios within a job (speedups) suffer less; tokens per step do not."
         )
     for key, what in (("threads", "threads"), ("host", "machines")):
-        found = sorted({str(about[key]) for about in attempts if about.get(key) is not None})
-        if len(found) > 1:
+        values = sorted({str(about[key]) for about in attempts if about.get(key) is not None})
+        if len(values) > 1:
             notes.append(
-                f"Jobs ran with different {what} ({', '.join(found)}): times do not compare."
+                f"Jobs ran with different {what} ({', '.join(values)}): times do not compare."
             )
     versions = {json.dumps(about.get("versions"), sort_keys=True) for about in attempts}
     if len(versions) > 1:

@@ -8,15 +8,15 @@ import os
 import signal
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import psutil
 
 import treespec
 from treespec.experiments.sweep.attempts import Ended, Task
-from treespec.experiments.sweep.job import JobFailed, run_job
+from treespec.experiments.sweep.job import JobFailed, at_most_allowed, run_job
 
 __all__ = ["Executor", "InProcess", "LocalWorkers", "threads_for"]
 
@@ -24,50 +24,46 @@ LOG_TAIL = 400
 """Characters of a worker's output that are quoted when it says nothing else."""
 
 
-class Executor(Protocol):
+class Executor(ABC):
     """Runs tasks. Each of them writes into its job's folder; what is returned is only whether it ended."""
 
     name: str
-    workers: int
+    workers: int = 1
     """How many jobs may run side by side; 0 for as many as it likes."""
-    queues: bool
+    queues: bool = False
     """Whether what it is given waits in a queue of its own, so that `poll` alone says what runs."""
+    threads: int | None = None
+    """Of torch in each job; None where jobs take what they find."""
 
-    @property
-    def threads(self) -> int | None:
-        """Of torch in each job; None where jobs take what they find."""
-        ...
-
+    @abstractmethod
     def room(self) -> int:
         """How many tasks it takes now."""
-        ...
 
+    @abstractmethod
     def start(self, tasks: Sequence[Task]) -> None:
         """Begin these tasks, no more than there is room for."""
-        ...
 
+    @abstractmethod
     def poll(self) -> tuple[list[Ended], set[str]]:
         """What has ended since the last call, and the names of the jobs that run at the moment."""
-        ...
+
+    @abstractmethod
+    def stop(self) -> str:
+        """End what can be ended, after Ctrl-C or an error; says what happens to the rest."""
 
     def made(self) -> Sequence[Path]:
         """Files in the folder of logs that the tasks of the last `start` leave besides their own logs."""
-        ...
-
-    def stop(self) -> str:
-        """End what can be ended, after Ctrl-C or an error; says what happens to the rest."""
-        ...
+        return ()
 
 
-class InProcess:
+class InProcess(Executor):
     """One job after the other, here.
 
     Args:
         allow_versions: see `run_job`.
     """
 
-    name, workers, queues = "process", 1, False
-    threads: int | None = None
+    name = "process"
 
     def __init__(self, *, allow_versions: bool = False) -> None:
         self._allow_versions = allow_versions
@@ -97,16 +93,12 @@ class InProcess:
         ended, self._ended = self._ended, []
         return ended, set()
 
-    def made(self) -> Sequence[Path]:
-        """None."""
-        return ()
-
     def stop(self) -> str:
         """Nothing is left running."""
         return "the job in progress was stopped"
 
 
-class LocalWorkers:
+class LocalWorkers(Executor):
     """A process for each job, so many at a time.
 
     Args:
@@ -115,7 +107,7 @@ class LocalWorkers:
         allow_versions: see `run_job`.
     """
 
-    name, queues = "local", False
+    name = "local"
 
     def __init__(
         self, workers: int, *, threads: int | None = None, allow_versions: bool = False
@@ -145,7 +137,7 @@ class LocalWorkers:
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    env=_environment(self.threads),
+                    env=_environment(self.threads or 1),
                     start_new_session=True,
                 )
             self._running[task.name] = task, process
@@ -170,14 +162,9 @@ class LocalWorkers:
             code = process.poll()
             if code is not None:
                 del self._running[name]
-                if process.stdin is not None:
-                    process.stdin.close()
+                _hang_up(process)
                 ended.append(Ended(task, None if code == 0 else _death(code, task.log)))
         return ended, set(self._running)
-
-    def made(self) -> Sequence[Path]:
-        """None."""
-        return ()
 
     def stop(self) -> str:
         """Kill the workers: what they have finished is on the disk, and the rest is done again."""
@@ -186,8 +173,7 @@ class LocalWorkers:
             process.kill()
         for _, process in self._running.values():
             process.wait()
-            if process.stdin is not None:
-                process.stdin.close()
+            _hang_up(process)
         self._running.clear()
         return f"{stopped} workers were stopped"
 
@@ -196,9 +182,13 @@ def threads_for(workers: int) -> int:
     """Threads of torch for each of so many workers: a share of the cores, at most what the user allows."""
     affinity = psutil.Process().cpu_affinity() if hasattr(psutil.Process, "cpu_affinity") else None
     cores = len(affinity) if affinity else psutil.cpu_count() or 1
-    allowed = os.environ.get("OMP_NUM_THREADS", "")
-    share = max(1, cores // workers)
-    return min(share, int(allowed)) if allowed.isdigit() and int(allowed) else share
+    return at_most_allowed(max(1, cores // workers))
+
+
+def _hang_up(process: "subprocess.Popen[bytes]") -> None:
+    """Close the pipe to a worker that is gone."""
+    if process.stdin is not None:
+        process.stdin.close()
 
 
 def _environment(threads: int) -> dict[str, str]:

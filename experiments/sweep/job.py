@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from treespec.experiments.config.schema import ModelsConfig
     from treespec.models.load import Pair
 
-__all__ = ["JobFailed", "allotted_threads", "main", "run_job", "threads_here"]
+__all__ = ["JobFailed", "allotted_threads", "at_most_allowed", "main", "run_job", "threads_here"]
 
 
 class JobFailed(RuntimeError):
@@ -126,8 +126,13 @@ def allotted_threads() -> int | None:
     given = os.environ.get("SLURM_CPUS_PER_TASK") or os.environ.get("SLURM_CPUS_ON_NODE", "")
     if "SLURM_JOB_ID" not in os.environ or not given.isdigit():
         return None
+    return at_most_allowed(int(given))
+
+
+def at_most_allowed(threads: int) -> int:
+    """So many threads, but no more than OMP_NUM_THREADS allows."""
     allowed = os.environ.get("OMP_NUM_THREADS", "")
-    return min(int(given), int(allowed)) if allowed.isdigit() and int(allowed) else int(given)
+    return min(threads, int(allowed)) if allowed.isdigit() and int(allowed) else threads
 
 
 def main(arguments: list[str] | None = None) -> None:

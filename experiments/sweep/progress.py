@@ -122,9 +122,9 @@ class Board:
             if job.state == "running":
                 job.done = prompts_done(job)
             seconds = job.seconds()
-            said = f"{name}: {job.note}" if job.note else name
+            label = f"{name}: {job.note}" if job.note else name
             table.add_row(
-                escape(said),
+                escape(label),
                 f"[{STYLES[job.state]}]{job.state}[/]",
                 f"{job.done}/{job.total}",
                 "" if seconds is None else clock(int(seconds)),

@@ -21,12 +21,13 @@ import treespec
 from treespec.errors import in_words
 from treespec.experiments.sweep.attempts import Ended, Task, read_json, write_json
 from treespec.experiments.sweep.errors import SweepError
+from treespec.experiments.sweep.executors import Executor
 from treespec.experiments.sweep.job import run_job
 
 __all__ = ["Slurm"]
 
 TOOLS = ("sbatch", "srun", "squeue", "scancel")
-MINUTES = 240
+DEFAULT_MINUTES = 240
 """Time limit of a job unless the user gives one."""
 
 ASK_EVERY_S = 2.0
@@ -47,13 +48,14 @@ ALIVE = {
     "SUSPENDED",
 }
 RUNNING = {"RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING"}
-TAIL = 400
+ERROR_TAIL = 400
+"""Characters of what a job printed that are quoted when it says nothing else."""
 
-LEFT = ("_submitted.pkl", "_submission.sh", "_0_result.pkl", "_0_log.out", "_0_log.err")
+FILES_OF_JOB = ("_submitted.pkl", "_submission.sh", "_0_result.pkl", "_0_log.out", "_0_log.err")
 """How the files end that submitit and a job of one task leave; the job's number is in front."""
 
 
-class Slurm:
+class Slurm(Executor):
     """Submits all jobs at once, as an array.
 
     Args:
@@ -68,7 +70,6 @@ class Slurm:
     """
 
     name, queues = "slurm", True
-    threads: int | None = None
 
     def __init__(
         self,
@@ -98,15 +99,13 @@ class Slurm:
         known = submitit.SlurmExecutor._valid_parameters()
         given = {key.replace("-", "_"): value for key, value in parameters.items()}
         more = {key: value for key, value in given.items() if key not in known}
-        settings: dict[str, Any] = {"time": MINUTES, "job_name": "treespec"}
+        settings: dict[str, Any] = {"time": DEFAULT_MINUTES, "job_name": "treespec"}
         settings |= {key: value for key, value in given.items() if key in known}
-        settings["setup"] = [*_same_code(), *_list(settings.get("setup"))]
+        settings["setup"] = [*_same_code(), *settings.get("setup", [])]
         if workers:
             settings["array_parallelism"] = workers
         if more:
-            settings["additional_parameters"] = (
-                _mapping(settings.get("additional_parameters")) | more
-            )
+            settings["additional_parameters"] = more
         try:
             self._submitter = submitit.SlurmExecutor(folder=self._logs)
             self._submitter.update_parameters(**settings)
@@ -156,7 +155,7 @@ class Slurm:
             write_json(task.folder, "slurm.json", {"job": job.job_id, "attempt": task.attempt})
             self._running[task.name] = task, job.job_id
         scripts = [name for name in self._there() - before if ".submission_file_" in name]
-        names = [f"{job.job_id}{end}" for job in jobs for end in LEFT]
+        names = [f"{job.job_id}{end}" for job in jobs for end in FILES_OF_JOB]
         names += [f"{job.job_id.split('_')[0]}_submission.sh" for job in jobs]
         self._made = [self._logs / name for name in dict.fromkeys([*scripts, *names])]
         self._asked = float("-inf")
@@ -233,11 +232,11 @@ class Slurm:
 
     def _why(self, job: str, state: str) -> str:
         """Why a job ended that has not said so itself."""
-        said = ""
+        tail = ""
         for path in sorted(self._logs.glob(f"{job}_*_log.err")):
             with suppress(OSError):
-                said = path.read_text(encoding="utf-8", errors="replace")[-TAIL:]
-        words = " ".join(said.split())
+                tail = path.read_text(encoding="utf-8", errors="replace")[-ERROR_TAIL:]
+        words = " ".join(tail.split())
         how = f" ({state})" if state else ""
         return f"SLURM job {job} ended{how} without a result{f': {words}' if words else ''}"
 
@@ -262,17 +261,3 @@ def _same_code() -> list[str]:
         f"export PYTHONPATH={shlex.quote(root)}${{PYTHONPATH:+:$PYTHONPATH}}",
         "export TRANSFORMERS_VERBOSITY=error HF_HUB_DISABLE_PROGRESS_BARS=1 TOKENIZERS_PARALLELISM=false",
     ]
-
-
-def _list(value: Any) -> list[str]:
-    return (
-        []
-        if value is None
-        else [str(item) for item in value]
-        if isinstance(value, list)
-        else [str(value)]
-    )
-
-
-def _mapping(value: Any) -> dict[str, Any]:
-    return dict(value) if isinstance(value, dict) else {}

@@ -2,23 +2,22 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from treespec.experiments.config.places import inputs_of, require_apart
-from treespec.experiments.errors import ConfigError, PromptError
-from treespec.experiments.run.readiness import ready
-from treespec.experiments.sweep.attempts import Attempt, Ended, Task, write_attempt
+from treespec.experiments.run.readiness import Ready
+from treespec.experiments.sweep.attempts import Attempt, Ended, Task, outcome_of, write_attempt
 from treespec.experiments.sweep.collect import Collected, collect
 from treespec.experiments.sweep.errors import SweepError
 from treespec.experiments.sweep.executors import Executor
 from treespec.experiments.sweep.folder import SweepFolder
 from treespec.experiments.sweep.grid import Grid
-from treespec.experiments.sweep.outcome import outcome_of
 from treespec.experiments.sweep.progress import Board, JobView, prompts_done
+from treespec.experiments.sweep.readiness import ready_jobs, require_models
 
 __all__ = ["Interrupted", "SweepResult", "require_workers", "run_sweep"]
 
@@ -70,16 +69,22 @@ def run_sweep(
         console: where progress is shown; nowhere by default.
 
     Raises:
-        ConfigError, PromptError, SweepError: what a user can mend; raised before any job starts, but for an
-            executor that refuses its jobs.
+        ConfigError, PromptError, LoadError, SweepError: what a user can mend; raised before any job starts,
+            but for an executor that refuses its jobs.
         Interrupted: on Ctrl-C, when the executor has been stopped.
     """
     read = {place: what for job in grid.jobs for what, place in inputs_of(job.config)}
     require_apart(folder, [("the config", grid.path), *((w, p) for p, w in read.items())])
-    views = _views(grid, folder)
+    starts = ready_jobs(grid)
     with SweepFolder(folder) as records:
         records.require_free(grid)
         runner = executor(records.logs)
+        left = (
+            grid.jobs
+            if fresh
+            else [job for job in grid.jobs if not outcome_of(records.job(job.name)).finished]
+        )
+        require_models(grid, left, starts)
         if fresh:  # only now: until here a typo would have cost the earlier sweep
             records.clear()
         session = {
@@ -89,7 +94,7 @@ def run_sweep(
             "retries": retries,
         }
         manifest = records.start(grid, session, allow_versions=allow_versions)
-        board = Board(views, console)
+        board = Board(_views(grid, starts, folder), console)
         todo = deque(_unfinished(records, board))
         already = not todo
         if todo and len(todo) < len(grid.jobs):
@@ -111,26 +116,16 @@ def run_sweep(
         return SweepResult(folder, already, collected)
 
 
-def _views(grid: Grid, folder: Path) -> dict[str, JobView]:
-    """What is shown of each job. Each is checked as `treespec run` checks it, before anything starts.
-
-    Raises:
-        ConfigError, PromptError, SweepError: naming the first job that cannot be run.
-    """
-    views = {}
-    for job in grid.jobs:
-        if job.config.models.tensor_parallel:
-            raise SweepError(
-                f"{grid.path}: models.tensor_parallel in the job {job.name}: a sweep does not start "
-                "torchrun; take it out, or run such experiments one by one (torchrun ... treespec run)"
-            )
-        try:
-            measured = ready(job.config, lambda text: None).measured
-        except (ConfigError, PromptError) as error:
-            raise type(error)(f"{grid.path}: {error} (in the job {job.name})") from None
-        where, prompts = folder / "jobs" / job.name, len(measured) * job.config.repeats
-        views[job.name] = JobView(where, prompts, len(job.config.samplings))
-    return views
+def _views(grid: Grid, starts: Mapping[str, Ready], folder: Path) -> dict[str, JobView]:
+    """What is shown of each job."""
+    return {
+        job.name: JobView(
+            folder / "jobs" / job.name,
+            len(starts[job.name].measured) * job.config.repeats,
+            len(job.config.samplings),
+        )
+        for job in grid.jobs
+    }
 
 
 def _unfinished(records: SweepFolder, board: Board) -> list[Task]:

@@ -12,11 +12,11 @@ PACKAGES = ("python", "torch", "transformers", "tokenizers", "triton")
 
 def versions_here() -> dict[str, Any]:
     """What decides about results, of this process."""
-    found = environment()
+    here = environment()
     return {
-        "treespec": found["treespec_version"],
-        "git": found["git_hash"],
-        **{name: found["versions"][name] for name in PACKAGES},
+        "treespec": here["treespec_version"],
+        "git": here["git_hash"],
+        **{name: here["versions"][name] for name in PACKAGES},
     }
 
 

@@ -22,8 +22,10 @@ from treespec.models.source import (
     device_of,
     dtype_of,
     find,
+    read_config,
     read_model,
     read_tokenizer,
+    require_weights,
 )
 from treespec.models.spread import (
     DeviceMap,
@@ -32,9 +34,10 @@ from treespec.models.spread import (
     tensor_parallel_arguments,
     watch_processes,
 )
+from treespec.models.support import context_length
 from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["Pair", "load_pair"]
+__all__ = ["ModelOutline", "Pair", "PairOutline", "load_pair", "outline_pair"]
 
 EMBEDDED = "embedded"
 
@@ -117,10 +120,7 @@ def load_pair(
     spread = _spread(place, device_map, tensor_parallel, grow)
     if not spread:
         require_attention(attention, place)
-    target_source, draft_source = _sources(name_or_target, draft)
-    target_place, draft_place = find(target_source), find(draft_source)
-    tokenizer = read_tokenizer(target_place)
-    require_same_tokenizer(tokenizer, read_tokenizer(draft_place))
+    target_place, draft_place, tokenizer = _found(name_or_target, draft)
     target_model = read_model(target_place, weights_dtype, place, spread)
     if spread:
         require_whole(target_model, target_place.name)
@@ -139,6 +139,62 @@ def load_pair(
         tokenizer=tokenizer,
         name=os.fspath(name_or_target) + ("" if draft is None else f" + {os.fspath(draft)}"),
     )
+
+
+@dataclass(frozen=True)
+class ModelOutline:
+    """What the configuration of a model says.
+
+    Args:
+        max_length: positions that it was made for.
+        vocab_size: width of its logits.
+    """
+
+    max_length: int
+    vocab_size: int
+
+
+@dataclass(frozen=True)
+class PairOutline:
+    """What is known of a pair before its weights are loaded.
+
+    Args:
+        target: its limits.
+        draft: its limits, its vocabulary cut or padded to the target's.
+        tokenizer: the target's.
+    """
+
+    target: ModelOutline
+    draft: ModelOutline
+    tokenizer: Tokenizer = field(repr=False)
+
+
+def outline_pair(name_or_target: Source, draft: Source | None = None) -> PairOutline:
+    """Look at a pair in seconds and without its memory: all that `load_pair` reads but the weights.
+
+    Args:
+        name_or_target: as `load_pair` takes it.
+        draft: likewise.
+
+    Raises:
+        LoadError, TokenizerMismatch, UnsupportedModel: see `load_pair`; local weights are refused if a file
+            of them is missing or cut short.
+    """
+    target_place, draft_place, tokenizer = _found(name_or_target, draft)
+    configs = [read_config(place) for place in (target_place, draft_place)]
+    require_weights(target_place)
+    require_weights(draft_place)
+    width = configs[0].get_text_config(decoder=True).vocab_size
+    target, draft_outline = (ModelOutline(context_length(config), width) for config in configs)
+    return PairOutline(target, draft_outline, tokenizer)
+
+
+def _found(name_or_target: Source, draft: Source | None) -> tuple[Place, Place, Tokenizer]:
+    """Where the two models are, and the tokenizer that they share."""
+    target_place, draft_place = map(find, _sources(name_or_target, draft))
+    tokenizer = read_tokenizer(target_place)
+    require_same_tokenizer(tokenizer, read_tokenizer(draft_place))
+    return target_place, draft_place, tokenizer
 
 
 def _tried(

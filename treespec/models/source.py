@@ -11,14 +11,30 @@ import torch
 from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 from huggingface_hub.utils import validate_repo_id
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers import PreTrainedTokenizerBase as Tokenizer
 from transformers.utils import logging
 
 from treespec.errors import LoadError, UnsupportedModel, said
-from treespec.models.reading import Files, reading
+from treespec.models.reading import PICKLES, Files, reading
 
-__all__ = ["Place", "Source", "device_of", "dtype_of", "find", "read_model", "read_tokenizer"]
+__all__ = [
+    "Place",
+    "Source",
+    "device_of",
+    "dtype_of",
+    "find",
+    "read_config",
+    "read_model",
+    "read_tokenizer",
+    "require_weights",
+]
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
 
@@ -106,33 +122,18 @@ def read_model(
         LoadError: if its configuration or some of its weights are missing or broken.
         UnsupportedModel: if transformers has no causal language model of this type.
     """
-    with _quiet(place):
-        with reading(place.name, "configuration"):
-            Files(place.name).require_settings()
-            try:
-                config = AutoConfig.from_pretrained(
-                    place.name, local_files_only=place.local, trust_remote_code=False
-                )
-            except ValueError as error:
-                if (why := said(error)) is None:
-                    raise
-                raise UnsupportedModel(f"{place.name!r}: {why}") from error
-        if type(config) not in AutoModelForCausalLM._model_mapping:
-            raise UnsupportedModel(
-                f"{place.name!r} is a {config.model_type!r} model, which transformers does not know as a "
-                "causal language model; treespec needs a decoder-only model that generates text"
-            )
-        with reading(place.name, "weights"):
-            model, found = AutoModelForCausalLM.from_pretrained(
-                place.name,
-                config=config,
-                dtype=dtype,
-                local_files_only=place.local,
-                trust_remote_code=False,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-                **(spread or {}),
-            )
+    config = read_config(place)
+    with _quiet(place), reading(place.name, "weights"):
+        model, found = AutoModelForCausalLM.from_pretrained(
+            place.name,
+            config=config,
+            dtype=dtype,
+            local_files_only=place.local,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            **(spread or {}),
+        )
     wrong = sorted(found["missing_keys"]) + sorted(str(key[0]) for key in found["mismatched_keys"])
     if wrong:
         raise LoadError(
@@ -142,6 +143,43 @@ def read_model(
     if not spread:
         model = model.to(device)
     return model.eval().requires_grad_(False)
+
+
+def read_config(place: Place) -> PreTrainedConfig:
+    """The configuration of the causal language model there.
+
+    Raises:
+        LoadError: if it is missing or broken.
+        UnsupportedModel: if transformers has no causal language model of this type.
+    """
+    with _quiet(place), reading(place.name, "configuration"):
+        Files(place.name).require_settings()
+        try:
+            config = AutoConfig.from_pretrained(
+                place.name, local_files_only=place.local, trust_remote_code=False
+            )
+        except ValueError as error:
+            if (why := said(error)) is None:
+                raise
+            raise UnsupportedModel(f"{place.name!r}: {why}") from error
+    if type(config) not in AutoModelForCausalLM._model_mapping:
+        raise UnsupportedModel(
+            f"{place.name!r} is a {config.model_type!r} model, which transformers does not know as a "
+            "causal language model; treespec needs a decoder-only model that generates text"
+        )
+    return config
+
+
+def require_weights(place: Place) -> None:
+    """Refuse local weights that are missing or cut short, without reading them.
+
+    Raises:
+        LoadError: naming the file.
+    """
+    files = Files(place.name)
+    pickled = any(files.path(name) for name in PICKLES)  # only reading them would tell
+    if place.local and not pickled and (why := files.damaged("weights")) is not None:
+        raise LoadError(f"cannot read the weights of {place.name!r}: {why}")
 
 
 def read_tokenizer(place: Place) -> Tokenizer:

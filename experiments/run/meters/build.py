@@ -56,5 +56,5 @@ def make_meters(kinds: Iterable[str], devices: Sequence[torch.device]) -> Meters
 
 def cuda_devices(models: Iterable[torch.nn.Module]) -> list[torch.device]:
     """The CUDA devices that hold parameters of these models, in order."""
-    found = {p.device for model in models for p in model.parameters() if p.device.type == "cuda"}
-    return sorted(found, key=lambda device: device.index or 0)
+    devices = {p.device for model in models for p in model.parameters() if p.device.type == "cuda"}
+    return sorted(devices, key=lambda device: device.index or 0)

@@ -77,9 +77,9 @@ class Zeus:
 
     def end(self, seconds: float) -> float | None:
         """Joules of all GPUs in the window; None if it was too short for a reading."""
-        found = self._monitor.end_window("prompt", sync_execution=False)
+        window = self._monitor.end_window("prompt", sync_execution=False)
         self._open = False
-        values = list(found.gpu_energy.values())
+        values = list(window.gpu_energy.values())
         return float(sum(values)) if values and min(values) > 0 else None
 
 

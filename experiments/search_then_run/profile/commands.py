@@ -16,9 +16,13 @@ from treespec.experiments.errors import ConfigError
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import read_prompts
-from treespec.experiments.search_then_run.profile.file import about_times, json_of_samples
 from treespec.experiments.search_then_run.profile.plan import Plan, plan_profile
-from treespec.experiments.search_then_run.profile.profile import Samples, profile_pair
+from treespec.experiments.search_then_run.profile.profile import (
+    Samples,
+    about_times,
+    json_of_samples,
+    profile_pair,
+)
 from treespec.reading import brief
 from treespec.search.latency.interpolation import Curve, Table
 from treespec.search.latency.latency import LatencyModel
@@ -38,8 +42,8 @@ REPEATS = 9
 
 MOST_PREFIXES = 64
 
-FEW = 3
-"""Samples below which a cell has no quartiles to speak of."""
+SAMPLES_FOR_QUARTILES = 3
+"""Samples of a cell from which on its quartiles are shown."""
 
 
 @dataclass(frozen=True)
@@ -82,19 +86,14 @@ def profile(
         ConfigError: if a size, prefix or number of rounds is no positive integer, or nothing fits the
             context, or nothing was measured before an interruption.
     """
-    for name, values in (("sizes", sizes), ("prefixes", prefixes), ("repeats", [repeats])):
-        for value in values if values is not None else ():
-            if value < 1:
-                raise ConfigError(f"--{name} = {value}, but must be at least 1")
-    for name, most, each in (
-        ("sizes", MOST_SIZES, MOST_TIMED),
-        ("prefixes", MOST_PREFIXES, MOST_TOKENS),
+    for name, values, most, largest in (
+        ("sizes", sizes or (), MOST_SIZES, MOST_TIMED),
+        ("prefixes", prefixes or (), MOST_PREFIXES, MOST_TOKENS),
+        ("repeats", (repeats,), 1, MOST_ROUNDS),
     ):
-        values = {"sizes": sizes, "prefixes": prefixes}[name] or ()
         require_within(f"the number of --{name}", len(values), 0, most)
         for value in values:
-            require_within(f"--{name}", value, 0, each)
-    require_within("--repeats", repeats, 1, MOST_ROUNDS)
+            require_within(f"--{name}", value, 1, largest)
     raw = read_prompts(config.prompts)
     pair = load(config.models)
     plan = plan_profile(config, pair, raw, sizes, prefixes)
@@ -178,7 +177,7 @@ def _middle(curve: Curve | None, size: int | None) -> str:
 
 def _quartiles(curve: Curve | None, size: int | None) -> str:
     times = curve.samples.get(size, ()) if curve else ()
-    if len(times) < FEW:
+    if len(times) < SAMPLES_FOR_QUARTILES:
         return "–"
     low, high = 1e3 * np.quantile(times, [0.25, 0.75])
     return f"{low:.2f}–{high:.2f}"

@@ -105,7 +105,7 @@ class Loop:
         return self._advance()
 
     def _advance(self) -> dict[str, Any] | None:
-        before = {name: len(own) for name, own in self.timer.seconds.items()}
+        before = {name: len(seconds) for name, seconds in self.timer.seconds.items()}
         self.timer.synchronize()
         start = time.perf_counter()
         step = next(self._steps, None)
@@ -116,8 +116,8 @@ class Loop:
         whole = time.perf_counter() - start
         self._length += len(step.tokens)
         stages = {
-            name: sum(own[before.get(name, 0) :])
-            for name, own in self.timer.seconds.items()
+            name: sum(seconds[before.get(name, 0) :])
+            for name, seconds in self.timer.seconds.items()
             if name != "prefill"
         }
         moments = self.growth.moments

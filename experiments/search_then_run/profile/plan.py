@@ -4,17 +4,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from treespec.experiments.config.build import build
+from treespec.experiments.config.build import Experiment, build
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.run.prompts import RawPrompt
-from treespec.experiments.search_then_run.profile.settings import settings_of
-from treespec.experiments.search_then_run.profile.shapes import Setting, completed, drift_of
+from treespec.experiments.search_then_run.profile.shapes import (
+    Setting,
+    completed,
+    drift_of,
+    shapes_for,
+)
+from treespec.tree import Law, TreeShape
+from treespec.verify import chain, usual_law, usual_rule
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["PREFIXES", "SIZES", "Plan", "default_sizes", "plan_profile"]
+__all__ = ["PREFIXES", "SIZES", "Plan", "default_sizes", "plan_profile", "settings_of"]
 
 SIZES = (
     *range(1, 9),
@@ -91,14 +97,14 @@ def plan_profile(
     if not chosen:
         raise ConfigError("; ".join(notes) + "; give shorter --prefixes")
     whole = [list(pair.tokenizer.encode(prompt.text, verbose=False)) for prompt in raw]
-    ids = [own[config.prompts.start :] or own for own in whole]
+    ids = [tokens[config.prompts.start :] or tokens for tokens in whole]
 
     def text(number: int, length: int) -> list[int]:
-        found: list[int] = []
-        while len(found) < length:
-            found += ids[number % len(ids)]
+        taken: list[int] = []
+        while len(taken) < length:
+            taken += ids[number % len(ids)]
             number += 1
-        return found[:length]
+        return taken[:length]
 
     return Plan(settings, chosen, text, tuple(notes))
 
@@ -114,3 +120,44 @@ def default_sizes(device: str) -> tuple[int, ...]:
 
     edges = sorted({bucket(size) for size in range(1, SIZES[-1] + 1)})
     return tuple(sorted({size for edge in edges for size in (edge, edge + 1) if size <= SIZES[-1]}))
+
+
+def settings_of(
+    experiment: Experiment, pair: "Pair", sizes: Sequence[int], context: int, notes: list[str]
+) -> list[Setting]:
+    """Laws and rules to measure, each with its trees."""
+    by_law: dict[Law, Setting] = {}
+    for name, sampling in experiment.samplings.items():
+        wanted = [m.choices[name] for m in experiment.methods if m.kind == "tree"]
+        pairs = [(choice.law, choice.rule) for choice in wanted]
+        usual = usual_law(sampling)
+        pairs.append((usual, usual_rule(usual, sampling)))
+        if not sampling.greedy:
+            pairs.append((Law.IID, chain))
+        for law, rule in pairs:
+
+            def takes(shape: TreeShape, law=law, rule=rule) -> bool:
+                refusal = rule.covers(shape, law, pair.draft.vocab_size)
+                return refusal is None and 2 * shape.depth < context
+
+            shapes, missing = shapes_for(sizes, takes)
+            if not shapes:
+                continue
+            before = by_law.get(law)
+            if before is not None and before.name != name:
+                notes.append(f"law {law}: measured under {before.name}, not under {name}")
+            elif before is None or _only_chains(before.shapes) > _only_chains(shapes):
+                # A rule for trees says what trees and chains take, one for chains only the latter.
+                by_law[law] = Setting(sampling, law, rule, name, shapes)
+                if missing and not _only_chains(shapes):
+                    notes.append(f"law {law}: no tree of sizes {', '.join(map(str, missing))} fits")
+    notes[:] = dict.fromkeys(notes)
+    if not by_law:
+        raise ConfigError(
+            f"sizes = {','.join(map(str, sizes))}: no tree of these sizes fits the context of {context}"
+        )
+    return list(by_law.values())
+
+
+def _only_chains(shapes: Sequence[TreeShape]) -> bool:
+    return all(shape.is_chain for shape in shapes)

@@ -9,21 +9,26 @@ W nodes to one child each, the third W nodes to two, so that the difference is w
 costs for more nodes than the largest bundle has on a level is the difference of two trees of one round.
 """
 
+import json
 import random
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from treespec.experiments.config.schema import Config
+from treespec.experiments.records.manifest import environment, now
+from treespec.experiments.run.models import weights_data
 from treespec.experiments.search_then_run.profile.loop import Loop
 from treespec.experiments.search_then_run.profile.shapes import Setting
+from treespec.search.latency.file import VERSION
 from treespec.target import make_target
 from treespec.tree import TreeShape
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["Rounds", "Samples", "profile_pair"]
+__all__ = ["Rounds", "Samples", "about_times", "json_of_samples", "profile_pair"]
 
 PLAIN_STEPS = 4
 """Steps of plain decoding in a round; each is one sample."""
@@ -131,7 +136,7 @@ class Rounds:
 
 def _measure_trees(loop: Loop, shapes: Sequence[TreeShape], into: Samples) -> None:
     """One step of each shape."""
-    own, prefix = into.of_law[str(loop.setting.law)], loop.prefix
+    of_law, prefix = into.of_law[str(loop.setting.law)], loop.prefix
     second: dict[tuple[int, int], float] = {}
     for shape in shapes:
         loop.growth.grow(shape)
@@ -142,23 +147,23 @@ def _measure_trees(loop: Loop, shapes: Sequence[TreeShape], into: Samples) -> No
             at = prefix if name == "verify" else None
             size = None if name == "rest" else shape.size
             into.shared[name][at][size].append(max(0.0, seconds[name]))
-        own["accept"][None][shape.size].append(seconds["accept"])
+        of_law["accept"][None][shape.size].append(seconds["accept"])
         levels = seconds["levels"]
         rest = max(0.0, seconds["draft"] - sum(levels))
-        own["assemble"][None][shape.size].append(rest)
+        of_law["assemble"][None][shape.size].append(rest)
         if len(shape.children[0]) == 1:
-            own["first"][prefix][None].append(levels[0])
+            of_law["first"][prefix][None].append(levels[0])
         for level, expanded in enumerate(_expanded(shape)):
             width, most = len(expanded), max(expanded)
             if level and most == 1:
-                own["level"][prefix][width].append(levels[level])
+                of_law["level"][prefix][width].append(levels[level])
             elif level == 2:  # the same nodes' parents had one child each
-                own["draw"][None][width].append(max(0.0, levels[2] - levels[1]))
+                of_law["draw"][None][width].append(max(0.0, levels[2] - levels[1]))
             if level == 1:
                 second[width, most] = levels[1]
     for (width, most), taken in second.items():
         if most == 2 and (width, 1) in second:  # as many nodes had one child each in another step
-            own["draw"][None][width].append(max(0.0, taken - second[width, 1]))
+            of_law["draw"][None][width].append(max(0.0, taken - second[width, 1]))
 
 
 def _measure_plain(loop: Loop, into: Samples) -> None:
@@ -167,10 +172,10 @@ def _measure_plain(loop: Loop, into: Samples) -> None:
     for i in range(PLAIN_STEPS + 1):
         seconds = loop.step(plain=True)
         if seconds is not None and i:
-            own = into.of_law[str(loop.setting.law)]
-            own["plain"][loop.prefix][None].append(seconds["whole"])
-            own["assemble"][None][1].append(seconds["draft"])
-            own["accept"][None][1].append(seconds["accept"])
+            of_law = into.of_law[str(loop.setting.law)]
+            of_law["plain"][loop.prefix][None].append(seconds["whole"])
+            of_law["assemble"][None][1].append(seconds["draft"])
+            of_law["accept"][None][1].append(seconds["accept"])
             into.shared["verify"][loop.prefix][1].append(seconds["verify"])
             into.shared["commit"][None][1].append(seconds["commit"])
 
@@ -181,3 +186,41 @@ def _expanded(shape: TreeShape) -> list[list[int]]:
     for node in shape.internal:
         levels[shape.depths[node]].append(len(shape.children[node]))
     return levels
+
+
+def about_times(config: Config, pair: "Pair", samples: Samples, repeats: int) -> dict[str, Any]:
+    """What was measured, on what, and how often."""
+    return {
+        "measured": now(),
+        "pair": pair.name,
+        "models": config.models.model_dump(mode="json"),
+        "target": weights_data(pair.target) | {"attention": pair.target.attention},
+        "draft": weights_data(pair.draft) | {"attention": pair.draft.attention},
+        "rounds": samples.rounds,
+        "rounds_wanted": repeats,
+        **environment(),
+    }
+
+
+def json_of_samples(samples: Samples, settings: Sequence[Setting], about: Mapping[str, Any]) -> str:
+    """The samples as the JSON of a latency model, in milliseconds."""
+    laws = {}
+    for setting in settings:
+        tables = _tables(samples.of_law.get(str(setting.law), {}))
+        if "level_ms" in tables:
+            laws[str(setting.law)] = {"sampling": setting.name, "rule": str(setting.rule)} | tables
+    batches = {"1": {**_tables(samples.shared), "laws": laws}}
+    return json.dumps({"version": VERSION, "about": about, "batches": batches})
+
+
+def _tables(samples: Mapping[str, Mapping[int | None, Any]]) -> dict[str, Any]:
+    return {f"{name}_ms": _milliseconds(by_prefix) for name, by_prefix in samples.items()}
+
+
+def _milliseconds(samples: Any) -> Any:
+    """Seconds by prefix, by size, or as a list; where the key None stands, its value alone."""
+    if isinstance(samples, list):
+        return [round(1e3 * seconds, 4) for seconds in samples]
+    if None in samples:
+        return _milliseconds(samples[None])
+    return {str(key): _milliseconds(samples[key]) for key in sorted(samples)}

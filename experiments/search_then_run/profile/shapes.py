@@ -8,7 +8,7 @@ from treespec.tree import TreeShape
 
 __all__ = ["Setting", "bundle", "completed", "drift_of", "shapes_for"]
 
-ALWAYS = (2, 3, 5)
+ALWAYS_TIMED = (2, 3, 5)
 """Sizes that are always measured: chains, and the smallest tree with further children of one node."""
 
 LONGEST_CHAIN = 32
@@ -59,7 +59,7 @@ def completed(sizes: Iterable[int]) -> list[int]:
         >>> completed([1, 4, 16])
         [1, 2, 3, 4, 5, 16]
     """
-    return sorted({*ALWAYS, *sizes})
+    return sorted({*ALWAYS_TIMED, *sizes})
 
 
 def shapes_for(
@@ -76,15 +76,15 @@ def shapes_for(
         takes: whether law, rule, vocabulary and context take a tree. Where they take no bundle, chains
             are measured.
     """
-    found: dict[int, TreeShape] = {}
+    by_size: dict[int, TreeShape] = {}
     for size in sizes:
         made = [bundle(size)] if size > 1 else []
         made += [TreeShape.chain(size - 1)] if 1 < size <= LONGEST_CHAIN + 1 else []
         shape = next(filter(takes, made), None)
         if shape is not None:
-            found[size] = shape
-    shapes, largest = list(found.values()), max(found, default=0)
-    if largest > 4 and not found[largest].is_chain:
+            by_size[size] = shape
+    shapes, largest = list(by_size.values()), max(by_size, default=0)
+    if largest > 4 and not by_size[largest].is_chain:
         made = [
             TreeShape.independent_chains((largest - 1) // 2, 2),
             TreeShape.chain(min(largest - 1, LONGEST_CHAIN)),
@@ -93,7 +93,7 @@ def shapes_for(
         if most > (largest - 1) // 4:
             made += [TreeShape.independent_chains(most, 2), TreeShape.expansion([most, 2])]
         shapes += filter(takes, made)
-    return tuple(shapes), tuple(size for size in sizes if size > 1 and size not in found)
+    return tuple(shapes), tuple(size for size in sizes if size > 1 and size not in by_size)
 
 
 def drift_of(prefix: int, steps: int) -> int:

@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -254,6 +255,51 @@ def test_a_tree_that_was_not_recorded_is_refused_by_name(searching, loaded_pair,
         run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
     kept = {path.name for path in (tmp_path / "run" / "search").iterdir()}
     assert "latency.json" in kept  # nothing that was measured is lost
+
+
+def test_a_fresh_search_that_is_refused_costs_nothing(searching, loaded_pair, tmp_path):
+    """What only the new measurement can tell comes before the finished run is deleted."""
+    plain = {"methods": [{"kind": "plain"}], "search": None}
+    before = run(
+        Config.model_validate(searching | plain),
+        folder=tmp_path / "run",
+        load=lambda models: loaded_pair,
+    ).folder
+    files = {path: path.read_bytes() for path in before.rglob("*") if path.is_file()}
+    wide = {"kind": "optimal", "rates": "measured", "size": 9, "depth": 1}
+    changes = {"methods": [{"kind": "plain"}, {"kind": "tree", "shape": wide}]}
+    config = Config.model_validate(searching | changes)
+    with pytest.raises(ConfigError, match=r"methods\[1\]\.shape: .*9"):
+        run(config, folder=before, load=lambda models: loaded_pair, fresh=True)
+    assert {path: path.read_bytes() for path in before.rglob("*") if path.is_file()} == files
+
+
+def test_a_fresh_search_replaces_what_was_measured(searching, loaded_pair, tmp_path):
+    """It is measured outside of the folder, but the methods name the files in it."""
+    shapes = ("cost_aware", "eagle2")
+    methods = [m for m in SEARCHED if m.get("shape", {"kind": "cost_aware"})["kind"] in shapes]
+    config = Config.model_validate(searching | {"methods": methods})
+    for fresh in (False, True):
+        done = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair, fresh=fresh)
+        assert not done.failures
+        manifest = json.loads((done.folder / "manifest.json").read_text())
+        named = [
+            m["growth"][key]
+            for m in manifest["methods"]
+            if m["growth"]
+            for key in FILES
+            if m["growth"].get(key)
+        ]
+        assert len(named) == 3
+        assert {Path(name).parent for name in named} == {done.folder / "search"}
+        assert all(Path(name).is_file() for name in named)
+    stamp = (done.folder / "search" / "config.json").stat()
+    again = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
+    assert again.already_finished
+    assert (done.folder / "search" / "config.json").stat().st_mtime_ns == stamp.st_mtime_ns
+
+
+FILES = ("latency", "calibration")
 
 
 def of_chains(ranks, law, rule, width=3):

@@ -8,7 +8,7 @@ from run_folders.folders import SyntheticMethod, write_run
 from treespec import TreeShape
 from treespec.experiments.errors import ConfigError, RunFolderError
 from treespec.experiments.report.run import load_run
-from treespec.experiments.search_then_run.run_records import counts_from_run
+from treespec.experiments.search_then_run.estimate import counts_from_run
 from treespec.search import AcceptanceEstimate, estimate_acceptance
 
 pytestmark = pytest.mark.filterwarnings("ignore::treespec.search.errors.SmallSample")

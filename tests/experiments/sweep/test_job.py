@@ -3,9 +3,8 @@ import json
 import pytest
 
 from treespec.experiments.sweep import versions
-from treespec.experiments.sweep.attempts import read_attempts
+from treespec.experiments.sweep.attempts import outcome_of, read_attempts
 from treespec.experiments.sweep.job import JobFailed, allotted_threads, run_job
-from treespec.experiments.sweep.outcome import outcome_of
 
 
 @pytest.fixture

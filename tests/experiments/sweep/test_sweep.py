@@ -1,19 +1,20 @@
 """The driver, with executors that pretend, and once with real (tiny) jobs."""
 
 import io
+import shutil
 
 import pytest
 from rich.console import Console
 
+from treespec.errors import LoadError
 from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.sweep import sweep as sweep_module
-from treespec.experiments.sweep.attempts import Ended, read_attempts
+from treespec.experiments.sweep.attempts import Ended, outcome_of, read_attempts
 from treespec.experiments.sweep.collect import without_times
 from treespec.experiments.sweep.errors import SweepError
 from treespec.experiments.sweep.executors import InProcess
 from treespec.experiments.sweep.folder import read_manifest
 from treespec.experiments.sweep.grid import load_grid
-from treespec.experiments.sweep.outcome import outcome_of
 from treespec.experiments.sweep.sweep import Interrupted, require_workers, run_sweep
 
 
@@ -193,6 +194,64 @@ def test_what_run_refuses_is_refused_before_anything_starts(
     for part in parts:
         assert part in str(caught.value)
     assert not (tmp_path / "new").exists()
+
+
+GRID = {"seed": [0, 1]}
+
+
+def broken_models(pair, folder, how):
+    """A copy of the pair that is damaged in some way."""
+    shutil.copytree(pair, folder)
+    target = folder / "target"
+    if how == "no folder":
+        shutil.rmtree(target)
+    elif how == "no config":
+        (target / "config.json").unlink()
+    elif how == "no weights":
+        (target / "model.safetensors").unlink()
+    else:
+        (target / "model.safetensors").write_bytes(b"cut")
+    return folder
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("how", ["no folder", "no config", "no weights", "cut weights"])
+def test_models_that_cannot_be_read_are_refused_before_anything_starts(
+    grid_file, tiny_pair, tmp_path, how, fresh
+):
+    """The last job names them, so that the first would have run."""
+    broken = str(broken_models(tiny_pair, tmp_path / "broken", how))
+    grid = load_grid(grid_file({"models.target": [str(tiny_pair), broken]}))
+    executor = Pretender(pytest.fail, lambda task: None)
+    with pytest.raises(LoadError, match=r"grid\.yaml: .*broken.*\(in the job models\.target="):
+        run_sweep(grid, tmp_path / "new", lambda logs: executor, fresh=fresh)
+    assert not executor.started
+    assert not (tmp_path / "new").exists()
+
+
+def test_texts_too_long_for_the_context_are_refused_before_anything_starts(grid_file, tmp_path):
+    grid = load_grid(grid_file({"max_new_tokens": [4, 200]}))
+    executor = Pretender(pytest.fail, lambda task: None)
+    with pytest.raises(PromptError, match=r"context is 128.*\(in the job max_new_tokens=200\)"):
+        run_sweep(grid, tmp_path / "new", lambda logs: executor)
+    assert not executor.started
+    assert not (tmp_path / "new").exists()
+
+
+def test_models_that_are_gone_cost_no_finished_sweep(start, planned, monkeypatch):
+    """Its results are shown as before, and --fresh is refused before it deletes them."""
+
+    def gone(*sources):
+        raise LoadError("there is no such model")
+
+    start()
+    monkeypatch.setattr("treespec.models.load.outline_pair", gone)
+    _, result = start()
+    assert result.already_finished
+    before = {path: path.stat().st_mtime_ns for path in planned.rglob("jobs/**/*")}
+    with pytest.raises(LoadError, match="no such model"):
+        start(fresh=True)
+    assert {path: path.stat().st_mtime_ns for path in planned.rglob("jobs/**/*")} == before
 
 
 def test_torchrun_is_not_started_by_a_sweep(grid_file, tmp_path):

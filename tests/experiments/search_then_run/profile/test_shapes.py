@@ -7,13 +7,13 @@ import pytest
 from treespec import Law, Sampling, TreeShape
 from treespec.experiments.config.build import build
 from treespec.experiments.config.schema import Config
-from treespec.experiments.search_then_run.profile.file import json_of_samples
+from treespec.experiments.search_then_run.profile.plan import settings_of
 from treespec.experiments.search_then_run.profile.profile import (
     Samples,
     _measure_plain,
     _measure_trees,
+    json_of_samples,
 )
-from treespec.experiments.search_then_run.profile.settings import settings_of
 from treespec.experiments.search_then_run.profile.shapes import Setting, completed, shapes_for
 from treespec.search import LatencyModel
 from treespec.search.latency.tables import levels_of

@@ -1,0 +1,199 @@
+"""Prepare a run: models, prompts, trees that are searched, meters, warm-up, tuning, and the manifest."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from treespec.errors import in_words
+from treespec.experiments.config.build import Experiment, build
+from treespec.experiments.config.schema import AssistedMethod, ModelsConfig
+from treespec.experiments.errors import RunFolderError
+from treespec.experiments.records.changes import changes_of_machine, require_same_methods
+from treespec.experiments.records.folder import RunFolder
+from treespec.experiments.records.machine_load import BUSY_PERCENT, busy_percent
+from treespec.experiments.records.manifest import new_manifest, session_data
+from treespec.experiments.records.measured import Measured, load_measured
+from treespec.experiments.run.decoding import Rounds, Unit, units_of
+from treespec.experiments.run.meters.build import cuda_devices, make_meters
+from treespec.experiments.run.models import model_data
+from treespec.experiments.run.prompts import Prompt, encode, hash_of
+from treespec.experiments.run.readiness import require_fits
+from treespec.experiments.run.session import Session
+from treespec.experiments.run.tuning import tune, tuned_choices
+from treespec.experiments.run.unit import Bench, seed_of
+
+if TYPE_CHECKING:
+    from treespec.models.load import Pair
+
+__all__ = ["WARMUP_TOKENS", "Prepared", "prepare"]
+
+WARMUP_TOKENS = 8
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that can decode.
+
+    Args:
+        bench: models, methods, settings and meters.
+        units: what is missing, in order.
+        between: times the parts of a step before some of them.
+        manifest: as it was written.
+    """
+
+    bench: Bench
+    units: Sequence[Unit]
+    between: Rounds | None
+    manifest: dict[str, Any]
+
+
+def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepared:
+    """Do all that comes before the first unit.
+
+    What was finished earlier, or is deleted by `--fresh`, is touched only once nothing can be refused any
+    more.
+
+    Args:
+        session: the open run.
+        load: gives the models.
+
+    Raises:
+        ConfigError, PromptError, RunFolderError, LoadError: see `runner.run`.
+    """
+    config, records, reporter = session.config, session.records, session.reporter
+    experiment, measured = session.known, None
+    if session.manifest is not None:
+        if config.search is not None:
+            measured = load_measured(config, records.search)
+            experiment = _with_trees(session, measured, records)
+        require_same_methods(records.path, experiment, session.manifest)
+    with reporter.task("loading the models"):
+        pair = load(config.models)
+    prompts = encode(session.ready.measured, config.prompts, pair.tokenizer)
+    spare = encode(session.ready.spare, config.prompts, pair.tokenizer, first=len(prompts))
+    require_fits(experiment, pair, [*prompts, *spare])
+    _require_same_prompts(session, prompts)
+    if session.manifest is None and config.search is not None:
+        measured, experiment, finished = _search(session, pair, prompts)
+    else:
+        finished = session.take_over({})
+    with reporter.task("reading the meters"):
+        meters = make_meters(config.meters, cuda_devices([pair.target.model, pair.draft.model]))
+    units, between = units_of(experiment, prompts, finished), None
+    if measured is not None:  # before the warm-up of the methods, whose caches and graphs stay warm
+        between = session.searching.between(session, experiment, pair, measured, units)
+    bench = Bench.of(experiment, pair, {}, meters)
+    warmup = _warm_up(session, bench, [*spare, *prompts][: config.warmup])
+    if session.manifest is not None:
+        manifest = _resumed(session, session.manifest, meters.about())
+    else:
+        with reporter.task("tuning") as say:
+            tuning = {"assisted": tune(bench, spare, say)}
+        models = model_data(config.models, pair)
+        manifest = new_manifest(
+            experiment, hash_of(prompts), models, tuning, warmup, meters.about()
+        )
+    records.write_manifest(manifest)
+    tuned = tuned_choices(manifest["tuning"]["assisted"])
+    return Prepared(replace(bench, tuned=tuned), units, between, manifest)
+
+
+def _search(
+    session: Session, pair: "Pair", prompts: Sequence[Prompt]
+) -> tuple[Measured, Experiment, set[tuple[int, str, int]]]:
+    """Measure, find the trees, and take the folder over; the units that are finished come last.
+
+    With `--fresh` all is measured in another folder, and moved once no tree is refused: until then the
+    earlier run stays as it is. Else an interrupted start leaves what it has measured for the next.
+    """
+    lengths = [len(prompt.ids) for prompt in prompts]
+
+    def searched(folder: RunFolder) -> tuple[Measured, Experiment]:
+        measured = session.searching.measure(session.known, pair, lengths, folder, session.reporter)
+        experiment = _with_trees(session, measured, folder)
+        require_fits(experiment, pair, prompts)
+        return measured, experiment
+
+    if not session.fresh:
+        return *searched(session.records), session.take_over({})
+    with TemporaryDirectory(prefix="treespec-") as aside, RunFolder(Path(aside) / "run") as folder:
+        measured, _ = searched(folder)
+        files = {path.name: path.read_bytes() for path in sorted(folder.search.iterdir())}
+    finished = session.take_over(files)
+    # Again, because growths name the files that they read.
+    return measured, _with_trees(session, measured, session.records), finished
+
+
+def _with_trees(session: Session, measured: Measured, folder: RunFolder) -> Experiment:
+    """The experiment with every tree that was searched; its config stays as the user wrote it."""
+    config = session.config
+    resolved = session.searching.resolve(config, measured, folder.search, folder.keep)
+    return replace(build(resolved), config=config)
+
+
+def _require_same_prompts(session: Session, prompts: Sequence[Prompt]) -> None:
+    """Refuse to go on with other prompts than the run was started with.
+
+    Raises:
+        RunFolderError: with the ways out.
+    """
+    if session.manifest is not None and session.manifest["prompts_hash"] != hash_of(prompts):
+        raise RunFolderError(
+            f"{session.records.path} was started with other prompts: their file or the tokenizer has "
+            "changed since; give another folder with --out, or start anew with --fresh"
+        )
+
+
+def _resumed(session: Session, manifest: dict[str, Any], meters: dict[str, Any]) -> dict[str, Any]:
+    """The manifest of a run that goes on: it keeps its description and what was tuned."""
+    note, latest = session.reporter.note, session_data(meters)
+    note("resuming a run that was not finished")
+    if latest["git_hash"] != manifest["git_hash"]:
+        note("the code is not the one that the run was started with")
+    for change in changes_of_machine(manifest, latest):
+        note(f"this is not what the run was started on: {change}")
+    changed = {"finished": None, "meters": meters}
+    return manifest | changed | {"sessions": [*manifest["sessions"], latest]}
+
+
+def _warm_up(session: Session, bench: Bench, prompts: Sequence[Prompt]) -> dict[str, Any]:
+    """Let every method decode a few tokens of each prompt, and say what that took.
+
+    What fails here fails again, and is recorded, in the run.
+    """
+    busy = busy_percent()
+    if busy > BUSY_PERCENT:
+        session.reporter.note(
+            f"other processes use {busy:.0f} % of the CPU: the times will not be reliable. On a CPU that "
+            "is shared, OMP_WAIT_POLICY=PASSIVE in the environment limits the damage"
+        )
+    begin = time.perf_counter()
+    with session.reporter.task("warming up") as say:
+        for prompt in prompts:
+            for sampling in bench.experiment.samplings:
+                _warm_up_methods(bench, prompt, sampling, say)
+    seconds = time.perf_counter() - begin
+    return {"prompts": len(prompts), "seconds": round(seconds, 3), "busy_percent": busy}
+
+
+def _warm_up_methods(
+    bench: Bench, prompt: Prompt, sampling: str, say: Callable[[str], None]
+) -> None:
+    config = bench.experiment.config
+    for method in bench.experiment.methods:
+        say(f"warming up: {sampling}, {method.name}")
+        tuned = method.config.grid[0] if isinstance(method.config, AssistedMethod) else None
+        try:
+            bench.decode(
+                method,
+                prompt,
+                sampling,
+                seed=seed_of(config.seed, "warmup", prompt.index),
+                tuned=tuned,
+                max_new_tokens=min(WARMUP_TOKENS, config.max_new_tokens),
+            )
+        except Exception as error:
+            say(f"warming up: {method.name} failed: {in_words(error, 'the decoding')}")

@@ -1,0 +1,133 @@
+"""Open a run: what it is of, and what earlier starts have left in its folder."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from treespec.experiments.config.build import Experiment
+from treespec.experiments.config.schema import Config
+from treespec.experiments.records.folder import RunFolder
+from treespec.experiments.records.measured import Measured
+from treespec.experiments.run.decoding import Rounds
+from treespec.experiments.run.progress import Reporter
+from treespec.experiments.run.readiness import Ready
+
+__all__ = ["Searching", "Session", "open_session"]
+
+
+@dataclass(frozen=True)
+class Searching:
+    """What a config's `search` takes; `search_then_run.run` has it.
+
+    Args:
+        measure: measures before the run, into its folder.
+        resolve: gives the methods that wait for what was measured their trees.
+        between: what times the parts of a step between the units of the run; None if no round is due.
+    """
+
+    measure: Callable[..., Measured]
+    resolve: Callable[..., Config]
+    between: Callable[..., Rounds | None]
+
+
+@dataclass(frozen=True)
+class Session:
+    """One start of a run, which holds the run's folder.
+
+    Args:
+        searching: for configs with `search`.
+        ready: methods (with stand-ins for those that wait for a measurement), prompts and tracker.
+        records: the folder.
+        reporter: shows the progress.
+        fresh: what an earlier run left is deleted once this one can start.
+        manifest: of the run that goes on; None if one begins.
+        finished: units that need not be decoded: (prompt, sampling, repeat).
+        again: units that hold an error are decoded again.
+    """
+
+    searching: Searching
+    ready: Ready
+    records: RunFolder
+    reporter: Reporter
+    fresh: bool
+    manifest: dict[str, Any] | None
+    finished: set[tuple[int, str, int]]
+    again: bool
+
+    @property
+    def known(self) -> Experiment:
+        """The methods as far as they are known without a measurement."""
+        return self.ready.experiment
+
+    @property
+    def config(self) -> Config:
+        """As the user wrote it."""
+        return self.known.config
+
+    @property
+    def wanted(self) -> int:
+        """Units of the whole run."""
+        return len(self.ready.measured) * len(self.known.samplings) * self.config.repeats
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to do."""
+        ended = self.manifest is not None and self.manifest["finished"] is not None
+        return ended and len(self.finished) == self.wanted and not self.again
+
+    def take_over(self, search: Mapping[str, bytes]) -> set[tuple[int, str, int]]:
+        """Make the folder that of this start. Until here a refusal costs nothing of an earlier one.
+
+        Args:
+            search: files to put into the folder of what was measured, by name.
+
+        Returns:
+            The units that need not be decoded.
+        """
+        if self.fresh:
+            self.records.clear()
+            finished = set()
+        else:
+            names = _method_names(self.manifest, self.known)
+            finished = self.records.recover(names, drop_errors=self.again)
+        for name, content in search.items():
+            self.records.keep(self.records.search / name, content)
+        return finished
+
+
+def open_session(
+    searching: Searching,
+    ready: Ready,
+    records: RunFolder,
+    reporter: Reporter,
+    *,
+    fresh: bool,
+    retry: bool,
+) -> Session:
+    """Look what is finished in a run's folder; nothing is changed there.
+
+    Args:
+        searching: for configs with `search`.
+        ready: the experiment.
+        records: the folder, held.
+        reporter: shows the progress.
+        fresh: begin anew, whatever is there.
+        retry: decode units again that hold an error.
+
+    Raises:
+        RunFolderError: if the folder is of another config, or damaged.
+    """
+    if fresh:
+        return Session(searching, ready, records, reporter, True, None, set(), False)
+    records.require_same(ready.experiment.config)
+    manifest = records.manifest()
+    finished = records.recover(_method_names(manifest, ready.experiment), write=False)
+    again = retry and bool(records.failures())
+    return Session(searching, ready, records, reporter, False, manifest, finished, again)
+
+
+def _method_names(manifest: Mapping[str, Any] | None, known: Experiment) -> list[str]:
+    """Of all methods that a unit has a row of: those that the run was started with."""
+    if manifest is None:
+        return [method.name for method in known.methods]
+    return [method["name"] for method in manifest["methods"]]
