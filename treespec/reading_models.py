@@ -47,7 +47,17 @@ def misplaced(place: str, value: Any, said: str) -> PydanticCustomError:
         value: what is there.
         said: what is wrong with it.
     """
-    return PydanticCustomError("misplaced", "{said}", {"place": place, "at": [value], "said": said})
+    return PydanticCustomError(
+        "misplaced", "{said}", {"place": place, "at": _At(value), "said": said}
+    )
+
+
+class _At:
+    """A value in the context of an error. pydantic writes all of a context as text, which an integer of
+    5,000 digits cannot be."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
 
 def only(allowed: object, said: str) -> BeforeValidator:
@@ -140,7 +150,7 @@ def _explain(data: Any, problem: Any, whole: str) -> str:
         return f"{joined(path, problem['loc'][-1])} is missing"
     if kind == "misplaced":
         path = joined(path, context["place"]) if context["place"] else path
-        value = context["at"][0]
+        value = context["at"].value
     return f"{path or whole} = {brief(value)}: {plain_words(problem['msg'])}"
 
 
