@@ -4,6 +4,9 @@
 and `.reference`. `optimal_acceptance` is the ceiling of what any lossless rule accepts at one node.
 """
 
+from importlib import import_module
+from pkgutil import iter_modules
+
 from treespec.distributions import Sampling
 from treespec.tree import Law
 from treespec.verify.block import block
@@ -61,15 +64,24 @@ __all__ = [
     "usual_rule",
 ]
 
-RULES: dict[str, Rule] = {
-    str(r): r
-    for r in (
-        *(greedy, naive, onehot, chain, rrs, rrsw, kseq, canonical, optimal_transport),
-        *(greedy_multidraft, spechub),
-        *(block, traversal, gbv, typical, lenient),
-    )
-}
-"""The field's rules: those that walk from the root, those that judge paths as blocks, the lossy ones."""
+
+def _rules() -> dict[str, Rule]:
+    """The rules of this package: of each module the rule that has the module's name."""
+    rules: dict[str, Rule] = {}
+    for module in iter_modules(__path__):
+        if module.name.endswith("_kernel"):  # needs Triton
+            continue
+        rule = getattr(import_module(f"{__name__}.{module.name}"), module.name, None)
+        if isinstance(rule, Rule):
+            rules[module.name] = rule
+    return rules
+
+
+RULES = _rules()
+"""The field's rules by name. A new one takes no more than its file."""
+
+# A module takes the name of its rule when it is first imported.
+globals().update(RULES)
 
 RULE_OF_LAW: dict[Law, Rule] = {
     Law.DETERMINISTIC: onehot,
