@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from wrong_values import WRONG
 
 import attention_masks as am
 from attention_masks._plain import plain_integers, plain_items, shown
@@ -12,30 +13,6 @@ from attention_masks.intervals import depth_first, intervals
 from attention_masks.tree_attention.api import choose
 
 pytestmark = pytest.mark.usefixtures("without_shape_checks")
-
-WRONG = {
-    "None": None,
-    "text": "ab",
-    "bytes": b"ab",
-    "mixed": [1.5, "x"],
-    "mapping": {"a": 1},
-    "set": {1.5, "x"},
-    "float": 1.5,
-    "NaN": float("nan"),
-    "infinite": float("inf"),
-    "truth": True,
-    "negative": -1,
-    "object": object(),
-    "class": object,
-    "array": np.array([0.5, 0.25]),
-    "floats": torch.tensor([0.5, 0.25]),
-    "truths": torch.tensor([True, False]),
-    "complex": torch.tensor([1 + 1j]),
-    "one float": torch.tensor(1.5),
-    "deep": torch.full((2, 2, 2), 0.5),
-    "empty": torch.empty(0),
-    "nested": [[1.5, 2], [3]],
-}
 
 TREE = am.topology([-1, 0, 0, 1])
 Q, K = torch.zeros(1, 2, 4, 8), torch.zeros(1, 2, 10, 8)
