@@ -17,7 +17,7 @@ from treespec.shape import TreeShape
 
 __all__ = [
     "COUNT", "FLAG", "LARGEST_NUMBER", "LEVELS", "MAPPING", "NUMBER", "PATH", "PREFIX", "SEQUENCE", "SHAPE",
-    "TEXT", "Kind", "instance", "maybe", "shown", "takes",
+    "TEXT", "Kind", "maybe", "of_class", "shown", "takes",
 ]  # fmt: skip
 
 _P = ParamSpec("_P")
@@ -66,7 +66,7 @@ SEQUENCE = Kind("a sequence", lambda value: plain_items(value) is not None)
 MAPPING = Kind("a mapping", lambda value: isinstance(value, Mapping))
 
 
-def instance(words: str, *types: type | str) -> Kind:
+def of_class(words: str, *types: type | str) -> Kind:
     """An object of these classes, which may be given by name where they cannot be imported."""
     names = {kind if isinstance(kind, str) else kind.__name__ for kind in types}
     return Kind(words, lambda value: any(kind.__name__ in names for kind in type(value).__mro__))

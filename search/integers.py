@@ -1,8 +1,8 @@
-"""Whole numbers as input, checked in one place."""
+"""Whole numbers as input, none beyond all sizes."""
 
 from typing import Any
 
-from treespec.door import plain_integer, shown
+from treespec import door
 from treespec.search.arguments import LARGEST_NUMBER
 from treespec.search.errors import InvalidLimit, SearchError
 
@@ -14,25 +14,18 @@ def integer(
     value: Any,
     least: int,
     error: type[SearchError] = InvalidLimit,
-    most: int | None = None,
+    most: int = LARGEST_NUMBER,
 ) -> int:
-    """The value as a plain integer of at least `least`; numpy's integers are some, booleans are not.
+    """The value as a plain integer, as `treespec.door.integer` takes it, with a largest.
 
     Args:
         name: of the setting, for the message.
         value: what was given.
         least: the smallest that is allowed.
         error: what is raised.
-        most: the largest that is allowed, if there is one.
+        most: the largest.
 
     Raises:
         InvalidLimit: or `error`, saying what was given and what is allowed.
     """
-    number = plain_integer(value)
-    if number is None or number < least:
-        given = shown(value if number is None else number)
-        raise error(f"{name} = {given}, but must be an integer of at least {least}")
-    most = LARGEST_NUMBER if most is None else most
-    if number > most:
-        raise error(f"{name} = {shown(number)}, but must be at most {most:,}")
-    return number
+    return door.integer(name, value, least, error, most)

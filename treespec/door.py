@@ -28,24 +28,32 @@ __all__ = [
 
 
 def integer(
-    name: str, value: Any, least: int | None = None, error: type[TreespecError] = InvalidArgument
+    name: str,
+    value: Any,
+    least: int | None = None,
+    error: type[TreespecError] = InvalidArgument,
+    most: int | None = None,
 ) -> int:
     """The value as a plain integer; numpy's and torch's integers count, truth values do not.
 
     Args:
         name: of the argument, for the message.
         value: what was given.
-        least: the smallest that is allowed.
+        least: the smallest that is allowed, if there is one.
         error: what is raised.
+        most: the largest, likewise.
 
     Raises:
         InvalidArgument: or `error`, saying what was given and what is allowed.
     """
     whole = plain_integer(value)
     if whole is None:
-        raise error(f"{name} = {shown(value)} is no integer")
+        bound = "" if least is None else f" of at least {least}"
+        raise error(f"{name} = {shown(value)} is no integer{bound}")
     if least is not None and whole < least:
-        raise error(f"{name} = {whole}, but must be an integer of at least {least}")
+        raise error(f"{name} = {shown(whole)}, but must be an integer of at least {least}")
+    if most is not None and whole > most:
+        raise error(f"{name} = {shown(whole)}, but must be at most {most:,}")
     return whole
 
 

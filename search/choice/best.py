@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from treespec.search.arguments import SEQUENCE, instance, maybe, takes
+from treespec.search.arguments import SEQUENCE, maybe, of_class, takes
 from treespec.search.choice.candidates import (
     Limits,
     candidates,
@@ -33,7 +33,7 @@ MOST_RESAMPLES = 100_000
 """Resamples beyond which a message asks for more texts instead of more of them."""
 
 
-@takes(latency=instance("a search.LatencyModel", "LatencyModel"))
+@takes(latency=of_class("a search.LatencyModel", "LatencyModel"))
 def best_tree(
     acceptance: AnyAcceptance | Mapping[str, AnyAcceptance],
     latency: LatencyModel,
@@ -164,7 +164,7 @@ def best_tree(
 
 
 @takes(
-    latency=instance("a search.LatencyModel", "LatencyModel"),
+    latency=of_class("a search.LatencyModel", "LatencyModel"),
     prefixes=maybe(SEQUENCE),
     batches=maybe(SEQUENCE),
 )

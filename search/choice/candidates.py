@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from treespec.door import shown
+from treespec.search.arguments import LARGEST_NUMBER
 from treespec.search.choice.law_speed import LawSpeed
 from treespec.search.errors import InfeasibleTree, InvalidLimit
 from treespec.search.integers import integer
@@ -72,7 +73,7 @@ class Limits:
         for name, least in (("max_size", 1), ("depth", 0), ("branching", 1)):
             given = getattr(self, name)
             if given is not None:
-                most = LARGEST_TREE if name == "max_size" else None
+                most = LARGEST_TREE if name == "max_size" else LARGEST_NUMBER
                 object.__setattr__(self, name, integer(name, given, least, most=most))
         if self.sizes and self.max_size is not None and max(self.sizes) > self.max_size:
             raise InvalidLimit(f"sizes has {max(self.sizes)}, but max_size = {self.max_size}")

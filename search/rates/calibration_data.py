@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from treespec.search.arguments import instance, takes
+from treespec.search.arguments import of_class, takes
 from treespec.search.errors import InvalidTrace
 from treespec.search.integers import integer
 from treespec.search.rates.trace import Trace
@@ -53,7 +53,7 @@ class CalibrationData:
     weight: Float[np.ndarray, "n"]
 
 
-@takes(InvalidTrace, trace=instance("a search.Trace", "Trace"))
+@takes(InvalidTrace, trace=of_class("a search.Trace", "Trace"))
 def calibration_data(trace: Trace, *, depth: int = 1) -> CalibrationData:
     """Every drafted child of a trace, with what the draft thought of it and whether it was accepted.
 

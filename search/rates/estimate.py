@@ -20,8 +20,8 @@ from treespec.search.arguments import (
     PREFIX,
     SHAPE,
     TEXT,
-    instance,
     maybe,
+    of_class,
     takes,
 )
 from treespec.search.errors import InvalidLimit, InvalidTrace, SmallSample
@@ -133,7 +133,7 @@ class AcceptanceEstimate:
         """How many texts there were."""
         return len(self.counts.hits)
 
-    @takes(rng=instance("a generator of numpy, np.random.default_rng(0)", np.random.Generator))
+    @takes(rng=of_class("a generator of numpy, np.random.default_rng(0)", np.random.Generator))
     def resample(self, rng: np.random.Generator) -> Float[np.ndarray, "*levels ranks"]:
         """Rates as they would be from other texts: drawn with replacement, then processed in the same way.
 

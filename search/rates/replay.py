@@ -19,7 +19,7 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Float, Int
 
-from treespec.search.arguments import SHAPE, instance, takes
+from treespec.search.arguments import SHAPE, of_class, takes
 from treespec.search.errors import InvalidLimit, InvalidTrace
 from treespec.search.integers import integer
 from treespec.search.intervals import RESAMPLES, Interval, ratio
@@ -94,7 +94,7 @@ class Replay:
         return ratio(self.emitted, self.steps, level=level, resamples=resamples, seed=seed)
 
 
-@takes(InvalidTrace, trace=instance("a search.Trace", "Trace"), shape=SHAPE)
+@takes(InvalidTrace, trace=of_class("a search.Trace", "Trace"), shape=SHAPE)
 def replay(trace: Trace, shape: TreeShape) -> Replay:
     """Decode the texts of a trace again with this tree, from what was recorded.
 
