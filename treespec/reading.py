@@ -23,6 +23,7 @@ __all__ = [
     "MOST_BYTES",
     "MOST_VALUES",
     "brief",
+    "in_json",
     "open_file",
     "parse_json",
     "read_bytes",
@@ -71,6 +72,15 @@ _WORDS_OF_JSON = {
 def brief(value: object, most: int = 200) -> str:
     """The value as it stands in messages about files, which have room for more of it."""
     return shown(value, most)
+
+
+def in_json(value: object, most: int = 60) -> str:
+    """The value as it stands in a JSON file, cut where it is long."""
+    try:
+        text = json.dumps(value, default=repr, ensure_ascii=False)
+    except (ValueError, RecursionError):  # Python prints no integer of more than 4300 digits
+        return brief(value, most)
+    return text if len(text) <= most else f"{text[: most - 4]} ..."
 
 
 @contextmanager

@@ -54,12 +54,14 @@ class TileFile:
     def __init__(self, path: Path, made_with: str) -> None:
         self.path, self.made_with = path, made_with
         self.chosen: dict[Size, Tile] = {}
-        if not path.exists():
-            return
         try:
             held = json.loads(path.read_text())
             if held["triton"] == made_with:
                 self.chosen = {Size(*size): Tile(*shape) for size, shape in held["tiles"]}
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise InvalidInput(f"{path}: {error.strerror}") from None
         except (ValueError, KeyError, TypeError):
             raise InvalidInput(
                 f"{path} is no file of tiles, or a damaged one: delete it to tune anew"

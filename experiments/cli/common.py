@@ -31,6 +31,7 @@ __all__ = [
     "complete_config",
     "friendly",
     "load",
+    "option_of",
     "output",
     "progress",
 ]
@@ -129,6 +130,11 @@ def friendly(debug: bool, interrupted: str = "interrupted") -> Iterator[None]:
         said, code = _of_error(error, debug)
         complain(f"error: {said}")
         raise typer.Exit(code) from None
+
+
+def option_of(name: str) -> str:
+    """The option that sets an argument of this name."""
+    return f"--{name.replace('_', '-')}"
 
 
 def complain(text: str) -> None:

@@ -28,6 +28,7 @@ from treespec.experiments.cli.common import (
     complain,
     friendly,
     load,
+    option_of,
     output,
     progress,
 )
@@ -251,7 +252,7 @@ def check_lossless_command(
     """
     with friendly(debug):
         from treespec.experiments.config.files import making
-        from treespec.experiments.lossless.check import check_lossless
+        from treespec.experiments.lossless.check import check_lossless, require_sizes
         from treespec.experiments.lossless.text import (
             check_data,
             print_check,
@@ -260,6 +261,7 @@ def check_lossless_command(
             write_check,
         )
 
+        require_sizes(samples, false_alarm, tokens, prompts, named=option_of)
         experiment = load(config, overrides)
         if out is not None:
             require_check(out)

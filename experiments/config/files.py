@@ -26,13 +26,18 @@ LARGEST_REPLACED = 1 << 26
 
 def is_file(text: str) -> bool:
     """Whether a text that may also be a tree or rates is the name of a file."""
-    return is_there(text) and Path(text).is_file()
+    try:
+        return is_there(text) and Path(text).is_file()
+    except PermissionError:
+        return True
 
 
 def is_there(text: str) -> bool:
     """Whether a text that may also be a tree or rates is the name of a file, folder, device or pipe."""
     try:
         return Path(text).exists()
+    except PermissionError:  # in a folder of others: reading it says so
+        return True
     except (OSError, ValueError):  # too long for a name, or with a zero byte in it
         return False
 
@@ -63,8 +68,10 @@ def require_new(out: Path) -> None:
     """
     if os.path.lexists(out):
         raise ConfigError(f"--out {out} is there already: name another file")
-    if not out.parent.is_dir():
+    if not os.path.isdir(out.parent):
         raise ConfigError(f"--out {out}: there is no folder {out.parent}")
+    if not os.access(out.parent, os.W_OK | os.X_OK):
+        raise ConfigError(f"--out {out}: no file may be made in the folder {out.parent}")
 
 
 def write_new(out: Path, content: str | bytes) -> Path:

@@ -69,6 +69,6 @@ def _named(path: Path, read: Callable[[str], _T]) -> _T:
     try:
         return read(read_text(path))
     except Unreadable as error:
-        raise ConfigError(f"cannot be read: {error}") from None
+        raise ConfigError(str(error)) from None
     except TreespecError as error:
         raise ConfigError(f"{path}: {error}") from None

@@ -29,7 +29,7 @@ from treespec.stopping import stop_at_tokens
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["PROMPTS", "SAMPLES", "TOKENS", "Check", "check_lossless"]
+__all__ = ["PROMPTS", "SAMPLES", "TOKENS", "Check", "check_lossless", "require_sizes"]
 
 SAMPLES, TOKENS, PROMPTS = 1_000, 3, 2
 """Three tokens: the third follows a commit that moved rows in the caches."""
@@ -107,14 +107,7 @@ def check_lossless(
         TooFewSamples: with the number needed.
         PromptError, ContextOverflow, LoadError: see `treespec.experiments.run.runner.run`.
     """
-    for name, value in (("samples", samples), ("tokens", tokens), ("prompts", prompts)):
-        if value < 1:
-            raise ConfigError(f"{name} = {value}: must be at least 1")
-    require_within("--samples", samples, 1, MOST_SAMPLES)
-    require_within("--tokens", tokens, 1, MOST_TOKENS)
-    require_within("--prompts", prompts, 1, LARGEST_NUMBER)
-    if not 0 < false_alarm < 1:
-        raise ConfigError(f"false_alarm = {false_alarm:g}: must be between 0 and 1")
+    require_sizes(samples, false_alarm, tokens, prompts)
     waiting = [label_of(method) for method in config.methods if wants_measured(method)]
     told = tuple(method for method in config.methods if not wants_measured(method))
     experiment = build(config.model_copy(update={"methods": told}))
@@ -165,6 +158,32 @@ def check_lossless(
         recalled=checker.memory.recalled / max(1, checker.memory.asked),
         text_of=lambda ids: str(pair.tokenizer.decode(ids)),
     )
+
+
+def require_sizes(
+    samples: int,
+    false_alarm: float,
+    tokens: int,
+    prompts: int,
+    named: Callable[[str], str] = str,
+) -> None:
+    """Refuse sizes of a check that are out of range, before anything is read.
+
+    Args:
+        samples: see `check_lossless`, likewise the next three.
+        false_alarm: a probability.
+        tokens: of each text.
+        prompts: that texts are drawn after.
+        named: what messages call an argument, such as the option that it came from.
+
+    Raises:
+        ConfigError: naming it.
+    """
+    require_within(named("samples"), samples, 1, MOST_SAMPLES)
+    require_within(named("tokens"), tokens, 1, MOST_TOKENS)
+    require_within(named("prompts"), prompts, 1, LARGEST_NUMBER)
+    if not 0 < false_alarm < 1:
+        raise ConfigError(f"{named('false_alarm')} = {false_alarm:g}: must be between 0 and 1")
 
 
 def _greedy(

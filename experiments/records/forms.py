@@ -4,7 +4,6 @@ A form is a `Kind`, a mapping of keys to forms (a key that ends with `?` may be 
 list or `by_name(form)` of an object. Keys that no form names are left alone: newer versions may write more.
 """
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from treespec.errors import TreespecError, Unreadable
-from treespec.reading import parse_json, read_text
+from treespec.reading import in_json, parse_json, read_text
 
 __all__ = [
     "ANY", "COUNT", "DATA", "NAME", "NUMBER", "TEXT", "TRUTH", "Kind", "by_name", "each", "fits", "or_null",
-    "parsed", "shown",
+    "parsed",
 ]  # fmt: skip
 
 Form = Any
@@ -124,14 +123,5 @@ def fits(data: Any, form: Form, path: str = "") -> str | None:
     return next((found for at, value in places if (found := fits(value, form.inner, at))), None)
 
 
-def shown(value: Any) -> str:
-    """A value, short enough for a message."""
-    try:
-        text = json.dumps(value, default=repr, ensure_ascii=False)
-    except ValueError:  # Python prints no integer of more than 4300 digits
-        text = "a huge number"
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
 def _wrong(path: str, value: Any, words: str) -> str:
-    return f"{path or 'it'} = {shown(value)}, but must be {words}"
+    return f"{path or 'it'} = {in_json(value)}, but must be {words}"

@@ -20,9 +20,9 @@ from treespec.experiments.records.forms import (
     fits,
     or_null,
     parsed,
-    shown,
 )
 from treespec.experiments.records.rows import require_version
+from treespec.reading import in_json
 from treespec.tree import TreeShape
 
 __all__ = ["KINDS", "checked_manifest"]
@@ -111,7 +111,7 @@ def _inconsistent(manifest: dict[str, Any]) -> str | None:
             return f"{key} = [], but must hold at least one"
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            return f"{key}: the name {shown(twice)} stands twice"
+            return f"{key}: the name {in_json(twice)} stands twice"
     for i, method in enumerate(manifest.get("methods", ())):
         if method.get("parents") is not None:
             try:

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from treespec.errors import Unreadable
 from treespec.experiments.errors import RunFolderError
-from treespec.experiments.records.forms import shown
 from treespec.experiments.records.rows import SCHEMA_VERSION, Row, require_version, schema_of
-from treespec.reading import open_file
+from treespec.reading import in_json, open_file
 
 if TYPE_CHECKING:
     import polars
@@ -58,7 +57,7 @@ def read_table(path: Path, kind: type[Row]) -> "polars.DataFrame":
     except RunFolderError:
         raise
     except Unreadable as error:
-        raise DamagedTable(f"cannot be read: {error}") from None
+        raise DamagedTable(str(error)) from None
     except OSError as error:
         raise DamagedTable(f"{path} cannot be read: {error.strerror or 'not whole'}") from error
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
@@ -144,7 +143,7 @@ def _refuse(
         where = f"prompt {row['prompt']}, {row['sampling']}, {row['method']}"
         raise RunFolderError(
             f"{folder / name} (.parquet, or .jsonl of a run that is not finished) is damaged: the row of "
-            f"{where} has {column} = {shown(row[column])}, which is {what}; mend or remove it"
+            f"{where} has {column} = {in_json(row[column])}, which is {what}; mend or remove it"
         )
 
 

@@ -19,8 +19,7 @@ from treespec.experiments.config.schema import (
     TextPrompts,
 )
 from treespec.experiments.errors import ConfigError, PromptError
-from treespec.experiments.records.forms import shown
-from treespec.reading import brief, open_file, parse_json, read_text
+from treespec.reading import brief, in_json, open_file, parse_json, read_text
 
 __all__ = [
     "Prompt",
@@ -241,7 +240,7 @@ def _jsonl(
             place = "" if error.column is None else f" at column {error.column}"
             raise PromptError(f"{where}: not JSON: {error.said}{place}") from None
         if not isinstance(row, dict):
-            raise PromptError(f"{where}: a JSON object is needed, not {shown(row)}")
+            raise PromptError(f"{where}: a JSON object is needed, not {in_json(row)}")
         if field not in row:
             present = ", ".join(map(str, row))[:200] or "none"
             raise PromptError(f"{where}: no field {brief(field)} (fields present: {present})")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from treespec.experiments.config.files import require_within
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.loading import Method, RunRecords, accepted_nodes
 from treespec.experiments.search_then_run.traces import read_shapes
@@ -20,6 +21,7 @@ from treespec.search import (
 )
 from treespec.search.rates.counts import UNKNOWN, Records
 from treespec.search.rates.reliability import reliability
+from treespec.search.rates.support import MOST_LEVELS
 from treespec.tree import Law, TreeShape
 
 __all__ = ["calibration_error", "counts_from_run", "estimate", "estimate_json", "estimate_table"]
@@ -51,6 +53,9 @@ def estimate(
     Raises:
         ConfigError, RunFolderError, InvalidTrace, InvalidLimit: naming the option or the file.
     """
+    for name in ("depth", "ranks"):
+        if options.get(name) is not None:
+            require_within(f"--{name}", options[name], 1, MOST_LEVELS)
     wanted, begun = _shape("--for", tree), _shape("--starts", starts)
     with warnings.catch_warnings():
         warnings.simplefilter(

@@ -168,9 +168,13 @@ def read_json(path: Path) -> Any:
         SweepError: if it cannot be read.
     """
     try:
-        return parse_json(read_text(path), constants=True)
+        text = read_text(path)
     except Unreadable as error:
-        raise SweepError(f"{path} is damaged or cannot be read: {error}") from None
+        raise SweepError(str(error)) from None
+    try:
+        return parse_json(text, constants=True)
+    except Unreadable as error:
+        raise SweepError(f"{path} is damaged: no JSON: {error}") from None
 
 
 def write_json(job: Path, name: str, data: Any) -> None:

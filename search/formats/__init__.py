@@ -13,6 +13,7 @@ One format a file; `FORMATS` is the table. Nothing that is read is ever executed
 evaluated, and files of torch.save are read with `weights_only`.
 """
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -138,8 +139,9 @@ def _contents(source: Any, format: str | None) -> tuple[str, Any]:
     path = Path(source) if isinstance(source, Path) or _is_file(source) else None
     name = f"the {type(source).__name__}" if path is None else str(path)
     if path is not None:
-        if path.is_dir() or not path.exists():
-            raise MalformedTree(f"{path}: there is no such file")
+        with suppress(PermissionError):  # in a folder of others: reading it says so
+            if path.is_dir() or not path.exists():
+                raise MalformedTree(f"{path}: there is no such file")
         try:
             source = read_bytes(path, sequoia.MAX_BYTES)
         except Unreadable as error:
@@ -158,5 +160,7 @@ def _contents(source: Any, format: str | None) -> tuple[str, Any]:
 def _is_file(source: Any) -> bool:
     try:
         return isinstance(source, str) and Path(source).is_file()
+    except PermissionError:
+        return True
     except (OSError, ValueError):  # too long for a name, or with a zero byte: a text
         return False

@@ -13,6 +13,7 @@ from treespec.reading import (
     LONGEST_NUMBER,
     MOST_VALUES,
     brief,
+    in_json,
     open_file,
     parse_json,
     read_bytes,
@@ -218,3 +219,10 @@ def test_sizes_of_expansions_follow_from_their_numbers():
     assert expansion_size([2**20 - 1]) == LARGEST_TREE
     assert expansion_size([2**20]) == expansion_size([10**9] * 10**6) == LARGEST_TREE + 1
     assert TreeShape.chain(30_000).level_sizes == (1,) * 30_001
+
+
+def test_values_are_shown_as_json_has_them():
+    assert in_json({"a": [None, True, "x"]}) == '{"a": [null, true, "x"]}'
+    assert len(in_json("x" * 1000)) == 60
+    assert in_json([10**5000]) == "a huge list"
+    assert "object" in in_json(object())

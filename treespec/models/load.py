@@ -15,6 +15,7 @@ from treespec.errors import LoadError, UnsupportedModel
 from treespec.models.grow import GrowTo
 from treespec.models.grow import grow as grow_model
 from treespec.models.probe import require_attention
+from treespec.models.reading import permitted
 from treespec.models.same_tokenizer import require_same_tokenizer
 from treespec.models.source import (
     Place,
@@ -191,7 +192,8 @@ def outline_pair(name_or_target: Source, draft: Source | None = None) -> PairOut
 
 def _found(name_or_target: Source, draft: Source | None) -> tuple[Place, Place, Tokenizer]:
     """Where the two models are, and the tokenizer that they share."""
-    target_place, draft_place = map(find, _sources(name_or_target, draft))
+    with permitted():
+        target_place, draft_place = map(find, _sources(name_or_target, draft))
     tokenizer = read_tokenizer(target_place)
     require_same_tokenizer(tokenizer, read_tokenizer(draft_place))
     return target_place, draft_place, tokenizer

@@ -5,9 +5,9 @@ their words are kept only where they are a sentence; else the files are looked a
 damaged is named. What they said stays chained to the error.
 """
 
-import json
 import re
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ from huggingface_hub.errors import (
 from safetensors import SafetensorError, safe_open
 
 from treespec.errors import LoadError, TreespecError, Unreadable, for_people, said
-from treespec.reading import parse_json, read_bytes
+from treespec.reading import in_json, open_file, parse_json, read_bytes
 
-__all__ = ["Files", "reading"]
+__all__ = ["Files", "permitted", "reading"]
 
 LARGEST = 2**28
 """Bytes of a JSON file: tokenizers of 256,000 tokens take 33 MB."""
@@ -63,10 +63,15 @@ class Files:
         self.name = name
 
     def path(self, file: str) -> Path | None:
-        """Where a file is; None if it is not there."""
+        """Where a file is; None if it is not there.
+
+        Raises:
+            LoadError: if nobody may look into its folder.
+        """
         folder = Path(self.name)
-        if folder.is_dir():
-            return folder / file if (folder / file).exists() else None
+        with permitted():
+            if folder.is_dir():
+                return folder / file if (folder / file).exists() else None
         found = try_to_load_from_cache(self.name, file)
         return Path(found) if isinstance(found, str) else None
 
@@ -82,13 +87,13 @@ class Files:
         try:
             content = read_bytes(path, LARGEST)
         except Unreadable as error:
-            raise LoadError(f"{error}; {_again('file')}") from error
+            raise LoadError(str(error)) from error
         try:
             found = parse_json(content, constants=True, unique=False, most=LARGEST)
         except Unreadable as error:
             raise LoadError(f"{path} is no JSON: {error}; {_again('file')}") from error
         if not isinstance(found, dict):
-            raise LoadError(f"{path} holds {_short(found)}, but must hold a JSON object")
+            raise LoadError(f"{path} holds {in_json(found)}, but must hold a JSON object")
         return found
 
     def require_settings(self) -> None:
@@ -103,7 +108,7 @@ class Files:
             given = ends if isinstance(ends, list) else [0 if ends is None else ends]
             if not all(type(end) is int for end in given):
                 raise LoadError(
-                    f"{self.path(file)}: eos_token_id = {_short(ends)}, but must be a token id or a list "
+                    f"{self.path(file)}: eos_token_id = {in_json(ends)}, but must be a token id or a list "
                     "of token ids"
                 )
         inner = [value for value in config.values() if isinstance(value, dict)]
@@ -112,7 +117,7 @@ class Files:
                 value = part.get(key)
                 if type(value) is int and not 1 <= value <= most:
                     raise LoadError(
-                        f"{self.path(CONFIG)}: {key} = {_short(value)}, but must be in 1..{most:,}"
+                        f"{self.path(CONFIG)}: {key} = {in_json(value)}, but must be in 1..{most:,}"
                     )
 
     def damaged(self, part: str) -> str | None:
@@ -137,12 +142,14 @@ class Files:
             for file in dict.fromkeys(named.values()):
                 shard = self.path(file) if isinstance(file, str) else None
                 if shard is None:
-                    return f"{index} names the file {_short(file)}, which is not there"
+                    return f"{index} names the file {in_json(file)}, which is not there"
                 files.append(shard)
         for file in files:
             try:
-                with safe_open(file, "pt"):
+                with open_file(file, sys.maxsize), safe_open(file, "pt"):
                     pass
+            except Unreadable as error:
+                return str(error)
             except (SafetensorError, OSError):
                 return f"{file} is cut short, damaged, or no safetensors file: {_again('file')}"
         if files:
@@ -154,6 +161,19 @@ class Files:
                 "in it is run): save the model as safetensors"
             )
         return f"there is no {WEIGHTS}, {INDEX} or {PICKLES[0]}: give the folder with the weights"
+
+
+@contextmanager
+def permitted() -> Iterator[None]:
+    """Name the folder that nobody may look into.
+
+    Raises:
+        LoadError: naming it.
+    """
+    try:
+        yield
+    except PermissionError as error:
+        raise LoadError(f"{error.filename}: {error.strerror}") from error
 
 
 @contextmanager
@@ -200,18 +220,11 @@ def _of_config(files: Files, error: Exception) -> str | None:
         kinds = re.findall(r"list(?=\[)|\b(?:int|float|str|bool|list|dict|NoneType)\b", allowed[1])
         must = " or ".join(dict.fromkeys(TYPES[kind] for kind in kinds)) or "of another type"
     elif (told := text.rpartition("Error: ")[2]) and for_people(told):
-        return f"{path}: {key} = {_short(value)}: {told}"
+        return f"{path}: {key} = {in_json(value)}: {told}"
     else:
         must = "something else"
-    return f"{path}: {key} = {_short(value)}, but must be {must}"
+    return f"{path}: {key} = {in_json(value)}, but must be {must}"
 
 
 def _again(what: str) -> str:
     return f"download or save the {what} again"
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, int) and abs(value) >= 10**40:
-        return "a huge integer"
-    shown = json.dumps(value, default=repr) if not isinstance(value, Mapping) else "an object"
-    return shown if len(shown) <= 60 else shown[:57] + "..."

@@ -105,7 +105,7 @@ class Case:
         try:
             found, right = oracle.law(verifier), oracle.target_law
         except TreespecError as error:
-            raise NotLossless(f"{_where(verifier, self)}\nit raises {error!r}") from error
+            raise NotLossless(f"{_where(verifier, self)}\nit refuses: {error}") from error
         error, law = float((found.probs - right).abs().max()), found.probs
         if exact:
             law, right = (torch.from_numpy(exactly.numpy()) for exactly in (law, right))

@@ -62,7 +62,7 @@ WRONG = {
     # check-lossless
     "check-lossless missing": ["no config file 'missing'"],
     "check-lossless exp.yaml --samples 0": ["samples = 0"],
-    "check-lossless exp.yaml --false-alarm 2": ["false_alarm = 2"],
+    "check-lossless exp.yaml --false-alarm 2": ["--false-alarm = 2"],
     "check-lossless exp.yaml --out empty": ["empty is a file", "--out"],
     "check-lossless exp.yaml --out empty/x": ["empty/x: Not a directory"],
     "check-lossless exp.yaml methods=[{kind:\u00a0plain}]": ["no method of kind 'tree'"],
