@@ -15,7 +15,7 @@ from treespec.errors import Unreadable
 from treespec.experiments.records.forms import COUNT, TEXT, fits, or_null
 from treespec.experiments.records.mark import Mark
 from treespec.experiments.sweep.errors import SweepError, SweepNotWritten
-from treespec.reading import parse_json, read_text
+from treespec.reading import parse_json, read_bytes
 from treespec.search.whole_file import write_whole
 
 __all__ = [
@@ -168,11 +168,11 @@ def read_json(path: Path) -> Any:
         SweepError: if it cannot be read.
     """
     try:
-        text = read_text(path)
+        content = read_bytes(path)
     except Unreadable as error:
         raise SweepError(str(error)) from None
     try:
-        return parse_json(text, constants=True)
+        return parse_json(content, constants=True)
     except Unreadable as error:
         raise SweepError(f"{path} is damaged: no JSON: {error}") from None
 
