@@ -10,6 +10,7 @@ import torch
 from treespec import Law, TreeShape, Verdict, verify
 from treespec.distributions import residual, without
 from treespec.draft import ModelDrafter
+from treespec.errors import RefusedTree
 from treespec.testing import NotLossless, assert_lossless
 from treespec.verify import NodeChoice, Rule, top_down
 
@@ -411,3 +412,11 @@ def test_the_message_shows_a_difference_that_six_digits_do_not():
         assert_lossless(at_node(mass_below(1e-8)))
     found, right = re.search(r": ([\d.e-]+) instead of ([\d.e-]+)\n", str(failure.value)).groups()
     assert found != right
+
+
+def test_a_rule_that_refuses_is_told_in_its_own_words():
+    def refuses(tree, target_probs, coins):
+        raise RefusedTree("two children at most")
+
+    with pytest.raises(NotLossless, match=r"it refuses: two children at most$"):
+        assert_lossless(refuses, laws=IID, shapes=[TreeShape.chain(2)])
