@@ -19,9 +19,11 @@ PROBLEMS_SHOWN = 20
 
 
 class Strict(BaseModel):
-    """A mapping without unknown keys."""
+    """A mapping without unknown keys. What stands below a field describes it in the JSON schema."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     @model_validator(mode="before")
     @classmethod

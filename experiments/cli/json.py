@@ -13,7 +13,7 @@ come. NaN and infinities are null. Intervals are `{"estimate", "low", "high"}`.
     estimate      see `treespec.experiments.search_then_run.estimate`
     diff          the fields of `treespec.experiments.report.diff.RunDiff`
     sweep         folder, jobs: [{job, state, errors, error, attempts}], rows: of summary.parquet, notes
-    configs       configs: [{name, path, about}]
+    configs       configs: [{name, path, about}]; of one config: path, config
     doctor        ok, facts, tests, speeds
 """
 

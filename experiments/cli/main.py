@@ -1,4 +1,4 @@
-"""The command line: `treespec run`, `report`, `diff`, `check-lossless`, `configs`; the rest is beside it.
+"""The command line: `treespec run`, `report`, `diff`, `check-lossless`; the rest is beside it.
 
 Nothing heavy is imported here: each command imports what it needs when it is called.
 """
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from treespec.experiments.cli import configs as cli_configs
 from treespec.experiments.cli import doctor as cli_doctor
 from treespec.experiments.cli import search as cli_search
 from treespec.experiments.cli import sweep as cli_sweep
@@ -47,6 +48,7 @@ First steps:
   treespec doctor              what this machine can do
   treespec run smoke           every kind of method, in seconds
   treespec run tree_vs_chain   do trees beat chains here?
+  treespec init my.yaml        a config of your own to begin with
   treespec COMMAND --help      explains a command and gives examples
 """
 
@@ -61,7 +63,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
     epilog=FIRST_STEPS,
 )
-for _part in (cli_sweep, cli_search, cli_doctor):
+for _part in (cli_sweep, cli_search, cli_configs, cli_doctor):
     app.add_typer(_part.app)
 
 FAILURES_SHOWN = 5
@@ -287,22 +289,6 @@ def check_lossless_command(
             if quiet:
                 complain(verdict(check))
             raise typer.Exit(FAILED)
-
-
-@app.command("configs", epilog=examples("treespec configs", "treespec configs --json"))
-def configs_command(as_json: AsJson = False) -> None:
-    """List the shipped configs."""
-    from treespec.experiments.config.file import shipped
-
-    rows = []
-    for name, path in shipped().items():
-        about = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
-        rows.append({"name": name, "path": path, "about": about})
-    if as_json:
-        typer.echo(json_text({"configs": rows}))
-        return
-    for row in rows:
-        typer.echo(f"{row['name']:20} {row['about']}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ from pydantic import ValidationError
 from treespec.errors import Unreadable
 from treespec.experiments.config.files import is_file, is_there
 from treespec.experiments.config.schema import Config
+from treespec.experiments.config.spellings import examples_near, spelled
 from treespec.experiments.errors import ConfigError
 from treespec.reading import brief, read_text
 from treespec.reading_models import joined, nearest, problems
 from treespec.reading_yaml import parse_yaml
 
 __all__ = [
+    "config_text",
     "key_parts",
     "load_config",
     "override",
@@ -56,6 +59,16 @@ def load_config(source: str | Path, overrides: Sequence[str] = ()) -> Config:
     return validated(path, data)
 
 
+def config_text(source: str | Path) -> tuple[Path, str]:
+    """The path of a config's file, and what stands in it.
+
+    Raises:
+        ConfigError: if there is no such file, or it cannot be read as text.
+    """
+    path = _find(source)
+    return path, _text(path)
+
+
 def read_data(source: str | Path) -> tuple[Path, dict[str, Any]]:
     """The mapping in a file, not validated, and the path of the file.
 
@@ -80,7 +93,17 @@ def validated(path: Path, data: dict[str, Any]) -> Config:
         return Config.model_validate(data)
     except ValidationError as error:
         lines = problems(data, error, "the config")
-        raise ConfigError("\n".join(f"{path}: {line}" for line in lines)) from None
+        raise ConfigError(
+            "\n".join(f"{path}: {line}{_such_as(data, line)}" for line in lines)
+        ) from None
+
+
+def _such_as(data: dict[str, Any], problem: str) -> str:
+    """After a problem of a shape: how shapes of its kind are written."""
+    match = re.match(r"methods\[(\d+)\]\.shape\b", problem)
+    if match is None:
+        return ""
+    return f"; write {examples_near(data['methods'][int(match[1])].get('shape'))}"
 
 
 def shipped() -> dict[str, Path]:
@@ -94,7 +117,7 @@ def override(data: dict[str, Any], text: str) -> dict[str, Any]:
 
     Args:
         data: a parsed config; not changed.
-        text: `models.dtype=float32`, `methods.3.shape.depth=8`, `methods[3].shape.depth=8`.
+        text: `models.dtype=float32`, `methods.3.shape.depth=8`, `methods[3].shape=chain:8`.
 
     Raises:
         ConfigError: if the text is no override or its key leads nowhere.
@@ -162,6 +185,9 @@ def put(data: dict[str, Any], key: str, value: Any, what: str) -> dict[str, Any]
             place[index] = value
         elif isinstance(place, dict) and place.get(index) is None:
             place[index] = {}
+        elif index == "shape" and isinstance(place[index], str):
+            with suppress(ValueError):  # what is no spelling is refused below
+                place[index] = spelled(place[index])
         place = place[index]
     return changed
 

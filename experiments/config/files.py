@@ -60,18 +60,22 @@ def require_within(name: str, value: int, least: int, most: int) -> None:
         raise ConfigError(f"{name} = {brief(value, 60)}: must be at most {most:,}")
 
 
-def require_new(out: Path) -> None:
+def require_new(out: Path, option: str = "--out ") -> None:
     """Refuse, before anything is measured, a file that is there already or cannot be made.
+
+    Args:
+        out: the file.
+        option: that names it, for messages; empty for an argument.
 
     Raises:
         ConfigError: naming it.
     """
     if os.path.lexists(out):
-        raise ConfigError(f"--out {out} is there already: name another file")
+        raise ConfigError(f"{option}{out} is there already: name another file")
     if not os.path.isdir(out.parent):
-        raise ConfigError(f"--out {out}: there is no folder {out.parent}")
+        raise ConfigError(f"{option}{out}: there is no folder {out.parent}")
     if not os.access(out.parent, os.W_OK | os.X_OK):
-        raise ConfigError(f"--out {out}: no file may be made in the folder {out.parent}")
+        raise ConfigError(f"{option}{out}: no file may be made in the folder {out.parent}")
 
 
 def write_new(out: Path, content: str | bytes) -> Path:

@@ -77,7 +77,9 @@ class ModelsConfig(Strict):
     draft: Name | None = None
     """A folder or hub id; null for `embedded`."""
     dtype: Literal["float32", "bfloat16", "float16", "float64", "auto"] = "bfloat16"
+    """Of the weights and of all that is computed with them; `auto` for what the weights are stored in."""
     device: Name = "cpu"
+    """`cpu`, `cuda`, `cuda:1` and so on."""
     grow: Parameters | Size | dict[str, Count] | None = None
     """Enlarge the target to this many parameters ("100M") or these fields; its tokens stay the same."""
     attention: Literal[
@@ -115,8 +117,11 @@ class TextPrompts(_Selection):
 
     kind: Literal["text"]
     path: Name
+    """The file."""
     separator: Name | None = None
+    """A line that stands between two prompts; null if the file is one prompt."""
     chat_template: Literal["auto"] | bool = False
+    """Whether prompts are put into the tokenizer's chat template; `auto`: if it has one."""
 
 
 class JsonlPrompts(_Selection):
@@ -124,8 +129,11 @@ class JsonlPrompts(_Selection):
 
     kind: Literal["jsonl"]
     path: Name
+    """The file."""
     field: Name = "prompt"
+    """The field of a line that holds its prompt."""
     chat_template: Literal["auto"] | bool = "auto"
+    """Whether prompts are put into the tokenizer's chat template; `auto`: if it has one."""
 
 
 class SpecBenchPrompts(_Selection):
@@ -133,7 +141,9 @@ class SpecBenchPrompts(_Selection):
 
     kind: Literal["spec_bench"]
     path: Name
+    """The file."""
     chat_template: Literal["auto"] | bool = "auto"
+    """Whether prompts are put into the tokenizer's chat template; `auto`: if it has one."""
 
 
 Prompts = Annotated[
@@ -145,9 +155,13 @@ class SamplingConfig(Strict):
     """Sampling settings, of target and draft alike. Temperature 0 is greedy decoding."""
 
     temperature: Annotated[float, Field(strict=True, ge=0)] = 1.0
+    """Divides the logits; 0 for greedy decoding."""
     top_k: Count | None = None
+    """Keep so many most probable tokens; null for all."""
     top_p: Annotated[float, Field(strict=True, gt=0, le=1)] | None = None
+    """Keep the most probable tokens that have this probability together; null for all."""
     min_p: Annotated[float, Field(strict=True, ge=0, le=1)] | None = None
+    """Keep tokens at least this part as probable as the most probable one; null for all."""
 
     @property
     def name(self) -> str:
@@ -161,6 +175,7 @@ class GenerateMethod(Strict):
 
     kind: Literal["generate"]
     name: Label | None = None
+    """In tables and records; null for its kind."""
 
 
 class PlainMethod(Strict):
@@ -168,6 +183,7 @@ class PlainMethod(Strict):
 
     kind: Literal["plain"]
     name: Label | None = None
+    """In tables and records; null for its kind."""
 
 
 class AssistedMethod(Strict):
@@ -179,6 +195,7 @@ class AssistedMethod(Strict):
 
     kind: Literal["assisted"]
     name: Label | None = None
+    """In tables and records; null for its kind."""
     lengths: Annotated[tuple[Nodes, ...], Field(min_length=1, max_length=MOST_GRID)] = (
         2,
         4,
@@ -186,11 +203,14 @@ class AssistedMethod(Strict):
         8,
         12,
     )
+    """Draft tokens of a step; the best of several is tuned."""
     thresholds: Annotated[
         tuple[Annotated[float, Field(strict=True, ge=0, le=1)], ...],
         Field(min_length=1, max_length=MOST_GRID),
     ] = (0.0, 0.4)
+    """Drafting stops at a token that is less probable than this; the best of several is tuned."""
     tune_prompts: Count = 2
+    """Prompts that tuning takes, besides those that are measured."""
 
     @property
     def grid(self) -> list[tuple[int, float]]:
@@ -208,11 +228,15 @@ class TreeMethod(Strict):
 
     kind: Literal["tree"]
     shape: Shape
+    """The tree: a kind with its numbers, or as on the command line: `kary:2x3`."""
     law: Name | None = None
+    """How children are drawn, such as `iid` or `without_replacement`; null to fit rule and temperature."""
     rule: Name | None = None
+    """How children are accepted, such as `rrsw` or `greedy`; null to fit law and temperature."""
     settings: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
     """Of a rule that has some: `{lenience: 0.5}` for lenient, `{epsilon: 0.09, delta: 0.3}` for typical."""
     name: Label | None = None
+    """In tables and records; null for one that says what it is."""
 
 
 Method = Annotated[
@@ -255,12 +279,19 @@ class Config(Strict):
     """A whole experiment."""
 
     name: FileName
+    """Of the experiment and, without `output`, of its folder."""
     models: ModelsConfig = ModelsConfig()
+    """Target and draft."""
     prompts: Prompts
+    """What is continued."""
     max_new_tokens: Tokens
+    """New tokens of each text, unless it ends before."""
     samplings: Annotated[tuple[SamplingConfig, ...], Field(min_length=1, max_length=MOST_METHODS)]
+    """The settings under which every method decodes every prompt."""
     methods: Annotated[tuple[Method, ...], Field(min_length=1, max_length=MOST_METHODS)]
+    """What is compared."""
     seed: Seed = 0
+    """All randomness follows from it."""
     repeats: Rounds = 1
     """Times that each prompt is run, with seeds of its own each time; a prompt stays one sample."""
     warmup: Number = 1
@@ -268,6 +299,7 @@ class Config(Strict):
     search: SearchConfig | None = None
     """What to measure before the run; null for nothing."""
     stop_strings: tuple[Name, ...] = ()
+    """A text ends after the token that completes one of these; end-of-text tokens always end it."""
     trees: Number = 2
     """The first prompts whose drafted trees are recorded with their tokens."""
     meters: tuple[Literal["memory", "energy"], ...] = ("memory", "energy")

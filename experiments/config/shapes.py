@@ -1,16 +1,18 @@
 """Which trees can be configured: fixed shapes, searched ones, and trees that grow by the draft."""
 
 from itertools import repeat
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from treespec.experiments.config.base import MOST_NODES, Count, Name, Nodes, Number
+from treespec.experiments.config.spellings import SPELLINGS, spelled
 from treespec.reading_models import Strict
 from treespec.shape import expansion_size
 
 __all__ = [
     "MEASURED",
+    "AnyShape",
     "BestShape",
     "ChainShape",
     "CostAwareGrowth",
@@ -60,6 +62,7 @@ class ChainShape(Strict):
 
     kind: Literal["chain"]
     depth: Annotated[int, Field(strict=True, ge=1, lt=MOST_NODES)]
+    """Draft tokens: edges from the root to the end of the chain."""
 
 
 class KaryShape(Strict):
@@ -67,7 +70,9 @@ class KaryShape(Strict):
 
     kind: Literal["kary"]
     branching: Nodes
+    """Children of every node above the last level."""
     depth: Nodes
+    """Levels below the root."""
 
     @model_validator(mode="after")
     def _small(self) -> Self:
@@ -80,6 +85,7 @@ class ExpansionShape(Strict):
 
     kind: Literal["expansion"]
     branching: Annotated[tuple[Count, ...], Field(min_length=1)]
+    """Children of every node, level by level: with `[3, 2, 1]` the root has 3, each of these 2."""
 
     @model_validator(mode="after")
     def _small(self) -> Self:
@@ -92,7 +98,9 @@ class IndependentChainsShape(Strict):
 
     kind: Literal["independent_chains"]
     width: Nodes
+    """Chains, which are children of the root."""
     depth: Nodes
+    """Draft tokens of each chain."""
 
     @model_validator(mode="after")
     def _small(self) -> Self:
@@ -108,6 +116,7 @@ class ParentsShape(Strict):
         tuple[Annotated[int, Field(strict=True)], ...],
         Field(min_length=2, max_length=MOST_NODES),
     ]
+    """The parent of every node, which comes before it: `[-1, 0, 0, 1]`."""
 
 
 class PathsShape(Strict):
@@ -115,6 +124,7 @@ class PathsShape(Strict):
 
     kind: Literal["paths"]
     paths: Annotated[tuple[tuple[Number, ...], ...], Field(min_length=1, max_length=MOST_NODES - 1)]
+    """Each node but the root as the ranks of the children on the way to it: `[[0], [1], [0, 0]]`."""
 
 
 class OptimalShape(Strict):
@@ -127,9 +137,13 @@ class OptimalShape(Strict):
 
     kind: Literal["optimal"]
     rates: tuple[float, ...] | tuple[tuple[float, ...], ...] | Name
+    """Acceptance rates by rank, the same by level, a file that holds them, or `measured`."""
     size: Size
+    """Nodes, the root included."""
     depth: Nodes | None = None
+    """Most levels below the root; null for as many as there are rates for."""
     branching: Nodes | None = None
+    """Most children of a node; null for as many as there are rates for."""
 
 
 class BestShape(Strict):
@@ -141,10 +155,15 @@ class BestShape(Strict):
 
     kind: Literal["best"]
     acceptance: Name = MEASURED
+    """A trace or an estimate, or `measured`."""
     latency: Name = MEASURED
+    """A file of times (`treespec profile`), or `measured`."""
     max_size: Size | None = None
+    """Most nodes, the root included; null for as many as were timed."""
     depth: Nodes | None = None
+    """Most levels below the root; null for as many as there are rates for."""
     branching: Nodes | None = None
+    """Most children of a node; null for as many as there are rates for."""
     prefix: Count | None = None
     """Tokens before the tree; null for the mean of the run's texts if measured, else what `latency` has."""
 
@@ -154,9 +173,13 @@ class Eagle2Growth(Strict):
 
     kind: Literal["eagle2"]
     k: Nodes
+    """Nodes of a level that get children, and children of each."""
     depth: Nodes
+    """Levels that are drafted below the root."""
     size: Size
+    """Nodes that are verified, the root included."""
     calibration: Name | None = None
+    """A file of how often draft probabilities are accepted, or `measured`; null for none."""
 
     @model_validator(mode="after")
     def _small(self) -> Self:
@@ -169,11 +192,15 @@ class OptTreeGrowth(Strict):
 
     kind: Literal["opt_tree"]
     size: Size
+    """Most nodes that are verified, the root included."""
     depth: Nodes
+    """Most levels below the root."""
     delta: Annotated[float, Field(ge=0)] = 0.0
+    """Growth of the sum of path probabilities that another level must bring."""
     branching: Nodes | None = None
     """Most children of a node; null for as many as can make a difference."""
     calibration: Name | None = None
+    """A file of how often draft probabilities are accepted, or `measured`; null for none."""
 
 
 class DySpecGrowth(Strict):
@@ -181,8 +208,11 @@ class DySpecGrowth(Strict):
 
     kind: Literal["dyspec"]
     size: Size
+    """Most nodes that are verified, the root included."""
     depth: Nodes
+    """Most levels below the root."""
     calibration: Name | None = None
+    """A file of how often draft probabilities are accepted; null for none."""
 
 
 class SpecExecGrowth(Strict):
@@ -190,9 +220,13 @@ class SpecExecGrowth(Strict):
 
     kind: Literal["specexec"]
     size: Size
+    """Most nodes that are verified, the root included."""
     branching: Nodes
+    """Most children of a node."""
     depth: Nodes
+    """Most levels below the root."""
     calibration: Name | None = None
+    """A file of how often draft probabilities are accepted, or `measured`; null for none."""
 
 
 class EqualGrowthGrowth(Strict):
@@ -200,12 +234,17 @@ class EqualGrowthGrowth(Strict):
 
     kind: Literal["equal_growth"]
     width: Nodes
+    """New nodes of every level."""
     depth: Nodes
+    """Most levels below the root."""
     size: Size
+    """Most nodes that are verified, the root included."""
     latency: Name | None = None
     """A file of times, or `measured`: verify only those of the `size` nodes that are worth their time."""
     prefix: Count | None = None
+    """Tokens before the tree; null for the mean of the run's texts if measured, else what `latency` has."""
     calibration: Name | None = None
+    """A file of how often draft probabilities are accepted, or `measured`; null for none."""
 
     @model_validator(mode="after")
     def _small(self) -> Self:
@@ -218,18 +257,24 @@ class CostAwareGrowth(Strict):
 
     kind: Literal["cost_aware"]
     size: Size
+    """Most nodes that are verified, the root included."""
     branching: Nodes
+    """Most children of a node."""
     depth: Nodes
+    """Most levels below the root."""
     width: Nodes | None = None
     """Most nodes of a level that get children; null for as many as times were measured for."""
     latency: Name = MEASURED
+    """A file of times (`treespec profile`), or `measured`."""
     prefix: Count | None = None
+    """Tokens before the tree; null for the mean of the run's texts if measured, else what `latency` has."""
     prior: Annotated[float, Field(ge=0, le=1)] | None = None
     """Acceptance expected before anything is drafted, which decides whether to draft at all; null for that
     of the first child if times are measured, else 1, with which it always drafts."""
     rate: Annotated[float, Field(gt=0)] | None = None
     """Tokens per second that a second is worth; null for what it yields in the same step."""
     calibration: Name | None = None
+    """A file of how often draft probabilities are accepted, or `measured`; null for none."""
 
 
 FixedShape = (
@@ -252,4 +297,23 @@ GrowthShape = (
     | CostAwareGrowth
 )
 
-Shape = Annotated[FixedShape | GrowthShape, Field(discriminator="kind")]
+AnyShape = Annotated[FixedShape | GrowthShape, Field(discriminator="kind")]
+
+Spelling = Annotated[
+    str,
+    Field(
+        description="A shape in a few characters, such as "
+        + ", ".join(f"`{example}`" for example, _ in SPELLINGS.values())
+        + "."
+    ),
+]
+
+
+def _written_out(data: Any) -> Any:
+    return spelled(data) if isinstance(data, str) else data
+
+
+Shape = Annotated[
+    AnyShape, BeforeValidator(_written_out, json_schema_input_type=AnyShape | Spelling)
+]
+"""A shape, as a mapping or spelled as on the command line."""

@@ -1,22 +1,23 @@
 """`treespec trace` and `treespec replay`: record what is accepted once, then try any tree on it."""
 
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from treespec.distributions import Sampling
 from treespec.errors import TreespecError
-from treespec.experiments.config.base import MOST_NODES
 from treespec.experiments.config.build import Choice, build
 from treespec.experiments.config.files import is_file, require_within
 from treespec.experiments.config.schema import Config, ModelsConfig, SamplingConfig, TreeMethod
-from treespec.experiments.config.shapes import ExpansionShape
+from treespec.experiments.config.shapes import AnyShape, ExpansionShape, OptimalShape
+from treespec.experiments.config.spellings import is_spelled, spelled
+from treespec.experiments.config.trees import TREES
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.manifest import config_data, environment, now
 from treespec.experiments.run.models import load_models
@@ -24,10 +25,11 @@ from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt, RawPrompt, encode, hash_of, read_prompts
 from treespec.experiments.search_then_run.recording import BEYOND, record
 from treespec.reading import brief
+from treespec.reading_models import problems
 from treespec.search import formats
 from treespec.search.rates.replay import Replay, replay_many
 from treespec.search.rates.trace import Trace
-from treespec.shape import TreeShape, expansion_size
+from treespec.shape import TreeShape
 from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
 
 if TYPE_CHECKING:
@@ -43,7 +45,13 @@ MOST_BEYOND = 2**16
 MOST_NODES_TOGETHER = 2**18
 """Nodes of all trees that are named at once."""
 
-_TOO_LARGE = f"more than {MOST_NODES:,} nodes"
+_TYPED = (
+    "chain:4",
+    "kary:2x3 (branching x depth)",
+    "chains:2x4 (width x depth)",
+    "expansion:3x2x1",
+)
+"""How trees are typed; those that are searched need rates."""
 
 
 def trace(
@@ -195,16 +203,15 @@ def read_shapes(text: str) -> dict[str, TreeShape]:
     shapes: dict[str, TreeShape] = {}
     nodes = 0
     for word in (part.strip() for part in text.split(",")):
-        kind, colon, numbers = word.partition(":")
         try:
-            if colon and kind in KINDS:
-                shapes[word] = KINDS[kind].shape(numbers)
+            if is_spelled(word):
+                shapes[word] = _spelled_tree(word)
             elif is_file(word):
                 shapes[word] = formats.load(Path(word))
             else:
                 raise ValueError("no such kind and no such file")
         except (TreespecError, ValueError) as error:
-            known = ", ".join(kind.example for kind in KINDS.values())
+            known = ", ".join(_TYPED)
             raise ConfigError(
                 f"--shapes: {brief(word)} is no tree ({error}); write {known}, or a file"
             ) from None
@@ -216,63 +223,22 @@ def read_shapes(text: str) -> dict[str, TreeShape]:
     return shapes
 
 
-def _numbers(text: str, count: int | None) -> list[int]:
-    """Whole numbers with x between them, none larger than any tree."""
-    parts = text.split("x")
-    if not all(re.fullmatch("-?[0-9]+", part) for part in parts):
-        raise ValueError("its numbers are whole, with x between them")
-    if count is not None and len(parts) != count:
-        raise ValueError(f"it takes {count} number{'s' * (count > 1)}, not {len(parts)}")
-    if any(len(part) > 9 or int(part) > MOST_NODES for part in parts):
-        raise ValueError(_TOO_LARGE)
-    return [int(part) for part in parts]
+def _spelled_tree(word: str) -> TreeShape:
+    """The tree of a spelling; one that needs acceptance rates is none here.
 
-
-@dataclass(frozen=True)
-class _Kind:
-    """A kind of tree as it is typed.
-
-    Args:
-        example: how it is written.
-        numbers: how many it takes; None for any.
-        size: its nodes, told before it is made.
-        make: makes it.
+    Raises:
+        ValueError: saying what is wrong.
     """
-
-    example: str
-    numbers: int | None
-    size: Callable[..., int]
-    make: Callable[..., TreeShape]
-
-    def shape(self, text: str) -> TreeShape:
-        """The tree of these numbers, such as `2x3`."""
-        numbers = _numbers(text, self.numbers)
-        if self.size(*numbers) > MOST_NODES:
-            raise ValueError(_TOO_LARGE)
-        return self.make(*numbers)
-
-
-KINDS = {
-    "chain": _Kind("chain:4", 1, lambda depth: 1 + depth, TreeShape.chain),
-    "kary": _Kind(
-        "kary:2x3 (branching x depth)",
-        2,
-        lambda branching, depth: expansion_size([branching] * depth),
-        lambda branching, depth: TreeShape.expansion([branching] * depth),
-    ),
-    "chains": _Kind(
-        "chains:2x4 (width x depth)",
-        2,
-        lambda width, depth: 1 + width * depth,
-        TreeShape.independent_chains,
-    ),
-    "expansion": _Kind(
-        "expansion:3x2x1",
-        None,
-        lambda *branching: expansion_size(branching),
-        lambda *branching: TreeShape.expansion(branching),
-    ),
-}
+    data = spelled(word)
+    try:
+        shape = TypeAdapter(AnyShape).validate_python(data)
+    except ValidationError as error:
+        raise ValueError(problems(data, error, "it")[0]) from None
+    if isinstance(shape, OptimalShape):
+        raise ValueError("it needs acceptance rates: `treespec search` finds it")
+    tree = TREES[type(shape)](shape)
+    assert isinstance(tree, TreeShape)
+    return tree
 
 
 def replay_traces(paths: Sequence[Path], shapes: str) -> list[dict[str, Any]]:

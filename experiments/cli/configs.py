@@ -1,0 +1,106 @@
+"""`treespec configs` and `treespec init`: what can be run, and a config to begin with."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from treespec.experiments.cli.common import AsJson, Debug, complete_config, friendly
+from treespec.experiments.cli.help import examples
+from treespec.experiments.cli.json import json_text
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+
+@app.command(
+    "configs",
+    epilog=examples(
+        "treespec configs",
+        "treespec configs tree_vs_chain",
+        "treespec configs --schema > treespec.schema.json",
+        "treespec configs --json",
+    ),
+)
+def configs_command(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            help="Print this one: a shipped config, or a YAML file.",
+            autocompletion=complete_config,
+        ),
+    ] = None,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON schema of configs, for editors.")
+    ] = False,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """List the shipped configs, or print one.
+
+    All keys are explained in docs/configs.md.
+    """
+    with friendly(debug):
+        from treespec.experiments.config.file import shipped
+        from treespec.experiments.errors import ConfigError
+
+        if schema and (name is not None or as_json):
+            raise ConfigError("--schema prints the schema of all configs: give it alone")
+        if schema:
+            from treespec.experiments.config.reference import schema_text
+
+            typer.echo(schema_text(), nl=False)
+            return
+        if name is not None:
+            _print_config(name, as_json)
+            return
+        rows = []
+        for shipped_name, path in shipped().items():
+            about = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("#").strip()
+            rows.append({"name": shipped_name, "path": path, "about": about})
+        if as_json:
+            typer.echo(json_text({"configs": rows}))
+            return
+        for row in rows:
+            typer.echo(f"{row['name']:20} {row['about']}")
+
+
+@app.command(
+    "init",
+    epilog=examples("treespec init my.yaml", "treespec init experiments/first.yaml"),
+)
+def init_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write: my.yaml.")],
+    debug: Debug = False,
+) -> None:
+    """Write a small config to begin with.
+
+    It is explained line by line, and runs as it is on the embedded pair, in less than a minute. A file
+    that is there already is left as it is: exit code 2.
+    """
+    with friendly(debug):
+        from treespec.experiments.config.first import write_first
+
+        write_first(file)
+        typer.echo(f"written: {file}; run it with: treespec run {file}")
+
+
+def _print_config(name: str, as_json: bool) -> None:
+    """A config as it stands; on a terminal in colour."""
+    from treespec.experiments.config.file import config_text, read_data
+
+    path, text = config_text(name)
+    if as_json:
+        typer.echo(json_text({"path": path, "config": read_data(name)[1]}))
+    elif sys.stdout.isatty():
+        from rich.console import Console
+        from rich.syntax import Syntax
+
+        theme = "ansi_dark"  # the terminal's own colours
+        console = Console()
+        console.print(Syntax(text, "yaml", theme=theme, background_color="default", word_wrap=True))
+    else:
+        typer.echo(text, nl=not text.endswith("\n"))
