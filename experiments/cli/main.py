@@ -39,6 +39,7 @@ from treespec.experiments.cli.json import json_text, run_data
 if TYPE_CHECKING:
     from treespec.experiments.records.rows import PromptRow
     from treespec.experiments.report.run import Run
+    from treespec.experiments.run.dry_run import Plan
     from treespec.experiments.run.runner import RunResult
 
 __all__ = ["app", "main"]
@@ -92,6 +93,7 @@ def _treespec(
         "treespec run tree_vs_chain",
         "treespec run smoke --out runs/first max_new_tokens=16 seed=1",
         "treespec run speed models.device=cuda models.dtype=bfloat16",
+        "treespec run budget_scaling --dry-run",
         "treespec run smoke --json > summary.json",
     ),
 )
@@ -103,6 +105,10 @@ def run_command(
         bool, typer.Option("--fresh", help="Delete the results of an earlier run there first.")
     ] = False,
     retry: Annotated[bool, typer.Option("--retry", help="Run again what failed.")] = False,
+    dry: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Say what would run and about how long; write nothing."),
+    ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -115,19 +121,22 @@ def run_command(
     with friendly(debug, "interrupted; the same command goes on where it stopped"):
         from treespec.experiments.config.files import is_file
         from treespec.experiments.run.ranks import rank
-        from treespec.experiments.search_then_run.run import run
+        from treespec.experiments.search_then_run.run import dry_run, run
 
         if rank():  # under torchrun only one process prints
             quiet, as_json = True, False
         console = progress(quiet)
-        result = run(
-            load(config, overrides),
-            folder=out,
-            source=Path(config) if is_file(config) else None,
-            fresh=fresh,
-            retry=retry,
-            console=console,
-        )
+        options: dict[str, Any] = {
+            "folder": out,
+            "source": Path(config) if is_file(config) else None,
+            "fresh": fresh,
+            "retry": retry,
+            "console": console,
+        }
+        if dry:
+            _show_plan(dry_run(load(config, overrides), **options), quiet, as_json)
+            return
+        result = run(load(config, overrides), **options)
         if console and result.already_finished:
             console.print(f"{result.folder} is finished already; its results:", highlight=False)
         _show_run(result, quiet, as_json)
@@ -332,6 +341,15 @@ def _complain_of(failures: "Sequence[PromptRow]") -> None:
     if len(failures) > FAILURES_SHOWN:
         complain(f"... and {len(failures) - FAILURES_SHOWN} more, in prompts.parquet")
     complain(f"{len(failures)} failed; --retry runs them again")
+
+
+def _show_plan(plan: "Plan", quiet: bool, as_json: bool) -> None:
+    from treespec.experiments.run.dry_run import plan_data, print_plan
+
+    if as_json:
+        typer.echo(json_text(plan_data(plan)))
+    elif not quiet:
+        print_plan(plan, output())
 
 
 def _show_run(result: "RunResult", quiet: bool, as_json: bool) -> None:

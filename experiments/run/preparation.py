@@ -28,7 +28,7 @@ from treespec.experiments.run.unit import Bench, seed_of
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["WARMUP_TOKENS", "Prepared", "prepare"]
+__all__ = ["WARMUP_TOKENS", "Prepared", "prepare", "require_same_prompts"]
 
 WARMUP_TOKENS = 8
 
@@ -75,7 +75,7 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
     prompts = encode(session.ready.measured, config.prompts, pair.tokenizer)
     spare = encode(session.ready.spare, config.prompts, pair.tokenizer, first=len(prompts))
     require_fits(experiment, pair, [*prompts, *spare])
-    _require_same_prompts(session, prompts)
+    require_same_prompts(session, prompts)
     if session.manifest is None and config.search is not None:
         measured, experiment, finished = _search(session, pair, prompts)
     else:
@@ -134,7 +134,7 @@ def _with_trees(session: Session, measured: Measured, folder: RunFolder) -> Expe
     return replace(build(resolved), config=config)
 
 
-def _require_same_prompts(session: Session, prompts: Sequence[Prompt]) -> None:
+def require_same_prompts(session: Session, prompts: Sequence[Prompt]) -> None:
     """Refuse to go on with other prompts than the run was started with.
 
     Raises:

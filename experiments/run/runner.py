@@ -20,13 +20,13 @@ from treespec.experiments.run.models import load_models
 from treespec.experiments.run.preparation import Prepared, prepare
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.ranks import folder_of_rank
-from treespec.experiments.run.readiness import ready
+from treespec.experiments.run.readiness import Ready, ready
 from treespec.experiments.run.session import Searching, Session, open_session
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["RunResult", "run"]
+__all__ = ["RunResult", "place_for", "run"]
 
 
 @dataclass(frozen=True)
@@ -72,15 +72,32 @@ def run(
             before anything is decoded. A start that has not measured anything leaves nothing then.
     """
     reporter = Reporter(console)
-    place = folder or place_of(config.output, config.name, "runs")
-    read = [] if source is None else [("the config", source)]
-    require_apart(place, [*read, *inputs_of(config)])
-    start = ready(config, reporter.note)
+    place, start = place_for(config, folder, source, reporter.note)
     with RunFolder(folder_of_rank(config, place)) as records:
         session = open_session(searching, start, records, reporter, fresh=fresh, retry=retry)
         if not session.complete:
             decode(session, prepare(session, load))
         return RunResult(records.path, session.complete, tuple(records.failures()))
+
+
+def place_for(
+    config: Config, folder: Path | None, source: Path | None, say: Callable[[str], None]
+) -> tuple[Path, Ready]:
+    """The folder of a run, and what can be checked before it is looked into.
+
+    Args:
+        config: see `run`.
+        folder: see `run`.
+        source: see `run`.
+        say: told once if the tracker fails while the run goes on.
+
+    Raises:
+        ConfigError, PromptError: see `run`.
+    """
+    place = folder or place_of(config.output, config.name, "runs")
+    read = [] if source is None else [("the config", source)]
+    require_apart(place, [*read, *inputs_of(config)])
+    return place, ready(config, say)
 
 
 def decode(session: Session, prepared: Prepared) -> None:

@@ -2,13 +2,19 @@
 
 from functools import partial
 
+from treespec.experiments.run import dry_run as dry
 from treespec.experiments.run import runner
 from treespec.experiments.run.session import Searching
 from treespec.experiments.search_then_run.between import make_between
 from treespec.experiments.search_then_run.measured import measure
 from treespec.experiments.search_then_run.resolve import resolve
 
-__all__ = ["run"]
+__all__ = ["dry_run", "run"]
 
-run = partial(runner.run, searching=Searching(measure, resolve, make_between))
+_SEARCHING = Searching(measure, resolve, make_between)
+
+run = partial(runner.run, searching=_SEARCHING)
 """`run.runner.run`, which knows nothing of searches, with all that a search takes."""
+
+dry_run = partial(dry.dry_run, searching=_SEARCHING)
+"""`run.dry_run.dry_run`, likewise."""

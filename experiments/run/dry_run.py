@@ -1,0 +1,257 @@
+"""`treespec run --dry-run`: what would run, and about how long it would take."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from treespec.errors import in_words
+from treespec.experiments.config.build import BuiltMethod, Experiment
+from treespec.experiments.config.schema import AssistedMethod, Config, ModelsConfig
+from treespec.experiments.config.trees import wants_measured
+from treespec.experiments.records.folder import RunFolder
+from treespec.experiments.run.models import load_models
+from treespec.experiments.run.preparation import WARMUP_TOKENS, require_same_prompts
+from treespec.experiments.run.progress import Reporter
+from treespec.experiments.run.prompts import Prompt, encode
+from treespec.experiments.run.ranks import folder_of_rank
+from treespec.experiments.run.readiness import require_fits
+from treespec.experiments.run.runner import place_for
+from treespec.experiments.run.session import Searching, Session, open_session
+from treespec.experiments.run.unit import Bench, seed_of
+
+if TYPE_CHECKING:
+    from treespec.models.load import Pair
+
+__all__ = ["Plan", "dry_run", "plan_data", "print_plan"]
+
+TIMED_TOKENS = 16
+"""Tokens that every method decodes for the estimate."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would do.
+
+    Args:
+        folder: where its records would go.
+        experiment: methods and settings; those that wait for a measurement have stand-ins.
+        prompts: that are measured.
+        wanted: units of the whole run: prompts times settings times repeats.
+        finished: units that an earlier start has finished.
+        complete: nothing is left to do.
+        text_s: seconds of one text by method and setting; an error's words where decoding failed.
+        seconds: of all that is left but the search, and loading the models; None if nothing was timed.
+    """
+
+    folder: Path
+    experiment: Experiment
+    prompts: int
+    wanted: int
+    finished: int
+    complete: bool
+    text_s: Mapping[tuple[str, str], float | str]
+    seconds: float | None
+
+
+class _Seen(Exception):
+    """Ends the look into a folder: what was made to look into it is taken back."""
+
+
+def dry_run(
+    config: Config,
+    *,
+    searching: Searching,
+    folder: Path | None = None,
+    source: Path | None = None,
+    fresh: bool = False,
+    retry: bool = False,
+    console: Console | None = None,
+    load: Callable[[ModelsConfig], "Pair"] = load_models,
+) -> Plan:
+    """Check all that `runner.run` checks before it decodes, and time a few tokens of every method.
+
+    It takes what `runner.run` takes. Nothing is left in the folder.
+
+    Raises:
+        ConfigError, PromptError, RunFolderError, ContextOverflow, LoadError: what `runner.run` raises.
+    """
+    reporter = Reporter(console)
+    place, start = place_for(config, folder, source, reporter.note)
+    session = None
+    try:
+        with RunFolder(folder_of_rank(config, place)) as records:
+            session = open_session(searching, start, records, reporter, fresh=fresh, retry=retry)
+            raise _Seen
+    except _Seen:
+        pass
+    assert session is not None
+    text_s, seconds = {}, None
+    if not session.complete:
+        text_s, seconds = _timed(session, load)
+    return Plan(
+        place,
+        start.experiment,
+        len(start.measured),
+        session.wanted,
+        len(session.finished),
+        session.complete,
+        text_s,
+        seconds,
+    )
+
+
+def _timed(
+    session: Session, load: Callable[[ModelsConfig], "Pair"]
+) -> tuple[dict[tuple[str, str], float | str], float]:
+    """Seconds of a text by method and setting, and of all that is left."""
+    config, reporter = session.config, session.reporter
+    with reporter.task("loading the models"):
+        pair = load(config.models)
+    prompts = encode(session.ready.measured, config.prompts, pair.tokenizer)
+    spare = encode(session.ready.spare, config.prompts, pair.tokenizer, first=len(prompts))
+    require_fits(session.known, pair, [*prompts, *spare])
+    require_same_prompts(session, prompts)
+    bench = Bench.of(session.known, pair, {})
+    left = dict.fromkeys(session.known.samplings, 0)
+    for repeat in range(config.repeats):
+        for prompt in prompts:
+            for sampling in left:
+                left[sampling] += (prompt.index, sampling, repeat) not in session.finished
+    text_s: dict[tuple[str, str], float | str] = {}
+    seconds = 0.0
+    with reporter.task("timing every method") as say:
+        for method in session.known.methods:
+            for sampling, units in left.items():
+                say(f"timing {method.name}, {sampling}")
+                try:
+                    prefill_s, token_s = _one(bench, method, sampling, prompts[0])
+                except Exception as error:  # the run would record it, prompt by prompt
+                    text_s[method.name, sampling] = in_words(error, "the decoding")
+                    continue
+                text = prefill_s + token_s * config.max_new_tokens
+                text_s[method.name, sampling] = text
+                warm_up = min(config.warmup, len(prompts)) * (prefill_s + token_s * WARMUP_TOKENS)
+                seconds += units * text + warm_up
+                if session.manifest is None and isinstance(method.config, AssistedMethod):
+                    grid = method.config.grid
+                    seconds += text * len(grid) * method.config.tune_prompts * (len(grid) > 1)
+    return text_s, seconds
+
+
+def _one(bench: Bench, method: BuiltMethod, sampling: str, prompt: Prompt) -> tuple[float, float]:
+    """Seconds of the prefill, and of a token after it; the first, slower steps come before."""
+    config = bench.experiment.config
+    tuned = method.config.grid[0] if isinstance(method.config, AssistedMethod) else None
+    for tokens in (2, TIMED_TOKENS):
+        outcome = bench.decode(
+            method,
+            prompt,
+            sampling,
+            seed=seed_of(config.seed, "dry run", prompt.index),
+            tuned=tuned,
+            max_new_tokens=min(tokens, config.max_new_tokens),
+        )
+    return outcome.prefill_s, (outcome.total_s - outcome.prefill_s) / len(outcome.tokens)
+
+
+def plan_data(plan: Plan) -> dict[str, Any]:
+    """What `treespec run --dry-run --json` prints."""
+    experiment = plan.experiment
+    return {
+        "folder": plan.folder,
+        "name": experiment.config.name,
+        "prompts": plan.prompts,
+        "samplings": list(experiment.samplings),
+        "units": plan.wanted,
+        "finished_units": plan.finished,
+        "already_finished": plan.complete,
+        "seconds": plan.seconds,
+        "basis": _basis(plan),
+        "methods": [
+            row | {"seconds_per_text": row.pop("text") if _timed_well(row["text"]) else None}
+            for row in _rows(plan)
+        ],
+    }
+
+
+def print_plan(plan: Plan, console: Console) -> None:
+    """Print it for people."""
+    config = plan.experiment.config
+    lines = [f"{config.name}: a dry run, nothing is written"]
+    if plan.complete:
+        lines.append(f"{plan.folder} is finished already: nothing would run")
+    else:
+        state = f", where {plan.finished} units are finished" if plan.finished else ""
+        texts = "texts" if plan.wanted - plan.finished > 1 else "text"
+        times = f" x {config.repeats} repeats" if config.repeats > 1 else ""
+        lines += [
+            f"folder: {plan.folder}{state}",
+            f"{plan.prompts} prompts x {len(plan.experiment.samplings)} settings{times}: "
+            f"{plan.wanted - plan.finished} {texts} of {config.max_new_tokens} tokens by each method",
+        ]
+    for line in lines:
+        console.print(line, markup=False, highlight=False)
+    table = Table("method", "setting", "nodes", "depth", "children drawn", "rule", "s a text")
+    for row in _rows(plan):
+        text = row["text"]
+        shown = f"{text:.2f}" if _timed_well(text) else "fails" if text else "–"
+        numbers = ["–" if row[key] is None else str(row[key]) for key in ("nodes", "depth")]
+        table.add_row(
+            row["method"], row["sampling"], *numbers, row["law"] or "–", row["rule"] or "–", shown
+        )
+    console.print(table)
+    for (method, sampling), text in plan.text_s.items():
+        if isinstance(text, str):
+            said = f"{method}, {sampling} fails: {text}"
+            console.print(said, markup=False, highlight=False)
+    if plan.seconds is not None:
+        said = f"about {_duration(plan.seconds)}, {_basis(plan)}"
+        console.print(said, markup=False, highlight=False)
+
+
+def _duration(seconds: float) -> str:
+    """Such as 40 s, 12 min or 3.5 h."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _timed_well(text: float | str | None) -> bool:
+    return isinstance(text, float)
+
+
+def _basis(plan: Plan) -> str | None:
+    """What the estimate is based on, and what it leaves out."""
+    if plan.seconds is None:
+        return None
+    config = plan.experiment.config
+    tokens = min(TIMED_TOKENS, config.max_new_tokens)
+    out = ["loading the models"] + ["the search before the run"] * (config.search is not None)
+    return (
+        f"from {tokens} tokens of the first prompt by every method, timed just now on this machine; "
+        f"without {' and '.join(out)}"
+    )
+
+
+def _rows(plan: Plan) -> Iterable[dict[str, Any]]:
+    """A row for each method and setting."""
+    written: Sequence[Any] = plan.experiment.config.methods
+    for method, config in zip(plan.experiment.methods, written, strict=True):
+        searched = wants_measured(config)
+        for sampling in plan.experiment.samplings:
+            choice = method.choices.get(sampling)
+            ours = method.kind == "tree"
+            yield {
+                "method": method.name,
+                "sampling": sampling,
+                "nodes": None if method.shape is None or searched else method.shape.size,
+                "depth": method.max_depth if ours and not searched else None,
+                "law": str(choice.law) if choice is not None and ours else None,
+                "rule": str(choice.rule) if choice is not None and ours else None,
+                "waits_for_search": searched,
+                "text": plan.text_s.get((method.name, sampling)),
+            }
