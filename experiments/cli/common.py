@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from treespec.experiments.cli.completion import complete_override
 from treespec.experiments.records.disk_full import DISK_FULL
 
 if TYPE_CHECKING:
@@ -72,7 +73,11 @@ ConfigArgument = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Such as models.dtype=float32 seed=1."),
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help="Such as models.dtype=float32 methods.3.shape=kary:2x3.",
+        autocompletion=complete_override,
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress, no table.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]

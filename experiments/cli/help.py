@@ -10,7 +10,7 @@ from treespec.reading_words import plain_words
 __all__ = ["GROUPS", "CommandGroup", "examples"]
 
 GROUPS = {
-    "Experiments": ("init", "run", "sweep", "report", "diff"),
+    "Experiments": ("init", "run", "sweep", "report", "diff", "generate"),
     "Trees": ("search", "estimate", "trace", "replay", "profile", "export"),
     "Checks": ("check-lossless", "configs", "doctor"),
 }

@@ -17,6 +17,8 @@ come. NaN and infinities are null. Intervals are `{"estimate", "low", "high"}`.
     diff          the fields of `treespec.experiments.report.diff.RunDiff`
     sweep         folder, jobs: [{job, state, errors, error, attempts}], rows: of summary.parquet, notes
     configs       configs: [{name, path, about}]; of one config: path, config
+    generate      text, ids, tokens, accepted, steps, tokens_per_step, tokens_per_second, prefill_s,
+                  method, law, rule, sampling
     doctor        ok, facts, tests, speeds
 """
 

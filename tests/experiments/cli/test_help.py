@@ -11,9 +11,11 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from treespec.experiments.cli.common import complete_config
+from treespec.experiments.cli.completion import SHAPES
 from treespec.experiments.cli.help import GROUPS, OTHERS
 from treespec.experiments.cli.main import app
 from treespec.experiments.config.file import load_config, shipped
+from treespec.experiments.config.spellings import SPELLINGS
 from treespec.experiments.sweep.grid import load_grid
 
 COMMANDS = get_command(app).commands
@@ -138,7 +140,11 @@ def test_files_are_completed_too(tmp_path, monkeypatch):
     assert complete_config("[") == []
 
 
-def test_completion_in_a_process_of_its_own():
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [("treespec run tree_vs", "tree_vs_chain"), ("treespec run smoke models.dt", "models.dtype=")],
+)
+def test_completion_in_a_process_of_its_own(words, offered):
     """As the shell asks, and without loading anything heavy."""
     code = (
         "import sys\nfrom treespec.experiments.cli.main import main\n"
@@ -146,10 +152,10 @@ def test_completion_in_a_process_of_its_own():
         "    print([m for m in ('torch', 'polars') if m in sys.modules], file=sys.stderr)"
     )
     env = {**os.environ, "_TREESPEC_COMPLETE": "complete_bash"}
-    env |= {"COMP_WORDS": "treespec run tree_vs", "COMP_CWORD": "2"}
+    env |= {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["tree_vs_chain"]
+    assert done.stdout.split() == [offered]
     assert done.stderr.strip() == "[]"
 
 
@@ -158,3 +164,44 @@ def test_the_script_for_the_shell(monkeypatch):
     done = CliRunner().invoke(app, ["--show-completion", "bash"], prog_name="treespec")
     assert done.exit_code == 0, done.output
     assert "_TREESPEC_COMPLETE=complete_bash" in done.stdout
+
+
+def test_keys_of_overrides_are_completed():
+    assert completed("treespec", "run", "smoke", "models.dt") == ["models.dtype="]
+    assert completed("treespec", "run", "smoke", "max_") == ["max_new_tokens="]
+    assert "models.target=" in completed("treespec", "run", "smoke", "mod")
+    assert completed("treespec", "run", "smoke", "seed=1", "rep") == ["repeats="]
+    assert completed("treespec", "run", "smoke", "methods.3.shape.de") == ["methods.3.shape.depth="]
+    assert completed("treespec", "run", "smoke", "methods.9") == []
+    assert completed("treespec", "run", "smoke", "samplings.1.top_") == [
+        "samplings.1.top_k=",
+        "samplings.1.top_p=",
+    ]
+    assert completed("treespec", "run", "no_such", "see") == ["seed="]
+
+
+def test_values_of_overrides_are_completed():
+    assert completed("treespec", "run", "smoke", "models.dtype=fl") == [
+        "models.dtype=float32",
+        "models.dtype=float16",
+        "models.dtype=float64",
+    ]
+    assert completed("treespec", "run", "smoke", "prompts.kind=j") == ["prompts.kind=jsonl"]
+    assert completed("treespec", "run", "smoke", "models.tensor_parallel=") == [
+        "models.tensor_parallel=true",
+        "models.tensor_parallel=false",
+    ]
+    assert completed("treespec", "run", "smoke", "methods.3.shape=k") == [
+        "methods.3.shape=kary:2x3"
+    ]
+    assert completed("treespec", "run", "smoke", "seed=") == []
+
+
+def test_values_where_the_shell_splits_at_the_equals_sign():
+    """Bash gives `models.dtype=bf` as three words, and replaces the last one."""
+    assert completed("treespec", "run", "smoke", "models.dtype", "=", "bf") == ["bfloat16"]
+    assert "bfloat16" in completed("treespec", "run", "smoke", "models.dtype", "=")
+
+
+def test_shapes_that_are_offered_are_those_that_are_read():
+    assert tuple(example for example, _ in SPELLINGS.values()) == SHAPES

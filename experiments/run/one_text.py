@@ -1,0 +1,247 @@
+"""`treespec generate`: decode one text with a tree, token by token as they are kept."""
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from treespec.coins import TorchCoins
+from treespec.decoding import decode
+from treespec.experiments.config.build import build
+from treespec.experiments.config.file import validated
+from treespec.experiments.config.schema import Config, TextPrompts
+from treespec.experiments.config.trees import wants_measured
+from treespec.experiments.errors import ConfigError, PromptError
+from treespec.experiments.run.models import load_models
+from treespec.experiments.run.observers import StageTimer, synchronizer
+from treespec.experiments.run.prompts import RawPrompt, encode
+from treespec.experiments.run.readiness import require_fits
+from treespec.reading import brief
+from treespec.stopping import stop_at_tokens
+from treespec.target import make_target
+from treespec.verify import on_host
+
+if TYPE_CHECKING:
+    from treespec.models.load import Pair
+
+__all__ = ["OneText", "Piece", "decode_one", "one_text_config"]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Text that a token has completed.
+
+    Args:
+        text: of this token, and of those before it that had no whole character.
+        accepted: whether the token was drafted and accepted; the others are those that the target adds.
+    """
+
+    text: str
+    accepted: bool
+
+
+@dataclass(frozen=True)
+class OneText:
+    """A text that was decoded.
+
+    Args:
+        text: special tokens left out.
+        tokens: the new token ids, a stop token included.
+        accepted: of them, those that were drafted.
+        steps: passes of the target.
+        method: name of the tree.
+        law: how children were drawn.
+        rule: how they were accepted.
+        seconds: after the prefill.
+        prefill_s: of the prompt.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    accepted: int
+    steps: int
+    method: str
+    law: str
+    rule: str
+    seconds: float
+    prefill_s: float
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Kept tokens per pass of the target."""
+        return len(self.tokens) / self.steps
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Kept tokens per second, the prefill excluded."""
+        return len(self.tokens) / self.seconds
+
+
+def one_text_config(
+    models: Mapping[str, Any],
+    method: Mapping[str, Any],
+    sampling: Mapping[str, Any],
+    *,
+    tokens: int,
+    seed: int,
+    chat: bool,
+) -> Config:
+    """The config of an experiment that decodes one text: it is checked and built like any other.
+
+    Args:
+        models: as in a config; None for what is left to its default, here and in the next two.
+        method: its `shape`, `law` and `rule`; the shape `plain` for no tree.
+        sampling: as in a config.
+        tokens: to decode at most.
+        seed: of the coins.
+        chat: whether the prompt is put into the chat template.
+
+    Raises:
+        ConfigError: naming the option that is wrong.
+    """
+
+    def given(values: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in values.items() if value is not None}
+
+    kind = "plain" if method["shape"] == "plain" else "tree"
+    if kind == "plain" and (alone := given({k: method[k] for k in ("law", "rule")})):
+        raise ConfigError(f"--{next(iter(alone))} is of a tree: give --shape, or leave it out")
+    data = {
+        "name": "generate",
+        "models": given(models),
+        "prompts": {"kind": "text", "path": "-", "chat_template": chat},
+        "max_new_tokens": tokens,
+        "samplings": [given(sampling)],
+        "methods": [{"kind": kind, **(given(method) if kind == "tree" else {})}],
+        "seed": seed,
+    }
+    with _naming_options():
+        config = validated(Path("-"), data)
+        if wants_measured(config.methods[0]):
+            raise ConfigError(
+                f"--shape {brief(method['shape'])} needs what a run measures: give it, such as "
+                "--shape '{kind: optimal, rates: [0.6, 0.2, 0.1], size: 16}', or another shape"
+            )
+        build(config)
+    return config
+
+
+@contextmanager
+def _naming_options() -> Iterator[None]:
+    """Say of what is refused by which option it was given, not by which key of a config."""
+    try:
+        yield
+    except ConfigError as error:
+        said = re.sub(r"^-: ", "", str(error), flags=re.MULTILINE)
+        said = re.sub(r"\b(?:methods\[0\]|samplings\[0\]|models)\.(\w+)", _option, said)
+        said = said.replace("max_new_tokens = ", "--tokens = ").replace("methods[0]: ", "")
+        raise ConfigError(re.sub(r"^seed = ", "--seed = ", said, flags=re.MULTILINE)) from None
+
+
+def _option(key: re.Match[str]) -> str:
+    return f"--{key[1].replace('_', '-')}"
+
+
+def decode_one(
+    config: Config,
+    prompt: str,
+    show: Callable[[Piece], None] = lambda piece: None,
+    load: Callable[[Any], "Pair"] = load_models,
+) -> OneText:
+    """Decode one text by the one method of a config.
+
+    Args:
+        config: see `one_text_config`.
+        prompt: not empty.
+        show: given every piece of the text as soon as it is kept.
+        load: gives the models.
+
+    Raises:
+        ConfigError, PromptError, LoadError: what cannot be decoded.
+    """
+    if not prompt:
+        raise PromptError("the prompt is empty: give some text")
+    experiment = build(config)
+    (method,), (sampling,) = experiment.methods, experiment.samplings
+    pair = load(config.models)
+    assert isinstance(config.prompts, TextPrompts)
+    raw = RawPrompt("prompt", prompt, None, "the prompt")
+    encoded = encode([raw], config.prompts, pair.tokenizer)
+    require_fits(experiment, pair, encoded)
+    choice = method.choices[sampling]
+    ids = torch.tensor(encoded[0].ids, dtype=torch.long, device=pair.target.device)
+    tokens: list[int] = []
+    pieces = _Pieces(pair.tokenizer)
+    steps = accepted = 0
+    timer = StageTimer(synchronizer(ids.device))
+    begin = time.perf_counter()
+    stepping = decode(
+        make_target(pair.target),
+        method.drafter(pair, sampling),
+        on_host(choice.rule),
+        ids,
+        sampling=choice.sampling,
+        coins=TorchCoins(config.seed),
+        max_new_tokens=config.max_new_tokens,
+        stop=stop_at_tokens(pair.end_tokens),
+        observer=timer,
+    )
+    for step in stepping:
+        drafted = min(step.verdict.accepted, len(step.tokens))
+        steps, accepted = steps + 1, accepted + drafted
+        tokens += step.tokens
+        for piece in pieces.of(step.tokens, drafted):
+            show(piece)
+    end = time.perf_counter()
+    for piece in pieces.rest():
+        show(piece)
+    return OneText(
+        text=str(pair.tokenizer.decode(tokens, skip_special_tokens=True)),
+        tokens=tuple(tokens),
+        accepted=accepted,
+        steps=steps,
+        method=method.name,
+        law=str(choice.law),
+        rule=str(choice.rule),
+        seconds=end - begin - timer.seconds["prefill"][0],
+        prefill_s=timer.seconds["prefill"][0],
+    )
+
+
+class _Pieces:
+    """The text of tokens as they come: what they add to the text of the few before them.
+
+    Args:
+        tokenizer: a transformers tokenizer.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._from = self._shown = 0
+
+    def of(self, ids: Sequence[int], drafted: int) -> Iterator[Piece]:
+        """The pieces that these tokens complete, of which the first `drafted` were accepted."""
+        for i, token in enumerate(ids):
+            self._ids.append(token)
+            text = self._new()
+            if text and not text.endswith("\ufffd"):  # else a character is not whole yet
+                yield Piece(text, i < drafted)
+                self._from, self._shown = self._shown, len(self._ids)
+
+    def rest(self) -> Iterator[Piece]:
+        """What has not become whole."""
+        if text := self._new():
+            yield Piece(text, False)
+
+    def _new(self) -> str:
+        before = self._text(self._ids[self._from : self._shown])
+        return self._text(self._ids[self._from :])[len(before) :]
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))

@@ -1,0 +1,185 @@
+"""`treespec generate`: one text, streamed; numbers beside it, bad input refused."""
+
+import json
+import os
+
+import pytest
+from typer.testing import CliRunner
+
+import treespec
+from treespec.experiments.cli import generate as module
+from treespec.experiments.cli.main import app
+from treespec.experiments.run import one_text
+from treespec.experiments.run.one_text import Piece, decode_one, one_text_config
+
+PROMPT = "def walk(tree):\n    for"
+
+
+@pytest.fixture
+def call(tiny_pair, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments, stdin=None):
+        words = ["generate", *map(str, arguments), "--pair", os.fspath(tiny_pair)]
+        return CliRunner().invoke(app, words, input=stdin)
+
+    return call
+
+
+def config_of(pair, shape="kary:2x2", tokens=12, **sampling):
+    method = {"shape": shape, "law": None, "rule": None}
+    return one_text_config(
+        {"target": os.fspath(pair), "dtype": "float32"},
+        method,
+        sampling or {"temperature": 0.0},
+        tokens=tokens,
+        seed=3,
+        chat=False,
+    )
+
+
+def test_plain_where_nobody_looks(call, loaded_pair):
+    done = call(PROMPT, "--tokens", 12, "--shape", "kary:2x2")
+    assert done.exit_code == 0, done.output
+    expected = treespec.generate(loaded_pair, PROMPT, max_new_tokens=12)
+    assert done.stdout == expected.text + "\n" * (not expected.text.endswith("\n"))
+    assert "\x1b" not in done.output
+    (line,) = done.stderr.splitlines()
+    assert f"{len(expected.tokens)} tokens" in line
+    for part in ("steps", "tokens per step", "tokens per second", "2-ary 2, greedy, T=0"):
+        assert part in line
+
+
+def test_prompts_from_elsewhere(call, tmp_path):
+    (tmp_path / "prompt.txt").write_text(PROMPT)
+    given = call(PROMPT, "--tokens", 6).stdout
+    assert call("--file", "prompt.txt", "--tokens", 6).stdout == given
+    assert call("-", "--tokens", 6, stdin=PROMPT).stdout == given
+
+
+def test_as_data(call):
+    done = call(PROMPT, "--tokens", 9, "--temperature", 1, "--seed", 5, "--json")
+    data = json.loads(done.stdout)
+    assert done.stderr == ""
+    assert data["tokens"] == len(data["ids"]) <= 9
+    assert data["accepted"] <= data["tokens"]
+    assert data["tokens_per_step"] == data["tokens"] / data["steps"]
+    assert (data["law"], data["rule"], data["sampling"]) == ("without_replacement", "rrsw", "T=1")
+    again = json.loads(
+        call(PROMPT, "--tokens", 9, "--temperature", 1, "--seed", 5, "--json").stdout
+    )
+    assert again["ids"] == data["ids"]
+    mapping = "{kind: eagle2, k: 2, depth: 2, size: 4}"
+    assert (
+        json.loads(call(PROMPT, "--shape", mapping, "--tokens", 5, "--json").stdout)["method"]
+        == "EAGLE-2 2x2, 4"
+    )
+    plain = json.loads(call(PROMPT, "--shape", "plain", "--tokens", 5, "--json").stdout)
+    assert (plain["accepted"], plain["tokens_per_step"]) == (0, 1.0)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_pieces_are_the_text_and_know_what_was_drafted(tiny_pair, loaded_pair, temperature):
+    pieces = []
+    config = config_of(tiny_pair, tokens=60, temperature=temperature)
+    made = decode_one(config, PROMPT, pieces.append, load=lambda models: loaded_pair)
+    assert "".join(piece.text for piece in pieces) == made.text
+    assert made.accepted > 0
+    assert any(piece.accepted for piece in pieces)
+    assert any(not piece.accepted for piece in pieces)
+    assert len(made.tokens) - made.accepted <= made.steps
+
+
+def test_a_character_of_several_tokens_is_shown_whole(loaded_pair):
+    text = "π≈3 語 e"
+    ids = loaded_pair.tokenizer.encode(text)
+    assert len(ids) > len(text)
+    pieces = one_text._Pieces(loaded_pair.tokenizer)
+    shown = [piece.text for token in ids for piece in pieces.of([token], 0)]
+    assert "".join(shown) == text
+    assert not any("\ufffd" in piece for piece in shown)
+    broken = one_text._Pieces(loaded_pair.tokenizer)
+    assert list(broken.of(ids[:1], 1)) == []
+    assert [piece.text for piece in broken.rest()] == ["\ufffd"]
+
+
+def test_colours_on_a_terminal(monkeypatch):
+    written = []
+    monkeypatch.setattr(module, "_write", lambda text, colour: written.append((text, colour)))
+
+    class Screen:
+        def isatty(self):
+            return True
+
+        def write(self, text):
+            return len(text)
+
+        def flush(self):
+            pass
+
+    def decode(config, prompt, show):
+        for piece in (Piece("drafted\x1b[2J", True), Piece(" added", False)):
+            show(piece)
+        return made
+
+    made = one_text.OneText("drafted added", (1, 2), 1, 1, "m", "l", "r", 1.0, 0.1)
+    monkeypatch.setattr(one_text, "decode_one", decode)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setattr(module.sys, "stdout", Screen())
+    module.generate_command("hello")
+    assert written == [
+        ("hello", "bright_black"),
+        ("drafted[2J", module.ACCEPTED),
+        (" added", module.ADDED),
+    ]
+    written.clear()
+    monkeypatch.setenv("NO_COLOR", "1")
+    module.generate_command("hello")
+    assert {colour for _, colour in written} == {None}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        ([], ["give one prompt"]),
+        (["x", "--file", "prompt.txt"], ["give one prompt"]),
+        (["--file", "missing.txt"], ["missing.txt"]),
+        ([""], ["the prompt is empty"]),
+        (["x", "--target", "y"], ["--pair brings both"]),
+        (["x", "--shape", "karry:2x3"], ["--shape = 'karry:2x3'", "kary:2x3"]),
+        (["x", "--shape", "{kind:"], ["--shape is no YAML"]),
+        (["x", "--shape", "{kind: chain}"], ["--shape.depth is missing", "chain:4"]),
+        (["x", "--shape", "optimal:16"], ["needs what a run measures"]),
+        (["x", "--shape", "plain", "--rule", "rrs"], ["--rule is of a tree"]),
+        (["x", "--rule", "rsw"], ["--rule: unknown 'rsw'"]),
+        (["x", "--rule", "chain"], ["needs a chain"]),
+        (["x", "--temperature", "-1"], ["--temperature = -1.0"]),
+        (["x", "--temperature", "nan"], ["--temperature = nan"]),
+        (["x", "--top-k", "0"], ["--top-k = 0"]),
+        (["x", "--tokens", "0"], ["--tokens = 0"]),
+        (["x", "--tokens", "1000"], ["the models' context is 128"]),
+        (["x", "--seed", "-1"], ["--seed = -1"]),
+        (["x", "--dtype", "int8"], ["--dtype = 'int8'"]),
+        (["x", "--chat"], ["chat"]),
+    ],
+)
+def test_bad_input(call, arguments, parts):
+    done = call(*arguments)
+    assert done.exit_code == 2, done.output
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    for part in parts:
+        assert part in done.stderr
+
+
+def test_models_are_named_one_way():
+    for words in (["--draft", "d"], ["--target", "t"]):
+        done = CliRunner().invoke(app, ["generate", "x", *words])
+        assert done.exit_code == 2
+        assert "draft" in done.stderr
+
+
+def test_bytes_that_are_no_text(call):
+    done = call("-", stdin=b"\xff\xfe")
+    assert done.exit_code == 2
+    assert "stdin: not UTF-8" in done.stderr
