@@ -7,7 +7,7 @@ GPU_MINUTES ?= 7
 export HF_HUB_OFFLINE := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: setup setup-dev demo test check prove bench studies gpu pair notebooks clean
+.PHONY: setup setup-dev demo test check prove bench studies gpu pair notebooks docs clean
 
 setup: $(VENV)/.user
 
@@ -36,6 +36,9 @@ test: setup-dev ## the tests
 
 notebooks: setup-dev ## run every notebook from a fresh kernel
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n logical --nbmake --nbmake-timeout=240 notebooks
+
+docs: setup-dev ## the public API, the pages and the notebooks as HTML, into build/docs
+	$(BIN)/python docs/pages.py build/docs
 
 check: setup-dev ## format, lint, types, direction of imports
 	$(BIN)/ruff format --check .

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from pages import build, public_modules
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("attention_masks", "treespec")
@@ -49,3 +50,25 @@ def test_pages_name_files_that_exist(page):
 @pytest.mark.parametrize("page", PAGES)
 def test_pages_have_no_placeholders(page):
     assert not re.findall(r"<!-- (?!measured: |end )|TODO|TBD|XXX", (ROOT / page).read_text())
+
+
+def test_every_public_name_is_documented():
+    for module in public_modules().values():
+        assert module.docstring, module.modulename
+        assert [d.fullname for d in module.members.values() if not d.docstring] == []
+
+
+@pytest.mark.slow
+def test_the_pages_are_built(tmp_path):
+    build(tmp_path)
+    pages = {page.relative_to(tmp_path): page.read_text() for page in tmp_path.rglob("*.html")}
+    first = pages[Path("index.html")]
+    for place in ("docs/guide.html", "notebooks/own_drafter.html", "treespec/search.html"):
+        assert f'href="{place}"' in first
+    for page, html in pages.items():
+        for link in re.findall(r'href="(?!\w+:|#|\$)([^"#]+)', html):
+            assert (tmp_path / page).parent.joinpath(link).exists(), (page, link)
+    assert 'id="load_pair"' in pages[Path("treespec.html")]  # a name that loads at first use
+    rule = pages[Path("treespec/verify.html")].split('id="rrsw"')[1].split("</section>")[0]
+    assert "<strong>target_probs:</strong>" in rule
+    assert '<a href="https://arxiv.org/abs/2402.12374">' in rule

@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 Method = Literal["isotonic", "temperature"]
+"""How a calibration is fitted: a monotone map, or log-odds divided by one number."""
 
 VERSION = 1
 SLOPE = 1e-6

@@ -1,0 +1,205 @@
+"""Write the public API, the pages and the notebooks as HTML. `make docs` runs it.
+
+pdoc renders the modules that `PUBLIC` names, so that a page holds what may be imported from there and nothing
+else; nbconvert renders the notebooks with the outputs that they are committed with. Nothing is run but imports.
+"""
+
+import ast
+import inspect
+import logging
+import os
+import re
+import shutil
+import sys
+import warnings
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import nbformat
+import pdoc.doc
+from markupsafe import Markup
+from nbconvert import HTMLExporter
+from pdoc import render
+from pdoc.render_helpers import to_html
+
+__all__ = ["PAGES", "PUBLIC", "PublicModule", "build", "main", "public_modules"]
+
+ROOT = Path(__file__).parents[1]
+
+PUBLIC = {
+    "treespec": "Trees, sampling, the loop, and generation",
+    "treespec.step": "A step, and the glossary",
+    "treespec.protocols": "What a drafter, target, rule, growth and coins have",
+    "treespec.verify": "Acceptance rules",
+    "treespec.draft": "Draft sources",
+    "treespec.target": "Targets",
+    "treespec.distributions": "Sampling settings and residuals",
+    "treespec.testing": "Tables, exact laws, and the proof that a rule is lossless",
+    "treespec.errors": "What can go wrong",
+    "treespec.search": "What a tree is worth, and the best tree",
+    "treespec.search.growth": "Trees that grow by the draft's confidence",
+    "treespec.search.formats": "Trees in other tools' words",
+    "treespec.search.rates.calibration": "The draft's probabilities against acceptance",
+    "treespec.search.rates.replay": "Any tree, on a recorded trace",
+    "treespec.experiments.search_then_run.run": "A run, from Python",
+    "treespec.experiments.report.run": "A finished run, loaded",
+    "treespec.experiments.report.stepper.widget": "Real steps, in a notebook",
+    "attention_masks": "Masks and attention for token trees, on torch alone",
+    "attention_masks.testing": "What an attention of one's own is held against",
+}
+"""The modules that have a page, in the order of the first page's list, and what each is about."""
+
+PAGES = {
+    "README.md": "Front page",
+    "docs/guide.md": "Guide",
+    "experiments/RESULTS.md": "What has been measured",
+    "experiments/SCHEMA.md": "What a run leaves in its folder",
+    "experiments/SWEEPS.md": "What a sweep leaves in its folder",
+    "treespec/embedded/MODEL_CARD.md": "The embedded pair",
+    "CONTRIBUTING.md": "Contributing",
+    "CHANGELOG.md": "Changes",
+}
+"""Markdown pages that are rendered, and their titles."""
+
+PICTURES = (".png", ".svg", ".jpg")
+
+_ARXIV = re.compile(r"\barXiv:(\d{4}\.\d{4,5})\b(?![^<]*</a>)")
+_LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)")
+
+
+class PublicModule(pdoc.doc.Module):
+    """A module as it looks from outside.
+
+    Names that load at first use are there. A rule of `treespec.verify`, an object that wraps a function, is
+    shown as that function. A type or constant from another file keeps the docstring that it has there.
+    """
+
+    @cached_property
+    def _member_objects(self) -> dict[str, Any]:
+        found = {name: getattr(self.obj, name) for name in self.obj.__all__}
+        return {name: _function(value) for name, value in found.items()}
+
+    @cached_property
+    def _var_docstrings(self) -> dict[str, str]:
+        found = dict(super()._var_docstrings)
+        for node in ast.walk(ast.parse(inspect.getsource(self.obj))):
+            if not isinstance(node, ast.ImportFrom) or node.module in (None, self.modulename):
+                continue
+            names = [a.name for a in node.names if self._is_value(a.name)]
+            if names:
+                there = PublicModule(import_module(str(node.module)))._var_docstrings
+                found = {name: there[name] for name in names if name in there} | found
+        return found
+
+    @cached_property
+    def submodules(self) -> list[pdoc.doc.Module]:
+        """Those that have a page."""
+        return [
+            PublicModule(import_module(n))
+            for n in PUBLIC
+            if n.rpartition(".")[0] == self.modulename
+        ]
+
+    def _is_value(self, name: str) -> bool:
+        """Whether a public name is a constant or the name of a type: no class, function or module."""
+        value = self._member_objects.get(name)
+        no_value = isinstance(value, type) or inspect.isroutine(value) or inspect.ismodule(value)
+        return name in self._member_objects and not no_value
+
+
+def public_modules() -> dict[str, PublicModule]:
+    """Every module that has a page, by name."""
+    return {name: PublicModule(import_module(name)) for name in PUBLIC}
+
+
+def build(folder: Path) -> None:
+    """Write all pages.
+
+    Args:
+        folder: is made; what stands there already is replaced file by file.
+    """
+    render.configure(docformat="google", template_directory=Path(__file__).parent / "templates")
+    modules = public_modules()
+    for name, module in modules.items():
+        _write(folder / _page(name), _with_papers(render.html_module(module, modules)))
+    (folder / "search.js").write_text(render.search_index(modules), encoding="utf-8")
+    page = render.env.get_template("page.html.jinja2")
+    for source, title in PAGES.items():
+        text = _relinked((ROOT / source).read_text(encoding="utf-8"), source, folder)
+        up = "../" * source.count("/")
+        body = to_html(text)
+        html = page.render(title=title, up=up, body=Markup(body), contents=body.toc_html)
+        _write(folder / _page(source), _with_papers(html))
+    notebooks = {}
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        notebook = nbformat.read(path, as_version=4)
+        place = PurePosixPath("notebooks", f"{path.stem}.html")
+        notebooks[place] = notebook.cells[0].source.splitlines()[0].lstrip("# ")
+        exporter = HTMLExporter(embed_images=True)
+        html, _ = exporter.from_notebook_node(notebook, {"metadata": {"name": notebooks[place]}})
+        _write(folder / place, html)
+    index = render.env.get_template("index.html.jinja2").render(
+        all_modules=modules,
+        root_module_name=None,
+        pages={_page(source): title for source, title in PAGES.items()},
+        notebooks=notebooks,
+        about={_page(name): (name, Markup(to_html(text))) for name, text in PUBLIC.items()},
+    )
+    _write(folder / "index.html", index)
+
+
+def _function(value: Any) -> Any:
+    """The function that an object wraps; the value itself if it is no such object."""
+    if isinstance(value, type) or inspect.isroutine(value) or not hasattr(value, "__wrapped__"):
+        return value
+    return inspect.unwrap(value)
+
+
+def _page(name: str) -> PurePosixPath:
+    """Where the page of a module or of a Markdown file stands, from the first page."""
+    path = PurePosixPath(name) if name.endswith(".md") else PurePosixPath(name.replace(".", "/"))
+    return path.with_suffix(".html")
+
+
+def _relinked(text: str, source: str, folder: Path) -> str:
+    """A Markdown page whose links lead to rendered pages; pictures are copied, other links leave their text."""
+
+    def to_page(match: re.Match[str]) -> str:
+        path = os.path.normpath(PurePosixPath(source).parent / match[1])
+        module = path.removesuffix(".py").replace("/", ".")
+        if path in PAGES or path.endswith(".ipynb") or module in PUBLIC:
+            return f"]({PurePosixPath(match[1]).with_suffix('.html')}{match[2] or ''})"
+        if path.endswith(PICTURES):
+            place = folder / path
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / path, place)
+        return match[0]
+
+    return _LINK.sub(to_page, text)
+
+
+def _with_papers(html: str) -> str:
+    """A page whose arXiv ids are links."""
+    return _ARXIV.sub(r'<a href="https://arxiv.org/abs/\1">arXiv:\1</a>', html)
+
+
+def _write(path: Path, html: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(html, encoding="utf-8")
+
+
+def main() -> None:
+    """Write the pages into the folder that the command line names."""
+    logging.getLogger("traitlets").setLevel(
+        logging.ERROR
+    )  # pictures of notebooks have no alternative text
+    warnings.filterwarnings("ignore", "Cannot determine where|Error parsing type", UserWarning)
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build" / "docs")
+    build(folder)
+    print(f"open {folder / 'index.html'}")
+
+
+if __name__ == "__main__":
+    main()
