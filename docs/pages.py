@@ -1,7 +1,7 @@
 """Write the public API, the pages and the notebooks as HTML. `make docs` runs it.
 
-pdoc renders the modules that `PUBLIC` names, so that a page holds what may be imported from there and nothing
-else; nbconvert renders the notebooks with the outputs that they are committed with. Nothing is run but imports.
+pdoc renders the modules that `PUBLIC` names, so that a page holds what may be imported from there and
+nothing else; nbconvert renders the notebooks with the outputs that they are committed with.
 """
 
 import ast
@@ -164,7 +164,7 @@ def _page(name: str) -> PurePosixPath:
 
 
 def _relinked(text: str, source: str, folder: Path) -> str:
-    """A Markdown page whose links lead to rendered pages; pictures are copied, other links leave their text."""
+    """A Markdown page whose links lead to rendered pages; its pictures are copied into the folder."""
 
     def to_page(match: re.Match[str]) -> str:
         path = os.path.normpath(PurePosixPath(source).parent / match[1])

@@ -73,6 +73,26 @@ def decode(
             drafter.
         NonFiniteLogits: if a model returns NaN or infinite logits, with step and node.
         RefusedTree: if the verifier does not cover the drafted tree.
+
+    Example:
+        >>> from treespec import Law, TorchCoins, TreeShape, verify
+        >>> from treespec.draft import ModelDrafter
+        >>> from treespec.target import ModelTarget
+        >>> from treespec.testing import TabularModel, random_table
+        >>> target, draft = (TabularModel(random_table(3, seed), 3) for seed in (0, 1))
+        >>> sampling = Sampling(temperature=1.0)
+        >>> shape = TreeShape.expansion([2, 1])
+        >>> steps = decode(
+        ...     ModelTarget(target),
+        ...     ModelDrafter(draft, shape, Law.WITHOUT_REPLACEMENT, sampling),
+        ...     verify.rrsw,
+        ...     torch.tensor([0, 1]),
+        ...     sampling=sampling,
+        ...     coins=TorchCoins(0),
+        ...     max_new_tokens=10,
+        ... )
+        >>> sum(len(step.tokens) for step in steps)
+        10
     """
     members = "vocab_size max_length prefill score commit"
     able("target", target, members, "a target, such as ModelTarget(model)")

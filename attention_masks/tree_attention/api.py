@@ -172,6 +172,18 @@ def tree_attention(
         Unavailable: if `impl` is not there.
 
     Not covered: dropout, ALiBi, keys and values of different head dimensions.
+
+    Example:
+        >>> from attention_masks import topology, tree_attention
+        >>> tree = topology([-1, 0, 0, 1])
+        >>> q = torch.randn(1, 8, tree.size, 16)  # eight heads of queries share two of keys
+        >>> k, v = torch.randn(2, 1, 2, 100 + tree.size, 16)
+        >>> out = tree_attention(q, k, v, tree, prefix_len=100)
+        >>> out.shape
+        torch.Size([1, 8, 4, 16])
+        >>> newest = tree_attention(q[:, :, 3:], k, v, tree, prefix_len=100, rows=[3])
+        >>> torch.allclose(newest, out[:, :, 3:], atol=1e-5)
+        True
     """
     checked_tensor("q", q)
     several = isinstance(prefix_len, Sequence) and not isinstance(prefix_len, str | bytes)
