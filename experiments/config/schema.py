@@ -29,6 +29,7 @@ __all__ = [
     "Config",
     "EmbeddedPrompts",
     "GenerateMethod",
+    "HfDatasetPrompts",
     "JsonlPrompts",
     "Method",
     "ModelsConfig",
@@ -146,8 +147,29 @@ class SpecBenchPrompts(_Selection):
     """Whether prompts are put into the tokenizer's chat template; `auto`: if it has one."""
 
 
+class HfDatasetPrompts(_Selection):
+    """A data set of the Hugging Face hub, or a folder of one: needs the package `datasets`.
+
+    The manifest of a run says which revision was read, so that `revision` can pin it.
+    """
+
+    kind: Literal["hf_dataset"]
+    path: Name
+    """A hub id, or a folder with the files of a data set."""
+    split: Name
+    """Such as `test`, or a part of one, such as `test[:80]`."""
+    field: Name = "prompt"
+    """The column that holds text (or a list of texts, whose first is taken)."""
+    subset: Name | None = None
+    """The configuration of a data set that has several; null for its only one."""
+    revision: Name | None = None
+    """A commit, tag or branch of the hub; null for the newest. Folders have none."""
+    chat_template: Literal["auto"] | bool = "auto"
+
+
 Prompts = Annotated[
-    EmbeddedPrompts | TextPrompts | JsonlPrompts | SpecBenchPrompts, Field(discriminator="kind")
+    EmbeddedPrompts | TextPrompts | JsonlPrompts | SpecBenchPrompts | HfDatasetPrompts,
+    Field(discriminator="kind"),
 ]
 
 

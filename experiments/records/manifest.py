@@ -53,6 +53,7 @@ NO_PART = ("output", "tracker")
 def new_manifest(
     experiment: Experiment,
     prompts_hash: str,
+    prompts_revision: str | None,
     models: Mapping[str, Any],
     tuning: Mapping[str, Any],
     warmup: Mapping[str, Any],
@@ -67,6 +68,7 @@ def new_manifest(
         "config": config_data(config),
         "config_hash": config_hash(config),
         "prompts_hash": prompts_hash,
+        "prompts_revision": prompts_revision,
         "created": started["started"],
         "finished": None,
         "sessions": [started],

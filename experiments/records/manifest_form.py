@@ -57,7 +57,8 @@ _CONFIG = {
 _MANIFEST = {
     "schema_version": COUNT,
     "name": NAME, "folder_id?": TEXT, "config": _CONFIG, "config_hash": TEXT,
-    "prompts_hash?": or_null(TEXT), "created": TEXT, "finished": or_null(NAME), "seed": COUNT,
+    "prompts_hash?": or_null(TEXT), "prompts_revision?": or_null(TEXT),
+    "created": TEXT, "finished": or_null(NAME), "seed": COUNT,
     "errors?": COUNT,
     "sessions?": or_null(each({"git_hash?": or_null(TEXT), "versions?": DATA, "hardware?": DATA})),
     "treespec_version": or_null(TEXT), "git_hash": or_null(TEXT),

@@ -93,8 +93,9 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
         with reporter.task("tuning") as say:
             tuning = {"assisted": tune(bench, spare, say)}
         models = model_data(config.models, pair)
+        revision = session.ready.measured[0].revision
         manifest = new_manifest(
-            experiment, hash_of(prompts), models, tuning, warmup, meters.about()
+            experiment, hash_of(prompts), revision, models, tuning, warmup, meters.about()
         )
     records.write_manifest(manifest)
     tuned = tuned_choices(manifest["tuning"]["assisted"])

@@ -1,4 +1,4 @@
-"""Where prompts come from: the embedded held-out set, a text file, JSONL, Spec-Bench."""
+"""Where prompts come from: the embedded held-out set, a text file, JSONL, Spec-Bench, a data set."""
 
 import json
 import re
@@ -10,10 +10,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from treespec.errors import Unreadable
+from treespec.errors import Unreadable, in_words
 from treespec.experiments.config.schema import (
     Config,
     EmbeddedPrompts,
+    HfDatasetPrompts,
     JsonlPrompts,
     Prompts,
     TextPrompts,
@@ -53,6 +54,7 @@ class RawPrompt:
         category: of Spec-Bench and the like.
         where: for messages, such as `questions.jsonl, line 3`.
         start: leave out so many tokens, besides those that the config leaves out.
+        revision: of a data set: its commit on the hub, or a hash of a folder's texts; None for files.
     """
 
     id: str
@@ -60,6 +62,7 @@ class RawPrompt:
     category: str | None
     where: str
     start: int = 0
+    revision: str | None = None
 
 
 @dataclass(frozen=True)
@@ -86,12 +89,12 @@ def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
 
     Args:
         config: the source.
-        more: how many past `count` are needed; None for all. Of JSONL no more is read than that, so that
-            its end may be anything, and far away.
+        more: how many past `count` are needed; None for all. Of JSONL and data sets no more is read than
+            that, so that their end may be anything, and far away.
 
     Raises:
         PromptError: if the file is missing, empty, not UTF-8 or not in its format, if a prompt is empty,
-            or if there are fewer than `count`.
+            or if there are fewer than `count`; if a data set cannot be loaded.
     """
     least = config.least_characters or 0
     enough = None if config.count is None or more is None else config.count + more
@@ -101,6 +104,9 @@ def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
     elif isinstance(config, TextPrompts):
         path = Path(config.path)
         prompts = _text(path, config.separator)
+    elif isinstance(config, HfDatasetPrompts):
+        path = Path(config.path)
+        prompts = _data_set(config, least, enough)
     else:
         path = Path(config.path)
         field = config.field if isinstance(config, JsonlPrompts) else "turns"
@@ -241,39 +247,101 @@ def _jsonl(
             raise PromptError(f"{where}: not JSON: {error.said}{place}") from None
         if not isinstance(row, dict):
             raise PromptError(f"{where}: a JSON object is needed, not {in_json(row)}")
-        if field not in row:
-            present = ", ".join(map(str, row))[:200] or "none"
-            raise PromptError(f"{where}: no field {brief(field)} (fields present: {present})")
         if len(prompts) == MOST_PROMPTS:
             raise PromptError(
                 f"{path}: more than {MOST_PROMPTS:,} prompts: set prompts.count, or cut the file"
             )
-        text = row[field]
-        if isinstance(text, list) and text:
-            text = text[0]
-        if not isinstance(text, str):
-            raise PromptError(
-                f"{where}: field {brief(field)} holds {brief(text)}, but text is needed"
-            )
-        if _SURROGATE.search(text):
-            raise PromptError(
-                f"{where}: field {brief(field)} holds half a character (a lone surrogate)"
-            )
-        if not text.strip():
-            raise PromptError(f"{where}: field {field!r} is empty: a prompt needs text")
-        category = row.get("category")
-        prompts.append(
-            RawPrompt(
-                id=str(row.get(name, row.get("id", number))),
-                text=text,
-                category=None if category is None else str(category),
-                where=where,
-            )
-        )
-        long += len(text) >= least
+        prompts.append(_of_row(row, field, name, number, where))
+        long += len(prompts[-1].text) >= least
         if long == enough:
             break
     return prompts
+
+
+def _of_row(row: Mapping[str, Any], field: str, name: str, number: int, where: str) -> RawPrompt:
+    """The prompt in a line or row: its text in `field`, its id in `name` or `id`, else its number."""
+    if field not in row:
+        present = ", ".join(map(str, row))[:200] or "none"
+        raise PromptError(f"{where}: no field {brief(field)} (fields present: {present})")
+    text = row[field]
+    if isinstance(text, list) and text:
+        text = text[0]
+    if not isinstance(text, str):
+        raise PromptError(f"{where}: field {brief(field)} holds {brief(text)}, but text is needed")
+    if _SURROGATE.search(text):
+        raise PromptError(
+            f"{where}: field {brief(field)} holds half a character (a lone surrogate)"
+        )
+    if not text.strip():
+        raise PromptError(f"{where}: field {field!r} is empty: a prompt needs text")
+    category = row.get("category")
+    return RawPrompt(
+        id=str(row.get(name, row.get("id", number))),
+        text=text,
+        category=None if category is None else str(category),
+        where=where,
+    )
+
+
+def _data_set(config: HfDatasetPrompts, least: int, enough: int | None) -> list[RawPrompt]:
+    """The prompts in a split: all, or those up to the `enough`-th of at least `least` characters."""
+    split, revision = _split_of(config)
+    if config.field not in split.column_names:
+        present = ", ".join(split.column_names)[:200]
+        raise PromptError(
+            f"prompts.field = {config.field!r}: {config.path} has no such column (it has {present})"
+        )
+    if not len(split):
+        raise PromptError(
+            f"prompts.split = {config.split!r}: no rows in that part of {config.path}"
+        )
+    kept = {config.field, "question_id", "id", "category"} & set(split.column_names)
+    prompts: list[RawPrompt] = []
+    long = 0
+    for number, row in enumerate(split.select_columns(sorted(kept)), start=1):
+        if len(prompts) == MOST_PROMPTS:
+            raise PromptError(
+                f"{config.path}: more than {MOST_PROMPTS:,} prompts: set prompts.count, or take a part of "
+                f"the split, such as {config.split}[:1000]"
+            )
+        where = f"{config.path}, {config.split}, row {number}"
+        prompts.append(_of_row(row, config.field, "question_id", number, where))
+        long += len(prompts[-1].text) >= least
+        if long == enough:
+            break
+    if revision is None:
+        texts = sha256(json.dumps([prompt.text for prompt in prompts]).encode())
+        revision = f"sha256:{texts.hexdigest()}"
+    return [replace(prompt, revision=revision) for prompt in prompts]
+
+
+def _split_of(config: HfDatasetPrompts) -> tuple[Any, str | None]:
+    """A part of a data set, and the commit of the hub that it is of; None for one in a folder."""
+    try:
+        import datasets
+    except ImportError:
+        raise PromptError(
+            "prompts.kind = 'hf_dataset' needs the package datasets: "
+            "pip install 'treespec-decoding[datasets]', or pip install datasets"
+        ) from None
+    local = Path(config.path).is_dir()
+    if local and config.revision is not None:
+        raise PromptError(
+            f"prompts.revision = {config.revision!r}, but {config.path} is a folder, which has no "
+            "revisions: take `revision` out"
+        )
+    datasets.disable_progress_bars()
+    try:
+        builder = datasets.load_dataset_builder(
+            config.path, config.subset, revision=config.revision
+        )
+        builder.download_and_prepare()
+        return builder.as_dataset(split=config.split), None if local else builder.hash
+    except Exception as error:
+        raise PromptError(
+            f"prompts: the split {brief(config.split)} of the data set {brief(config.path)} cannot be "
+            f"loaded: {in_words(error.__cause__ or error, 'the package datasets')}"
+        ) from None
 
 
 def _read(path: Path) -> str:
