@@ -139,6 +139,8 @@ export default {
   render({ model, el }) {
     const host = document.createElement("div");
     el.append(host);
+    const pictures = document.getElementById(model.get("pictures"));  // for where this does not run
+    if (pictures) pictures.hidden = true;
     const view = mount(host, model.get("data"), {
       at: model.get("index"),
       onStep(at) {

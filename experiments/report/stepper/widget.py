@@ -1,5 +1,6 @@
 """The stepper in notebooks: a widget where anywidget is installed, pictures where it is not."""
 
+import uuid
 from collections.abc import Iterable
 from functools import cached_property
 from importlib import import_module
@@ -35,8 +36,9 @@ class MissingWidget(TreespecError, ImportError):
 class Stepper:
     """Steps through what was drafted and accepted: buttons, arrow keys, a slider.
 
-    As the last expression of a cell it shows itself. A notebook that is saved, or opened where there is no
-    kernel or no anywidget, shows the first steps as pictures instead.
+    As the last expression of a cell it shows itself, above the first steps as pictures, which the widget
+    hides where it runs. A notebook that is exported, or opened where there is no kernel or no anywidget,
+    shows the pictures.
 
     Args:
         source: the steps of one text (`list(decode(...))`), or a run whose steps were kept.
@@ -72,20 +74,25 @@ class Stepper:
         Raises:
             MissingWidget: if anywidget is not installed.
         """
-        return _widget_class()(data=replay(self.trails).data())
+        return _widget_class()(data=replay(self.trails).data(), pictures=self._pictures)
 
-    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        still = {
-            "text/plain": repr(self),
-            "text/html": Shown(self.trails[0], STEPS_WITHOUT_WIDGET)._repr_html_(),
-        }
+    @cached_property
+    def _pictures(self) -> str:
+        """The id of the element that holds the pictures."""
+        return f"stepper-{uuid.uuid4().hex}"
+
+    def _ipython_display_(self) -> None:
+        # Two outputs, since an exported page takes one form of each: the widget's, which may never run there.
+        display = import_module("IPython.display").display
+        shown = Shown(self.trails[0], STEPS_WITHOUT_WIDGET)._repr_html_()
         try:
-            bundle = self.widget._repr_mimebundle_()
-        except MissingWidget as missing:
-            still["text/html"] += Markup("<p><em>{}</em></p>").format(missing)
-            return still, {}
-        data, metadata = bundle if isinstance(bundle, tuple) else (bundle or {}, {})
-        return {**data, **still}, metadata
+            widget, missing = self.widget, ""
+        except MissingWidget as error:
+            widget, missing = None, Markup("<p><em>{}</em></p>").format(error)
+        html = f'<div id="{self._pictures}">{shown}{missing}</div>'
+        display({"text/plain": repr(self), "text/html": html}, raw=True)
+        if widget is not None:
+            display(widget)
 
     def __repr__(self) -> str:
         steps = sum(len(trail.steps) for trail in self.trails)
@@ -107,5 +114,6 @@ def _widget_class() -> type[Any]:
         _css = asset("stepper.css")
         data = traitlets.Dict().tag(sync=True)
         index = traitlets.Int(0).tag(sync=True)
+        pictures = traitlets.Unicode().tag(sync=True)
 
     return StepperWidget

@@ -18,18 +18,27 @@ def steps():
     return [Step(tree, Verdict((0, 2), 9), Scores(torch.zeros(3, 10)), (2, 9))] * 3
 
 
-def test_without_anywidget_there_are_pictures(steps, monkeypatch):
+@pytest.fixture
+def outputs(monkeypatch):
+    """What a cell would show: plain bundles, and widgets."""
+    found = []
+    monkeypatch.setattr("IPython.display.display", lambda value, raw=False: found.append(value))
+    return found
+
+
+def test_without_anywidget_there_are_pictures(steps, monkeypatch, outputs):
     monkeypatch.setitem(sys.modules, "anywidget", None)
     stepper = Stepper(steps)
     with pytest.raises(MissingWidget, match="pip install 'anywidget"):
         _ = stepper.widget
-    bundle, _ = stepper._repr_mimebundle_()
+    stepper._ipython_display_()
+    (bundle,) = outputs
     assert set(bundle) == {"text/plain", "text/html"}
     assert bundle["text/html"].count("<svg") == 3
     assert "anywidget&gt;=0.9" in bundle["text/html"]
 
 
-def test_the_widget_has_the_script_of_the_report(steps):
+def test_the_widget_has_the_script_of_the_report(steps, outputs):
     pytest.importorskip("anywidget")
     stepper = Stepper(steps)
     widget = stepper.widget
@@ -37,9 +46,11 @@ def test_the_widget_has_the_script_of_the_report(steps):
     assert str(widget._esm) == asset("stepper.js")
     assert str(widget._css) == asset("stepper.css")
     widget.index = 2
-    bundle, _ = stepper._repr_mimebundle_()
-    assert "application/vnd.jupyter.widget-view+json" in bundle
+    stepper._ipython_display_()
+    bundle, shown = outputs
+    assert shown is widget
     assert "<svg" in bundle["text/html"]
+    assert f'id="{widget.pictures}"' in bundle["text/html"]
     assert stepper.widget is widget
 
 
