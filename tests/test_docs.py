@@ -72,3 +72,5 @@ def test_the_pages_are_built(tmp_path):
     rule = pages[Path("treespec/verify.html")].split('id="rrsw"')[1].split("</section>")[0]
     assert "<strong>target_probs:</strong>" in rule
     assert '<a href="https://arxiv.org/abs/2402.12374">' in rule
+    stepper = pages[Path("notebooks/exploring_a_step.html")].split('<div id="stepper-')[1]
+    assert stepper.split("<script")[0].count('aria-label="token tree') > 1  # where no widget runs

@@ -82,7 +82,7 @@ class Stepper:
         return f"stepper-{uuid.uuid4().hex}"
 
     def _ipython_display_(self) -> None:
-        # Two outputs, since an exported page takes one form of each: the widget's, which may never run there.
+        # Two outputs: of one with both forms, an exported page takes the widget, which may never run there.
         display = import_module("IPython.display").display
         shown = Shown(self.trails[0], STEPS_WITHOUT_WIDGET)._repr_html_()
         try:
