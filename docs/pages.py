@@ -54,6 +54,7 @@ PUBLIC = {
 PAGES = {
     "README.md": "Front page",
     "docs/guide.md": "Guide",
+    "docs/configs.md": "Every key of a config",
     "experiments/RESULTS.md": "What has been measured",
     "experiments/SCHEMA.md": "What a run leaves in its folder",
     "experiments/SWEEPS.md": "What a sweep leaves in its folder",

@@ -165,6 +165,7 @@ class HfDatasetPrompts(_Selection):
     revision: Name | None = None
     """A commit, tag or branch of the hub; null for the newest. Folders have none."""
     chat_template: Literal["auto"] | bool = "auto"
+    """Whether prompts are put into the tokenizer's chat template; `auto`: if it has one."""
 
 
 Prompts = Annotated[
