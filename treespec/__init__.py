@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from treespec import draft, target, testing, verify
+    from treespec import draft, plugins, target, testing, verify
     from treespec.coins import TorchCoins
     from treespec.decoding import decode
     from treespec.distributions import Sampling
@@ -33,6 +33,7 @@ __all__ = [
     "draft",
     "generate",
     "load_pair",
+    "plugins",
     "target",
     "testing",
     "verify",

@@ -10,6 +10,7 @@ __all__ = [
     "EmptyPrompt",
     "InvalidArgument",
     "InvalidBudget",
+    "InvalidPlugin",
     "InvalidPrompt",
     "InvalidSampling",
     "InvalidSetting",
@@ -70,6 +71,10 @@ class NonFiniteLogits(TreespecError, ArithmeticError):
 
 class InvalidBudget(TreespecError, ValueError):
     """A number of new tokens that is no positive integer."""
+
+
+class InvalidPlugin(TreespecError, ValueError):
+    """A plug-in that cannot be loaded, or registers what it may not."""
 
 
 class InvalidSampling(TreespecError, ValueError):

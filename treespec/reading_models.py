@@ -17,6 +17,9 @@ Model = TypeVar("Model", bound=BaseModel)
 
 PROBLEMS_SHOWN = 20
 
+_TAGS = ("kind", "source")
+"""Keys that say which model of a union is meant."""
+
 
 class Strict(BaseModel):
     """A mapping without unknown keys. What stands below a field describes it in the JSON schema."""
@@ -143,11 +146,11 @@ def _explain(data: Any, problem: Any, whole: str) -> str:
         )
     if kind == "union_tag_invalid":
         tags = [tag.strip(" '") for tag in context["expected_tags"].split(",")]
-        hint = nearest(context["tag"][:80], tags)
-        unknown = f"unknown kind {brief(context['tag'], 60)}{hint}"
-        return f"{joined(path, 'kind')}: {unknown} (kinds: {', '.join(tags)})"
+        hint, key = nearest(context["tag"][:80], tags), _discriminator(context)
+        unknown = f"unknown {key} {brief(context['tag'], 60)}{hint}"
+        return f"{joined(path, key)}: {unknown} ({key}s: {', '.join(tags)})"
     if kind == "union_tag_not_found":
-        return f"{path}: a mapping with a 'kind' is needed, not {brief(value)}"
+        return f"{path}: a mapping with a '{_discriminator(context)}' is needed, not {brief(value)}"
     if kind == "missing":
         return f"{joined(path, problem['loc'][-1])} is missing"
     if kind == "misplaced":
@@ -156,11 +159,16 @@ def _explain(data: Any, problem: Any, whole: str) -> str:
     return f"{path or whole} = {brief(value)}: {plain_words(problem['msg'])}"
 
 
+def _discriminator(context: Any) -> str:
+    """The key that says which model of a union is meant."""
+    return str(context.get("discriminator", "kind")).strip("'")
+
+
 def _walk(data: Any, loc: Sequence[int | str]) -> tuple[str, Any]:
     """Follow a pydantic location, in which the kinds of unions stand between the keys."""
     path, tagged = "", False
     for part in loc:
-        tag = isinstance(data, dict) and not tagged and data.get("kind") == part
+        tag = isinstance(data, dict) and not tagged and part in map(data.get, _TAGS)
         inside = isinstance(data, dict | list) and part in (
             data if isinstance(data, dict) else range(len(data))
         )

@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from treespec import plugins
 from treespec.distributions import Sampling
-from treespec.draft import make_drafter
+from treespec.draft import NoDrafter
 from treespec.errors import TreespecError
+from treespec.experiments.config.drafts import NO_DRAFT, ModelDraft, by_pair, source_of
 from treespec.experiments.config.schema import (
     AssistedMethod,
     Config,
@@ -16,12 +18,13 @@ from treespec.experiments.config.schema import (
     TreeMethod,
 )
 from treespec.experiments.config.shapes import MEASURED
-from treespec.experiments.config.trees import TREES, label_of, stand_in, wants_measured
+from treespec.experiments.config.trees import label_of, stand_in, tree_of, wants_measured
 from treespec.experiments.errors import ConfigError
+from treespec.plugins import Budget, Part, Wanted
 from treespec.protocols import Drafter, Growth, Models
 from treespec.reading_models import nearest
 from treespec.tree import Law, TreeShape
-from treespec.verify import RULES, Rule, chain, greedy, naive, usual_rule
+from treespec.verify import Rule, chain, greedy, naive, usual_rule
 
 __all__ = ["LAWS", "BuiltMethod", "Choice", "Experiment", "build", "plain_method"]
 
@@ -46,13 +49,14 @@ class BuiltMethod:
     Args:
         name: unique in the experiment.
         config: what it was built from.
-        tree: its shape, or how it grows by what the draft says; None for the methods of transformers.
+        tree: its shape, how it grows by what the draft says, or the budget of a source that brings its own
+            continuations; None for the methods of transformers.
         choices: law and rule under each sampling setting, by its name; empty for transformers' methods.
     """
 
     name: str
     config: Method
-    tree: TreeShape | Growth | None
+    tree: TreeShape | Growth | Budget | None
     choices: Mapping[str, Choice]
 
     @property
@@ -81,7 +85,21 @@ class BuiltMethod:
         """What drafts the trees of our own loop: for plain decoding nothing."""
         choice = self.choices[sampling]
         assert self.tree is not None
-        return make_drafter(pair.draft, self.tree, choice.law, choice.sampling)
+        if not isinstance(self.config, TreeMethod):
+            return NoDrafter()
+        wanted = Wanted(self.tree, choice.law, choice.sampling, pair)
+        return source_of(self.config.draft).make(wanted, self.config.draft)
+
+    @property
+    def by_pair(self) -> bool:
+        """Whether the draft model of the config's `models` drafts its trees."""
+        return isinstance(self.config, TreeMethod) and by_pair(self.config.draft)
+
+    @property
+    def own_model(self) -> str | None:
+        """The draft model that it brings itself."""
+        draft = self.config.draft if isinstance(self.config, TreeMethod) else None
+        return draft.model if isinstance(draft, ModelDraft) else None
 
 
 @dataclass(frozen=True)
@@ -117,7 +135,14 @@ def build(config: Config) -> Experiment:
         samplings[setting.name] = Sampling(**setting.model_dump())
     methods: list[BuiltMethod] = []
     for i, method in enumerate(config.methods):
+        _require_draft(f"methods[{i}]", method, config)
         if wants_measured(method):
+            if not by_pair(method.draft):
+                raise ConfigError(
+                    f"methods[{i}].shape asks for what is {MEASURED!r}, but that is measured of "
+                    f"models.draft, and this method drafts with {method.draft.model_dump()}: name files, "
+                    "or take its `draft` out"
+                )
             if config.search is None:
                 raise ConfigError(
                     f"methods[{i}].shape asks for what is {MEASURED!r}, but the config has no `search`: "
@@ -130,7 +155,26 @@ def build(config: Config) -> Experiment:
                 f"methods[{i}]: a method called {built.name!r} stands before it; give one a 'name'"
             )
         methods.append(built)
+    if config.search is not None and config.models.draft == NO_DRAFT:
+        raise ConfigError(
+            f"search measures models.draft, but that is {NO_DRAFT!r}: name one, or take `search` out"
+        )
     return Experiment(config, samplings, tuple(methods))
+
+
+def _require_draft(path: str, method: Method, config: Config) -> None:
+    """Refuse what needs a draft model where there is none."""
+    if config.models.draft != NO_DRAFT:
+        return
+    if isinstance(method, TreeMethod) and by_pair(method.draft):
+        raise ConfigError(
+            f"{path}.draft = {{source: model}} needs a draft model, but models.draft is {NO_DRAFT!r}: name "
+            f"one there or here ({path}.draft.model), or take another source"
+        )
+    if isinstance(method, AssistedMethod):
+        raise ConfigError(
+            f"{path}: assisted generation needs a draft model, but models.draft is {NO_DRAFT!r}: name one"
+        )
 
 
 def plain_method(name: str, samplings: Mapping[str, Sampling]) -> BuiltMethod:
@@ -147,24 +191,63 @@ def _method(path: str, config: Method, samplings: Mapping[str, Sampling]) -> Bui
         return BuiltMethod(config.name or config.kind, config, None, {})
     if isinstance(config, PlainMethod):
         return plain_method(config.name or config.kind, samplings)
+    source = source_of(config.draft)
     try:
-        tree = TREES[type(config.shape)](config.shape)
+        tree = tree_of(config.shape)
     except TreespecError as error:
         raise ConfigError(f"{path}.shape: {error}") from None
+    _require_tree(path, config, source, tree)
     name = config.name or label_of(config)
     if isinstance(tree, TreeShape) and tree.size == 1:  # a search found that no draft pays
         return plain_method(f"{name}: plain decoding", samplings)
-    choices = {s: _choice(path, config, tree, sampling) for s, sampling in samplings.items()}
+    choices = {
+        s: _choice(path, config, source, tree, sampling) for s, sampling in samplings.items()
+    }
     lossless = all(choice.rule.lossless for choice in choices.values())
     if not lossless and "lossy" not in name:
         name += " (lossy)"
     return BuiltMethod(name, config, tree, choices)
 
 
-def _choice(path: str, config: TreeMethod, tree: TreeShape | Growth, sampling: Sampling) -> Choice:
+def _require_tree(
+    path: str, config: TreeMethod, source: Part, tree: TreeShape | Growth | Budget
+) -> None:
+    """Refuse a tree that the draft source does not take."""
+    if source.trees == "any":
+        if isinstance(tree, Budget):
+            raise ConfigError(
+                f"{path}.shape: a budget is for sources that bring their own continuations, but "
+                f"{source.name!r} drafts a given tree: give a shape, such as {{kind: chain, depth: 4}}"
+            )
+        return
+    if not isinstance(tree, Budget):
+        raise ConfigError(
+            f"{path}.shape: the draft source {source.name!r} brings its own continuations and takes limits "
+            f"instead of {config.shape.kind!r}: {{kind: budget, depth: 4}}"
+        )
+    if source.trees == "chain" and tree.branching > 1:
+        raise ConfigError(
+            f"{path}.shape.branching = {tree.branching}: the draft source {source.name!r} drafts chains: "
+            "leave branching out"
+        )
+
+
+def _choice(
+    path: str,
+    config: TreeMethod,
+    source: Part,
+    tree: TreeShape | Growth | Budget,
+    sampling: Sampling,
+) -> Choice:
     law = None if config.law is None else _look_up(f"{path}.law", config.law, LAWS)
-    rule = None if config.rule is None else _look_up(f"{path}.rule", config.rule, RULES)
-    possible = getattr(tree, "laws", frozenset(Law))
+    rules = {name: part.make for name, part in plugins.parts("rule").items()}
+    rule = None if config.rule is None else _look_up(f"{path}.rule", config.rule, rules)
+    possible = getattr(tree, "laws", frozenset(Law)) & source.laws
+    if law is not None and law not in source.laws:
+        raise ConfigError(
+            f"{path}.law: the draft source {source.name!r} does not draw children {law}, but "
+            f"{', '.join(sorted(map(str, source.laws)))}"
+        )
     if law is None:
         preferred = [law for law in _preferred_laws(tree, sampling) if law in possible]
         law = next((law for law in preferred if rule is None or law in rule.laws), preferred[0])
@@ -180,7 +263,7 @@ def _choice(path: str, config: TreeMethod, tree: TreeShape | Growth, sampling: S
             f"{path}.law: {law} is no law for this growth, which chooses children by their tokens or by "
             f"the order of their draws; it takes {', '.join(sorted(map(str, possible)))}"
         )
-    reason = rule.covers(tree if isinstance(tree, TreeShape) else TreeShape.expansion([2, 1]), law)
+    reason = rule.covers(_like(tree), law)
     if reason:
         raise ConfigError(f"{path}: {reason}")
     try:
@@ -189,7 +272,14 @@ def _choice(path: str, config: TreeMethod, tree: TreeShape | Growth, sampling: S
         raise ConfigError(f"{path}: {error}") from None
 
 
-def _preferred_laws(tree: TreeShape | Growth, sampling: Sampling) -> tuple[Law, ...]:
+def _like(tree: TreeShape | Growth | Budget) -> TreeShape:
+    """A shape as those that will be drafted, for the door."""
+    if isinstance(tree, Budget):
+        return TreeShape.chain(2) if tree.branching == 1 else TreeShape.expansion([2, 1])
+    return tree if isinstance(tree, TreeShape) else TreeShape.expansion([2, 1])
+
+
+def _preferred_laws(tree: TreeShape | Growth | Budget, sampling: Sampling) -> tuple[Law, ...]:
     sampled = (Law.WITHOUT_REPLACEMENT, Law.IID)
     if sampling.greedy:
         first = (Law.DETERMINISTIC, *sampled)
@@ -200,7 +290,7 @@ def _preferred_laws(tree: TreeShape | Growth, sampling: Sampling) -> tuple[Law, 
     return (*first, *(law for law in Law if law not in first))
 
 
-def _default_rule(law: Law, tree: TreeShape | Growth, sampling: Sampling) -> Rule:
+def _default_rule(law: Law, tree: TreeShape | Growth | Budget, sampling: Sampling) -> Rule:
     if not sampling.greedy and isinstance(tree, TreeShape) and not chain.covers(tree, law):
         return chain
     return usual_rule(law, sampling)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from treespec.errors import Unreadable
 from treespec.experiments.config.files import is_file, is_there
-from treespec.experiments.config.schema import Config
+from treespec.experiments.config.schema import Config, refresh
 from treespec.experiments.config.spellings import examples_near, spelled
 from treespec.experiments.errors import ConfigError
 from treespec.reading import brief, read_text
@@ -89,6 +89,7 @@ def validated(path: Path, data: dict[str, Any]) -> Config:
     Raises:
         ConfigError: with a line for each thing that is wrong.
     """
+    refresh()
     try:
         return Config.model_validate(data)
     except ValidationError as error:

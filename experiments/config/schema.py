@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
+from treespec import plugins
 from treespec.experiments.config.base import (
     MOST_ROUNDS,
     MOST_TIMED,
@@ -21,6 +22,7 @@ from treespec.experiments.config.base import (
     Seed,
     Tokens,
 )
+from treespec.experiments.config.drafts import Draft, ModelDraft
 from treespec.experiments.config.shapes import Shape
 from treespec.reading_models import Strict
 
@@ -40,6 +42,7 @@ __all__ = [
     "SpecBenchPrompts",
     "TextPrompts",
     "TreeMethod",
+    "refresh",
 ]
 
 MOST_METHODS = 1000
@@ -76,7 +79,7 @@ class ModelsConfig(Strict):
     target: Name = "embedded"
     """`embedded`, a folder, or a hub id."""
     draft: Name | None = None
-    """A folder or hub id; null for `embedded`."""
+    """A folder or hub id; null for `embedded` and folders that bring one; `none` for no draft model."""
     dtype: Literal["float32", "bfloat16", "float16", "float64", "auto"] = "bfloat16"
     """Of the weights and of all that is computed with them; `auto` for what the weights are stored in."""
     device: Name = "cpu"
@@ -250,6 +253,8 @@ class TreeMethod(Strict):
     """
 
     kind: Literal["tree"]
+    draft: Draft = ModelDraft()
+    """Where drafts come from: `{source: model}`, `{source: lookup}`, or the source of a plug-in."""
     shape: Shape
     """The tree: a kind with its numbers, or as on the command line: `kary:2x3`."""
     law: Name | None = None
@@ -331,3 +336,14 @@ class Config(Strict):
     """A tracker to which rows are logged as well; its package must be installed. Null for none."""
     output: Name | None = None
     """The run's folder; null for `runs/<name>`."""
+
+
+_BUILT = {"version": plugins.version()}
+
+
+def refresh() -> None:
+    """Let configs name the parts that are registered now, and no others."""
+    if _BUILT["version"] != plugins.version():
+        TreeMethod.model_rebuild(force=True)
+        Config.model_rebuild(force=True)
+        _BUILT["version"] = plugins.version()

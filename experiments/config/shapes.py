@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from treespec.experiments.config.base import MOST_NODES, Count, Name, Nodes, Number
+from treespec.experiments.config.drafts import OneOf
 from treespec.experiments.config.spellings import SPELLINGS, spelled
 from treespec.reading_models import Strict
 from treespec.shape import expansion_size
@@ -14,6 +15,7 @@ __all__ = [
     "MEASURED",
     "AnyShape",
     "BestShape",
+    "BudgetShape",
     "ChainShape",
     "CostAwareGrowth",
     "DySpecGrowth",
@@ -277,6 +279,26 @@ class CostAwareGrowth(Strict):
     """A file of how often draft probabilities are accepted, or `measured`; null for none."""
 
 
+class BudgetShape(Strict):
+    """Limits, for draft sources that bring continuations of their own, such as prompt lookup."""
+
+    kind: Literal["budget"]
+    depth: Annotated[int, Field(strict=True, ge=1, lt=MOST_NODES)]
+    """Most draft tokens below each other."""
+    branching: Nodes = 1
+    """Most children of a node; with 1 the trees are chains."""
+    size: Size | None = None
+    """Most nodes, the root included; null for a chain of `depth`."""
+
+    @model_validator(mode="after")
+    def _sized(self) -> Self:
+        if self.size is None and self.branching > 1:
+            raise ValueError(
+                "with a branching above 1 a budget needs a size: its nodes, root included"
+            )
+        return self
+
+
 FixedShape = (
     ChainShape
     | KaryShape
@@ -297,7 +319,7 @@ GrowthShape = (
     | CostAwareGrowth
 )
 
-AnyShape = Annotated[FixedShape | GrowthShape, Field(discriminator="kind")]
+AnyShape = Annotated[FixedShape | BudgetShape | GrowthShape, OneOf("growth", "kind")]
 
 Spelling = Annotated[
     str,

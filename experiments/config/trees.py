@@ -7,11 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from treespec import plugins
+from treespec.experiments.config.drafts import by_pair, source_of
 from treespec.experiments.config.schema import Method, TreeMethod
 from treespec.experiments.config.search_files import read_acceptance, read_calibration, read_chains
 from treespec.experiments.config.shapes import (
     MEASURED,
     BestShape,
+    BudgetShape,
     ChainShape,
     CostAwareGrowth,
     DySpecGrowth,
@@ -27,20 +30,41 @@ from treespec.experiments.config.shapes import (
     SpecExecGrowth,
 )
 from treespec.experiments.errors import ConfigError
+from treespec.plugins import Budget
 from treespec.protocols import Growth
 from treespec.search import optimal_tree
+from treespec.search.growth import POLICIES
 from treespec.tree import TreeShape
 
 if TYPE_CHECKING:
     from treespec.search import LatencyModel, Ranking
 
-__all__ = ["LABELS", "TREES", "label_of", "search_best", "stand_in", "wants_measured"]
+__all__ = ["LABELS", "TREES", "label_of", "search_best", "stand_in", "tree_of", "wants_measured"]
 
 
 def label_of(method: TreeMethod) -> str:
-    """The name of a method that the config does not name: its tree, and law and rule if they are given."""
+    """The name of a method that the config does not name.
+
+    Its tree, what drafts it if that is not `models.draft`, and law and rule if they are given.
+    """
     chosen = ", ".join(part for part in (method.law, method.rule) if part)
-    return LABELS[type(method.shape)](method.shape) + (f" ({chosen})" if chosen else "")
+    drafted = ""
+    if not by_pair(method.draft):
+        source = source_of(method.draft)
+        given = method.draft.model_dump(exclude={"source"}, exclude_defaults=True)
+        drafted = " ".join([source.name, *(f"{key}={value}" for key, value in given.items()), ""])
+    shape: Any = method.shape
+    label = LABELS.get(type(shape), _label_of_plugged)
+    return drafted + label(shape) + (f" ({chosen})" if chosen else "")
+
+
+def tree_of(shape: Any) -> TreeShape | Growth | Budget:
+    """What a config calls a tree, as a shape, a growth, or the budget of a source.
+
+    Raises:
+        TreespecError: if it is none.
+    """
+    return TREES.get(type(shape), _growth)(shape)
 
 
 def wants_measured(method: Method) -> TypeGuard[TreeMethod]:
@@ -111,19 +135,36 @@ def _best(config: BestShape) -> TreeShape:
 
 def _growth(config: Any) -> Growth:
     from treespec.search import LatencyModel
-    from treespec.search.growth import POLICIES
 
-    arguments = config.model_dump(exclude={"kind"})
+    arguments = {key: value for key, value in config if key != "kind"}
     if arguments.get("calibration") is not None:
         arguments["calibration"] = read_calibration(Path(arguments["calibration"]))
     if arguments.get("latency") is not None:
         arguments["latency"] = LatencyModel.load(arguments["latency"])
     if arguments.get("prior", 0.0) is None:
         del arguments["prior"]
-    return POLICIES[config.kind](**arguments)
+    return plugins.parts("growth")[config.kind].make(**arguments)
 
 
-TREES: dict[type, Callable[[Any], TreeShape | Growth]] = {
+def _label_of_plugged(shape: Any) -> str:
+    values = [f"{key}={value}" for key, value in shape if key != "kind"]
+    return " ".join([shape.kind, *values])
+
+
+GROWTHS: dict[str, Any] = {
+    "eagle2": Eagle2Growth,
+    "opt_tree": OptTreeGrowth,
+    "dyspec": DySpecGrowth,
+    "specexec": SpecExecGrowth,
+    "equal_growth": EqualGrowthGrowth,
+    "cost_aware": CostAwareGrowth,
+}
+"""The settings of our growths."""
+
+for _name, _settings in GROWTHS.items():
+    plugins.growth(_name, settings=_settings)(POLICIES[_name])
+
+TREES: dict[type, Callable[[Any], TreeShape | Growth | Budget]] = {
     ChainShape: lambda s: TreeShape.chain(s.depth),
     KaryShape: lambda s: TreeShape.kary(s.branching, s.depth),
     ExpansionShape: lambda s: TreeShape.expansion(s.branching),
@@ -132,12 +173,8 @@ TREES: dict[type, Callable[[Any], TreeShape | Growth]] = {
     PathsShape: lambda s: TreeShape.from_paths(s.paths),
     OptimalShape: _optimal,
     BestShape: _best,
-    Eagle2Growth: _growth,
-    OptTreeGrowth: _growth,
-    DySpecGrowth: _growth,
-    SpecExecGrowth: _growth,
-    EqualGrowthGrowth: _growth,
-    CostAwareGrowth: _growth,
+    BudgetShape: lambda s: Budget(s.size or s.depth + 1, s.depth, s.branching),
+    **dict.fromkeys(GROWTHS.values(), _growth),
 }
 
 LABELS: dict[type, Callable[[Any], str]] = {
@@ -149,6 +186,7 @@ LABELS: dict[type, Callable[[Any], str]] = {
     PathsShape: lambda s: f"tree of {len(s.paths) + 1}",
     OptimalShape: lambda s: f"optimal {s.size}",
     BestShape: lambda s: "best",
+    BudgetShape: lambda s: f"chain {s.depth}" if s.branching == 1 else f"budget {s.size}",
     Eagle2Growth: lambda s: f"EAGLE-2 {s.k}x{s.depth}, {s.size}",
     OptTreeGrowth: lambda s: f"OPT-Tree {s.size}",
     DySpecGrowth: lambda s: f"DySpec {s.size}",

@@ -20,7 +20,7 @@ from treespec.experiments.errors import ConfigError
 from treespec.experiments.lossless.greedy import GreedyCheck, split
 from treespec.experiments.lossless.law import CHUNK, LawCheck, LawChecker
 from treespec.experiments.run.baselines import generate_plain
-from treespec.experiments.run.models import load_models
+from treespec.experiments.run.models import load_models, load_own_drafts
 from treespec.experiments.run.ours import decode_ours
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt, encode, read_prompts
@@ -121,7 +121,7 @@ def check_lossless(
         reporter.note(f"left out, since their trees wait for a measurement: {', '.join(waiting)}")
     raw = read_prompts(config.prompts, more=0)[: config.prompts.count]
     with reporter.task("loading the models"):
-        pair = load(config.models)
+        pair = load_own_drafts(config.models, load(config.models), experiment.methods)
     encoded = encode(raw, config.prompts, pair.tokenizer)
     methods = [m for m in experiment.methods if m.kind in ("plain", "tree")]
     warm = [name for name, sampling in experiment.samplings.items() if not sampling.greedy]

@@ -13,7 +13,7 @@ depends on the target. A check with another cut tells the two apart: there a los
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,6 +30,7 @@ from treespec.experiments.lossless.passes import PassMemory, RememberingModel
 from treespec.experiments.run.baselines import next_logits
 from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.unit import seed_of
+from treespec.protocols import TreeModel
 from treespec.target import ModelTarget
 from treespec.testing.compare import ConditionalLaw, LawComparison, Samples, compare_laws
 
@@ -70,7 +71,8 @@ class LawCheck:
 
 class _Remembering(NamedTuple):
     target: RememberingModel
-    draft: RememberingModel
+    draft: TreeModel
+    others: Mapping[str, RememberingModel]
 
 
 class LawChecker:
@@ -96,10 +98,14 @@ class LawChecker:
         progress: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.pair, self.prompts, self.tokens, self.seed = pair, prompts, tokens, seed
+        from treespec.models.load import NoDraftModel
+
         self.memory = PassMemory()
         self._each = -(-samples // len(prompts))
         self._remembering = _Remembering(
-            RememberingModel(pair.target, self.memory), RememberingModel(pair.draft)
+            RememberingModel(pair.target, self.memory),
+            pair.draft if isinstance(pair.draft, NoDraftModel) else RememberingModel(pair.draft),
+            {name: RememberingModel(model) for name, model in pair.others.items()},
         )
         self._progress = progress
         self._plain: dict[str, list[list[int]]] = {}

@@ -64,7 +64,7 @@ def drafted(method: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, An
 
     Files count by what is in them, as each run has its own. Older manifests have only their paths.
     """
-    keys = ("parents", "growth", "law", "rule", "settings")
+    keys = ("draft", "parents", "growth", "law", "rule", "settings")
     told = {key: method[key] for key in keys if key in method and key in other}
     if told.get("growth") and other["growth"]:
         told["growth"] = {k: v for k, v in told["growth"].items() if k in other["growth"]}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from treespec.experiments.config.schema import Config
+from treespec.experiments.config.schema import Config, refresh
 from treespec.experiments.errors import ForeignFolder, RunFolderError, RunNotWritten
 from treespec.experiments.records.changes import differences
 from treespec.experiments.records.disk_full import DISK_FULL
@@ -268,6 +268,7 @@ def _without_steps(
 
 def _completed_hash(config: dict[str, Any]) -> str | None:
     """The hash of a stored config, keys that were not known then filled in; None if it is invalid."""
+    refresh()
     try:
         return config_hash(Config.model_validate(config))
     except ValidationError:

@@ -37,6 +37,8 @@ class Method:
         parents: of its tree, if it has one.
         law, rule: by sampling setting.
         lossless: whether the output keeps the target's law.
+        straight: whether its trees are chains, which a source brings within a budget.
+        by_pair: whether the draft model of the run's `models` drafts.
         searched: whether a search chose it. Plain decoding that was chosen so is no baseline: a third copy
             of one loop would make the fastest of the baselines faster by chance.
     """
@@ -48,6 +50,8 @@ class Method:
     rule: Mapping[str, str]
     lossless: bool
     searched: bool = False
+    straight: bool = False
+    by_pair: bool = True
 
     @property
     def group(self) -> str:
@@ -56,8 +60,8 @@ class Method:
             return "undrafted" if self.searched else "plain"
         if self.kind != "tree":
             return self.kind
-        straight = self.parents is not None and len(set(self.parents)) == len(self.parents)
-        return "chain" if straight else "tree"
+        fixed = self.parents is not None and len(set(self.parents)) == len(self.parents)
+        return "chain" if fixed or self.straight else "tree"
 
     @property
     def draft_tokens(self) -> int | None:
@@ -129,6 +133,9 @@ class RunRecords:
                 law=m.get("law") or {},
                 rule=m.get("rule") or {},
                 lossless=m.get("lossless", True),
+                straight=_straight(m.get("growth")),
+                by_pair=(m.get("draft") or {}).get("source", "model") == "model"
+                and (m.get("draft") or {}).get("model") is None,
                 searched=named is not None and m["kind"] == "plain" and m["name"] not in named,
             )
             for m in self.manifest["methods"]
@@ -155,6 +162,11 @@ class RunRecords:
     def target_dtype(self) -> str:
         """The dtype of the target, such as `bfloat16`."""
         return str(self.manifest["models"]["target"]["dtype"]).removeprefix("torch.")
+
+
+def _straight(growth: Mapping[str, Any] | None) -> bool:
+    """Whether this is the budget of chains."""
+    return growth is not None and growth.get("kind") == "budget" and growth.get("branching") == 1
 
 
 def accepted_nodes(run: RunRecords, method: Method, sampling: str) -> list[tuple[int, int]]:

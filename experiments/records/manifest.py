@@ -130,14 +130,17 @@ def method_data(method: BuiltMethod) -> dict[str, Any]:
     shape = method.shape if drafts else None
     grown, files = None, None
     if isinstance(method.config, TreeMethod) and shape is None:
-        grown = method.config.shape.model_dump()
+        grown = method.config.shape.model_dump(mode="json")
         files = {key: _sha256(grown[key]) for key in _FILES if grown.get(key) is not None} or None
     return {
         "name": method.name,
         "kind": method.kind,
         "parents": None if shape is None else list(shape.parents),
-        "size": grown["size"] if grown else shape.size if shape else None,
+        "size": grown.get("size") if grown else shape.size if shape else None,
         "depth": method.max_depth if drafts else None,
+        "draft": method.config.draft.model_dump()
+        if isinstance(method.config, TreeMethod)
+        else None,
         "growth": grown,
         "files": files,
         "law": {name: str(choice.law) for name, choice in choices.items()} or None,

@@ -39,7 +39,7 @@ _WARMUP = Kind(
 _MODEL = {"name": TEXT, "parameters": NUMBER, "dtype": TEXT, "architecture": TEXT}
 _METHOD = {
     "name": NAME, "kind": _KIND, "parents?": or_null(each(_PARENT)), "size": or_null(COUNT),
-    "depth": or_null(COUNT), "growth?": or_null(DATA), "files?": or_null(DATA),
+    "depth": or_null(COUNT), "draft?": or_null(DATA), "growth?": or_null(DATA), "files?": or_null(DATA),
     "law?": or_null(by_name(TEXT)), "rule?": or_null(by_name(TEXT)), "settings?": or_null(DATA),
     "lossless?": TRUTH,
 }  # fmt: skip

@@ -197,7 +197,9 @@ def chosen(run: RunRecords, data: Measurements) -> Choice | None:
 def _measured(run: RunRecords) -> Measured | None:
     if run.manifest["config"].get("search") is None or not (run.folder / "search").is_dir():
         return None
-    config = validated(run.folder / "manifest.json", run.manifest["config"])
+    # Methods may be of plug-ins, which a report does without.
+    told = run.manifest["config"] | {"methods": [{"kind": "generate"}]}
+    config = validated(run.folder / "manifest.json", told)
     return load_measured(config, run.folder / "search")
 
 
@@ -205,7 +207,7 @@ def _shape(method: Method) -> TreeShape | None:
     """The tree of every step: that of plain decoding is its root."""
     if method.kind == "plain":
         return TreeShape.chain(0)
-    return None if method.parents is None else TreeShape(method.parents)
+    return None if method.parents is None or not method.by_pair else TreeShape(method.parents)
 
 
 def _row(

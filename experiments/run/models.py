@@ -2,16 +2,19 @@
 
 import os
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from treespec.errors import CannotGrow, LoadError
+from treespec.experiments.config.build import BuiltMethod
+from treespec.experiments.config.drafts import NO_DRAFT
 from treespec.experiments.config.schema import ModelsConfig
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
     from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["calm_transformers", "load_models", "model_data", "weights_data"]
+__all__ = ["calm_transformers", "load_models", "load_own_drafts", "model_data", "weights_data"]
 
 
 def load_models(config: ModelsConfig) -> "Pair":
@@ -39,6 +42,24 @@ def load_models(config: ModelsConfig) -> "Pair":
         raise type(error)(f"{_key(config, str(error))}{error}") from error
 
 
+def load_own_drafts(config: ModelsConfig, pair: "Pair", methods: Iterable[BuiltMethod]) -> "Pair":
+    """The pair with the draft models that methods bring themselves.
+
+    Raises:
+        LoadError: naming the key of the config and what is not there, or cannot be read.
+        TreespecError: see `treespec.models.load.with_drafts`.
+    """
+    from treespec.models.load import with_drafts
+
+    names = dict.fromkeys(m.own_model for m in methods if m.own_model is not None)
+    for name in names:
+        try:
+            pair = with_drafts(pair, [name], dtype=config.dtype, attention=config.attention)
+        except LoadError as error:
+            raise LoadError(f"draft.model: {error}") from error
+    return pair
+
+
 def _key(config: ModelsConfig, said: str) -> str:
     """What comes before the words of an error, so that the key of the config is named."""
     if re.match(r"(?:device|dtype|grow|attention|device_map|tensor_parallel)\b", said):
@@ -48,16 +69,23 @@ def _key(config: ModelsConfig, said: str) -> str:
 
 
 def model_data(config: ModelsConfig, pair: "Pair") -> dict[str, Any]:
-    """What a manifest says of target and draft."""
-    names = {"target": config.target, "draft": config.draft or config.target}
+    """What a manifest says of target and draft, and of draft models that methods bring."""
+    found = {"target": _model_data(config.target, pair.target)}
+    if config.draft == NO_DRAFT:
+        nothing = {"name": NO_DRAFT, "parameters": 0, "architecture": NO_DRAFT, "context": None}
+        found["draft"] = found["target"] | nothing
+    else:
+        found["draft"] = _model_data(config.draft or config.target, pair.draft)
+    others = {name: _model_data(name, model) for name, model in pair.others.items()}
+    return found | ({"others": others} if others else {})
+
+
+def _model_data(name: str, model: "TransformersModel") -> dict[str, Any]:
     return {
-        role: {
-            "name": name,
-            **weights_data(model := getattr(pair, role)),
-            "architecture": type(model.model).__name__,
-            "context": model.max_length,
-        }
-        for role, name in names.items()
+        "name": name,
+        **weights_data(model),
+        "architecture": type(model.model).__name__,
+        "context": model.max_length,
     }
 
 

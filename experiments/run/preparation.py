@@ -18,7 +18,7 @@ from treespec.experiments.records.manifest import new_manifest, session_data
 from treespec.experiments.records.measured import Measured, load_measured
 from treespec.experiments.run.decoding import Rounds, Unit, units_of
 from treespec.experiments.run.meters.build import cuda_devices, make_meters
-from treespec.experiments.run.models import model_data
+from treespec.experiments.run.models import load_own_drafts, model_data
 from treespec.experiments.run.prompts import Prompt, encode, hash_of
 from treespec.experiments.run.readiness import require_fits
 from treespec.experiments.run.session import Session
@@ -71,7 +71,7 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
             experiment = _with_trees(session, measured, records)
         require_same_methods(records.path, experiment, session.manifest)
     with reporter.task("loading the models"):
-        pair = load(config.models)
+        pair = load_own_drafts(config.models, load(config.models), experiment.methods)
     prompts = encode(session.ready.measured, config.prompts, pair.tokenizer)
     spare = encode(session.ready.spare, config.prompts, pair.tokenizer, first=len(prompts))
     require_fits(experiment, pair, [*prompts, *spare])
@@ -81,7 +81,7 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
     else:
         finished = session.take_over({})
     with reporter.task("reading the meters"):
-        meters = make_meters(config.meters, cuda_devices([pair.target.model, pair.draft.model]))
+        meters = make_meters(config.meters, cuda_devices([model.model for model in pair.models]))
     units, between = units_of(experiment, prompts, finished), None
     if measured is not None:  # before the warm-up of the methods, whose caches and graphs stay warm
         between = session.searching.between(session, experiment, pair, measured, units)

@@ -97,8 +97,10 @@ def require_fits(
     """
     new = experiment.config.max_new_tokens
     for method in experiment.methods:
-        alone = method.kind in ("generate", "plain")
-        lengths = [m.max_length for m in ((pair.target,) if alone else (pair.target, pair.draft))]
+        drafts = method.by_pair or method.kind == "assisted"
+        lengths = [m.max_length for m in ((pair.target, pair.draft) if drafts else (pair.target,))]
+        if method.own_model in pair.others:
+            lengths.append(pair.others[method.own_model].max_length)
         for prompt in prompts:
             try:
                 require_room(len(prompt.ids), new, method.max_depth, min(lengths))

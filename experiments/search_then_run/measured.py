@@ -116,7 +116,7 @@ def _recordings(known: Experiment, folder: Path) -> list[tuple[str, Law, Path]]:
     for i, (name, sampling) in enumerate(known.samplings.items()):
         laws = [usual_law(sampling)]
         for method in known.methods:
-            if method.kind == "tree":
+            if method.by_pair:
                 law, chain = method.choices[name].law, method.shape and method.shape.is_chain
                 covered = chain and SAME_FIRST.get(str(law)) == str(laws[0])
                 if not (law.together or law in laws or covered or sampling.greedy):

@@ -1,7 +1,9 @@
 """A target, a draft and their tokenizer, from one call."""
 
 import os
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
@@ -38,9 +40,44 @@ from treespec.models.spread import (
 from treespec.models.support import context_length
 from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["ModelOutline", "Pair", "PairOutline", "load_pair", "outline_pair"]
+__all__ = [
+    "NO_DRAFT",
+    "ModelOutline",
+    "NoDraftModel",
+    "Pair",
+    "PairOutline",
+    "load_pair",
+    "outline_pair",
+    "with_drafts",
+]
 
 EMBEDDED = "embedded"
+
+NO_DRAFT = "none"
+"""Instead of a draft: there is none, and none is read."""
+
+
+class NoDraftModel(TransformersModel):
+    """Stands where a pair has no draft model; asked for anything but its limits, it says so.
+
+    Args:
+        vocab_size: of the target.
+    """
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size, self.max_length = vocab_size, sys.maxsize
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever a model has.
+
+        Raises:
+            LoadError: always.
+        """
+        if name.startswith("__"):  # asked by Python itself
+            raise AttributeError(name)
+        raise LoadError(
+            f"this needs a draft model, but the draft is {NO_DRAFT!r}: name one, or take another source"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,12 +89,20 @@ class Pair:
         draft: a cheaper model, its vocabulary cut or padded to the target's.
         tokenizer: the target's.
         name: what the user called the pair, for records.
+        others: draft models besides `draft`, by folder or hub id.
     """
 
     target: TransformersModel
     draft: TransformersModel
     tokenizer: Tokenizer = field(repr=False)
     name: str
+    others: Mapping[str, TransformersModel] = field(default_factory=dict)
+
+    @property
+    def models(self) -> list[TransformersModel]:
+        """All models that are loaded."""
+        drafts = [] if isinstance(self.draft, NoDraftModel) else [self.draft]
+        return [self.target, *drafts, *self.others.values()]
 
     @cached_property
     def end_tokens(self) -> frozenset[int]:
@@ -92,7 +137,8 @@ def load_pair(
     Args:
         name_or_target: "embedded", the small pair that comes with treespec; or the folder or hub id of the
             target; or a folder with the subfolders target and draft.
-        draft: folder or hub id of the draft; not needed where the first argument brings one.
+        draft: folder or hub id of the draft; not needed where the first argument brings one; "none" if
+            there is to be none, for sources that draft without a model.
         dtype: of both models: a torch dtype, its name, or "auto" for what each was stored in.
         device: where both models run.
         grow: makes the target as expensive as a larger model without changing its tokens
@@ -133,13 +179,44 @@ def load_pair(
     if grow is not None:
         target_model = grow_model(target_model, grow)
     target = _tried(target_place, target_model, attention)
-    draft_model = read_model(draft_place, weights_dtype, place)
+    draft_model: TransformersModel = NoDraftModel(target.vocab_size)
+    if draft_place is not None:
+        read = read_model(draft_place, weights_dtype, place)
+        draft_model = _tried(draft_place, read, attention, target.vocab_size)
     return Pair(
         target=target,
-        draft=_tried(draft_place, draft_model, attention, target.vocab_size),
+        draft=draft_model,
         tokenizer=tokenizer,
         name=os.fspath(name_or_target) + ("" if draft is None else f" + {os.fspath(draft)}"),
     )
+
+
+def with_drafts(
+    pair: Pair,
+    names: Iterable[str],
+    *,
+    dtype: torch.dtype | str = "float32",
+    attention: str = "auto",
+) -> Pair:
+    """The pair with further draft models, on the device of its target.
+
+    Args:
+        pair: that is loaded.
+        names: folders or hub ids.
+        dtype: of each, see `load_pair`.
+        attention: likewise.
+
+    Raises:
+        LoadError, TokenizerMismatch, UnsupportedModel: see `load_pair`.
+    """
+    weights_dtype, others = dtype_of(dtype), {}
+    for name in names:
+        with permitted():
+            place = find(_draft_source(name))
+        require_same_tokenizer(pair.tokenizer, read_tokenizer(place))
+        model = read_model(place, weights_dtype, pair.target.device)
+        others[name] = _tried(place, model, attention, pair.target.vocab_size)
+    return replace(pair, others={**pair.others, **others})
 
 
 @dataclass(frozen=True)
@@ -163,11 +240,13 @@ class PairOutline:
         target: its limits.
         draft: its limits, its vocabulary cut or padded to the target's.
         tokenizer: the target's.
+        others: further draft models, by folder or hub id.
     """
 
     target: ModelOutline
     draft: ModelOutline
     tokenizer: Tokenizer = field(repr=False)
+    others: Mapping[str, ModelOutline] = field(default_factory=dict)
 
 
 def outline_pair(name_or_target: Source, draft: Source | None = None) -> PairOutline:
@@ -182,20 +261,29 @@ def outline_pair(name_or_target: Source, draft: Source | None = None) -> PairOut
             of them is missing or cut short.
     """
     target_place, draft_place, tokenizer = _found(name_or_target, draft)
-    configs = [read_config(place) for place in (target_place, draft_place)]
-    require_weights(target_place)
-    require_weights(draft_place)
-    width = configs[0].get_text_config(decoder=True).vocab_size
-    target, draft_outline = (ModelOutline(context_length(config), width) for config in configs)
-    return PairOutline(target, draft_outline, tokenizer)
+    target = _outline(target_place)
+    if draft_place is None:
+        return PairOutline(target, ModelOutline(sys.maxsize, target.vocab_size), tokenizer)
+    limits = ModelOutline(_outline(draft_place).max_length, target.vocab_size)
+    return PairOutline(target, limits, tokenizer)
 
 
-def _found(name_or_target: Source, draft: Source | None) -> tuple[Place, Place, Tokenizer]:
-    """Where the two models are, and the tokenizer that they share."""
+def _outline(place: Place) -> ModelOutline:
+    config = read_config(place)
+    require_weights(place)
+    return ModelOutline(context_length(config), config.get_text_config(decoder=True).vocab_size)
+
+
+def _found(name_or_target: Source, draft: Source | None) -> tuple[Place, Place | None, Tokenizer]:
+    """Where the two models are, and the tokenizer that they share; no place for the draft "none"."""
     with permitted():
-        target_place, draft_place = map(find, _sources(name_or_target, draft))
+        if draft is not None and os.fspath(draft) == NO_DRAFT:
+            target_place, draft_place = find(_target_source(name_or_target)), None
+        else:
+            target_place, draft_place = map(find, _sources(name_or_target, draft))
     tokenizer = read_tokenizer(target_place)
-    require_same_tokenizer(tokenizer, read_tokenizer(draft_place))
+    if draft_place is not None:
+        require_same_tokenizer(tokenizer, read_tokenizer(draft_place))
     return target_place, draft_place, tokenizer
 
 
@@ -240,16 +328,31 @@ def _embedded() -> Path:
 
 def _sources(name_or_target: Source, draft: Source | None) -> tuple[Source, Source]:
     """Where the two models are: as given, or the subfolders of a pair's folder."""
-    name = os.fspath(name_or_target)
-    folder = _embedded() if name == EMBEDDED else Path(name).expanduser()
-    if draft is not None and os.fspath(draft) == EMBEDDED:
-        draft = _embedded() / "draft"
-    if (folder / "target").is_dir() and not (folder / "config.json").exists():
-        return folder / "target", folder / "draft" if draft is None else draft
-    if draft is None:
-        nowhere = "" if folder.is_dir() else " (and it is no folder here)"
-        raise LoadError(
-            f"{name!r} is a target without a draft{nowhere}: give load_pair a second, smaller model of the "
-            f"same tokenizer; only {EMBEDDED!r} and folders with target/ and draft/ bring their own"
-        )
-    return name_or_target, draft
+    name, folder = os.fspath(name_or_target), _folder(name_or_target)
+    if draft is not None:
+        return _target_source(name_or_target), _draft_source(draft)
+    if _holds_pair(folder):
+        return folder / "target", folder / "draft"
+    nowhere = "" if folder.is_dir() else " (and it is no folder here)"
+    raise LoadError(
+        f"{name!r} is a target without a draft{nowhere}: give load_pair a second, smaller model of the "
+        f"same tokenizer; only {EMBEDDED!r} and folders with target/ and draft/ bring their own"
+    )
+
+
+def _folder(name: Source) -> Path:
+    return _embedded() if os.fspath(name) == EMBEDDED else Path(name).expanduser()
+
+
+def _holds_pair(folder: Path) -> bool:
+    return (folder / "target").is_dir() and not (folder / "config.json").exists()
+
+
+def _target_source(name: Source) -> Source:
+    """The target by itself: that of a pair's folder, or what is named."""
+    folder = _folder(name)
+    return folder / "target" if _holds_pair(folder) else name
+
+
+def _draft_source(name: Source) -> Source:
+    return _embedded() / "draft" if os.fspath(name) == EMBEDDED else name

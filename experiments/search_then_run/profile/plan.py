@@ -128,7 +128,7 @@ def settings_of(
     """Laws and rules to measure, each with its trees."""
     by_law: dict[Law, Setting] = {}
     for name, sampling in experiment.samplings.items():
-        wanted = [m.choices[name] for m in experiment.methods if m.kind == "tree"]
+        wanted = [m.choices[name] for m in experiment.methods if m.by_pair]
         pairs = [(choice.law, choice.rule) for choice in wanted]
         usual = usual_law(sampling)
         pairs.append((usual, usual_rule(usual, sampling)))

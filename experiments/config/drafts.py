@@ -1,0 +1,122 @@
+"""Where the trees of a method come from: the draft sources that are ours, and the settings of all."""
+
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, GetCoreSchemaHandler, create_model
+from pydantic_core import CoreSchema
+
+from treespec import plugins
+from treespec.draft import PromptLookup, make_drafter
+from treespec.errors import LoadError
+from treespec.experiments.config.base import Count, Name
+from treespec.plugins import Budget, Kind, Part, Settings, Wanted
+from treespec.protocols import Drafter, Models, TreeModel
+from treespec.reading_models import Strict
+from treespec.tree import Law
+
+__all__ = ["NO_DRAFT", "Draft", "LookupDraft", "ModelDraft", "OneOf", "by_pair", "source_of"]
+
+NO_DRAFT = "none"
+"""As `models.draft`: there is no draft model (`treespec.models.load.NO_DRAFT`)."""
+
+
+class ModelDraft(Settings):
+    """The draft model of `models`, or one of the method's own."""
+
+    source: Literal["model"] = "model"
+    model: Name | None = None
+    """A folder or hub id; null for `models.draft`."""
+
+
+class LookupDraft(Settings):
+    """Prompt lookup: what followed the last tokens where they stood before in the text; no model runs."""
+
+    source: Literal["lookup"] = "lookup"
+    ngram: Annotated[int, Field(strict=True, ge=1, le=64)] = 3
+    """Most tokens that are looked up."""
+    places: Count = 256
+    """Of how many places the latest are asked."""
+
+
+class OneOf:
+    """A tagged union over what is registered of a kind, besides the members that a field states.
+
+    Args:
+        kind: of the parts.
+        key: whose value is the name of the part.
+    """
+
+    def __init__(self, kind: Kind, key: str) -> None:
+        self.kind, self.key = kind, key
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Of all members; made anew when parts come or go (`schema.refresh`)."""
+        members = list(get_args(source))
+        for part in plugins.parts(self.kind).values():
+            settings = tagged(part, self.key)
+            if settings not in members:
+                members.append(settings)
+        union: Any = members[0]
+        for member in members[1:]:
+            union = union | member
+        if len(members) == 1:
+            return handler.generate_schema(union)
+        return handler.generate_schema(Annotated[union, Field(discriminator=self.key)])
+
+
+Draft = Annotated[Settings, OneOf("source", "source")]
+
+_TAGGED: dict[tuple[type[Strict], str, str], type[Strict]] = {}
+
+
+def tagged(part: Part, key: str) -> type[Strict]:
+    """The settings of a part, with the key that names it."""
+    assert part.settings is not None
+    if key in part.settings.model_fields:
+        return part.settings
+    known = part.settings, key, part.name
+    if known not in _TAGGED:
+        tag: Any = (Literal[part.name], ...)  # pyrefly: ignore[invalid-literal]
+        _TAGGED[known] = create_model(
+            part.settings.__name__,
+            __base__=part.settings,
+            __doc__=part.settings.__doc__,
+            **{key: tag},
+        )
+    return _TAGGED[known]
+
+
+def source_of(draft: Settings) -> Part:
+    """The source that settings are of."""
+    return plugins.parts("source")[draft.source]  # pyrefly: ignore[missing-attribute]
+
+
+def by_pair(draft: Settings) -> bool:
+    """Whether the draft model of the config's `models` drafts: what is measured is measured of it."""
+    return isinstance(draft, ModelDraft) and draft.model is None
+
+
+@plugins.drafter("model", settings=ModelDraft, laws=Law)
+def _model(wanted: Wanted, settings: ModelDraft) -> Drafter:
+    """A smaller model drafts, level by level, along any shape or growth."""
+    assert not isinstance(wanted.tree, Budget)
+    model = _own_model(wanted.pair, settings.model)
+    return make_drafter(model, wanted.tree, wanted.law, wanted.sampling)
+
+
+@plugins.drafter("lookup", settings=LookupDraft, laws={Law.DETERMINISTIC}, trees="chain")
+def _lookup(wanted: Wanted, settings: LookupDraft) -> Drafter:
+    """Prompt lookup: the text itself is searched for what followed its last tokens; no model runs."""
+    assert isinstance(wanted.tree, Budget)
+    return PromptLookup(wanted.tree.depth, ngram=settings.ngram, places=settings.places)
+
+
+def _own_model(pair: Models, name: str | None) -> TreeModel:
+    if name is None:
+        return pair.draft
+    others = getattr(pair, "others", {})
+    if name not in others:
+        raise LoadError(f"the draft model {name!r} was not loaded with the pair")
+    return others[name]

@@ -1,0 +1,134 @@
+"""The draft of a method is a choice of its own."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from treespec.draft import ModelDrafter, PromptLookup
+from treespec.experiments.config.build import build
+from treespec.experiments.config.drafts import ModelDraft
+from treespec.experiments.config.file import validated
+from treespec.experiments.errors import ConfigError
+from treespec.experiments.records.manifest import config_data, config_hash, method_data
+from treespec.models.load import load_pair
+from treespec.tree import Law
+
+
+def config(*methods, temperature=0.0, **more):
+    data = {
+        "name": "drafts",
+        "prompts": {"kind": "embedded", "count": 1},
+        "max_new_tokens": 8,
+        "samplings": [{"temperature": temperature}],
+        "methods": list(methods),
+    }
+    return validated("test.yaml", data | more)
+
+
+def tree(shape, **more):
+    return {"kind": "tree", "shape": shape, **more}
+
+
+LOOKUP = {"draft": {"source": "lookup"}}
+CHAIN = {"kind": "chain", "depth": 4}
+BUDGET = {"kind": "budget", "depth": 4}
+
+
+def test_the_pair_drafts_where_nothing_is_said():
+    method = build(config(tree(CHAIN))).methods[0]
+    assert method.config.draft == ModelDraft()
+    assert method.by_pair
+    assert method.own_model is None
+    assert method.name == "chain 4"
+    assert config_data(config(tree(CHAIN)))["methods"][0]["draft"] == {
+        "source": "model",
+        "model": None,
+    }
+
+
+def test_lookup_is_a_chain_of_deterministic_children():
+    for temperature, rule in ((0.0, "greedy"), (1.0, "onehot")):
+        method = build(config(tree(BUDGET, **LOOKUP), temperature=temperature)).methods[0]
+        (choice,) = method.choices.values()
+        assert (choice.law, str(choice.rule)) == (Law.DETERMINISTIC, rule)
+        assert method.name == "lookup chain 4"
+        assert (method.shape, method.max_depth, method.by_pair) == (None, 4, False)
+        pair = SimpleNamespace(target=None, draft=None)
+        drafter = method.drafter(pair, next(iter(method.choices)))
+        assert isinstance(drafter, PromptLookup)
+        assert drafter.max_depth == 4
+        growth = method_data(method)["growth"]
+        assert growth == {"kind": "budget", "depth": 4, "branching": 1, "size": None}
+
+
+def test_settings_of_a_source_are_part_of_the_experiment():
+    hashes = {
+        config_hash(config(tree(BUDGET, draft=draft)))
+        for draft in (
+            {"source": "lookup"},
+            {"source": "lookup", "ngram": 2},
+            {"source": "lookup", "places": 9},
+        )
+    }
+    assert len(hashes) == 3
+    same = config(tree(BUDGET, draft={"source": "lookup", "ngram": 3}))
+    assert config_hash(same) in hashes
+
+
+REFUSED = {
+    "methods[0].draft.source: unknown source 'lokup'; did you mean 'lookup'? (sources: model, lookup)": (
+        tree(BUDGET, draft={"source": "lokup"}), {}
+    ),
+    "methods[0].draft.ngrams: unknown key; did you mean 'ngram'? (keys here: source, ngram, places)": (
+        tree(BUDGET, draft={"source": "lookup", "ngrams": 2}), {}
+    ),
+    "methods[0].draft.ngram = 0: must be greater than or equal to 1": (
+        tree(BUDGET, draft={"source": "lookup", "ngram": 0}), {}
+    ),
+    "methods[0].draft: a mapping with a 'source' is needed": (tree(BUDGET, draft={"ngram": 0}), {}),
+    "takes limits instead of 'chain': {kind: budget, depth: 4}": (tree(CHAIN, **LOOKUP), {}),
+    "'model' drafts a given tree: give a shape": (tree(BUDGET), {}),
+    "methods[0].shape.branching = 2: the draft source 'lookup' drafts chains": (
+        tree(BUDGET | {"branching": 2, "size": 8}, **LOOKUP), {}
+    ),
+    "methods[0].law: the draft source 'lookup' does not draw children iid, but deterministic": (
+        tree(BUDGET, law="iid", **LOOKUP), {}
+    ),
+    "a budget needs a size": (tree(BUDGET | {"branching": 2}, **LOOKUP), {}),
+    "needs a draft model, but models.draft is 'none'": (tree(CHAIN), {"models": {"draft": "none"}}),
+    "assisted generation needs a draft model": (
+        {"kind": "assisted"}, {"models": {"draft": "none"}}
+    ),
+    "search measures models.draft, but that is 'none'": (
+        tree(BUDGET, **LOOKUP), {"models": {"draft": "none"}, "search": {}}
+    ),
+    "that is measured of models.draft": (
+        tree({"kind": "optimal", "rates": "measured", "size": 4}, draft={"source": "model", "model": "x"}),
+        {"search": {}},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_what_cannot_be_drafted_is_refused_by_name(said):
+    method, more = REFUSED[said]
+    with pytest.raises(ConfigError) as refused:
+        build(config(method, **more))
+    assert said in str(refused.value)
+
+
+def test_a_pair_without_a_draft_and_methods_with_their_own():
+    pair = load_pair("embedded", "none")
+    assert pair.models == [pair.target]
+    own = {"source": "model", "model": "embedded"}
+    method = build(config(tree(CHAIN, draft=own), models={"draft": "none"})).methods[0]
+    assert (method.own_model, method.by_pair) == ("embedded", False)
+    assert method.name == "model model=embedded chain 4"
+    from treespec.experiments.run.models import load_own_drafts, model_data
+
+    models = config(tree(CHAIN, draft=own), models={"draft": "none"}).models
+    loaded = load_own_drafts(models, pair, [method])
+    assert isinstance(method.drafter(loaded, "T=0"), ModelDrafter)
+    data = model_data(models, loaded)
+    assert data["draft"]["parameters"] == 0
+    assert data["others"]["embedded"]["parameters"] < data["target"]["parameters"]

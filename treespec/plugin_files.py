@@ -1,0 +1,158 @@
+"""Loading plug-ins: Python files, and installed packages with an entry point in `treespec.plugins`."""
+
+import hashlib
+import re
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+
+from treespec import plugins
+from treespec.errors import InvalidPlugin, Unreadable, in_words
+from treespec.plugins import Part
+from treespec.reading import brief, read_bytes
+
+__all__ = ["GROUP", "PluginFile", "load", "read", "sha256_of"]
+
+GROUP = "treespec.plugins"
+"""Of entry points."""
+
+PREFIX = "treespec_plugin_"
+LARGEST = 2**20
+"""Bytes of a plug-in."""
+
+_LOADED: dict[str, list[Part]] = {}
+_INSTALLED: dict[str, list[Part]] = {}
+
+
+@dataclass(frozen=True)
+class PluginFile:
+    """A plug-in that is a file.
+
+    Args:
+        path: of the file.
+        content: of it.
+    """
+
+    path: Path
+    content: bytes
+
+    @property
+    def sha256(self) -> str:
+        """Of its content."""
+        return hashlib.sha256(self.content).hexdigest()
+
+    @property
+    def module(self) -> str:
+        """Its one name in `sys.modules`, wherever it lies: rules are pickled by it."""
+        stem = re.sub(r"\W", "_", self.path.stem, flags=re.ASCII)
+        return f"{PREFIX}{stem}_{self.sha256[:16]}"
+
+
+def read(paths: Iterable[str | Path]) -> list[PluginFile]:
+    """The files, each once.
+
+    Raises:
+        InvalidPlugin: if one cannot be read, is no Python file, or two have the same name.
+    """
+    found: dict[str, PluginFile] = {}
+    for path in map(Path, paths):
+        if path.suffix != ".py" or not re.fullmatch(r"[\w.+-]{1,100}", path.name):
+            raise InvalidPlugin(
+                f"plug-in {brief(str(path))}: must be a Python file, such as mine.py, with only letters, "
+                "digits and . _ + - in its name"
+            )
+        try:
+            file = PluginFile(path, read_bytes(path, LARGEST))
+        except Unreadable as error:
+            raise InvalidPlugin(f"plug-in {error}") from None
+        other = found.setdefault(path.name, file)
+        if other.content != file.content:
+            raise InvalidPlugin(
+                f"two plug-ins are called {path.name}: {other.path} and {path}; rename one"
+            )
+    return list(found.values())
+
+
+def load(files: Sequence[PluginFile] = ()) -> None:
+    """Let the parts of these files be registered, and of no other files; installed plug-ins always are.
+
+    A file that was loaded before is not run again.
+
+    Raises:
+        InvalidPlugin: if a plug-in cannot be imported, or a name is taken. The parts are as before then.
+    """
+    before = plugins.kept()
+    try:
+        _load_installed()
+        base = {k: p for k, p in plugins.kept().items() if not p.module.startswith(PREFIX)}
+        plugins.restore(base)
+        for file in files:
+            if file.module in _LOADED and file.module in sys.modules:
+                plugins.restore(plugins.kept(), _LOADED[file.module])
+            else:
+                _LOADED[file.module] = _imported(file)
+    except BaseException:
+        plugins.restore(before)
+        raise
+
+
+def sha256_of(part: Part) -> str | None:
+    """Hash of the file that registered a part; None if it has none."""
+    try:
+        return hashlib.sha256(read_bytes(part.origin, LARGEST)).hexdigest()
+    except Unreadable:
+        return None
+
+
+def _imported(file: PluginFile) -> list[Part]:
+    module = ModuleType(file.module)
+    module.__file__ = str(file.path)
+    sys.modules[file.module] = module
+    try:
+        with plugins.registering(file.module, str(file.path)) as found:
+            exec(compile(file.content, str(file.path), "exec", dont_inherit=True), module.__dict__)
+    except BaseException as error:
+        del sys.modules[file.module]
+        raise _refusal(f"plug-in {file.path}", str(file.path), error) from error
+    if not found:
+        del sys.modules[file.module]
+        raise InvalidPlugin(
+            f"plug-in {file.path} registers nothing: see treespec.plugins (drafter, rule, growth, metric)"
+        )
+    return found
+
+
+def _load_installed() -> None:
+    for point in entry_points(group=GROUP):
+        if point.value in _INSTALLED:
+            continue
+        module = point.module
+        try:
+            with plugins.registering(module, module) as found:
+                point.load()
+        except BaseException as error:
+            raise _refusal(f"installed plug-in {point.name} ({point.value})", "", error) from error
+        _INSTALLED[point.value] = found
+
+
+def _refusal(what: str, file: str, error: BaseException) -> BaseException:
+    """What is said of a plug-in that fails while it is imported."""
+    if isinstance(error, KeyboardInterrupt):
+        return error
+    if isinstance(error, InvalidPlugin):
+        return InvalidPlugin(str(error))
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == file]
+    line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
+    where = f", line {line}" if line is not None else ""
+    if isinstance(error, SystemExit):
+        said = "it ends the program"
+    elif isinstance(error, SyntaxError):
+        said = f"no valid Python: {error.msg}"
+    else:
+        said = in_words(error, "it")
+    return InvalidPlugin(f"{what}{where} cannot be imported: {brief(said, 300)}")
