@@ -15,7 +15,7 @@ from treespec.errors import InvalidPlugin, Unreadable, in_words
 from treespec.plugins import Part
 from treespec.reading import brief, read_bytes
 
-__all__ = ["GROUP", "PluginFile", "load", "read", "sha256_of"]
+__all__ = ["GROUP", "PluginFile", "in_use", "load", "read", "sha256_of"]
 
 GROUP = "treespec.plugins"
 """Of entry points."""
@@ -50,6 +50,9 @@ class PluginFile:
         """Its one name in `sys.modules`, wherever it lies: rules are pickled by it."""
         stem = re.sub(r"\W", "_", self.path.stem, flags=re.ASCII)
         return f"{PREFIX}{stem}_{self.sha256[:16]}"
+
+
+_IN_USE: list[PluginFile] = []
 
 
 def read(paths: Iterable[str | Path]) -> list[PluginFile]:
@@ -95,9 +98,15 @@ def load(files: Sequence[PluginFile] = ()) -> None:
                 plugins.restore(plugins.kept(), _LOADED[file.module])
             else:
                 _LOADED[file.module] = _imported(file)
+        _IN_USE[:] = files
     except BaseException:
         plugins.restore(before)
         raise
+
+
+def in_use() -> tuple[PluginFile, ...]:
+    """The files that are loaded."""
+    return tuple(_IN_USE)
 
 
 def sha256_of(part: Part) -> str | None:

@@ -27,6 +27,7 @@ __all__ = [
     "ConfigArgument",
     "Debug",
     "Overrides",
+    "Plugins",
     "Quiet",
     "complain",
     "complete_config",
@@ -79,6 +80,14 @@ Overrides = Annotated[
         autocompletion=complete_override,
     ),
 ]
+Plugins = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--plugin",
+        metavar="FILE.py",
+        help="A Python file that registers parts which the config names (docs/plugins.md); repeatable.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="No progress, no table.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
 AsJson = Annotated[
@@ -90,12 +99,26 @@ AsJson = Annotated[
 ]
 
 
-def load(config: str, overrides: list[str] | None) -> "Config":
-    """The config of a command that runs models, which are kept from printing."""
+def load(
+    config: str,
+    overrides: list[str] | None,
+    plugins: list[Path] | None = None,
+    manifest: Path | None = None,
+) -> "Config":
+    """The config of a command that runs models, which are kept from printing.
+
+    Args:
+        config: its file or name.
+        overrides: of it.
+        plugins: whose parts it may name.
+        manifest: of a run that may go on, whose plug-ins are taken if none is given.
+    """
     from treespec.experiments.config.file import load_config
+    from treespec.experiments.config.plugged import plug_in
     from treespec.experiments.run.models import calm_transformers
 
     calm_transformers()
+    plug_in(plugins or (), manifest)
     return load_config(config, overrides or ())
 
 

@@ -12,7 +12,7 @@ __all__ = ["GROUPS", "CommandGroup", "examples"]
 GROUPS = {
     "Experiments": ("init", "run", "sweep", "report", "diff", "generate"),
     "Trees": ("search", "estimate", "trace", "replay", "profile", "export"),
-    "Checks": ("check-lossless", "configs", "doctor"),
+    "Checks": ("check-lossless", "configs", "parts", "doctor"),
 }
 """The commands in the order in which the help shows them; commands that are not named here come last."""
 

@@ -17,6 +17,7 @@ import typer
 from treespec.experiments.cli import configs as cli_configs
 from treespec.experiments.cli import doctor as cli_doctor
 from treespec.experiments.cli import generate as cli_generate
+from treespec.experiments.cli import parts as cli_parts
 from treespec.experiments.cli import search as cli_search
 from treespec.experiments.cli import sweep as cli_sweep
 from treespec.experiments.cli.common import (
@@ -26,6 +27,7 @@ from treespec.experiments.cli.common import (
     ConfigArgument,
     Debug,
     Overrides,
+    Plugins,
     Quiet,
     complain,
     friendly,
@@ -65,7 +67,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
     epilog=FIRST_STEPS,
 )
-for _part in (cli_sweep, cli_search, cli_configs, cli_generate, cli_doctor):
+for _part in (cli_sweep, cli_search, cli_configs, cli_parts, cli_generate, cli_doctor):
     app.add_typer(_part.app)
 
 FAILURES_SHOWN = 5
@@ -110,6 +112,7 @@ def run_command(
         bool,
         typer.Option("--dry-run", help="Say what would run and about how long; write nothing."),
     ] = False,
+    plugin: Plugins = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -121,12 +124,15 @@ def run_command(
     """
     with friendly(debug, "interrupted; the same command goes on where it stopped"):
         from treespec.experiments.config.files import is_file
+        from treespec.experiments.config.plugged import folder_asked_for
         from treespec.experiments.run.ranks import rank
         from treespec.experiments.search_then_run.run import dry_run, run
 
         if rank():  # under torchrun only one process prints
             quiet, as_json = True, False
         console = progress(quiet)
+        place = folder_asked_for(config, overrides or (), out, "runs")
+        asked = load(config, overrides, plugin, place and place / "manifest.json")
         options: dict[str, Any] = {
             "folder": out,
             "source": Path(config) if is_file(config) else None,
@@ -135,9 +141,9 @@ def run_command(
             "console": console,
         }
         if dry:
-            _show_plan(dry_run(load(config, overrides), **options), quiet, as_json)
+            _show_plan(dry_run(asked, **options), quiet, as_json)
             return
-        result = run(load(config, overrides), **options)
+        result = run(asked, **options)
         if console and result.already_finished:
             console.print(f"{result.folder} is finished already; its results:", highlight=False)
         _show_run(result, quiet, as_json)
@@ -251,6 +257,7 @@ def check_lossless_command(
     out: Annotated[
         Path | None, typer.Option("--out", help="Write check.json into this folder.")
     ] = None,
+    plugin: Plugins = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -274,7 +281,7 @@ def check_lossless_command(
         )
 
         require_sizes(samples, false_alarm, tokens, prompts, named=option_of)
-        experiment = load(config, overrides)
+        experiment = load(config, overrides, plugin)
         if out is not None:
             require_check(out)
         with nullcontext() if out is None else making(out):

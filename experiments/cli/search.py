@@ -12,6 +12,7 @@ from treespec.experiments.cli.common import (
     ConfigArgument,
     Debug,
     Overrides,
+    Plugins,
     Quiet,
     complain,
     friendly,
@@ -215,6 +216,7 @@ def profile_command(
     repeats: Annotated[
         int, typer.Option("--repeats", help="Rounds; each measures everything once.")
     ] = 9,
+    plugin: Plugins = None,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
@@ -234,7 +236,7 @@ def profile_command(
 
         require_new(out)
         made = profile(
-            load(config, overrides),
+            load(config, overrides, plugin),
             sizes=integers("--sizes", sizes),
             prefixes=integers("--prefixes", prefixes),
             repeats=repeats,
@@ -306,6 +308,7 @@ def trace_command(
         bool, typer.Option("--follow", help="Follow the prompts' own texts instead of decoding.")
     ] = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress.")] = False,
+    plugin: Plugins = None,
     debug: Debug = False,
 ) -> None:
     """Record which drafted children the target accepts.
@@ -319,7 +322,7 @@ def trace_command(
 
         require_new(out)
         made = trace(
-            load(config, overrides),
+            load(config, overrides, plugin),
             sampling=sampling,
             method=method,
             law=law,

@@ -12,6 +12,7 @@ from treespec.experiments.cli.common import (
     AsJson,
     ConfigArgument,
     Debug,
+    Plugins,
     Quiet,
     complain,
     friendly,
@@ -90,6 +91,7 @@ def sweep_command(
             "--allow-versions", help="Workers may run other code or packages than planned."
         ),
     ] = False,
+    plugin: Plugins = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -104,6 +106,7 @@ def sweep_command(
     with friendly(debug):
         from treespec.experiments.cli.json import json_text
         from treespec.experiments.config.places import place_of
+        from treespec.experiments.config.plugged import folder_asked_for, plug_in
         from treespec.experiments.run.models import calm_transformers
         from treespec.experiments.sweep.grid import load_grid
         from treespec.experiments.sweep.sweep import Interrupted, require_workers, run_sweep
@@ -111,6 +114,8 @@ def sweep_command(
 
         require_workers(executor, workers)
         parameters = _parameters(executor, slurm or [], cancel)
+        place = folder_asked_for(config, overrides or (), out, "sweeps")
+        plug_in(plugin or (), place and place / "sweep.json")
         grid = load_grid(config, overrides or ())
         folder = out or place_of(grid.output, grid.name, "sweeps")
         calm_transformers()

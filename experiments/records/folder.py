@@ -48,6 +48,7 @@ _PLACES = (
     rf"({'|'.join(_TABLES)})\.(jsonl|parquet)",
     r"manifest\.json|report\.html",
     r"figures/(speedup|size|stages|accepted|scaling)\.(svg|png)",
+    r"plugins/[\w.+-]+\.py",
     r"search/((config|latency)\.json|trace-\d+-\w+\.npz|(best|calibration|between)-\d+\.json)",
 )
 
@@ -56,7 +57,7 @@ RUN = Kind(
     what="run folder",
     manifest="manifest.json",
     places=re.compile("|".join(_PLACES)),
-    folders=("figures", "search"),
+    folders=("figures", "search", "plugins"),
     error=RunFolderError,
     foreign=ForeignFolder,
 )

@@ -13,8 +13,11 @@ from typing import Any
 
 from treespec.errors import Unreadable
 from treespec.experiments.config.build import BuiltMethod, Experiment
+from treespec.experiments.config.plugged import told
 from treespec.experiments.config.schema import Config, TreeMethod
 from treespec.experiments.records.rows import SCHEMA_VERSION
+from treespec.plugin_files import in_use
+from treespec.plugins import parts
 from treespec.reading import read_bytes
 
 __all__ = [
@@ -67,6 +70,8 @@ def new_manifest(
         "name": config.name,
         "config": config_data(config),
         "config_hash": config_hash(config),
+        "plugins": told(in_use()),
+        "metrics": {name: part.about for name, part in parts("metric").items()},
         "prompts_hash": prompts_hash,
         "prompts_revision": prompts_revision,
         "created": started["started"],
@@ -128,7 +133,7 @@ def method_data(method: BuiltMethod) -> dict[str, Any]:
     """What a manifest says of a method: how it drafts and decides."""
     drafts, choices = isinstance(method.config, TreeMethod), method.choices
     shape = method.shape if drafts else None
-    grown, files = None, None
+    grown, files, size = None, None, getattr(method.tree, "size", None)
     if isinstance(method.config, TreeMethod) and shape is None:
         grown = method.config.shape.model_dump(mode="json")
         files = {key: _sha256(grown[key]) for key in _FILES if grown.get(key) is not None} or None
@@ -136,7 +141,8 @@ def method_data(method: BuiltMethod) -> dict[str, Any]:
         "name": method.name,
         "kind": method.kind,
         "parents": None if shape is None else list(shape.parents),
-        "size": grown.get("size") if grown else shape.size if shape else None,
+        # A growth of a plug-in need not say how large its trees become.
+        "size": size if drafts and isinstance(size, int) else None,
         "depth": method.max_depth if drafts else None,
         "draft": method.config.draft.model_dump()
         if isinstance(method.config, TreeMethod)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from treespec.errors import Unreadable
 from treespec.experiments.errors import RunFolderError
@@ -35,6 +35,10 @@ LARGEST_LOG = 2**31
 
 SCHEMA_VERSION = 2
 """Of rows and manifests; SCHEMA.md says what each version changed. No other is read."""
+
+
+Metrics = dict[str, float | None]
+"""Of plug-ins, by name; a list of names and values in tables, whose columns are the same for all runs."""
 
 
 class Row(BaseModel):
@@ -86,6 +90,7 @@ class PromptRow(Row):
     cpu_energy_net_j: float | None = None
     gpu_energy_j: float | None = None
     gpu_energy_net_j: float | None = None
+    metrics: Metrics = Field(default_factory=dict)
 
 
 class StepRow(Row):
@@ -216,7 +221,14 @@ def to_frame(rows: Sequence[Row], kind: type[Row]) -> "polars.DataFrame":
     """A table with the columns of `kind`, in that order, also if there are no rows."""
     import polars
 
-    return polars.DataFrame([row.model_dump() for row in rows], schema=schema_of(kind))
+    return polars.DataFrame([_cells(row) for row in rows], schema=schema_of(kind))
+
+
+def _cells(row: Row) -> dict[str, Any]:
+    cells = row.model_dump()
+    if isinstance(row, PromptRow):
+        cells["metrics"] = [{"name": name, "value": value} for name, value in row.metrics.items()]
+    return cells
 
 
 def schema_of(kind: type[Row]) -> "polars.Schema":
@@ -230,6 +242,7 @@ def schema_of(kind: type[Row]) -> "polars.Schema":
         bool: polars.Boolean,
         list[int]: polars.List(polars.Int64),
         list[str]: polars.List(polars.String),
+        Metrics: polars.List(polars.Struct({"name": polars.String, "value": polars.Float64})),
     }
 
     def column_type(annotation: Any) -> Any:

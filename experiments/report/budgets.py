@@ -83,13 +83,15 @@ def budgets(run: RunRecords, data: Measurements) -> list[Budget]:
     usable = [m for m in data.methods if m.lossless and (m.name, "decode_s") in data.values]
     trees, chains = _named(usable, "tree"), _named(usable, "chain")
     wanted: list[tuple[str, list[str], list[str], str]] = []
-    for size in sorted({sizes[n] for n in trees} & {sizes[n] for n in chains}):
-        within = [n for n in chains if sizes[n] <= size]
+    sized = [n for n in chains if sizes[n] is not None]  # growths of plug-ins may have none
+    for size in sorted({sizes[n] for n in trees} & {sizes[n] for n in sized}):
+        within = [n for n in sized if sizes[n] <= size]
         wanted.append((f"{size} nodes", [n for n in trees if sizes[n] == size], within, "steps"))
     static = [m.name for m in usable if m.group == "tree" and m.parents is not None]
-    for depth in sorted({depths[n] for n in static} & {depths[n] for n in chains}):
+    passing = [m.name for m in usable if m.group == "chain" and m.parents is not None]
+    for depth in sorted({depths[n] for n in static} & {depths[n] for n in passing}):
         passes = f"{depth} draft pass{'es' * (depth > 1)}"
-        level = [[n for n in names if depths[n] == depth] for names in (static, chains)]
+        level = [[n for n in names if depths[n] == depth] for names in (static, passing)]
         wanted.append((passes, level[0], level[1], "steps"))
     wanted.append(("time", trees, [*chains, *_named(usable, "assisted")], "decode_s"))
     met = []

@@ -11,11 +11,17 @@ from numpy.typing import NDArray
 from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.report.statistics import Bootstrap, bootstrap
 
-__all__ = ["COUNTS", "ENERGIES", "TIMES", "Measurements", "measure"]
+__all__ = ["COUNTS", "ENERGIES", "METRIC", "ROWS", "TIMES", "Measurements", "measure"]
 
 COUNTS = ("new_tokens", "steps", "drafted")
 TIMES = ("decode_s", "total_s", "draft_s", "verify_s", "accept_s", "commit_s")
 ENERGIES = ("cpu_energy_j", "cpu_energy_net_j", "gpu_energy_j", "gpu_energy_net_j")
+
+METRIC = "metric "
+"""Before the name of a plug-in's metric, as a column."""
+
+ROWS = "rows"
+"""Column of how many rows a prompt has: its repeats."""
 
 Column = tuple[str, str]
 """A method's name and a column's name."""
@@ -81,11 +87,13 @@ def measure(run: RunRecords, sampling: str) -> Measurements:
     prompt counts if all other methods finished it.
     """
     rows = run.prompts.filter(pl.col("sampling") == sampling)
-    columns = (*COUNTS, *TIMES, *ENERGIES)
+    rows, metrics = _with_metrics(rows)
+    columns = (*COUNTS, *TIMES, *ENERGIES, *metrics)
     sums = (
         rows.group_by("method", "prompt")
         .agg(
             pl.col("error").is_null().all().alias("finished"),
+            pl.len().cast(pl.Float64).alias(ROWS),
             # a sum over nulls would be 0: a column counts only where all its values stand
             *(
                 pl.when(pl.col(c).cast(pl.Float64).is_null().any()).then(None).otherwise(
@@ -105,7 +113,7 @@ def measure(run: RunRecords, sampling: str) -> Measurements:
     values: dict[Column, NDArray[np.float64]] = {}
     for m in working:
         shared = by_method[m.name].filter(pl.col("prompt").is_in(sorted(common)))
-        for column in columns:
+        for column in (*columns, *([ROWS] if metrics else [])):
             if shared[column].null_count() == 0:
                 values[m.name, column] = shared[column].to_numpy()
     return Measurements(
@@ -116,3 +124,17 @@ def measure(run: RunRecords, sampling: str) -> Measurements:
         values=values,
         failed=tuple(m for m in run.methods if m not in working),
     )
+
+
+def _with_metrics(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    """The rows with a column for each metric of a plug-in, null where a row has none, and their names."""
+    names = rows["metrics"].explode().struct.field("name").drop_nulls().unique(maintain_order=True)
+    for name in names:
+        value = (
+            pl.col("metrics")
+            .list.eval(pl.element().filter(pl.element().struct.field("name") == name))
+            .list.first()
+            .struct.field("value")
+        )
+        rows = rows.with_columns(value.alias(METRIC + name))
+    return rows, [METRIC + name for name in names]

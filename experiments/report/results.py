@@ -14,6 +14,7 @@ __all__ = [
     "footnotes",
     "hardware_line",
     "label",
+    "metric_names",
     "model_size",
     "result_table",
     "speedup_finding",
@@ -106,13 +107,28 @@ def result_table(
     against = f", speedup over {summary.baseline}" if summary.baseline else ""
     return Table(
         summary.sampling,
-        [column for column in columns if greedy or column is not EQUAL],
+        [
+            *(column for column in columns if greedy or column is not EQUAL),
+            *(_metric(name) for name in metric_names(summary) if columns is COLUMNS),
+        ],
         summary.rows,
         caption=f"{summary.sampling}: {summary.prompts} prompts{against}",
         group=_group,
         colour=_group,
         tone=lambda row: "best" if row.among_fastest else "",
     )
+
+
+def metric_names(summary: SamplingSummary) -> list[str]:
+    """The metrics of plug-ins that any method has."""
+    return list(dict.fromkeys(name for row in summary.rows for name in row.metrics))
+
+
+def _metric(name: str) -> Column[MethodSummary]:
+    def write(row: MethodSummary) -> str:
+        return NONE if name not in row.metrics else f"{row.metrics[name].estimate:.3g}"
+
+    return Column(name, write, moves=2)
 
 
 def compact_table(summary: SamplingSummary) -> Table:
@@ -159,6 +175,11 @@ def footnotes(run: RunRecords, summaries: Sequence[SamplingSummary]) -> list[str
         notes += [_baselines(s)] if s.baseline else []
         notes += _divergences(run, s)
     notes += _tuning(run)
+    notes += [
+        f"{name}: {about}; the mean over the prompts."
+        for name, about in (run.manifest.get("metrics") or {}).items()
+        if any(name in metric_names(s) for s in summaries)
+    ]
     notes.append(
         "tok/step: kept tokens over target passes, prefill excluded; what the last step emits past the "
         "budget does not count. acc: one less."

@@ -1,7 +1,7 @@
 """One row per sampling setting and method: everything that the table and the report print."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.report.equality import Equality, equality
-from treespec.experiments.report.measurements import Measurements
+from treespec.experiments.report.measurements import METRIC, ROWS, Measurements
 from treespec.experiments.report.statistics import Bootstrap, Interval, bootstrap
 
 __all__ = [
@@ -49,6 +49,8 @@ class MethodSummary:
         equality: of its greedy outputs with those of `generate`.
         errors: prompts on which the method failed; they enter no number.
         among_fastest: the interval of its speed over the fastest method's contains 1.
+        metrics: of plug-ins, by name: means over the compared prompts; without those that it has no value
+            of.
     """
 
     method: Method
@@ -66,6 +68,7 @@ class MethodSummary:
     equality: Equality
     errors: int
     among_fastest: bool
+    metrics: dict[str, Interval] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -213,6 +216,11 @@ def _row(
             and fastest is not None
             and speed_ratio(totals, m.name, fastest).contains(1.0)
         ),
+        metrics={
+            column.removeprefix(METRIC): totals.ratio([(m.name, column)], [(m.name, ROWS)])
+            for name, column in data.values
+            if name == m.name and column.startswith(METRIC)
+        },
     )
 
 

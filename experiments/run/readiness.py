@@ -10,6 +10,7 @@ from treespec.experiments.config.build import Experiment, build
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.run.prompts import Prompt, RawPrompt, read_prompts, search_prompts
+from treespec.experiments.run.proof_of_parts import require_proved
 from treespec.experiments.run.ranks import rank
 from treespec.experiments.run.tracking import NoTracker, open_tracker
 from treespec.experiments.run.tuning import prompts_needed
@@ -49,10 +50,12 @@ def ready(config: Config, say: Callable[[str], None]) -> Ready:
         say: told once if the tracker fails while the run goes on.
 
     Raises:
-        ConfigError: if a method cannot be built, its measurements mean nothing, or the tracker is missing.
+        ConfigError: if a method cannot be built, a part of a plug-in is not lossless, measurements mean
+            nothing, or the tracker is missing.
         PromptError: if the prompts cannot be read, or are too few.
     """
     experiment = build(config)
+    require_proved(experiment, say)
     units = config.repeats * len(config.samplings)
     tracker = open_tracker(None if rank() else config.tracker, say)  # one process of several logs
     if config.search is not None:

@@ -5,12 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from treespec.experiments.config.build import Experiment
+from treespec.experiments.config.plugged import FOLDER, require_same_plugins
 from treespec.experiments.config.schema import Config
+from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.measured import Measured
 from treespec.experiments.run.decoding import Rounds
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.readiness import Ready
+from treespec.plugin_files import in_use
 
 __all__ = ["Searching", "Session", "open_session"]
 
@@ -90,6 +93,8 @@ class Session:
         else:
             names = _method_names(self.manifest, self.known)
             finished = self.records.recover(names, drop_errors=self.again)
+        for file in in_use():
+            self.records.keep(self.records.path / FOLDER / file.path.name, file.content)
         for name, content in search.items():
             self.records.keep(self.records.search / name, content)
         return finished
@@ -121,6 +126,8 @@ def open_session(
         return Session(searching, ready, records, reporter, True, None, set(), False)
     records.require_same(ready.experiment.config)
     manifest = records.manifest()
+    if manifest is not None:
+        require_same_plugins(records.path, manifest, in_use(), RunFolderError)
     finished = records.recover(_method_names(manifest, ready.experiment), write=False)
     again = retry and bool(records.failures())
     return Session(searching, ready, records, reporter, False, manifest, finished, again)

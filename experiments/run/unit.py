@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from treespec.errors import in_words
+from treespec.errors import InvalidPlugin, in_words
 from treespec.experiments.config.build import BuiltMethod, Experiment
 from treespec.experiments.records.outcome import Outcome
 from treespec.experiments.records.rows import PromptRow, StepRow, TreeRow
@@ -22,7 +22,13 @@ from treespec.experiments.run.baselines import (
 from treespec.experiments.run.meters.meter import Meters
 from treespec.experiments.run.ours import decode_ours
 from treespec.experiments.run.prompts import Prompt
-from treespec.experiments.run.unit_rows import failed_row, prompt_row, step_row, tree_rows
+from treespec.experiments.run.unit_rows import (
+    failed_row,
+    metrics_of,
+    prompt_row,
+    step_row,
+    tree_rows,
+)
 from treespec.stopping import Stop, any_of, stop_at_strings, stop_at_tokens
 
 if TYPE_CHECKING:
@@ -172,7 +178,12 @@ def run_unit(
                 failed_row(more, f"comparing with `generate`: {in_words(error, 'the comparison')}")
             )
             continue
-        prompts.append(prompt_row(more | read[method.name], outcome, text, compared))
+        try:
+            metrics = metrics_of(outcome)
+        except InvalidPlugin as error:
+            prompts.append(failed_row(more, str(error)))
+            continue
+        prompts.append(prompt_row(more | read[method.name], outcome, text, compared, metrics))
         steps += [step_row(key, i, step) for i, step in enumerate(outcome.steps or ())]
         trees += tree_rows(key, outcome, piece_of) if kept else []
     return prompts, steps, trees

@@ -1,16 +1,23 @@
 """The rows that are made of what a method did with a prompt."""
 
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Any
 
+from treespec.errors import InvalidPlugin, in_words
 from treespec.experiments.records.outcome import STAGES, Outcome, StepOutcome
 from treespec.experiments.records.rows import PromptRow, StepRow, TreeRow
+from treespec.plugins import parts
 
-__all__ = ["failed_row", "prompt_row", "step_row", "tree_rows"]
+__all__ = ["failed_row", "metrics_of", "prompt_row", "step_row", "tree_rows"]
 
 
 def prompt_row(
-    more: Mapping[str, Any], outcome: Outcome, text: str, compared: Mapping[str, Any]
+    more: Mapping[str, Any],
+    outcome: Outcome,
+    text: str,
+    compared: Mapping[str, Any],
+    metrics: Mapping[str, float | None],
 ) -> PromptRow:
     """The row of a prompt.
 
@@ -19,6 +26,7 @@ def prompt_row(
         outcome: what came out.
         text: its tokens as text.
         compared: the columns that compare it with `generate`.
+        metrics: of plug-ins.
     """
     row = {
         "new_tokens": len(outcome.tokens),
@@ -32,9 +40,35 @@ def prompt_row(
         "decode_s": outcome.total_s - outcome.prefill_s,
         "total_s": outcome.total_s,
         "error": None,
+        "metrics": dict(metrics),
     }
     stages = {f"{stage}_s": outcome.stage_seconds(stage) for stage in STAGES}
     return PromptRow.model_validate({**more, **compared, **row, **stages})
+
+
+def metrics_of(outcome: Outcome) -> dict[str, float | None]:
+    """What the metrics of plug-ins say of the steps; nothing for the methods of transformers.
+
+    Raises:
+        InvalidPlugin: naming the metric that fails, or gives no number.
+    """
+    found: dict[str, float | None] = {}
+    for name, part in parts("metric").items() if outcome.steps else ():
+        try:
+            value = part.make(outcome.steps)
+        except Exception as error:
+            raise InvalidPlugin(f"metric {name!r}: {in_words(error, 'the metric')}") from error
+        if value is not None:
+            try:
+                value = float(value)
+            except (TypeError, ValueError):
+                raise InvalidPlugin(
+                    f"metric {name!r} gives {value!r}, which is no number"
+                ) from None
+            if not isfinite(value):
+                raise InvalidPlugin(f"metric {name!r} gives {value}, which is no finite number")
+        found[name] = value
+    return found
 
 
 def failed_row(more: Mapping[str, Any], error: str) -> PromptRow:

@@ -19,12 +19,15 @@ from treespec.search.whole_file import write_whole
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["Collected", "collect", "without_times"]
+__all__ = ["METRIC_PREFIX", "Collected", "collect", "without_times"]
 
 Keep = Callable[[Path, str | bytes], object]
 
 PREFIX = "sweep."
 """Before the keys of the grid, where they are names of columns: a run has a column `seed` too."""
+
+METRIC_PREFIX = "metric."
+"""Before the names of plug-ins' metrics."""
 
 SCHEMA_KEY = "treespec_sweep_schema_version"
 """Key of a table's own metadata; beside it is the version of the runs' rows."""
@@ -150,6 +153,7 @@ def _rows(run: Run) -> list[dict[str, Any]]:
             "compared": row.equality.compared,
             "baseline": summary.baseline,
             "fastest": row.among_fastest,
+            **{METRIC_PREFIX + name: value.estimate for name, value in row.metrics.items()},
         }
         for summary in run.summaries
         for row in summary.rows

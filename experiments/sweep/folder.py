@@ -4,6 +4,7 @@ sweep.json               grid, base config, jobs, versions; replaced atomically
 jobs/<name>/config.yaml  an ordinary config
 jobs/<name>/run/         an ordinary run folder: `treespec report` works on it
 jobs/<name>/attempts/    how each attempt at the job ended
+plugins/                 copies of the plug-ins, which workers load
 logs/                    what workers printed
 .treespec                that the folder is ours, and what we made in it (`records.mark`)
 prompts.parquet, summary.parquet, summary.json   the collected result
@@ -18,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from treespec.experiments.config.plugged import FOLDER, require_same_plugins, told
 from treespec.experiments.records import forms
 from treespec.experiments.records.changes import differences
 from treespec.experiments.records.folder import RUN
@@ -29,6 +31,7 @@ from treespec.experiments.sweep.attempts import Task, read_json
 from treespec.experiments.sweep.errors import SweepError, SweepNotWritten, VersionsDiffer
 from treespec.experiments.sweep.grid import Grid
 from treespec.experiments.sweep.versions import different_versions, versions_here
+from treespec.plugin_files import in_use
 
 __all__ = ["SWEEP", "SWEEP_VERSION", "SweepFolder", "read_manifest"]
 
@@ -39,8 +42,8 @@ SWEEP = Kind(
     name="sweep",
     what="sweep",
     manifest="sweep.json",
-    places=re.compile(r"sweep\.json|summary\.json|(summary|prompts)\.parquet"),
-    folders=("jobs", "logs"),
+    places=re.compile(r"sweep\.json|summary\.json|(summary|prompts)\.parquet|plugins/[\w.+-]+\.py"),
+    folders=("jobs", "logs", "plugins"),
     error=SweepError,
     foreign=SweepError,
     inner=RUN,
@@ -49,6 +52,7 @@ _FORM = {
     "schema_version": forms.Kind(str(SWEEP_VERSION), lambda value: value is SWEEP_VERSION), "name?": TEXT,
     "grid": by_name(each(ANY)), "base": DATA, "grid_hash": TEXT,
     "jobs": each({"name": NAME, "values": DATA, "config_hash": TEXT}), "versions": DATA,
+    "plugins?": or_null(each({"file": NAME, "sha256": TEXT})),
     "finished": or_null(TEXT), "sessions?": each(DATA),
 }  # fmt: skip
 
@@ -114,6 +118,7 @@ class SweepFolder(HeldFolder):
                     }
                     for job in grid.jobs
                 ],
+                "plugins": told(in_use()),
                 "versions": here,
                 "created": now(),
                 "finished": None,
@@ -122,6 +127,7 @@ class SweepFolder(HeldFolder):
         else:
             manifest = found
             self._require_same(manifest, grid)
+            require_same_plugins(self.path, manifest, in_use(), SweepError)
             changed = different_versions(manifest["versions"], here)
             if changed and not allow_versions:
                 raise VersionsDiffer(
@@ -133,6 +139,8 @@ class SweepFolder(HeldFolder):
         with self._writing():
             self.files.claim(*_names(grid))
             self.files.claim_inner(*_runs(grid))
+        for file in in_use():
+            self.keep(self.path / FOLDER / file.path.name, file.content)
         for job in grid.jobs:
             path = self.job(job.name) / "config.yaml"
             # Without a manifest, what is there is of a killed start, perhaps with another config.

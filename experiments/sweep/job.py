@@ -82,7 +82,9 @@ def _run(
     load: "Callable[[ModelsConfig], Pair] | None",
 ) -> str | None:
     """Run the job; the first error of a method, if any failed on any prompt."""
+    from treespec import plugin_files
     from treespec.experiments.config.file import load_config
+    from treespec.experiments.config.plugged import copies
     from treespec.experiments.records.manifest import config_hash
     from treespec.experiments.run.models import load_models
     from treespec.experiments.search_then_run.run import run
@@ -97,6 +99,7 @@ def _run(
             f"this worker is not what the sweep was planned with ({'; '.join(changed)}); use the "
             "same environment everywhere, or --allow-versions"
         )
+    plugin_files.load(copies(folder.parents[1] / "sweep.json"))
     config = load_config(folder / "config.yaml")
     hashes = {entry["name"]: entry["config_hash"] for entry in planned["jobs"]}
     if hashes.get(folder.name) != config_hash(config):

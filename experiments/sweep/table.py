@@ -7,9 +7,9 @@ from typing import Any
 from rich.console import Console
 
 from treespec.experiments.report.statistics import Interval
-from treespec.experiments.report.table import Column, Table, interval
+from treespec.experiments.report.table import NONE, Column, Table, interval
 from treespec.experiments.report.terminal import print_table, say
-from treespec.experiments.sweep.collect import PREFIX, Collected
+from treespec.experiments.sweep.collect import METRIC_PREFIX, PREFIX, Collected
 
 __all__ = ["print_collected"]
 
@@ -56,6 +56,12 @@ def _table(sampling: str, rows: Sequence[_Row]) -> Table:
             left=True,
         )
 
+    def metric(key: str) -> Column[_Row]:
+        def write(row: _Row) -> str:
+            return NONE if row[key] is None else f"{row[key]:.3g}"
+
+        return Column(key.removeprefix(METRIC_PREFIX), write)
+
     return Table(
         sampling,
         [
@@ -65,6 +71,7 @@ def _table(sampling: str, rows: Sequence[_Row]) -> Table:
             Column("tok/step", lambda row: interval(_interval(row, "tokens_per_step"))),
             Column("tok/s", lambda row: f"{row['tokens_per_second']:.1f}"),
             Column("speedup", lambda row: interval(_interval(row, "speedup"))),
+            *(metric(name) for name in rows[0] if name.startswith(METRIC_PREFIX)),
         ],
         rows,
         group=lambda row: row["job"],

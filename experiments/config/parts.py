@@ -1,0 +1,105 @@
+"""What configs can name, with a line about each: ours, and what plug-ins add."""
+
+from typing import Any, get_args
+
+from rich.console import Console
+from rich.table import Table
+
+from treespec import plugins
+from treespec.experiments.config import trees as _ours  # noqa: F401  (registers our growths)
+from treespec.experiments.config.shapes import BudgetShape, FixedShape
+from treespec.plugins import Part, first_line
+from treespec.tree import Law
+from treespec.verify import RULE_OF_LAW, Rule
+
+__all__ = ["listed", "print_parts"]
+
+TITLES = {
+    "rules": "acceptance rules (rule: NAME)",
+    "laws": "laws: how children are chosen (law: NAME)",
+    "shapes": "shapes (shape: {kind: NAME, ...})",
+    "growths": "growths: trees that grow by the draft (shape: {kind: NAME, ...})",
+    "sources": "draft sources (draft: {source: NAME, ...})",
+    "metrics": "metrics, recorded for each prompt",
+}
+
+
+def listed() -> dict[str, list[dict[str, Any]]]:
+    """Each kind of part: name, one line, origin, and what else there is to say."""
+    laws = [{"name": str(law), "about": _of_law(law), "origin": plugins.OURS} for law in Law]
+    shapes = [
+        {
+            "name": get_args(shape.model_fields["kind"].annotation)[0],
+            "about": first_line(shape),
+            "origin": plugins.OURS,
+            "settings": [key for key in shape.model_fields if key != "kind"],
+        }
+        for shape in (*get_args(FixedShape), BudgetShape)
+    ]
+    return {
+        "rules": [_rule(part) for part in plugins.parts("rule").values()],
+        "laws": laws,
+        "shapes": shapes,
+        "growths": [_with_settings(part, "kind") for part in plugins.parts("growth").values()],
+        "sources": [
+            _with_settings(part, "source")
+            | {"laws": sorted(map(str, part.laws)), "trees": part.trees}
+            for part in plugins.parts("source").values()
+        ],
+        "metrics": [_plain(part) for part in plugins.parts("metric").values()],
+    }
+
+
+def print_parts(found: dict[str, list[dict[str, Any]]], console: Console) -> None:
+    """A table for each kind."""
+    for kind, rows in found.items():
+        if not rows:
+            continue
+        table = Table(title=TITLES[kind], title_justify="left", box=None, pad_edge=False)
+        table.add_column("name", no_wrap=True)
+        table.add_column("what it is")
+        plugged = any(row["origin"] != plugins.OURS for row in rows)
+        if plugged:
+            table.add_column("from")
+        for row in rows:
+            more = ", ".join(row.get("settings") or ())
+            about = row["about"] + (f" [{more}]" if more else "")
+            origin = "" if row["origin"] == plugins.OURS else row["origin"]
+            table.add_row(row["name"], _escaped(about), *([_escaped(origin)] if plugged else []))
+        console.print(table)
+        console.print()
+
+
+def _escaped(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+def _plain(part: Part) -> dict[str, Any]:
+    return {"name": part.name, "about": part.about, "origin": part.origin}
+
+
+def _with_settings(part: Part, key: str) -> dict[str, Any]:
+    assert part.settings is not None
+    settings = [name for name in part.settings.model_fields if name != key]
+    return _plain(part) | {"settings": settings}
+
+
+def _rule(part: Part) -> dict[str, Any]:
+    rule: Rule = part.make
+    return _plain(part) | {
+        "laws": sorted(map(str, rule.laws)),
+        "lossless": rule.lossless,
+        "settings": list(rule.settings),
+        "reference": rule.reference,
+    }
+
+
+def _of_law(law: Law) -> str:
+    texts = {
+        Law.DETERMINISTIC: "the k most probable tokens; no chance",
+        Law.IID: "drawn independently from the draft's distribution",
+        Law.WITHOUT_REPLACEMENT: "drawn from the draft's distribution, each token once",
+        Law.TOP_THEN_SAMPLE: "the k - 1 most probable tokens, then one drawn",
+        Law.HUB: "SpecHub's pairs around the most probable token",
+    }
+    return f"{texts[law]} (usual rule: {RULE_OF_LAW[law]})"
