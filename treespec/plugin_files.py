@@ -164,4 +164,4 @@ def _refusal(what: str, file: str, error: BaseException) -> BaseException:
         said = f"no valid Python: {error.msg}"
     else:
         said = in_words(error, "it")
-    return InvalidPlugin(f"{what}{where} cannot be imported: {brief(said, 300)}")
+    return InvalidPlugin(f"{what}{where} cannot be imported: {said[:300]}")

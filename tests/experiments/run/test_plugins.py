@@ -1,0 +1,213 @@
+"""Plug-ins in runs: proved first, kept with the run, the same ones when it goes on."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from treespec import plugin_files
+from treespec.experiments.cli.main import app
+
+FOUR = Path(__file__).parents[2] / "helpers" / "plugins" / "four_parts.py"
+BIASED = '''
+from treespec import Law, plugins
+from treespec.step import Verdict
+from treespec.verify import rule
+
+
+@plugins.rule("biased")
+@rule(laws={Law.DETERMINISTIC}, reference="none"LOSSLESS)
+def biased(tree, target_probs, coins):
+    """Accepts the first child, whatever the target says."""
+    path = [0]
+    while tree.shape.children[path[-1]]:
+        path.append(tree.shape.children[path[-1]][0])
+    return Verdict(tuple(path), coins.draw(target_probs[path[-1]]))
+'''
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    yield
+    plugin_files.load()
+
+
+@pytest.fixture
+def write(tiny_pair, prompt_file, tmp_path):
+    def write(*methods, **more):
+        config = {
+            "name": "plugged",
+            "models": {"target": str(tiny_pair), "dtype": "float32"},
+            "prompts": {"kind": "jsonl", "path": str(prompt_file), "count": 2},
+            "max_new_tokens": 6,
+            "samplings": [{"temperature": 1.0}],
+            "methods": [{"kind": "plain"}, *methods],
+            "warmup": 0,
+            "meters": [],
+        } | more
+        path = tmp_path / "config.yaml"
+        path.write_text(yaml.safe_dump(config))
+        return str(path)
+
+    return write
+
+
+REPEAT = {
+    "kind": "tree",
+    "draft": {"source": "repeat", "n": 2},
+    "shape": {"kind": "budget", "depth": 4},
+    "rule": "mine",
+}
+TWINS = {"kind": "tree", "shape": {"kind": "twins", "depth": 3}, "law": "deterministic"}
+
+
+def treespec(*words):
+    return CliRunner().invoke(app, list(map(str, words)))
+
+
+def test_all_four_parts_in_a_run_that_goes_on(write, tmp_path):
+    config, folder = write(REPEAT, TWINS), tmp_path / "runs" / "plugged"
+    done = treespec("run", config, "--plugin", FOUR)
+    assert done.exit_code == 0, done.stderr
+    assert done.stderr.count("proving that the") == 3
+    assert "distinct" in done.stdout
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["plugins"] == [
+        {"file": "four_parts.py", "sha256": plugin_files.read([FOUR])[0].sha256}
+    ]
+    assert manifest["metrics"] == {"distinct": "distinct draft tokens per step"}
+    assert (folder / "plugins" / "four_parts.py").read_bytes() == FOUR.read_bytes()
+    rows = pl.read_parquet(folder / "prompts.parquet")
+    values = {
+        (row["method"], entry["name"]): entry["value"]
+        for row in rows.iter_rows(named=True)
+        for entry in row["metrics"]
+    }
+    assert values["repeat n=2 chain 4 (mine)", "distinct"] == 1.0
+
+    # The report needs no plug-in, and its page has the metric.
+    plugin_files.load()
+    told = json.loads(treespec("report", folder, "--json").stdout)
+    (sampling,) = told["samplings"]
+    metrics = {m["method"]: m["metrics"] for m in sampling["methods"]}
+    assert metrics["repeat n=2 chain 4 (mine)"]["distinct"]["estimate"] == 1.0
+    assert [m["group"] for m in sampling["methods"]] == ["plain", "chain", "tree"]
+    assert "distinct" in (folder / "report.html").read_text()
+
+    # It goes on with its own copy; proofs are kept.
+    lines = (folder / "prompts.jsonl").read_text().splitlines(keepends=True)
+    (folder / "prompts.jsonl").write_text("".join(lines[:3]))
+    manifest["finished"] = None
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    plugin_files.load()
+    again = treespec("run", config)
+    assert again.exit_code == 0, again.stderr
+    assert "proving" not in again.stderr
+    assert (
+        pl.read_parquet(folder / "prompts.parquet")["tokens"].to_list() == rows["tokens"].to_list()
+    )
+
+    # Another file of that name is refused, by both hashes.
+    other = tmp_path / "four_parts.py"
+    other.write_text(FOUR.read_text() + "\n# changed\n")
+    before = {p: p.stat().st_mtime_ns for p in folder.rglob("*") if p.is_file()}
+    refused = treespec("run", config, "--plugin", other)
+    assert refused.exit_code == 2
+    hashes = [plugin_files.read([path])[0].sha256[:16] for path in (FOUR, other)]
+    assert all(text in refused.stderr for text in hashes)
+    lock = folder / ".treespec.lock"
+    assert {p: p.stat().st_mtime_ns for p in before if p != lock} == {
+        p: t for p, t in before.items() if p != lock
+    }
+
+    # So is a copy that was changed.
+    (folder / "plugins" / "four_parts.py").write_text(other.read_text())
+    refused = treespec("run", config)
+    assert refused.exit_code == 2
+    assert "was changed since" in refused.stderr
+
+
+def test_settings_of_plug_ins_change_the_experiment(write):
+    config = write(REPEAT)
+    assert treespec("run", config, "--plugin", FOUR, "-q").exit_code == 0
+    changed = treespec("run", config, "methods.1.draft.n=1", "--plugin", FOUR)
+    assert changed.exit_code == 2
+    assert "methods[1].draft.n: 2 -> 1" in changed.stderr
+
+
+def test_a_biased_rule_is_refused_with_its_smallest_counterexample(write, tmp_path):
+    method = {"kind": "tree", "shape": {"kind": "chain", "depth": 2}, "rule": "biased"}
+    config, plugin = write(method), tmp_path / "biased.py"
+    plugin.write_text(BIASED.replace("LOSSLESS", ""))
+    refused = treespec("run", config, "--plugin", plugin)
+    assert refused.exit_code == 2
+    assert "does not keep the target's law" in refused.stderr
+    assert "largest error" in refused.stderr
+    assert not (tmp_path / "runs").exists()
+    plugin.write_text(BIASED.replace("LOSSLESS", ", lossless=False"))
+    lossy = treespec("run", config, "--plugin", plugin)
+    assert lossy.exit_code == 0, lossy.stderr
+    assert "(biased) (lossy)" in lossy.stdout.replace("\n", " ") or "lossy" in lossy.stdout
+
+
+REFUSED = {
+    "methods[1].draft.n = 'two': must be an integer": (
+        {**REPEAT, "draft": {"source": "repeat", "n": "two"}}, FOUR
+    ),
+    "methods[1].shape.depth": ({**TWINS, "shape": {"kind": "twins", "depth": []}}, FOUR),
+    "unknown source 'repeat'": (REPEAT, None),
+    "unknown kind 'twins'": (TWINS, None),
+    "nowhere.py": (REPEAT, "nowhere.py"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_what_is_wrong_is_said_and_nothing_is_written(said, write, tmp_path):
+    method, plugin = REFUSED[said]
+    done = treespec("run", write(method), *(["--plugin", plugin] if plugin else []))
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_metric_that_fails_is_recorded_with_its_name(write, tmp_path):
+    plugin = tmp_path / "odd.py"
+    plugin.write_text("from treespec import plugins\nplugins.metric('odd', 'o')(lambda s: 'x')\n")
+    done = treespec("run", write(), "--plugin", plugin, "-q")
+    assert done.exit_code == 1
+    assert "metric 'odd' gives 'x', which is no number" in done.stderr
+
+
+def test_workers_of_a_sweep_load_the_copy(write, tmp_path):
+    config = write(REPEAT, TWINS)
+    words = ("sweep", config, "sweep.seed=[0,1]", "--executor", "local")
+    done = treespec(*words, "--plugin", FOUR, "--json")
+    assert done.exit_code == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert {row["metric.distinct"] for row in rows if row["method"].startswith("repeat")} == {1.0}
+    folder = tmp_path / "sweeps" / "plugged"
+    assert (folder / "plugins" / "four_parts.py").exists()
+    assert (folder / "jobs" / "seed=1" / "run" / "plugins" / "four_parts.py").exists()
+    again = treespec(*words, "-q")
+    assert again.exit_code == 0, again.stderr
+    other = tmp_path / "four_parts.py"
+    other.write_text(FOUR.read_text() + "\n# changed\n")
+    refused = treespec(*words, "--plugin", other)
+    assert refused.exit_code == 2
+    assert "was started with another plug-in four_parts.py" in refused.stderr
+
+
+def test_parts_lists_what_is_ours_and_what_is_plugged_in():
+    told = json.loads(treespec("parts", "--json", "--plugin", FOUR).stdout)
+    del told["version"]
+    assert set(told) == {"rules", "laws", "shapes", "growths", "sources", "metrics"}
+    assert all(row["about"] for rows in told.values() for row in rows)
+    plugged = {row["name"] for rows in told.values() for row in rows if row["origin"] != "treespec"}
+    assert plugged == {"mine", "repeat", "twins", "distinct"}
+    text = treespec("parts").stdout
+    assert all(name in text for name in ("rrsw", "eagle2", "lookup", "kary", "deterministic"))
