@@ -312,7 +312,7 @@ def _part(
     if not isinstance(name, str) or not name or not name.isprintable() or len(name) > 100:
         raise InvalidPlugin(f"{kind}: the name {name!r} must be one line of at most 100 characters")
     module = _STATE["module"] or getattr(made, "__module__", "") or ""
-    ours = made is RULES.get(name) or _STATE["module"] is None and module.split(".")[0] == OURS
+    ours = made is RULES.get(name) or (_STATE["module"] is None and module.split(".")[0] == OURS)
     origin = OURS if ours else _STATE["origin"] or _file_of(module)
     line = about or (first_line(made) if kind != "rule" else first_line(made.__wrapped__))
     return Part(kind, name, made, line, settings, laws, trees, module, origin)

@@ -1,6 +1,7 @@
 """Plug-ins in runs: proved first, kept with the run, the same ones when it goes on."""
 
 import json
+import re
 from pathlib import Path
 
 import polars as pl
@@ -211,3 +212,28 @@ def test_parts_lists_what_is_ours_and_what_is_plugged_in():
     assert plugged == {"mine", "repeat", "twins", "distinct"}
     text = treespec("parts").stdout
     assert all(name in text for name in ("rrsw", "eagle2", "lookup", "kary", "deterministic"))
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "plugins.md"
+
+
+def test_the_examples_of_the_page_run(write, tmp_path):
+    text = PAGE.read_text()
+    codes = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    methods = [yaml.safe_load(part) for part in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
+    assert (len(codes), len(methods)) == (4, 3)
+    words = []
+    for i, code in enumerate(codes):
+        path = tmp_path / f"example{i}.py"
+        path.write_text(code)
+        words += ["--plugin", path]
+    done = treespec("run", write(*methods), *words)
+    assert done.exit_code == 0, done.stderr
+    assert "distinct" in done.stdout
+
+
+def test_the_page_shows_what_the_example_file_holds():
+    example = FOUR.read_text()
+    for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
+        part = code[code.index("@plugins") :].replace('"this page"', '"this file"')
+        assert part.strip() in example
