@@ -24,6 +24,7 @@ class ModelDraft(Settings):
     """The draft model of `models`, or one of the method's own."""
 
     source: Literal["model"] = "model"
+    """A draft model drafts: along shapes and growths."""
     model: Name | None = None
     """A folder or hub id; null for `models.draft`."""
 
@@ -32,6 +33,7 @@ class LookupDraft(Settings):
     """Prompt lookup: what followed the last tokens where they stood before in the text; no model runs."""
 
     source: Literal["lookup"] = "lookup"
+    """The text itself drafts: chains within a `budget`."""
     ngram: Annotated[int, Field(strict=True, ge=1, le=64)] = 3
     """Most tokens that are looked up."""
     places: Count = 256

@@ -45,6 +45,8 @@ _TITLES = {
     "ModelsConfig": "models",
     "SamplingConfig": "samplings",
     "SearchConfig": "search",
+    "ModelDraft": "draft: model",
+    "LookupDraft": "draft: lookup",
 }
 _GROUPS = (
     ("prompts", "One of these kinds.", ("Prompts",)),
