@@ -5,7 +5,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -53,6 +53,7 @@ NO_PART = ("output", "tracker")
 def new_manifest(
     experiment: Experiment,
     prompts_hash: str,
+    prompt_texts: Sequence[str],
     models: Mapping[str, Any],
     tuning: Mapping[str, Any],
     warmup: Mapping[str, Any],
@@ -67,6 +68,7 @@ def new_manifest(
         "config": config_data(config),
         "config_hash": config_hash(config),
         "prompts_hash": prompts_hash,
+        "prompt_texts": list(prompt_texts),
         "created": started["started"],
         "finished": None,
         "sessions": [started],

@@ -57,6 +57,7 @@ _CONFIG = {
 _MANIFEST = {
     "schema_version": COUNT,
     "name": NAME, "folder_id?": TEXT, "config": _CONFIG, "config_hash": TEXT,
+    "prompt_texts?": or_null(each(TEXT)),
     "prompts_hash?": or_null(TEXT), "created": TEXT, "finished": or_null(NAME), "seed": COUNT,
     "errors?": COUNT,
     "sessions?": or_null(each({"git_hash?": or_null(TEXT), "versions?": DATA, "hardware?": DATA})),

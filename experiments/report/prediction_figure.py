@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["places_of_labels", "prediction_figure"]
 
-NAME, SHORT = 4.9, 2.2
+NAME, SHORT = 4.5, 2.2
 """Inches of a tree's name on one line of the key, and of names that stand side by side there."""
 
 LETTER, LINE = 5.4, 9.0

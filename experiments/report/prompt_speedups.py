@@ -27,7 +27,7 @@ __all__ = ["PromptSpeedups", "prompt_speedups", "prompts_figure"]
 FAMILIES = {"chain": ("chain", "assisted"), "tree": ("tree",)}
 """Groups of methods whose fastest is shown; assisted generation drafts chains."""
 
-NAME, SHORT = 4.9, 1.4
+NAME, SHORT = 4.5, 1.4
 """Inches of a method's name on one line of the legend, and of names that stand side by side there."""
 
 
@@ -128,9 +128,11 @@ def _draw(axes: "Axes", sampling: str, shown: PromptSpeedups) -> None:
         )
     axes.set_title(_title(sampling, shown), loc="left", fontsize=10.5)
     axes.set_xlabel(_order_in_words(shown))
-    axes.set_ylabel("speedup on the prompt")
+    axes.set_ylabel("speedup")
     axes.set_xlim(0.3, len(order) + 0.7)
     axes.xaxis.get_major_locator().set_params(integer=True)
+    # ticks that do not depend on the height, or their letters outgrow the place found for them
+    axes.yaxis.get_major_locator().set_params(nbins=5)
     axes.set_ylim(bottom=min(0.9, 0.95 * min(float(values.min()) for values in ratios.values())))
     clean(axes, "y")
     names = (shown.baseline, *shown.methods.values())
