@@ -49,8 +49,9 @@ def _bounds(cell: Cell) -> tuple[str, str, str]:
     value = cell.value
     if not isinstance(value, Interval):
         return _plain(cell), "", ""
-    bounds = (value.low, value.high) if value.bounded else ("", "")
-    return str(value.estimate), *map(str, bounds)
+    if not value.bounded:
+        return str(value.estimate), "", ""
+    return str(value.estimate), str(value.low), str(value.high)
 
 
 def _plain(cell: Cell) -> str:

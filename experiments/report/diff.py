@@ -185,7 +185,7 @@ def _config(a: RunRecords, b: RunRecords) -> list[str]:
         for one, other in zip(named, named[::-1], strict=True)
     ]
     return [
-        *differences(*configs),
+        *differences(configs[0], configs[1]),
         *(f"methods: {name} -> none" for name in only[0]),
         *(f"methods: none -> {name}" for name in only[1]),
         *(

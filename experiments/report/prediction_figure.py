@@ -115,6 +115,8 @@ Points = Sequence[tuple[Interval, Interval]]
 
 
 def _draw(axes: "Axes", points: Points, groups: Sequence[str]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     values = [v for pair in points for x in pair for v in (x.estimate, x.low, x.high) if v == v]
     low, high = min(values), max(values)
     margin = 0.08 * (high - low or high or 1.0)
@@ -135,7 +137,7 @@ def _draw(axes: "Axes", points: Points, groups: Sequence[str]) -> None:
     axes.set(xlim=limits, ylim=limits)
     axes.set_aspect("equal")
     for side in (axes.xaxis, axes.yaxis):
-        side.get_major_locator().set_params(nbins=5)
+        side.set_major_locator(MaxNLocator(5))
     clean(axes, "both")
 
 

@@ -102,6 +102,8 @@ def prompts_figure(speedups: Mapping[str, PromptSpeedups]) -> "Figure | None":
 
 
 def _draw(axes: "Axes", sampling: str, shown: PromptSpeedups) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     order = shown.order
     places = np.arange(1, len(order) + 1)
     size = float(np.clip(200 / len(order), 2.4, 6.0))
@@ -130,9 +132,9 @@ def _draw(axes: "Axes", sampling: str, shown: PromptSpeedups) -> None:
     axes.set_xlabel(_order_in_words(shown))
     axes.set_ylabel("speedup")
     axes.set_xlim(0.3, len(order) + 0.7)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(7, integer=True))
     # ticks that do not depend on the height, or their letters outgrow the place found for them
-    axes.yaxis.get_major_locator().set_params(nbins=5)
+    axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.set_ylim(bottom=min(0.9, 0.95 * min(float(values.min()) for values in ratios.values())))
     clean(axes, "y")
     names = (shown.baseline, *shown.methods.values())

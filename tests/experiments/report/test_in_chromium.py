@@ -312,6 +312,11 @@ def test_long_names_fit(browser, long_page, width):
     assert browser.run("return document.documentElement.scrollWidth") <= width
     assert browser.run(WIDER) == []
     assert browser.run(CUT) == []
+    names = browser.run(
+        "return [...document.querySelectorAll('.named td:first-child')].map((e) => e.offsetWidth)"
+    )
+    if width < 500:
+        assert max(names) < width / 2  # numbers beside them can be seen
     assert browser.messages() == []
 
 
