@@ -157,11 +157,16 @@ def run_command(
     "report",
     epilog=examples(
         "treespec report runs/tree_vs_chain",
+        "treespec report runs/tree_vs_chain --tables tables",
         "treespec report runs/tree_vs_chain --json | jq '.samplings[0].verdict'",
     ),
 )
 def report_command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")],
+    tables: Annotated[
+        Path | None,
+        typer.Option("--tables", help="Write every table into this folder, as CSV and LaTeX."),
+    ] = None,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No table.")] = False,
     debug: Debug = False,
@@ -176,8 +181,10 @@ def report_command(
         from treespec.experiments.report.data import report_data
         from treespec.experiments.report.page import write_report
         from treespec.experiments.report.run import load_run
+        from treespec.experiments.report.tables import write_tables
 
         loaded = load_run(run)
+        written = [] if tables is None else write_tables(loaded, tables)
         report, refused = None, None
         try:
             report = write_report(loaded)
@@ -187,6 +194,8 @@ def report_command(
             typer.echo(json_text(report_data(loaded, report)))
         elif not quiet:
             _print(loaded, report)
+            if written:
+                typer.echo(f"tables: {len(written)} files in {tables}")
         if refused is not None:
             raise refused
 

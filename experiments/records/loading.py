@@ -115,6 +115,11 @@ class RunRecords:
             )
         return cls(folder, manifest, prompts, steps)
 
+    def prompt_text(self, prompt: int) -> str:
+        """The text of a prompt, by its index; empty where the run did not keep it."""
+        texts = self.manifest.get("prompt_texts") or ()
+        return texts[prompt] if prompt < len(texts) else ""
+
     @property
     def finished(self) -> bool:
         """Whether the run came to its end."""

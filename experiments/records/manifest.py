@@ -5,7 +5,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -57,6 +57,7 @@ def new_manifest(
     experiment: Experiment,
     prompts_hash: str,
     prompts_revision: str | None,
+    prompt_texts: Sequence[str],
     models: Mapping[str, Any],
     tuning: Mapping[str, Any],
     warmup: Mapping[str, Any],
@@ -74,6 +75,7 @@ def new_manifest(
         "metrics": {name: part.about for name, part in parts("metric").items()},
         "prompts_hash": prompts_hash,
         "prompts_revision": prompts_revision,
+        "prompt_texts": list(prompt_texts),
         "created": started["started"],
         "finished": None,
         "sessions": [started],

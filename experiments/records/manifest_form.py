@@ -58,7 +58,7 @@ _MANIFEST = {
     "schema_version": COUNT,
     "name": NAME, "folder_id?": TEXT, "config": _CONFIG, "config_hash": TEXT,
     "plugins?": or_null(each({"file": NAME, "sha256": TEXT})),
-    "metrics?": or_null(by_name(TEXT)),
+    "metrics?": or_null(by_name(TEXT)), "prompt_texts?": or_null(each(TEXT)),
     "prompts_hash?": or_null(TEXT), "prompts_revision?": or_null(TEXT),
     "created": TEXT, "finished": or_null(NAME), "seed": COUNT,
     "errors?": COUNT,

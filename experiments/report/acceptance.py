@@ -151,7 +151,7 @@ def _depth(index: int) -> Column[_Levels]:
         ranks = " + ".join(f"{100 * part:.0f}" for part in level.by_rank)
         below = f"{ranks} · {level.tries}" if len(level.by_rank) > 1 else f"{level.tries}"
         shade = round(DARKEST * share.estimate)
-        return Cell(f"{100 * share.estimate:.0f} %", spread, below, shade)
+        return Cell(f"{100 * share.estimate:.0f} %", spread, below, shade, share)
 
     return Column(f"depth {index + 1}", write)
 

@@ -97,10 +97,19 @@ class Text:
 
 @dataclass(frozen=True)
 class Sample:
-    """One prompt under a sampling setting, continued by several methods."""
+    """One prompt under a sampling setting, continued by several methods.
+
+    Args:
+        sampling: name of the setting.
+        prompt: its id.
+        before: its text, or the end of it; empty if the run did not keep it.
+        said: how the texts compare.
+        texts: the continuations.
+    """
 
     sampling: str
     prompt: str
+    before: str
     said: str
     texts: tuple[Text, ...]
 
@@ -132,6 +141,7 @@ def _sample(run: RunRecords, summary: SamplingSummary, prompt: int) -> Sample:
     return Sample(
         summary.sampling,
         str(rows["prompt_id"][0]),
+        _end(run.prompt_text(prompt)),
         said,
         tuple(
             Text(
@@ -143,6 +153,10 @@ def _sample(run: RunRecords, summary: SamplingSummary, prompt: int) -> Sample:
             for name in shown
         ),
     )
+
+
+def _end(text: str) -> str:
+    return text if len(text) <= MOST_LETTERS else f"…{text[-MOST_LETTERS:]}"
 
 
 def _fastest(summary: SamplingSummary, groups: Sequence[str]) -> str | None:

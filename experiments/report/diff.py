@@ -1,19 +1,25 @@
 """Two runs compared: the same methods on the same prompts, with the paired bootstrap."""
 
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
+from pydantic import ValidationError
 from rich.console import Console
 
+from treespec.experiments.config.schema import TreeMethod
+from treespec.experiments.config.trees import label_of
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.changes import differences, drafted
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.statistics import Interval, bootstrap
-from treespec.experiments.report.table import Column, Table, interval
+from treespec.experiments.report.table import NONE, Column, Table, interval
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.report.verdict import LEAST_PROMPTS
+from treespec.tree import TreeShape
 
 __all__ = ["MethodDiff", "RunDiff", "compare_runs", "print_diff"]
 
@@ -32,7 +38,8 @@ class MethodDiff:
         speed: tokens per second of B over those of A, prefill excluded.
         tokens_per_step: of B over that of A.
         same_tokens: texts that are equal, id by id.
-        texts: that there are two of.
+        texts: that there are two of, and that can be equal: after a prompt of as many tokens, and neither
+            longer than both runs allow.
     """
 
     sampling: str
@@ -53,11 +60,12 @@ class RunDiff:
         b: folder of the second.
         same_prompts: the measured prompts are the same, token by token; otherwise those with the same id
             are compared, whose text may differ.
+        unequal: why texts cannot be equal: other lengths, models, seeds or prompts.
         methods: present in both.
         not_compared: present in both, but without a prompt that both finished; each with the reason.
         only_a: sampling and method that only the first has.
         only_b: likewise.
-        config: keys that differ, as `path: a -> b`.
+        config: keys that differ, as `path: a -> b`; methods go by their names.
         trees: methods of one name whose trees, laws, rules or settings differ, in the same form.
         versions: packages, code and schema that differ.
         hardware: what differs of the machine.
@@ -67,6 +75,7 @@ class RunDiff:
     a: str
     b: str
     same_prompts: bool
+    unequal: tuple[str, ...]
     methods: tuple[MethodDiff, ...]
     not_compared: tuple[str, ...]
     only_a: tuple[str, ...]
@@ -91,6 +100,8 @@ def compare_runs(a: RunRecords, b: RunRecords) -> RunDiff:
     hashes = [run.manifest.get("prompts_hash") for run in (a, b)]
     same = hashes[0] is not None and hashes[0] == hashes[1]
     key = "prompt" if same else "prompt_id"
+    limits = [run.manifest["config"].get("max_new_tokens") for run in (a, b)]
+    shortest = min(limits) if None not in limits and limits[0] != limits[1] else None
     methods, only, not_compared = [], ([], []), []
     pairs = [
         [(s["name"], m.name) for s in run.manifest["samplings"] for m in run.methods]
@@ -104,7 +115,7 @@ def compare_runs(a: RunRecords, b: RunRecords) -> RunDiff:
         rows = _rows(a, place), _rows(b, place)
         left, right = _paired(*rows, key)
         if len(left):
-            methods.append(_method(place, left, right, key))
+            methods.append(_method(place, left, right, key, shortest))
         else:
             not_compared.append(f"{label}: {_why_not(*rows, key)}")
     if not methods:
@@ -117,16 +128,107 @@ def compare_runs(a: RunRecords, b: RunRecords) -> RunDiff:
         a=str(a.folder),
         b=str(b.folder),
         same_prompts=same,
+        unequal=tuple(_unequal(a, b, key)),
         methods=tuple(methods),
         not_compared=tuple(not_compared),
         only_a=tuple(only[0]),
         only_b=tuple(only[1]),
-        config=tuple(differences(a.manifest["config"], b.manifest["config"])),
+        config=tuple(_config(a, b)),
         trees=tuple(differences(*_trees(a, b))),
         versions=tuple(differences(_versions(a), _versions(b))),
         hardware=tuple(differences(_hardware(a), _hardware(b))),
         unfinished=tuple(str(run.folder) for run in (a, b) if not run.finished),
     )
+
+
+def _unequal(a: RunRecords, b: RunRecords, key: str) -> list[str]:
+    """Why texts of these runs cannot be equal, whatever the methods do."""
+    reasons = []
+    targets = [run.manifest["models"]["target"]["name"] for run in (a, b)]
+    lengths, seeds = (
+        [run.manifest["config"].get(name) for run in (a, b)] for name in ("max_new_tokens", "seed")
+    )
+    if lengths[0] != lengths[1]:
+        reasons.append(
+            f"texts end after {lengths[0]} tokens in A and after {lengths[1]} in B: only texts that end "
+            "before can be equal"
+        )
+    if targets[0] != targets[1]:
+        reasons.append(
+            f"the targets are different models ({targets[0]} and {targets[1]}): their texts are different"
+        )
+    if seeds[0] != seeds[1] and any(s.get("temperature") for s in a.manifest["samplings"]):
+        reasons.append(
+            f"the seeds are different ({seeds[0]} and {seeds[1]}): above temperature 0 texts are drawn anew"
+        )
+    if key == "prompt_id":
+        sizes = [
+            run.prompts.select(key, tokens="prompt_tokens").unique().unique(key, keep="none")
+            for run in (a, b)
+        ]
+        both = sizes[0].join(sizes[1], on=key)
+        other = both.filter(pl.col("tokens") != pl.col("tokens_right")).height
+        if other:
+            reasons.append(
+                f"{other} of {both.height} prompts with the same id have different numbers of tokens in A "
+                "and B: they are different prompts, and their texts cannot be equal"
+            )
+    return reasons
+
+
+def _config(a: RunRecords, b: RunRecords) -> list[str]:
+    """Where the configs differ; methods are compared by name, whatever their places."""
+    configs = [dict(run.manifest["config"]) for run in (a, b)]
+    named = [_named(config.pop("methods", ())) for config in configs]
+    only = [
+        [name for name in one if name not in other]
+        for one, other in zip(named, named[::-1], strict=True)
+    ]
+    return [
+        *differences(configs[0], configs[1]),
+        *(f"methods: {name} -> none" for name in only[0]),
+        *(f"methods: none -> {name}" for name in only[1]),
+        *(
+            line
+            for name in named[0]
+            if name in named[1]
+            for line in differences(named[0][name], named[1][name], name)
+        ),
+    ]
+
+
+def _named(methods: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The methods of a config by their names; those that this treespec cannot name by kind and place."""
+    named = {}
+    for i, method in enumerate(methods):
+        name = method.get("name")
+        if not name and method["kind"] == "tree":
+            with suppress(ValidationError, KeyError):
+                name = label_of(TreeMethod.model_validate(method))
+        named[name or f"{method['kind']} ({i + 1})"] = method
+    return named
+
+
+def _in_words(parents: Sequence[int]) -> str:
+    """A tree by its size and levels."""
+    shape = TreeShape(tuple(parents))
+    levels = "+".join(str(shape.depths.count(depth + 1)) for depth in range(shape.depth))
+    return f"{shape.size - 1} draft tokens, by depth {levels}"
+
+
+def _told(left: dict[str, Any], right: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Two methods of one name, their trees in words where words tell them apart."""
+    trees = [side.get("parents") for side in (left, right)]
+    if trees[0] is None or trees[1] is None or trees[0] == trees[1]:
+        return left, right
+    words = [_in_words(tree) for tree in trees if tree is not None]
+    if words[0] == words[1]:
+        return left, right
+    one, other = (
+        {"tree": said} | {key: value for key, value in side.items() if key != "parents"}
+        for side, said in zip((left, right), words, strict=True)
+    )
+    return one, other
 
 
 def _trees(a: RunRecords, b: RunRecords) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -139,10 +241,10 @@ def _trees(a: RunRecords, b: RunRecords) -> tuple[dict[str, Any], dict[str, Any]
         for one in tuned
     ]
     shared = [name for name in chosen[0] if name in chosen[1]]
-    left, right = (
-        {n: drafted(one[n], other[n]) for n in both} | {f"{n}, tuned": picked[n] for n in shared}
-        for one, other, picked in zip(methods, methods[::-1], chosen, strict=True)
-    )
+    left, right = ({f"{n}, tuned": picked[n] for n in shared} for picked in chosen)
+    for name in both:
+        one, other = methods[0][name], methods[1][name]
+        left[name], right[name] = _told(drafted(one, other), drafted(other, one))
     return left, right
 
 
@@ -180,9 +282,21 @@ def _why_not(left: pl.DataFrame, right: pl.DataFrame, key: str) -> str:
 
 
 def _method(
-    place: tuple[str, str], left: pl.DataFrame, right: pl.DataFrame, key: str
+    place: tuple[str, str],
+    left: pl.DataFrame,
+    right: pl.DataFrame,
+    key: str,
+    shortest: int | None,
 ) -> MethodDiff:
-    """Compare the rows of one method, on the same prompts."""
+    """Compare the rows of one method, on the same prompts.
+
+    Args:
+        place: sampling setting and method.
+        left: rows of the first run.
+        right: those of the second.
+        key: the column that pairs prompts.
+        shortest: the smaller number of new tokens, if the runs allow different ones.
+    """
     columns = {}
     for side, rows in (("a", left), ("b", right)):
         sums = (
@@ -200,9 +314,12 @@ def _method(
         over = [("b", "new_tokens"), ("a", column)]
         return totals.ratio(over, [("b", column), ("a", "new_tokens")])
 
-    texts = left.select(key, "repeat", "tokens").join(
-        right.select(key, "repeat", "tokens"), on=[key, "repeat"], suffix="_b"
-    )
+    kept = key, "repeat", "tokens", "prompt_tokens"
+    texts = left.select(kept).join(right.select(kept), on=[key, "repeat"], suffix="_b")
+    texts = texts.filter(pl.col("prompt_tokens") == pl.col("prompt_tokens_b"))
+    if shortest is not None:
+        longer = pl.max_horizontal(pl.col("tokens").list.len(), pl.col("tokens_b").list.len())
+        texts = texts.filter(longer <= shortest)
     same = sum(
         x == y for x, y in zip(texts["tokens"].to_list(), texts["tokens_b"].to_list(), strict=True)
     )
@@ -235,12 +352,16 @@ def _decided(entry: MethodDiff) -> str:
     return "B is faster" if ratio.estimate > 1 else "A is faster"
 
 
+def _same_text(entry: MethodDiff) -> str:
+    return f"{entry.same_tokens}/{entry.texts}" if entry.texts else NONE
+
+
 COLUMNS = (
     Column[MethodDiff]("method", lambda entry: f"{entry.sampling}: {entry.method}", left=True),
     Column[MethodDiff]("prompts", lambda entry: str(entry.prompts)),
     Column[MethodDiff]("tok/s, B over A", lambda entry: interval(entry.speed)),
     Column[MethodDiff]("tok/step, B over A", lambda entry: interval(entry.tokens_per_step)),
-    Column[MethodDiff]("same text", lambda entry: f"{entry.same_tokens}/{entry.texts}"),
+    Column[MethodDiff]("same text", _same_text),
     Column[MethodDiff]("", _decided, left=True),
 )
 
@@ -290,6 +411,7 @@ def _warnings(diff: RunDiff) -> list[str]:
             "the runs measured different prompts, or tokenized them differently: prompts with the same id "
             "are compared, although their texts may differ"
         )
+    warnings += diff.unequal
     warnings += [
         f"{folder} is not finished: only its prompts so far are compared"
         for folder in diff.unfinished

@@ -12,6 +12,7 @@ from treespec.experiments.report.figure_style import (
     GROUP_NAMES,
     INK,
     clean,
+    wrapped,
 )
 from treespec.experiments.report.statistics import Interval
 from treespec.experiments.report.summary import SamplingSummary
@@ -39,6 +40,12 @@ WIDTH = 6.0
 ROW = 0.27
 """Inches that a method takes."""
 
+NAME = 1.9
+"""Inches of a line of a method's name on an axis; longer names go on below."""
+
+LINE = 0.62
+"""Rows that each further line of a name takes."""
+
 
 @dataclass(frozen=True)
 class MethodAxis:
@@ -59,25 +66,35 @@ class MethodAxis:
         return cls(dict(sorted(kept.items(), key=lambda item: order.index(item[1]))))
 
     @property
+    def labels(self) -> dict[str, str]:
+        """The names as they are written: long ones on several lines."""
+        return {name: wrapped(name, NAME) for name in self.groups}
+
+    @property
     def places(self) -> dict[str, float]:
         """Where on the axis each method stands."""
-        places, place, before = {}, 0.0, None
+        places, end, before = {}, 0.0, None
         for name, group in self.groups.items():
-            if before is not None:
-                place += 1.0 if group == before else 1.6
-            places[name], before = place, group
+            half = self._height(name) / 2
+            end += 0.6 * (before is not None and group != before)
+            places[name], end, before = end + half - 0.5, end + 2 * half, group
         return places
 
     @property
     def rows(self) -> float:
         """Length of the axis, in methods."""
-        return max(self.places.values()) + 1.4
+        name, place = list(self.places.items())[-1]
+        return place + self._height(name) / 2 + 0.9
+
+    def _height(self, name: str) -> float:
+        """Rows that a method takes."""
+        return 1 + LINE * self.labels[name].count("\n")
 
     def apply(self, axes: "Axes") -> None:
         """Write the names, in the colours of their groups."""
-        axes.set_yticks(list(self.places.values()), list(self.places))
+        axes.set_yticks(list(self.places.values()), list(self.labels.values()))
         for tick, group in zip(axes.get_yticklabels(), self.groups.values(), strict=False):
-            tick.set_color(GROUP_COLOURS[group])
+            tick.set(color=GROUP_COLOURS[group], linespacing=1.0)
         axes.set_ylim(self.rows - 0.7, -0.7)
         clean(axes)
 
@@ -102,7 +119,7 @@ def panels(
     axes_of = dict(zip(names, grid.flat, strict=False))
     for name, axes in axes_of.items():
         axis.apply(axes)
-        axes.set_title(name, loc="left", fontsize=10.5)
+        axes.set_title(wrapped(name, NAME), loc="left", fontsize=10.5)
     return figure, axes_of
 
 

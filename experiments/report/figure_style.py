@@ -6,6 +6,7 @@ light and dark mode; the files on disk are right on white.
 
 import io
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ __all__ = [
     "MUTED",
     "PAGE",
     "PALETTE",
+    "SMALL",
     "STAGE_COLOURS",
     "Keep",
     "by_powers",
@@ -33,6 +35,7 @@ __all__ = [
     "inline_svg",
     "panels_beside",
     "save",
+    "wrapped",
     "write_file",
 ]
 
@@ -76,6 +79,9 @@ PALETTE = {
 }
 """Colours that a page may replace; the others are right on light and dark alike."""
 
+LETTERS, SMALL = 10.5, 9.5
+"""Size of letters, and of those in legends, in points."""
+
 
 @contextmanager
 def drawing() -> Iterator[None]:
@@ -85,9 +91,10 @@ def drawing() -> Iterator[None]:
     settings: dict[Any, Any] = {
         "font.family": "sans-serif",
         "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"],
-        "font.size": 10.5,
-        "axes.labelsize": 10.5,
-        "legend.fontsize": 9.5,
+        "font.size": LETTERS,
+        "text.parse_math": False,
+        "axes.labelsize": LETTERS,
+        "legend.fontsize": SMALL,
         "text.color": INK,
         "axes.labelcolor": INK,
         "axes.edgecolor": MUTED,
@@ -105,6 +112,28 @@ def drawing() -> Iterator[None]:
     }
     with rc_context(settings):
         yield
+
+
+def wrapped(name: str, inches: float, size: float = LETTERS) -> str:
+    """A name on as many lines as it takes, cut at blanks and hyphens, and within a word where it must be.
+
+    Args:
+        name: of a method, mostly; long ones would push the axes out of the figure.
+        inches: that a line may take.
+        size: of the letters, in points.
+
+    Example:
+        >>> print(wrapped("expansion 3-2-1-1-1", 1.0))
+        expansion
+        3-2-1-1-1
+    """
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    font = FontProperties(family="DejaVu Sans", size=size)
+    width, _, _ = text_to_path.get_text_width_height_descent(name, font, ismath=False)
+    letters = int(len(name) * 72 * inches / width) if width else len(name)
+    return "\n".join(textwrap.wrap(name, max(1, letters))) or name
 
 
 def clean(axes: "Axes", grid: str = "x") -> None:

@@ -30,6 +30,8 @@ from treespec.experiments.report.figure_style import (
     save,
     write_file,
 )
+from treespec.experiments.report.prediction_figure import prediction_figure
+from treespec.experiments.report.prompt_speedups import prompts_figure
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.scaling import scaling_figure
 from treespec.experiments.report.summary import SamplingSummary, StepIntervals
@@ -62,10 +64,14 @@ def draw_figures(run: Run, folder: Path, keep: Keep = write_file) -> dict[str, P
     shares = {s.sampling: run.accepted_shares[s.sampling] for s in summaries}
     draw = {
         "speedup": lambda: speedup_figure(summaries),
+        "prompts": lambda: prompts_figure(run.prompt_speedups),
         "size": lambda: size_figure(summaries, spreads),
         "stages": lambda: stages_figure(summaries, spreads),
         "accepted": lambda: accepted_figure(summaries, shares, spreads),
         "scaling": lambda: scaling_figure(run.scaling),
+        "prediction": lambda: prediction_figure(
+            run.predictions, {m.name: m.group for m in run.methods}
+        ),
     }
     written = {}
     with drawing():
@@ -103,7 +109,7 @@ def speedup_figure(summaries: Sequence[SamplingSummary]) -> "Figure | None":
                     **MARKER,
                 )
     axes.xaxis.set_major_locator(MaxNLocator(7))
-    axes.set_xlabel("speedup over the faster plain baseline, 95 % interval")
+    figure.supxlabel("speedup over the faster plain baseline, 95 % interval", fontsize=10.5)
     legend(axes, [], shown)
     return figure
 

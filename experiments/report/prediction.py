@@ -62,6 +62,7 @@ class Prediction:
         tokens_measured: emitted tokens per step of the run.
         step_s: predicted seconds of a step, by the times from before the run.
         step_measured_s: those of the run.
+        speed_interval: emitted tokens per second of the run.
         step_at_pace_s: predicted, if the stages take as much longer than before the run as the same parts
             did when they were timed again between its prompts; None if they were not.
     """
@@ -72,6 +73,7 @@ class Prediction:
     tokens_measured: Interval
     step_s: float
     step_measured_s: float
+    speed_interval: Interval
     step_at_pace_s: float | None = None
 
     @property
@@ -87,7 +89,7 @@ class Prediction:
     @property
     def speed_measured(self) -> float:
         """Measured tokens per second."""
-        return self.tokens_measured.estimate / self.step_measured_s
+        return self.speed_interval.estimate
 
     @property
     def tokens_error(self) -> float:
@@ -249,6 +251,7 @@ def _row(
         totals.ratio(["emitted"], ["steps"]),
         step_s,
         totals.ratio(["seconds"], ["steps"]).estimate,
+        totals.ratio(["emitted"], ["seconds"]),
         at_pace,
     )
 

@@ -7,7 +7,7 @@ from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.report.equality import Divergence, near_tie_margin
 from treespec.experiments.report.summary import MethodSummary, SamplingSummary
-from treespec.experiments.report.table import NONE, Column, Finding, Table, interval
+from treespec.experiments.report.table import NONE, Cell, Column, Finding, Table, interval
 
 __all__ = [
     "compact_table",
@@ -43,10 +43,15 @@ def _stage(stage: str) -> Column[MethodSummary]:
     return Column(f"{stage}\nms", write, f"{stage}, ms/step", moves=1, part="time of a step")
 
 
-def _tokens_per_step(row: MethodSummary) -> str:
+def _tokens_per_step(row: MethodSummary) -> Cell:
     value = row.tokens_per_step
     spread = f"±{value.half_width:.2f}" if value.bounded and not value.exact else ""
-    return f"{value.estimate:.2f}{spread}"
+    return Cell(f"{value.estimate:.2f}{spread}", value=value)
+
+
+def _tokens_per_second(row: MethodSummary) -> Cell:
+    value = row.tokens_per_second
+    return Cell(f"{value.estimate:.1f}", value=value)
 
 
 def _half_width(row: MethodSummary) -> str:
@@ -76,9 +81,7 @@ COLUMNS = (
     Column[MethodSummary](
         "acc", lambda row: f"{row.accepted_per_step:.2f}", "accepted per step", moves=3
     ),
-    Column[MethodSummary](
-        "tok/s", lambda row: f"{row.tokens_per_second.estimate:.1f}", "tokens per second", moves=5
-    ),
+    Column[MethodSummary]("tok/s", _tokens_per_second, "tokens per second", moves=5),
     SPEEDUP,
     Column[MethodSummary]("±", _half_width, "half-width of that"),
     *map(_stage, STAGES),

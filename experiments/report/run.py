@@ -23,6 +23,7 @@ from treespec.experiments.report.prediction import (
     pace_of,
     predictions,
 )
+from treespec.experiments.report.prompt_speedups import PromptSpeedups, prompt_speedups
 from treespec.experiments.report.results import compact_table, hardware_line
 from treespec.experiments.report.scaling import Point, scaling
 from treespec.experiments.report.summary import (
@@ -113,6 +114,12 @@ class Run(RunRecords):
     def scaling(self) -> dict[str, dict[str, list[Point]]]:
         """Tokens per step by nodes, for each family of trees."""
         return {sampling: scaling(data) for sampling, data in self.measurements.items()}
+
+    @cached_property
+    def prompt_speedups(self) -> dict[str, PromptSpeedups]:
+        """The best chain and the best tree on each prompt, of the settings that have a baseline."""
+        found = {sampling: prompt_speedups(data) for sampling, data in self.measurements.items()}
+        return {sampling: speedups for sampling, speedups in found.items() if speedups is not None}
 
     @cached_property
     def metered(self) -> dict[str, list[Metered]]:

@@ -1,6 +1,7 @@
 """Findings as tables: what they hold is said once, and every medium has one way of writing it.
 
-`terminal` writes a table with rich, `markdown` as Markdown, `html` as a part of a page.
+`terminal` writes a table with rich, `markdown` as Markdown, `html` as a part of a page, `latex` and
+`csv` as files.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,12 +28,14 @@ class Cell:
         detail: what follows it where there is room, in small letters where there are any: its interval.
         below: a second line, in small letters where there are any.
         shade: percent of the row's colour behind the cell; on pages only.
+        value: what the text rounds, where it has an interval; for files of numbers.
     """
 
     text: str
     detail: str = ""
     below: str = ""
     shade: int | None = None
+    value: Interval | None = None
 
     def __str__(self) -> str:
         return f"{self.text} {self.detail}" if self.detail else self.text
@@ -43,8 +46,9 @@ def interval(value: Interval | None) -> Cell:
     if value is None:
         return Cell(NONE)
     if not value.bounded or value.exact:
-        return Cell(f"{value.estimate:.2f}")
-    return Cell(f"{value.estimate:.2f}", f"{value.low:.2f}–{value.high:.2f}")
+        return Cell(f"{value.estimate:.2f}", value=value)
+    shown = f"{value.low:.2f}–{value.high:.2f}"
+    return Cell(f"{value.estimate:.2f}", shown, value=value)
 
 
 @dataclass(frozen=True)

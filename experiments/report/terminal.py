@@ -1,6 +1,7 @@
 """Tables and findings in the terminal."""
 
 from collections.abc import Sequence
+from textwrap import wrap
 
 from rich import box
 from rich.console import Console
@@ -15,7 +16,7 @@ LEAST_NAME = 19
 """Columns that words keep before anything is moved or left out; longer ones are folded."""
 
 NARROWER = ((True, 12), (False, LEAST_NAME), (False, 6))
-"""Tried in turn where a table is too wide: whether intervals are printed, and columns that words keep."""
+"""Tried where not even two columns fit: whether intervals are printed, and columns that words keep."""
 
 STYLES = {"best": "bold", "bad": "red", "doubtful": "yellow", "faint": "dim"}
 
@@ -44,8 +45,8 @@ def print_table(
 ) -> None:
     """Print a table so that it fits.
 
-    Columns that may move are shown in a second table. Where none may, words are folded further, or
-    intervals are left out.
+    Columns that may move are shown in a second table; where none is named, those on the right. Only where
+    two columns do not fit beside each other are words folded further, and intervals left out.
 
     Args:
         table: what is printed.
@@ -55,11 +56,10 @@ def print_table(
     """
     width = min(width or console.width, console.width)
     layout = _Layout(table, width)
-    if not any(column.moves for column in table.columns):
-        for details, word in NARROWER:
-            if layout.fits(layout.every):
-                break
-            layout = _Layout(table, width, details=details, least_word=word)
+    for details, word in NARROWER:
+        if all(layout.fits([0, i]) for i in layout.every[1:]):
+            break
+        layout = _Layout(table, width, details=details, least_word=word)
     for title, shown in layout.parts(moves(table, width) if moved is None else moved):
         console.print()
         console.print(layout.table(title, shown), width=width)
@@ -88,9 +88,15 @@ class _Layout:
         self.every = list(range(len(table.columns)))
         self._table, self._width = table, width
         self._texts = [[_written(cell, details) for cell in cells] for cells in table.rows]
+        self._heads = [
+            "\n".join(
+                part for line in c.head.split("\n") for part in wrap(line, LEAST_NAME) or [""]
+            )
+            for c in table.columns
+        ]
         self._widths = []
         for i, column in enumerate(table.columns):
-            texts = [column.head, *(row[i] for row in self._texts)]
+            texts = [self._heads[i], *(row[i] for row in self._texts)]
             longest = max(len(line) for text in texts for line in text.split("\n"))
             self._widths.append(min(longest, least_word) if column.left else longest)
         # columns of words need more space between them than numbers
@@ -103,7 +109,15 @@ class _Layout:
         return sum(self._widths[i] + 1 + self._gap for i in shown) - 1 <= self._width
 
     def split(self, moved: int) -> tuple[list[int], list[int]]:
-        """Columns of the first table, and those that have left it after this many steps."""
+        """Columns of the first table, and those that have left it after this many steps.
+
+        Where no column is said to move, those leave that do not fit.
+        """
+        if not any(column.moves for column in self._table.columns):
+            stay = self.every[:1]
+            while len(stay) < len(self.every) and self.fits([*stay, len(stay)]):
+                stay.append(len(stay))
+            return stay, self.every[len(stay) :]
         leaves = [i for i in self.every if 0 < self._table.columns[i].moves <= moved]
         return [i for i in self.every if i not in leaves], leaves
 
@@ -117,7 +131,8 @@ class _Layout:
                 shown.append(rest.pop(0))
             names = {self._table.columns[i].part for i in shown[1:]}
             name = names.pop() if len(names) == 1 else "the rest"
-            parts.append((f"{self._table.subject}: {name}", shown))
+            subject = self._table.subject or self._table.full_title
+            parts.append((f"{subject}: {name}" if subject else name, shown))
         return parts
 
     def table(self, title: str, shown: Sequence[int]) -> RichTable:
@@ -129,7 +144,7 @@ class _Layout:
         for i in shown:
             column = self._table.columns[i]
             rich.add_column(
-                escape(column.head),
+                escape(self._heads[i]),
                 justify="left" if column.left else "right",
                 no_wrap=not column.left,
                 overflow="fold",

@@ -33,7 +33,7 @@ from treespec.experiments.report.cautions import (
 from treespec.experiments.report.equality import equality
 from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.statistics import Interval, paired_bootstrap
-from treespec.experiments.report.table import Column, Finding, Table
+from treespec.experiments.report.table import Cell, Column, Finding, Table
 
 __all__ = [
     "LEAST_PROMPTS",
@@ -102,7 +102,9 @@ COLUMNS = (
     Column[Comparison]("chosen", lambda duel: duel.left.label, left=True),
     Column[Comparison]("against", lambda duel: duel.right.family, left=True),
     Column[Comparison]("chosen", lambda duel: duel.right.label, left=True),
-    Column[Comparison]("times as fast", lambda duel: f"{duel.ratio.estimate:.3f}"),
+    Column[Comparison](
+        "times as fast", lambda duel: Cell(f"{duel.ratio.estimate:.3f}", value=duel.ratio)
+    ),
     Column[Comparison](
         "95 % interval", lambda duel: f"{duel.ratio.low:.3f} to {duel.ratio.high:.3f}"
     ),

@@ -19,7 +19,7 @@ from treespec.experiments.records.measured import Measured, load_measured
 from treespec.experiments.run.decoding import Rounds, Unit, units_of
 from treespec.experiments.run.meters.build import cuda_devices, make_meters
 from treespec.experiments.run.models import load_own_drafts, model_data
-from treespec.experiments.run.prompts import Prompt, encode, hash_of
+from treespec.experiments.run.prompts import Prompt, encode, hash_of, texts_of
 from treespec.experiments.run.readiness import require_fits
 from treespec.experiments.run.session import Session
 from treespec.experiments.run.tuning import tune, tuned_choices
@@ -95,7 +95,14 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
         models = model_data(config.models, pair)
         revision = session.ready.measured[0].revision
         manifest = new_manifest(
-            experiment, hash_of(prompts), revision, models, tuning, warmup, meters.about()
+            experiment,
+            hash_of(prompts),
+            revision,
+            texts_of(prompts[: max(1, config.trees)], pair.tokenizer),
+            models,
+            tuning,
+            warmup,
+            meters.about(),
         )
     records.write_manifest(manifest)
     tuned = tuned_choices(manifest["tuning"]["assisted"])

@@ -30,6 +30,7 @@ __all__ = [
     "hash_of",
     "read_prompts",
     "search_prompts",
+    "texts_of",
 ]
 
 MOST_BYTES = 64 * 2**20
@@ -42,6 +43,10 @@ MOST_PROMPTS = 100_000
 """Prompts that are read of a file."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+SHOWN = 4000
+"""Letters of a prompt that a manifest keeps, for reports."""
 
 
 @dataclass(frozen=True)
@@ -192,6 +197,12 @@ def _excerpts(files: Sequence[RawPrompt], starts: Mapping[str, int]) -> list[Raw
             for name, start in order
         ]
     return excerpts
+
+
+def texts_of(prompts: Sequence[Prompt], tokenizer: Any) -> list[str]:
+    """Prompts as text, as models read them; of a long one its end, after an ellipsis."""
+    texts = [str(tokenizer.decode(list(prompt.ids))) for prompt in prompts]
+    return [text if len(text) <= SHOWN else f"…{text[-SHOWN:]}" for text in texts]
 
 
 def hash_of(prompts: Sequence[Prompt]) -> str:

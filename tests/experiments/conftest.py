@@ -148,4 +148,7 @@ def demo_page(tmp_path_factory):
     methods[9] = replace(methods[9], name="<script>alert(1)</script>")
     folder = write_run(tmp_path_factory.mktemp("report") / "run", methods, spread=0.12, jitter=0.03)
     write_trees(folder)
+    path = folder / "manifest.json"
+    told = {"prompt_texts": ["class Tree:\n    </script><b>first</b>"]}  # of the first prompt only
+    path.write_text(json.dumps(json.loads(path.read_text()) | told))
     return write_report(load_run(folder))

@@ -33,6 +33,7 @@ class Replay:
         self._texts: dict[tuple[str, str], int] = {}
         self._trees: dict[str, int] = {}
         self._trails: list[dict[str, Any]] = []
+        self._prompts: dict[str, str] = {}
         self.steps, self.total = 0, 0
         """Steps that are in the data, and those that were given."""
 
@@ -47,6 +48,9 @@ class Replay:
             steps.append(step)
         if steps:
             self.steps += len(steps)
+            if trail.before and trail.prompt not in self._prompts:
+                self._prompts[trail.prompt] = trail.before
+                self._left -= _bytes(trail.before)
             self._trails.append(
                 {
                     "prompt": trail.prompt,
@@ -64,6 +68,7 @@ class Replay:
         return {
             "texts": [list(text) for text in self._texts],
             "trees": list(self._trees),
+            "prompts": self._prompts,
             "trails": self._trails,
             "first": first,
         }

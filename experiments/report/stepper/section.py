@@ -21,7 +21,7 @@ STEPS_WITHOUT_SCRIPT = 4
 NOTE = (
     "Real steps of this run. The tree holds what was drafted, as text; · is a space and ⏎ a new line. The "
     "accepted path is green, and the token that the target added at its end is yellow with a dashed line; "
-    "what was rejected is grey. Below it is the text so far."
+    "what was rejected is grey. Below it is the text so far, the prompt in pale letters."
 )
 
 

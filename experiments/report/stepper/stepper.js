@@ -1,6 +1,6 @@
 // Replays the steps of speculative decoding, one at a time: in the report of a run and as a notebook widget.
 //
-// data: {texts: [[text, label]], trees: [svg], first, trails: [{prompt, sampling, method, group, separator,
+// data: {texts: [[text, label]], trees: [svg], first, prompts: {prompt: its text, where known}, trails: [{prompt, sampling, method, group, separator,
 // total, steps: [[tree, texts of the nodes, path, text of the bonus, kept, in words]]}]}. Trees are drawn by
 // treespec.drawing and hold no text: what models and users wrote is set as text only, never as HTML.
 
@@ -104,9 +104,12 @@ export function mount(host, data, { at = 0, onStep = () => {} } = {}) {
     // the page does not jump from step to step
     stage.style.minHeight = `${Math.max(parseFloat(stage.style.minHeight) || 0, stage.offsetHeight)}px`;
 
-    const before = [piece(trail.steps[0][1][0]), ...trail.steps.slice(0, at).flatMap(emitted)];
+    // the root of the first step is the end of the prompt
+    const prompt = (data.prompts || {})[trail.prompt] || `… ${piece(trail.steps[0][1][0])}`;
+    const before = trail.steps.slice(0, at).flatMap(emitted);
     const seen = (s) => s.replaceAll("\n", "⏎\n");
-    text.replaceChildren("… ", before.join(trail.separator));
+    text.replaceChildren(make("span", { class: "prompt" }, prompt));
+    before.forEach((added) => text.append(trail.separator, added));
     emitted(step).forEach((added, i) => {
       text.append(trail.separator);
       text.append(make("mark", { class: i < path.length - 1 ? "accepted" : "bonus" }, seen(added)));

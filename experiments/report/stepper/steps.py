@@ -94,6 +94,7 @@ class Trail:
         group: `plain`, `chain` or `tree`.
         steps: in order, from the first.
         separator: what stands between two pieces; a blank where they are ids.
+        before: the text of the prompt; empty where it is not known.
     """
 
     prompt: str
@@ -102,6 +103,7 @@ class Trail:
     group: str
     steps: tuple[Snapshot, ...]
     separator: str = ""
+    before: str = ""
 
     @property
     def letters(self) -> int:
@@ -220,6 +222,7 @@ def trails_of_run(run: RunRecords) -> list[Trail]:
             key[2],
             methods[key[2]].group,
             tuple(_snapshots(run, texts[key])),
+            before=run.prompt_text(key[0]),
         )
         for key in sorted(texts, key=places.__getitem__)
     ]

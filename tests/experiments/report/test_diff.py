@@ -177,9 +177,72 @@ def test_trees_that_differ_under_one_name_are_told(tmp_path):
         for name, shape in (("a", TreeShape.chain(3)), ("b", TreeShape.expansion([3])))
     )
     found = compare_runs(a, b)
-    assert found.trees
-    assert all(line.startswith("optimal 4 for T=0.parents") for line in found.trees)
+    name = "optimal 4 for T=0"
+    words = '"3 draft tokens, by depth 1+1+1" -> "3 draft tokens, by depth 3"'
+    assert found.trees == (f"{name}.tree: {words}",)
     assert compare_runs(a, a).trees == ()
+
+
+def test_trees_of_the_same_levels_are_told_by_their_parents(tmp_path):
+    shapes = TreeShape((-1, 0, 0, 1, 1)), TreeShape((-1, 0, 0, 1, 2))
+    a, b = (
+        make(tmp_path / name, [SyntheticMethod("tree", "tree", shape, (0.5,))], prompts=2)
+        for name, shape in zip("ab", shapes, strict=True)
+    )
+    (line,) = compare_runs(load_run(a), load_run(b)).trees
+    assert line == "tree.parents[4]: 1 -> 2"
+
+
+def test_runs_that_cannot_have_equal_texts_say_so(tmp_path):
+    changes = {"config": {"max_new_tokens": 32}}
+    a = make(tmp_path / "a", [PLAIN, CHAIN])
+    b = make(tmp_path / "b", [PLAIN, CHAIN], new_tokens=32, manifest=changes)
+    diff = compare_runs(load_run(a), load_run(b))
+    (why,) = diff.unequal
+    assert why.startswith("texts end after 64 tokens in A and after 32 in B")
+    assert {(entry.same_tokens, entry.texts) for entry in diff.methods} == {(0, 0)}
+    text = printed(a, b)
+    assert "WARNING: texts end after 64 tokens in A" in text
+    assert not re.search(r"\d/0", text)
+    early = pl.when(prompt=2).then(pl.lit([7, 8])).otherwise("tokens").alias("tokens")
+    for folder in (a, b):  # a text that ends early can be equal
+        change_rows(folder, lambda rows: rows.with_columns(early))
+    diff = compare_runs(load_run(a), load_run(b))
+    assert {(entry.same_tokens, entry.texts) for entry in diff.methods} == {(1, 1)}
+
+
+def test_other_models_seeds_and_prompts_say_that_texts_cannot_be_equal(tmp_path):
+    a = make(tmp_path / "a", [PLAIN], temperatures=[0.0, 1.0])
+    b = make(tmp_path / "b", [PLAIN], temperatures=[0.0, 1.0], seed=1, hash_="b" * 64)
+    change = pl.when(prompt=3).then(99).otherwise("prompt_tokens").alias("prompt_tokens")
+    change_rows(b, lambda rows: rows.with_columns(change.cast(pl.Int64)))
+    path = b / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["models"]["target"]["name"] = "other"
+    path.write_text(json.dumps(manifest))
+    diff = compare_runs(load_run(a), load_run(b))
+    models, seeds, prompts = diff.unequal
+    assert "(embedded and other)" in models
+    assert "(0 and 1)" in seeds
+    assert prompts.startswith("1 of 12 prompts with the same id have different numbers of tokens")
+    assert {entry.texts for entry in diff.methods} == {11}
+    assert compare_runs(load_run(a), load_run(a)).unequal == ()
+
+
+def test_methods_of_the_config_go_by_their_names(tmp_path):
+    def config(*depths, **changes):
+        trees = [{"kind": "tree", "shape": {"kind": "chain", "depth": depth}} for depth in depths]
+        named = {"kind": "tree", "name": "mine", "shape": {"kind": "chain", "depth": 9}} | changes
+        return {"config": {"methods": [{"kind": "plain"}, *trees, named]}}
+
+    a = make(tmp_path / "a", [PLAIN], manifest=config(2, 4, 6))
+    b = make(tmp_path / "b", [PLAIN], manifest=config(4, 8, law="iid"))
+    assert compare_runs(load_run(a), load_run(b)).config == (
+        "methods: chain 2 -> none",
+        "methods: chain 6 -> none",
+        "methods: none -> chain 8",
+        'mine.law: null -> "iid"',
+    )
 
 
 def test_a_method_that_failed_everywhere_in_one_run_is_told(tmp_path):

@@ -1,16 +1,23 @@
+import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
+from matplotlib.text import Text
 from run_folders.folders import SyntheticMethod, demo_methods, write_run
 
 from treespec.experiments.report.figure_axes import MethodAxis
-from treespec.experiments.report.figure_style import inline_svg
+from treespec.experiments.report.figure_style import drawing, inline_svg
 from treespec.experiments.report.figures import (
     accepted_figure,
     draw_figures,
     speedup_figure,
     stages_figure,
 )
+from treespec.experiments.report.prediction import Prediction
+from treespec.experiments.report.prediction_figure import prediction_figure
+from treespec.experiments.report.prompt_speedups import prompts_figure
 from treespec.experiments.report.run import load_run
 from treespec.tree import TreeShape
 
@@ -32,7 +39,7 @@ def texts(path):
 
 def test_all_figures_are_written_twice(demo):
     _, figures = demo
-    assert list(figures) == ["speedup", "size", "stages", "accepted", "scaling"]
+    assert list(figures) == ["speedup", "prompts", "size", "stages", "accepted", "scaling"]
     for path in figures.values():
         assert path.stat().st_size > 5_000
         assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
@@ -77,6 +84,52 @@ def test_methods_stand_by_group(demo):
     assert list(dict.fromkeys(axis.groups.values())) == ["plain", "assisted", "chain", "tree"]
     places = list(axis.places.values())
     assert places == sorted(places)
+
+
+@pytest.fixture(scope="module")
+def long_names(tmp_path_factory):
+    """A run whose methods have names of sixty letters, one of them without a place to break."""
+    long = [replace(m, name=f"{m.name} {'as one names a method' * 3}"[:60]) for m in demo_methods()]
+    long[4] = replace(long[4], name="W" * 60)
+    return load_run(write_run(tmp_path_factory.mktemp("long") / "run", long, jitter=0.03))
+
+
+def test_long_names_are_written_in_full_inside_the_figure(long_names):
+    run, summaries = long_names, long_names.summaries
+    trees = [r for s in summaries for r in s.rows if r.method.kind == "tree"]
+    rows = [
+        Prediction(
+            r.method.name, "T=0", r.tokens_per_step, r.tokens_per_step, 0.03, 0.03,
+            r.tokens_per_second,
+        )
+        for r in trees[: len(trees) // 2]
+    ]  # fmt: skip
+    with drawing():
+        for figure in (
+            speedup_figure(summaries),
+            stages_figure(summaries),
+            accepted_figure(summaries, run.accepted_shares),
+            prompts_figure(run.prompt_speedups),
+            prediction_figure(rows, {m.name: m.group for m in run.methods}),
+        ):
+            figure.draw_without_rendering()
+            width, height = figure.bbox.width, figure.bbox.height
+            written = [  # ticks past the ends of an axis are not drawn
+                text for text in figure.findobj(Text) if re.search("[a-zA-Z]", text.get_text())
+            ]
+            for text in written:
+                box = text.get_window_extent()
+                assert box.x0 >= -1, text.get_text()
+                assert box.x1 <= width + 1, text.get_text()
+                assert box.y0 >= -1, text.get_text()
+                assert box.y1 <= height + 1, text.get_text()
+            told = "".join(re.sub("\n *", "", text.get_text()) for text in written)
+            assert "W" * 60 in told
+            for axes in figure.axes:  # names do not run into each other, or push the plot out
+                boxes = [label.get_window_extent() for label in axes.get_yticklabels()]
+                boxes = sorted((box.y0, box.y1) for box in boxes)
+                assert all(a[1] <= b[0] + 1 for a, b in pairwise(boxes))
+                assert axes.get_window_extent().width > 0.1 * width
 
 
 def test_a_run_of_baselines_draws_what_it_can(tmp_path):

@@ -1,6 +1,7 @@
 """The report and the widget in a real browser: Debian's packages chromium and chromium-driver."""
 
 import base64
+import io
 import json
 import re
 import shutil
@@ -9,9 +10,14 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from dataclasses import replace
 
+import numpy as np
 import pytest
+from matplotlib import image
+from run_folders.folders import demo_methods, write_run
 
+from treespec.experiments.report.page import write_report
 from treespec.experiments.report.run import load_run
 from treespec.experiments.report.stepper.replay import asset, replay, script_json
 from treespec.experiments.report.stepper.steps import trails_of_run
@@ -150,11 +156,13 @@ def state(browser):
 
 def expected(trail, at):
     before = "".join(piece for step in trail.steps[:at] for piece in step.emitted[: step.kept])
-    return "… " + trail.steps[0].pieces[0] + before
+    return (trail.before or "… " + trail.steps[0].pieces[0]) + before
 
 
 def test_the_stepper_steps(browser, page):
     trails = trails_of_run(load_run(page.parent))
+    assert trails[0].before.endswith("</script><b>first</b>")
+    assert trails[-1].before == ""
     browser.open(page)
     first = state(browser)
     trail = next(t for t in trails if t.group == "tree")
@@ -265,3 +273,56 @@ def test_the_widget_follows_its_model(browser, page, tmp_path):
     browser.run("window.stop(); window.model.set('index', 2)")
     assert state(browser)["count"].startswith("step 1 of")
     assert browser.messages() == []
+
+
+def edge(browser, path, scheme, scrolled):
+    """The mean brightness of columns at the right of the first table that goes on outside."""
+    browser.open(path, 390, scheme)
+    box = browser.run(f"""
+      const parts = [...document.querySelectorAll(".scroll")];
+      const wide = parts.find((e) => e.scrollWidth > e.clientWidth + 40);
+      wide.scrollIntoView();
+      wide.scrollLeft = {scrolled} * wide.scrollWidth;
+      const box = wide.getBoundingClientRect();
+      return {{ x: box.x + scrollX, y: box.y + scrollY, width: box.width, height: box.height }};""")
+    data = browser.devtools("Page.captureScreenshot", clip={**box, "scale": 1})["data"]
+    picture = image.imread(io.BytesIO(base64.b64decode(data)))[..., :3].mean(axis=2)
+    return float(picture[:, -6:].mean() - np.median(picture))
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_table_that_goes_on_outside_says_so_until_its_end(browser, page, scheme):
+    towards_ink = -1 if scheme == "light" else 1
+    assert towards_ink * edge(browser, page, scheme, scrolled=0) > 0.08
+    assert abs(edge(browser, page, scheme, scrolled=1)) < 0.05
+
+
+@pytest.fixture(scope="module")
+def long_page(tmp_path_factory):
+    """A report whose methods have names of sixty letters, one without a place to break."""
+    methods = [replace(m, name=f"{m.name} {'as one names it ' * 4}"[:60]) for m in demo_methods()]
+    methods[4] = replace(methods[4], name="W" * 60)
+    folder = tmp_path_factory.mktemp("long") / "run"
+    return write_report(load_run(write_run(folder, methods, spread=0.12, jitter=0.03)))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_long_names_fit(browser, long_page, width):
+    browser.open(long_page, width)
+    assert browser.run("return document.documentElement.scrollWidth") <= width
+    assert browser.run(WIDER) == []
+    assert browser.run(CUT) == []
+    names = browser.run(
+        "return [...document.querySelectorAll('.named td:first-child')].map((e) => e.offsetWidth)"
+    )
+    if width < 500:
+        assert max(names) < width / 2  # numbers beside them can be seen
+    assert browser.messages() == []
+
+
+def test_the_prompt_stands_before_its_continuations(browser, page):
+    browser.open(page)
+    shown = browser.run(
+        "return [...document.querySelectorAll('.before pre')].map((e) => e.textContent)"
+    )
+    assert shown == ["class Tree:\n    </script><b>first</b>"] * 2

@@ -1,6 +1,8 @@
 import io
 import json
 import re
+from collections import Counter
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -9,6 +11,8 @@ from run_folders.folders import SyntheticMethod, demo_methods, write_run
 from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.report.results import hardware_line, model_size
 from treespec.experiments.report.run import load_run
+from treespec.experiments.report.tables import report_tables
+from treespec.experiments.report.terminal import print_table
 from treespec.experiments.report.text import WIDTH, print_results, results_markdown
 from treespec.tree import TreeShape
 
@@ -204,3 +208,19 @@ def test_warm_up_and_repeats_are_told(tmp_path, demo_text):
     (folder / "manifest.json").write_text(json.dumps(manifest))
     text = " ".join(printed(folder).split())
     assert "Each prompt was run 3 times, with other seeds" in text
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_every_table_folds_and_loses_nothing(tmp_path, width):
+    methods = [replace(m, name=f"{m.name} {'with a name' * 6}"[:60]) for m in demo_methods()]
+    run = load_run(write_run(tmp_path / "run", methods, prompts=6, jitter=0.05))
+    for name, table in report_tables(run).items():
+        console = Console(file=io.StringIO(), width=width)
+        print_table(table, console)
+        text = console.file.getvalue()
+        assert max(len(line.rstrip()) for line in text.splitlines()) <= width, name
+        assert "…" not in text
+        told = Counter(re.sub(r"\s", "", text))  # words are folded: letters are what can be counted
+        wanted = [column.head for column in table.columns]
+        wanted += [f"{cell}{cell.below}" for cells in table.rows for cell in cells]
+        assert Counter(re.sub(r"\s", "", "".join(wanted))) <= told, name

@@ -1,0 +1,205 @@
+"""Predictions of search against measurements of the run, as points beside the line of equality."""
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from math import cos, hypot, pi, sin
+from typing import TYPE_CHECKING, NamedTuple
+
+from treespec.experiments.report.figure_axes import WIDTH, reach
+from treespec.experiments.report.figure_style import (
+    GROUP_COLOURS,
+    GROUP_MARKERS,
+    INK,
+    MUTED,
+    PAGE,
+    SMALL,
+    clean,
+    wrapped,
+)
+from treespec.experiments.report.prediction import Prediction
+from treespec.experiments.report.statistics import Interval
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["places_of_labels", "prediction_figure"]
+
+NAME, SHORT = 4.5, 2.2
+"""Inches of a tree's name on one line of the key, and of names that stand side by side there."""
+
+LETTER, LINE = 5.4, 9.0
+"""Points that a digit takes at the labels' size: from left to right, and from top to bottom."""
+
+RADII, DIRECTIONS = (9.0, 14.0, 20.0, 28.0, 38.0), 16
+"""Where a label may stand: points from its dot, and how many directions are tried at each."""
+
+
+class _Box(NamedTuple):
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+    def overlap(self, other: "_Box") -> float:
+        """The area that both cover."""
+        width = min(self.right, other.right) - max(self.left, other.left)
+        height = min(self.top, other.top) - max(self.bottom, other.bottom)
+        return max(0.0, width) * max(0.0, height)
+
+
+def prediction_figure(rows: Sequence[Prediction], groups: Mapping[str, str]) -> "Figure | None":
+    """Tokens per step, and tokens per second: a pair of panels for each sampling setting.
+
+    Dots are numbered; a key below the panels names them.
+
+    Args:
+        rows: of all settings.
+        groups: of the methods, by name.
+
+    Returns:
+        None if nothing was predicted.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    if not rows:
+        return None
+    numbers = {name: i + 1 for i, name in enumerate(dict.fromkeys(row.method for row in rows))}
+    samplings = list(dict.fromkeys(row.sampling for row in rows))
+    texts = {
+        name: f"{i}  {wrapped(name, NAME, SMALL)}".replace("\n", "\n     ")
+        for name, i in numbers.items()
+    }
+    columns = 1 if any("\n" in wrapped(name, SHORT, SMALL) for name in numbers) else 2
+    lines = sum(text.count("\n") + 1 for text in texts.values()) / columns
+    figure = Figure(figsize=(WIDTH, 3.25 * len(samplings) + 0.2 * (lines + 1)))
+    panels = figure.subplots(len(samplings), 2, squeeze=False)
+    drawn = []
+    for (left, right), sampling in zip(panels, samplings, strict=True):
+        shown = [row for row in rows if row.sampling == sampling]
+        tokens = [(row.tokens_measured, row.tokens) for row in shown]
+        speeds = [(row.speed_interval, _predicted_speed(row)) for row in shown]
+        for axes, what, points in (
+            (left, "tokens per step", tokens),
+            (right, "tokens per second", speeds),
+        ):
+            _draw(axes, points, [groups[row.method] for row in shown])
+            axes.set_xlabel(f"measured {what}")
+            axes.set_ylabel(f"predicted {what}")
+            drawn.append((axes, points, [numbers[row.method] for row in shown]))
+        left.set_title(sampling, loc="left", fontsize=10.5)
+    handles = [
+        Line2D(
+            [], [], linestyle="none", marker=GROUP_MARKERS[groups[name]],
+            color=GROUP_COLOURS[groups[name]], markersize=5.0, label=text,
+        )
+        for name, text in texts.items()
+    ]  # fmt: skip
+    figure.legend(handles=handles, loc="outside lower left", ncols=columns, handletextpad=0.2)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # labels are placed for where the panels stand now
+    for axes, points, labels in drawn:
+        _label(axes, points, labels)
+    return figure
+
+
+def _predicted_speed(row: Prediction) -> Interval:
+    """What search predicted; the interval is that of the tokens, as times were predicted without one."""
+    tokens = row.tokens
+    return Interval(row.speed, tokens.low / row.step_s, tokens.high / row.step_s)
+
+
+Points = Sequence[tuple[Interval, Interval]]
+"""Measured and predicted."""
+
+
+def _draw(axes: "Axes", points: Points, groups: Sequence[str]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    values = [v for pair in points for x in pair for v in (x.estimate, x.low, x.high) if v == v]
+    low, high = min(values), max(values)
+    margin = 0.08 * (high - low or high or 1.0)
+    limits = low - margin, high + margin
+    axes.plot(limits, limits, color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
+    for (measured, predicted), group in zip(points, groups, strict=True):
+        axes.errorbar(
+            measured.estimate,
+            predicted.estimate,
+            xerr=reach([measured]),
+            yerr=reach([predicted]),
+            color=GROUP_COLOURS[group],
+            marker=GROUP_MARKERS[group],
+            markersize=5.0,
+            elinewidth=0.9,
+            linestyle="none",
+        )
+    axes.set(xlim=limits, ylim=limits)
+    axes.set_aspect("equal")
+    for side in (axes.xaxis, axes.yaxis):
+        side.set_major_locator(MaxNLocator(5))
+    clean(axes, "both")
+
+
+def _label(axes: "Axes", points: Points, labels: Sequence[int]) -> None:
+    """Number the dots; a label that had to stand further off gets a line to its dot."""
+    scale = 72 / axes.figure.dpi  # pixels to points
+    pixels = axes.transData.transform([(x.estimate, y.estimate) for x, y in points]) * scale
+    frame = axes.get_window_extent()
+    inside = _Box(*(scale * edge for edge in (frame.x0, frame.y0, frame.x1, frame.y1)))
+    dots = [(float(x), float(y)) for x, y in pixels]
+    for (x, y), label, (dx, dy) in zip(
+        points, labels, places_of_labels(dots, list(map(str, labels)), inside), strict=True
+    ):
+        far = hypot(dx, dy) > RADII[0] + 1
+        axes.annotate(
+            str(label),
+            (x.estimate, y.estimate),
+            xytext=(dx, dy),
+            textcoords="offset points",
+            ha="center",
+            va="center",
+            fontsize=8.5,
+            color=INK,
+            bbox={"facecolor": PAGE, "edgecolor": "none", "alpha": 0.75, "pad": 0.5},
+            arrowprops={"arrowstyle": "-", "color": MUTED, "linewidth": 0.6, "shrinkB": 2.0}
+            if far
+            else None,
+        ).set_in_layout(False)
+
+
+def places_of_labels(
+    dots: Sequence[tuple[float, float]], texts: Sequence[str], inside: Sequence[float]
+) -> list[tuple[float, float]]:
+    """Where labels stand so that they cover neither each other nor a dot, as far as there is room.
+
+    One after the other takes the nearest free place around its dot, or the one that covers least.
+
+    Args:
+        dots: in points, from the left and from the bottom.
+        texts: one for each.
+        inside: left, bottom, right and top of where labels may stand.
+
+    Returns:
+        The middle of each label, in points from its dot.
+    """
+    frame = _Box(*inside)
+    taken = [_Box(x - 3.5, y - 3.5, x + 3.5, y + 3.5) for x, y in dots]
+    places = []
+    for (x, y), text in zip(dots, texts, strict=True):
+        width, best = LETTER * len(text), None
+        for radius, turn in product(RADII, range(DIRECTIONS)):
+            # upwards to the left first: away from the line of equality, and from both whiskers
+            angle = 2 * pi * (turn * 5 % DIRECTIONS + 6) / DIRECTIONS
+            dx, dy = radius * cos(angle), radius * sin(angle)
+            box = _Box(x + dx - width / 2, y + dy - LINE / 2, x + dx + width / 2, y + dy + LINE / 2)
+            covered = sum(box.overlap(other) for other in taken)
+            covered += width * LINE - box.overlap(frame)
+            if best is None or covered < best[0] - 1e-9:
+                best = covered, (dx, dy), box
+            if covered <= 1e-9:
+                break
+        assert best is not None
+        places.append(best[1])
+        taken.append(best[2])
+    return places

@@ -1,0 +1,164 @@
+"""Speedups prompt by prompt: prompts are the sample, and a mean does not show how they differ."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treespec.experiments.report.figure_axes import WIDTH
+from treespec.experiments.report.figure_style import (
+    GROUP_COLOURS,
+    GROUP_MARKERS,
+    MUTED,
+    SMALL,
+    clean,
+    wrapped,
+)
+from treespec.experiments.report.measurements import Measurements
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["PromptSpeedups", "prompt_speedups", "prompts_figure"]
+
+FAMILIES = {"chain": ("chain", "assisted"), "tree": ("tree",)}
+"""Groups of methods whose fastest is shown; assisted generation drafts chains."""
+
+NAME, SHORT = 4.5, 1.4
+"""Inches of a method's name on one line of the legend, and of names that stand side by side there."""
+
+
+@dataclass(frozen=True, eq=False)
+class PromptSpeedups:
+    """The best chain and the best tree over plain decoding on each compared prompt.
+
+    Args:
+        baseline: the faster plain baseline.
+        methods: the fastest lossless method of each family (`chain`, `tree`) that the run has, by all
+            prompts together.
+        groups: of these methods, by family.
+        ratios: tokens per second over those of the baseline, prompt by prompt, by family.
+    """
+
+    baseline: str
+    methods: Mapping[str, str]
+    groups: Mapping[str, str]
+    ratios: Mapping[str, NDArray[np.float64]]
+
+    @property
+    def order(self) -> NDArray[np.int64]:
+        """The prompts, from the one where the tree loses most to the one where it gains most.
+
+        With one family alone they are ordered by its speedup.
+        """
+        chain, tree = self.ratios.get("chain"), self.ratios.get("tree")
+        if chain is not None and tree is not None:
+            return np.argsort(tree / chain, kind="stable")
+        return np.argsort(next(iter(self.ratios.values())), kind="stable")
+
+    @property
+    def trees_ahead(self) -> int | None:
+        """Prompts on which the tree is faster than the chain; None unless there are both."""
+        if len(self.ratios) < 2:
+            return None
+        return int((self.ratios["tree"] > self.ratios["chain"]).sum())
+
+
+def prompt_speedups(data: Measurements) -> PromptSpeedups | None:
+    """The speedups of one sampling setting; None without a baseline, or with nothing to compare with it."""
+    if data.baseline is None:
+        return None
+    plain = data.values[data.baseline, "new_tokens"] / data.values[data.baseline, "decode_s"]
+    fastest = {family: data.fastest(data.named(*groups)) for family, groups in FAMILIES.items()}
+    methods = {family: name for family, name in fastest.items() if name is not None}
+    if not methods:
+        return None
+    known = {m.name: m.group for m in data.methods}
+    return PromptSpeedups(
+        data.baseline,
+        methods,
+        {family: known[name] for family, name in methods.items()},
+        {
+            family: data.values[name, "new_tokens"] / data.values[name, "decode_s"] / plain
+            for family, name in methods.items()
+        },
+    )
+
+
+def prompts_figure(speedups: Mapping[str, PromptSpeedups]) -> "Figure | None":
+    """A panel for each sampling setting: a column for each prompt, from the chain's dot to the tree's."""
+    from matplotlib.figure import Figure
+
+    if not speedups:
+        return None
+    figure = Figure(figsize=(WIDTH, 3.6 * len(speedups)))
+    panels = figure.subplots(len(speedups), 1, squeeze=False)[:, 0]
+    for axes, (sampling, shown) in zip(panels, speedups.items(), strict=True):
+        _draw(axes, sampling, shown)
+    return figure
+
+
+def _draw(axes: "Axes", sampling: str, shown: PromptSpeedups) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    order = shown.order
+    places = np.arange(1, len(order) + 1)
+    size = float(np.clip(200 / len(order), 2.4, 6.0))
+    ratios = {family: values[order] for family, values in shown.ratios.items()}
+    axes.axhline(
+        1.0, color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)), label=_label(shown.baseline)
+    )
+    if len(ratios) == 2:
+        chain, tree = ratios["chain"], ratios["tree"]
+        colours = [
+            GROUP_COLOURS[shown.groups["tree" if ahead else "chain"]] for ahead in tree > chain
+        ]
+        axes.vlines(places, chain, tree, colors=colours, linewidth=min(1.6, size / 2), alpha=0.55)
+    for family, values in ratios.items():
+        group = shown.groups[family]
+        axes.plot(
+            places,
+            values,
+            linestyle="none",
+            color=GROUP_COLOURS[group],
+            marker=GROUP_MARKERS[group],
+            markersize=size,
+            label=_label(shown.methods[family]),
+        )
+    axes.set_title(_title(sampling, shown), loc="left", fontsize=10.5)
+    axes.set_xlabel(_order_in_words(shown))
+    axes.set_ylabel("speedup")
+    axes.set_xlim(0.3, len(order) + 0.7)
+    axes.xaxis.set_major_locator(MaxNLocator(7, integer=True))
+    # ticks that do not depend on the height, or their letters outgrow the place found for them
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.set_ylim(bottom=min(0.9, 0.95 * min(float(values.min()) for values in ratios.values())))
+    clean(axes, "y")
+    names = (shown.baseline, *shown.methods.values())
+    columns = 1 if any("\n" in wrapped(name, SHORT, SMALL) for name in names) else len(names)
+    axes.legend(
+        loc="upper left", bbox_to_anchor=(0, -0.2), ncols=columns, handletextpad=0.4, columnspacing=1.2,
+        borderaxespad=0.0,
+    )  # fmt: skip
+
+
+def _label(name: str) -> str:
+    return wrapped(name, NAME, SMALL)
+
+
+def _title(sampling: str, shown: PromptSpeedups) -> str:
+    if shown.trees_ahead is None:
+        return sampling
+    return f"{sampling}: the tree is faster on {shown.trees_ahead} of {len(shown.order)} prompts"
+
+
+def _order_in_words(shown: PromptSpeedups) -> str:
+    by: Sequence[str] = tuple(shown.ratios)
+    return (
+        "prompts, by speed of tree over chain"
+        if len(by) == 2
+        else f"prompts, by speedup of the {by[0]}"
+    )

@@ -1,0 +1,91 @@
+import random
+from itertools import combinations
+
+import numpy as np
+import pytest
+from matplotlib.text import Text
+
+from treespec.experiments.report.figure_style import drawing
+from treespec.experiments.report.prediction import Prediction
+from treespec.experiments.report.prediction_figure import places_of_labels, prediction_figure
+from treespec.experiments.report.statistics import Interval
+
+
+def around(value):
+    return Interval(value, 0.9 * value, 1.1 * value)
+
+
+def predictions(count, settings=("T=0", "T=1")):
+    """Trees of nearly the same speed, as real ones are."""
+    rng = random.Random(0)
+    return [
+        Prediction(
+            f"tree {i}", sampling, around(2 + rng.gauss(0, 0.1) + i / 20), around(2 + i / 20),
+            0.03, 0.031, around(70 + 20 * rng.random()),
+        )
+        for sampling in settings
+        for i in range(count)
+    ]  # fmt: skip
+
+
+def drawn(rows):
+    with drawing():
+        figure = prediction_figure(rows, {row.method: "tree" for row in rows})
+        figure.draw_without_rendering()
+    return figure
+
+
+def labels(axes):
+    return [text for text in axes.texts if text.get_text().isdigit()]
+
+
+@pytest.mark.parametrize("count", [1, 3, 16])
+def test_labels_cover_neither_each_other_nor_a_dot(count):
+    figure = drawn(predictions(count))
+    assert len(figure.axes) == 4
+    for axes in figure.axes:
+        assert sorted(int(text.get_text()) for text in labels(axes)) == list(range(1, count + 1))
+        boxes = [Text.get_window_extent(text).shrunk(0.9, 0.7) for text in labels(axes)]
+        assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
+        dots = axes.transData.transform([line.get_xydata()[0] for line in axes.lines[1:]])
+        assert not any(box.contains(*dot) for box in boxes for dot in dots)
+
+
+def test_dots_stand_where_prediction_and_measurement_say():
+    rows = predictions(3, ["T=0"])
+    tokens, speeds = drawn(rows).axes
+    for axes, pairs in (
+        (tokens, [(r.tokens_measured.estimate, r.tokens.estimate) for r in rows]),
+        (speeds, [(r.speed_measured, r.speed) for r in rows]),
+    ):
+        identity, *dots = axes.lines
+        assert list(identity.get_xdata()) == list(identity.get_ydata()) == list(axes.get_xlim())
+        assert axes.get_xlim() == axes.get_ylim()
+        assert np.array([dot.get_xydata()[0] for dot in dots]) == pytest.approx(np.array(pairs))
+    bars = [c.get_segments()[0] for c in speeds.collections]
+    across, up = bars[0], bars[1]
+    assert [x for x, _ in across] == pytest.approx(
+        [rows[0].speed_interval.low, rows[0].speed_interval.high]
+    )
+    assert [y for _, y in up] == pytest.approx([0.9 * rows[0].speed, 1.1 * rows[0].speed])
+
+
+def test_the_key_names_every_tree_once():
+    figure = drawn(predictions(5))
+    (key,) = figure.legends
+    assert [text.get_text() for text in key.get_texts()] == [f"{i + 1}  tree {i}" for i in range(5)]
+
+
+def test_one_text_has_no_interval_and_is_drawn():
+    nan = float("nan")
+    row = Prediction(
+        "tree", "T=0", Interval(2.0, nan, nan), Interval(2.1, nan, nan), 0.03, 0.03,
+        Interval(70.0, nan, nan),
+    )  # fmt: skip
+    assert len(drawn([row]).axes) == 2
+    assert prediction_figure([], {}) is None
+
+
+def test_more_labels_than_there_is_room_for_all_stand_somewhere():
+    places = places_of_labels([(5.0, 5.0)] * 40, [str(i) for i in range(40)], (0, 0, 10, 10))
+    assert len(places) == 40

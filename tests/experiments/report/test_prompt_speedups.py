@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+from run_folders.folders import SyntheticMethod, write_run
+
+from treespec.experiments.report.figure_style import drawing
+from treespec.experiments.report.prompt_speedups import prompts_figure
+from treespec.experiments.report.run import load_run
+from treespec.tree import TreeShape
+
+PLAIN = SyntheticMethod("plain", "plain")
+CHAIN = SyntheticMethod("chain 3", "tree", TreeShape.chain(3), (0.7,))
+SLOW = SyntheticMethod("chain 1", "tree", TreeShape.chain(1), (0.1,))
+TREE = SyntheticMethod("kary", "tree", TreeShape.kary(2, 3), (0.6, 0.2))
+LOSSY = SyntheticMethod("lossy", "tree", TreeShape.kary(2, 3), (1.0,), lossless=False)
+
+
+def speedups(folder, methods, **settings):
+    run = load_run(write_run(folder, methods, **{"spread": 0.2, "temperatures": [0.0]} | settings))
+    return run, run.prompt_speedups
+
+
+def test_each_prompt_has_the_speedups_of_the_best_chain_and_the_best_tree(tmp_path):
+    run, found = speedups(tmp_path / "run", [PLAIN, SLOW, CHAIN, TREE, LOSSY])
+    (shown,) = found.values()
+    assert dict(shown.methods) == {"chain": "chain 3", "tree": "kary"}
+    rows = {(r["method"], r["prompt"]): r for r in run.prompts.iter_rows(named=True)}
+
+    def speed(method, prompt):
+        return rows[method, prompt]["new_tokens"] / rows[method, prompt]["decode_s"]
+
+    for family, method in shown.methods.items():
+        expected = [speed(method, p) / speed("plain", p) for p in range(12)]
+        assert shown.ratios[family] == pytest.approx(expected)
+    gains = (shown.ratios["tree"] / shown.ratios["chain"])[shown.order]
+    assert (np.diff(gains) >= 0).all()
+    assert shown.trees_ahead == (gains > 1).sum()
+    assert 0 < shown.trees_ahead < 12
+
+
+@pytest.mark.parametrize("prompts", [1, 12, 100])
+def test_every_prompt_has_two_dots_that_can_be_told_apart(tmp_path, prompts):
+    _, found = speedups(tmp_path / "run", [PLAIN, CHAIN, TREE], prompts=prompts, new_tokens=16)
+    with drawing():
+        figure = prompts_figure(found)
+        figure.draw_without_rendering()
+    (axes,) = figure.axes
+    ahead = found["T=0"].trees_ahead
+    assert axes.get_title(loc="left") == f"T=0: the tree is faster on {ahead} of {prompts} prompts"
+    _, *dots = axes.get_lines()
+    assert [len(line.get_xdata()) for line in dots] == [prompts, prompts]
+    column = axes.get_window_extent().width * 72 / figure.dpi / prompts
+    assert all(2 < line.get_markersize() <= column for line in dots)
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["plain", "chain 3", "kary"]
+
+
+def test_one_family_alone_is_shown_by_its_speedup(tmp_path):
+    _, found = speedups(tmp_path / "run", [PLAIN, CHAIN])
+    (shown,) = found.values()
+    assert shown.trees_ahead is None
+    assert (np.diff(shown.ratios["chain"][shown.order]) >= 0).all()
+    with drawing():
+        (axes,) = prompts_figure(found).axes
+    assert axes.get_title(loc="left") == "T=0"
+    assert axes.get_xlabel() == "prompts, by speedup of the chain"
+
+
+def test_without_a_baseline_there_is_nothing_to_show(tmp_path):
+    for i, methods in enumerate(([CHAIN, TREE], [PLAIN])):
+        assert speedups(tmp_path / f"run{i}", methods)[1] == {}
+    assert prompts_figure({}) is None
