@@ -17,6 +17,7 @@ app = typer.Typer()
 
 @app.command(
     "configs",
+    rich_help_panel="Checks",
     epilog=examples(
         "treespec configs",
         "treespec configs tree_vs_chain",
@@ -70,6 +71,7 @@ def configs_command(
 
 @app.command(
     "init",
+    rich_help_panel="Experiments",
     epilog=examples("treespec init my.yaml", "treespec init experiments/first.yaml"),
 )
 def init_command(

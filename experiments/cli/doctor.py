@@ -16,6 +16,7 @@ app = typer.Typer()
 
 @app.command(
     "doctor",
+    rich_help_panel="Checks",
     epilog=examples(
         "treespec doctor",
         "treespec doctor --quick",

@@ -27,6 +27,7 @@ ACCEPTED, ADDED = "green", "yellow"
 
 @app.command(
     "generate",
+    rich_help_panel="Experiments",
     epilog=examples(
         "treespec generate 'def main('",
         "treespec generate 'def main(' --shape kary:2x3 --temperature 0.8",

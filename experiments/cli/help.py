@@ -7,16 +7,17 @@ from typer.core import TyperGroup
 
 from treespec.reading_words import plain_words
 
-__all__ = ["GROUPS", "CommandGroup", "examples"]
+__all__ = ["ORDER", "PANELS", "CommandGroup", "examples"]
 
-GROUPS = {
-    "Experiments": ("init", "run", "sweep", "report", "diff", "generate"),
-    "Trees": ("search", "estimate", "trace", "replay", "profile", "export"),
-    "Checks": ("check-lossless", "configs", "parts", "doctor"),
-}
-"""The commands in the order in which the help shows them; commands that are not named here come last."""
+PANELS = ("Experiments", "Trees", "Checks")
+"""In the order in which the help shows them; a command says which is its own (`rich_help_panel`)."""
 
-OTHERS = "Others"
+ORDER = (
+    *("init", "run", "sweep", "report", "diff", "generate"),
+    *("search", "estimate", "trace", "replay", "profile", "export"),
+    *("check-lossless", "configs", "parts", "doctor"),
+)
+"""The commands that come first in their panels; the others follow by name."""
 
 LONGEST_SENTENCE = 1000
 """Characters of a command's first sentence: so many that it is never cut; it may take a second line."""
@@ -39,7 +40,7 @@ def examples(*commands: str) -> str:
 
 
 class CommandGroup(TyperGroup):
-    """Shows its commands in the groups of `GROUPS`, before the options."""
+    """Shows its commands in their panels, before the options."""
 
     def invoke(self, ctx: Any) -> Any:
         """Call a command; errors in its options are put in our words."""
@@ -57,24 +58,23 @@ class CommandGroup(TyperGroup):
             formatter.write_dl([record for record in records if record is not None])
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write a section for each group: every command with its first sentence."""
+        """Write a section for each panel: every command with its first sentence."""
         commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
         shown = {
             name: command
             for name, command in commands.items()
             if command is not None and not command.hidden
         }
-        if not shown:
-            return
-        width = max(map(len, shown))
-        grouped = {name for names in GROUPS.values() for name in names}
-        others = tuple(name for name in shown if name not in grouped)
-        for title, names in {**GROUPS, OTHERS: others}.items():
+        names = sorted(
+            shown, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name)
+        )
+        width = max(map(len, shown), default=0)
+        for panel in PANELS:
             rows = [
                 (name.ljust(width), shown[name].get_short_help_str(LONGEST_SENTENCE))
                 for name in names
-                if name in shown
+                if getattr(shown[name], "rich_help_panel", None) == panel
             ]
             if rows:
-                with formatter.section(title):
+                with formatter.section(panel):
                     formatter.write_dl(rows)

@@ -92,6 +92,7 @@ def _treespec(
 
 @app.command(
     "run",
+    rich_help_panel="Experiments",
     epilog=examples(
         "treespec run tree_vs_chain",
         "treespec run smoke --out runs/first max_new_tokens=16 seed=1",
@@ -155,6 +156,7 @@ def run_command(
 
 @app.command(
     "report",
+    rich_help_panel="Experiments",
     epilog=examples(
         "treespec report runs/tree_vs_chain",
         "treespec report runs/tree_vs_chain --tables tables",
@@ -202,6 +204,7 @@ def report_command(
 
 @app.command(
     "diff",
+    rich_help_panel="Experiments",
     epilog=examples(
         "treespec diff runs/before runs/after",
         "treespec diff runs/laptop runs/server --json",
@@ -233,6 +236,7 @@ def diff_command(
 
 @app.command(
     "check-lossless",
+    rich_help_panel="Checks",
     epilog=examples(
         "treespec check-lossless check_lossless",
         "treespec check-lossless tree_vs_chain --samples 10000 --out checks",

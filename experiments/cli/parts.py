@@ -15,6 +15,7 @@ app = typer.Typer()
 
 @app.command(
     "parts",
+    rich_help_panel="Checks",
     epilog=examples("treespec parts", "treespec parts --plugin mine.py", "treespec parts --json"),
 )
 def parts_command(plugin: Plugins = None, as_json: AsJson = False, debug: Debug = False) -> None:

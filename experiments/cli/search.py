@@ -30,6 +30,7 @@ app = typer.Typer()
 
 @app.command(
     "search",
+    rich_help_panel="Trees",
     epilog=examples(
         "treespec search 0.6,0.2,0.1 --size 16 --depth 5 --to eagle",
         "treespec search '0.7,0.2;0.5,0.2;0.4,0.1' --size 8 --json",
@@ -108,6 +109,7 @@ def search_command(
 
 @app.command(
     "estimate",
+    rich_help_panel="Trees",
     epilog=examples(
         "treespec estimate trace.npz --by depth --shrinkage 20 --out rates.json",
         "treespec estimate trace.npz --for expansion:3x2x1 --interval bootstrap",
@@ -198,6 +200,7 @@ def estimate_command(
 
 @app.command(
     "profile",
+    rich_help_panel="Trees",
     epilog=examples(
         "treespec profile speed --out latency.json",
         "treespec profile smoke --out small.json --sizes 1,4,16 --prefixes 64",
@@ -254,6 +257,7 @@ def profile_command(
 
 @app.command(
     "export",
+    rich_help_panel="Trees",
     epilog=examples(
         "treespec export '[[0], [1], [0, 0]]' --from medusa --to sglang",
         "treespec export tree.json --to vllm",
@@ -281,6 +285,7 @@ def export_command(
 
 @app.command(
     "trace",
+    rich_help_panel="Trees",
     epilog=examples(
         "treespec trace speed --out trace.npz",
         "treespec trace tree_vs_chain --sampling T=1 --out warm.npz prompts.count=24",
@@ -341,6 +346,7 @@ def trace_command(
 
 @app.command(
     "replay",
+    rich_help_panel="Trees",
     epilog=examples(
         "treespec replay trace.npz --shapes chain:4,kary:2x3,expansion:3x2x1",
         "treespec replay trace.npz --shapes chains:2x4,tree.json --json",

@@ -39,6 +39,7 @@ class ExecutorName(StrEnum):
 
 @app.command(
     "sweep",
+    rich_help_panel="Experiments",
     epilog=examples(
         "treespec sweep smoke 'sweep.seed=[0,1,2]'",
         "treespec sweep context_length --executor local --workers 2",

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from treespec.experiments.cli.common import complete_config
 from treespec.experiments.cli.completion import SHAPES
-from treespec.experiments.cli.help import GROUPS, OTHERS
+from treespec.experiments.cli.help import ORDER, PANELS
 from treespec.experiments.cli.main import app
 from treespec.experiments.config.file import load_config, shipped
 from treespec.experiments.config.spellings import SPELLINGS
@@ -40,24 +40,26 @@ def test_the_help_is_one_screen():
     lines = shown()
     assert 24 <= len(lines) <= 40, len(lines)
     assert max(map(len, lines)) <= 80
-    places = [lines.index(f"{title}:") for title in (*GROUPS, "Options")]
+    places = [lines.index(f"{title}:") for title in (*PANELS, "Options")]
     assert places == sorted(places)
     for name in COMMANDS:
         assert sum(line.startswith(f"  {name} ") for line in lines) == 1
     assert not any(line.endswith("...") for line in lines[lines.index("Experiments:") :])
 
 
-def test_every_command_has_its_place():
-    assert set(COMMANDS) == {name for names in GROUPS.values() for name in names}
-    assert f"{OTHERS}:" not in shown()
+def test_every_command_says_its_panel():
+    assert {command.rich_help_panel for command in COMMANDS.values()} == set(PANELS)
+    assert set(ORDER) <= set(COMMANDS)
 
 
-def test_a_command_without_a_place_is_shown_last(monkeypatch):
-    checks = tuple(name for name in GROUPS["Checks"] if name != "configs")
-    monkeypatch.setitem(GROUPS, "Checks", checks)
+def test_a_command_that_is_not_in_the_order_comes_last_in_its_panel(monkeypatch):
+    monkeypatch.setattr(
+        "treespec.experiments.cli.help.ORDER", tuple(name for name in ORDER if name != "run")
+    )
     lines = shown()
-    assert lines.index(f"{OTHERS}:") > lines.index("Checks:")
-    assert sum(line.startswith("  configs ") for line in lines) == 1
+    places = [lines.index(f"{title}:") for title in PANELS]
+    names = [line.split()[0] for line in lines[places[0] + 1 : places[1]] if line.startswith("  ")]
+    assert [name for name in names if name in COMMANDS][-1] == "run"
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
