@@ -39,6 +39,9 @@ __all__ = ["RUN", "RunFolder"]
 _TABLES: dict[str, type[Row]] = {"trees": TreeRow, "steps": StepRow, "prompts": PromptRow}
 """In the order in which they are written: the prompts last, which say that a unit is finished."""
 
+FIGURES = ("speedup", "prompts", "size", "scaling", "stages", "accepted", "prediction")
+"""Names of the figures of a report."""
+
 _FILES = (
     "manifest.json",
     *(f"{name}.jsonl" for name in _TABLES),
@@ -47,7 +50,7 @@ _FILES = (
 _PLACES = (
     rf"({'|'.join(_TABLES)})\.(jsonl|parquet)",
     r"manifest\.json|report\.html",
-    r"figures/(speedup|size|stages|accepted|scaling)\.(svg|png)",
+    rf"figures/({'|'.join(FIGURES)})\.(svg|png)",
     r"plugins/[\w.+-]+\.py",
     r"search/((config|latency)\.json|trace-\d+-\w+\.npz|(best|calibration|between)-\d+\.json)",
 )

@@ -1,6 +1,7 @@
 """The figures of a run. Each function draws one from the summaries; `draw_figures` writes all of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,15 @@ from treespec.experiments.report.summary import SamplingSummary, StepIntervals
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["accepted_figure", "draw_figures", "size_figure", "speedup_figure", "stages_figure"]
+__all__ = [
+    "DRAWINGS",
+    "Drawing",
+    "accepted_figure",
+    "draw_figures",
+    "size_figure",
+    "speedup_figure",
+    "stages_figure",
+]
 
 MARKER: dict[str, Any] = {"markersize": 6.5, "markeredgewidth": 1.4, "linestyle": "none"}
 WHISKER: dict[str, Any] = {"ecolor": INK, "elinewidth": 1.2, "capsize": 2.0, "fmt": "none"}
@@ -60,23 +69,10 @@ def draw_figures(run: Run, folder: Path, keep: Keep = write_file) -> dict[str, P
     Returns:
         The SVG of each figure that the run has data for, by name.
     """
-    summaries, spreads = [s for s in run.summaries if s.rows], run.step_intervals
-    shares = {s.sampling: run.accepted_shares[s.sampling] for s in summaries}
-    draw = {
-        "speedup": lambda: speedup_figure(summaries),
-        "prompts": lambda: prompts_figure(run.prompt_speedups),
-        "size": lambda: size_figure(summaries, spreads),
-        "stages": lambda: stages_figure(summaries, spreads),
-        "accepted": lambda: accepted_figure(summaries, shares, spreads),
-        "scaling": lambda: scaling_figure(run.scaling),
-        "prediction": lambda: prediction_figure(
-            run.predictions, {m.name: m.group for m in run.methods}
-        ),
-    }
     written = {}
     with drawing():
-        for name, make in draw.items():
-            figure = make()
+        for name, drawing_of in DRAWINGS.items():
+            figure = drawing_of.draw(run)
             if figure is not None:
                 written[name] = save(figure, folder, name, keep)
     return written
@@ -240,3 +236,66 @@ def accepted_figure(
     bar.minorticks_off()
     bar.outline.set_visible(False)  # pyrefly: ignore
     return figure
+
+
+def _shown(run: Run) -> list[SamplingSummary]:
+    """The sampling settings that have something to show."""
+    return [summary for summary in run.summaries if summary.rows]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure of the report.
+
+    Args:
+        draw: makes it; None if the run has no data for it.
+        caption: what is seen.
+    """
+
+    draw: "Callable[[Run], Figure | None]"
+    caption: str
+
+
+DRAWINGS = {
+    "speedup": Drawing(
+        lambda run: speedup_figure(_shown(run)),
+        "Tokens per second over those of the faster plain baseline, with 95 % intervals. Intervals "
+        "of two methods may overlap although their ratio is clear, because prompts are shared: "
+        "compare methods by the table of comparisons.",
+    ),
+    "prompts": Drawing(
+        lambda run: prompts_figure(run.prompt_speedups),
+        "The best tree against the best chain, prompt by prompt, as tokens per second over those "
+        "of the baseline (dashed); a line has the colour of the faster one. Both were chosen on "
+        "these prompts, which favours the family with more methods; the verdict corrects for that.",
+    ),
+    "size": Drawing(
+        lambda run: size_figure(_shown(run), run.step_intervals),
+        "What a larger tree brings (kept tokens over target passes) and what it costs (time of a "
+        "pass of the target) against the number of draft tokens; with 95 % intervals.",
+    ),
+    "stages": Drawing(
+        lambda run: stages_figure(_shown(run), run.step_intervals),
+        "Where the time of a step goes. A method is faster than another if its tokens per step "
+        "grow more than its bar. Whiskers: 95 % intervals of the whole step, over prompts.",
+    ),
+    "accepted": Drawing(
+        lambda run: accepted_figure(_shown(run), run.accepted_shares, run.step_intervals),
+        "How many draft tokens the steps bring. The wider the grey part, the more passes brought "
+        "only one token, as plain decoding does. What the last step emits past the budget does not "
+        "count. Whiskers: the 95 % interval of the grey part, over prompts.",
+    ),
+    "scaling": Drawing(
+        lambda run: scaling_figure(run.scaling),
+        "Kept tokens per step against the nodes of a tree, by family, on a logarithmic axis; with "
+        "95 % intervals.",
+    ),
+    "prediction": Drawing(
+        lambda run: prediction_figure(run.predictions, {m.name: m.group for m in run.methods}),
+        "What search predicted before the run against what the run measured; on the dashed line "
+        "they are equal. Intervals are 95 %, over texts; the predicted speed has that of its "
+        "tokens alone. Below the line search expected too little, above it too much; a machine "
+        "that became slower moves all speeds above it (the table says by how much).",
+    ),
+}
+"""By name, in the order of the report; `records.folder.FIGURES` has the same names."""

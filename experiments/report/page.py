@@ -13,7 +13,7 @@ from treespec.experiments.report.budgets import budget_finding
 from treespec.experiments.report.categories import category_finding
 from treespec.experiments.report.explanation import explanation_finding
 from treespec.experiments.report.figure_style import inline_svg
-from treespec.experiments.report.figures import draw_figures
+from treespec.experiments.report.figures import DRAWINGS, draw_figures
 from treespec.experiments.report.html import render
 from treespec.experiments.report.meters import meter_finding
 from treespec.experiments.report.prediction import prediction_finding
@@ -61,6 +61,7 @@ def write_report(run: Run) -> Path:
         budgets=budget_finding(run.budgets),
         categories=category_finding(run.categories),
         figures=figures,
+        captions={name: drawing.caption for name, drawing in DRAWINGS.items()},
         explanations=explanation_finding(run.explanation_tables),
         acceptance=acceptance_finding(run.methods, run.acceptance),
         trees=trees,

@@ -7,9 +7,11 @@ import pytest
 from matplotlib.text import Text
 from run_folders.folders import SyntheticMethod, demo_methods, write_run
 
+from treespec.experiments.records.folder import FIGURES
 from treespec.experiments.report.figure_axes import MethodAxis
 from treespec.experiments.report.figure_style import drawing, inline_svg
 from treespec.experiments.report.figures import (
+    DRAWINGS,
     accepted_figure,
     draw_figures,
     speedup_figure,
@@ -147,3 +149,9 @@ def test_three_settings_get_a_panel_each(tmp_path):
     for figure in (stages_figure(found), accepted_figure(found, shares)):
         titles = [axes.get_title(loc="left") for axes in figure.axes if axes.get_visible()]
         assert titles[:3] == ["T=0", "T=0.6", "T=1"]
+
+
+def test_a_run_folder_knows_all_figures_and_no_other():
+    """Files of others with these names are refused before a run, not after it."""
+    assert sorted(FIGURES) == sorted(DRAWINGS)
+    assert all(drawing.caption.endswith(".") for drawing in DRAWINGS.values())
