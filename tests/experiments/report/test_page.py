@@ -93,12 +93,12 @@ def test_figures_and_trees_are_inline_and_no_id_stands_twice(page):
     text = page.read_text(encoding="utf-8")
     trees = sum(m.kind == "tree" for m in demo_methods())
     samplings, first_steps = 2, 4
-    assert text.count("<svg") == 5 + samplings * trees + first_steps
+    assert text.count("<svg") == 6 + samplings * trees + first_steps
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert len(ids) == len(set(ids))
     assert {p.name for p in (page.parent / "figures").iterdir()} == {
         f"{name}.{kind}"
-        for name in ("speedup", "size", "stages", "accepted", "scaling")
+        for name in ("speedup", "prompts", "size", "stages", "accepted", "scaling")
         for kind in ("svg", "png")
     }
 

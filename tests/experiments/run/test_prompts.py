@@ -5,6 +5,7 @@ from pydantic import TypeAdapter
 
 from treespec.experiments.config.schema import Prompts
 from treespec.experiments.errors import PromptError
+from treespec.experiments.run import prompts as prompts_module
 from treespec.experiments.run.prompts import encode, read_prompts
 
 
@@ -171,3 +172,23 @@ def test_no_more_is_read_than_needed(tmp_path, monkeypatch):
     path.write_text("".join(rows[:2]))
     with pytest.raises(PromptError, match=r"prompts.count = 3, but .* has 2 prompts"):
         read_prompts(source(kind="jsonl", path=str(path), count=3), more=1)
+
+
+def test_prompts_are_kept_as_text_of_a_bounded_length(loaded_pair):
+    tokenizer = loaded_pair.tokenizer
+    texts = "def walk(tree):\n", "x = 1\n" * 2000
+    prompts = [
+        prompts_module.Prompt(i, "", None, tuple(tokenizer.encode(text)), "")
+        for i, text in enumerate(texts)
+    ]
+    short, cut = prompts_module.texts_of(prompts, tokenizer)
+    assert short == texts[0]
+    assert cut == f"…{texts[1][-prompts_module.SHOWN :]}"
+
+
+def test_a_run_keeps_the_text_of_the_prompts_whose_trees_it_keeps(start):
+    for trees, out in ((1, "one"), (0, "none")):
+        folder = start({"trees": trees}, out=out).folder
+        manifest = json.loads((folder / "manifest.json").read_text())
+        assert len(manifest["prompt_texts"]) == 1
+        assert manifest["prompt_texts"][0]
