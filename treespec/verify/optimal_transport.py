@@ -106,7 +106,10 @@ def _at_node(
     for token, mass in zip(tokens, plan.masses[place], strict=True):
         # Of the set's probability: that itself can be too small for the rows' dtype.
         share = mass / plan.probs[place]
-        if share > 0 and coins.accept(target_probs.new_tensor(share / left if left > share else 1)):
+        chance = share / left if left > share else 1.0
+        # Floats stay as they are: in the rows' dtype, what is nearly sure would be rounded to be sure.
+        coin = chance if isinstance(chance, float) else target_probs.new_tensor(chance)
+        if share > 0 and coins.accept(coin):
             return NodeChoice.of(token, children)
         left -= share
     # Rounding can leave nothing: then there was nothing to reject.
@@ -143,9 +146,15 @@ def transport_plan(
             f"no transport plan for children drawn {law}: only for iid and without_replacement"
         )
     require_children(k, len(draft_probs), law)
-    target, draft = target_probs.tolist(), draft_probs.tolist()
+    # A row of float32 may sum to 1 - 1e-8; what is missing would come out as the residual's rarest tokens.
+    target, draft = (_normalised(row.tolist()) for row in (target_probs, draft_probs))
     # 1/2 and 0.5 are equal as keys, but not the same kind of plan.
     return _plan(tuple(target), tuple(draft), k, law, type(target[0]))
+
+
+def _normalised(row: list[Number]) -> list[Number]:
+    total = sum(row)
+    return [p / total for p in row]
 
 
 @lru_cache(maxsize=CACHED_PLANS)

@@ -158,7 +158,7 @@ def test_greedy_by_hand():
 
 
 def test_greedy_refuses_rows_that_are_not_one_hot():
-    tree = tree_of(Law.IID, [0, 1], [-1, 0])
+    tree = tree_of(Law.IID, [0, 1], [-1, 0], vocab=2)
     with pytest.raises(
         RefusedTree, match=r"one-hot target rows .temperature 0..*node 0 has probability 0.5"
     ):
