@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args
 
+from pydantic import ConfigDict
+
 from treespec.distributions import Sampling
 from treespec.errors import InvalidPlugin
 from treespec.protocols import Growth, Models
@@ -62,8 +64,11 @@ OURS = "treespec"
 class Settings(Strict):
     """Settings of a part, with types and defaults; a config that gives others is refused.
 
-    They are part of the config: another value makes it another experiment.
+    They are part of the config: another value makes it another experiment. Defaults are checked as values
+    of a config are.
     """
+
+    model_config = ConfigDict(validate_default=True)
 
 
 @dataclass(frozen=True)

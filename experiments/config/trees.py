@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from treespec import plugins
+from treespec.errors import InvalidPlugin, TreespecError, in_words
 from treespec.experiments.config.drafts import by_pair, source_of
 from treespec.experiments.config.schema import Method, TreeMethod
 from treespec.experiments.config.search_files import read_acceptance, read_calibration, read_chains
@@ -143,7 +144,14 @@ def _growth(config: Any) -> Growth:
         arguments["latency"] = LatencyModel.load(arguments["latency"])
     if arguments.get("prior", 0.0) is None:
         del arguments["prior"]
-    return plugins.parts("growth")[config.kind].make(**arguments)
+    part = plugins.parts("growth")[config.kind]
+    try:
+        return part.make(**arguments)
+    except Exception as error:
+        if isinstance(error, TreespecError) or not part.plugged:
+            raise
+        problem = in_words(error, "its constructor")
+        raise InvalidPlugin(f"growth {part.name!r} of {part.origin}: {problem}") from error
 
 
 def _label_of_plugged(shape: Any) -> str:

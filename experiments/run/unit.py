@@ -145,7 +145,7 @@ def run_unit(
         try:
             outcomes[method.name] = bench.decode(method, prompt, sampling, seed=seeds[method.name])
             read[method.name] = bench.meters.stop()
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a part of the user's may end the program
             outcomes[method.name] = in_words(error, "the decoding")
     reference = _reference(bench, outcomes, sampling)
     kept = repeat == 0 and prompt.index < config.trees

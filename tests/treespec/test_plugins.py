@@ -5,10 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from treespec import plugin_files, plugins
 from treespec.errors import InvalidPlugin
-from treespec.experiments.config import trees as _ours  # noqa: F401  (registers our growths)
+from treespec.experiments.config import trees as _ours  # registers our growths, too
 from treespec.verify import RULES
 
 FOUR = Path(__file__).parents[1] / "helpers" / "plugins" / "four_parts.py"
@@ -140,3 +141,34 @@ def test_installed_plug_ins_are_loaded_by_their_entry_point(tmp_path, monkeypatc
         assert plugins.parts("metric")["installed"].plugged
     finally:
         plugins.restore(before)
+
+
+def test_a_growth_that_does_not_take_its_settings_is_named(tmp_path):
+    path = written(
+        tmp_path, "bare.py",
+        "class S(plugins.Settings):\n    n: int = 3\n\n"
+        "@plugins.growth('bare', settings=S)\nclass Bare:\n    'Takes nothing.'\n",
+    )  # fmt: skip
+    load(path)
+    with pytest.raises(InvalidPlugin, match=r"growth 'bare' of .*bare.py: .*takes no arguments"):
+        _ours._growth(Named())
+
+
+class Named:
+    """The settings of a shape, as pydantic gives them."""
+
+    kind = "bare"
+
+    def __iter__(self):
+        return iter([("kind", "bare"), ("n", 3)])
+
+
+def test_a_default_of_the_wrong_type_is_refused(tmp_path):
+    path = written(
+        tmp_path, "wrong.py",
+        "class S(plugins.Settings):\n    n: int = 'three'\n\n"
+        "@plugins.growth('wrong', settings=S)\nclass Wrong:\n    'Wrong.'\n",
+    )  # fmt: skip
+    load(path)
+    with pytest.raises(ValidationError, match="valid integer"):
+        plugins.parts("growth")["wrong"].settings()

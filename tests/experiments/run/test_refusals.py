@@ -9,14 +9,15 @@ import torch
 from treespec.experiments.errors import PromptError, RunFolderError
 
 
-def test_a_method_that_fails_leaves_its_error_and_the_others_run(start, monkeypatch):
+@pytest.mark.parametrize("failure", [ArithmeticError("boom"), SystemExit("boom")], ids=repr)
+def test_a_method_that_fails_leaves_its_error_and_the_others_run(start, monkeypatch, failure):
     from treespec.experiments.run import unit
 
     real = unit.decode_ours
 
     def fragile(pair, method, sampling, ids, **arguments):
         if method.name == "chain 1" and sampling == "T=0":
-            raise ArithmeticError("boom")
+            raise failure
         return real(pair, method, sampling, ids, **arguments)
 
     chain = {"kind": "tree", "shape": {"kind": "chain", "depth": 1}}
