@@ -27,6 +27,9 @@ TREESPEC = Path(sys.executable).with_name("treespec")
 BY_CLOCK = ("_s", "_j", "_bytes", "_ns")
 """Ends of the names of columns that a clock or a meter decides."""
 
+OF_PLUGINS = ("metrics",)
+"""Columns that older runs lack, and that are empty without plug-ins."""
+
 
 def overrides(config: dict) -> Iterator[str]:
     """Two prompts, and nothing that a clock chooses."""
@@ -65,7 +68,11 @@ def hash_of(run: Path) -> str:
     digest = hashlib.sha256()
     for name in ("prompts", "steps", "trees"):
         table = polars.read_parquet(run / f"{name}.parquet")
-        kept = sorted(column for column in table.columns if not column.endswith(BY_CLOCK))
+        kept = sorted(
+            column
+            for column in table.columns
+            if not column.endswith(BY_CLOCK) and column not in OF_PLUGINS
+        )
         digest.update(json.dumps([kept, table.select(kept).rows()]).encode())
     return digest.hexdigest()[:16]
 
