@@ -66,8 +66,13 @@ def test_an_interrupt_that_falls_into_a_finalizer_is_not_lost(monkeypatch, capsy
 
     monkeypatch.setattr(cli, "app", command)
     before = sys.unraisablehook
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["run", "smoke"])
+    # Tests that run in the background ignore interrupts.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["run", "smoke"])
+    finally:
+        signal.signal(signal.SIGINT, handler)
     assert ended.value.code == 130
     assert capsys.readouterr().err == "interrupted\n"
     assert sys.unraisablehook is before
