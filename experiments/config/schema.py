@@ -324,6 +324,11 @@ class Config(Strict):
     """Times that each prompt is run, with seeds of its own each time; a prompt stays one sample."""
     warmup: Number = 1
     """Prompts decoded by every method before anything is measured."""
+    together: Count | None = None
+    """Methods that take turns step by step, so that what slows the machine down meets them alike; 1 to
+    decode each prompt by one method after the other, null for as many as memory holds."""
+    alone: Number = 2
+    """The first prompts that every method also decodes by itself: there meters are read."""
     search: SearchConfig | None = None
     """What to measure before the run; null for nothing."""
     stop_strings: tuple[Name, ...] = ()

@@ -66,14 +66,16 @@ def generation_agrees(pair: "Pair") -> str:
     from treespec.experiments.config.schema import EmbeddedPrompts
     from treespec.experiments.run.baselines import generate_plain
     from treespec.experiments.run.prompts import encode, read_prompts
+    from treespec.experiments.run.turns import finish
     from treespec.stopping import stop_at_tokens
 
     config = EmbeddedPrompts(kind="embedded", count=1, tokens=PROMPT_TOKENS)
     (prompt,) = encode(read_prompts(config)[:1], config, pair.tokenizer)
-    reference = generate_plain(
+    plain = generate_plain(
         pair, torch.tensor(prompt.ids), Sampling(temperature=0.0), max_new_tokens=NEW_TOKENS,
         stop=stop_at_tokens(pair.end_tokens), seed=0,
     )  # fmt: skip
+    reference = finish(plain)
     generated = generate(
         pair, prompt.ids, growth=TreeShape.expansion([3, 2, 1]), max_new_tokens=NEW_TOKENS
     )

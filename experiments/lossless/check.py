@@ -24,6 +24,7 @@ from treespec.experiments.run.models import load_models, load_own_drafts
 from treespec.experiments.run.ours import decode_ours
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt, encode, read_prompts
+from treespec.experiments.run.turns import finish
 from treespec.stopping import stop_at_tokens
 
 if TYPE_CHECKING:
@@ -208,11 +209,11 @@ def _greedy(
 
         loop = plain_method("plain", {name: sampling})
         references = (
-            generate_plain(pair, ids, sampling, **more).tokens,
-            decode_ours(pair, loop, name, ids, **more).tokens,
+            finish(generate_plain(pair, ids, sampling, **more)).tokens,
+            finish(decode_ours(pair, loop, name, ids, **more)).tokens,
         )
         for method in methods:
-            text = decode_ours(pair, method, name, ids, **more).tokens
+            text = finish(decode_ours(pair, method, name, ids, **more)).tokens
             for splits, reference in zip(divergences[method.name], references, strict=True):
                 place = split(pair, (prompt.id, prompt.ids), text, reference)
                 splits += [] if place is None else [place]

@@ -20,6 +20,7 @@ from treespec.experiments.records.manifest import config_data, config_hash, now
 from treespec.experiments.records.manifest_form import checked_manifest
 from treespec.experiments.records.own_files import Kind
 from treespec.experiments.records.rows import (
+    SCHEMA_VERSION,
     PromptRow,
     Row,
     StepRow,
@@ -90,12 +91,19 @@ class RunFolder(HeldFolder):
         """
         if not self.manifest_path.exists():
             return None
-        return checked_manifest(
+        other = "go on with the treespec that wrote it, or give another folder with --out"
+        data = checked_manifest(
             self.manifest_path,
             "start anew with --fresh",
-            "go on with the treespec that wrote it, or give another folder with --out",
+            other,
             needed=("config", "config_hash", "finished"),
         )
+        if data.get("schema_version") not in (None, SCHEMA_VERSION):
+            raise RunFolderError(
+                f"{self.path} was written in schema version {data['schema_version']}, but runs go on in "
+                f"version {SCHEMA_VERSION} only; {other}"
+            )
+        return data
 
     @property
     def search(self) -> Path:
@@ -263,10 +271,10 @@ def _without_steps(
     counts = [Counter((*row.unit, row.method) for row in rows) for rows in (steps, trees)]
     traced, lost = {row.unit for row in trees}, set()
     for row in prompts:
-        if row.verify_s is not None:  # of our loop, which alone records steps
-            found = [count[*row.unit, row.method] for count in counts]
-            if found != [row.steps, row.steps if row.unit in traced else 0]:
-                lost.add(row.unit)
+        kept = row.unit in traced and row.verify_s is not None  # trees are those of our loop
+        found = [count[*row.unit, row.method] for count in counts]
+        if row.error is None and found != [row.steps, row.steps * kept]:
+            lost.add(row.unit)
     return lost
 
 

@@ -78,14 +78,32 @@ class RunRecords:
     Args:
         folder: where it lies.
         manifest: the parsed `manifest.json`.
-        prompts: one row per prompt, sampling and method.
-        steps: one row per step of our methods.
+        all_prompts: one row per prompt, sampling and method, and those of twins.
+        all_steps: one row per step.
     """
 
     folder: Path
     manifest: dict[str, Any] = field(repr=False)
-    prompts: "pl.DataFrame" = field(repr=False)
-    steps: "pl.DataFrame" = field(repr=False)
+    all_prompts: "pl.DataFrame" = field(repr=False)
+    all_steps: "pl.DataFrame" = field(repr=False)
+
+    @property
+    def twins(self) -> Mapping[str, str]:
+        """Second copies of a method that ran beside the first: the method of each, by name."""
+        return self.manifest.get("twins") or {}
+
+    @cached_property
+    def prompts(self) -> "pl.DataFrame":
+        """One row per prompt, sampling and method."""
+        return self._without_twins(self.all_prompts)
+
+    @cached_property
+    def steps(self) -> "pl.DataFrame":
+        """One row per step."""
+        return self._without_twins(self.all_steps)
+
+    def _without_twins(self, rows: "pl.DataFrame") -> "pl.DataFrame":
+        return rows.filter(~rows["method"].is_in(list(self.twins))) if self.twins else rows
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -161,7 +179,7 @@ class RunRecords:
         """
         trees = _rows(self.folder, self.finished, "trees", TreeRow)
         require_rows(self.folder, self.manifest, {"trees": (trees, TreeRow)})
-        return trees
+        return self._without_twins(trees)
 
     @property
     def target_dtype(self) -> str:

@@ -62,6 +62,8 @@ def new_manifest(
     tuning: Mapping[str, Any],
     warmup: Mapping[str, Any],
     meters: Mapping[str, Any],
+    together: int,
+    twins: Mapping[str, str],
 ) -> dict[str, Any]:
     """The manifest of a run that starts now; SCHEMA.md explains the keys."""
     config = experiment.config
@@ -86,6 +88,8 @@ def new_manifest(
         "samplings": [{"name": s.name, **s.model_dump()} for s in config.samplings],
         "tuning": dict(tuning),
         "warmup": dict(warmup),
+        "together": together,
+        "twins": dict(twins),
         "meters": dict(meters),
         "errors": 0,
     }

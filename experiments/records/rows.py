@@ -33,8 +33,11 @@ __all__ = [
 LARGEST_LOG = 2**31
 """Bytes of rows: millions of steps."""
 
-SCHEMA_VERSION = 2
-"""Of rows and manifests; SCHEMA.md says what each version changed. No other is read."""
+SCHEMA_VERSION = 3
+"""Of rows and manifests; SCHEMA.md says what each version changed."""
+
+READABLE_VERSIONS = (2, 3)
+"""Versions whose rows the types below hold."""
 
 
 Metrics = dict[str, float | None]
@@ -91,10 +94,11 @@ class PromptRow(Row):
     gpu_energy_j: float | None = None
     gpu_energy_net_j: float | None = None
     metrics: Metrics = Field(default_factory=dict)
+    alone_s: float | None = None
 
 
 class StepRow(Row):
-    """One step of our loop. SCHEMA.md explains the columns."""
+    """One step, a pass of the target. SCHEMA.md explains the columns."""
 
     step: int
     size: int
@@ -103,10 +107,12 @@ class StepRow(Row):
     emitted: int
     kept: int
     path_ranks: list[int]
-    draft_s: float
-    verify_s: float
-    accept_s: float
-    commit_s: float
+    draft_s: float | None
+    verify_s: float | None
+    accept_s: float | None
+    commit_s: float | None
+    at_s: float | None = None
+    step_s: float | None = None
 
 
 class TreeRow(Row):
@@ -125,7 +131,7 @@ _Row = TypeVar("_Row", bound=Row)
 
 
 def require_version(path: Path, version: object, way_out: str) -> None:
-    """Refuse a file of another version.
+    """Refuse a file of a version that is not read.
 
     Args:
         path: of the file.
@@ -135,10 +141,10 @@ def require_version(path: Path, version: object, way_out: str) -> None:
     Raises:
         RunFolderError: naming both versions.
     """
-    if str(version) != str(SCHEMA_VERSION):
+    if str(version) not in map(str, READABLE_VERSIONS):
         raise RunFolderError(
-            f"{path} has schema version {brief(version, 60)}, but this treespec reads version "
-            f"{SCHEMA_VERSION}; {way_out}"
+            f"{path} has schema version {brief(version, 60)}, but this treespec reads versions "
+            f"{' and '.join(map(str, READABLE_VERSIONS))}; {way_out}"
         )
 
 

@@ -64,9 +64,10 @@ def read_table(path: Path, kind: type[Row]) -> "polars.DataFrame":
         raise DamagedTable(f"{path} cannot be read: it is no Parquet file, or not whole") from error
     schema = schema_of(kind)
     for name, dtype in schema.items():
-        if name not in frame.columns and kind.model_fields[name].default_factory is dict:
-            # No metric of a plug-in was recorded before there were any.
-            frame = frame.with_columns(pl.Series(name, [[]] * len(frame), dtype=dtype))
+        if name not in frame.columns and not kind.model_fields[name].is_required():
+            # A column that tables of earlier versions did not have.
+            empty = [] if kind.model_fields[name].default_factory is dict else None
+            frame = frame.with_columns(pl.Series(name, [empty] * len(frame), dtype=dtype))
         if name not in frame.columns:
             raise RunFolderError(f"{path} is no table of {path.stem}: it has no column {name!r}")
         if frame.schema[name] not in (dtype, pl.Null):

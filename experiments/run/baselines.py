@@ -1,12 +1,13 @@
-"""The baselines: plain decoding and assisted generation by transformers itself.
+"""The baselines: plain decoding and assisted generation by transformers itself, a step at a time.
 
-Both run under a neutral GenerationConfig (model folders bring penalties and truncations of their own) and
-the module's ordinary attention. Both get a cache that holds all prompt tokens but the last, as our own loop
-does, so that "prefill" and "pass of the target" mean the same for every method.
+Both run under a neutral GenerationConfig and the module's ordinary attention, on modules of their own over
+the pair's weights. Both get a cache that holds all prompt tokens but the last, as our own loop does, so that
+"prefill" and "pass of the target" mean the same for every method. They are paused where transformers asks
+whether the text is over, which it does once after each pass of the target.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,17 +16,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.distributions import Sampling
-from treespec.experiments.records.outcome import Outcome
-from treespec.experiments.run.observers import synchronizer
-from treespec.experiments.run.transformers_hooks import (
-    Calls,
-    StopAnywhere,
-    aligned_vocabulary,
-    cached_once,
-    quiet_transformers,
-    with_settings,
-)
+from treespec.experiments.records.outcome import StepOutcome
+from treespec.experiments.run.observers import now, synchronizer
+from treespec.experiments.run.paused import paused
+from treespec.experiments.run.transformers_hooks import Calls, cached_once, plain_twin, with_width
+from treespec.step import Verdict
 from treespec.stopping import Stop
+from treespec.tree import TreeShape
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -47,8 +44,7 @@ def generate_plain(
     max_new_tokens: int,
     stop: Stop,
     seed: int,
-    stops_early: bool = False,
-) -> Outcome:
+) -> Iterator[StepOutcome]:
     """Decode by `generate`, one token a pass.
 
     Args:
@@ -58,9 +54,11 @@ def generate_plain(
         max_new_tokens: the budget.
         stop: when the text is over.
         seed: of torch's global generator.
-        stops_early: whether `stop` knows of more than `pair.end_tokens` (stop strings).
+
+    Yields:
+        Every step when it is done; nothing runs between two.
     """
-    return _generate(pair, prompt, sampling, max_new_tokens, stop, seed, stops_early, None)
+    return _generate(pair, prompt, sampling, max_new_tokens, stop, seed, None)
 
 
 def generate_assisted(
@@ -73,8 +71,7 @@ def generate_assisted(
     max_new_tokens: int,
     stop: Stop,
     seed: int,
-    stops_early: bool = False,
-) -> Outcome:
+) -> Iterator[StepOutcome]:
     """Decode by assisted generation, the chain that transformers has.
 
     Args:
@@ -85,21 +82,24 @@ def generate_assisted(
         threshold: `assistant_confidence_threshold`. With scikit-learn installed transformers adapts it
             within a text, unless it is 0.
         max_new_tokens: the budget.
-        stop: when the text is over; transformers may decode past it in its last pass, which is cut.
+        stop: when the text is over; transformers may decode past it in its last pass, which is not kept.
         seed: of torch's global generator.
-        stops_early: whether `stop` knows of more than `pair.end_tokens` (stop strings).
+
+    Yields:
+        Every step when it is done; nothing runs between two.
     """
     assistant = {
         "num_assistant_tokens": length,
         "num_assistant_tokens_schedule": "constant",
         "assistant_confidence_threshold": threshold,
     }
-    return _generate(pair, prompt, sampling, max_new_tokens, stop, seed, stops_early, assistant)
+    return _generate(pair, prompt, sampling, max_new_tokens, stop, seed, assistant)
 
 
 def next_logits(pair: "Pair", ids: Sequence[int]) -> Float[Tensor, "V"]:
     """The target's logits after these ids, by one plain pass of transformers."""
-    with pair.target.as_transformers() as model, torch.inference_mode():
+    model = plain_twin(pair.target)
+    with torch.inference_mode():
         inputs = torch.tensor([list(ids)], device=pair.target.device)
         return model(inputs, logits_to_keep=1, use_cache=False).logits[0, -1]
 
@@ -126,9 +126,8 @@ def _generate(
     max_new_tokens: int,
     stop: Stop,
     seed: int,
-    stops_early: bool,
     assistant: dict[str, Any] | None,
-) -> Outcome:
+) -> Iterator[StepOutcome]:
     from transformers import DynamicCache, GenerationConfig
 
     ends = sorted(pair.end_tokens)
@@ -138,51 +137,137 @@ def _generate(
         pad_token_id=ends[0] if ends else 0,
         **_sampling_arguments(sampling),
     )
-    arguments: dict[str, Any] = {"generation_config": settings}
-    if stops_early:
-        arguments["stopping_criteria"] = [StopAnywhere(stop, len(prompt))]
-    ids = prompt[None]
-    synchronize = synchronizer(prompt.device)
-    with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode())
-        stack.enter_context(quiet_transformers())
-        target = stack.enter_context(pair.target.as_transformers())
-        stack.enter_context(with_settings(target, GenerationConfig()))
-        draft_calls = None
-        if assistant is not None:
-            draft = stack.enter_context(pair.draft.as_transformers())
-            stack.enter_context(with_settings(draft, GenerationConfig(**assistant)))
-            draft_calls = stack.enter_context(Calls(draft, synchronize))
-            stack.enter_context(aligned_vocabulary(draft, target))
-            arguments["assistant_model"] = draft
-        torch.manual_seed(seed)
-        synchronize()
-        start = time.perf_counter()
-        cache = DynamicCache(config=target.config)
-        if len(prompt) > 1:
-            target(ids[:, :-1], past_key_values=cache, use_cache=True, logits_to_keep=1)
-        synchronize()
-        prefill = time.perf_counter() - start
-        if len(prompt) > 1:
-            stack.enter_context(cached_once(target, prompt, cache))
-        calls = stack.enter_context(Calls(target, synchronize))
-        output = cast(Any, target).generate(
-            ids, attention_mask=torch.ones_like(ids), past_key_values=cache, **arguments
+    target, more = plain_twin(pair.target), dict[str, Any]()
+    if assistant is not None:
+        draft = with_width(plain_twin(pair.draft), target)
+        draft.generation_config = GenerationConfig(**assistant)
+        more["assistant_model"] = draft
+    ids, synchronize = prompt[None], synchronizer(prompt.device)
+
+    def decode(give: Callable[[StepOutcome], None]) -> None:
+        with ExitStack() as stack:
+            draft_calls = None
+            if assistant is not None:
+                draft_calls = stack.enter_context(Calls(more["assistant_model"], synchronize))
+            torch.manual_seed(seed)
+            synchronize()
+            start = time.perf_counter()
+            cache = DynamicCache(config=target.config)
+            if len(prompt) > 1:
+                target(ids[:, :-1], past_key_values=cache, use_cache=True, logits_to_keep=1)
+                cached_once(target, prompt, cache)
+            synchronize()
+            prefill = time.perf_counter() - start
+            calls = stack.enter_context(Calls(target, synchronize))
+            random = not sampling.greedy
+            turns = _Turns(prompt, max_new_tokens, stop, give, random, calls, draft_calls, prefill)
+            cast(Any, target).generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                past_key_values=cache,
+                generation_config=settings,
+                stopping_criteria=[turns],
+                **more,
+            )
+            turns.end()
+
+    return paused(decode)
+
+
+class _Turns:
+    """A stopping criterion that gives each step when it is done, and is paused there.
+
+    It looks inside the tokens that one pass adds: the `stop_strings` of transformers look at the end of the
+    text only, and assisted generation refuses them.
+
+    Args:
+        prompt: of the text.
+        max_new_tokens: the budget.
+        stop: when the text is over.
+        give: pauses.
+        random: whether torch's random state is used, which other texts use between the steps.
+        target: the calls of the target.
+        draft: those of the draft, whose first is a part of the prefill; None without a draft.
+        prefill_s: seconds of the target's prefill.
+    """
+
+    def __init__(
+        self,
+        prompt: Int[Tensor, "T"],
+        max_new_tokens: int,
+        stop: Stop,
+        give: Callable[[StepOutcome], None],
+        random: bool,
+        target: Calls,
+        draft: Calls | None,
+        prefill_s: float,
+    ) -> None:
+        self._stop, self._give, self._random = stop, give, random
+        self._calls, self._draft, self._prefill_s = target, draft, prefill_s
+        self._device, self._seen = prompt.device, len(prompt)
+        self._budget_ends = len(prompt) + max_new_tokens
+        self._synchronize = synchronizer(prompt.device)
+        self._first = True
+        self._last: dict[str, Any] | None = None
+        self._start()
+
+    def __call__(self, input_ids: Tensor, scores: Any, **more: Any) -> Tensor:
+        """Whether the text is over; if not, the other texts take their turns first."""
+        ids = input_ids[0].tolist()
+        new, kept, over = ids[self._seen :], 0, False
+        while kept < len(new) and not over:
+            kept += 1
+            end = self._seen + kept
+            over = end >= self._budget_ends or self._stop(ids[:end])
+        self._seen = len(ids)
+        ran = self._calls.latest.tolist()
+        self._last = {
+            "shape": TreeShape.chain(len(ran) - 1),
+            "tokens": tuple(ran),
+            "verdict": Verdict(tuple(range(len(new))), new[-1]),
+            "kept": kept,
+            "seconds": {},
+        }
+        if not over:
+            self.end()
+        return torch.tensor([over], device=self._device)
+
+    def end(self) -> None:
+        """Give the latest step, if it was not yet given."""
+        if self._last is None:
+            return
+        self._synchronize()
+        took, before = time.perf_counter() - self._began, 0.0
+        if self._first and self._draft is not None:
+            before = self._draft.first_s
+        prefill = self._prefill_s + before if self._first else 0.0
+        step = StepOutcome(
+            **self._last, at=self._at + before, took=took - before, prefill_s=prefill
         )
-        synchronize()
-        total = time.perf_counter() - start
-    calls.require_finite("target")
-    if draft_calls is not None:
-        draft_calls.require_finite("draft")
-    tokens = _cut(prompt.tolist(), output[0, len(prompt) :].tolist(), stop)
-    return Outcome(
-        tokens=tokens,
-        target_passes=calls.count,
-        accepted=max(0, len(tokens) - calls.count),
-        drafted=0 if assistant is None else None,
-        prefill_s=prefill + (draft_calls.first_s if draft_calls else 0.0),
-        total_s=total,
-    )
+        self._first, self._last = False, None
+        self._calls.require_finite("target")
+        if self._draft is not None:
+            self._draft.require_finite("draft")
+        state = _random_state(self._device) if self._random else None
+        self._give(step)
+        if state is not None:
+            _set_random_state(self._device, state)
+        self._start()
+
+    def _start(self) -> None:
+        self._at, self._began = now(), time.perf_counter()
+
+
+def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
+    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    return torch.get_rng_state(), cuda
+
+
+def _set_random_state(device: torch.device, state: tuple[Tensor, Tensor | None]) -> None:
+    host, cuda = state
+    torch.set_rng_state(host)
+    if cuda is not None:
+        torch.cuda.set_rng_state(cuda, device)
 
 
 def _sampling_arguments(sampling: Sampling) -> dict[str, Any]:
@@ -196,11 +281,3 @@ def _sampling_arguments(sampling: Sampling) -> dict[str, Any]:
         "top_p": 1.0 if sampling.top_p is None else sampling.top_p,
         "min_p": sampling.min_p or None,
     }
-
-
-def _cut(prompt: list[int], tokens: list[int], stop: Stop) -> tuple[int, ...]:
-    """The tokens up to the first at which the text is over."""
-    for i in range(len(tokens)):
-        if stop(prompt + tokens[: i + 1]):
-            return tuple(tokens[: i + 1])
-    return tuple(tokens)

@@ -10,7 +10,7 @@ from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.tracking import NoTracker
-from treespec.experiments.run.unit import Bench, run_unit
+from treespec.experiments.run.unit import Bench, run_unit, runs_alone
 
 __all__ = ["Rounds", "Unit", "decode_units", "units_of"]
 
@@ -80,10 +80,12 @@ def decode_units(
         tracker: told of every finished unit.
         reporter: shows the progress.
     """
-    config, methods = bench.experiment.config, len(bench.experiment.methods)
+    config = bench.experiment.config
     prompts = wanted // (len(bench.experiment.samplings) * config.repeats)
     rounds = 0 if between is None else len(between.due)
-    with reporter.units(len(units) * methods + rounds, done=wanted - len(units)) as advance:
+    alone = sum(runs_alone(config, unit.prompt, unit.repeat) for unit in units)
+    parts = len(units) * len(bench.groups) + alone * len(bench.experiment.methods)
+    with reporter.units(parts + rounds, done=wanted - len(units)) as advance:
         for unit in units:
             label = f"prompt {unit.prompt.index + 1}/{prompts}, {unit.sampling}"
             label += f", repeat {unit.repeat + 1}/{config.repeats}" if config.repeats > 1 else ""
@@ -94,7 +96,7 @@ def decode_units(
                 bench,
                 unit.prompt,
                 unit.sampling,
-                lambda name, at=label: advance(f"{at}: {name}"),
+                lambda what, at=label: advance(f"{at}: {what}"),
                 repeat=unit.repeat,
             )
             records.append(*rows)

@@ -21,6 +21,7 @@ from treespec.experiments.run.ranks import folder_of_rank
 from treespec.experiments.run.readiness import require_fits
 from treespec.experiments.run.runner import place_for
 from treespec.experiments.run.session import Searching, Session, open_session
+from treespec.experiments.run.turns import finish
 from treespec.experiments.run.unit import Bench, seed_of
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def _timed(
     spare = encode(session.ready.spare, config.prompts, pair.tokenizer, first=len(prompts))
     require_fits(session.known, pair, [*prompts, *spare])
     require_same_prompts(session, prompts)
-    bench = Bench.of(session.known, pair, {})
+    bench = Bench.of(session.known, pair)
     left = dict.fromkeys(session.known.samplings, 0)
     for repeat in range(config.repeats):
         for prompt in prompts:
@@ -147,7 +148,7 @@ def _one(bench: Bench, method: BuiltMethod, sampling: str, prompt: Prompt) -> tu
     config = bench.experiment.config
     tuned = method.config.grid[0] if isinstance(method.config, AssistedMethod) else None
     for tokens in (2, TIMED_TOKENS):
-        outcome = bench.decode(
+        decoding = bench.decode(
             method,
             prompt,
             sampling,
@@ -155,6 +156,7 @@ def _one(bench: Bench, method: BuiltMethod, sampling: str, prompt: Prompt) -> tu
             tuned=tuned,
             max_new_tokens=min(tokens, config.max_new_tokens),
         )
+        outcome = finish(decoding)
     return outcome.prefill_s, (outcome.total_s - outcome.prefill_s) / len(outcome.tokens)
 
 

@@ -18,7 +18,7 @@ from treespec.experiments.config.schema import Config, TextPrompts
 from treespec.experiments.config.trees import wants_measured
 from treespec.experiments.errors import ConfigError, PromptError
 from treespec.experiments.run.models import load_models
-from treespec.experiments.run.observers import StageTimer, synchronizer
+from treespec.experiments.run.observers import StageTimer
 from treespec.experiments.run.prompts import RawPrompt, encode
 from treespec.experiments.run.readiness import require_fits
 from treespec.reading import brief
@@ -178,7 +178,7 @@ def decode_one(
     tokens: list[int] = []
     pieces = _Pieces(pair.tokenizer)
     steps = accepted = 0
-    timer = StageTimer(synchronizer(ids.device))
+    timer = StageTimer(ids.device)
     begin = time.perf_counter()
     stepping = decode(
         make_target(pair.target),

@@ -1,6 +1,7 @@
-"""Run our own loop, with a tree or plainly, and measure it."""
+"""Decode by our own loop, with a tree or plainly, one timed step after the other."""
 
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxtyping import Int
@@ -9,8 +10,8 @@ from torch import Tensor
 from treespec.coins import TorchCoins
 from treespec.decoding import decode
 from treespec.experiments.config.build import BuiltMethod
-from treespec.experiments.records.outcome import STAGES, Outcome, StepOutcome
-from treespec.experiments.run.observers import StageTimer, synchronizer
+from treespec.experiments.records.outcome import STAGES, StepOutcome
+from treespec.experiments.run.observers import StageTimer, now
 from treespec.stopping import Stop
 from treespec.target import make_target
 from treespec.verify import on_host
@@ -30,7 +31,7 @@ def decode_ours(
     max_new_tokens: int,
     stop: Stop,
     seed: int,
-) -> Outcome:
+) -> Iterator[StepOutcome]:
     """Decode a prompt by `treespec.decode`.
 
     Args:
@@ -41,16 +42,14 @@ def decode_ours(
         max_new_tokens: the budget.
         stop: when the text is over.
         seed: of the coins.
+
+    Yields:
+        Every step when it is done; nothing runs between two.
     """
-    choice, target = method.choices[sampling], make_target(pair.target)
-    drafter = method.drafter(pair, sampling)
-    timer = StageTimer(synchronizer(prompt.device))
-    tokens: list[int] = []
-    taken = []
-    start = time.perf_counter()
-    for step in decode(
-        target,
-        drafter,
+    choice, timer = method.choices[sampling], StageTimer(prompt.device)
+    steps = decode(
+        make_target(pair.target),
+        method.drafter(pair, sampling),
         on_host(choice.rule),  # on a GPU one synchronisation a step, whatever the rule
         prompt,
         sampling=choice.sampling,
@@ -58,21 +57,21 @@ def decode_ours(
         max_new_tokens=max_new_tokens,
         stop=stop,
         observer=timer,
-    ):
-        tokens += step.tokens
+    )
+    timer.clock.settle()
+    at, start = now(), time.perf_counter()
+    for step in steps:
+        seconds = {stage: times.pop() for stage, times in timer.seconds.items() if times}
+        took, prefill = time.perf_counter() - start, seconds.pop("prefill", 0.0)
         # Scores are large: keep what the record needs and let go of the rest.
-        taken.append((step.tree.shape, step.tree.token_ids, step.verdict, len(step.tokens)))
-    total = time.perf_counter() - start
-    steps = tuple(
-        StepOutcome(shape, ids, verdict, kept, {stage: timer.seconds[stage][i] for stage in STAGES})
-        for i, (shape, ids, verdict, kept) in enumerate(taken)
-    )
-    return Outcome(
-        tokens=tuple(tokens),
-        target_passes=len(steps),
-        accepted=sum(step.verdict.accepted for step in steps),
-        drafted=sum(step.shape.size - 1 for step in steps),
-        prefill_s=timer.seconds["prefill"][0],
-        total_s=total,
-        steps=steps,
-    )
+        yield StepOutcome(
+            shape=step.tree.shape,
+            tokens=step.tree.token_ids,
+            verdict=step.verdict,
+            kept=len(step.tokens),
+            seconds={stage: seconds[stage] for stage in STAGES},
+            at=at + prefill,
+            took=took - prefill,
+            prefill_s=prefill,
+        )
+        at, start = now(), time.perf_counter()

@@ -17,12 +17,14 @@ from treespec.experiments.records.machine_load import BUSY_PERCENT, busy_percent
 from treespec.experiments.records.manifest import new_manifest, session_data
 from treespec.experiments.records.measured import Measured, load_measured
 from treespec.experiments.run.decoding import Rounds, Unit, units_of
+from treespec.experiments.run.groups import groups_of, that_fit, twins_of
 from treespec.experiments.run.meters.build import cuda_devices, make_meters
 from treespec.experiments.run.models import load_own_drafts, model_data
 from treespec.experiments.run.prompts import Prompt, encode, hash_of, texts_of
 from treespec.experiments.run.readiness import require_fits
 from treespec.experiments.run.session import Session
 from treespec.experiments.run.tuning import tune, tuned_choices
+from treespec.experiments.run.turns import finish
 from treespec.experiments.run.unit import Bench, seed_of
 
 if TYPE_CHECKING:
@@ -85,7 +87,8 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
     units, between = units_of(experiment, prompts, finished), None
     if measured is not None:  # before the warm-up of the methods, whose caches and graphs stay warm
         between = session.searching.between(session, experiment, pair, measured, units)
-    bench = Bench.of(experiment, pair, {}, meters)
+    groups = groups_of(experiment.methods, _together(session, experiment, pair, prompts))
+    bench = Bench.of(experiment, pair, groups, meters)
     warmup = _warm_up(session, bench, [*spare, *prompts][: config.warmup])
     if session.manifest is not None:
         manifest = _resumed(session, session.manifest, meters.about())
@@ -103,6 +106,8 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
             tuning,
             warmup,
             meters.about(),
+            max(map(len, groups)),
+            twins_of(groups),
         )
     records.write_manifest(manifest)
     tuned = tuned_choices(manifest["tuning"]["assisted"])
@@ -133,6 +138,24 @@ def _search(
     finished = session.take_over(files)
     # Again, because growths name the files that they read.
     return measured, _with_trees(session, measured, session.records), finished
+
+
+def _together(
+    session: Session, experiment: Experiment, pair: "Pair", prompts: Sequence[Prompt]
+) -> int:
+    """How many methods take turns: as the run was started, as the config says, or what memory holds."""
+    asked = session.config.together
+    if session.manifest is not None:
+        return session.manifest["together"]
+    if asked is not None:
+        return asked
+    fit = that_fit(experiment, pair, max(len(prompt.ids) for prompt in prompts))
+    if fit == 1 < len(experiment.methods):
+        session.reporter.note(
+            "memory holds the caches of one method only: each prompt is decoded by one method after the "
+            "other, and what slows the machine down may meet one method more than another"
+        )
+    return fit
 
 
 def _with_trees(session: Session, measured: Measured, folder: RunFolder) -> Experiment:
@@ -195,7 +218,7 @@ def _warm_up_methods(
         say(f"warming up: {sampling}, {method.name}")
         tuned = method.config.grid[0] if isinstance(method.config, AssistedMethod) else None
         try:
-            bench.decode(
+            decoding = bench.decode(
                 method,
                 prompt,
                 sampling,
@@ -203,5 +226,6 @@ def _warm_up_methods(
                 tuned=tuned,
                 max_new_tokens=min(WARMUP_TOKENS, config.max_new_tokens),
             )
+            finish(decoding)
         except Exception as error:
             say(f"warming up: {method.name} failed: {in_words(error, 'the decoding')}")

@@ -137,4 +137,4 @@ def _method_names(manifest: Mapping[str, Any] | None, known: Experiment) -> list
     """Of all methods that a unit has a row of: those that the run was started with."""
     if manifest is None:
         return [method.name for method in known.methods]
-    return [method["name"] for method in manifest["methods"]]
+    return [*(method["name"] for method in manifest["methods"]), *manifest.get("twins", ())]

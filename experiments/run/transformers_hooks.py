@@ -1,9 +1,10 @@
-"""What is hung onto transformers modules while a baseline runs, and taken off again."""
+"""Plain transformers models of a pair, and what is hung onto them while a baseline runs."""
 
+import copy
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -11,45 +12,53 @@ from jaxtyping import Int
 from torch import Tensor
 
 from treespec.errors import NonFiniteLogits
-from treespec.stopping import Stop
 
-__all__ = [
-    "Calls",
-    "StopAnywhere",
-    "aligned_vocabulary",
-    "cached_once",
-    "quiet_transformers",
-    "with_settings",
-]
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from treespec.models.transformers_model import TransformersModel
+
+__all__ = ["Calls", "cached_once", "plain_twin", "quiet_transformers", "with_width"]
 
 
-class StopAnywhere:
-    """A stopping criterion that also looks inside the tokens that one pass adds.
+def plain_twin(model: "TransformersModel") -> "PreTrainedModel":
+    """The plain model, with the attention that it had, as modules of its own over the same weights.
 
-    The `stop_strings` of transformers look at the end of the text only, and assisted generation refuses
-    them.
+    What `generate` sets on a module, and what is hooked onto it, so stays with one text: texts that take
+    turns would undo it in the wrong order on a common one. Its generation settings are neutral (model folders
+    bring penalties and truncations of their own).
+
+    Args:
+        model: a model of the pair; its own module stays as it is.
     """
+    from transformers import GenerationConfig
 
-    def __init__(self, stop: Stop, seen: int) -> None:
-        self._stop, self._seen = stop, seen
-
-    def __call__(self, input_ids: Tensor, scores: Any, **more: Any) -> Tensor:
-        """Whether the text is over somewhere in the tokens that came since the last call."""
-        ids = input_ids[0].tolist()
-        over = any(self._stop(ids[:i]) for i in range(self._seen + 1, len(ids) + 1))
-        self._seen = len(ids)
-        return torch.tensor([over], device=input_ids.device)
+    module = model.model
+    weights = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
+    twin = cast("PreTrainedModel", copy.deepcopy(module, cast(Any, weights)))
+    twin.set_attn_implementation(model.finding.plain)
+    twin.generation_config = GenerationConfig()
+    return twin
 
 
-@contextmanager
-def with_settings(model: Any, settings: Any) -> Iterator[None]:
-    """Let a module have these generation settings for a while, and none of its folder's."""
-    before = model.generation_config
-    model.generation_config = settings
-    try:
-        yield
-    finally:
-        model.generation_config = before
+def with_width(draft: "PreTrainedModel", target: "PreTrainedModel") -> "PreTrainedModel":
+    """Give a twin's logits the width of the target's, as `TransformersModel` does for our own methods.
+
+    Pairs that share a tokenizer may pad their vocabularies differently; transformers would take them for
+    models of different tokenizers.
+    """
+    config, wanted = draft.config.get_text_config(), target.config.get_text_config().vocab_size
+
+    def widen(model: Any, args: Any, output: Any) -> Any:
+        logits = output.logits[..., :wanted]
+        least = torch.finfo(logits.dtype).min
+        output.logits = F.pad(logits, (0, wanted - logits.shape[-1]), value=least)
+        return output
+
+    if config.vocab_size != wanted:
+        draft.register_forward_hook(widen)
+        config.vocab_size = wanted
+    return draft
 
 
 @contextmanager
@@ -66,19 +75,27 @@ def quiet_transformers() -> Iterator[None]:
 
 
 class Calls:
-    """Counts the forward calls of a module, times the first, and looks for logits that are no numbers.
+    """Looks at the forward calls of a module: their tokens, the time of the first, and bad logits.
 
-    transformers would make a token of them (argmax of NaN is a token like any other).
+    transformers would make a token of logits that are no numbers (argmax of NaN is a token like any other).
+
+    Args:
+        model: a twin.
+        synchronize: called before the clock is read.
     """
 
     def __init__(self, model: Any, synchronize: Callable[[], None]) -> None:
         self._model, self._synchronize = model, synchronize
-        self.count, self.first_s = 0, 0.0
+        self.first_s = 0.0
+        """Seconds of the first call."""
+        self.latest: Int[Tensor, " T"] = torch.empty(0, dtype=torch.long)
+        """Tokens that the latest call ran."""
         self._finite: list[Tensor] = []
+        self._checked = 0
 
     def __enter__(self) -> "Calls":
         self._handles = [
-            self._model.register_forward_pre_hook(self._before),
+            self._model.register_forward_pre_hook(self._before, with_kwargs=True),
             self._model.register_forward_hook(self._after),
         ]
         return self
@@ -87,33 +104,36 @@ class Calls:
         for handle in self._handles:
             handle.remove()
 
-    def _before(self, model: Any, args: Any) -> None:
-        if self.count == 0:
+    def _before(self, model: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        if ids is not None:
+            self.latest = ids[0]
+        if not self.first_s:
             self._synchronize()
             self._start = time.perf_counter()
 
     def _after(self, model: Any, args: Any, output: Any) -> None:
-        if self.count == 0:
+        if not self.first_s:
             self._synchronize()
             self.first_s = time.perf_counter() - self._start
-        self.count += 1
         low, high = output.logits.aminmax()
         self._finite.append(low.isfinite() & high.isfinite())
 
     def require_finite(self, name: str) -> None:
-        """Raise if any call returned NaN or infinite logits.
+        """Raise if a call since the last time returned NaN or infinite logits.
 
         Raises:
             NonFiniteLogits: with the first such call as its step.
         """
-        for step, finite in enumerate(self._finite):
+        for step, finite in enumerate(self._finite, start=self._checked):
             if not finite:
                 raise NonFiniteLogits(0, name, step)
+        self._checked += len(self._finite)
+        self._finite.clear()
 
 
-@contextmanager
-def cached_once(model: Any, prompt: Int[Tensor, "T"], cache: Any) -> Iterator[None]:
-    """Keep a module from running tokens that its cache holds already.
+def cached_once(model: Any, prompt: Int[Tensor, "T"], cache: Any) -> None:
+    """Keep a twin from running tokens that its cache holds already.
 
     `generate` cuts them off. Assisted generation of transformers 5 does not: its first pass would hand the
     whole prompt over and attend to it twice.
@@ -130,36 +150,4 @@ def cached_once(model: Any, prompt: Int[Tensor, "T"], cache: Any) -> Iterator[No
         rest = {k: v[:, known:] for k, v in kwargs.items() if k in ("input_ids", "position_ids")}
         return args, kwargs | rest
 
-    handle = model.register_forward_pre_hook(cut, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextmanager
-def aligned_vocabulary(draft: Any, target: Any) -> Iterator[None]:
-    """Give a draft's logits the width of the target's, as `TransformersModel` does for our own methods.
-
-    Pairs that share a tokenizer may pad their vocabularies differently; transformers would take them for
-    models of different tokenizers.
-    """
-    config, wanted = draft.config.get_text_config(), target.config.get_text_config().vocab_size
-    width = config.vocab_size
-    if width == wanted:
-        yield
-        return
-
-    def widen(model: Any, args: Any, output: Any) -> Any:
-        logits = output.logits[..., :wanted]
-        least = torch.finfo(logits.dtype).min
-        output.logits = F.pad(logits, (0, wanted - logits.shape[-1]), value=least)
-        return output
-
-    handle = draft.register_forward_hook(widen)
-    config.vocab_size = wanted
-    try:
-        yield
-    finally:
-        config.vocab_size = width
-        handle.remove()
+    model.register_forward_pre_hook(cut, with_kwargs=True)

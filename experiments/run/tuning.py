@@ -3,10 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from treespec.errors import in_words
 from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.schema import AssistedMethod
+from treespec.experiments.records.outcome import Outcome
 from treespec.experiments.run.prompts import Prompt
+from treespec.experiments.run.turns import Decoding, take_turns
 from treespec.experiments.run.unit import Bench, seed_of
 
 __all__ = ["RACE_KEEPS", "prompts_needed", "tune", "tuned_choices"]
@@ -70,13 +71,10 @@ def _tune_one(
     failed: dict[tuple[int, float], str] = {}
     racing = list(grid)
     for done, prompt in enumerate(prompts[: config.tune_prompts]):
-        for pair in racing:
-            started(f"tuning {method.name}, {sampling}: length {pair[0]}, threshold {pair[1]:g}")
-            seed = seed_of(bench.experiment.config.seed, "tuning", prompt.index, sampling)
-            try:
-                outcome = bench.decode(method, prompt, sampling, seed=seed, tuned=pair)
-            except Exception as error:
-                failed[pair] = in_words(error, "the decoding")
+        started(f"tuning {method.name}, {sampling}: {len(racing)} settings in turns")
+        for pair, outcome in _race(bench, method, sampling, prompt, racing).items():
+            if isinstance(outcome, str):
+                failed[pair] = outcome
                 continue
             tokens[pair] += len(outcome.tokens)
             seconds[pair] += outcome.total_s - outcome.prefill_s
@@ -105,3 +103,24 @@ def _tune_one(
         if tried[length, threshold]
     ]
     return {"table": table, "chosen": dict(zip(("length", "threshold"), best, strict=True))}
+
+
+def _race(
+    bench: Bench,
+    method: BuiltMethod,
+    sampling: str,
+    prompt: Prompt,
+    racing: Sequence[tuple[int, float]],
+) -> dict[tuple[int, float], Outcome | str]:
+    """Decode a prompt with every setting, in turns of a step."""
+    seed = seed_of(bench.experiment.config.seed, "tuning", prompt.index, sampling)
+
+    def begin(setting: tuple[int, float]) -> Callable[[], Decoding]:
+        return lambda: bench.decode(method, prompt, sampling, seed=seed, tuned=setting)
+
+    at_once = max(map(len, bench.groups))
+    outcomes: dict[tuple[int, float], Outcome | str] = {}
+    for first in range(0, len(racing), at_once):
+        turns = {setting: begin(setting) for setting in racing[first : first + at_once]}
+        outcomes |= take_turns(turns, seed=seed)
+    return outcomes

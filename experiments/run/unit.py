@@ -1,7 +1,7 @@
-"""One unit of a run: a prompt under one sampling setting, decoded by every method, made into rows."""
+"""One unit of a run: a prompt under one sampling setting, decoded by all methods in turns, as rows."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -11,6 +11,7 @@ import torch
 
 from treespec.errors import InvalidPlugin, in_words
 from treespec.experiments.config.build import BuiltMethod, Experiment
+from treespec.experiments.config.schema import Config
 from treespec.experiments.records.outcome import Outcome
 from treespec.experiments.records.rows import PromptRow, StepRow, TreeRow
 from treespec.experiments.run.baselines import (
@@ -19,9 +20,11 @@ from treespec.experiments.run.baselines import (
     generate_plain,
     preference,
 )
+from treespec.experiments.run.groups import Group, together_in_words
 from treespec.experiments.run.meters.meter import Meters
 from treespec.experiments.run.ours import decode_ours
 from treespec.experiments.run.prompts import Prompt
+from treespec.experiments.run.turns import Decoding, finish, take_turns
 from treespec.experiments.run.unit_rows import (
     failed_row,
     metrics_of,
@@ -34,7 +37,7 @@ from treespec.stopping import Stop, any_of, stop_at_strings, stop_at_tokens
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["Bench", "run_unit", "seed_of"]
+__all__ = ["Bench", "run_unit", "runs_alone", "seed_of"]
 
 
 def seed_of(*parts: object) -> int:
@@ -50,13 +53,15 @@ class Bench:
         experiment: the methods and settings.
         pair: the models.
         stop: when a text is over.
+        groups: the methods that take turns with each other.
         tuned: length and threshold of assisted generation, by (method, sampling).
-        meters: of memory and energy, read around every prompt of every method.
+        meters: of memory and energy, read where a method decodes a prompt by itself.
     """
 
     experiment: Experiment
     pair: "Pair"
     stop: Stop
+    groups: Sequence[Group]
     tuned: Mapping[tuple[str, str], tuple[int, float]]
     meters: Meters
 
@@ -65,14 +70,14 @@ class Bench:
         cls,
         experiment: Experiment,
         pair: "Pair",
-        tuned: Mapping[tuple[str, str], tuple[int, float]],
+        groups: Sequence[Group] = (),
         meters: Meters | None = None,
     ) -> "Bench":
-        """The bench of an experiment, with the stop conditions of its config."""
+        """The bench of an experiment, with the stop conditions of its config, and nothing tuned."""
         stop, strings = stop_at_tokens(pair.end_tokens), experiment.config.stop_strings
         if strings:
             stop = any_of(stop, stop_at_strings(strings, pair.tokenizer))
-        return cls(experiment, pair, stop, tuned, meters or Meters([]))
+        return cls(experiment, pair, stop, groups, {}, meters or Meters([]))
 
     def decode(
         self,
@@ -83,8 +88,8 @@ class Bench:
         seed: int,
         tuned: tuple[int, float] | None = None,
         max_new_tokens: int | None = None,
-    ) -> Outcome:
-        """Decode a prompt by a method.
+    ) -> Decoding:
+        """Begin to decode a prompt by a method.
 
         Args:
             method: one of the experiment's.
@@ -104,7 +109,6 @@ class Bench:
         if method.kind in ("plain", "tree"):
             return decode_ours(self.pair, method, sampling, ids, **arguments)
         settings = self.experiment.samplings[sampling]
-        arguments["stops_early"] = bool(config.stop_strings)
         if method.kind == "generate":
             return generate_plain(self.pair, ids, settings, **arguments)
         length, threshold = tuned or self.tuned[method.name, sampling]
@@ -116,11 +120,11 @@ def run_unit(
     bench: Bench,
     prompt: Prompt,
     sampling: str,
-    started: Callable[[str], None] = lambda method: None,
+    started: Callable[[str], None] = lambda what: None,
     *,
     repeat: int = 0,
 ) -> tuple[list[PromptRow], list[StepRow], list[TreeRow]]:
-    """Decode one prompt by all methods, in an order of its own, and make rows of what came out.
+    """Decode one prompt by all methods in turns, and make rows of what came out.
 
     A method that fails leaves a row with its error; the others run all the same.
 
@@ -128,42 +132,45 @@ def run_unit(
         bench: models, methods and settings.
         prompt: what to continue.
         sampling: name of the setting.
-        started: told the name of each method before it runs.
+        started: told of each group of methods before it runs, and of each method that runs by itself.
         repeat: of the prompt; each has its own order of methods, and its own coins.
     """
     config = bench.experiment.config
-    methods = list(bench.experiment.methods)
     place = (config.seed, prompt.index, sampling)
     again = (repeat,) if repeat else ()  # the first one keeps the seeds of runs without repeats
-    random.Random(seed_of(*place, *again)).shuffle(methods)
-    seeds = {method.name: seed_of(*place, method.name, *again) for method in methods}
+    seeds = {m.name: seed_of(*place, m.name, *again) for m in bench.experiment.methods}
+
+    def begin(method: BuiltMethod) -> Callable[[], Decoding]:
+        return lambda: bench.decode(method, prompt, sampling, seed=seeds[method.name])
+
     outcomes: dict[str, Outcome | str] = {}
-    read: dict[str, dict[str, Any]] = {}
-    for method in methods:
-        started(method.name)
-        bench.meters.start()
-        try:
-            outcomes[method.name] = bench.decode(method, prompt, sampling, seed=seeds[method.name])
-            read[method.name] = bench.meters.stop()
-        except (Exception, SystemExit) as error:  # a part of the user's may end the program
-            outcomes[method.name] = in_words(error, "the decoding")
+    order: list[tuple[str, BuiltMethod]] = []
+    shuffle = random.Random(seed_of(*place, *again))
+    for group in bench.groups:
+        started(together_in_words(group))
+        seats = list(group.items())
+        shuffle.shuffle(seats)
+        order += seats
+        turns = {name: begin(method) for name, method in seats}
+        outcomes |= take_turns(turns, seed=shuffle.getrandbits(32))
+    alone: dict[str, dict[str, Any]] = {}
+    if runs_alone(config, prompt, repeat):
+        for name, method in order:
+            if name == method.name and isinstance(outcomes[name], Outcome):
+                started(f"{name} by itself")
+                alone[name] = _by_itself(bench, begin(method))
     reference = _reference(bench, outcomes, sampling)
     kept = repeat == 0 and prompt.index < config.trees
     prompts, steps, trees = [], [], []
     piece_of = _pieces(bench)
-    for order, method in enumerate(methods):
-        outcome = outcomes[method.name]
-        key = {
-            "prompt": prompt.index,
-            "sampling": sampling,
-            "method": method.name,
-            "repeat": repeat,
-        }
+    for number, (name, method) in enumerate(order):
+        outcome, twin = outcomes[name], name != method.name
+        key = {"prompt": prompt.index, "sampling": sampling, "method": name, "repeat": repeat}
         more = {
             **key,
             "prompt_id": prompt.id,
             "category": prompt.category,
-            "order": order,
+            "order": number,
             "prompt_tokens": len(prompt.ids),
             "seed": seeds[method.name],
         }
@@ -172,7 +179,7 @@ def run_unit(
             continue
         text = str(bench.pair.tokenizer.decode(list(outcome.tokens), skip_special_tokens=True))
         try:
-            compared = _compare(bench, prompt, outcome, reference)
+            compared = _compare(bench, prompt, outcome, None if twin else reference)
         except Exception as error:
             prompts.append(
                 failed_row(more, f"comparing with `generate`: {in_words(error, 'the comparison')}")
@@ -183,10 +190,26 @@ def run_unit(
         except InvalidPlugin as error:
             prompts.append(failed_row(more, str(error)))
             continue
-        prompts.append(prompt_row(more | read[method.name], outcome, text, compared, metrics))
-        steps += [step_row(key, i, step) for i, step in enumerate(outcome.steps or ())]
+        prompts.append(prompt_row(more | alone.get(name, {}), outcome, text, compared, metrics))
+        steps += [step_row(key, i, step) for i, step in enumerate(outcome.steps)]
         trees += tree_rows(key, outcome, piece_of) if kept else []
     return prompts, steps, trees
+
+
+def runs_alone(config: Config, prompt: Prompt, repeat: int) -> bool:
+    """Whether every method also decodes this prompt by itself, under the meters."""
+    return repeat == 0 and prompt.index < config.alone
+
+
+def _by_itself(bench: Bench, begin: Callable[[], Decoding]) -> dict[str, Any]:
+    """What meters read while a method decodes a prompt by itself, and the time that it took then."""
+    bench.meters.start()
+    try:
+        outcome = finish(begin())
+    except (Exception, SystemExit):  # it has decoded the prompt in turns: that is what counts
+        return {}
+    read = bench.meters.stop()
+    return {**read, "alone_s": outcome.total_s - outcome.prefill_s}
 
 
 def _pieces(bench: Bench) -> Callable[[int], str]:

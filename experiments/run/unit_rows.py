@@ -53,7 +53,7 @@ def metrics_of(outcome: Outcome) -> dict[str, float | None]:
         InvalidPlugin: naming the metric that fails, or gives no number.
     """
     found: dict[str, float | None] = {}
-    for name, part in parts("metric").items() if outcome.steps else ():
+    for name, part in parts("metric").items() if outcome.staged else ():
         try:
             value = part.make(outcome.steps)
         except Exception as error:
@@ -91,8 +91,9 @@ def step_row(key: Mapping[str, Any], index: int, step: StepOutcome) -> StepRow:
         "kept": step.kept,
         "path_ranks": [step.shape.ranks[node] for node in step.verdict.path[1:]],
     }
-    stages = {f"{stage}_s": step.seconds[stage] for stage in STAGES}
-    return StepRow.model_validate({**key, **row, **stages})
+    times = {f"{stage}_s": step.seconds.get(stage) for stage in STAGES}
+    times |= {"at_s": step.at, "step_s": step.took}
+    return StepRow.model_validate({**key, **row, **times})
 
 
 def tree_rows(
@@ -118,5 +119,5 @@ def tree_rows(
                 "bonus_piece": piece_of(step.verdict.bonus),
             }
         )
-        for index, step in enumerate(outcome.steps or ())
+        for index, step in enumerate(outcome.steps if outcome.staged else ())
     ]

@@ -21,7 +21,7 @@ from treespec.errors import Unavailable, UnsupportedModel, in_words
 from treespec.experiments.benchmarks.gpu.roofline import pass_bytes
 from treespec.experiments.benchmarks.gpu.session import Deadline, Session
 from treespec.experiments.benchmarks.timing import ForwardTimer, TimedText, timed_text
-from treespec.experiments.run.observers import StageTimer, synchronizer
+from treespec.experiments.run.observers import StageTimer
 from treespec.experiments.run.prompts import embedded_prompts
 from treespec.models.load import Pair
 from treespec.protocols import Target
@@ -133,7 +133,7 @@ def _cell(
         torch.tensor(prompt.ids, device=session.device)
         for prompt in embedded_prompts(pair.tokenizer, count, prompt_tokens)
     ]
-    shape, stages = SHAPES[case.method], [StageTimer(synchronizer(session.device)) for _ in prompts]
+    shape, stages = SHAPES[case.method], [StageTimer(session.device) for _ in prompts]
     draft_passes = ForwardTimer(pair.draft.model)
 
     def decoded(prompt: torch.Tensor, tokens: int = new_tokens, **timers: Any) -> TimedText:

@@ -13,7 +13,7 @@ from treespec.coins import TorchCoins
 from treespec.decoding import decode
 from treespec.draft import StaticGrowth, make_drafter
 from treespec.experiments.config.build import plain_method
-from treespec.experiments.run.observers import StageTimer, synchronizer
+from treespec.experiments.run.observers import StageTimer
 from treespec.experiments.search_then_run.profile.shapes import Setting, drift_of
 from treespec.step import Step
 from treespec.tree import TreeShape
@@ -80,7 +80,7 @@ class Loop:
         length = max(1, self.prefix - self._drift) + 1  # and the root
         self._seed += 1
         prompt = torch.tensor(self._text(self._seed, length), device=pair.target.device)
-        self.timer = StageTimer(synchronizer(prompt.device))
+        self.timer = StageTimer(prompt.device)
         choice = self._plain if plain else self.setting
         tree = TreeShape.chain(0) if plain else self.growth
         drafter = make_drafter(pair.draft, tree, choice.law, choice.sampling)
@@ -106,13 +106,13 @@ class Loop:
 
     def _advance(self) -> dict[str, Any] | None:
         before = {name: len(seconds) for name, seconds in self.timer.seconds.items()}
-        self.timer.synchronize()
+        self.timer.clock.settle()
         start = time.perf_counter()
         step = next(self._steps, None)
         if step is None:
             self._length = 0
             return None
-        self.timer.synchronize()
+        self.timer.clock.settle()
         whole = time.perf_counter() - start
         self._length += len(step.tokens)
         stages = {
