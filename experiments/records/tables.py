@@ -97,6 +97,7 @@ def require_rows(
     for name, (frame, kind) in tables.items():
         for key, known in (("method", "methods"), ("sampling", "samplings")):
             names = [entry["name"] for entry in manifest[known]]
+            names += manifest.get("twins", ()) if key == "method" else ()
             _refuse(folder, name, frame, ~pl.col(key).is_in(names), key, f"none of the {known}")
         for column, annotated in kind.model_fields.items():
             optional = type(None) in get_args(annotated.annotation)

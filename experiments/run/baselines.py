@@ -1,9 +1,9 @@
 """The baselines: plain decoding and assisted generation by transformers itself, a step at a time.
 
 Both run under a neutral GenerationConfig and the module's ordinary attention, on modules of their own over
-the pair's weights. Both get a cache that holds all prompt tokens but the last, as our own loop does, so that
-"prefill" and "pass of the target" mean the same for every method. They are paused where transformers asks
-whether the text is over, which it does once after each pass of the target.
+the pair's weights. Both get a cache that holds all prompt tokens but the last, as our own loop does, so
+that "prefill" and "pass of the target" mean the same for every method. They are paused where transformers
+asks whether the text is over, which it does once after each pass of the target.
 """
 
 import time

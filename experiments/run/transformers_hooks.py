@@ -25,8 +25,8 @@ def plain_twin(model: "TransformersModel") -> "PreTrainedModel":
     """The plain model, with the attention that it had, as modules of its own over the same weights.
 
     What `generate` sets on a module, and what is hooked onto it, so stays with one text: texts that take
-    turns would undo it in the wrong order on a common one. Its generation settings are neutral (model folders
-    bring penalties and truncations of their own).
+    turns would undo it in the wrong order on a common one. Its generation settings are neutral, because
+    model folders bring penalties and truncations of their own.
 
     Args:
         model: a model of the pair; its own module stays as it is.
