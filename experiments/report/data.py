@@ -6,6 +6,7 @@ from typing import Any
 
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.summary import MethodSummary, SamplingSummary
+from treespec.experiments.report.times import resolution
 
 __all__ = ["report_data"]
 
@@ -34,6 +35,8 @@ def _sampling(run: Run, summary: SamplingSummary) -> dict[str, Any]:
         "attempted": summary.attempted,
         "failed": summary.failed,
         "verdict": run.verdicts[summary.sampling],
+        "resolution": resolution(run.measurements[summary.sampling]),
+        "times": run.measurements[summary.sampling].totals_because or "adjusted",
         "comparisons": [
             {
                 "left": duel.left,

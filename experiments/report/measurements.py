@@ -1,24 +1,34 @@
 """The prompts that may be compared under one sampling setting, as arrays."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from treespec.experiments.records.loading import Method, RunRecords
+from treespec.experiments.records.outcome import STAGES
+from treespec.experiments.report.slowdown import Steps, adjust
 from treespec.experiments.report.statistics import Bootstrap, bootstrap
 
-__all__ = ["COUNTS", "ENERGIES", "METRIC", "ROWS", "TIMES", "Measurements", "measure"]
+__all__ = ["CLOCK", "COUNTS", "METRIC", "ROWS", "TIMES", "Measurements", "measure"]
 
 COUNTS = ("new_tokens", "steps", "drafted")
-TIMES = ("decode_s", "total_s", "draft_s", "verify_s", "accept_s", "commit_s")
-ENERGIES = ("cpu_energy_j", "cpu_energy_net_j", "gpu_energy_j", "gpu_energy_net_j")
+STAGED = tuple(f"{stage}_s" for stage in STAGES)
+TIMES = ("decode_s", "total_s", *STAGED)
+CLOCK = "clock_s"
+"""Column of the decoding time as it was measured, with all that slowed the machine down."""
 
 METRIC = "metric "
 """Before the name of a plug-in's metric, as a column."""
+
+BY_PROMPTS = (
+    "times are as measured: each prompt was decoded by one method after the other, so that what slowed the "
+    "machine down may have met one method more than another"
+)
 
 ROWS = "rows"
 """Column of how many rows a prompt has: its repeats."""
@@ -40,8 +50,12 @@ class Measurements:
         prompts: indices of the compared prompts.
         attempted: prompts that any method was tried on.
         values: by (method, column), one value per compared prompt. A column that does not exist for a
-            method (stage times of a baseline) is left out.
+            method (stage times of a baseline) is left out. Times of decoding and of its stages are those of
+            `report.slowdown`, where the run allows it.
         failed: methods that finished no prompt at all.
+        totals_because: why times are as they were measured, as a sentence; None if they were adjusted.
+        remark: what else is to be said of the times, as a sentence.
+        twin: name of the second copy of a method and of that method, if there was one.
     """
 
     sampling: str
@@ -50,6 +64,9 @@ class Measurements:
     attempted: int
     values: dict[Column, NDArray[np.float64]]
     failed: tuple[Method, ...]
+    totals_because: str | None = None
+    remark: str | None = None
+    twin: tuple[str, str] | None = None
 
     def total(self, method: str, column: str) -> float | None:
         """Sum over the compared prompts; None if the method has no such column."""
@@ -81,14 +98,13 @@ class Measurements:
 
 
 def measure(run: RunRecords, sampling: str) -> Measurements:
-    """Collect the comparable prompts of one sampling setting.
+    """Collect the comparable prompts of one sampling setting, and what decoding them costs.
 
     A method that finished nothing is set aside (`failed`) instead of emptying the comparison; then a
     prompt counts if all other methods finished it.
     """
-    rows = run.prompts.filter(pl.col("sampling") == sampling)
-    rows, metrics = _with_metrics(rows)
-    columns = (*COUNTS, *TIMES, *ENERGIES, *metrics)
+    rows, metrics = _with_metrics(run.all_prompts.filter(pl.col("sampling") == sampling))
+    columns = (*COUNTS, *TIMES, *metrics)
     sums = (
         rows.group_by("method", "prompt")
         .agg(
@@ -105,25 +121,73 @@ def measure(run: RunRecords, sampling: str) -> Measurements:
         .filter("finished")
         .sort("prompt")
     )  # fmt: skip
-    by_method = {m.name: sums.filter(pl.col("method") == m.name) for m in run.methods}
+    names = [*(m.name for m in run.methods), *run.twins]
+    by_method = {name: sums.filter(pl.col("method") == name) for name in names}
     working = tuple(m for m in run.methods if len(by_method[m.name]))
     common = set.intersection(
         *(set(by_method[m.name]["prompt"]) for m in working), set(rows["prompt"])
     )
+    twins = [name for name in run.twins if common <= set(by_method[name]["prompt"])]
     values: dict[Column, NDArray[np.float64]] = {}
-    for m in working:
-        shared = by_method[m.name].filter(pl.col("prompt").is_in(sorted(common)))
+    for name in (*(m.name for m in working), *twins):
+        shared = by_method[name].filter(pl.col("prompt").is_in(sorted(common)))
         for column in (*columns, *([ROWS] if metrics else [])):
             if shared[column].null_count() == 0:
-                values[m.name, column] = shared[column].to_numpy()
-    return Measurements(
+                values[name, column] = shared[column].to_numpy()
+        values[name, CLOCK] = values[name, "decode_s"]
+    data = Measurements(
         sampling=sampling,
         methods=working,
         prompts=tuple(sorted(common)),
         attempted=rows["prompt"].n_unique(),
         values=values,
         failed=tuple(m for m in run.methods if m not in working),
+        twin=next(((name, run.twins[name]) for name in twins), None),
     )
+    return _adjusted(run, data, twins) if common else data
+
+
+def _adjusted(run: RunRecords, data: Measurements, twins: Sequence[str]) -> Measurements:
+    """The same with the slowdowns of the machine taken out of the times of decoding."""
+    if run.manifest.get("together", 1) == 1:
+        return replace(data, totals_because=BY_PROMPTS)
+    names = [*(m.name for m in data.methods), *twins]
+    steady = {m.name for m in data.methods if m.draft_tokens is not None}
+    steady |= {name for name in twins if run.twins[name] in steady}
+    steps = run.all_steps.filter(
+        pl.col("sampling") == data.sampling,
+        pl.col("prompt").is_in(list(data.prompts)),
+        pl.col("method").is_in(names),
+    )
+    work = steps.select("method", "size", "depth", pl.col("step") == 0)
+    adjusted = adjust(
+        Steps(
+            method=_places(steps["method"], names),
+            prompt=_places(steps["prompt"], data.prompts),
+            work=work.select(pl.struct(pl.all()).rank("dense")).to_series().to_numpy().astype(int)
+            - 1,
+            at=(steps["at_s"] + steps["step_s"] / 2).to_numpy(),
+            seconds=steps["step_s"].to_numpy(),
+            steady=np.array([name in steady for name in names]),
+            prompts=len(data.prompts),
+        ),
+        {column: steps[column].fill_null(0.0).to_numpy() for column in STAGED},
+    )
+    values = dict(data.values)
+    for i, name in enumerate(names):
+        before = values[name, "total_s"] - values[name, "decode_s"]
+        values[name, "decode_s"] = adjusted.seconds[i]
+        values[name, "total_s"] = before + adjusted.seconds[i]
+        for column in STAGED:
+            if (name, column) in values:
+                values[name, column] = adjusted.stages[column][i]
+    return replace(data, values=values, totals_because=adjusted.reason, remark=adjusted.remark)
+
+
+def _places(column: pl.Series, names: Sequence[Any]) -> NDArray[np.int64]:
+    """The place of each value among the names."""
+    order = {name: place for place, name in enumerate(names)}
+    return column.replace_strict(order, return_dtype=pl.Int64).to_numpy()
 
 
 def _with_metrics(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:

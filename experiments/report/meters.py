@@ -7,12 +7,13 @@ from typing import Any
 import polars as pl
 
 from treespec.experiments.records.loading import RunRecords
-from treespec.experiments.report.measurements import ENERGIES, Measurements
-from treespec.experiments.report.statistics import Interval
+from treespec.experiments.report.measurements import Measurements
+from treespec.experiments.report.statistics import Interval, bootstrap
 from treespec.experiments.report.table import NONE, Column, Finding, Table, interval
 
 __all__ = ["MEMORIES", "Metered", "meter_finding", "meter_notes", "metered", "unavailable"]
 
+ENERGIES = ("cpu_energy_j", "cpu_energy_net_j", "gpu_energy_j", "gpu_energy_net_j")
 MEMORIES = ("rss_bytes", "peak_rss_bytes", "peak_cuda_bytes")
 
 LABELS = {
@@ -37,9 +38,10 @@ HEADS = {
 }
 
 NOTE = (
-    "Memory is the maximum over prompts, and includes the models and everything else in the process. "
-    "Energy covers whole prompts, prefill included, per kept token; counters belong to devices, so it "
-    "includes what other processes used. Above idle: minus the power that the machine drew before the run."
+    "Read where a method decodes a prompt by itself (the config's `alone`). Memory is the maximum over "
+    "prompts, and includes the models and everything else in the process. Energy covers whole prompts, "
+    "prefill included, per kept token; counters belong to devices: what other processes used is in it. "
+    "Above idle: minus the power that the machine drew before the run."
 )
 
 MIB = 2**20
@@ -54,7 +56,7 @@ class Metered:
         group: of the method.
         bytes: the largest over its finished prompts, by column of `MEMORIES`; only what was read.
         joules_per_token: whole prompts, prefill included, over kept tokens, by column of `ENERGIES`; only
-            what was read on every compared prompt.
+            what was read on every compared prompt that the method decoded by itself.
     """
 
     method: str
@@ -69,18 +71,18 @@ Readings = Mapping[str, Sequence[Metered]]
 
 def metered(run: RunRecords, data: Measurements) -> list[Metered]:
     """Memory and energy of every method that finished a prompt."""
-    read = any((m.name, column) in data.values for m in data.methods for column in ENERGIES)
-    totals = data.totals if data.prompts and read else None
     rows = run.prompts.filter(pl.col("sampling") == data.sampling, pl.col("error").is_null())
+    read = rows.filter(pl.col("prompt").is_in(list(data.prompts)))
+    if (alone := run.manifest["config"].get("alone")) is not None:
+        read = read.filter(pl.col("prompt") < alone, pl.col("repeat") == 0)
     entries = []
     for m in data.methods:
-        mine = rows.filter(pl.col("method") == m.name)
+        mine, energies = rows.filter(pl.col("method") == m.name), read.filter(method=m.name)
         largest = {c: mine[c].max() for c in MEMORIES}
-        energy = {
-            column: totals.ratio([(m.name, column)], [(m.name, "new_tokens")])
-            for column in ENERGIES
-            if totals is not None and (m.name, column) in data.values
-        }
+        known = [c for c in ENERGIES if len(energies) and energies[c].null_count() == 0]
+        sums = energies.group_by("prompt").agg(pl.col("new_tokens", *known).sum())
+        totals = bootstrap({c: sums[c] for c in ("new_tokens", *known)}) if known else None
+        energy = {c: totals.ratio([c], ["new_tokens"]) for c in known} if totals else {}
         memory = {c: int(value) for c, value in largest.items() if isinstance(value, int)}
         entries.append(Metered(m.name, m.group, memory, energy))
     return entries

@@ -26,6 +26,7 @@ from treespec.experiments.report.results import (
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.stepper.replay import asset
 from treespec.experiments.report.stepper.section import stepper_section
+from treespec.experiments.report.times import times_finding
 from treespec.experiments.report.trees import MOST_NODES, drawn_trees
 from treespec.experiments.report.verdict import METHOD_NOTE, comparison_finding
 
@@ -74,6 +75,7 @@ def write_report(run: Run) -> Path:
         samples=details.samples(run),
         tunings=details.tunings(run),
         errors=details.errors(run),
+        times=times_finding(run.times, run.measurements),
         meters=meter_finding(run, run.metered),
         facts=details.facts(run),
         config=details.config(run),

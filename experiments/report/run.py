@@ -34,6 +34,7 @@ from treespec.experiments.report.summary import (
     summarise,
 )
 from treespec.experiments.report.table import Table
+from treespec.experiments.report.times import Times, times
 from treespec.experiments.report.verdict import Comparison, comparisons, sentences
 
 __all__ = ["Run", "load_run"]
@@ -125,6 +126,11 @@ class Run(RunRecords):
     def metered(self) -> dict[str, list[Metered]]:
         """Memory and energy of the methods."""
         return {sampling: metered(self, data) for sampling, data in self.measurements.items()}
+
+    @cached_property
+    def times(self) -> dict[str, list[Times]]:
+        """The time of a step, and how it was estimated."""
+        return {sampling: times(self, data) for sampling, data in self.measurements.items()}
 
     @cached_property
     def pace(self) -> Pace | None:

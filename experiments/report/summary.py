@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.report.equality import Equality, equality
-from treespec.experiments.report.measurements import METRIC, ROWS, Measurements
+from treespec.experiments.report.measurements import CLOCK, METRIC, ROWS, Measurements
 from treespec.experiments.report.statistics import Bootstrap, Interval, bootstrap
 
 __all__ = [
@@ -38,6 +38,7 @@ class MethodSummary:
         tokens_per_second: prefill excluded.
         speedup: tokens per second over those of the faster plain baseline; None without a baseline.
         speedups: over each plain baseline, by name.
+        speedup_by_totals: as `speedup`, by times as they were measured.
         speedup_with_prefill: as `speedup`, prefill included on both sides.
         step_ms: milliseconds of decoding per step.
         step_time: the same with its interval.
@@ -59,6 +60,7 @@ class MethodSummary:
     tokens_per_second: Interval
     speedup: Interval | None
     speedups: dict[str, Interval]
+    speedup_by_totals: Interval | None
     speedup_with_prefill: Interval | None
     step_ms: float
     step_time: Interval
@@ -201,6 +203,9 @@ def _row(
         tokens_per_second=totals.ratio([(m.name, "new_tokens")], [(m.name, "decode_s")]),
         speedup=None if baseline is None else speed_ratio(totals, m.name, baseline),
         speedups={b: speed_ratio(totals, m.name, b) for b in data.named("plain")},
+        speedup_by_totals=(
+            None if baseline is None else speed_ratio(totals, m.name, baseline, CLOCK)
+        ),
         speedup_with_prefill=(
             None if baseline is None else speed_ratio(totals, m.name, baseline, "total_s")
         ),

@@ -17,6 +17,7 @@ from treespec.experiments.report.prediction import prediction_finding
 from treespec.experiments.report.results import result_table, speedup_finding
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.table import Table
+from treespec.experiments.report.times import times_finding
 from treespec.experiments.report.verdict import comparison_finding
 from treespec.search.whole_file import write_whole
 
@@ -54,6 +55,7 @@ def _named(run: Run) -> Iterator[tuple[str, Table]]:
         "predictions": prediction_finding(run.predictions, run.choices, run.pace),
         "speedups": speedup_finding(run.summaries),
         "errors": details.errors(run),
+        "times": times_finding(run.times, run.measurements),
         "meters": meter_finding(run, run.metered),
     }
     for what, finding in findings.items():

@@ -34,6 +34,7 @@ from treespec.experiments.report.equality import equality
 from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.statistics import Interval, paired_bootstrap
 from treespec.experiments.report.table import Cell, Column, Finding, Table
+from treespec.experiments.report.times import resolution_sentence
 
 __all__ = [
     "LEAST_PROMPTS",
@@ -198,11 +199,15 @@ def sentences(run: RunRecords, measurements: Mapping[str, Measurements]) -> dict
 
 
 def _sentences(data: Measurements) -> list[str]:
+    least = resolution_sentence(data)
+    totals = None if data.totals_because is None else f"Caution: {data.totals_because}."
+    about_times = [line for line in (least, totals, data.remark) if line is not None]
     if len(data.prompts) < LEAST_PROMPTS:
-        return [
+        few = (
             f"No verdict: {len(data.prompts)} prompts were finished by all methods, and choosing and "
             f"measuring on different halves needs at least {LEAST_PROMPTS}."
-        ]
+        )
+        return [few, *about_times]
     chains = data.named("chain", "assisted")
     lines = []
     duel = compare(data, ("the best tree", data.named("tree")), ("the best chain", chains))
@@ -217,7 +222,7 @@ def _sentences(data: Measurements) -> list[str]:
     if gain is not None:
         wide = spread_caution("speculation and plain decoding", gain.ratio, gain.prompts)
         lines += [_gain(gain), *([] if wide is None else [wide])]
-    return lines
+    return lines + about_times
 
 
 def _warnings(run: RunRecords, sampling: str) -> list[str]:

@@ -9,9 +9,18 @@ from treespec import load_pair
 from treespec.distributions import Sampling
 from treespec.errors import NonFiniteLogits
 from treespec.experiments.run.baselines import generate_assisted, generate_plain, preference
+from treespec.experiments.run.turns import finish
 from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
 
 GREEDY = Sampling(temperature=0.0)
+
+
+def plainly(*arguments, **more):
+    return finish(generate_plain(*arguments, **more))
+
+
+def assistedly(*arguments, **more):
+    return finish(generate_assisted(*arguments, **more))
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +44,7 @@ def by_hand(pair, prompt, new):
 
 
 def test_generate_is_plain_decoding(loaded_pair, prompt):
-    outcome = generate_plain(loaded_pair, prompt, GREEDY, **arguments(loaded_pair))
+    outcome = plainly(loaded_pair, prompt, GREEDY, **arguments(loaded_pair))
     assert outcome.tokens == by_hand(loaded_pair, prompt, 24)
     assert len(set(outcome.tokens)) >= 8
     assert outcome.target_passes == len(outcome.tokens)
@@ -46,7 +55,7 @@ def test_generate_is_plain_decoding(loaded_pair, prompt):
 @pytest.mark.parametrize("length", [1, 3, 8])
 @pytest.mark.parametrize("threshold", [0.0, 0.4])
 def test_assisted_gives_the_same_text_in_fewer_passes(loaded_pair, prompt, length, threshold):
-    outcome = generate_assisted(
+    outcome = assistedly(
         loaded_pair,
         prompt,
         GREEDY,
@@ -64,24 +73,24 @@ def test_short_prompts(loaded_pair, prompt, prompt_length):
     short = prompt[:prompt_length]
     expected = by_hand(loaded_pair, short, 24)
     more = arguments(loaded_pair)
-    assert generate_plain(loaded_pair, short, GREEDY, **more).tokens == expected
-    assisted = generate_assisted(loaded_pair, short, GREEDY, length=4, threshold=0.0, **more)
+    assert plainly(loaded_pair, short, GREEDY, **more).tokens == expected
+    assisted = assistedly(loaded_pair, short, GREEDY, length=4, threshold=0.0, **more)
     assert assisted.tokens == expected
 
 
 def test_a_model_folders_own_settings_change_nothing(loaded_pair, prompt):
     model = loaded_pair.target.model
     before = model.generation_config
-    expected = generate_plain(loaded_pair, prompt, GREEDY, **arguments(loaded_pair)).tokens
-    sampled = generate_plain(loaded_pair, prompt, Sampling(), **arguments(loaded_pair)).tokens
+    expected = plainly(loaded_pair, prompt, GREEDY, **arguments(loaded_pair)).tokens
+    sampled = plainly(loaded_pair, prompt, Sampling(), **arguments(loaded_pair)).tokens
     try:
         model.generation_config = GenerationConfig(
             repetition_penalty=1.7, do_sample=True, top_k=2, temperature=0.1, max_length=9
         )
         kept = model.generation_config
-        plain = generate_plain(loaded_pair, prompt, GREEDY, **arguments(loaded_pair))
+        plain = plainly(loaded_pair, prompt, GREEDY, **arguments(loaded_pair))
         assert plain.tokens == expected
-        hot = generate_plain(loaded_pair, prompt, Sampling(), **arguments(loaded_pair))
+        hot = plainly(loaded_pair, prompt, Sampling(), **arguments(loaded_pair))
         assert hot.tokens == sampled
         assert model.generation_config is kept
     finally:
@@ -93,17 +102,15 @@ def test_top_k_is_off_unless_asked_for(loaded_pair, prompt):
     tokens = set()
     hot = Sampling(temperature=5.0)
     for seed in range(12):
-        tokens.update(
-            generate_plain(loaded_pair, prompt, hot, **arguments(loaded_pair, seed=seed)).tokens
-        )
+        tokens.update(plainly(loaded_pair, prompt, hot, **arguments(loaded_pair, seed=seed)).tokens)
     assert len(tokens) > 100
-    one = generate_plain(loaded_pair, prompt, Sampling(top_k=1), **arguments(loaded_pair))
+    one = plainly(loaded_pair, prompt, Sampling(top_k=1), **arguments(loaded_pair))
     assert one.tokens == by_hand(loaded_pair, prompt, 24)
 
 
 def test_the_seed_decides(loaded_pair, prompt):
     first, again, other = (
-        generate_assisted(
+        assistedly(
             loaded_pair,
             prompt,
             Sampling(),
@@ -121,10 +128,10 @@ def test_stop_strings_cut_alike(loaded_pair, prompt):
     text = tokenizer.decode(by_hand(loaded_pair, prompt, 24))
     string = text[len(text) // 2 : len(text) // 2 + 2]
     stop = any_of(stop_at_tokens(loaded_pair.end_tokens), stop_at_strings([string], tokenizer))
-    more = arguments(loaded_pair, stop=stop, stops_early=True)
-    plain = generate_plain(loaded_pair, prompt, GREEDY, **more)
+    more = arguments(loaded_pair, stop=stop)
+    plain = plainly(loaded_pair, prompt, GREEDY, **more)
     assert 0 < len(plain.tokens) < 24
-    assisted = generate_assisted(loaded_pair, prompt, GREEDY, length=8, threshold=0.0, **more)
+    assisted = assistedly(loaded_pair, prompt, GREEDY, length=8, threshold=0.0, **more)
     assert assisted.tokens == plain.tokens
 
 
@@ -153,10 +160,10 @@ def test_a_draft_with_a_vocabulary_padded_otherwise(
     target.save_pretrained(tmp_path / "pair" / "target")
     pair = load_pair(tmp_path / "pair")
     sampling = Sampling(temperature)
-    found = generate_assisted(pair, prompt, sampling, length=4, threshold=0.0, **arguments(pair))
+    found = assistedly(pair, prompt, sampling, length=4, threshold=0.0, **arguments(pair))
     assert found.tokens
     if sampling.greedy:
-        assert found.tokens == generate_plain(pair, prompt, sampling, **arguments(pair)).tokens
+        assert found.tokens == plainly(pair, prompt, sampling, **arguments(pair)).tokens
     assert pair.draft.model.config.vocab_size != pair.target.model.config.vocab_size
 
 
@@ -170,9 +177,9 @@ def test_bad_logits_are_never_a_token(loaded_pair, prompt, broken, temperature):
         with torch.no_grad():
             weight[3] = torch.nan
         decode = {
-            "target": partial(generate_plain, loaded_pair, prompt, Sampling(temperature), **more),
+            "target": partial(plainly, loaded_pair, prompt, Sampling(temperature), **more),
             "draft": partial(
-                generate_assisted, loaded_pair, prompt, Sampling(temperature),
+                assistedly, loaded_pair, prompt, Sampling(temperature),
                 length=3, threshold=0.0, **more,
             ),
         }  # fmt: skip

@@ -1,0 +1,116 @@
+"""How times came about: adjusted or as measured, in turns or alone, and what the machine could tell apart.
+
+A second copy of the plain baseline, its twin, ran in every unit, with the same coins: it did the same work.
+What the two differ by is the machine's, and the interval of their ratio is the least difference that this
+run could show between any two methods.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from treespec.experiments.records.loading import Method, RunRecords
+from treespec.experiments.report.measurements import CLOCK, Measurements
+from treespec.experiments.report.statistics import Interval, bootstrap
+from treespec.experiments.report.table import Column, Finding, Table, interval
+
+__all__ = ["Times", "resolution", "resolution_sentence", "times", "times_finding"]
+
+NOTE = (
+    "Methods took turns step by step. Step: its time, with the slowdowns of the machine taken out by what "
+    "steps of other methods took close to it. By totals: all its time over all its steps, as measured. "
+    "Alone: the time of the first prompts, which each method also decoded by itself, over that in turns."
+)
+
+
+@dataclass(frozen=True)
+class Times:
+    """The time of a method's steps, in milliseconds.
+
+    Args:
+        method: whose.
+        step_ms: as the table has it.
+        total_ms: by totals.
+        alone: time of a text by itself over its time in turns, on the same prompts; None if it was not
+            measured.
+    """
+
+    method: Method
+    step_ms: Interval
+    total_ms: Interval
+    alone: Interval | None
+
+
+def resolution(data: Measurements) -> Interval | None:
+    """Speed of the twin over that of the method that it copies; None without a twin or prompts."""
+    if data.twin is None or not data.prompts:
+        return None
+    twin, method = data.twin
+    return data.totals.ratio([(method, "decode_s")], [(twin, "decode_s")])
+
+
+def resolution_sentence(data: Measurements) -> str | None:
+    """What the machine could tell apart, in words."""
+    ratio = resolution(data)
+    if ratio is None or data.twin is None or not ratio.bounded:
+        return None
+    least = 100 * max(ratio.high - 1, 1 - ratio.low)
+    measured = (
+        f"two identical copies of {data.twin[1]}, in turns with the others, differed by "
+        f"{ratio.estimate:.3f}, 95 % interval {ratio.low:.3f} to {ratio.high:.3f}"
+    )
+    return f"This run could tell apart {least:.1f} %: {measured}."
+
+
+def times(run: RunRecords, data: Measurements) -> list[Times]:
+    """The times of every method that finished a prompt."""
+    if not data.prompts:
+        return []
+    totals, rows = data.totals, run.prompts.filter(pl.col("sampling") == data.sampling)
+    alone = rows.filter(pl.col("alone_s").is_not_null(), pl.col("prompt").is_in(list(data.prompts)))
+
+    def each(name: str, column: str) -> Interval:
+        ratio = totals.ratio([(name, column)], [(name, "steps")])
+        return Interval(1e3 * ratio.estimate, 1e3 * ratio.low, 1e3 * ratio.high)
+
+    def by_itself(name: str) -> Interval | None:
+        mine = alone.filter(pl.col("method") == name)
+        if not len(mine):
+            return None
+        columns = {c: np.asarray(mine[c], dtype=float) for c in ("alone_s", "decode_s")}
+        return bootstrap(columns).ratio(["alone_s"], ["decode_s"])
+
+    return [
+        Times(m, each(m.name, "decode_s"), each(m.name, CLOCK), by_itself(m.name))
+        for m in data.methods
+    ]
+
+
+COLUMNS = (
+    Column[Times]("method", lambda row: row.method.name, left=True),
+    Column[Times]("step, ms", lambda row: interval(row.step_ms)),
+    Column[Times]("by totals, ms", lambda row: interval(row.total_ms)),
+    Column[Times]("alone / in turns", lambda row: interval(row.alone)),
+)
+
+
+def times_finding(
+    rows: Mapping[str, Sequence[Times]], measurements: Mapping[str, Measurements]
+) -> Finding | None:
+    """The times of all methods, and how they were estimated; None for runs by prompts."""
+    if all(data.twin is None for data in measurements.values()):
+        return None
+    tables = [
+        Table(sampling, COLUMNS, entries, colour=lambda row: row.method.group)
+        for sampling, entries in rows.items()
+        if entries
+    ]
+    remarks = [
+        f"{sampling}: {line}"
+        for sampling, data in measurements.items()
+        for line in (resolution_sentence(data), data.totals_because, data.remark)
+        if line is not None
+    ]
+    return Finding("Times of a step", tables, (NOTE,), remarks) if tables else None

@@ -1,0 +1,262 @@
+"""Texts that take turns are the texts that they are by themselves."""
+
+import gc
+import time
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers.utils import logging
+
+from treespec.distributions import Sampling
+from treespec.experiments.config.build import build
+from treespec.experiments.config.schema import Config
+from treespec.experiments.records.outcome import Outcome, StepOutcome
+from treespec.experiments.run.baselines import generate_assisted, generate_plain
+from treespec.experiments.run.observers import CudaClock, StageTimer
+from treespec.experiments.run.ours import decode_ours
+from treespec.experiments.run.paused import paused
+from treespec.experiments.run.turns import finish, take_turns
+from treespec.step import Verdict
+from treespec.stopping import stop_at_tokens
+from treespec.tree import TreeShape
+
+PROMPT = torch.tensor([17, 60, 23, 99, 100, 41])
+
+
+def step(kept=1, token=7):
+    shape = TreeShape.chain(max(0, kept - 1))
+    verdict = Verdict(tuple(range(shape.size)), token)
+    return StepOutcome(shape, (token,) * shape.size, verdict, kept, {}, 0.0, 0.1)
+
+
+def text(*kept, log=None, name=None):
+    """A text whose steps bring so many tokens; an exception stands for a step that fails."""
+    for k in kept:
+        if isinstance(k, BaseException):
+            raise k
+        if log is not None:
+            log.append(name)
+        yield step(k)
+
+
+def methods_of(pair, temperature, seed=5, new=24):
+    sampling = Sampling(temperature=temperature)
+    config = Config.model_validate(
+        {
+            "name": "turns",
+            "prompts": {"kind": "embedded"},
+            "max_new_tokens": new,
+            "samplings": [{"temperature": temperature}],
+            "methods": [
+                {"kind": "plain"},
+                {"kind": "tree", "shape": {"kind": "chain", "depth": 3}},
+                {"kind": "tree", "shape": {"kind": "expansion", "branching": [3, 2, 1]}},
+            ],
+        }
+    )
+    experiment = build(config)
+    (name,) = experiment.samplings
+    more = {"max_new_tokens": new, "stop": stop_at_tokens(pair.end_tokens)}
+
+    def ours(method, at):
+        return lambda: decode_ours(pair, method, name, PROMPT, seed=seed + at, **more)
+
+    made = {m.name: ours(m, i) for i, m in enumerate(experiment.methods)}
+    made["generate"] = lambda: generate_plain(pair, PROMPT, sampling, seed=seed, **more)
+    for length, threshold in ((4, 0.4), (2, 0.0)):
+        made[f"assisted {length}"] = lambda length=length, threshold=threshold: generate_assisted(
+            pair, PROMPT, sampling, length=length, threshold=threshold, seed=seed + length, **more
+        )
+    return made
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_every_text_is_the_one_that_it_is_by_itself(loaded_pair, temperature):
+    methods = methods_of(loaded_pair, temperature)
+    alone = {name: finish(begin()) for name, begin in methods.items()}
+    for seed in (0, 1):
+        together = take_turns(methods, seed=seed)
+        assert list(together) == list(methods)
+        for name, outcome in together.items():
+            assert isinstance(outcome, Outcome), outcome
+            assert outcome.tokens == alone[name].tokens, name
+            assert [s.kept for s in outcome.steps] == [s.kept for s in alone[name].steps]
+            assert outcome.drafted == alone[name].drafted
+
+
+def test_steps_tell_what_they_were_and_when(loaded_pair):
+    begun = time.time()
+    for name, outcome in take_turns(methods_of(loaded_pair, 0.0), seed=0).items():
+        steps = outcome.steps
+        assert outcome.target_passes == len(steps)
+        assert outcome.total_s == pytest.approx(
+            outcome.prefill_s + sum(step.took for step in steps)
+        )
+        assert outcome.prefill_s > 0
+        assert all(step.prefill_s == 0 for step in steps[1:])
+        assert all(a.at + a.took <= b.at + 1e-6 for a, b in pairwise(steps))
+        assert begun - 1 < steps[0].at < time.time() + 1
+        for one in steps:
+            assert one.took > sum(one.seconds.values()) > 0 or name.startswith(("gen", "assis"))
+            assert one.verdict.accepted < one.shape.size
+            if name.startswith("assisted"):
+                assert one.shape == TreeShape.chain(one.shape.size - 1)
+                accepted = one.tokens[1 : one.verdict.emitted]
+                assert (*accepted, one.verdict.bonus)[: one.kept] == one.text
+        assert outcome.tokens == tuple(token for one in steps for token in one.text)
+
+
+def test_no_two_steps_run_at_once(loaded_pair):
+    outcomes = take_turns(methods_of(loaded_pair, 1.0), seed=3)
+    spans = sorted((s.at, s.at + s.took) for o in outcomes.values() for s in o.steps)
+    assert all(end <= start + 1e-6 for (_, end), (start, _) in pairwise(spans))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=8), min_size=1, max_size=5))
+def test_who_has_the_fewest_tokens_is_next(kept):
+    log: list[int] = []
+    turns = {i: (lambda k=k, i=i: text(*k, log=log, name=i)) for i, k in enumerate(kept)}
+    outcomes = take_turns(turns, seed=0)
+    have, taken = [0] * len(kept), [0] * len(kept)
+    for i in log:
+        # one that has no step left is asked once more, and then has ended
+        others = [have[j] for j in range(len(kept)) if taken[j] < len(kept[j])]
+        assert have[i] == min(others)
+        have[i] += kept[i][taken[i]]
+        taken[i] += 1
+    assert [len(outcomes[i].tokens) for i in range(len(kept))] == [sum(k) for k in kept]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("the draft broke"), SystemExit(3)])
+def test_a_text_that_fails_leaves_the_others_as_they_are(error):
+    turns = {
+        "good": lambda: text(2, 2, 2),
+        "bad": lambda: text(1, error),
+        "at once": lambda: text(error),
+        "short": lambda: text(1),
+    }
+    outcomes = take_turns(turns, seed=1)
+    assert len(outcomes["good"].tokens) == 6
+    assert len(outcomes["short"].tokens) == 1
+    assert isinstance(outcomes["bad"], str)
+    assert isinstance(outcomes["at once"], str)
+
+
+def test_an_interrupt_closes_every_text():
+    closed = []
+
+    def open_text(name):
+        try:
+            yield from (step() for _ in range(100))
+        finally:
+            closed.append(name)
+
+    turns = {name: (lambda name=name: open_text(name)) for name in "ab"}
+    turns["c"] = lambda: text(1, 1, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        take_turns(turns, seed=0)
+    gc.collect()
+    assert sorted(closed) == ["a", "b"]
+
+
+def test_nothing_of_the_thread_is_left_behind(loaded_pair):
+    verbosity, modes = logging.get_verbosity(), (torch.is_grad_enabled(), False)
+    weights = loaded_pair.target.model
+    hooks = len(weights._forward_hooks), len(weights._forward_pre_hooks)
+    settings_before = weights.generation_config
+    methods = methods_of(loaded_pair, 1.0)
+    methods["stops"] = lambda: text(1, RuntimeError())
+    take_turns(methods, seed=0)
+    begun = methods["generate"]()  # paused, and never ended
+    next(begun)
+    del begun
+    gc.collect()
+    assert logging.get_verbosity() == verbosity
+    assert (torch.is_grad_enabled(), torch.is_inference_mode_enabled()) == modes
+    assert (len(weights._forward_hooks), len(weights._forward_pre_hooks)) == hooks
+    assert weights.generation_config is settings_before
+
+
+def test_a_paused_function_goes_on_where_it_stopped():
+    def deep(give, left):
+        if left:
+            give(left)
+            deep(give, left - 1)
+
+    assert list(paused(lambda give: deep(give, 4))) == [4, 3, 2, 1]
+    assert list(paused(lambda give: None)) == []
+
+
+def test_a_paused_function_that_is_closed_ends_where_it_stands():
+    ended = []
+
+    def function(give):
+        try:
+            give(1)
+            give(2)
+        finally:
+            ended.append(True)
+
+    values = paused(function)
+    assert next(values) == 1
+    values.close()
+    assert ended == [True]
+    untouched = paused(function)
+    untouched.close()
+    assert ended == [True]
+
+
+def test_what_a_paused_function_raises_comes_out_where_a_value_was_wanted():
+    def function(give):
+        give(1)
+        raise ValueError("inside")
+
+    values = paused(function)
+    assert next(values) == 1
+    with pytest.raises(ValueError, match="inside"):
+        next(values)
+    assert next(values, None) is None
+
+
+class FakeCuda:
+    """A device whose queue runs 10 ms after it is asked; counts how often it is waited for."""
+
+    def __init__(self):
+        self.time, self.waits = 0.0, 0
+
+    def current_stream(self, device):
+        return self
+
+    def synchronize(self, device):
+        self.waits += 1
+
+    def Event(self, enable_timing):  # noqa: N802
+        return FakeEvent(self)
+
+
+class FakeEvent:
+    def __init__(self, cuda):
+        self.cuda = cuda
+
+    def record(self, stream):
+        self.at = stream.time
+
+    def elapsed_time(self, other):
+        return other.at - self.at
+
+
+def test_stages_on_cuda_wait_once():
+    cuda = FakeCuda()
+    timer = StageTimer()
+    timer.clock = CudaClock("cuda", cuda)
+    for name, milliseconds in (("draft", 2.0), ("verify", 5.0), ("draft", 3.0)):
+        with timer.stage(name):
+            cuda.time += milliseconds
+    assert cuda.waits == 0
+    assert timer.seconds == {"draft": [2e-3, 3e-3], "verify": [5e-3]}
+    assert timer.seconds["draft"] == [2e-3, 3e-3]
+    assert cuda.waits == 1
