@@ -14,7 +14,7 @@ from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.report.slowdown import Steps, adjust
 from treespec.experiments.report.statistics import Bootstrap, bootstrap
 
-__all__ = ["CLOCK", "COUNTS", "METRIC", "ROWS", "TIMES", "Measurements", "measure"]
+__all__ = ["BY_PROMPTS", "CLOCK", "COUNTS", "METRIC", "ROWS", "TIMES", "Measurements", "measure"]
 
 COUNTS = ("new_tokens", "steps", "drafted")
 STAGED = tuple(f"{stage}_s" for stage in STAGES)

@@ -31,7 +31,7 @@ from treespec.experiments.report.cautions import (
     spread_caution,
 )
 from treespec.experiments.report.equality import equality
-from treespec.experiments.report.measurements import Measurements
+from treespec.experiments.report.measurements import BY_PROMPTS, Measurements
 from treespec.experiments.report.statistics import Interval, paired_bootstrap
 from treespec.experiments.report.table import Cell, Column, Finding, Table
 from treespec.experiments.report.times import resolution_sentence
@@ -193,6 +193,8 @@ def sentences(run: RunRecords, measurements: Mapping[str, Measurements]) -> dict
     }
     cautions = (drift_caution, load_caution, machine_caution)
     whole = [line for caution in cautions if (line := caution(run)) is not None]
+    if any(data.totals_because == BY_PROMPTS for data in measurements.values()):
+        whole.append(f"Caution: {BY_PROMPTS}.")
     if verdicts:
         next(iter(verdicts.values())).extend(whole)
     return verdicts
@@ -200,7 +202,8 @@ def sentences(run: RunRecords, measurements: Mapping[str, Measurements]) -> dict
 
 def _sentences(data: Measurements) -> list[str]:
     least = resolution_sentence(data)
-    totals = None if data.totals_because is None else f"Caution: {data.totals_because}."
+    because = None if data.totals_because == BY_PROMPTS else data.totals_because
+    totals = None if because is None else f"Caution: {because}."
     about_times = [line for line in (least, totals, data.remark) if line is not None]
     if len(data.prompts) < LEAST_PROMPTS:
         few = (

@@ -142,7 +142,7 @@ def test_impossible_numbers_in_rows(bad, table, column, value):
     whole = column not in frame.columns or frame.schema[column] == pl.Int64
     if column not in frame.columns or (whole and isinstance(value, float)):
         return
-    if value is None and column in ("draft_s",) and table == "prompts":
+    if value is None and column == "draft_s":
         return  # the methods of transformers have none
     new = pl.when(pl.int_range(pl.len()) == 1).then(pl.lit(value, dtype=frame.schema[column]))
     frame.with_columns(new.otherwise(pl.col(column)).alias(column)).write_parquet(path)

@@ -93,7 +93,7 @@ def test_recovery_keeps_finished_units_only(tmp_path):
     with RunFolder(path) as folder:
         for prompt in (0, 1):
             rows = [prompt_row(prompt, method, steps=2) for method in METHODS]
-            folder.append(rows, [step_row(prompt, step=i) for i in range(2)])
+            folder.append(rows, [step_row(prompt, m, step=i) for m in METHODS for i in range(2)])
         folder.append([prompt_row(2, "plain")], [step_row(2)])
         append_lines(path / "steps.jsonl", [step_row(3)])
         with (path / "prompts.jsonl").open("a") as file:
@@ -103,7 +103,7 @@ def test_recovery_keeps_finished_units_only(tmp_path):
             rows = read_lines(path / "prompts.jsonl", PromptRow)
             steps = read_lines(path / "steps.jsonl", StepRow)
             assert {row.prompt for row in rows} == {row.prompt for row in steps} == {0, 1}
-            assert (len(rows), len(steps)) == (4, 4)
+            assert (len(rows), len(steps)) == (4, 8)
 
 
 @pytest.mark.parametrize("log", ["steps", "trees"])
@@ -113,7 +113,7 @@ def test_a_unit_that_has_lost_a_step_is_not_finished(tmp_path, log, damage):
     with RunFolder(path) as folder:
         for prompt in (0, 1):
             rows = [prompt_row(prompt, method, steps=2) for method in METHODS]
-            steps = [step_row(prompt, step=i) for i in range(2)]
+            steps = [step_row(prompt, m, step=i) for m in METHODS for i in range(2)]
             folder.append(rows, steps, [tree_row(prompt, step=i) for i in range(2)])
         assert folder.recover(METHODS) == {(0, "T=0", 0), (1, "T=0", 0)}
         file = path / f"{log}.jsonl"

@@ -76,10 +76,11 @@ def test_duckdb_reads_every_table(folder, name):
 def test_a_table_of_another_version_is_refused(folder, tmp_path):
     frame = pl.read_parquet(folder / "prompts.parquet")
     path = tmp_path / "prompts.parquet"
-    for version in (str(SCHEMA_VERSION + 1), str(SCHEMA_VERSION - 1), "2027-beta"):
+    for version in (str(SCHEMA_VERSION + 1), "1", "2027-beta"):
         frame.write_parquet(path, metadata={SCHEMA_KEY: version})
         with pytest.raises(
-            RunFolderError, match=rf"{version}.*reads version {SCHEMA_VERSION}; .*that wrote it"
+            RunFolderError,
+            match=rf"{version}.*reads versions 2 and {SCHEMA_VERSION}; .*that wrote it",
         ) as caught:
             read_table(path, PromptRow)
         assert str(path) in str(caught.value)
@@ -103,7 +104,7 @@ def test_damaged_tables_are_told(folder, tmp_path):
 def test_a_folder_of_another_version_is_not_gone_on_with(folder, tmp_path, version):
     path = write_run(tmp_path / "run", prompts=2, finished=False, schema_version=version)
     manifest = json.loads((path / "manifest.json").read_text())
-    both = f"version {version}, but this treespec reads version {SCHEMA_VERSION};"
+    both = f"version {version}, but .*{SCHEMA_VERSION}"
     with RunFolder(path) as run, pytest.raises(RunFolderError, match=both):
         run.manifest()
     assert json.loads((path / "manifest.json").read_text()) == manifest

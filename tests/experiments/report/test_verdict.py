@@ -3,7 +3,7 @@ import pytest
 from run_folders.folders import SyntheticMethod, write_run
 
 from treespec.experiments.records.loading import Method
-from treespec.experiments.report.measurements import Measurements
+from treespec.experiments.report.measurements import BY_PROMPTS, Measurements
 from treespec.experiments.report.run import load_run
 from treespec.experiments.report.verdict import compare, comparisons, cross_fit
 from treespec.tree import TreeShape
@@ -97,7 +97,8 @@ def test_sentences_name_the_winner_with_its_interval(tmp_path):
         fixed("tree", TreeShape.kary(2, 3), 31.0),
     ]
     run = load_run(write_run(tmp_path / "run", methods, temperatures=[0.0]))
-    duel, gain = run.verdicts["T=0"]
+    duel, gain, by_prompts = run.verdicts["T=0"]
+    assert by_prompts == f"Caution: {BY_PROMPTS}."
     assert duel == (
         "Trees beat chains: the best tree (tree) runs 1.25 times as fast as the best chain (chain), "
         "95 % interval 1.25 to 1.25, 12 prompts."
@@ -110,7 +111,7 @@ def test_sentences_name_the_winner_with_its_interval(tmp_path):
 def test_no_winner_where_the_interval_contains_one(tmp_path):
     methods = [fixed("chain", TreeShape.chain(3), 31.0), fixed("tree", TreeShape.kary(2, 3), 31.0)]
     run = load_run(write_run(tmp_path / "run", methods, temperatures=[1.0], jitter=0.1))
-    (duel,) = run.verdicts["T=1"]
+    duel, _ = run.verdicts["T=1"]
     assert duel.startswith("No winner between trees and chains: ")
     assert duel.endswith("12 prompts, and that contains 1.")
 
@@ -132,7 +133,7 @@ def test_an_unexplained_divergence_is_a_caution(tmp_path):
     ]
     run = load_run(write_run(tmp_path / "run", methods, temperatures=[0.0]))
     cautions = [line for line in run.verdicts["T=0"] if line.startswith("Caution")]
-    assert len(cautions) == 1
+    assert len(cautions) == 2
     assert "tree departs from plain decoding" in cautions[0]
 
 
