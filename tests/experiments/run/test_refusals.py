@@ -25,12 +25,12 @@ def test_a_method_that_fails_leaves_its_error_and_the_others_run(start, monkeypa
     monkeypatch.setattr(unit, "decode_ours", fragile)
     result = start(changes)
     assert [row.error for row in result.failures] == ["an error inside the decoding: boom"] * 2
-    assert len(pl.read_parquet(result.folder / "prompts.parquet")) == 8
+    assert len(pl.read_parquet(result.folder / "prompts.parquet")) == 12
     assert json.loads((result.folder / "manifest.json").read_text())["errors"] == 2
     monkeypatch.undo()
     assert len(start(changes).failures) == 2
     assert not start(changes, retry=True).failures
-    assert len(pl.read_parquet(result.folder / "prompts.parquet")) == 8
+    assert len(pl.read_parquet(result.folder / "prompts.parquet")) == 12
 
 
 def test_non_finite_logits_are_an_error_that_names_step_and_node(start, loaded_pair, monkeypatch):

@@ -31,7 +31,8 @@ def trees_of(found):
 
 def test_trees_are_those_of_the_steps(finished, loaded_pair):
     trees, steps = trees_of(finished), finished.steps
-    kept = steps.filter((pl.col("prompt") == 0) & (pl.col("repeat") == 0))
+    ours = pl.col("verify_s").is_not_null()
+    kept = steps.filter((pl.col("prompt") == 0) & (pl.col("repeat") == 0) & ours)
     assert trees.select(*KEY, "step").rows() == kept.select(*KEY, "step").rows()
     assert set(trees["method"]) == {"plain", "chain 3", "expansion 2x2"}
     tokenizer = loaded_pair.tokenizer
