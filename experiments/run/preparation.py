@@ -14,7 +14,7 @@ from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.changes import changes_of_machine, require_same_methods
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.machine_load import BUSY_PERCENT, busy_percent
-from treespec.experiments.records.manifest import new_manifest, session_data
+from treespec.experiments.records.manifest import method_data, new_manifest, session_data
 from treespec.experiments.records.measured import Measured, load_measured
 from treespec.experiments.run.decoding import Rounds, Unit, units_of
 from treespec.experiments.run.meters.build import cuda_devices, make_meters
@@ -53,8 +53,8 @@ class Prepared:
 def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepared:
     """Do all that comes before the first unit.
 
-    What was finished earlier, or is deleted by `--fresh`, is touched only once nothing can be refused any
-    more.
+    What was finished earlier, or is deleted by `--fresh`, is touched last, right before the manifest is
+    written: whatever is refused or fails until then costs nothing of it.
 
     Args:
         session: the open run.
@@ -76,13 +76,12 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
     spare = encode(session.ready.spare, config.prompts, pair.tokenizer, first=len(prompts))
     require_fits(experiment, pair, [*prompts, *spare])
     require_same_prompts(session, prompts)
+    searched: dict[str, bytes] = {}
     if session.manifest is None and config.search is not None:
-        measured, experiment, finished = _search(session, pair, prompts)
-    else:
-        finished = session.take_over({})
+        measured, experiment, searched = _search(session, pair, prompts)
     with reporter.task("reading the meters"):
         meters = make_meters(config.meters, cuda_devices([model.model for model in pair.models]))
-    units, between = units_of(experiment, prompts, finished), None
+    units, between = units_of(experiment, prompts, session.finished), None
     if measured is not None:  # before the warm-up of the methods, whose caches and graphs stay warm
         between = session.searching.between(session, experiment, pair, measured, units)
     bench = Bench.of(experiment, pair, {}, meters)
@@ -104,18 +103,24 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
             warmup,
             meters.about(),
         )
+    session.take_over(searched)
+    if (
+        measured is not None and searched
+    ):  # growths name the files that they read, now in the folder
+        experiment = _with_trees(session, measured, records)
+        manifest["methods"] = [method_data(method) for method in experiment.methods]
     records.write_manifest(manifest)
     tuned = tuned_choices(manifest["tuning"]["assisted"])
-    return Prepared(replace(bench, tuned=tuned), units, between, manifest)
+    return Prepared(replace(bench, experiment=experiment, tuned=tuned), units, between, manifest)
 
 
 def _search(
     session: Session, pair: "Pair", prompts: Sequence[Prompt]
-) -> tuple[Measured, Experiment, set[tuple[int, str, int]]]:
-    """Measure, find the trees, and take the folder over; the units that are finished come last.
+) -> tuple[Measured, Experiment, dict[str, bytes]]:
+    """Measure and find the trees; the files that the folder takes over, by name, come last.
 
-    With `--fresh` all is measured in another folder, and moved once no tree is refused: until then the
-    earlier run stays as it is. Else an interrupted start leaves what it has measured for the next.
+    With `--fresh` all is measured in another folder, because until the take-over the earlier run stays as
+    it is. Else there are no such files: an interrupted start leaves what it has measured for the next.
     """
     lengths = [len(prompt.ids) for prompt in prompts]
 
@@ -126,13 +131,11 @@ def _search(
         return measured, experiment
 
     if not session.fresh:
-        return *searched(session.records), session.take_over({})
+        return *searched(session.records), {}
     with TemporaryDirectory(prefix="treespec-") as aside, RunFolder(Path(aside) / "run") as folder:
-        measured, _ = searched(folder)
+        measured, experiment = searched(folder)
         files = {path.name: path.read_bytes() for path in sorted(folder.search.iterdir())}
-    finished = session.take_over(files)
-    # Again, because growths name the files that they read.
-    return measured, _with_trees(session, measured, session.records), finished
+    return measured, experiment, files
 
 
 def _with_trees(session: Session, measured: Measured, folder: RunFolder) -> Experiment:

@@ -21,6 +21,8 @@ from treespec.experiments.records.rows import (
     TreeRow,
     read_lines,
 )
+from treespec.experiments.run import preparation
+from treespec.experiments.run import unit as unit_module
 from treespec.experiments.search_then_run.run import run
 
 IDS = ["prompt", "sampling", "method", "order", "tokens", "steps", "accepted", "seed"]
@@ -259,6 +261,37 @@ def test_a_fresh_start_that_cannot_start_loses_nothing(start):
         start(SMALL | {"max_new_tokens": 10_000}, fresh=True)
     assert start(SMALL).already_finished
     assert ids(start(SMALL).folder) == before
+
+
+@pytest.mark.parametrize("part", ["make_meters", "tune", "_warm_up", "model_data", "new_manifest"])
+@pytest.mark.parametrize("kind", [PromptError, RuntimeError, KeyboardInterrupt])
+def test_what_fails_before_the_first_unit_loses_nothing(start, monkeypatch, part, kind):
+    """The earlier run is deleted last, right before the manifest of the fresh one is written."""
+    folder = start(SMALL).folder
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    def fails(*arguments, **more):
+        raise kind("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, part, fails)
+        with pytest.raises(kind):
+            start(SMALL | {"seed": 8}, fresh=True)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert start(SMALL).already_finished
+
+
+def test_a_retry_that_fails_before_the_first_unit_keeps_the_errors(start, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(unit_module, "decode_ours", None)
+        folder = start(SMALL).folder
+    rows = (folder / "prompts.jsonl").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "_warm_up", None)
+        with pytest.raises(TypeError):
+            start(SMALL, retry=True)
+    assert (folder / "prompts.jsonl").read_bytes() == rows
+    assert not start(SMALL, retry=True).failures
 
 
 def _resume_and_compare(start, whole, path):
