@@ -37,14 +37,12 @@ def parse_yaml(text: str) -> Any:
         raise Unreadable(f"{len(text):,} characters of YAML: at most {MOST_CHARACTERS:,}")
     try:
         return yaml.load(text, _Loader)
-    except _Refused as error:
-        mark = error.problem_mark
-        raise Unreadable(error.problem, mark.line + 1, mark.column + 1) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         said = " ".join(part for part in (error.context, error.problem) if part)
         place = () if mark is None else (mark.line + 1, mark.column + 1)
-        raise NotYaml(said or "no YAML", *place) from None
+        kind = Unreadable if isinstance(error, _Refused) else NotYaml
+        raise kind(said or "no YAML", *place) from None
     except yaml.YAMLError as error:
         raise NotYaml(" ".join(str(error).split())) from None
 
