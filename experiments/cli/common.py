@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from treespec.experiments.cli.completion import complete_override
-from treespec.experiments.records.disk_full import DISK_FULL
+from treespec.experiments.errors import DISK_FULL
 
 if TYPE_CHECKING:
     from rich.console import Console

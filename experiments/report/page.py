@@ -24,8 +24,7 @@ from treespec.experiments.report.results import (
     speedup_finding,
 )
 from treespec.experiments.report.run import Run
-from treespec.experiments.report.stepper.replay import asset
-from treespec.experiments.report.stepper.section import stepper_section
+from treespec.experiments.report.stepper.replay import asset, stepper_section
 from treespec.experiments.report.trees import MOST_NODES, drawn_trees
 from treespec.experiments.report.verdict import METHOD_NOTE, comparison_finding
 
