@@ -1,5 +1,6 @@
 """The command `treespec parts`: what configs can name."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
@@ -11,6 +12,15 @@ from treespec.experiments.cli.json import json_text
 __all__ = ["app"]
 
 app = typer.Typer()
+
+TITLES = {
+    "rules": "acceptance rules (rule: NAME)",
+    "laws": "laws: how children are chosen (law: NAME)",
+    "shapes": "shapes (shape: {kind: NAME, ...})",
+    "growths": "growths: trees that grow by the draft (shape: {kind: NAME, ...})",
+    "sources": "draft sources (draft: {source: NAME, ...})",
+    "metrics": "metrics, recorded for each prompt",
+}
 
 
 @app.command(
@@ -24,7 +34,7 @@ def parts_command(plugin: Plugins = None, as_json: AsJson = False, debug: Debug 
     Those of plug-ins too: of the files given, and of installed packages.
     """
     with friendly(debug):
-        from treespec.experiments.config.parts import listed, print_parts
+        from treespec.experiments.config.parts import listed
         from treespec.experiments.config.plugged import plug_in
 
         plug_in(plugin or ())
@@ -32,4 +42,25 @@ def parts_command(plugin: Plugins = None, as_json: AsJson = False, debug: Debug 
         if as_json:
             typer.echo(json_text(found))
         else:
-            print_parts(found, output())
+            for kind, rows in found.items():
+                _print(TITLES[kind], rows)
+
+
+def _print(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A table, in which only parts of plug-ins say where they are from."""
+    from treespec.experiments.report.table import Column, Table, keyed
+    from treespec.experiments.report.terminal import print_table
+    from treespec.plugins import OURS
+
+    def about(row: Mapping[str, Any]) -> str:
+        settings = ", ".join(row.get("settings") or ())
+        return row["about"] + (f" [{settings}]" if settings else "")
+
+    def origin(row: Mapping[str, Any]) -> str:
+        return "" if row["origin"] == OURS else row["origin"]
+
+    columns = [keyed("name", "name", left=True), Column("what it is", about, left=True)]
+    if any(map(origin, rows)):
+        columns.append(Column("from", origin, left=True))
+    if rows:
+        print_table(Table("", columns, rows, title=title), output())

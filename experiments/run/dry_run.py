@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 
 from treespec.errors import in_words
 from treespec.experiments.config.build import BuiltMethod, Experiment
 from treespec.experiments.config.schema import AssistedMethod, Config, ModelsConfig
 from treespec.experiments.config.trees import wants_measured
 from treespec.experiments.records.folder import RunFolder
+from treespec.experiments.report.table import NONE, Column, Table, keyed
+from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.preparation import WARMUP_TOKENS, decode_some, load_inputs
 from treespec.experiments.run.progress import Reporter
@@ -152,6 +153,22 @@ def plan_data(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _seconds(row: Mapping[str, Any]) -> str:
+    text = row["text"]
+    return f"{text:.2f}" if _timed_well(text) else "fails" if text else NONE
+
+
+COLUMNS = (
+    keyed("method", "method", left=True),
+    keyed("setting", "sampling", left=True),
+    keyed("nodes", "nodes"),
+    keyed("depth", "depth"),
+    keyed("children drawn", "law", left=True),
+    keyed("rule", "rule", left=True),
+    Column[Mapping[str, Any]]("s a text", _seconds),
+)
+
+
 def print_plan(plan: Plan, console: Console) -> None:
     """Print it for people."""
     config = plan.experiment.config
@@ -168,23 +185,13 @@ def print_plan(plan: Plan, console: Console) -> None:
             f"{plan.wanted - plan.finished} {texts} of {config.max_new_tokens} tokens by each method",
         ]
     for line in lines:
-        console.print(line, markup=False, highlight=False)
-    table = Table("method", "setting", "nodes", "depth", "children drawn", "rule", "s a text")
-    for row in _rows(plan):
-        text = row["text"]
-        shown = f"{text:.2f}" if _timed_well(text) else "fails" if text else "–"
-        numbers = ["–" if row[key] is None else str(row[key]) for key in ("nodes", "depth")]
-        table.add_row(
-            row["method"], row["sampling"], *numbers, row["law"] or "–", row["rule"] or "–", shown
-        )
-    console.print(table)
+        say(console, line)
+    print_table(Table("", COLUMNS, list(_rows(plan))), console)
     for (method, sampling), text in plan.text_s.items():
         if isinstance(text, str):
-            said = f"{method}, {sampling} fails: {text}"
-            console.print(said, markup=False, highlight=False)
+            say(console, f"{method}, {sampling} fails: {text}")
     if plan.seconds is not None:
-        said = f"about {_duration(plan.seconds)}, {_basis(plan)}"
-        console.print(said, markup=False, highlight=False)
+        say(console, f"about {_duration(plan.seconds)}, {_basis(plan)}")
 
 
 def _duration(seconds: float) -> str:
