@@ -21,7 +21,7 @@ from treespec.experiments.cli.common import (
     progress,
 )
 from treespec.experiments.cli.help import examples
-from treespec.experiments.cli.json import json_text, search_data
+from treespec.experiments.cli.json import json_text
 
 __all__ = ["app"]
 
@@ -89,11 +89,10 @@ def search_command(
                 raise ConfigError(
                     f"{alone[0]} says which times hold: give --latency too, or leave it out"
                 )
-            limits = (16 if size is None else size, depth, branching, into)
-            shape, text = search(rates, *limits)
-            typer.echo(json_text(search_data(rates, *limits)) if as_json else text)
+            found = search(rates, 16 if size is None else size, depth, branching, into)
+            typer.echo(json_text(found.data()) if as_json else str(found))
             if out is not None:
-                complain(write_tree(shape, into, out))
+                complain(write_tree(found.shape, into, out))
             return
         where: dict[str, Any] = {
             "prefix": prefix,
