@@ -8,17 +8,10 @@ from pathlib import Path
 
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.report import details
-from treespec.experiments.report.acceptance import acceptance_finding
-from treespec.experiments.report.budgets import budget_finding
-from treespec.experiments.report.categories import category_finding
-from treespec.experiments.report.explanation import explanation_finding
-from treespec.experiments.report.meters import meter_finding
-from treespec.experiments.report.prediction import prediction_finding
-from treespec.experiments.report.results import result_table, speedup_finding
+from treespec.experiments.report.results import result_table
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.statistics import Interval
 from treespec.experiments.report.table import NONE, Cell, Table
-from treespec.experiments.report.verdict import comparison_finding
 from treespec.search.whole_file import write_whole
 
 __all__ = ["escaped", "report_tables", "table_csv", "table_latex", "write_tables"]
@@ -160,17 +153,7 @@ def report_tables(run: Run) -> dict[str, Table]:
 
 def _named(run: Run) -> Iterator[tuple[str, Table]]:
     yield from (("results", result_table(summary)) for summary in run.summaries)
-    findings = {
-        "comparisons": comparison_finding(run.comparisons),
-        "budgets": budget_finding(run.budgets),
-        "categories": category_finding(run.categories),
-        "explanations": explanation_finding(run.explanation_tables),
-        "acceptance": acceptance_finding(run.methods, run.acceptance),
-        "predictions": prediction_finding(run.predictions, run.choices, run.pace),
-        "speedups": speedup_finding(run.summaries),
-        "errors": details.errors(run),
-        "meters": meter_finding(run, run.metered),
-    }
+    findings = run.findings | {"errors": details.errors(run)}
     for what, finding in findings.items():
         yield from ((what, table) for table in (finding.tables if finding else ()))
     if (equality := details.equality(run)) is not None:
