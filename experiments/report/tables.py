@@ -1,4 +1,7 @@
-"""All tables of a report as files, for papers and for other programs."""
+"""All tables of a report as files: LaTeX with the rules of booktabs, and CSV (RFC 4180, UTF-8).
+
+Numbers in CSV are plain, so that any program can compute with them.
+"""
 
 import csv
 import io

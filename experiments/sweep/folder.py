@@ -45,7 +45,7 @@ PACKAGES = ("python", "torch", "transformers", "tokenizers", "triton")
 
 
 def versions_here() -> dict[str, Any]:
-    """What decides about results, of this process."""
+    """What decides about results, of this process: workers must have what their sweep was planned with."""
     here = environment()
     return {
         "treespec": here["treespec_version"],

@@ -273,7 +273,9 @@ SWITCHES = ("stderr_to_stdout", "use_srun")
 
 
 def parse_settings(given: Sequence[str]) -> dict[str, Any]:
-    """Keys, with underscores, and values. Whole numbers are numbers, `true` is a switch, all else is text.
+    """The settings of `--slurm KEY=VALUE`: text for sbatch, and not YAML, in which 1:00:00 is 3600.
+
+    Keys have underscores. Whole numbers are numbers, `true` is a switch, all else is text.
 
     Raises:
         SweepError: if one is no key=value, or `time` is no number of minutes.

@@ -15,8 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from treespec.experiments.training.corpus import read_corpus, standard_library
-from treespec.experiments.training.product import save_model
-from treespec.experiments.training.sizes import EMBEDDED, ModelSize, build_model
+from treespec.experiments.training.sizes import EMBEDDED, ModelSize, build_model, save_model
 from treespec.experiments.training.tokenizer import tokenize
 from treespec.experiments.training.train import distillation_loss, train
 

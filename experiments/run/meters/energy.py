@@ -1,4 +1,8 @@
-"""Energy of a whole prompt: as the counters say, and less what the idle machine takes in that time."""
+"""Energy of a whole prompt: as the counters say, and less what the idle machine takes in that time.
+
+Counters: RAPL of CPU packages and memory, as Linux shows it in /sys/class/powercap; of NVIDIA GPUs zeus
+where it is installed (optional), else NVML itself.
+"""
 
 import importlib
 import time

@@ -1,4 +1,7 @@
-"""What is timed for a config: laws, rules and trees, prefixes, and the texts before them."""
+"""What is timed for a config: laws, rules and trees, prefixes, and the texts before them.
+
+The trees are of one family, from which all tables of a latency model follow.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
