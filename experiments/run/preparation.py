@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from treespec.errors import in_words
-from treespec.experiments.config.build import Experiment, build
+from treespec.experiments.config.build import BuiltMethod, Experiment, build
 from treespec.experiments.config.schema import AssistedMethod, ModelsConfig
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.changes import changes_of_machine, require_same_methods
@@ -16,6 +16,7 @@ from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.machine_load import BUSY_PERCENT, busy_percent
 from treespec.experiments.records.manifest import method_data, new_manifest, session_data
 from treespec.experiments.records.measured import Measured, load_measured
+from treespec.experiments.records.outcome import Outcome
 from treespec.experiments.run.decoding import Rounds, Unit, units_of
 from treespec.experiments.run.meters.build import cuda_devices, make_meters
 from treespec.experiments.run.models import load_own_drafts, model_data
@@ -28,7 +29,7 @@ from treespec.experiments.run.unit import Bench, seed_of
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["WARMUP_TOKENS", "Prepared", "prepare", "require_same_prompts"]
+__all__ = ["WARMUP_TOKENS", "Prepared", "decode_some", "load_inputs", "prepare"]
 
 WARMUP_TOKENS = 8
 
@@ -70,12 +71,7 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
             measured = load_measured(config, records.search)
             experiment = _with_trees(session, measured, records)
         require_same_methods(records.path, experiment, session.manifest)
-    with reporter.task("loading the models"):
-        pair = load_own_drafts(config.models, load(config.models), experiment.methods)
-    prompts = encode(session.ready.measured, config.prompts, pair.tokenizer)
-    spare = encode(session.ready.spare, config.prompts, pair.tokenizer, first=len(prompts))
-    require_fits(experiment, pair, [*prompts, *spare])
-    require_same_prompts(session, prompts)
+    pair, prompts, spare = load_inputs(session, experiment, load)
     searched: dict[str, bytes] = {}
     if session.manifest is None and config.search is not None:
         measured, experiment, searched = _search(session, pair, prompts)
@@ -104,14 +100,42 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
             meters.about(),
         )
     session.take_over(searched)
-    if (
-        measured is not None and searched
-    ):  # growths name the files that they read, now in the folder
+    if measured is not None and searched:
+        # Growths name the files that they read, which are in the folder now.
         experiment = _with_trees(session, measured, records)
         manifest["methods"] = [method_data(method) for method in experiment.methods]
     records.write_manifest(manifest)
     tuned = tuned_choices(manifest["tuning"]["assisted"])
     return Prepared(replace(bench, experiment=experiment, tuned=tuned), units, between, manifest)
+
+
+def load_inputs(
+    session: Session, experiment: Experiment, load: Callable[[ModelsConfig], "Pair"]
+) -> tuple["Pair", list[Prompt], list[Prompt]]:
+    """Load the models, and encode the prompts that are measured and those that tuning takes.
+
+    Args:
+        session: the open run.
+        experiment: its methods.
+        load: gives the models.
+
+    Raises:
+        PromptError: if a prompt does not fit in a context.
+        RunFolderError: if the run was started with other prompts; with the ways out.
+        LoadError: if a model cannot be loaded.
+    """
+    config = session.config
+    with session.reporter.task("loading the models"):
+        pair = load_own_drafts(config.models, load(config.models), experiment.methods)
+    prompts = encode(session.ready.measured, config.prompts, pair.tokenizer)
+    spare = encode(session.ready.spare, config.prompts, pair.tokenizer, first=len(prompts))
+    require_fits(experiment, pair, [*prompts, *spare])
+    if session.manifest is not None and session.manifest["prompts_hash"] != hash_of(prompts):
+        raise RunFolderError(
+            f"{session.records.path} was started with other prompts: their file or the tokenizer has "
+            "changed since; give another folder with --out, or start anew with --fresh"
+        )
+    return pair, prompts, spare
 
 
 def _search(
@@ -143,19 +167,6 @@ def _with_trees(session: Session, measured: Measured, folder: RunFolder) -> Expe
     config = session.config
     resolved = session.searching.resolve(config, measured, folder.search, folder.keep)
     return replace(build(resolved), config=config)
-
-
-def require_same_prompts(session: Session, prompts: Sequence[Prompt]) -> None:
-    """Refuse to go on with other prompts than the run was started with.
-
-    Raises:
-        RunFolderError: with the ways out.
-    """
-    if session.manifest is not None and session.manifest["prompts_hash"] != hash_of(prompts):
-        raise RunFolderError(
-            f"{session.records.path} was started with other prompts: their file or the tokenizer has "
-            "changed since; give another folder with --out, or start anew with --fresh"
-        )
 
 
 def _resumed(session: Session, manifest: dict[str, Any], meters: dict[str, Any]) -> dict[str, Any]:
@@ -193,18 +204,33 @@ def _warm_up(session: Session, bench: Bench, prompts: Sequence[Prompt]) -> dict[
 def _warm_up_methods(
     bench: Bench, prompt: Prompt, sampling: str, say: Callable[[str], None]
 ) -> None:
-    config = bench.experiment.config
     for method in bench.experiment.methods:
         say(f"warming up: {sampling}, {method.name}")
-        tuned = method.config.grid[0] if isinstance(method.config, AssistedMethod) else None
         try:
-            bench.decode(
-                method,
-                prompt,
-                sampling,
-                seed=seed_of(config.seed, "warmup", prompt.index),
-                tuned=tuned,
-                max_new_tokens=min(WARMUP_TOKENS, config.max_new_tokens),
-            )
+            decode_some(bench, method, prompt, sampling, WARMUP_TOKENS, "warmup")
         except Exception as error:
             say(f"warming up: {method.name} failed: {in_words(error, 'the decoding')}")
+
+
+def decode_some(
+    bench: Bench, method: BuiltMethod, prompt: Prompt, sampling: str, tokens: int, purpose: str
+) -> Outcome:
+    """Decode the first tokens of a text that is not measured, before anything is tuned.
+
+    Args:
+        bench: models, methods and settings.
+        method: one of the experiment's; assisted generation takes the first of its grid.
+        prompt: what to continue.
+        sampling: name of the setting.
+        tokens: at most; no more than the config's.
+        purpose: gives the coins a seed of their own.
+    """
+    config = bench.experiment.config
+    return bench.decode(
+        method,
+        prompt,
+        sampling,
+        seed=seed_of(config.seed, purpose, prompt.index),
+        tuned=method.config.grid[0] if isinstance(method.config, AssistedMethod) else None,
+        max_new_tokens=min(tokens, config.max_new_tokens),
+    )
