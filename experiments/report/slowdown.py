@@ -1,0 +1,414 @@
+"""What a step costs on the machine as it mostly is, from steps of other methods close in time.
+
+**Model.** A step takes (cost of its class) x (slowdown of the machine at that time) x (noise). Methods
+take turns by steps, so that a burst of work beside the run meets all of them; the slowdown at a step is
+read from the steps of *other steady* methods around it: the weighted median of (time / level of their
+class) over the four before and the four after it, weighted by distance in time. A level is the midmean
+of the class's adjusted times, time / slowdown; levels and slowdowns are found in turn.
+
+**Estimate.** The cost of a method is the sum over classes of the number of all its steps times the mean
+of the adjusted times, in which steps on a slow machine weigh less. A step counts only where the machine
+was *calm* around it: not much slower than at its calmest, and no neighbour much slower than the others.
+What the step itself took plays no part in that, so that no honest cost is set aside. Among the steps
+that are left, those far from the median of their class are taken for pauses of the machine, and set
+aside, if there are several and they meet methods as often as the time that these take; if one method
+has far more of them than that, they count as its cost, and a remark says so. Totals decide, and a
+reason says so, if a method has no steady other one, or if the machine changed from step to step.
+
+**Assumptions.** Slowdowns last longer than a step and slow all methods down alike; equal steps of
+steady methods cost the same; classes hold equal work.
+
+**Intervals.** `Adjusted.seconds` holds one value for each method and prompt. Resampled over prompts,
+these have to first order the variance of the estimator, with tokens, class counts and weighted class
+sums resampled together. Its bounds are those of the joint bootstrap within 5 % of the interval's width
+at 12 and 24 prompts, on the mean over runs (`tests/experiments/report/test_slowdown.py`).
+
+**Simulated** by `python -m treespec.experiments.studies.interleaved_estimator` (300 experiments a row,
+12 prompts of 48 tokens, steps of 4 to 20 ms; made-up machines: bursts slow steps 1.6 to 3 times for 0.7
+s of 2 s, drift goes up to 30 %, stalls stop the machine for some 50 ms every 2 s, steady contention
+slows it 1.2 to 3.2 times, anew every 4 ms). Standard deviation of the ratio of costs and, of this
+file's estimate, also the bias, the median half-width and the coverage of the 95 % interval, in percent:
+
+                             by prompts  totals  adjusted    bias  half-width  coverage
+    A/A               quiet        0.35    0.20      0.21   -0.02        0.49      97.7
+                      bursts      13.8     1.16      0.23   -0.01        0.59      98.0
+                      drift        0.48    0.20      0.21   -0.02        0.50      97.7
+                      stalls       3.8     3.5       1.55   +0.02        0.51      95.3
+                      steady       3.5     1.23      1.23   -0.05        2.51      94.3
+    5 % dearer        quiet        0.33    0.19      0.19   +0.02        0.48      97.3
+                      bursts      13.7     1.03      0.24   -0.00        0.58      97.3
+    several classes   quiet        0.34    0.20      0.20   +0.00       11.1       94.3
+                      bursts      13.5     2.26      0.26   +0.01       11.1       93.3
+    rare dear steps   quiet        0.34    0.20      0.53   -0.05        6.8       93.7
+    (1 in 50, x 5)    bursts      14.5     1.56      2.22   -0.28        7.6       94.7
+                      stalls       4.1     4.0       4.7    -1.69        7.6       56.3
+    a cache grows     quiet        0.37    0.18      0.21   -0.09        0.93      96.3
+    (step + 30 %)     bursts      14.6     1.04      0.74   -0.04        2.10      97.7
+    two methods only  bursts      13.1     0.90      0.37   -0.03        0.92      99.0
+    one feels less    bursts      12.5     0.88      0.24   +0.18        0.57      94.0
+    (slowdown ^ 0.8)  drift        0.42    0.19      0.19   -2.44        1.25       0.0
+
+**Failure cases.** Contention that changes within a step, on all cores: left to totals. A method that
+feels a slowdown less than others, where no part of the run is quiet: biased as totals are (the last
+row; 13 % in steady contention). Rare dear steps on a machine that also stops now and then: what cannot
+be told apart is set aside, and intervals are too narrow. Fewer than four far steps in all are cost, so
+that one pause of the machine may remain in a short run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Adjusted", "Steps", "adjust", "slowdowns"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+NEIGHBOURS = 4
+"""Steps of other steady methods before a step, and as many after it, that say how slow the machine was."""
+
+REACH = 2.0
+"""Neighbours so many mean gaps away weigh half."""
+
+ROUNDS, SETTLED = 6, 1e-4
+"""Levels and slowdowns are found in turn, at most so often; levels that move by less have settled."""
+
+CALMEST, CALM = 0.2, 1.2
+"""Steps less than this much slower than the calmest fifth weigh alike, those beyond it less; and the
+machine was even around a step where no neighbour was slower by more than this."""
+
+DISTRUST = 3
+"""Power of the slowdown by which the weight of slow steps falls."""
+
+FAR, LEAST_FAR = 4.0, 0.05
+"""A step is far from the median of its class by so many scaled MAD, and at least so far, as a share."""
+
+FEW = 8
+"""Classes with fewer steps left set none aside, and say nothing about the machine."""
+
+SLOW = 1.4
+"""Steps slower than the calmest fifth by more are set aside."""
+
+EVEN_SHARE, LEAST_SHARE = 0.5, 0.1
+"""Totals decide unless the machine was even around so many of the steps that it did not slow down, and
+these steps are so many of all."""
+
+PAUSES = 4
+"""Fewer steps far from their median count as cost: what is rare may be a method's own."""
+
+EXCESS, CHANCE = 0.01, 0.03
+"""Far steps are a method's own where it has so many more of them than the others, as a share of its steps
+and of its time, and this by so small a chance."""
+
+ALONE = (
+    "totals decide: how slow the machine was is seen in the steps of other methods of fixed shape, and for "
+    "some method there is none with enough steps"
+)
+OWN = (
+    "a method has rare dear steps of its own; they count as its cost, and so do pauses of the machine, "
+    "which cannot be told from them"
+)
+RESTLESS = (
+    "totals decide: the machine changed from step to step for most of the run, so that no step tells how "
+    "slow it was at the next one"
+)
+
+_MAD = 1.4826
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """All steps of all methods under one sampling setting, in one run; S steps of M methods.
+
+    Args:
+        method: `[S]`, number of the method.
+        prompt: `[S]`, number of the prompt among the P compared ones.
+        work: `[S]`, class of the step: steps of one method with the same number do equal work. Classes are
+            numbered over all methods.
+        at: `[S]`, middle of the step, in seconds on one clock for the whole run.
+        seconds: `[S]`, that it took.
+        steady: `[M]`, whether equal steps of the method cost the same each time: fixed shapes, plain
+            decoding. Only these say how slow the machine was.
+        prompts: P, if the last prompts have no step at all.
+
+    Raises:
+        ValueError: if arrays differ in length, a time is negative or not finite, or steps of two methods
+            are in one class.
+    """
+
+    method: Ints
+    prompt: Ints
+    work: Ints
+    at: Floats
+    seconds: Floats
+    steady: Bools
+    prompts: int = 0
+
+    def __post_init__(self) -> None:
+        columns = self.method, self.prompt, self.work, self.at, self.seconds
+        if len({np.shape(column) for column in columns}) > 1 or self.method.ndim != 1:
+            raise ValueError("the columns of steps differ in length")
+        if not (np.isfinite(self.at).all() and np.isfinite(self.seconds).all()):
+            raise ValueError("a step has no place in time, or no duration")
+        if (self.seconds < 0).any():
+            raise ValueError("a step took less than no time")
+        owner = np.zeros(self.work.max(initial=0) + 1, np.int64)
+        owner[self.work] = self.method
+        if (owner[self.work] != self.method).any():
+            raise ValueError("steps of two methods are in one class of equal work")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Methods and prompts."""
+        prompts = int(self.prompt.max()) + 1 if len(self.prompt) else 0
+        return len(self.steady), max(self.prompts, prompts)
+
+
+@dataclass(frozen=True, eq=False)
+class Adjusted:
+    """Decoding times as they would be on the machine as it mostly is; see the head of the file.
+
+    Args:
+        slowdown: `[S]`, see `slowdowns`; ones where totals decide.
+        kept: `[S]`, whether the step was not set aside.
+        weight: `[S]`, of the step within its class.
+        seconds: `[M, P]`, adjusted decoding time by method and prompt. Added up over prompts it is the sum
+            over classes of the number of all steps times the weighted mean of the class.
+        stages: `[M, P]` each, the parts of `seconds` that were spent in the stages.
+        reason: why `seconds` are the plain totals, as a sentence; None if they are not.
+        remark: what else is to be said about the estimate, as a sentence.
+    """
+
+    slowdown: Floats
+    kept: Bools
+    weight: Floats
+    seconds: Floats
+    stages: dict[str, Floats] = field(default_factory=dict)
+    reason: str | None = None
+    remark: str | None = None
+
+
+def slowdowns(steps: Steps) -> Floats:
+    """How much slower the machine was at each step than it mostly was; 1 for most of a quiet run.
+
+    Args:
+        steps: of all methods.
+
+    Returns:
+        `[S]`.
+
+    Raises:
+        ValueError: if a method has no steady other one, so that nothing is known about its steps.
+    """
+    around = _around(steps)
+    if around is None:
+        raise ValueError(ALONE)
+    return _slowdowns(steps, *around)[0]
+
+
+def adjust(steps: Steps, stages: Mapping[str, Floats] | None = None) -> Adjusted:
+    """Take the slowdown of the machine out of decoding times.
+
+    Args:
+        steps: of all methods.
+        stages: `[S]` each, seconds of each step that were spent in a stage.
+
+    Returns:
+        The adjusted times; the totals, with the reason, where they cannot be adjusted.
+    """
+    stages = dict(stages or {})
+    around = _around(steps)
+    if around is None:
+        return _left_to_totals(steps, stages, ALONE)
+    slowdown, calm = _slowdowns(steps, *around)
+    if not calm.any():
+        return _left_to_totals(steps, stages, RESTLESS)
+    adjusted, weight = steps.seconds / slowdown, _trust(slowdown)
+    kept, own = _kept(steps, adjusted, calm)
+    return Adjusted(
+        slowdown=slowdown,
+        kept=kept,
+        weight=weight,
+        seconds=_by_prompt(steps, adjusted, weight * kept),
+        stages={
+            name: _by_prompt(steps, spent / slowdown, weight * kept)
+            for name, spent in stages.items()
+        },
+        remark=OWN if own else None,
+    )
+
+
+def _left_to_totals(steps: Steps, stages: Mapping[str, Floats], reason: str) -> Adjusted:
+    ones = np.ones(len(steps.seconds))
+    return Adjusted(
+        slowdown=ones,
+        kept=ones > 0,
+        weight=ones,
+        seconds=_totals(steps, steps.seconds),
+        stages={name: _totals(steps, spent) for name, spent in stages.items()},
+        reason=reason,
+    )
+
+
+def _totals(steps: Steps, values: Floats) -> Floats:
+    found = np.zeros(steps.shape)
+    np.add.at(found, (steps.method, steps.prompt), values)
+    return found
+
+
+def _by_prompt(steps: Steps, adjusted: Floats, weight: Floats) -> Floats:
+    """Steps at the mean of their class, and the influence of the prompt on these means; `[M, P]`.
+
+    By prompt p and class c, n counts all steps, W adds up the weights of kept ones and S their weighted
+    times. The estimator C = sum_c N_c S_c / W_c, of the totals N, S and W over prompts, has at these totals
+    the differential sum_c (m_c dN_c + (N_c / W_c) (dS_c - m_c dW_c)), m_c = S_c / W_c. A resampling of
+    prompts changes C, to first order, as it changes the sum of
+
+        sum_c [n_pc m_c + (N_c / W_c) (S_pc - m_c W_pc)]
+
+    whose second parts add up to nothing, so that C itself is the sum over all prompts. S is linear in
+    times, and so is all of it: the parts of stages add up to the whole.
+    """
+    counts = np.bincount(steps.work)
+    weights = np.bincount(steps.work, weight)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = (np.bincount(steps.work, weight * adjusted) / weights)[steps.work]
+        share = (counts / weights)[steps.work]
+    return _totals(steps, means + share * weight * (adjusted - means))
+
+
+def _around(steps: Steps) -> tuple[Ints, Floats] | None:
+    """Neighbours of each step among the steps of other steady methods, and their weights.
+
+    Returns:
+        Places `[S, 2K]` and weights `[S, 2K]`, which add up to 1; None if some method has no neighbours.
+    """
+    large = np.bincount(steps.work, minlength=1) >= FEW
+    usable = steps.steady[steps.method] & large[steps.work] & (steps.seconds > 0)
+    guides = np.flatnonzero(usable)
+    guides = guides[np.argsort(steps.at[guides], kind="stable")]
+    places = np.zeros((len(steps.at), 2 * NEIGHBOURS), np.int64)
+    weights = np.zeros(places.shape)
+    for method in np.unique(steps.method):
+        mine = np.flatnonzero(steps.method == method)
+        others = guides[steps.method[guides] != method]
+        if not len(others):
+            return None
+        at = steps.at[others]
+        first = np.searchsorted(at, steps.at[mine])
+        rank = first[:, None] + np.arange(-NEIGHBOURS, NEIGHBOURS)
+        there = (rank >= 0) & (rank < len(others))
+        rank = np.clip(rank, 0, len(others) - 1)
+        gap = float(np.median(np.diff(at))) if len(at) > 1 else 0.0
+        away = (at[rank] - steps.at[mine, None]) / (REACH * gap or 1.0)
+        places[mine] = others[rank]
+        weights[mine] = there / (1 + away**2)
+    return (places, weights / weights.sum(1, keepdims=True)) if len(places) else None
+
+
+def _slowdowns(steps: Steps, places: Ints, weights: Floats) -> tuple[Floats, Bools]:
+    """The slowdown at each step, and whether the machine was calm all around it; `[S]` both."""
+    classes = _classes(steps.work)
+    levels = np.ones(int(steps.work.max()) + 1)
+
+    def level_by(adjusted: Floats) -> Floats:
+        found = levels.copy()
+        for members in classes:
+            found[steps.work[members[0]]] = _midmean(adjusted[members])
+        found[found <= 0] = 1.0  # only times of zero: no guide has them
+        return found
+
+    levels = level_by(steps.seconds)
+    for _ in range(ROUNDS):
+        around = (steps.seconds / levels[steps.work])[places]
+        slowdown = _weighted_median(around, weights)
+        before, levels = levels, level_by(steps.seconds / slowdown)
+        if np.abs(levels / before - 1).max() < SETTLED:
+            break
+    quick = slowdown <= SLOW * np.quantile(slowdown, CALMEST)
+    even = np.where(weights > 0, around, 0).max(1) <= CALM * slowdown
+    calm = quick & even
+    if even[quick].mean() < EVEN_SHARE or calm.mean() < LEAST_SHARE:
+        calm = np.zeros_like(calm)
+    trust = _trust(slowdown)
+    usual = _weighted_median(slowdown[None], trust[None] / trust.sum())[0]
+    return slowdown / usual, calm
+
+
+def _trust(slowdown: Floats) -> Floats:
+    """Weights of steps: slow ones tell less of what a step costs."""
+    return np.minimum(1, CALM * np.quantile(slowdown, CALMEST) / slowdown) ** DISTRUST
+
+
+def _classes(work: Ints) -> list[Ints]:
+    """Places of the steps of each class."""
+    order = np.argsort(work, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(work[order])) + 1)
+
+
+def _midmean(values: Floats) -> float:
+    quarter = len(values) // 4
+    return float(np.sort(values)[quarter : len(values) - quarter].mean())
+
+
+def _weighted_median(values: Floats, weights: Floats) -> Floats:
+    """Of each row, between the two middle values as their weights say; weights of a row add up to 1."""
+    order = np.argsort(values, axis=1)
+    values = np.take_along_axis(values, order, 1)
+    weights = np.take_along_axis(weights, order, 1)
+    below = np.cumsum(weights, 1) - weights / 2
+    if values.shape[1] == 1:
+        return values[:, 0]
+    rows = np.arange(len(values))
+    over = np.maximum((below >= 0.5).argmax(1), 1)
+    # no value above the middle: the last one with a weight holds more than half of all
+    over = np.where((below >= 0.5).any(1), over, values.shape[1] - 1)
+    low, high = below[rows, over - 1], below[rows, over]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        part = np.where(high > low, np.clip((0.5 - low) / (high - low), 0, 1), 0.5)
+    return values[rows, over - 1] * (1 - part) + values[rows, over] * part
+
+
+def _kept(steps: Steps, adjusted: Floats, calm: Bools) -> tuple[Bools, bool]:
+    """Which steps are not set aside, and whether a method has rare dear steps of its own."""
+    # whether it is calm around a step does not depend on the step: no honest cost is set aside
+    few = np.bincount(steps.work, calm)[steps.work] < FEW
+    kept = calm | few
+    chosen = np.flatnonzero(calm & ~few)
+    far = np.zeros(len(kept), bool)
+    medians = np.ones(len(kept))
+    for members in _classes(steps.work[chosen]):
+        places = chosen[members]
+        median = np.median(adjusted[places])
+        off = np.abs(adjusted[places] - median)
+        far[places] = off > max(FAR * _MAD * np.median(off), LEAST_FAR * median)
+        medians[places] = median
+    if far.sum() < PAUSES:
+        return kept, False
+    if _own_dear_steps(steps.method[chosen], adjusted[chosen], medians[chosen], far[chosen]):
+        return kept, True
+    return kept & ~far, False
+
+
+def _own_dear_steps(method: Ints, adjusted: Floats, medians: Floats, far: Bools) -> bool:
+    """Whether a method has too many steps far from their median for these to be pauses of the machine.
+
+    Pauses hit methods as often as the time that they take says: given how many there are in all, a method's
+    number of them is binomial.
+    """
+    from scipy.special import bdtrc
+
+    def more(part: Floats, whole: Floats) -> Floats:
+        return part / whole - (part.sum() - part) / (whole.sum() - whole)
+
+    def by_method(values: Floats) -> Floats:
+        return np.bincount(method, values).astype(np.float64)
+
+    count, usual = by_method(np.ones(len(method))), by_method(medians)
+    number, excess = by_method(far.astype(np.float64)), by_method(far * (adjusted - medians))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        chance = bdtrc(np.maximum(number, 1) - 1, int(number.sum()), usual / usual.sum())
+        own = (more(number, count) > EXCESS) & (np.abs(more(excess, usual)) > EXCESS)
+    return bool((own & (chance < CHANCE)).any())
