@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attention_masks._plain import plain_integer, plain_items, shown
+from attention_masks._plain import plain_integer, plain_items, shown, unreadable
 from attention_masks.errors import InvalidInput
 from attention_masks.topology import Topology
 
@@ -104,6 +104,8 @@ def checked_tensor(name: str, value: Any, optional: bool = False) -> None:
         raise InvalidInput(
             f"{name} = {shown(value)} is a {type(value).__name__}, but it must be {allowed}"
         )
+    if (why := unreadable(value)) is not None:
+        raise InvalidInput(f"{name} {why}")
 
 
 def checked_device(value: Any) -> torch.device:

@@ -8,7 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["plain_integer", "plain_integers", "plain_items", "shown"]
+__all__ = [
+    "plain_integer",
+    "plain_integers",
+    "plain_items",
+    "shown",
+    "unreadable",
+    "without_numbers",
+]
 
 LONGEST = 80
 """Letters of a value in a message."""
@@ -53,6 +60,29 @@ def plain_items(values: Any) -> tuple[Any, ...] | None:
         return None
 
 
+def unreadable(value: Any) -> str | None:
+    """Why the numbers of a tensor cannot be read as they are, and what to give; None if they can.
+
+    Anything but a tensor is left to others.
+    """
+    if not isinstance(value, Tensor):
+        return None
+    if value.is_nested:
+        return "is a nested tensor: give one of rows of equal length"
+    if value.layout != torch.strided:
+        return "is a sparse tensor: give its to_dense()"
+    if value.is_quantized:
+        return "is a quantized tensor: give its dequantize()"
+    return None
+
+
+def without_numbers(value: Any) -> str | None:
+    """The same where the numbers are read at once: a tensor on the device meta has none."""
+    if isinstance(value, Tensor) and value.device.type == "meta":
+        return "is a tensor on the device meta, which holds no numbers: give one with data"
+    return unreadable(value)
+
+
 def shown(value: Any, most: int = LONGEST) -> str:
     """A value as it stands in a message: on one line, and cut where it is long.
 
@@ -60,6 +90,8 @@ def shown(value: Any, most: int = LONGEST) -> str:
         value: anything, however large or deep.
         most: letters.
     """
+    if isinstance(value, Tensor) and value.is_nested:
+        return f"a nested tensor {str(value.dtype).removeprefix('torch.')}"
     if isinstance(value, Tensor) and (value.ndim or value.device.type == "meta"):
         return f"a tensor {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
     if isinstance(value, type):

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Int32
 from torch import Tensor
 
-from attention_masks._plain import plain_integer, plain_integers, plain_items, shown
+from attention_masks._plain import plain_integer, plain_integers, plain_items, shown, unreadable
 from attention_masks.errors import InvalidInput, NotATree
 
 __all__ = ["Topology", "topology"]
@@ -128,6 +128,8 @@ def topology(parents: Sequence[int]) -> Topology:
             f"parents are on {parents.device}, but the tree is worked out on the host, and to fetch them "
             "would wait for the device: pass plain integers, or parents.tolist()"
         )
+    if (why := unreadable(parents)) is not None:
+        raise NotATree(f"parents {why}")
     plain = plain_integers(parents)
     if plain is None:
         raise NotATree(f"parents must be plain integers, got {shown(parents)}{_where(parents)}")

@@ -1,8 +1,11 @@
-"""What a user can get wrong around a run. Each ends the command with one message and exit code 2."""
+"""What a user can get wrong around runs and sweeps. Each ends a command with one message, exit code 2."""
+
+import errno
 
 from treespec.errors import TreespecError
 
 __all__ = [
+    "DISK_FULL",
     "ConfigError",
     "ForeignFolder",
     "NoFinishedPrompt",
@@ -10,6 +13,9 @@ __all__ = [
     "PromptError",
     "RunFolderError",
     "RunNotWritten",
+    "SweepError",
+    "SweepNotWritten",
+    "VersionsDiffer",
 ]
 
 
@@ -39,3 +45,19 @@ class NotWritten(TreespecError, OSError):
 
 class RunNotWritten(RunFolderError, NotWritten):
     """A run folder that cannot be written now."""
+
+
+class SweepError(TreespecError, OSError):
+    """A sweep folder of another config, in use, or damaged; workers that cannot be had."""
+
+
+class SweepNotWritten(SweepError, NotWritten):
+    """A sweep's folder that cannot be written now."""
+
+
+class VersionsDiffer(SweepError):
+    """A worker runs other code or packages than the sweep was planned with."""
+
+
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Numbers of such errors."""

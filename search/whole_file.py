@@ -16,8 +16,8 @@ def write_whole(
     Args:
         path: the file; what is there is replaced once the new one is whole.
         content: text is written as UTF-8.
-        new: replace nothing. A kill then leaves nothing of the file either, where the system knows files
-            without a name (Linux, on local disks).
+        new: replace nothing. Where the system knows files without a name (Linux, on local disks) a kill
+            leaves nothing; where it knows hard links, the temporary; elsewhere that and an empty file.
         temporary: where it is written first; beside it, under a name that nobody has, by default.
 
     Returns:
@@ -33,7 +33,7 @@ def write_whole(
     temporary = temporary or path.with_name(f".treespec-{secrets.token_hex(8)}.tmp")
     _make(temporary, data)
     try:
-        return _named(temporary, path, data) if new else temporary.replace(path)
+        return _named(temporary, path) if new else temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -53,14 +53,19 @@ def _made_without_name(path: Path, data: bytes) -> bool:
     return True
 
 
-def _named(temporary: Path, path: Path, data: bytes) -> Path:
-    """Give a file a second name that nothing has; where there are no hard links, write it anew there."""
+def _named(temporary: Path, path: Path) -> Path:
+    """Give a file a name that nothing has; without hard links an empty file claims it first."""
     try:
         os.link(temporary, path)
     except FileExistsError:
         raise
     except OSError:
-        _make(path, data)
+        path.open("xb").close()
+        try:
+            return temporary.replace(path)
+        except BaseException:
+            path.unlink()
+            raise
     return path
 
 

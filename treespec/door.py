@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attention_masks._plain import plain_integer, plain_items, shown
+from attention_masks._plain import plain_integer, plain_items, shown, unreadable, without_numbers
 from treespec.errors import EmptyPrompt, InvalidArgument, InvalidPrompt, TreespecError
 
 __all__ = [
@@ -20,10 +20,12 @@ __all__ = [
     "number",
     "plain_integer",
     "plain_items",
+    "plainly_laid_out",
     "require_tokens",
     "sequence",
     "shown",
     "token_ids",
+    "without_numbers",
 ]
 
 
@@ -91,6 +93,16 @@ def instance(
         raise error(f"{name} = {shown(value)} is a {type(value).__name__}, but must be {wanted}")
 
 
+def plainly_laid_out(name: str, value: Any, error: type[TreespecError] = InvalidArgument) -> None:
+    """Refuse a tensor whose numbers cannot be read as they are: sparse, nested or quantized.
+
+    Raises:
+        InvalidArgument: or `error`, with what to give.
+    """
+    if (why := unreadable(value)) is not None:
+        raise error(f"{name} {why}")
+
+
 def able(name: str, value: Any, methods: str, wanted: str) -> None:
     """Refuse what has not the methods that are called on it: for arguments of any class that has them.
 
@@ -117,6 +129,7 @@ def token_ids(name: str, value: Any, error: type[TreespecError] = InvalidArgumen
         InvalidArgument: or `error`.
     """
     instance(name, value, Tensor, "a tensor of token ids, torch.tensor([...])", error)
+    plainly_laid_out(name, value, error)
     if value.is_floating_point() or value.dtype.is_complex or value.dtype == torch.bool:
         here = value.numel() and value.device.type == "cpu"
         first = f" (the first is {value.flatten()[0].item()})" if here else ""

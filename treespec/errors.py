@@ -35,6 +35,11 @@ _LONGEST = 300
 """Letters of what an error of others says."""
 
 _CLASS = r"\b(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Warning)\b"
+_LEADING = (
+    rf"^(?:{_CLASS}(?: *[:,] *| +(?!(?:was|is|in|at|on|of|for|from|while|when|raised)\b)|$))+"
+)
+"""Classes before what is said, but not one that is the subject of a sentence."""
+_NAMED = rf"\b(?:(?:(the|this|that|no)|an?) )?{_CLASS}"
 _WORDS_OF_CODE = re.compile(
     _CLASS + r"|<class|\bobject\b.*\b(?:is not|has no)|__|\bNoneType\b|"
     r"argument|untagged|codec|\bindex out of|\bby zero|negative power|unhashable|not supported between"
@@ -156,7 +161,8 @@ def in_words(error: BaseException, doing: str) -> str:
     if isinstance(error, TreespecError | AttentionMaskError):
         return " ".join(str(error).split())
     text = " ".join((str(error).strip().splitlines() or [""])[0].split())
-    text = re.sub(_CLASS, "an error", re.sub(rf"(?:{_CLASS}: )+", "", text))
+    text = re.sub(rf"(?:{_CLASS}: )+", "", re.sub(_LEADING, "", text))
+    text = re.sub(_NAMED, lambda found: f"{found[1] or 'an'} error", text)
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."

@@ -8,7 +8,7 @@ import yaml
 from treespec.errors import Unreadable
 from treespec.reading import DEEPEST, LONGEST_NUMBER, brief
 
-__all__ = ["MOST_CHARACTERS", "MOST_NODES", "parse_yaml"]
+__all__ = ["MOST_CHARACTERS", "MOST_NODES", "NotYaml", "parse_yaml"]
 
 MOST_CHARACTERS = 2**18
 """Of a text; PyYAML takes up to a second for them."""
@@ -20,11 +20,16 @@ MOST_NODES = 20_000
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
+class NotYaml(Unreadable):
+    """A text that YAML has no meaning for, whatever the limits."""
+
+
 def parse_yaml(text: str) -> Any:
     """The plain data in a YAML text: one document, in which a key stands once.
 
     Raises:
-        Unreadable: if it is none, or has more than `MOST_CHARACTERS` or `MOST_NODES`, is nested more than
+        NotYaml: if it is none.
+        Unreadable: if it has more than `MOST_CHARACTERS` or `MOST_NODES`, is nested more than
             `treespec.reading.DEEPEST` deep, or holds a number that is too large or has more than
             `LONGEST_NUMBER` characters, two keys that mean the same (1 and true), or a !!set and the like.
     """
@@ -36,9 +41,14 @@ def parse_yaml(text: str) -> Any:
         mark = error.problem_mark or error.context_mark
         said = " ".join(part for part in (error.context, error.problem) if part)
         place = () if mark is None else (mark.line + 1, mark.column + 1)
-        raise Unreadable(said or "no YAML", *place) from None
+        kind = Unreadable if isinstance(error, _Refused) else NotYaml
+        raise kind(said or "no YAML", *place) from None
     except yaml.YAMLError as error:
-        raise Unreadable(" ".join(str(error).split())) from None
+        raise NotYaml(" ".join(str(error).split())) from None
+
+
+class _Refused(yaml.constructor.ConstructorError):
+    """What is YAML, and not taken."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -90,8 +100,8 @@ class _Loader(yaml.SafeLoader):
             )
 
 
-def _problem(said: str, at: Any) -> yaml.constructor.ConstructorError:
-    return yaml.constructor.ConstructorError(None, None, said, at.start_mark)
+def _problem(said: str, at: Any) -> _Refused:
+    return _Refused(None, None, said, at.start_mark)
 
 
 def _unique_keys(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:

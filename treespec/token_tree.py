@@ -8,7 +8,7 @@ from functools import cached_property
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.door import instance, sequence, shown, token_ids
+from treespec.door import instance, plainly_laid_out, sequence, shown, token_ids
 from treespec.drawing import Look, captioned, draw_looks, draw_svg
 from treespec.errors import InvalidTree
 from treespec.probabilities import no_distributions, require_distribution
@@ -118,6 +118,7 @@ class TokenTree:
             return
         wanted = "a tensor of one row of probabilities for each node with children, or None"
         instance("draft_probs", self.draft_probs, Tensor, wanted, InvalidTree)
+        plainly_laid_out("draft_probs", self.draft_probs, InvalidTree)
         rows = len(self.shape.internal)
         if not self.draft_probs.is_floating_point():
             raise InvalidTree(

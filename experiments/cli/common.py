@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from treespec.experiments.cli.completion import complete_override
-from treespec.experiments.records.disk_full import DISK_FULL
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -173,6 +172,7 @@ def complain(text: str) -> None:
 def _of_error(error: Exception, debug: bool) -> tuple[str, int]:
     """The message for an error, and the exit code."""
     from treespec.errors import TreespecError
+    from treespec.experiments.errors import DISK_FULL
 
     if isinstance(error, TreespecError):
         return str(error), USER_ERROR

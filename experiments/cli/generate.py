@@ -116,14 +116,16 @@ def _shape(text: str) -> Any:
     """A shape as it is typed: spelled, or a mapping in YAML."""
     from treespec.errors import Unreadable
     from treespec.experiments.errors import ConfigError
-    from treespec.reading_yaml import parse_yaml
+    from treespec.reading_yaml import NotYaml, parse_yaml
 
     if not text.lstrip().startswith("{"):
         return text.strip()
     try:
         return parse_yaml(text)
-    except Unreadable as error:
+    except NotYaml as error:
         raise ConfigError(f"--shape is no YAML: {error}") from None
+    except Unreadable as error:
+        raise ConfigError(f"--shape: {error}") from None
 
 
 def _prompt(given: str | None, file: Path | None) -> str:

@@ -31,7 +31,7 @@ from treespec.experiments.records.plain_data import plain_data
 if TYPE_CHECKING:
     from treespec.experiments.records.rows import PromptRow
 
-__all__ = ["VERSION", "json_text", "run_data", "search_data"]
+__all__ = ["VERSION", "json_text", "run_data"]
 
 VERSION = 1
 
@@ -50,50 +50,4 @@ def run_data(
         **report,
         "already_finished": already_finished,
         "failures": [{name: getattr(row, name) for name in columns} for row in failures],
-    }
-
-
-def search_data(
-    rates: str,
-    size: int,
-    depth: int | None,
-    branching: int | None,
-    form: str,
-) -> dict[str, Any]:
-    """The best tree of a size for acceptance rates, its worth beside a chain's, and a format's words.
-
-    Args:
-        rates: see `treespec.experiments.search_then_run.commands.acceptance_of`.
-        size: nodes, the root included.
-        depth: the most edges.
-        branching: the most children of a node.
-        form: the format.
-    """
-    import numpy as np
-
-    from treespec.experiments.search_then_run.commands import acceptance_of
-    from treespec.search import AcceptanceEstimate, expected_tokens, formats, optimal_tree
-    from treespec.shape import TreeShape
-
-    given = acceptance_of(rates)
-    acceptance = given.rates if isinstance(given, AcceptanceEstimate) else given
-    shape = optimal_tree(acceptance, size, depth=depth, branching=branching)
-    chain, table = TreeShape.chain(min(size - 1, depth or size - 1)), np.asarray(acceptance)
-    covered = table.ndim == 1 or len(table) >= chain.depth
-    made = formats.dump(shape, form)
-    text = made.content if isinstance(made.content, str) else None
-    return {
-        "shape": {"parents": shape.parents, "size": shape.size, "depth": shape.depth},
-        "expected_tokens": expected_tokens(shape, acceptance),
-        "chain": {
-            "size": chain.size,
-            "expected_tokens": expected_tokens(chain, acceptance) if covered else None,
-        },
-        "format": {
-            "name": form,
-            "content": text,
-            "counts_root": made.counts_root,
-            "lost": made.lost,
-            "notes": made.notes,
-        },
     }

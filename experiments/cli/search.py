@@ -21,7 +21,7 @@ from treespec.experiments.cli.common import (
     progress,
 )
 from treespec.experiments.cli.help import examples
-from treespec.experiments.cli.json import json_text, search_data
+from treespec.experiments.cli.json import json_text
 
 __all__ = ["app"]
 
@@ -89,11 +89,10 @@ def search_command(
                 raise ConfigError(
                     f"{alone[0]} says which times hold: give --latency too, or leave it out"
                 )
-            limits = (16 if size is None else size, depth, branching, into)
-            shape, text = search(rates, *limits)
-            typer.echo(json_text(search_data(rates, *limits)) if as_json else text)
+            found = search(rates, 16 if size is None else size, depth, branching, into)
+            typer.echo(json_text(found.data()) if as_json else str(found))
             if out is not None:
-                complain(write_tree(shape, into, out))
+                complain(write_tree(found.shape, into, out))
             return
         where: dict[str, Any] = {
             "prefix": prefix,
@@ -165,6 +164,7 @@ def estimate_command(
     """
     with friendly(debug):
         from treespec.experiments.config.files import require_new, write_new
+        from treespec.experiments.report.terminal import print_table
         from treespec.experiments.search_then_run.estimate import (
             calibration_error,
             estimate,
@@ -185,7 +185,9 @@ def estimate_command(
         if as_json:
             typer.echo(estimate_json(estimated, error))
             return
-        output().print(estimate_table(estimated))
+        table = estimate_table(estimated)
+        print_table(table, output())
+        typer.echo(table.said)
         if error is not None:
             typer.echo(f"expected calibration error {error:.2f} of the draft's probabilities")
         if by == "depth" and not (depth or tree or starts) and source.is_file():
@@ -365,10 +367,12 @@ def replay_command(
 ) -> None:
     """Try any trees on recorded traces, without a model."""
     with friendly(debug):
+        from treespec.experiments.report.terminal import print_table
         from treespec.experiments.search_then_run.traces import replay_tables, replay_traces
 
         rows = replay_traces(traces, shapes)
         if as_json:
             typer.echo(json_text({"rows": rows}))
         else:
-            output().print(*replay_tables(rows), sep="\n\n")
+            for table in replay_tables(rows):
+                print_table(table, output())

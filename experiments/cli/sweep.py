@@ -172,8 +172,8 @@ def _parameters(executor: ExecutorName, given: list[str], cancel: bool) -> dict[
     Raises:
         SweepError: if they are not asked for with SLURM, or one cannot be read.
     """
-    from treespec.experiments.sweep.errors import SweepError
-    from treespec.experiments.sweep.slurm_settings import parse_settings
+    from treespec.experiments.errors import SweepError
+    from treespec.experiments.sweep.slurm import parse_settings
 
     if executor is not ExecutorName.SLURM and (given or cancel):
         raise SweepError("--slurm and --cancel need --executor slurm")

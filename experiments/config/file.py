@@ -17,7 +17,7 @@ from treespec.experiments.config.spellings import examples_near, spelled
 from treespec.experiments.errors import ConfigError
 from treespec.reading import brief, read_text
 from treespec.reading_models import joined, nearest, problems
-from treespec.reading_yaml import parse_yaml
+from treespec.reading_yaml import NotYaml, parse_yaml
 
 __all__ = [
     "config_text",
@@ -138,8 +138,10 @@ def parse_override(text: str) -> tuple[str, Any]:
         raise ConfigError(f"override {brief(text)}: write key=value, such as models.dtype=float32")
     try:
         return key.strip(), parse_yaml(value)
-    except Unreadable as error:
+    except NotYaml as error:
         raise ConfigError(f"override {brief(text)}: the value is no YAML ({error.said})") from None
+    except Unreadable as error:
+        raise ConfigError(f"override {brief(text)}: {error.said}") from None
 
 
 def key_parts(key: str) -> list[str]:
@@ -211,8 +213,10 @@ def _find(source: str | Path) -> Path:
 def _parse(path: Path) -> dict[str, Any]:
     try:
         data = parse_yaml(_text(path))
-    except Unreadable as error:
+    except NotYaml as error:
         raise ConfigError(f"{path}: not YAML: {error}") from None
+    except Unreadable as error:
+        raise ConfigError(f"{path}: {error}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: a config is a mapping of keys, not {_kind(data)}")
     return data

@@ -2,9 +2,6 @@
 
 from typing import Any, get_args
 
-from rich.console import Console
-from rich.table import Table
-
 from treespec import plugins
 from treespec.experiments.config import trees as _ours  # noqa: F401  (registers our growths)
 from treespec.experiments.config.shapes import BudgetShape, FixedShape
@@ -12,16 +9,7 @@ from treespec.plugins import Part, first_line
 from treespec.tree import Law
 from treespec.verify import RULE_OF_LAW, Rule
 
-__all__ = ["listed", "print_parts"]
-
-TITLES = {
-    "rules": "acceptance rules (rule: NAME)",
-    "laws": "laws: how children are chosen (law: NAME)",
-    "shapes": "shapes (shape: {kind: NAME, ...})",
-    "growths": "growths: trees that grow by the draft (shape: {kind: NAME, ...})",
-    "sources": "draft sources (draft: {source: NAME, ...})",
-    "metrics": "metrics, recorded for each prompt",
-}
+__all__ = ["listed"]
 
 
 def listed() -> dict[str, list[dict[str, Any]]]:
@@ -48,30 +36,6 @@ def listed() -> dict[str, list[dict[str, Any]]]:
         ],
         "metrics": [_plain(part) for part in plugins.parts("metric").values()],
     }
-
-
-def print_parts(found: dict[str, list[dict[str, Any]]], console: Console) -> None:
-    """A table for each kind."""
-    for kind, rows in found.items():
-        if not rows:
-            continue
-        table = Table(title=TITLES[kind], title_justify="left", box=None, pad_edge=False)
-        table.add_column("name", no_wrap=True)
-        table.add_column("what it is")
-        plugged = any(row["origin"] != plugins.OURS for row in rows)
-        if plugged:
-            table.add_column("from")
-        for row in rows:
-            more = ", ".join(row.get("settings") or ())
-            about = row["about"] + (f" [{more}]" if more else "")
-            origin = "" if row["origin"] == plugins.OURS else row["origin"]
-            table.add_row(row["name"], _escaped(about), *([_escaped(origin)] if plugged else []))
-        console.print(table)
-        console.print()
-
-
-def _escaped(text: str) -> str:
-    return text.replace("[", r"\[")
 
 
 def _plain(part: Part) -> dict[str, Any]:

@@ -86,9 +86,8 @@ def energy() -> list[Fact]:
     """The meters of energy that a run would read: of the processor, and of the GPUs."""
     import torch
 
-    from treespec.experiments.run.meters.gpu_energy import find_gpu_energy
+    from treespec.experiments.run.meters.energy import Rapl, find_gpu_energy
     from treespec.experiments.run.meters.meter import Unavailable
-    from treespec.experiments.run.meters.rapl import Rapl
 
     devices = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
     facts = []

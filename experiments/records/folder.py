@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from treespec.experiments.config.schema import Config, refresh
-from treespec.experiments.errors import ForeignFolder, RunFolderError, RunNotWritten
+from treespec.experiments.errors import DISK_FULL, ForeignFolder, RunFolderError, RunNotWritten
 from treespec.experiments.records.changes import differences
-from treespec.experiments.records.disk_full import DISK_FULL
 from treespec.experiments.records.held_folder import HeldFolder
 from treespec.experiments.records.manifest import config_data, config_hash, now
 from treespec.experiments.records.manifest_form import checked_manifest

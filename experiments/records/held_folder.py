@@ -53,6 +53,10 @@ class HeldFolder(ABC):
         """What was made from the beginning stays, whatever comes: there are results in it now."""
         self.files.settle()
 
+    def withdraw(self) -> None:
+        """Take back what was made since the beginning: who only looked leaves nothing."""
+        self.files.undo()
+
     def __enter__(self) -> Self:
         """Mark the folder if it is new, and take the lock."""
         self.files = OwnFiles.begin(self.path, self.kind)

@@ -130,7 +130,9 @@ def require_rows(
         _refuse(
             folder, name, frame, pl.struct(unit).is_duplicated(), "method", "twice for a prompt"
         )
-        if name == "steps" and manifest.get("together", 1) > 1:  # whose neighbours in time are sought
+        if (
+            name == "steps" and manifest.get("together", 1) > 1
+        ):  # whose neighbours in time are sought
             for column in ("at_s", "step_s"):
                 _refuse(folder, name, frame, pl.col(column).is_null(), column, "missing")
         if name == "prompts":

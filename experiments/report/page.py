@@ -8,27 +8,14 @@ from markupsafe import Markup
 from treespec.experiments.records.folder import RUN
 from treespec.experiments.records.own_files import OwnFiles
 from treespec.experiments.report import details
-from treespec.experiments.report.acceptance import acceptance_finding
-from treespec.experiments.report.budgets import budget_finding
-from treespec.experiments.report.categories import category_finding
-from treespec.experiments.report.explanation import explanation_finding
 from treespec.experiments.report.figure_style import inline_svg
 from treespec.experiments.report.figures import DRAWINGS, draw_figures
 from treespec.experiments.report.html import render
-from treespec.experiments.report.meters import meter_finding
-from treespec.experiments.report.prediction import prediction_finding
-from treespec.experiments.report.results import (
-    footnotes,
-    hardware_line,
-    result_table,
-    speedup_finding,
-)
+from treespec.experiments.report.results import footnotes, hardware_line, result_table
 from treespec.experiments.report.run import Run
-from treespec.experiments.report.stepper.replay import asset
-from treespec.experiments.report.stepper.section import stepper_section
-from treespec.experiments.report.times import times_finding
+from treespec.experiments.report.stepper.replay import asset, stepper_section
 from treespec.experiments.report.trees import MOST_NODES, drawn_trees
-from treespec.experiments.report.verdict import METHOD_NOTE, comparison_finding
+from treespec.experiments.report.verdict import METHOD_NOTE
 
 __all__ = ["write_report"]
 
@@ -58,25 +45,17 @@ def write_report(run: Run) -> Path:
         method_note=METHOD_NOTE,
         results=[result_table(summary) for summary in run.summaries],
         result_notes=footnotes(run, run.summaries),
-        comparisons=comparison_finding(run.comparisons),
-        budgets=budget_finding(run.budgets),
-        categories=category_finding(run.categories),
+        findings=run.findings,
         figures=figures,
         captions={name: drawing.caption for name, drawing in DRAWINGS.items()},
-        explanations=explanation_finding(run.explanation_tables),
-        acceptance=acceptance_finding(run.methods, run.acceptance),
         trees=trees,
         most_nodes=MOST_NODES,
         steps=steps,
         stepper_style=Markup(asset("stepper.css") if steps else ""),
         equality=details.equality(run),
-        predictions=prediction_finding(run.predictions, run.choices, run.pace),
-        speedups=speedup_finding(run.summaries),
         samples=details.samples(run),
         tunings=details.tunings(run),
         errors=details.errors(run),
-        times=times_finding(run.times, run.measurements),
-        meters=meter_finding(run, run.metered),
         facts=details.facts(run),
         config=details.config(run),
     )

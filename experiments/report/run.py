@@ -8,23 +8,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treespec.experiments.records.loading import RunRecords
-from treespec.experiments.report.acceptance import NodeAcceptance, count_all
-from treespec.experiments.report.budgets import Budget, budgets
-from treespec.experiments.report.categories import Category, categories
-from treespec.experiments.report.explanation import Explanation, explanation_table, explanations
+from treespec.experiments.report.acceptance import NodeAcceptance, acceptance_finding, count_all
+from treespec.experiments.report.budgets import Budget, budget_finding, budgets
+from treespec.experiments.report.categories import Category, categories, category_finding
+from treespec.experiments.report.explanation import (
+    Explanation,
+    explanation_finding,
+    explanation_table,
+    explanations,
+)
 from treespec.experiments.report.html import render
 from treespec.experiments.report.measurements import Measurements, measure
-from treespec.experiments.report.meters import Metered, metered
+from treespec.experiments.report.meters import Metered, meter_finding, metered
 from treespec.experiments.report.prediction import (
     Choice,
     Pace,
     Prediction,
     chosen,
     pace_of,
+    prediction_finding,
     predictions,
 )
 from treespec.experiments.report.prompt_speedups import PromptSpeedups, prompt_speedups
-from treespec.experiments.report.results import compact_table, hardware_line
+from treespec.experiments.report.results import compact_table, hardware_line, speedup_finding
 from treespec.experiments.report.scaling import Point, scaling
 from treespec.experiments.report.summary import (
     SamplingSummary,
@@ -33,9 +39,14 @@ from treespec.experiments.report.summary import (
     step_intervals,
     summarise,
 )
-from treespec.experiments.report.table import Table
-from treespec.experiments.report.times import Times, times
-from treespec.experiments.report.verdict import Comparison, comparisons, sentences
+from treespec.experiments.report.table import Finding, Table
+from treespec.experiments.report.times import Times, times, times_finding
+from treespec.experiments.report.verdict import (
+    Comparison,
+    comparison_finding,
+    comparisons,
+    sentences,
+)
 
 __all__ = ["Run", "load_run"]
 
@@ -154,6 +165,25 @@ class Run(RunRecords):
     def choices(self) -> dict[str, Choice | None]:
         """What search chose, and how it compares with the fastest."""
         return {sampling: chosen(self, data) for sampling, data in self.measurements.items()}
+
+    @cached_property
+    def findings(self) -> dict[str, Finding | None]:
+        """The sections of the report that are tables, by name; None where the run says nothing of it.
+
+        Raises:
+            RunFolderError, InvalidTrace, InvalidLatency: if a file is damaged.
+        """
+        return {
+            "comparisons": comparison_finding(self.comparisons),
+            "budgets": budget_finding(self.budgets),
+            "categories": category_finding(self.categories),
+            "explanations": explanation_finding(self.explanation_tables),
+            "acceptance": acceptance_finding(self.methods, self.acceptance),
+            "predictions": prediction_finding(self.predictions, self.choices, self.pace),
+            "speedups": speedup_finding(self.summaries),
+            "times": times_finding(self.times, self.measurements),
+            "meters": meter_finding(self, self.metered),
+        }
 
     def _repr_html_(self) -> str:
         tables = [compact_table(summary) for summary in self.summaries]

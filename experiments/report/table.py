@@ -1,7 +1,7 @@
 """Findings as tables: what they hold is said once, and every medium has one way of writing it.
 
-`terminal` writes a table with rich, `markdown` as Markdown, `html` as a part of a page, `latex` and
-`csv` as files.
+`terminal` writes a table with rich, `markdown` as Markdown, `html` as a part of a page, `tables` as CSV
+and as LaTeX.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,27 +1,137 @@
-"""All tables of a report as files, for papers and for other programs."""
+"""All tables of a report as files: LaTeX with the rules of booktabs, and CSV (RFC 4180, UTF-8).
 
+Numbers in CSV are plain, so that any program can compute with them.
+"""
+
+import csv
+import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.report import details
-from treespec.experiments.report.acceptance import acceptance_finding
-from treespec.experiments.report.budgets import budget_finding
-from treespec.experiments.report.categories import category_finding
-from treespec.experiments.report.csv import table_csv
-from treespec.experiments.report.explanation import explanation_finding
-from treespec.experiments.report.latex import table_latex
-from treespec.experiments.report.meters import meter_finding
-from treespec.experiments.report.prediction import prediction_finding
-from treespec.experiments.report.results import result_table, speedup_finding
+from treespec.experiments.report.results import result_table
 from treespec.experiments.report.run import Run
-from treespec.experiments.report.table import Table
-from treespec.experiments.report.times import times_finding
-from treespec.experiments.report.verdict import comparison_finding
+from treespec.experiments.report.statistics import Interval
+from treespec.experiments.report.table import NONE, Cell, Table
 from treespec.search.whole_file import write_whole
 
-__all__ = ["report_tables", "write_tables"]
+__all__ = ["escaped", "report_tables", "table_csv", "table_latex", "write_tables"]
+
+_PERCENT = re.compile(r"([+-]?\d+(?:\.\d+)?) ?%")
+
+
+def table_csv(table: Table) -> str:
+    """The rows of a table under the full names of its columns.
+
+    An interval takes three columns, its bounds beside the estimate, in full precision where the table
+    rounds. The sign of percents stands in the head. A second line of a cell has a column of its own. What
+    has no value is empty.
+    """
+    heads: list[str] = []
+    columns: list[Sequence[str]] = []
+    for i, column in enumerate(table.columns):
+        name = " ".join((column.name or column.head).split())
+        cells = [row[i] for row in table.rows]
+        if any(cell.value is not None for cell in cells):
+            heads += [name, f"{name}: low", f"{name}: high"]
+            columns += zip(*map(_bounds, cells), strict=True)
+        else:
+            texts = [_plain(cell) for cell in cells]
+            percents = [_PERCENT.fullmatch(text) for text in texts if text]
+            if percents and all(percents):
+                name, texts = f"{name} (%)", [re.sub(" ?%", "", text) for text in texts]
+            heads.append(name)
+            columns.append([text.removeprefix("+") if _number(text) else text for text in texts])
+        if any(cell.below for cell in cells):
+            heads.append(f"{name}: note")
+            columns.append([cell.below for cell in cells])
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    writer.writerow(heads)
+    writer.writerows(zip(*columns, strict=True))
+    return written.getvalue()
+
+
+def _bounds(cell: Cell) -> tuple[str, str, str]:
+    value = cell.value
+    if not isinstance(value, Interval):
+        return _plain(cell), "", ""
+    if not value.bounded:
+        return str(value.estimate), "", ""
+    return str(value.estimate), str(value.low), str(value.high)
+
+
+def _plain(cell: Cell) -> str:
+    return "" if str(cell) == NONE else str(cell)
+
+
+def _number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+_LETTERS = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#",
+    "%": r"\%", "_": r"\_", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''",
+    "–": "--", "—": "---", "±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "−": "$-$",
+    "²": r"\textsuperscript{2}", "≤": r"$\le$", "≥": r"$\ge$", "…": r"\dots{}", "\u00a0": "~",
+    "[": "{[}", "]": "{]}", "*": "{*}",
+}  # fmt: skip
+"""What has a meaning in LaTeX, also after the end of a row, and what old engines do not know."""
+
+
+def table_latex(table: Table) -> str:
+    """A `tabular` to put into a table of one's own; the title stands above it as a comment.
+
+    The best rows are bold, intervals small; groups of rows have a little space between them.
+    """
+    title = " ".join(table.full_title.split())
+    lines = [f"% {title}"] if title else []
+    lines += [
+        r"% \usepackage{booktabs}",
+        r"\begin{tabular}{" + "".join("l" if c.left else "r" for c in table.columns) + "}",
+        r"\toprule",
+        _row([escaped(" ".join((c.name or c.head).split())) for c in table.columns]),
+        r"\midrule",
+    ]
+    for i, (item, cells) in enumerate(zip(table.items, table.rows, strict=True)):
+        if table.opens(i):
+            lines.append(r"\addlinespace")
+        best = table.tone(item) == "best"
+        lines.append(_row([_bold(_cell(cell)) if best else _cell(cell) for cell in cells]))
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def escaped(text: str) -> str:
+    """A text in which no letter has a meaning in LaTeX; line ends become blanks.
+
+    Example:
+        >>> escaped("top_p 90 %")
+        'top\\\\_p 90 \\\\%'
+    """
+    shown = "".join(letter if letter.isprintable() else " " for letter in text)
+    return "".join(_LETTERS.get(letter, letter) for letter in shown)
+
+
+def _row(texts: list[str]) -> str:
+    return " & ".join(texts) + r" \\"
+
+
+def _cell(cell: Cell) -> str:
+    small = [escaped(part) for part in (cell.detail, cell.below and f"({cell.below})") if part]
+    text = escaped(cell.text)
+    return " ".join([text, rf"{{\footnotesize {' '.join(small)}}}"]) if small else text
+
+
+def _bold(text: str) -> str:
+    return rf"\textbf{{{text}}}" if text else ""
+
 
 FORMS = {"csv": table_csv, "tex": table_latex}
 
@@ -46,18 +156,7 @@ def report_tables(run: Run) -> dict[str, Table]:
 
 def _named(run: Run) -> Iterator[tuple[str, Table]]:
     yield from (("results", result_table(summary)) for summary in run.summaries)
-    findings = {
-        "comparisons": comparison_finding(run.comparisons),
-        "budgets": budget_finding(run.budgets),
-        "categories": category_finding(run.categories),
-        "explanations": explanation_finding(run.explanation_tables),
-        "acceptance": acceptance_finding(run.methods, run.acceptance),
-        "predictions": prediction_finding(run.predictions, run.choices, run.pace),
-        "speedups": speedup_finding(run.summaries),
-        "errors": details.errors(run),
-        "times": times_finding(run.times, run.measurements),
-        "meters": meter_finding(run, run.metered),
-    }
+    findings = run.findings | {"errors": details.errors(run)}
     for what, finding in findings.items():
         yield from ((what, table) for table in (finding.tables if finding else ()))
     if (equality := details.equality(run)) is not None:

@@ -6,23 +6,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 
 from treespec.errors import in_words
 from treespec.experiments.config.build import BuiltMethod, Experiment
 from treespec.experiments.config.schema import AssistedMethod, Config, ModelsConfig
 from treespec.experiments.config.trees import wants_measured
 from treespec.experiments.records.folder import RunFolder
+from treespec.experiments.report.table import NONE, Column, Table, keyed
+from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.models import load_models
-from treespec.experiments.run.preparation import WARMUP_TOKENS, require_same_prompts
+from treespec.experiments.run.preparation import WARMUP_TOKENS, decode_some, load_inputs
 from treespec.experiments.run.progress import Reporter
-from treespec.experiments.run.prompts import Prompt, encode
+from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.ranks import folder_of_rank
-from treespec.experiments.run.readiness import require_fits
 from treespec.experiments.run.runner import place_for
 from treespec.experiments.run.session import Searching, Session, open_session
-from treespec.experiments.run.turns import finish
-from treespec.experiments.run.unit import Bench, seed_of
+from treespec.experiments.run.unit import Bench
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -58,10 +57,6 @@ class Plan:
     seconds: float | None
 
 
-class _Seen(Exception):
-    """Ends the look into a folder: what was made to look into it is taken back."""
-
-
 def dry_run(
     config: Config,
     *,
@@ -82,17 +77,10 @@ def dry_run(
     """
     reporter = Reporter(console)
     place, start = place_for(config, folder, source, reporter.note)
-    session = None
-    try:
-        with RunFolder(folder_of_rank(config, place)) as records:
-            session = open_session(searching, start, records, reporter, fresh=fresh, retry=retry)
-            raise _Seen
-    except _Seen:
-        pass
-    assert session is not None
-    text_s, seconds = {}, None
-    if not session.complete:
-        text_s, seconds = _timed(session, load)
+    with RunFolder(folder_of_rank(config, place)) as records:
+        session = open_session(searching, start, records, reporter, fresh=fresh, retry=retry)
+        records.withdraw()
+    text_s, seconds = ({}, None) if session.complete else _timed(session, load)
     return Plan(
         place,
         start.experiment,
@@ -110,12 +98,7 @@ def _timed(
 ) -> tuple[dict[tuple[str, str], float | str], float]:
     """Seconds of a text by method and setting, and of all that is left."""
     config, reporter = session.config, session.reporter
-    with reporter.task("loading the models"):
-        pair = load(config.models)
-    prompts = encode(session.ready.measured, config.prompts, pair.tokenizer)
-    spare = encode(session.ready.spare, config.prompts, pair.tokenizer, first=len(prompts))
-    require_fits(session.known, pair, [*prompts, *spare])
-    require_same_prompts(session, prompts)
+    pair, prompts, _ = load_inputs(session, session.known, load)
     bench = Bench.of(session.known, pair)
     left = dict.fromkeys(session.known.samplings, 0)
     for repeat in range(config.repeats):
@@ -145,18 +128,8 @@ def _timed(
 
 def _one(bench: Bench, method: BuiltMethod, sampling: str, prompt: Prompt) -> tuple[float, float]:
     """Seconds of the prefill, and of a token after it; the first, slower steps come before."""
-    config = bench.experiment.config
-    tuned = method.config.grid[0] if isinstance(method.config, AssistedMethod) else None
     for tokens in (2, TIMED_TOKENS):
-        decoding = bench.decode(
-            method,
-            prompt,
-            sampling,
-            seed=seed_of(config.seed, "dry run", prompt.index),
-            tuned=tuned,
-            max_new_tokens=min(tokens, config.max_new_tokens),
-        )
-        outcome = finish(decoding)
+        outcome = decode_some(bench, method, prompt, sampling, tokens, "dry run")
     return outcome.prefill_s, (outcome.total_s - outcome.prefill_s) / len(outcome.tokens)
 
 
@@ -180,6 +153,22 @@ def plan_data(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _seconds(row: Mapping[str, Any]) -> str:
+    text = row["text"]
+    return f"{text:.2f}" if _timed_well(text) else "fails" if text else NONE
+
+
+COLUMNS = (
+    keyed("method", "method", left=True),
+    keyed("setting", "sampling", left=True),
+    keyed("nodes", "nodes"),
+    keyed("depth", "depth"),
+    keyed("children drawn", "law", left=True),
+    keyed("rule", "rule", left=True),
+    Column[Mapping[str, Any]]("s a text", _seconds),
+)
+
+
 def print_plan(plan: Plan, console: Console) -> None:
     """Print it for people."""
     config = plan.experiment.config
@@ -196,23 +185,13 @@ def print_plan(plan: Plan, console: Console) -> None:
             f"{plan.wanted - plan.finished} {texts} of {config.max_new_tokens} tokens by each method",
         ]
     for line in lines:
-        console.print(line, markup=False, highlight=False)
-    table = Table("method", "setting", "nodes", "depth", "children drawn", "rule", "s a text")
-    for row in _rows(plan):
-        text = row["text"]
-        shown = f"{text:.2f}" if _timed_well(text) else "fails" if text else "–"
-        numbers = ["–" if row[key] is None else str(row[key]) for key in ("nodes", "depth")]
-        table.add_row(
-            row["method"], row["sampling"], *numbers, row["law"] or "–", row["rule"] or "–", shown
-        )
-    console.print(table)
+        say(console, line)
+    print_table(Table("", COLUMNS, list(_rows(plan))), console)
     for (method, sampling), text in plan.text_s.items():
         if isinstance(text, str):
-            said = f"{method}, {sampling} fails: {text}"
-            console.print(said, markup=False, highlight=False)
+            say(console, f"{method}, {sampling} fails: {text}")
     if plan.seconds is not None:
-        said = f"about {_duration(plan.seconds)}, {_basis(plan)}"
-        console.print(said, markup=False, highlight=False)
+        say(console, f"about {_duration(plan.seconds)}, {_basis(plan)}")
 
 
 def _duration(seconds: float) -> str:

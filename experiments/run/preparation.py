@@ -8,14 +8,15 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from treespec.errors import in_words
-from treespec.experiments.config.build import Experiment, build
+from treespec.experiments.config.build import BuiltMethod, Experiment, build
 from treespec.experiments.config.schema import AssistedMethod, ModelsConfig
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.changes import changes_of_machine, require_same_methods
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.machine_load import BUSY_PERCENT, busy_percent
-from treespec.experiments.records.manifest import new_manifest, session_data
+from treespec.experiments.records.manifest import method_data, new_manifest, session_data
 from treespec.experiments.records.measured import Measured, load_measured
+from treespec.experiments.records.outcome import Outcome
 from treespec.experiments.run.decoding import Rounds, Unit, units_of
 from treespec.experiments.run.groups import groups_of, that_fit, twins_of
 from treespec.experiments.run.meters.build import cuda_devices, make_meters
@@ -30,7 +31,7 @@ from treespec.experiments.run.unit import Bench, seed_of
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["WARMUP_TOKENS", "Prepared", "prepare", "require_same_prompts"]
+__all__ = ["WARMUP_TOKENS", "Prepared", "decode_some", "load_inputs", "prepare"]
 
 WARMUP_TOKENS = 8
 
@@ -55,8 +56,8 @@ class Prepared:
 def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepared:
     """Do all that comes before the first unit.
 
-    What was finished earlier, or is deleted by `--fresh`, is touched only once nothing can be refused any
-    more.
+    What was finished earlier, or is deleted by `--fresh`, is touched last, right before the manifest is
+    written: whatever is refused or fails until then costs nothing of it.
 
     Args:
         session: the open run.
@@ -72,22 +73,17 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
             measured = load_measured(config, records.search)
             experiment = _with_trees(session, measured, records)
         require_same_methods(records.path, experiment, session.manifest)
-    with reporter.task("loading the models"):
-        pair = load_own_drafts(config.models, load(config.models), experiment.methods)
-    prompts = encode(session.ready.measured, config.prompts, pair.tokenizer)
-    spare = encode(session.ready.spare, config.prompts, pair.tokenizer, first=len(prompts))
-    require_fits(experiment, pair, [*prompts, *spare])
-    require_same_prompts(session, prompts)
+    pair, prompts, spare = load_inputs(session, experiment, load)
+    searched: dict[str, bytes] = {}
     if session.manifest is None and config.search is not None:
-        measured, experiment, finished = _search(session, pair, prompts)
-    else:
-        finished = session.take_over({})
+        measured, experiment, searched = _search(session, pair, prompts)
     with reporter.task("reading the meters"):
         meters = make_meters(config.meters, cuda_devices([model.model for model in pair.models]))
-    units, between = units_of(experiment, prompts, finished), None
+    units, between = units_of(experiment, prompts, session.finished), None
     if measured is not None:  # before the warm-up of the methods, whose caches and graphs stay warm
         between = session.searching.between(session, experiment, pair, measured, units)
-    groups = groups_of(experiment.methods, _together(session, experiment, pair, prompts))
+    together = _together(session, experiment, pair, prompts)
+    groups = groups_of(experiment.methods, together)
     bench = Bench.of(experiment, pair, groups, meters)
     warmup = _warm_up(session, bench, [*spare, *prompts][: config.warmup])
     if session.manifest is not None:
@@ -106,21 +102,57 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
             tuning,
             warmup,
             meters.about(),
-            max(map(len, groups)),
+            together,
             twins_of(groups),
         )
+    session.take_over(searched)
+    if measured is not None and searched:
+        # Growths name the files that they read, which are in the folder now.
+        experiment = _with_trees(session, measured, records)
+        manifest["methods"] = [method_data(method) for method in experiment.methods]
+        groups = groups_of(experiment.methods, together)
     records.write_manifest(manifest)
     tuned = tuned_choices(manifest["tuning"]["assisted"])
-    return Prepared(replace(bench, tuned=tuned), units, between, manifest)
+    bench = replace(bench, experiment=experiment, groups=groups, tuned=tuned)
+    return Prepared(bench, units, between, manifest)
+
+
+def load_inputs(
+    session: Session, experiment: Experiment, load: Callable[[ModelsConfig], "Pair"]
+) -> tuple["Pair", list[Prompt], list[Prompt]]:
+    """Load the models, and encode the prompts that are measured and those that tuning takes.
+
+    Args:
+        session: the open run.
+        experiment: its methods.
+        load: gives the models.
+
+    Raises:
+        PromptError: if a prompt does not fit in a context.
+        RunFolderError: if the run was started with other prompts; with the ways out.
+        LoadError: if a model cannot be loaded.
+    """
+    config = session.config
+    with session.reporter.task("loading the models"):
+        pair = load_own_drafts(config.models, load(config.models), experiment.methods)
+    prompts = encode(session.ready.measured, config.prompts, pair.tokenizer)
+    spare = encode(session.ready.spare, config.prompts, pair.tokenizer, first=len(prompts))
+    require_fits(experiment, pair, [*prompts, *spare])
+    if session.manifest is not None and session.manifest["prompts_hash"] != hash_of(prompts):
+        raise RunFolderError(
+            f"{session.records.path} was started with other prompts: their file or the tokenizer has "
+            "changed since; give another folder with --out, or start anew with --fresh"
+        )
+    return pair, prompts, spare
 
 
 def _search(
     session: Session, pair: "Pair", prompts: Sequence[Prompt]
-) -> tuple[Measured, Experiment, set[tuple[int, str, int]]]:
-    """Measure, find the trees, and take the folder over; the units that are finished come last.
+) -> tuple[Measured, Experiment, dict[str, bytes]]:
+    """Measure and find the trees; the files that the folder takes over, by name, come last.
 
-    With `--fresh` all is measured in another folder, and moved once no tree is refused: until then the
-    earlier run stays as it is. Else an interrupted start leaves what it has measured for the next.
+    With `--fresh` all is measured in another folder, because until the take-over the earlier run stays as
+    it is. Else there are no such files: an interrupted start leaves what it has measured for the next.
     """
     lengths = [len(prompt.ids) for prompt in prompts]
 
@@ -131,13 +163,11 @@ def _search(
         return measured, experiment
 
     if not session.fresh:
-        return *searched(session.records), session.take_over({})
+        return *searched(session.records), {}
     with TemporaryDirectory(prefix="treespec-") as aside, RunFolder(Path(aside) / "run") as folder:
-        measured, _ = searched(folder)
+        measured, experiment = searched(folder)
         files = {path.name: path.read_bytes() for path in sorted(folder.search.iterdir())}
-    finished = session.take_over(files)
-    # Again, because growths name the files that they read.
-    return measured, _with_trees(session, measured, session.records), finished
+    return measured, experiment, files
 
 
 def _together(
@@ -149,7 +179,8 @@ def _together(
         return session.manifest["together"]
     if asked is not None:
         return asked
-    fit = that_fit(experiment, pair, max(len(prompt.ids) for prompt in prompts))
+    everyone = len(experiment.methods) + 1
+    fit = min(everyone, that_fit(experiment, pair, max(len(prompt.ids) for prompt in prompts)))
     if fit == 1 < len(experiment.methods):
         session.reporter.note(
             "memory holds the caches of one method only: each prompt is decoded by one method after the "
@@ -163,19 +194,6 @@ def _with_trees(session: Session, measured: Measured, folder: RunFolder) -> Expe
     config = session.config
     resolved = session.searching.resolve(config, measured, folder.search, folder.keep)
     return replace(build(resolved), config=config)
-
-
-def require_same_prompts(session: Session, prompts: Sequence[Prompt]) -> None:
-    """Refuse to go on with other prompts than the run was started with.
-
-    Raises:
-        RunFolderError: with the ways out.
-    """
-    if session.manifest is not None and session.manifest["prompts_hash"] != hash_of(prompts):
-        raise RunFolderError(
-            f"{session.records.path} was started with other prompts: their file or the tokenizer has "
-            "changed since; give another folder with --out, or start anew with --fresh"
-        )
 
 
 def _resumed(session: Session, manifest: dict[str, Any], meters: dict[str, Any]) -> dict[str, Any]:
@@ -213,19 +231,34 @@ def _warm_up(session: Session, bench: Bench, prompts: Sequence[Prompt]) -> dict[
 def _warm_up_methods(
     bench: Bench, prompt: Prompt, sampling: str, say: Callable[[str], None]
 ) -> None:
-    config = bench.experiment.config
     for method in bench.experiment.methods:
         say(f"warming up: {sampling}, {method.name}")
-        tuned = method.config.grid[0] if isinstance(method.config, AssistedMethod) else None
         try:
-            decoding = bench.decode(
-                method,
-                prompt,
-                sampling,
-                seed=seed_of(config.seed, "warmup", prompt.index),
-                tuned=tuned,
-                max_new_tokens=min(WARMUP_TOKENS, config.max_new_tokens),
-            )
-            finish(decoding)
+            decode_some(bench, method, prompt, sampling, WARMUP_TOKENS, "warmup")
         except Exception as error:
             say(f"warming up: {method.name} failed: {in_words(error, 'the decoding')}")
+
+
+def decode_some(
+    bench: Bench, method: BuiltMethod, prompt: Prompt, sampling: str, tokens: int, purpose: str
+) -> Outcome:
+    """Decode the first tokens of a text that is not measured, before anything is tuned.
+
+    Args:
+        bench: models, methods and settings.
+        method: one of the experiment's; assisted generation takes the first of its grid.
+        prompt: what to continue.
+        sampling: name of the setting.
+        tokens: at most; no more than the config's.
+        purpose: gives the coins a seed of their own.
+    """
+    config = bench.experiment.config
+    decoding = bench.decode(
+        method,
+        prompt,
+        sampling,
+        seed=seed_of(config.seed, purpose, prompt.index),
+        tuned=method.config.grid[0] if isinstance(method.config, AssistedMethod) else None,
+        max_new_tokens=min(tokens, config.max_new_tokens),
+    )
+    return finish(decoding)

@@ -78,26 +78,21 @@ class Session:
         ended = self.manifest is not None and self.manifest["finished"] is not None
         return ended and len(self.finished) == self.wanted and not self.again
 
-    def take_over(self, search: Mapping[str, bytes]) -> set[tuple[int, str, int]]:
+    def take_over(self, search: Mapping[str, bytes]) -> None:
         """Make the folder that of this start. Until here a refusal costs nothing of an earlier one.
 
         Args:
             search: files to put into the folder of what was measured, by name.
-
-        Returns:
-            The units that need not be decoded.
         """
         if self.fresh:
             self.records.clear()
-            finished = set()
         else:
             names = _method_names(self.manifest, self.known)
-            finished = self.records.recover(names, drop_errors=self.again)
+            self.records.recover(names, drop_errors=self.again)
         for file in in_use():
             self.records.keep(self.records.path / FOLDER / file.path.name, file.content)
         for name, content in search.items():
             self.records.keep(self.records.search / name, content)
-        return finished
 
 
 def open_session(
@@ -128,8 +123,9 @@ def open_session(
     manifest = records.manifest()
     if manifest is not None:
         require_same_plugins(records.path, manifest, in_use(), RunFolderError)
-    finished = records.recover(_method_names(manifest, ready.experiment), write=False)
     again = retry and bool(records.failures())
+    names = _method_names(manifest, ready.experiment)
+    finished = records.recover(names, drop_errors=again, write=False)
     return Session(searching, ready, records, reporter, False, manifest, finished, again)
 
 

@@ -1,5 +1,7 @@
 """`treespec search` and `treespec export`: the best tree for given rates; trees in other tools' words."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from treespec.search import (
 )
 from treespec.shape import TreeShape
 
-__all__ = ["acceptance_of", "export", "rates_of", "search", "search_fastest", "write_tree"]
+__all__ = ["Found", "acceptance_of", "export", "rates_of", "search", "search_fastest", "write_tree"]
 
 LARGEST_DRAWN = 64
 """Nodes up to which a tree is drawn."""
@@ -64,25 +66,74 @@ def acceptance_of(text: str) -> list[float] | list[list[float]] | AcceptanceEsti
     return rates_of(text)
 
 
-def search(
-    rates: str, size: int, depth: int | None, branching: int | None, form: str
-) -> tuple[TreeShape, str]:
-    """The best tree, and what `treespec search` prints: its worth beside a chain's, and the tree."""
+@dataclass(frozen=True)
+class Found:
+    """The best tree of a size for acceptance rates.
+
+    Args:
+        shape: the tree.
+        tokens: expected per step.
+        chain: of as many nodes, as far as the depth allows.
+        chain_tokens: expected per step; None if the rates do not reach so deep.
+        form: the format that the tree is shown in.
+        notes: what the sample behind the rates cannot support.
+    """
+
+    shape: TreeShape
+    tokens: float
+    chain: TreeShape
+    chain_tokens: float | None
+    form: str
+    notes: Sequence[str]
+
+    def __str__(self) -> str:
+        lines = [
+            f"the best tree of {self.shape.size} nodes, the root included: depth {self.shape.depth}",
+            *([str(self.shape)] if self.shape.size <= LARGEST_DRAWN else []),
+            f"expected tokens per step {self.tokens:.3f} (plain decoding: 1)",
+        ]
+        if self.chain_tokens is not None:
+            lines.append(f"a chain of {self.chain.size} nodes: {self.chain_tokens:.3f}")
+        return "\n".join([*lines, *_dumped(self.shape, self.form), *self.notes])
+
+    def data(self) -> dict[str, Any]:
+        """The same as plain data, with the format's words for the tree."""
+        made, shape = formats.dump(self.shape, self.form), self.shape
+        return {
+            "shape": {"parents": shape.parents, "size": shape.size, "depth": shape.depth},
+            "expected_tokens": self.tokens,
+            "chain": {"size": self.chain.size, "expected_tokens": self.chain_tokens},
+            "format": {
+                "name": self.form,
+                "content": made.content if isinstance(made.content, str) else None,
+                "counts_root": made.counts_root,
+                "lost": made.lost,
+                "notes": made.notes,
+            },
+        }
+
+
+def search(rates: str, size: int, depth: int | None, branching: int | None, form: str) -> Found:
+    """The best tree beside a chain.
+
+    Args:
+        rates: see `acceptance_of`.
+        size: nodes, the root included.
+        depth: the most edges.
+        branching: the most children of a node.
+        form: the format that the tree is shown in.
+    """
     require_within("--size", size, 1, MOST_NODES)
     require_within("--depth", 0 if depth is None else depth, 0, LARGEST_NUMBER)
     require_within("--branching", 1 if branching is None else branching, 1, LARGEST_NUMBER)
     given = acceptance_of(rates)
     acceptance = given.rates if isinstance(given, AcceptanceEstimate) else given
     shape = optimal_tree(acceptance, size, depth=depth, branching=branching)
-    lines = [f"the best tree of {size} nodes, the root included: depth {shape.depth}"]
-    lines += [str(shape)] if size <= LARGEST_DRAWN else []
-    worth = expected_tokens(shape, acceptance)
-    lines.append(f"expected tokens per step {worth:.3f} (plain decoding: 1)")
-    chain = TreeShape.chain(min(size - 1, depth or size - 1))
-    table = np.asarray(acceptance)
-    if table.ndim == 1 or len(table) >= chain.depth:
-        lines.append(f"a chain of {chain.size} nodes: {expected_tokens(chain, acceptance):.3f}")
-    return shape, "\n".join([*lines, *_dumped(shape, form), *_notes(given)])
+    chain, table = TreeShape.chain(min(size - 1, depth or size - 1)), np.asarray(acceptance)
+    reached = table.ndim == 1 or len(table) >= chain.depth
+    worth = expected_tokens(chain, acceptance) if reached else None
+    tokens = expected_tokens(shape, acceptance)
+    return Found(shape, tokens, chain, worth, form, _notes(given))
 
 
 def search_fastest(

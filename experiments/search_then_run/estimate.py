@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
 from treespec.experiments.config.files import require_within
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.loading import Method, RunRecords, accepted_nodes
+from treespec.experiments.report.table import Column, Table
 from treespec.experiments.search_then_run.traces import read_shapes
 from treespec.search import (
     AcceptanceEstimate,
@@ -26,6 +26,9 @@ from treespec.tree import Law, TreeShape
 
 __all__ = ["calibration_error", "counts_from_run", "estimate", "estimate_json", "estimate_table"]
 
+
+_Place = tuple[int, ...]
+"""Of a rate: level and rank."""
 
 ABOUT = ("name", "models", "prompts_hash", "hardware", "versions", "seed")
 """What an estimate tells of the run that it is from."""
@@ -98,32 +101,26 @@ def estimate_json(estimate: AcceptanceEstimate, error: float | None) -> str:
 
 def estimate_table(estimate: AcceptanceEstimate) -> Table:
     """Rates with intervals and counts: a row for each child, or for each level and child."""
-    table = Table(
-        "depth", "child", "rate", f"{estimate.level:.0%} interval", "accepted", "of", box=None
-    )
-    for column in table.columns:
-        column.justify = "right"
     rates, low, high, hits, trials = (
         np.atleast_2d(part)
         for part in (estimate.rates, estimate.low, estimate.high, estimate.hits, estimate.trials)
     )
-    for depth, row in enumerate(rates):
-        for rank, rate in enumerate(row):
-            cell = depth, rank
-            level = "all" if estimate.by == "rank" else str(depth + 1)
-            bounds = f"{low[cell]:.3f}-{high[cell]:.3f}"
-            table.add_row(
-                level, str(rank + 1), f"{rate:.3f}", bounds, str(hits[cell]), str(trials[cell])
-            )
-    choices = [estimate.source, f"{estimate.interval} intervals"]
-    choices += ["isotonic over ranks"] if estimate.monotone else []
-    choices += (
-        [f"levels drawn to their mean by {estimate.shrinkage:g} counts"]
-        if estimate.shrinkage
-        else []
+    columns = (
+        Column[_Place]("depth", lambda at: "all" if estimate.by == "rank" else str(at[0] + 1)),
+        Column[_Place]("child", lambda at: str(at[1] + 1)),
+        Column[_Place]("rate", lambda at: f"{rates[at]:.3f}"),
+        Column[_Place](
+            f"{estimate.level:.0%} interval", lambda at: f"{low[at]:.3f}-{high[at]:.3f}"
+        ),
+        Column[_Place]("accepted", lambda at: str(hits[at])),
+        Column[_Place]("of", lambda at: str(trials[at])),
     )
-    table.title = f"law {estimate.law}, rule {estimate.rule}; {', '.join(choices)}"
-    return table
+    choices = [estimate.source, f"{estimate.interval} intervals"]
+    choices += ["isotonic over ranks"] * estimate.monotone
+    if estimate.shrinkage:
+        choices.append(f"levels drawn to their mean by {estimate.shrinkage:g} counts")
+    title, said = f"law {estimate.law}, rule {estimate.rule}", ", ".join(choices)
+    return Table("", columns, list(np.ndindex(rates.shape)), title=title, said=said)
 
 
 def _read(source: Path, method: str | None, sampling: str | None) -> Trace | Records:

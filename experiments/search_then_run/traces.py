@@ -1,14 +1,13 @@
 """`treespec trace` and `treespec replay`: record what is accepted once, then try any tree on it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from treespec.distributions import Sampling
 from treespec.errors import TreespecError
@@ -20,6 +19,7 @@ from treespec.experiments.config.spellings import is_spelled, spelled
 from treespec.experiments.config.trees import TREES
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.manifest import config_data, environment, now
+from treespec.experiments.report.table import Column, Table, keyed
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt, RawPrompt, encode, hash_of, read_prompts
@@ -274,26 +274,31 @@ def _row(path: str, trace: Trace, name: str, replay: Replay) -> dict[str, Any]:
     }
 
 
-def replay_tables(rows: Sequence[dict[str, Any]]) -> list[Table]:
+def _bounds(row: Mapping[str, Any]) -> str:
+    return "one text" if row["low"] is None else f"{row['low']:.3f} .. {row['high']:.3f}"
+
+
+def _accepted(row: Mapping[str, Any]) -> str:
+    return " ".join(f"{share:.2f}" for share in row["accepted_by_depth"])
+
+
+COLUMNS = (
+    keyed("shape", "shape", left=True),
+    keyed("nodes", "nodes"),
+    keyed("depth", "depth"),
+    keyed("steps", "steps"),
+    keyed("tokens/step", "tokens_per_step", ".3f"),
+    Column[Mapping[str, Any]]("95 % interval", _bounds),
+    Column[Mapping[str, Any]]("accepted at depth 1, 2, ...", _accepted, left=True),
+)
+
+
+def replay_tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
     """The rows as a table for each trace."""
-    tables: dict[str, Table] = {}
-    for row in rows:
-        if row["trace"] not in tables:
-            tables[row["trace"]] = _empty_table(row)
-        bounds = "one text" if row["low"] is None else f"{row['low']:.3f} .. {row['high']:.3f}"
-        tables[row["trace"]].add_row(
-            row["shape"], str(row["nodes"]), str(row["depth"]), str(row["steps"]),
-            f"{row['tokens_per_step']:.3f}", bounds,
-            " ".join(f"{share:.2f}" for share in row["accepted_by_depth"]),
-        )  # fmt: skip
-    return list(tables.values())
-
-
-def _empty_table(row: dict[str, Any]) -> Table:
-    title = f"{row['trace']}: {row['sampling']}, {row['rule']} ({row['law']}), {row['texts']} texts"
-    table = Table(box=None, title=Text(title), title_justify="left")
-    table.add_column("shape", overflow="fold")
-    for name in ("nodes", "depth", "steps", "tokens/step", "95 % interval"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("accepted at depth 1, 2, ...")
-    return table
+    tables = []
+    for trace, of_trace in groupby(rows, key=lambda row: row["trace"]):
+        replayed = list(of_trace)
+        one = replayed[0]
+        about = f"{one['sampling']}, {one['rule']} ({one['law']}), {one['texts']} texts"
+        tables.append(Table("", COLUMNS, replayed, title=f"{trace}: {about}"))
+    return tables

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from treespec.errors import Unreadable
+from treespec.experiments.errors import SweepError, SweepNotWritten
 from treespec.experiments.records.forms import COUNT, TEXT, fits, or_null
 from treespec.experiments.records.mark import Mark
-from treespec.experiments.sweep.errors import SweepError, SweepNotWritten
 from treespec.reading import parse_json, read_bytes
 from treespec.search.whole_file import write_whole
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from treespec.experiments.errors import RunFolderError
+from treespec.experiments.errors import RunFolderError, SweepError
 from treespec.experiments.records.plain_data import plain_data
 from treespec.experiments.records.tables import METADATA
 from treespec.experiments.report.run import Run, load_run
 from treespec.experiments.report.statistics import Interval
 from treespec.experiments.sweep.attempts import JobOutcome, outcome_of, read_attempts
-from treespec.experiments.sweep.errors import SweepError
 from treespec.search.whole_file import write_whole
 
 if TYPE_CHECKING:

@@ -20,20 +20,51 @@ from typing import Any
 import yaml
 
 from treespec.experiments.config.plugged import FOLDER, require_same_plugins, told
+from treespec.experiments.errors import SweepError, SweepNotWritten, VersionsDiffer
 from treespec.experiments.records import forms
 from treespec.experiments.records.changes import differences
 from treespec.experiments.records.folder import RUN
 from treespec.experiments.records.forms import ANY, DATA, NAME, TEXT, by_name, each, fits, or_null
 from treespec.experiments.records.held_folder import HeldFolder
-from treespec.experiments.records.manifest import config_data, config_hash, now
+from treespec.experiments.records.manifest import config_data, config_hash, environment, now
 from treespec.experiments.records.own_files import Kind
 from treespec.experiments.sweep.attempts import Task, read_json
-from treespec.experiments.sweep.errors import SweepError, SweepNotWritten, VersionsDiffer
 from treespec.experiments.sweep.grid import Grid
-from treespec.experiments.sweep.versions import different_versions, versions_here
 from treespec.plugin_files import in_use
 
-__all__ = ["SWEEP", "SWEEP_VERSION", "SweepFolder", "read_manifest"]
+__all__ = [
+    "SWEEP",
+    "SWEEP_VERSION",
+    "SweepFolder",
+    "different_versions",
+    "read_manifest",
+    "versions_here",
+]
+
+PACKAGES = ("python", "torch", "transformers", "tokenizers", "triton")
+
+
+def versions_here() -> dict[str, Any]:
+    """What decides about results, of this process: workers must have what their sweep was planned with."""
+    here = environment()
+    return {
+        "treespec": here["treespec_version"],
+        "git": here["git_hash"],
+        **{name: here["versions"][name] for name in PACKAGES},
+    }
+
+
+def different_versions(planned: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """`torch: 2.13.0 was planned, 2.12.1 is here`, for all that differ.
+
+    What was not noted when the sweep was planned (by an older treespec) cannot be told to differ.
+    """
+    return [
+        f"{name}: {planned[name]} was planned, {here.get(name)} is here"
+        for name in planned
+        if planned[name] != here.get(name)
+    ]
+
 
 SWEEP_VERSION = 1
 """Of the layout and of `sweep.json`."""

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treespec.errors import in_words
+from treespec.experiments.errors import SweepError, VersionsDiffer
 from treespec.experiments.sweep.attempts import Attempt, write_attempt
-from treespec.experiments.sweep.errors import SweepError, VersionsDiffer
 
 if TYPE_CHECKING:
     from treespec.experiments.config.schema import ModelsConfig
@@ -88,8 +88,7 @@ def _run(
     from treespec.experiments.records.manifest import config_hash
     from treespec.experiments.run.models import load_models
     from treespec.experiments.search_then_run.run import run
-    from treespec.experiments.sweep.folder import read_manifest
-    from treespec.experiments.sweep.versions import different_versions, versions_here
+    from treespec.experiments.sweep.folder import different_versions, read_manifest, versions_here
 
     planned = read_manifest(folder.parents[1])
     noted["versions"] = versions_here()

@@ -13,9 +13,9 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from treespec.experiments.errors import SweepError
 from treespec.experiments.run.progress import clock
 from treespec.experiments.sweep.attempts import read_json
-from treespec.experiments.sweep.errors import SweepError
 
 __all__ = ["Board", "JobView", "prompts_done"]
 

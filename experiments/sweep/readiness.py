@@ -5,10 +5,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from treespec.errors import LoadError, TokenizerMismatch, UnsupportedModel
-from treespec.experiments.errors import ConfigError, PromptError
+from treespec.experiments.errors import ConfigError, PromptError, SweepError
 from treespec.experiments.run.prompts import Prompt, encode
 from treespec.experiments.run.readiness import Ready, ready, require_fits
-from treespec.experiments.sweep.errors import SweepError
 from treespec.experiments.sweep.grid import Grid, Job
 
 if TYPE_CHECKING:

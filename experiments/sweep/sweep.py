@@ -9,10 +9,10 @@ from pathlib import Path
 from rich.console import Console
 
 from treespec.experiments.config.places import inputs_of, require_apart
+from treespec.experiments.errors import SweepError
 from treespec.experiments.run.readiness import Ready
 from treespec.experiments.sweep.attempts import Attempt, Ended, Task, outcome_of, write_attempt
 from treespec.experiments.sweep.collect import Collected, collect
-from treespec.experiments.sweep.errors import SweepError
 from treespec.experiments.sweep.executors import Executor
 from treespec.experiments.sweep.folder import SweepFolder
 from treespec.experiments.sweep.grid import Grid

@@ -5,9 +5,13 @@ can run the recipe already has it, its licence allows redistribution, and code d
 """
 
 import hashlib
+import json
 import sysconfig
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from treespec.search.whole_file import write_whole
 
 EXCLUDED_FOLDERS = frozenset(
     {"test", "tests", "idle_test", "site-packages", "dist-packages", "lib2to3", "__pycache__"}
@@ -65,3 +69,37 @@ def read_corpus(folder: Path) -> Corpus:
 def is_held_out(path: str) -> bool:
     """Whether a file is held out: decided by its path alone, so it can be checked anywhere."""
     return int.from_bytes(hashlib.sha256(path.encode()).digest()[:4]) % 1000 < HELD_OUT_PER_MILLE
+
+
+PROMPT_BYTES = 16 * 1024
+SHORTEST_PROMPT_BYTES = 3000
+MOST_PROMPTS = 24
+
+
+def choose_prompts(files: Iterable[SourceFile]) -> list[SourceFile]:
+    """At most 24 held-out files that begin with code or documentation, in order of a path hash.
+
+    Short files, character tables and files that open with a licence make poor prompts.
+    """
+    chosen = [
+        SourceFile(file.path, shorten(file.text, PROMPT_BYTES))
+        for file in sorted(files, key=lambda file: hashlib.sha256(file.path.encode()).digest())
+        if len(file.text.encode()) >= SHORTEST_PROMPT_BYTES
+        and not file.path.startswith("encodings/")
+        and "copyright" not in file.text[:1000].lower()
+    ]
+    return chosen[:MOST_PROMPTS]
+
+
+def shorten(text: str, most_bytes: int) -> str:
+    """All of `text` if it fits in `most_bytes`, else as many of its first lines as fit."""
+    if len(text.encode()) <= most_bytes:
+        return text
+    head = text.encode()[:most_bytes]
+    return head[: head.rfind(b"\n") + 1].decode()
+
+
+def write_held_out(files: Iterable[SourceFile], path: Path) -> None:
+    """One JSON object per line: the file's relative path and its text."""
+    lines = [json.dumps({"file": file.path, "text": file.text}) for file in files]
+    write_whole(path, "".join(f"{line}\n" for line in lines))

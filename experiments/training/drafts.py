@@ -15,11 +15,9 @@ from typing import Annotated, Any
 import typer
 
 from treespec.experiments.training.corpus import read_corpus, standard_library
-from treespec.experiments.training.distil import distillation_loss
-from treespec.experiments.training.packing import tokenize
-from treespec.experiments.training.product import save_model
-from treespec.experiments.training.sizes import EMBEDDED, ModelSize, build_model
-from treespec.experiments.training.train import train
+from treespec.experiments.training.sizes import EMBEDDED, ModelSize, build_model, save_model
+from treespec.experiments.training.tokenizer import tokenize
+from treespec.experiments.training.train import distillation_loss, train
 
 SIZES = {
     "wide": EMBEDDED.draft,

@@ -9,14 +9,17 @@ import numpy as np
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from treespec.experiments.training.card import Measurement, Run, write_card
-from treespec.experiments.training.corpus import Corpus, SourceFile, read_corpus
-from treespec.experiments.training.distil import distillation_loss
+from treespec.experiments.training.corpus import (
+    Corpus,
+    SourceFile,
+    choose_prompts,
+    read_corpus,
+    write_held_out,
+)
 from treespec.experiments.training.evaluate import measure_pair
-from treespec.experiments.training.packing import tokenize
-from treespec.experiments.training.product import choose_prompts, save_model, write_held_out
-from treespec.experiments.training.sizes import PairSize, build_model
-from treespec.experiments.training.tokenizer import train_tokenizer
-from treespec.experiments.training.train import next_token_loss, train
+from treespec.experiments.training.sizes import PairSize, build_model, save_model
+from treespec.experiments.training.tokenizer import tokenize, train_tokenizer
+from treespec.experiments.training.train import distillation_loss, next_token_loss, train
 from treespec.search.whole_file import write_whole
 
 # Training loss is measured on every 16th training file, about as much text as is held out.

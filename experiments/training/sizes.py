@@ -1,6 +1,7 @@
-"""How large the two models are, and how long and fast they are trained."""
+"""The two models: how large they are, how long and fast they are trained, and how they are saved."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -102,3 +103,16 @@ def build_model(
     model = LlamaForCausalLM(config)
     model.generation_config = GenerationConfig(bos_token_id=end, eos_token_id=end, pad_token_id=end)
     return model
+
+
+def save_model(
+    model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path
+) -> LlamaForCausalLM:
+    """Write `model` in bfloat16, with the tokenizer, and return what was written in float32.
+
+    Whatever is measured or distilled afterwards sees the weights that ship, rounding included.
+    """
+    model = model.bfloat16()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return model.float().eval()

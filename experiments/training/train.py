@@ -1,4 +1,8 @@
-"""The training loop of both models: one token budget, checkpoints, exact resumption."""
+"""The training loop of both models: one token budget, checkpoints, exact resumption.
+
+Muon for the matrices between layers, AdamW for embeddings and norms. The target learns the next tokens of
+the corpus, the draft the target's distribution.
+"""
 
 import io
 import logging
@@ -12,10 +16,58 @@ import torch
 from torch import nn
 from transformers import LlamaForCausalLM
 
-from treespec.experiments.training.optimizer import Optimizers
-from treespec.experiments.training.packing import Batches
 from treespec.experiments.training.sizes import Schedule
+from treespec.experiments.training.tokenizer import Batches
 from treespec.search.whole_file import write_whole
+
+
+class Optimizers:
+    """The two optimizers under one schedule.
+
+    Muon (Jordan et al. 2024) orthogonalises each matrix update; at this size it needs about half
+    the tokens of AdamW. `match_rms_adamw` puts both learning rates on one scale.
+    """
+
+    def __init__(self, model: nn.Module, schedule: Schedule, total_tokens: int) -> None:
+        named = dict(model.named_parameters())
+        matrices = [p for name, p in named.items() if p.ndim == 2 and "embed" not in name]
+        others = [p for name, p in named.items() if p.ndim != 2 or "embed" in name]
+        muon = torch.optim.Muon(
+            matrices,
+            lr=schedule.muon_lr,
+            weight_decay=schedule.weight_decay,
+            adjust_lr_fn="match_rms_adamw",
+        )
+        adamw = torch.optim.AdamW(others, lr=schedule.adamw_lr, betas=(0.9, 0.95), weight_decay=0.0)
+        self.parts = {"muon": muon, "adamw": adamw}
+        self.rates = {"muon": schedule.muon_lr, "adamw": schedule.adamw_lr}
+        self.schedule = schedule
+        self.total_tokens = total_tokens
+
+    def factor(self, step: int, tokens: int) -> float:
+        """Share of the peak rate at `step`, with `tokens` seen: warm-up, constant, decay."""
+        warm = min(1.0, (step + 1) / self.schedule.warmup_steps)
+        left = 1.0 - tokens / self.total_tokens
+        return min(warm, left / self.schedule.decay_share, 1.0)
+
+    def step(self, step: int, tokens: int) -> None:
+        """Update the parameters from their gradients and clear them."""
+        factor = self.factor(step, tokens)
+        for name, part in self.parts.items():
+            for group in part.param_groups:
+                group["lr"] = self.rates[name] * factor
+            part.step()
+            part.zero_grad(set_to_none=True)
+
+    def state_dict(self) -> dict[str, dict]:
+        """State of both optimizers."""
+        return {name: part.state_dict() for name, part in self.parts.items()}
+
+    def load_state_dict(self, state: dict[str, dict]) -> None:
+        """Restore what `state_dict` gave."""
+        for name, part in self.parts.items():
+            part.load_state_dict(state[name])
+
 
 CHECKPOINT_SECONDS = 180.0
 LOG_STEPS = 20
@@ -124,3 +176,20 @@ def load_checkpoint(path: Path, model: LlamaForCausalLM, optimizers: Optimizers)
     model.load_state_dict(state["model"])
     optimizers.load_state_dict(state["optimizers"])
     return Progress(**state["progress"])
+
+
+def distillation_loss(target: LlamaForCausalLM) -> Loss:
+    """Forward KL divergence from `target`: full vocabulary, temperature 1, on corpus text.
+
+    Forward, because it makes the draft cover what the target may say: the second and third
+    choices of the draft are what trees live on.
+    """
+
+    def loss(draft: LlamaForCausalLM, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        del targets  # the target's distribution replaces the corpus's next token
+        with torch.no_grad():
+            target_logs = target(inputs, use_cache=False).logits.float().log_softmax(-1)
+        draft_logs = draft(inputs, use_cache=False).logits.float().log_softmax(-1)
+        return (target_logs.exp() * (target_logs - draft_logs)).sum(-1).mean()
+
+    return loss

@@ -1,9 +1,12 @@
 """Files that are there whole or not at all, on file systems of all kinds."""
 
+import multiprocessing
 import os
+from pathlib import Path
 
 import pytest
 
+from treespec.search import whole_file
 from treespec.search.whole_file import write_whole
 
 
@@ -47,6 +50,53 @@ def test_a_disk_that_is_full(system, tmp_path, monkeypatch, new):
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         write_whole(tmp_path / "new.json", b"ours", new=new)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("moment", range(8))
+def test_a_kill_leaves_an_empty_file_of_the_name_at_most(system, tmp_path, moment):
+    """At every call that changes the folder, and in the middle of writing."""
+    path, calls = tmp_path / "new.json", []
+
+    def deadly(real, first=lambda *arguments: None):
+        def call(*arguments, **more):
+            calls.append(None)
+            if len(calls) > moment:
+                first(*arguments)
+                os._exit(9)
+            return real(*arguments, **more)
+
+        return call
+
+    def half(file, data):
+        file.write(data[: len(data) // 2])
+        file.flush()
+
+    def write():
+        whole_file._fill = deadly(whole_file._fill, half)
+        os.link = deadly(os.link)
+        for name in ("open", "replace", "unlink"):
+            setattr(Path, name, deadly(getattr(Path, name)))
+        write_whole(path, b"ours" * 100, new=True)
+
+    process = multiprocessing.get_context("fork").Process(target=write)
+    process.start()
+    process.join(60)
+    assert process.exitcode in (0, 9)
+    left = path.read_bytes() if path.exists() else None
+    assert left in (None, b"ours" * 100) or (left == b"" and system == "neither")
+    assert process.exitcode == 9 or left
+
+
+def test_a_claim_whose_file_cannot_follow_is_given_back(tmp_path, monkeypatch):
+    def fails(*arguments, **options):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.delattr(os, "O_TMPFILE", raising=False)
+    monkeypatch.setattr(os, "link", fails)
+    monkeypatch.setattr(Path, "replace", fails)
+    with pytest.raises(PermissionError):
+        write_whole(tmp_path / "new.json", b"ours", new=True)
     assert os.listdir(tmp_path) == []
 
 

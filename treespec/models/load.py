@@ -25,6 +25,7 @@ from treespec.models.source import (
     device_of,
     dtype_of,
     find,
+    is_hub_id,
     read_config,
     read_model,
     read_tokenizer,
@@ -333,10 +334,12 @@ def _sources(name_or_target: Source, draft: Source | None) -> tuple[Source, Sour
         return _target_source(name_or_target), _draft_source(draft)
     if _holds_pair(folder):
         return folder / "target", folder / "draft"
+    if folder.is_dir() or not is_hub_id(name_or_target):
+        read_config(find(name_or_target))  # a folder that is missing or damaged is refused for that
     nowhere = "" if folder.is_dir() else " (and it is no folder here)"
     raise LoadError(
-        f"{name!r} is a target without a draft{nowhere}: give load_pair a second, smaller model of the "
-        f"same tokenizer; only {EMBEDDED!r} and folders with target/ and draft/ bring their own"
+        f"{name!r} is a target without a draft{nowhere}: name a second, smaller model of the same "
+        f"tokenizer as the draft; only {EMBEDDED!r} and folders with target/ and draft/ bring their own"
     )
 
 

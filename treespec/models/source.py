@@ -30,6 +30,7 @@ __all__ = [
     "device_of",
     "dtype_of",
     "find",
+    "is_hub_id",
     "read_config",
     "read_model",
     "read_tokenizer",
@@ -73,14 +74,21 @@ def find(source: Source) -> Place:
         raise LoadError(
             f"{name!r} is a file: give the folder that holds config.json and the weights"
         )
-    try:
-        validate_repo_id(name)
-        is_hub_id = isinstance(source, str) and not name.startswith((".", "~"))
-    except HFValidationError:
-        is_hub_id = False
-    if not is_hub_id:
-        raise LoadError(f"there is no model folder {name!r} (looked from {str(Path.cwd())!r})")
+    if not is_hub_id(source):
+        raise LoadError(
+            f"there is no model folder {name!r} (looked from {str(Path.cwd())!r}): check the path, or give "
+            "the id of a model on the Hugging Face hub"
+        )
     return Place(name, local=not _online(name))
+
+
+def is_hub_id(source: Source) -> bool:
+    """Whether the hub may have a model of this name; other names are paths."""
+    try:
+        validate_repo_id(os.fspath(source))
+    except HFValidationError:
+        return False
+    return isinstance(source, str) and not source.startswith((".", "~"))
 
 
 def _online(hub_id: str) -> bool:

@@ -1,5 +1,9 @@
-"""The files of one device as tables, for the terminal and in Markdown, with a figure beside them."""
+"""The files of one device as tables, for the terminal and in Markdown, with a figure beside them.
 
+The figure shows the fraction of the roofline that the kernel reaches, over the size of the tree.
+"""
+
+import io
 import json
 from collections.abc import Sequence
 from functools import partial
@@ -9,20 +13,21 @@ from typing import Any
 from rich.console import Console
 
 from treespec.experiments.benchmarks.gpu.candidates import FLOORS, KERNEL, MASKED
-from treespec.experiments.benchmarks.gpu.figure import draw
 from treespec.experiments.benchmarks.gpu.goals import (
+    FRACTION,
     DecodeRow,
     KernelRow,
     decode_rows,
     kernel_rows,
     tally,
 )
+from treespec.experiments.report.figure_style import INK, MUTED, PAGE, by_powers, panels_beside
 from treespec.experiments.report.markdown import finding_markdown
 from treespec.experiments.report.table import NONE, Column, Finding, Table, keyed
 from treespec.experiments.report.terminal import print_finding, say
 from treespec.search.whole_file import write_whole
 
-__all__ = ["render"]
+__all__ = ["draw", "render"]
 
 PARTS = ("accuracy", "kernels", "decode")
 DRY = "DRY RUN through the interpreter over tiny shapes: these figures mean nothing."
@@ -225,3 +230,43 @@ def _number(value: float | None, digits: int = 1) -> str:
 
 def _thousands(count: int) -> str:
     return f"{count >> 10}k" if count and count % 1024 == 0 else str(count)
+
+
+SHADES = ("#c6dbef", "#93c4de", "#5a9fcd", "#2b7bba", "#0b559f", "#08306b")
+"""From short prefixes to long ones."""
+
+
+def draw(rows: Sequence[KernelRow], path: Path) -> Path | None:
+    """Write the figure: a panel for each choice of heads, a line for each prefix.
+
+    Args:
+        rows: of the table.
+        path: of the PNG.
+
+    Returns:
+        The path, or None if there is nothing to draw.
+    """
+    points = [(r.heads, r.prefix, r.rows, r.fraction) for r in rows if r.fraction is not None]
+    if not points:
+        return None
+    each_heads, each_prefix, each_count, fractions = zip(*points, strict=True)
+    heads, prefixes, ticks = (sorted(set(each)) for each in (each_heads, each_prefix, each_count))
+    width = 3.1 * len(heads) + 1.3
+    with panels_beside(len(heads), width, 3.4, sharey=True) as (figure, panels):
+        for axes, shown in zip(panels, heads, strict=True):
+            for i, prefix in enumerate(prefixes):
+                line = [point[2:] for point in points if point[:2] == (shown, prefix)]
+                axes.plot(
+                    *zip(*line, strict=True), marker="o",
+                    color=SHADES[-len(prefixes) :][i], markersize=4.5, label=f"{prefix:,}",
+                )  # fmt: skip
+            axes.axhline(FRACTION, color=MUTED, linewidth=1, linestyle=(0, (4, 3)))
+            by_powers(axes, ticks, "nodes T")
+            axes.set_title(f"Hq/Hkv/D = {shown}", loc="left", fontsize=10.5, color=INK)
+        panels[0].set_ylim(0, max(1.0, *fractions) * 1.03)
+        panels[0].set_ylabel("fraction of the roofline")
+        handles, names = panels[0].get_legend_handles_labels()
+        figure.legend(handles, names, title="prefix", loc="outside right center", fontsize=8.5)
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png", dpi=160, facecolor=PAGE)
+    return write_whole(path, picture.getvalue())

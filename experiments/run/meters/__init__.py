@@ -1,1 +1,1 @@
-"""Meters: what is read around every prompt of every method, besides times. One source per file."""
+"""Meters: what is read around every prompt of every method, besides times."""

@@ -6,11 +6,9 @@ from typing import Any
 import torch
 
 from treespec.errors import in_words
-from treespec.experiments.run.meters.energy import EnergyMeter, EnergySource
-from treespec.experiments.run.meters.gpu_energy import find_gpu_energy
+from treespec.experiments.run.meters.energy import EnergyMeter, EnergySource, Rapl, find_gpu_energy
 from treespec.experiments.run.meters.memory import CudaMemory, ResidentMemory
 from treespec.experiments.run.meters.meter import Meter, Meters
-from treespec.experiments.run.meters.rapl import Rapl
 
 __all__ = ["cuda_devices", "make_meters"]
 

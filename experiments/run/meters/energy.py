@@ -1,10 +1,30 @@
-"""Energy of a whole prompt: as the counters say, and less what the idle machine takes in that time."""
+"""Energy of a whole prompt: as the counters say, and less what the idle machine takes in that time.
 
+Counters: RAPL of CPU packages and memory, as Linux shows it in /sys/class/powercap; of NVIDIA GPUs zeus
+where it is installed (optional), else NVML itself.
+"""
+
+import importlib
 import time
-from collections.abc import Callable, Mapping
-from typing import Literal, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol, Self
 
-__all__ = ["IDLE_SECONDS", "EnergyMeter", "EnergySource"]
+from treespec.errors import in_words
+from treespec.experiments.run.meters.meter import Unavailable
+
+__all__ = [
+    "IDLE_SECONDS",
+    "MOST_WATTS",
+    "Domain",
+    "EnergyMeter",
+    "EnergySource",
+    "Nvml",
+    "Rapl",
+    "Zeus",
+    "find_gpu_energy",
+]
 
 IDLE_SECONDS = 2.0
 """For how long the idle machine is read before the run."""
@@ -83,3 +103,191 @@ class EnergyMeter:
         if joules is None or self.idle_w is None:
             return {self._raw: joules}
         return {self._raw: joules, self._net: joules - self.idle_w * elapsed}
+
+
+ROOT = Path("/sys/class/powercap")
+
+MOST_WATTS = 1000.0
+"""More than one domain takes. A counter that could have run full twice at this power tells nothing."""
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A counter.
+
+    Args:
+        path: its folder.
+        name: such as `package-0` or `dram`.
+        range_uj: microjoules after which it begins at 0 again.
+    """
+
+    path: Path
+    name: str
+    range_uj: int
+
+    def read(self) -> int:
+        """Microjoules."""
+        return int((self.path / "energy_uj").read_text())
+
+
+class Rapl:
+    """The sum of all packages, and of their memory where that is counted apart.
+
+    `core` and `uncore` are parts of a package and `psys` holds packages, so these are left out, as are the
+    same counters by another way (`intel-rapl-mmio`).
+
+    Args:
+        domains: to add up.
+    """
+
+    def __init__(self, domains: Sequence[Domain]) -> None:
+        self._domains = tuple(domains)
+        self.name = f"RAPL: {', '.join(domain.name for domain in domains)}"
+        self._before: list[int] = []
+
+    @classmethod
+    def find(cls, root: Path = ROOT) -> Self:
+        """The counters of this machine.
+
+        Raises:
+            Unavailable: if there are none, or they cannot be read.
+        """
+        domains = []
+        for path in sorted(root.glob("intel-rapl:*")):
+            try:
+                name = (path / "name").read_text().strip()
+                if not name.startswith("package") and name != "dram":
+                    continue
+                domain = Domain(path, name, int((path / "max_energy_range_uj").read_text()))
+                domain.read()
+            except PermissionError:
+                raise Unavailable(
+                    f"{path}/energy_uj can be read by root only: sudo chmod a+r {root}/*/energy_uj"
+                ) from None
+            except (OSError, ValueError) as error:
+                raise Unavailable(f"{path}: {error}") from None
+            domains.append(domain)
+        if not any(domain.name.startswith("package") for domain in domains):
+            raise Unavailable(f"no RAPL counter of a CPU package in {root}")
+        return cls(domains)
+
+    def begin(self) -> None:
+        """Remember where the counters stand."""
+        self._before = [domain.read() for domain in self._domains]
+
+    def end(self, seconds: float) -> float | None:
+        """Joules since `begin`, a counter that ran full once counted right; None after too long a time."""
+        total = 0
+        for domain, before in zip(self._domains, self._before, strict=True):
+            if seconds * MOST_WATTS * 1e6 >= domain.range_uj:
+                return None
+            change = domain.read() - before
+            total += change if change >= 0 else change + domain.range_uj
+        return total / 1e6
+
+
+NEITHER = "neither zeus nor nvidia-ml-py is installed: pip install nvidia-ml-py"
+
+
+class Nvml:
+    """The GPUs' own counters of energy (Volta and later), millijoules since the driver was loaded.
+
+    A counter moves every 20 to 100 ms: a prompt in which it does not move has no reading.
+
+    Args:
+        nvml: the module `pynvml`, or what stands for it.
+        uuids: of the GPUs, as NVML spells them: `GPU-...`.
+
+    Raises:
+        Unavailable: if NVML or a GPU does not tell its energy.
+    """
+
+    def __init__(self, nvml: Any, uuids: Sequence[str]) -> None:
+        self._nvml = nvml
+        try:
+            nvml.nvmlInit()
+            self._handles = [nvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
+            self._before = self._read()
+        except nvml.NVMLError as error:
+            raise Unavailable(f"NVML: {error}") from None
+        self.name = f"NVML, {len(self._handles)} GPU{'s' * (len(self._handles) > 1)}"
+
+    def begin(self) -> None:
+        """Remember where the counters stand."""
+        self._before = self._read()
+
+    def end(self, seconds: float) -> float | None:
+        """Joules since `begin`; None if no counter moved, or one was set back."""
+        changes = [after - before for after, before in zip(self._read(), self._before, strict=True)]
+        return sum(changes) / 1e3 if min(changes) > 0 else None
+
+    def _read(self) -> list[int]:
+        return [int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(h)) for h in self._handles]
+
+
+class Zeus:
+    """Energy by `zeus.monitor.ZeusMonitor`, which also reads GPUs without such a counter.
+
+    Args:
+        monitor: `zeus.monitor`, or what stands for it.
+        indices: of the GPUs, as torch counts them.
+
+    Raises:
+        Unavailable: if zeus cannot read them.
+    """
+
+    def __init__(self, monitor: Any, indices: Sequence[int]) -> None:
+        try:
+            self._monitor = monitor.ZeusMonitor(gpu_indices=list(indices), cpu_indices=[])
+        except Exception as error:  # zeus has no base class for what can go wrong here
+            raise Unavailable(f"zeus: {in_words(error, 'its start')}") from None
+        self.name = f"zeus, {len(indices)} GPU{'s' * (len(indices) > 1)}"
+        self._open = False
+
+    def begin(self) -> None:
+        """Open a window. A prompt that failed may have left one open."""
+        if self._open:
+            self._monitor.end_window("prompt", sync_execution=False, cancel=True)
+        self._monitor.begin_window("prompt", sync_execution=False)
+        self._open = True
+
+    def end(self, seconds: float) -> float | None:
+        """Joules of all GPUs in the window; None if it was too short for a reading."""
+        window = self._monitor.end_window("prompt", sync_execution=False)
+        self._open = False
+        values = list(window.gpu_energy.values())
+        return float(sum(values)) if values and min(values) > 0 else None
+
+
+def find_gpu_energy(indices: Sequence[int]) -> EnergySource:
+    """The source of the energy of these GPUs.
+
+    Args:
+        indices: as torch counts them.
+
+    Raises:
+        Unavailable: if there is none.
+    """
+    if not indices:
+        raise Unavailable("no model is on a CUDA device")
+    reasons = []
+    try:
+        return Zeus(importlib.import_module("zeus.monitor"), indices)
+    except ImportError:
+        pass
+    except Unavailable as error:
+        reasons.append(str(error))
+    try:
+        return Nvml(importlib.import_module("pynvml"), [_uuid(index) for index in indices])
+    except ImportError:
+        reasons = reasons or [NEITHER]
+    except Unavailable as error:
+        reasons.append(str(error))
+    raise Unavailable("; ".join(reasons))
+
+
+def _uuid(index: int) -> str:
+    """What NVML calls a GPU; its own numbers do not know CUDA_VISIBLE_DEVICES."""
+    import torch
+
+    return f"GPU-{torch.cuda.get_device_properties(index).uuid}"

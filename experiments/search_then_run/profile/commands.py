@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table as Printed
 
 from treespec.errors import TreespecError
 from treespec.experiments.config.base import MOST_ROUNDS, MOST_TIMED, MOST_TOKENS
 from treespec.experiments.config.files import require_within
 from treespec.experiments.config.schema import MOST_SIZES, Config, ModelsConfig
 from treespec.experiments.errors import ConfigError
+from treespec.experiments.report.table import NONE, Column, Table
+from treespec.experiments.report.terminal import print_table
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import read_prompts
@@ -24,7 +25,7 @@ from treespec.experiments.search_then_run.profile.profile import (
     profile_pair,
 )
 from treespec.reading import brief
-from treespec.search.latency.interpolation import Curve, Table
+from treespec.search.latency.interpolation import Curve
 from treespec.search.latency.latency import LatencyModel
 
 if TYPE_CHECKING:
@@ -129,29 +130,29 @@ def integers(name: str, text: str | None) -> list[int] | None:
 
 def print_profile(model: LatencyModel, console: Console) -> None:
     """Medians and quartiles of what was measured, two tables for each prefix length."""
-    times = model.times()
+    laws = model.times().laws
     for prefix in model.prefixes:
         title = f"behind {prefix} tokens, milliseconds"
-        verify = times.verify.curves[prefix]
-        table = Printed("nodes", "verify", "q1–q3", title=title)
-        for name in times.laws:
-            table.add_column(f"accept, {name}")
-        for size in verify.sizes:
-            accepts = [_middle(law.accept.curves.get(None), size) for law in times.laws.values()]
-            table.add_row(str(size), _middle(verify, size), _quartiles(verify, size), *accepts)
-        console.print(table)
-        table = Printed("draft", "law", "ms", "q1–q3", title=title)
-        for name, law in times.laws.items():
-            cells: list[tuple[str, Table | None, int | None]] = [
-                ("plain step", law.plain, None),
-                ("first pass", law.first, None),
-            ]
+        verify = model.times().verify.curves[prefix]
+        columns = [
+            Column[int]("nodes", str),
+            Column[int]("verify", lambda size, curve=verify: _middle(curve, size)),
+            Column[int]("q1–q3", lambda size, curve=verify: _quartiles(curve, size)),
+        ]
+        for name, law in laws.items():
+            accept = law.accept.curves.get(None)
+            columns.append(
+                Column(f"accept, {name}", lambda size, curve=accept: _middle(curve, size))
+            )
+        print_table(Table("", columns, verify.sizes, title=title), console)
+        drafts: list[_Draft] = []
+        for name, law in laws.items():
             level = law.level.curves.get(prefix)
-            cells += [(f"a level of {w}", law.level, w) for w in (level.sizes if level else ())]
-            for what, part, width in cells:
-                curve = None if part is None else part.curves.get(prefix)
-                table.add_row(what, name, _middle(curve, width), _quartiles(curve, width))
-        console.print(table)
+            for what, table in (("plain step", law.plain), ("first pass", law.first)):
+                curve = None if table is None else table.curves.get(prefix)
+                drafts.append((what, name, curve, None))
+            drafts += [(f"a level of {w}", name, level, w) for w in (level.sizes if level else ())]
+        print_table(Table("", DRAFTS, drafts, title=title), console)
 
 
 def _measured(
@@ -172,12 +173,23 @@ def _measured(
 
 def _middle(curve: Curve | None, size: int | None) -> str:
     times = curve.samples.get(size) if curve else None
-    return f"{1e3 * np.median(times):.2f}" if times else "–"
+    return f"{1e3 * np.median(times):.2f}" if times else NONE
 
 
 def _quartiles(curve: Curve | None, size: int | None) -> str:
     times = curve.samples.get(size, ()) if curve else ()
     if len(times) < SAMPLES_FOR_QUARTILES:
-        return "–"
+        return NONE
     low, high = 1e3 * np.quantile(times, [0.25, 0.75])
     return f"{low:.2f}–{high:.2f}"
+
+
+_Draft = tuple[str, str, Curve | None, int | None]
+"""A pass of the draft, its law, its times, and the nodes that it runs."""
+
+DRAFTS = (
+    Column[_Draft]("draft", lambda row: row[0], left=True),
+    Column[_Draft]("law", lambda row: row[1], left=True),
+    Column[_Draft]("ms", lambda row: _middle(*row[2:])),
+    Column[_Draft]("q1–q3", lambda row: _quartiles(*row[2:])),
+)

@@ -14,7 +14,7 @@ from treespec.decoding import decode
 from treespec.draft import StaticGrowth, make_drafter
 from treespec.experiments.config.build import plain_method
 from treespec.experiments.run.observers import StageTimer
-from treespec.experiments.search_then_run.profile.shapes import Setting, drift_of
+from treespec.experiments.search_then_run.profile.plan import Setting, drift_of
 from treespec.step import Step
 from treespec.tree import TreeShape
 from treespec.verify import on_host

@@ -20,7 +20,7 @@ from treespec.experiments.config.schema import Config
 from treespec.experiments.records.manifest import environment, now
 from treespec.experiments.run.models import weights_data
 from treespec.experiments.search_then_run.profile.loop import Loop
-from treespec.experiments.search_then_run.profile.shapes import Setting
+from treespec.experiments.search_then_run.profile.plan import Setting
 from treespec.search.latency.file import VERSION
 from treespec.target import make_target
 from treespec.tree import TreeShape

@@ -11,10 +11,17 @@ import torch
 from rich.console import Console
 
 from treespec.experiments.benchmarks.gpu import __main__ as command
-from treespec.experiments.benchmarks.gpu import accuracy, decode_times, kernel_times, store
+from treespec.experiments.benchmarks.gpu import accuracy, decode_times, kernel_times
 from treespec.experiments.benchmarks.gpu.candidates import CANDIDATES, Case, call_of, inputs_of
 from treespec.experiments.benchmarks.gpu.roofline import Heads
-from treespec.experiments.benchmarks.gpu.session import BrokenDevice, Deadline, Session
+from treespec.experiments.benchmarks.gpu.session import (
+    ROOT,
+    BrokenDevice,
+    Deadline,
+    Session,
+    Store,
+    source_hash,
+)
 from treespec.experiments.benchmarks.results_file import RESULTS
 
 CPU = torch.device("cpu")
@@ -37,7 +44,7 @@ def read(folder, part):
 
 def test_a_killed_run_keeps_what_it_has(tmp_path):
     def opened(**more):
-        return store.Store("gpu_x", tmp_path, ("Makefile",), {"dry": True}, **more)
+        return Store("gpu_x", tmp_path, ("Makefile",), {"dry": True}, **more)
 
     first = opened()
     first.add("a", {"us": 1})
@@ -50,8 +57,8 @@ def test_a_killed_run_keeps_what_it_has(tmp_path):
     again.add("c", {"us": 3})
     assert list(json.loads(first.path.read_text())["cells"]) == ["a", "b", "c"]
     assert not opened(fresh=True).cells
-    changed = store.Store("gpu_x", tmp_path, ("README.md",), {"dry": True})
-    measured = store.Store("gpu_x", tmp_path, ("Makefile",), {"dry": False})
+    changed = Store("gpu_x", tmp_path, ("README.md",), {"dry": True})
+    measured = Store("gpu_x", tmp_path, ("Makefile",), {"dry": False})
     assert not changed.cells
     assert not measured.cells
     first.path.write_text("{ cut off")
@@ -61,13 +68,13 @@ def test_a_killed_run_keeps_what_it_has(tmp_path):
 def test_every_source_counts(tmp_path):
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "a.py").write_text("1")
-    before = store.source_hash(["p"], tmp_path)
+    before = source_hash(["p"], tmp_path)
     (tmp_path / "p" / "notes.md").write_text("no code")
-    assert store.source_hash(["p"], tmp_path) == before
+    assert source_hash(["p"], tmp_path) == before
     (tmp_path / "p" / "b.py").write_text("2")
-    assert store.source_hash(["p"], tmp_path) != before
+    assert source_hash(["p"], tmp_path) != before
     for part in (accuracy, kernel_times, decode_times):
-        assert all((store.ROOT / source).exists() for source in part.SOURCES)
+        assert all((ROOT / source).exists() for source in part.SOURCES)
 
 
 # parts
@@ -223,7 +230,7 @@ def run(*arguments):
     line = [sys.executable, "-m", "treespec.experiments.benchmarks.gpu", *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        line, cwd=store.ROOT, env=environment, capture_output=True, text=True, timeout=200
+        line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200
     )
 
 

@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +39,41 @@ def rows(folder):
     """Finished lines of the log."""
     log = folder / "prompts.jsonl"
     return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
+def started_by_its_script(handler, pressed_at):
+    """`treespec --version`, with Ctrl-C at the import of a module."""
+    project = Path(__file__).parents[3] / "pyproject.toml"
+    script = tomllib.loads(project.read_text())["project"]["scripts"]["treespec"].split(":")
+    code = (
+        "import os, signal, sys\n"
+        f"signal.signal(signal.SIGINT, signal.{handler})\n"
+        "class Press:\n"
+        "    def find_spec(name, *places):\n"
+        f"        if name == {pressed_at!r}:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Press)\n"
+        "sys.argv = ['treespec', '--version']\n"
+        f"from {script[0]} import {script[1]}\n"
+        f"{script[1]}()\n"
+    )
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.parametrize("module", ["cli.main", "cli.common", "cli.help"])
+def test_interrupted_while_the_commands_are_imported(module):
+    """The first tenth of a second: no traceback, and the exit code of an interrupt."""
+    done = started_by_its_script("default_int_handler", f"treespec.experiments.{module}")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_an_interrupt_that_the_shell_ignores_stays_ignored():
+    """As in a job in the background."""
+    done = started_by_its_script("SIG_IGN", "treespec.experiments.cli.main")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("treespec ")
 
 
 def test_interrupted_before_there_is_a_command(monkeypatch, capsys):

@@ -21,6 +21,8 @@ from treespec.experiments.records.rows import (
     TreeRow,
     read_lines,
 )
+from treespec.experiments.run import preparation
+from treespec.experiments.run import unit as unit_module
 from treespec.experiments.search_then_run.run import run
 
 IDS = ["prompt", "sampling", "method", "order", "tokens", "steps", "accepted", "seed"]
@@ -41,10 +43,16 @@ def ids(path):
 def test_records_follow_the_schema(whole):
     prompts = pl.read_parquet(whole / "prompts.parquet")
     steps = pl.read_parquet(whole / "steps.parquet")
-    assert len(prompts) == 2 * 2 * 5
-    greedy = prompts.filter(pl.col("sampling") == "T=0")
+    manifest = json.loads((whole / "manifest.json").read_text())
+    assert (manifest["together"], manifest["twins"]) == (6, {"generate (twin)": "generate"})
+    assert len(prompts) == 2 * 2 * 6
+    twin, copied = (prompts.filter(pl.col("method") == m) for m in ("generate (twin)", "generate"))
+    assert twin["tokens"].to_list() == copied["tokens"].to_list()
+    assert twin["alone_s"].null_count() == len(twin)
+    assert copied["alone_s"].null_count() == 0
+    greedy = prompts.filter(pl.col("sampling") == "T=0", pl.col("method") != "generate (twin)")
     assert greedy["equal_to_plain"].to_list() == [True] * 10
-    assert prompts.filter(pl.col("sampling") == "T=1")["equal_to_plain"].null_count() == 10
+    assert prompts.filter(pl.col("sampling") == "T=1")["equal_to_plain"].null_count() == 12
     for row in prompts.iter_rows(named=True):
         mine = steps.filter(
             (pl.col("prompt") == row["prompt"])
@@ -55,15 +63,16 @@ def test_records_follow_the_schema(whole):
         assert row["emitted"] == row["accepted"] + row["steps"]
         assert 0 < row["prefill_s"] < row["total_s"]
         assert row["decode_s"] == pytest.approx(row["total_s"] - row["prefill_s"])
-        if row["method"] in ("generate", "assisted"):
-            assert mine.is_empty()
-            assert row["verify_s"] is None
-            continue
         assert mine["step"].to_list() == list(range(row["steps"]))
+        assert mine["step_s"].sum() == pytest.approx(row["decode_s"])
         assert mine["kept"].sum() == row["new_tokens"]
         assert mine["accepted"].sum() == row["accepted"]
         assert mine["path_ranks"].list.len().to_list() == mine["accepted"].to_list()
         assert (mine["size"] - 1).sum() == row["drafted"]
+        if row["verify_s"] is None:
+            assert row["method"].startswith(("generate", "assisted"))
+            assert mine["draft_s"].null_count() == len(mine)
+            continue
         stages = sum(row[f"{stage}_s"] for stage in ("draft", "verify", "accept", "commit"))
         assert stages < row["decode_s"]
     accepted = dict(prompts.group_by("method").agg(pl.col("accepted").sum()).iter_rows())
@@ -259,6 +268,37 @@ def test_a_fresh_start_that_cannot_start_loses_nothing(start):
         start(SMALL | {"max_new_tokens": 10_000}, fresh=True)
     assert start(SMALL).already_finished
     assert ids(start(SMALL).folder) == before
+
+
+@pytest.mark.parametrize("part", ["make_meters", "tune", "_warm_up", "model_data", "new_manifest"])
+@pytest.mark.parametrize("kind", [PromptError, RuntimeError, KeyboardInterrupt])
+def test_what_fails_before_the_first_unit_loses_nothing(start, monkeypatch, part, kind):
+    """The earlier run is deleted last, right before the manifest of the fresh one is written."""
+    folder = start(SMALL).folder
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    def fails(*arguments, **more):
+        raise kind("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, part, fails)
+        with pytest.raises(kind):
+            start(SMALL | {"seed": 8}, fresh=True)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert start(SMALL).already_finished
+
+
+def test_a_retry_that_fails_before_the_first_unit_keeps_the_errors(start, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(unit_module, "decode_ours", None)
+        folder = start(SMALL).folder
+    rows = (folder / "prompts.jsonl").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(preparation, "_warm_up", None)
+        with pytest.raises(TypeError):
+            start(SMALL, retry=True)
+    assert (folder / "prompts.jsonl").read_bytes() == rows
+    assert not start(SMALL, retry=True).failures
 
 
 def _resume_and_compare(start, whole, path):

@@ -16,6 +16,7 @@ from treespec.experiments.report.page import write_report
 from treespec.experiments.report.prediction import first_ranked, median_errors, prediction_finding
 from treespec.experiments.report.run import load_run
 from treespec.experiments.report.text import print_run
+from treespec.experiments.run import preparation
 from treespec.experiments.search_then_run.resolve import resolve
 from treespec.experiments.search_then_run.run import run
 from treespec.experiments.studies.prediction import figures_of, goals
@@ -272,6 +273,24 @@ def test_a_fresh_search_that_is_refused_costs_nothing(searching, loaded_pair, tm
     with pytest.raises(ConfigError, match=r"methods\[1\]\.shape: .*9"):
         run(config, folder=before, load=lambda models: loaded_pair, fresh=True)
     assert {path: path.read_bytes() for path in before.rglob("*") if path.is_file()} == files
+
+
+def test_a_fresh_search_whose_start_fails_later_costs_nothing(
+    searching, loaded_pair, tmp_path, monkeypatch
+):
+    """All is measured, the trees are found, and the warm-up fails: the finished run is still there."""
+    methods = [m for m in SEARCHED if m.get("shape", {"kind": "eagle2"})["kind"] == "eagle2"]
+    config = Config.model_validate(searching | {"methods": methods})
+    folder = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair).folder
+    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    def fails(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(preparation, "_warm_up", fails)
+    with pytest.raises(KeyboardInterrupt):
+        run(config, folder=folder, load=lambda models: loaded_pair, fresh=True)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == files
 
 
 def test_a_fresh_search_replaces_what_was_measured(searching, loaded_pair, tmp_path):

@@ -3,11 +3,11 @@ import json
 import polars as pl
 import pytest
 
+from treespec.experiments.errors import SweepError
 from treespec.experiments.records.rows import SCHEMA_VERSION
 from treespec.experiments.report.run import load_run
 from treespec.experiments.sweep.attempts import Attempt, write_attempt
 from treespec.experiments.sweep.collect import _columns, collect, without_times
-from treespec.experiments.sweep.errors import SweepError
 from treespec.experiments.sweep.folder import read_manifest
 
 

@@ -5,9 +5,9 @@ import yaml
 from filelock import FileLock
 
 from treespec.experiments.config.file import load_config
+from treespec.experiments.errors import SweepError, VersionsDiffer
 from treespec.experiments.records.manifest import config_hash
 from treespec.experiments.sweep import folder as folder_module
-from treespec.experiments.sweep.errors import SweepError, VersionsDiffer
 from treespec.experiments.sweep.folder import SweepFolder, read_manifest
 from treespec.experiments.sweep.grid import load_grid
 

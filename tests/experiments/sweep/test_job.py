@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from treespec.experiments.sweep import versions
 from treespec.experiments.sweep.attempts import outcome_of, read_attempts
+from treespec.experiments.sweep.folder import different_versions, versions_here
 from treespec.experiments.sweep.job import JobFailed, allotted_threads, run_job
 
 
@@ -79,7 +79,7 @@ def test_a_config_that_was_changed_is_refused(job):
 
 
 def test_every_version_counts():
-    here = versions.versions_here()
+    here = versions_here()
     assert set(here) == {
         "treespec",
         "git",
@@ -89,12 +89,12 @@ def test_every_version_counts():
         "tokenizers",
         "triton",
     }
-    assert versions.different_versions(here, here) == []
+    assert different_versions(here, here) == []
     for name in here:
-        (line,) = versions.different_versions(here, here | {name: "other"})
+        (line,) = different_versions(here, here | {name: "other"})
         assert line.startswith(f"{name}: ")
     older = {name: here[name] for name in ("treespec", "git", "python", "torch", "transformers")}
-    assert versions.different_versions(older, here) == []  # it did not note the others
+    assert different_versions(older, here) == []  # it did not note the others
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ import shutil
 import pytest
 from run_folders.folders import write_run
 
+from treespec.experiments.errors import SweepError
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.mark import LOCK, MARK, Mark
 from treespec.experiments.records.own_files import OwnFiles
-from treespec.experiments.sweep.errors import SweepError
 from treespec.experiments.sweep.folder import SWEEP, SweepFolder
 from treespec.experiments.sweep.sweep import run_sweep
 

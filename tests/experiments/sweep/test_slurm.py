@@ -6,11 +6,10 @@ import shutil
 
 import pytest
 
+from treespec.experiments.errors import SweepError
 from treespec.experiments.records.mark import Mark, new_id
 from treespec.experiments.sweep.attempts import Attempt, Task, write_attempt
-from treespec.experiments.sweep.errors import SweepError
-from treespec.experiments.sweep.slurm import PATIENCE_S, TOOLS, Slurm
-from treespec.experiments.sweep.slurm_settings import parse_settings
+from treespec.experiments.sweep.slurm import PATIENCE_S, TOOLS, Slurm, parse_settings
 
 SBATCH = """#!/bin/sh
 cat "$1" > "{state}/script"

@@ -1,7 +1,7 @@
 import pytest
 
-from treespec.experiments.sweep.errors import SweepError
-from treespec.experiments.sweep.slurm_settings import parse_settings
+from treespec.experiments.errors import SweepError
+from treespec.experiments.sweep.slurm import parse_settings
 
 
 @pytest.mark.parametrize(

@@ -24,14 +24,11 @@ from typer.testing import CliRunner
 from treespec.experiments.training import drafts
 from treespec.experiments.training import train as train_module
 from treespec.experiments.training.__main__ import EMBEDDED_FOLDER, app
-from treespec.experiments.training.corpus import is_held_out, read_corpus
-from treespec.experiments.training.distil import distillation_loss
+from treespec.experiments.training.corpus import is_held_out, read_corpus, shorten
 from treespec.experiments.training.evaluate import measure_pair
-from treespec.experiments.training.optimizer import Optimizers
-from treespec.experiments.training.packing import Batches
-from treespec.experiments.training.product import shorten
 from treespec.experiments.training.sizes import MINIATURE, MINIATURE_SCHEDULE, build_model
-from treespec.experiments.training.tokenizer import END_OF_TEXT
+from treespec.experiments.training.tokenizer import END_OF_TEXT, Batches
+from treespec.experiments.training.train import Optimizers, distillation_loss
 
 ROOT = EMBEDDED_FOLDER.parents[1]
 SHIPPED_BYTES = 24_000_000

@@ -155,13 +155,27 @@ def test_loading_is_quiet(saved: Path, capfd: pytest.CaptureFixture[str]) -> Non
 
 def test_no_draft(saved: Path) -> None:
     with pytest.raises(
-        LoadError, match=r"target' is a target without a draft: give load_pair a second"
+        LoadError, match=r"target' is a target without a draft: name a second, .* as the draft"
     ):
         load_pair(saved / "target")
     with pytest.raises(
         LoadError, match=r"'embeded' .*\(and it is no folder here\).*only 'embedded'"
     ):
         load_pair("embeded")
+
+
+@pytest.mark.parametrize("draft", [None, "embedded"])
+def test_a_target_that_is_missing_or_damaged_is_refused_for_that(
+    tmp_path: Path, draft: str | None
+) -> None:
+    """Also where no draft is named: it is not what is wrong first."""
+    with pytest.raises(
+        LoadError, match=r"there is no model folder '/no/such/model'.*check the path"
+    ):
+        load_pair("/no/such/model", draft)
+    (tmp_path / "config.json").write_text('{"model_type": ')
+    with pytest.raises(LoadError, match=r"config\.json is no JSON: .*save the file again"):
+        load_pair(tmp_path, draft)
 
 
 @pytest.mark.parametrize(

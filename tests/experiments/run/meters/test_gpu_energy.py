@@ -5,8 +5,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from treespec.experiments.run.meters import gpu_energy
-from treespec.experiments.run.meters.gpu_energy import Nvml, Zeus, find_gpu_energy
+from treespec.experiments.run.meters import energy
+from treespec.experiments.run.meters.energy import Nvml, Zeus, find_gpu_energy
 from treespec.experiments.run.meters.meter import Unavailable
 
 
@@ -104,7 +104,7 @@ def installed(monkeypatch):
         for name, own in (("zeus", package), ("zeus.monitor", zeus), ("pynvml", pynvml)):
             monkeypatch.setitem(sys.modules, name, own)
 
-    monkeypatch.setattr(gpu_energy, "_uuid", lambda index: f"GPU-{'abc'[index]}")
+    monkeypatch.setattr(energy, "_uuid", lambda index: f"GPU-{'abc'[index]}")
     return installed
 
 

@@ -7,13 +7,13 @@ import torch
 
 from treespec import Law, Sampling, TorchCoins, TreeShape
 from treespec.draft import ModelDrafter
-from treespec.experiments.search_then_run.profile.profile import profile_pair
-from treespec.experiments.search_then_run.profile.shapes import (
+from treespec.experiments.search_then_run.profile.plan import (
     Setting,
     bundle,
     drift_of,
     shapes_for,
 )
+from treespec.experiments.search_then_run.profile.profile import profile_pair
 from treespec.models.transformers_model import TransformersModel
 from treespec.verify import RULES
 

@@ -7,14 +7,18 @@ import pytest
 from treespec import Law, Sampling, TreeShape
 from treespec.experiments.config.build import build
 from treespec.experiments.config.schema import Config
-from treespec.experiments.search_then_run.profile.plan import settings_of
+from treespec.experiments.search_then_run.profile.plan import (
+    Setting,
+    completed,
+    settings_of,
+    shapes_for,
+)
 from treespec.experiments.search_then_run.profile.profile import (
     Samples,
     _measure_plain,
     _measure_trees,
     json_of_samples,
 )
-from treespec.experiments.search_then_run.profile.shapes import Setting, completed, shapes_for
 from treespec.search import LatencyModel
 from treespec.search.latency.tables import levels_of
 from treespec.testing import plane_trees

@@ -1,0 +1,422 @@
+"""How well interleaved runs tell methods apart on a machine that others use, by simulation.
+
+    python -m treespec.experiments.studies.interleaved_estimator [EXPERIMENTS] [--traces FOLDER]
+
+Every simulated experiment has its own prompts, steps and machine. The methods of a world decode 48 tokens
+of each prompt on it, the one with the fewest kept tokens next; their works are known, so the truth is.
+Three ways to compare two methods stand beside each other:
+
+- *by prompts*: methods take turns by whole prompts on the same kind of machine, totals are compared;
+- *totals*: of the interleaved steps;
+- *adjusted*: what `report.slowdown` makes of them.
+
+Bias and standard deviation are those of the estimated ratio of costs over the ratio of the true works of
+the same texts: the error that the machine makes. The half-width is the median one of the 95 % intervals of
+`report.statistics`. Coverage is the share of these that hold the truth of all prompts there could be.
+
+The machine is made up, or has been recorded: `--traces` takes a folder of files that
+`benchmarks.slowdown_traces` wrote, one for each kind of machine; an experiment starts anywhere in a trace.
+"""
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from math import sqrt
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import track
+
+from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.report.slowdown import Steps, adjust
+from treespec.experiments.report.statistics import bootstrap
+from treespec.experiments.report.table import Table, keyed
+from treespec.experiments.report.terminal import print_table, say
+
+__all__ = [
+    "MACHINES", "WORLDS", "Method", "Simulated", "World", "cell", "recorded", "simulate",
+]  # fmt: skip
+
+EXPERIMENTS, BATCH = 1000, 50
+TOKENS = 48
+GRID = 1e-3
+"""Seconds between the times at which the speed of a machine is known."""
+NOISE, SWITCH = 0.02, 5e-5
+"""Spread of the work of equal steps; seconds between two steps."""
+
+Machine = Callable[[np.random.Generator, int], NDArray[np.float64]]
+"""Draws how much slower the machine is than at its best, at so many times `GRID` apart."""
+
+
+def _wander(
+    rng: np.random.Generator, times: int, memory: float, spread: float
+) -> NDArray[np.float64]:
+    """An autoregressive process that forgets in `memory` seconds."""
+    from scipy.signal import lfilter
+
+    keep = np.exp(-GRID / memory)
+    shocks = rng.normal(0, spread * sqrt(1 - keep**2), times)
+    shocks[0] = rng.normal(0, spread)
+    return np.asarray(lfilter([1], [1, -keep], shocks))
+
+
+def _slices(rng: np.random.Generator, times: int, low: float, high: float) -> NDArray[np.float64]:
+    """Another slowdown every 4 ms, as a scheduler gives time."""
+    return np.repeat(rng.uniform(low, high, times // 4 + 1), 4)[:times]
+
+
+def quiet(rng: np.random.Generator, times: int) -> NDArray[np.float64]:
+    """Alone on the machine, whose clock wanders by 1 %."""
+    return np.exp(_wander(rng, times, 0.3, 0.01))
+
+
+def bursts(rng: np.random.Generator, times: int) -> NDArray[np.float64]:
+    """A neighbour on one of two cores for 0.7 s of every 2 s: steps take 1.6 to 3 times as long."""
+    second = np.arange(times) * GRID + rng.uniform(0, 2)
+    return quiet(rng, times) * np.where(second % 2 < 0.7, _slices(rng, times, 1.6, 3.0), 1.0)
+
+
+def drift(rng: np.random.Generator, times: int) -> NDArray[np.float64]:
+    """A machine that becomes slower by 30 % in the time."""
+    return quiet(rng, times) * np.linspace(1, 1.3, times)
+
+
+def stalls(rng: np.random.Generator, times: int) -> NDArray[np.float64]:
+    """Every two seconds, by chance, the machine stands still for some 50 ms."""
+    slowdown = quiet(rng, times)
+    count = rng.poisson(times * GRID / 2)
+    lengths = np.clip(np.exp(rng.normal(np.log(50), 0.7, count)), 10, 300).astype(int)
+    for first, length in zip(rng.integers(0, times, count), lengths, strict=True):
+        slowdown[first : first + length] *= 50
+    return slowdown
+
+
+def steady(rng: np.random.Generator, times: int) -> NDArray[np.float64]:
+    """Neighbours on all cores, all the time."""
+    return np.exp(_wander(rng, times, 0.1, 0.15)) * _slices(rng, times, 1.2, 3.2)
+
+
+MACHINES: Mapping[str, Machine] = {
+    "quiet": quiet,
+    "bursts": bursts,
+    "drift": drift,
+    "stalls": stalls,
+    "steady": steady,
+}
+
+
+def recorded(path: Path) -> Machine:
+    """A machine whose slowdown was recorded.
+
+    Args:
+        path: of an `.npz` file with `at` and `seconds` of equal pieces of work, see
+            `benchmarks.slowdown_traces`. Their fifth percentile counts as the machine at its best.
+
+    Returns:
+        Draws the slowdown from anywhere in the trace on; at its end it starts anew.
+    """
+    with np.load(path) as saved:
+        at, seconds = saved["at"].astype(np.float64), saved["seconds"].astype(np.float64)
+    slowdown = seconds / np.quantile(seconds, 0.05)
+    grid = np.arange(at[0], at[-1], GRID)
+    known = np.interp(grid, at, slowdown)
+
+    def draw(rng: np.random.Generator, times: int) -> NDArray[np.float64]:
+        return known[(int(rng.integers(len(known))) + np.arange(times)) % len(known)]
+
+    return draw
+
+
+@dataclass(frozen=True)
+class Method:
+    """What decodes, and what its steps truly cost.
+
+    Args:
+        name: of the method.
+        seconds: of a step on the machine at its best.
+        depth: draft tokens of a step; 0 decodes plainly.
+        dearer: factor on each step.
+        dear: share of steps that cost five times as much.
+        grows: by how much of itself a step has become dearer at the end of the text.
+        first: factor on the first step of a text, which is a class of its own.
+        bonus: of the acceptance rate, for trees.
+        free: draws its depth anew for each step, 2 to 6, and pays for it; such a method is not steady.
+        feels: power of the machine's slowdown that it feels.
+    """
+
+    name: str
+    seconds: float
+    depth: int
+    dearer: float = 1.0
+    dear: float = 0.0
+    grows: float = 0.0
+    first: float = 1.0
+    bonus: float = 0.0
+    free: bool = False
+    feels: float = 1.0
+
+    def text(self, rng: np.random.Generator, rate: float) -> list[tuple[int, float, int]]:
+        """Tokens kept before each step of a text, its work and its class within the method."""
+        kept, steps = 0, []
+        depths = rng.integers(2, 7, TOKENS).tolist() if self.free else [self.depth] * TOKENS
+        # tokens in a row that would be accepted
+        runs = (rng.geometric(max(1 - rate - self.bonus, 0.02), TOKENS) - 1).tolist()
+        lucky = rng.random(TOKENS).tolist()
+        while kept < TOKENS:
+            depth = depths[len(steps)]
+            emitted = 1 + min(depth, runs[len(steps)])
+            work = self.seconds * self.dearer * (1 + self.grows * kept / TOKENS)
+            work *= 0.55 + 0.11 * depth if self.free else 1.0
+            work *= 5 if lucky[len(steps)] < self.dear else 1
+            opens = not kept and self.first != 1
+            steps.append((kept, work * (self.first if opens else 1), -1 if opens else depth))
+            kept += emitted
+        return steps
+
+
+@dataclass(frozen=True)
+class World:
+    """Methods that run together, the first two of which are compared.
+
+    Args:
+        name: of the world.
+        methods: the others help to know the machine.
+        twins: the first two keep the same tokens, as at temperature 0.
+    """
+
+    name: str
+    methods: tuple[Method, ...]
+    twins: bool = True
+
+
+_CHAIN = Method("chain", 14e-3, 4)
+_REST = (Method("plain", 8e-3, 0), Method("tree", 20e-3, 5, bonus=0.08), Method("short", 4e-3, 2))
+
+WORLDS = (
+    World("A/A", (_CHAIN, _CHAIN, *_REST)),
+    World("5 % dearer", (Method("dearer", 14e-3, 4, dearer=1.05), _CHAIN, *_REST)),
+    World("several classes", (Method("free", 20e-3, 6, free=True), _CHAIN, *_REST[:2]), False),
+    World(
+        "rare dear steps",
+        (Method("dear", 14e-3, 4, dear=0.02), _CHAIN, *_REST[:2], Method("generate", 7e-3, 0, first=3)),
+    ),
+    World(
+        "caches grow",
+        (
+            Method("grows", 14e-3, 4, grows=0.3), _CHAIN,
+            Method("plain", 8e-3, 0, grows=0.05), Method("tree", 20e-3, 5, grows=0.1, bonus=0.08),
+        ),
+    ),
+)  # fmt: skip
+
+HARD_WORLDS = (
+    World("A/A, no other method", (_CHAIN, _CHAIN)),
+    World("feels 0.8 of it", (Method("numb", 14e-3, 4, feels=0.8), _CHAIN, *_REST)),
+)
+"""Beside the worlds of the coverage: the least there can be, and a method that contention hurts less."""
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A run that was made up.
+
+    Args:
+        steps: that it recorded.
+        true: `[M, P]`, work of each method on each prompt, in seconds.
+    """
+
+    steps: Steps
+    true: NDArray[np.float64]
+
+
+def simulate(
+    world: World,
+    machine: Machine,
+    rng: np.random.Generator,
+    prompts: int,
+    *,
+    by_prompts: bool = False,
+) -> Simulated:
+    """Run the methods of a world on a machine.
+
+    Args:
+        world: the methods.
+        machine: on which they run.
+        rng: of everything.
+        prompts: of the run.
+        by_prompts: methods take turns by prompts instead of by steps.
+    """
+    rows = []
+    for prompt, rate in enumerate(rng.beta(8, 4, prompts)):
+        seed = int(rng.integers(1 << 62))
+        turns = rng.permutation(len(world.methods))
+        for number, method in enumerate(world.methods):
+            coins = np.random.default_rng([seed, 0 if world.twins and number < 2 else number])
+            rows += [
+                (number, prompt, kept, work, size, turns[number])
+                for kept, work, size in method.text(coins, rate)
+            ]
+    table = np.array(rows)
+    method, prompt, size = (table[:, i].astype(np.int64) for i in (0, 1, 4))
+    keys = (table[:, 2], table[:, 5]) if by_prompts else (rng.random(len(table)), table[:, 2])
+    order = np.lexsort((*keys, prompt))
+    table, method, prompt, size = table[order], method[order], prompt[order], size[order]
+    work = table[:, 3] * np.exp(rng.normal(0, NOISE, len(table)))
+    finished = np.cumsum(work + SWITCH)
+    times, done = int((1.2 * finished[-1] + 0.1) / GRID), np.zeros(1)
+    while done[-1] < finished[-1]:  # a slow machine needs longer
+        done = np.concatenate([[0], np.cumsum(GRID / machine(rng, times))])
+        times = int(1.3 * times)
+    clock = GRID * np.arange(len(done))
+    start, end = (np.interp(place, done, clock) for place in (finished - work, finished))
+    feels = np.array([one.feels for one in world.methods])[method]
+    seconds = work * ((end - start) / work) ** feels
+    true = np.zeros((len(world.methods), prompts))
+    np.add.at(true, (method, prompt), table[:, 3])
+    classes = np.unique(method * 100 + size, return_inverse=True)[1]
+    even = np.array([not one.free for one in world.methods])
+    return Simulated(
+        Steps(method, prompt, classes.astype(np.int64), (start + end) / 2, seconds, even, prompts),
+        true,
+    )
+
+
+@cache
+def truth(world: World, prompts: int = 20_000) -> float:
+    """Cost of the first method over the second's, over all prompts there could be."""
+    rng = np.random.default_rng(1)
+    if world.methods[0] == world.methods[1]:
+        return 1.0
+    cost = np.zeros(2)
+    for rate in rng.beta(8, 4, prompts):
+        seed = int(rng.integers(1 << 62))
+        for number in (0, 1):
+            coins = np.random.default_rng([seed, 0 if world.twins else number])
+            cost[number] += sum(work for _, work, _ in world.methods[number].text(coins, rate))
+    return float(cost[0] / cost[1])
+
+
+WAYS = ("by prompts", "totals", "adjusted")
+
+
+def cell(
+    world: World, machine: Machine, experiments: int, prompts: int, seed: int = 0
+) -> dict[str, NDArray[np.float64]]:
+    """Run experiments of one kind.
+
+    Args:
+        world: its methods.
+        machine: on which they run.
+        experiments: how many.
+        prompts: of each.
+        seed: of everything.
+
+    Returns:
+        For each way, `[experiments, 4]`: estimated over true ratio of costs on the same texts, the estimate
+        and the bounds of its interval; and `remarks`, whether the estimator had one, or left it to totals.
+    """
+    found: dict[str, list[tuple[float, ...]]] = {way: [] for way in WAYS}
+    remarks = []
+    for first in range(0, experiments, BATCH):
+        columns: dict[Any, NDArray[np.float64]] = {}
+        true = {}
+        for i in range(first, min(first + BATCH, experiments)):
+            rng = np.random.default_rng([seed, i, *world.name.encode()])
+            apart = simulate(world, machine, rng, prompts, by_prompts=True)
+            run = simulate(world, machine, rng, prompts)
+            adjusted = adjust(run.steps)
+            remarks.append(bool(adjusted.remark or adjusted.reason))
+            times = {
+                "by prompts": (_totals(apart.steps), apart.true),
+                "totals": (_totals(run.steps), run.true),
+                "adjusted": (adjusted.seconds, run.true),
+            }
+            for way, (seconds, works) in times.items():
+                columns |= {(i, way, 0): seconds[0], (i, way, 1): seconds[1]}
+                true[i, way] = works[0].sum() / works[1].sum()
+        totals = bootstrap(columns, seed=first)
+        for i, way in true:
+            ratio = totals.ratio([(i, way, 0)], [(i, way, 1)])
+            row = (ratio.estimate / true[i, way], ratio.estimate, ratio.low, ratio.high)
+            found[way].append(row)
+    return {way: np.array(rows) for way, rows in found.items()} | {"remarks": np.array(remarks)}
+
+
+def _totals(steps: Steps) -> NDArray[np.float64]:
+    found = np.zeros(steps.shape)
+    np.add.at(found, (steps.method, steps.prompt), steps.seconds)
+    return found
+
+
+def summary(world: World, found: Mapping[str, NDArray[np.float64]]) -> dict[str, float]:
+    """Bias, standard deviation, median half-width and coverage of each way, and the share with remarks."""
+    held = truth(world)
+    row: dict[str, float] = {"remarks": float(found["remarks"].mean())}
+    for way in WAYS:
+        error, _, low, high = found[way].T
+        row |= {
+            f"{way}, bias": float(error.mean() - 1),
+            f"{way}, sd": float(error.std()),
+            f"{way}, half-width": float(np.median(high - low) / 2 / held),
+            f"{way}, coverage": float(
+                ((low <= held * (1 + 1e-9)) & (held <= high * (1 + 1e-9))).mean()
+            ),
+        }
+    return row
+
+
+def _job(world: World, machine: str, traces: Path | None, experiments: int, prompts: int) -> Any:
+    drawn = MACHINES[machine] if traces is None else recorded(traces / f"{machine}.npz")
+    return summary(world, cell(world, drawn, experiments, prompts))
+
+
+def main(
+    experiments: Annotated[int, typer.Argument(min=1, help="of each kind")] = EXPERIMENTS,
+    prompts: Annotated[int, typer.Option(min=2, help="of each experiment")] = 12,
+    traces: Annotated[Path | None, typer.Option(help="folder of recorded machines")] = None,
+) -> None:
+    """Simulate all kinds, print and save them."""
+    console = Console(width=150)
+    begun = time.perf_counter()
+    machines: Sequence[str] = (
+        list(MACHINES) if traces is None else sorted(path.stem for path in traces.glob("*.npz"))
+    )
+    kinds = list(product((*WORLDS, *HARD_WORLDS), machines))
+    rows: list[dict[str, Any]] = []
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+        jobs = [pool.submit(_job, *kind, traces, experiments, prompts) for kind in kinds]
+        for (world, machine), job in track(
+            list(zip(kinds, jobs, strict=True)), "simulating", console=console, transient=True
+        ):
+            rows.append({"world": world.name, "machine": machine, **job.result()})
+    columns = [keyed("methods", "world", left=True), keyed("machine", "machine", left=True)]
+    for way in WAYS:
+        columns += [
+            keyed(f"{way}\nbias", f"{way}, bias", "+.2%"),
+            keyed("\nsd", f"{way}, sd", ".2%"),
+            keyed("half-\nwidth", f"{way}, half-width", ".2%"),
+            keyed("cover-\nage", f"{way}, coverage", ".1%"),
+        ]
+    columns.append(keyed("re-\nmarks", "remarks", ".0%"))
+    print_table(Table("error of the ratio of costs, and its 95 % interval", columns, rows), console)
+    say(
+        console,
+        f"{experiments} experiments of each kind, {prompts} prompts of {TOKENS} tokens; standard error of "
+        f"a coverage of 95 %: {sqrt(0.05 * 0.95 / experiments):.1%}; {time.perf_counter() - begun:.0f} s",
+    )
+    name = "interleaved_estimator" if traces is None else "interleaved_estimator_recorded"
+    figures = {"experiments": experiments, "prompts": prompts, "kinds": rows}
+    say(console, f"written: {save(name, figures)}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,247 @@
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from treespec.experiments.report.slowdown import ALONE, OWN, RESTLESS, Steps, adjust, slowdowns
+from treespec.experiments.report.statistics import expanded_tail, paired_bootstrap
+from treespec.experiments.studies.interleaved_estimator import (
+    MACHINES,
+    WORLDS,
+    cell,
+    simulate,
+    summary,
+    truth,
+)
+
+WORLD = {world.name: world for world in WORLDS}
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def run(world="A/A", machine="quiet", seed=0, prompts=6):
+    return simulate(WORLD[world], MACHINES[machine], rng(seed), prompts)
+
+
+def totals(steps, values):
+    found = np.zeros(steps.shape)
+    np.add.at(found, (steps.method, steps.prompt), values)
+    return found
+
+
+@st.composite
+def made_up(draw):
+    count = draw(st.integers(1, 120))
+    coins = rng(draw(st.integers(0, 2**32)))
+    methods, prompts = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    method = coins.integers(0, methods, count)
+    seconds = np.exp(coins.normal(0, draw(st.sampled_from([0.0, 0.1, 2.0])), count))
+    if draw(st.booleans()):
+        seconds *= coins.random(count) > 0.3
+    return Steps(
+        method=method,
+        prompt=coins.integers(0, prompts, count),
+        work=method * 3 + coins.integers(0, draw(st.integers(1, 3)), count),
+        at=coins.random(count) if draw(st.booleans()) else np.zeros(count),
+        seconds=seconds,
+        steady=coins.random(methods) < 0.8,
+    )
+
+
+@given(made_up())
+def test_prompts_add_up_to_all_steps_at_the_weighted_means_of_their_classes(steps):
+    parts = rng(1).dirichlet([1, 1, 1], len(steps.seconds)).T * steps.seconds
+    names = ("draft", "verify", "rest")
+    found = adjust(steps, dict(zip(names, parts, strict=True)))
+    assert np.isfinite(found.seconds).all()
+    assert found.seconds == pytest.approx(sum(found.stages.values()), abs=1e-9)
+    if found.reason:
+        assert found.seconds == pytest.approx(totals(steps, steps.seconds))
+    adjusted, weight = steps.seconds / found.slowdown, found.weight * found.kept
+    for method in range(len(steps.steady)):
+        cost = 0.0
+        for work in np.unique(steps.work[steps.method == method]):
+            mine = steps.work == work
+            cost += mine.sum() * np.average(adjusted[mine], weights=weight[mine])
+        assert found.seconds[method].sum() == pytest.approx(cost)
+
+
+@pytest.mark.parametrize("machine", [*MACHINES])
+def test_the_order_of_steps_and_the_unit_of_time_do_not_matter(machine):
+    steps = run("several classes", machine).steps
+    order = rng(1).permutation(len(steps.at))
+    columns = ("method", "prompt", "work", "at", "seconds")
+    mixed = replace(steps, **{name: getattr(steps, name)[order] for name in columns})
+    mixed = replace(mixed, at=4 * mixed.at, seconds=4 * mixed.seconds)
+    assert adjust(mixed).seconds == pytest.approx(4 * adjust(steps).seconds)
+
+
+def test_a_machine_that_only_changes_speed_is_seen_through():
+    """Steps without noise of their own, on a machine whose speed changes smoothly."""
+    count, costs = 400, np.array([1.0, 2.5, 0.4])
+    method = np.arange(count) % 3
+    at = np.cumsum(costs[method])
+    slowdown = 1 + 0.15 * np.sin(at / 60)
+    steps = Steps(
+        method, np.arange(count) // 40, method, at, costs[method] * slowdown, np.ones(3, bool)
+    )
+    found = adjust(steps)
+    cost = found.seconds.sum(1) / np.bincount(method)
+    assert cost / cost[0] == pytest.approx(costs, rel=2e-3)
+    assert found.slowdown / slowdown == pytest.approx(
+        np.median(found.slowdown / slowdown), rel=0.03
+    )
+
+
+@pytest.mark.parametrize("machine", ["quiet", "bursts", "drift"])
+def test_no_difference_is_found_between_twins_and_the_true_one_between_others(machine):
+    for world, held in ((WORLD["A/A"], 1.0), (WORLD["5 % dearer"], 1.05)):
+        found = cell(world, MACHINES[machine], 12, 12)
+        assert found["adjusted"][:, 0].mean() == pytest.approx(1, abs=3e-3)
+        assert found["adjusted"][:, 0].std() < 6e-3
+        _, _, low, high = found["adjusted"].T
+        assert ((low <= held) & (held <= high)).mean() >= 0.75
+        if machine == "bursts":
+            assert found["adjusted"][:, 0].std() < found["totals"][:, 0].std()
+            assert found["totals"][:, 0].std() < found["by prompts"][:, 0].std() / 2
+
+
+def test_a_summary_counts_what_intervals_hold():
+    world = WORLD["A/A"]
+    assert truth(world) == 1
+    assert truth(WORLD["5 % dearer"], 50) == pytest.approx(1.05)
+    rows = np.array([[1.01, 1.01, 0.9, 1.1], [0.99, 0.99, 0.9, 0.95]])
+    ways = dict.fromkeys(("by prompts", "totals", "adjusted"), rows)
+    row = summary(world, ways | {"remarks": np.array([True, False])})
+    assert row["adjusted, coverage"] == row["remarks"] == 0.5
+    assert row["totals, bias"] == pytest.approx(0)
+    assert row["by prompts, sd"] == pytest.approx(0.01)
+
+
+def test_few_pauses_of_the_machine_are_not_held_against_the_method_they_met():
+    quiet = run(prompts=12)
+    seconds, first = quiet.steps.seconds.copy(), np.flatnonzero(quiet.steps.method == 0)
+    met = [*first[20:24:2], *rng(0).choice(len(seconds), 8, replace=False)]
+    seconds[met] += 0.1
+    paused = adjust(replace(quiet.steps, seconds=seconds))
+    assert paused.remark is None
+    assert not paused.kept[met].any()
+    assert paused.seconds.sum(1) == pytest.approx(adjust(quiet.steps).seconds.sum(1), rel=0.01)
+
+
+@pytest.mark.parametrize("machine", ["quiet", "drift"])
+def test_rare_dear_steps_of_a_method_are_its_cost(machine):
+    said = []
+    for seed in range(6):
+        dear = run("rare dear steps", machine, seed, prompts=24)
+        found, costs = adjust(dear.steps).seconds.sum(1), dear.true.sum(1)
+        assert found[0] / found[1] == pytest.approx(costs[0] / costs[1], rel=0.02)
+        said.append(adjust(dear.steps).remark)
+    assert OWN in said
+
+
+def test_classes_of_a_method_are_adjusted_each_for_itself():
+    mixed = run("several classes", "bursts", prompts=12)
+    found, costs = adjust(mixed.steps).seconds.sum(1), mixed.true.sum(1)
+    assert found[0] / found[1] == pytest.approx(costs[0] / costs[1], rel=0.015)
+
+
+def test_without_another_steady_method_totals_decide():
+    steps = run().steps
+    alone = adjust(replace(steps, steady=np.arange(5) == 1), {"verify": steps.seconds / 2})
+    assert alone.reason == ALONE
+    assert alone.seconds == pytest.approx(totals(steps, steps.seconds))
+    assert alone.stages["verify"] == pytest.approx(alone.seconds / 2)
+    assert alone.kept.all()
+    assert (alone.slowdown == alone.weight).all()
+    with pytest.raises(ValueError, match="totals decide"):
+        slowdowns(replace(steps, steady=np.zeros(5, bool)))
+
+
+def test_on_a_restless_machine_totals_decide():
+    steps = run(machine="steady").steps
+    found = adjust(steps)
+    assert found.reason == RESTLESS
+    assert found.seconds == pytest.approx(totals(steps, steps.seconds))
+
+
+def test_no_steps_at_all_are_nothing():
+    none = np.zeros(0)
+    whole = none.astype(np.int64)
+    found = adjust(Steps(whole, whole, whole, none, none, np.ones(2, bool), prompts=3))
+    assert found.reason == ALONE
+    assert found.seconds.shape == (2, 3)
+    assert not found.seconds.any()
+
+
+def test_steps_that_cannot_be_are_refused():
+    steps = run(prompts=2).steps
+    with pytest.raises(ValueError, match="differ in length"):
+        replace(steps, at=steps.at[1:])
+    with pytest.raises(ValueError, match="less than no time"):
+        replace(steps, seconds=-steps.seconds)
+    with pytest.raises(ValueError, match="no place in time"):
+        replace(steps, at=np.full(len(steps.at), np.nan))
+    with pytest.raises(ValueError, match="two methods"):
+        replace(steps, work=np.zeros_like(steps.work))
+
+
+def exact_interval(steps, found, resamples=10_000):
+    """First over second method: tokens, class counts and weighted class sums are resampled together."""
+    methods, prompts = steps.shape
+    draws = rng(0).multinomial(prompts, np.full(prompts, 1 / prompts), resamples)
+    adjusted, weight = steps.seconds / found.slowdown, found.weight * found.kept
+    classes = int(steps.work.max()) + 1
+    sums = [
+        draws @ totals_by_class.T
+        for values in (np.ones(len(weight)), weight, weight * adjusted)
+        for totals_by_class in [
+            np.bincount(steps.work * prompts + steps.prompt, values, classes * prompts).reshape(
+                classes, prompts
+            )
+        ]
+    ]
+    counts, weights, weighted = sums
+    with np.errstate(invalid="ignore", divide="ignore"):
+        costs = np.where(weights > 0, counts * weighted / weights, 0)
+    owner = np.zeros(classes, np.int64)
+    owner[steps.work] = steps.method
+    cost = np.stack([costs[:, owner == m].sum(1) for m in range(methods)])
+    ratios = cost[1] / cost[0]  # all texts are equally long
+    tail = expanded_tail(prompts)
+    return np.quantile(ratios, [tail, 1 - tail])
+
+
+@pytest.mark.parametrize("prompts", [12, 24])
+@pytest.mark.parametrize("machine", ["quiet", "bursts"])
+@pytest.mark.parametrize("world", [*WORLD])
+def test_the_bootstrap_of_the_columns_is_that_of_the_estimator(world, machine, prompts):
+    """On single runs the bounds differ by chance and by the second order; on the mean they must not."""
+    off, widths = [], []
+    for seed in range(6):
+        steps = run(world, machine, seed, prompts).steps
+        found = adjust(steps)
+        low, high = exact_interval(steps, found)
+        ones = np.ones(prompts)
+        ours = paired_bootstrap(ones, found.seconds[0], ones, found.seconds[1])
+        off.append([abs(ours.low - low) / (high - low), abs(ours.high - high) / (high - low)])
+        widths.append((ours.high - ours.low) / (high - low))
+    assert np.mean(widths) == pytest.approx(1, abs=0.05)
+    assert np.mean(off) < 0.05
+    assert np.max(off) < 0.15
+
+
+def test_large_runs_take_seconds_not_minutes():
+    count = 40_000
+    method = np.arange(count) % 15
+    coins = rng(0)
+    at, seconds = np.cumsum(coins.uniform(0.005, 0.02, count)), coins.uniform(0.010, 0.011, count)
+    steps = Steps(method, np.arange(count) * 24 // count, method, at, seconds, np.ones(15, bool))
+    began = time.process_time()
+    adjust(steps)
+    assert time.process_time() - began < 2
