@@ -13,7 +13,7 @@ from treespec.experiments.config.build import BuiltMethod, Experiment
 from treespec.experiments.config.schema import AssistedMethod, Config, ModelsConfig
 from treespec.experiments.config.trees import wants_measured
 from treespec.experiments.records.folder import RunFolder
-from treespec.experiments.run.models import load_models
+from treespec.experiments.run.models import load_models, load_own_drafts
 from treespec.experiments.run.preparation import WARMUP_TOKENS, require_same_prompts
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt, encode
@@ -110,7 +110,7 @@ def _timed(
     """Seconds of a text by method and setting, and of all that is left."""
     config, reporter = session.config, session.reporter
     with reporter.task("loading the models"):
-        pair = load(config.models)
+        pair = load_own_drafts(config.models, load(config.models), session.known.methods)
     prompts = encode(session.ready.measured, config.prompts, pair.tokenizer)
     spare = encode(session.ready.spare, config.prompts, pair.tokenizer, first=len(prompts))
     require_fits(session.known, pair, [*prompts, *spare])

@@ -114,3 +114,10 @@ def test_a_method_that_fails_is_named(call, monkeypatch):
         None,
         None,
     ]
+
+
+def test_a_method_with_a_draft_model_of_its_own_is_timed(call, tiny_pair):
+    own = f"{{source: model, model: {tiny_pair / 'draft'}}}"
+    done = call("exp.yaml", "--dry-run", "--json", f"methods.3.draft={own}")
+    assert done.exit_code == 0, done.output
+    assert all(row["seconds_per_text"] > 0 for row in json.loads(done.stdout)["methods"])
