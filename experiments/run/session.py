@@ -127,7 +127,7 @@ def open_session(
     records.require_same(ready.experiment.config)
     manifest = records.manifest()
     if manifest is not None:
-        require_same_plugins(records.path, manifest, in_use(), RunFolderError)
+        require_same_plugins(records.path, manifest, RunFolderError)
     finished = records.recover(_method_names(manifest, ready.experiment), write=False)
     again = retry and bool(records.failures())
     return Session(searching, ready, records, reporter, False, manifest, finished, again)
