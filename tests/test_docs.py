@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from pages import PAGES as BUILT
 from pages import build, public_modules
 
 ROOT = Path(__file__).parents[1]
@@ -50,6 +51,10 @@ def test_pages_name_files_that_exist(page):
 @pytest.mark.parametrize("page", PAGES)
 def test_pages_have_no_placeholders(page):
     assert not re.findall(r"<!-- (?!measured: |end )|TODO|TBD|XXX", (ROOT / page).read_text())
+
+
+def test_every_page_of_the_folder_is_built():
+    assert {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} <= set(BUILT)
 
 
 def test_every_public_name_is_documented():
