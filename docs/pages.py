@@ -23,6 +23,7 @@ from markupsafe import Markup
 from nbconvert import HTMLExporter
 from pdoc import render
 from pdoc.render_helpers import to_html
+from pygments.formatters.html import HtmlFormatter
 
 __all__ = ["PAGES", "PUBLIC", "PublicModule", "build", "main", "public_modules"]
 
@@ -65,6 +66,9 @@ PAGES = {
     "CHANGELOG.md": "Changes",
 }
 """Markdown pages that are rendered, and their titles."""
+
+DARK_CODE = "github-dark"
+"""Style of code where the reader prefers a dark page."""
 
 PICTURES = (".png", ".svg", ".jpg")
 
@@ -124,6 +128,8 @@ def build(folder: Path) -> None:
         folder: is made; what stands there already is replaced file by file.
     """
     render.configure(docformat="google", template_directory=Path(__file__).parent / "templates")
+    code = HtmlFormatter(style=DARK_CODE).get_style_defs(".pdoc-code")
+    render.env.globals["dark_code"] = Markup(code)
     modules = public_modules()
     for name, module in modules.items():
         _write(folder / _page(name), _with_papers(render.html_module(module, modules)))
