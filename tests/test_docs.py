@@ -73,9 +73,9 @@ def test_the_pages_are_built(tmp_path):
     for page, html in pages.items():
         for link in re.findall(r'href="(?!\w+:|#|\$)([^"#]+)', html):
             assert (tmp_path / page).parent.joinpath(link).exists(), (page, link)
-    dark = first.split("@media (prefers-color-scheme: dark)")[1]
+    dark = re.sub(r"\s", "", first).split("@media(prefers-color-scheme:dark)")[1]
     assert "--text:" in dark
-    assert ".pdoc-code .k {" in dark
+    assert ".pdoc-code.k{" in dark
     assert 'id="load_pair"' in pages[Path("treespec.html")]  # a name that loads at first use
     rule = pages[Path("treespec/verify.html")].split('id="rrsw"')[1].split("</section>")[0]
     assert "<strong>target_probs:</strong>" in rule
