@@ -23,6 +23,7 @@ from markupsafe import Markup
 from nbconvert import HTMLExporter
 from pdoc import render
 from pdoc.render_helpers import to_html
+from pygments.formatters.html import HtmlFormatter
 
 __all__ = ["PAGES", "PUBLIC", "PublicModule", "build", "main", "public_modules"]
 
@@ -37,6 +38,7 @@ PUBLIC = {
     "treespec.target": "Targets",
     "treespec.distributions": "Sampling settings and residuals",
     "treespec.testing": "Tables, exact laws, and the proof that a rule is lossless",
+    "treespec.plugins": "Registering parts of one's own",
     "treespec.errors": "What can go wrong",
     "treespec.search": "What a tree is worth, and the best tree",
     "treespec.search.growth": "Trees that grow by the draft's confidence",
@@ -55,6 +57,7 @@ PAGES = {
     "README.md": "Front page",
     "docs/guide.md": "Guide",
     "docs/configs.md": "Every key of a config",
+    "docs/plugins.md": "Plug-ins: parts of one's own, by name",
     "experiments/RESULTS.md": "What has been measured",
     "experiments/SCHEMA.md": "What a run leaves in its folder",
     "experiments/SWEEPS.md": "What a sweep leaves in its folder",
@@ -63,6 +66,9 @@ PAGES = {
     "CHANGELOG.md": "Changes",
 }
 """Markdown pages that are rendered, and their titles."""
+
+DARK_CODE = "github-dark"
+"""Style of code where the reader prefers a dark page."""
 
 PICTURES = (".png", ".svg", ".jpg")
 
@@ -122,6 +128,8 @@ def build(folder: Path) -> None:
         folder: is made; what stands there already is replaced file by file.
     """
     render.configure(docformat="google", template_directory=Path(__file__).parent / "templates")
+    code = HtmlFormatter(style=DARK_CODE).get_style_defs(".pdoc-code")
+    render.env.globals["dark_code"] = Markup(code)
     modules = public_modules()
     for name, module in modules.items():
         _write(folder / _page(name), _with_papers(render.html_module(module, modules)))

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from pages import PAGES as BUILT
 from pages import build, public_modules
 
 ROOT = Path(__file__).parents[1]
@@ -52,6 +53,10 @@ def test_pages_have_no_placeholders(page):
     assert not re.findall(r"<!-- (?!measured: |end )|TODO|TBD|XXX", (ROOT / page).read_text())
 
 
+def test_every_page_of_the_folder_is_built():
+    assert {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")} <= set(BUILT)
+
+
 def test_every_public_name_is_documented():
     for module in public_modules().values():
         assert module.docstring, module.modulename
@@ -68,6 +73,9 @@ def test_the_pages_are_built(tmp_path):
     for page, html in pages.items():
         for link in re.findall(r'href="(?!\w+:|#|\$)([^"#]+)', html):
             assert (tmp_path / page).parent.joinpath(link).exists(), (page, link)
+    dark = re.sub(r"\s", "", first).split("@media(prefers-color-scheme:dark)")[1]
+    assert "--text:" in dark
+    assert ".pdoc-code.k{" in dark
     assert 'id="load_pair"' in pages[Path("treespec.html")]  # a name that loads at first use
     rule = pages[Path("treespec/verify.html")].split('id="rrsw"')[1].split("</section>")[0]
     assert "<strong>target_probs:</strong>" in rule

@@ -15,7 +15,16 @@ from treespec.errors import InvalidPlugin, Unreadable, in_words
 from treespec.plugins import Part
 from treespec.reading import brief, read_bytes
 
-__all__ = ["GROUP", "PluginFile", "in_use", "load", "read", "sha256_of"]
+__all__ = [
+    "GROUP",
+    "InstalledPlugin",
+    "PluginFile",
+    "in_use",
+    "installed",
+    "load",
+    "read",
+    "sha256_of",
+]
 
 GROUP = "treespec.plugins"
 """Of entry points."""
@@ -24,8 +33,10 @@ PREFIX = "treespec_plugin_"
 LARGEST = 2**20
 """Bytes of a plug-in."""
 
+LARGEST_INSTALLED = 2**28
+"""Bytes of the module of an installed one, which may be compiled."""
+
 _LOADED: dict[str, list[Part]] = {}
-_INSTALLED: dict[str, list[Part]] = {}
 
 
 @dataclass(frozen=True)
@@ -52,7 +63,27 @@ class PluginFile:
         return f"{PREFIX}{stem}_{self.sha256[:16]}"
 
 
+@dataclass(frozen=True)
+class InstalledPlugin:
+    """A plug-in that is a module of an installed package.
+
+    Args:
+        module: that the entry point names.
+        sha256: of its file when it was imported; None if it has none that can be read.
+        distribution: that brings it; None if its metadata does not say.
+        version: of the distribution; likewise.
+    """
+
+    module: str
+    sha256: str | None
+    distribution: str | None
+    version: str | None
+
+
 _IN_USE: list[PluginFile] = []
+_INSTALLED: dict[str, InstalledPlugin] = {}
+"""By the value of the entry point: all that were imported."""
+_INSTALLED_IN_USE: list[InstalledPlugin] = []
 
 
 def read(paths: Iterable[str | Path]) -> list[PluginFile]:
@@ -109,10 +140,21 @@ def in_use() -> tuple[PluginFile, ...]:
     return tuple(_IN_USE)
 
 
+def installed() -> tuple[InstalledPlugin, ...]:
+    """The installed plug-ins that are loaded."""
+    return tuple(_INSTALLED_IN_USE)
+
+
 def sha256_of(part: Part) -> str | None:
-    """Hash of the file that registered a part; None if it has none."""
+    """Hash of the file that registered a part; None if it has none, or is an installed module, whose
+    package has other files.
+    """
+    return _hash_of(part.origin, LARGEST)
+
+
+def _hash_of(path: str, largest: int) -> str | None:
     try:
-        return hashlib.sha256(read_bytes(part.origin, LARGEST)).hexdigest()
+        return hashlib.sha256(read_bytes(path, largest)).hexdigest()
     except Unreadable:
         return None
 
@@ -136,16 +178,22 @@ def _imported(file: PluginFile) -> list[Part]:
 
 
 def _load_installed() -> None:
-    for point in entry_points(group=GROUP):
+    points = entry_points(group=GROUP)
+    for point in points:
         if point.value in _INSTALLED:
             continue
         module = point.module
         try:
-            with plugins.registering(module, module) as found:
+            with plugins.registering(module, module):
                 point.load()
         except BaseException as error:
             raise _refusal(f"installed plug-in {point.name} ({point.value})", "", error) from error
-        _INSTALLED[point.value] = found
+        file = getattr(sys.modules.get(module), "__file__", None)
+        about = (point.dist.name, point.dist.version) if point.dist is not None else (None, None)
+        _INSTALLED[point.value] = InstalledPlugin(
+            module, _hash_of(file, LARGEST_INSTALLED) if file else None, *about
+        )
+    _INSTALLED_IN_USE[:] = dict.fromkeys(_INSTALLED[point.value] for point in points)
 
 
 def _refusal(what: str, file: str, error: BaseException) -> BaseException:

@@ -31,7 +31,6 @@ from treespec.tree import Law, TreeShape
 from treespec.verify import RULES, Rule
 
 __all__ = [
-    "KINDS",
     "Budget",
     "Kind",
     "Law",
@@ -52,8 +51,10 @@ __all__ = [
 ]
 
 Kind = Literal["source", "rule", "growth", "metric"]
+"""What a part is."""
+
 Trees = Literal["any", "budget", "chain"]
-KINDS: tuple[Kind, ...] = ("source", "rule", "growth", "metric")
+"""Which trees a draft source takes: shapes and growths, or a `Budget`, of which one may want chains."""
 
 T = TypeVar("T")
 

@@ -19,6 +19,9 @@ LARGEST_CONFIG = 2**18
 SHAPES = ("chain:4", "kary:2x3", "chains:2x4", "expansion:3x2x1", "optimal:16")
 """Offered for a shape, besides its kinds."""
 
+TAGS = ("kind", "source")
+"""Keys that say which of several mappings one is."""
+
 MOST_ITEMS = 50
 """Items of a list whose keys are offered."""
 
@@ -74,11 +77,14 @@ def _keys(
 ) -> Iterator[str]:
     """The keys within a value, each with its path, the value's own included."""
     ways = _plain(schema, value)
-    kind = data.get("kind") if isinstance(data, dict) else None
     mappings = [one for one in ways if "properties" in one]
-    of_kind = [one for one in mappings if one["properties"].get("kind", {}).get("const") == kind]
+    tag = next((key for key in TAGS if all(key in one["properties"] for one in mappings)), "kind")
+    kind = data.get(tag) if isinstance(data, dict) else None
+    of_kind = [one for one in mappings if one["properties"].get(tag, {}).get("const") == kind]
     if path:
         yield path
+    if len(mappings) > 1 and kind is None:
+        yield f"{path}.{tag}"
     seen: set[str] = set()
     for one in (of_kind or mappings) if kind is not None or len(mappings) == 1 else ():
         for name, inner in one["properties"].items():

@@ -30,6 +30,7 @@ app = typer.Typer()
         "treespec configs",
         "treespec configs tree_vs_chain",
         "treespec configs --schema > treespec.schema.json",
+        "treespec configs --schema --plugin mine.py > treespec.schema.json",
         "treespec configs --json",
     ),
 )
@@ -45,6 +46,7 @@ def configs_command(
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON schema of configs, for editors.")
     ] = False,
+    plugin: Plugins = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -58,9 +60,13 @@ def configs_command(
 
         if schema and (name is not None or as_json):
             raise ConfigError("--schema prints the schema of all configs: give it alone")
+        if plugin and not schema:
+            raise ConfigError("--plugin adds its parts to the schema: give --schema too")
         if schema:
+            from treespec.experiments.config.plugged import plug_in
             from treespec.experiments.config.reference import schema_text
 
+            plug_in(plugin or ())
             typer.echo(schema_text(), nl=False)
             return
         if name is not None:

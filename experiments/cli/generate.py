@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from treespec.experiments.cli.common import AsJson, Debug, complain, friendly
+from treespec.experiments.cli.common import AsJson, Debug, Plugins, complain, friendly
 from treespec.experiments.cli.help import examples
 from treespec.experiments.cli.json import json_text
 
@@ -32,6 +32,7 @@ ACCEPTED, ADDED = "green", "yellow"
         "treespec generate 'def main('",
         "treespec generate 'def main(' --shape kary:2x3 --temperature 0.8",
         "treespec generate --file prompt.txt --shape plain --json",
+        "treespec generate 'def main(' --source '{source: lookup, ngram: 2}'",
         "treespec generate 'Hi' --target Qwen/Qwen3-8B --draft Qwen/Qwen3-0.6B",
     ),
 )
@@ -47,12 +48,23 @@ def generate_command(
     target: Annotated[
         str | None, typer.Option("--target", help="Instead of --pair: a folder or hub id.")
     ] = None,
-    draft: Annotated[str | None, typer.Option("--draft", help="A folder or hub id.")] = None,
+    draft: Annotated[
+        str | None, typer.Option("--draft", help="A folder or hub id, or none.")
+    ] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="Of both models.")] = "float32",
     device: Annotated[str, typer.Option("--device", help="Of both models.")] = "cpu",
+    source: Annotated[
+        str | None,
+        typer.Option("--source", help="What drafts: lookup, '{source: mine, n: 2}'.  [model]"),
+    ] = None,
     shape: Annotated[
-        str, typer.Option("--shape", help="The tree, as in a config; plain for no draft.")
-    ] = "expansion:3x2x1",
+        str | None,
+        typer.Option(
+            "--shape",
+            help="The tree, as in a config; plain for no draft.  [expansion:3x2x1; a source that takes a "
+            "budget: depth 4]",
+        ),
+    ] = None,
     law: Annotated[str | None, typer.Option("--law", help="How children are drawn.")] = None,
     rule: Annotated[str | None, typer.Option("--rule", help="How they are accepted.")] = None,
     temperature: Annotated[float, typer.Option("--temperature", help="0 for greedy.")] = 0.0,
@@ -61,6 +73,7 @@ def generate_command(
     min_p: Annotated[float | None, typer.Option("--min-p", help="Of the first one's.")] = None,
     tokens: Annotated[int, typer.Option("--tokens", help="New tokens at most.")] = 128,
     seed: Annotated[int, typer.Option("--seed", help="Of all randomness.")] = 0,
+    plugin: Plugins = None,
     chat: Annotated[
         bool, typer.Option("--chat", help="Put the prompt into the tokenizer's chat template.")
     ] = False,
@@ -73,11 +86,13 @@ def generate_command(
     green, and the tokens that the target adds are yellow.
     """
     with friendly(debug):
+        from treespec.experiments.config.plugged import plug_in
         from treespec.experiments.errors import ConfigError
         from treespec.experiments.run.models import calm_transformers
         from treespec.experiments.run.one_text import decode_one, one_text_config
 
         calm_transformers()
+        plug_in(plugin or ())
         if pair is not None and (target is not None or draft is not None):
             raise ConfigError("--pair brings both models: give it, or --target and --draft")
         if target is None and draft is not None:
@@ -86,7 +101,7 @@ def generate_command(
         sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
         config = one_text_config(
             models,
-            {"shape": _shape(shape), "law": law, "rule": rule},
+            {"shape": _shape(shape), "draft": _source(source), "law": law, "rule": rule},
             sampling,
             tokens=tokens,
             seed=seed,
@@ -94,7 +109,7 @@ def generate_command(
         )
         text = _prompt(prompt, file)
         if as_json:
-            made = decode_one(config, text)
+            made = decode_one(config, text, say=complain)
             typer.echo(json_text(_data(made, config.samplings[0].name)))
             return
         screen = sys.stdout.isatty()
@@ -106,26 +121,37 @@ def generate_command(
             colour = (ACCEPTED if piece.accepted else ADDED) if coloured else None
             _write(_visible(piece.text) if screen else piece.text, colour)
 
-        made = decode_one(config, text, show)
+        made = decode_one(config, text, show, complain)
         if not made.text.endswith("\n"):
             typer.echo()
         complain(_numbers(made, config.samplings[0].name))
 
 
-def _shape(text: str) -> Any:
+def _shape(text: str | None) -> Any:
     """A shape as it is typed: spelled, or a mapping in YAML."""
+    if text is None or not text.lstrip().startswith("{"):
+        return text and text.strip()
+    return _yaml("--shape", text)
+
+
+def _source(text: str | None) -> Any:
+    """A draft source as it is typed: its name, or a mapping in YAML."""
+    if text is None:
+        return None
+    return _yaml("--source", text) if text.lstrip().startswith("{") else {"source": text.strip()}
+
+
+def _yaml(option: str, text: str) -> Any:
     from treespec.errors import Unreadable
     from treespec.experiments.errors import ConfigError
     from treespec.reading_yaml import NotYaml, parse_yaml
 
-    if not text.lstrip().startswith("{"):
-        return text.strip()
     try:
         return parse_yaml(text)
     except NotYaml as error:
-        raise ConfigError(f"--shape is no YAML: {error}") from None
+        raise ConfigError(f"{option} is no YAML: {error}") from None
     except Unreadable as error:
-        raise ConfigError(f"--shape: {error}") from None
+        raise ConfigError(f"{option}: {error}") from None
 
 
 def _prompt(given: str | None, file: Path | None) -> str:

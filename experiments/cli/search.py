@@ -325,11 +325,13 @@ def trace_command(
     """
     with friendly(debug):
         from treespec.experiments.config.files import require_new, write_new
+        from treespec.experiments.search_then_run.profile.plan import measured_without
         from treespec.experiments.search_then_run.traces import trace
 
         require_new(out)
+        asked = load(config, overrides, plugin)
         made = trace(
-            load(config, overrides, plugin),
+            asked,
             sampling=sampling,
             method=method,
             law=law,
@@ -344,6 +346,8 @@ def trace_command(
             f"{path}: {made.texts} texts, {len(made.tokens)} positions, {made.width} children "
             f"each, law {made.law}, rule {made.rule}"
         )
+        for note in measured_without(asked):
+            complain(note)
 
 
 @app.command(

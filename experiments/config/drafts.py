@@ -84,7 +84,7 @@ def tagged(part: Part, key: str) -> type[Strict]:
         _TAGGED[known] = create_model(
             part.settings.__name__,
             __base__=part.settings,
-            __doc__=part.settings.__doc__,
+            __doc__=part.settings.__doc__ or part.about,
             **{key: tag},
         )
     return _TAGGED[known]

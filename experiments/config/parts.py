@@ -4,17 +4,18 @@ from typing import Any, get_args
 
 from treespec import plugins
 from treespec.experiments.config import trees as _ours  # noqa: F401  (registers our growths)
+from treespec.experiments.config.names import about_law
 from treespec.experiments.config.shapes import BudgetShape, FixedShape
 from treespec.plugins import Part, first_line
 from treespec.tree import Law
-from treespec.verify import RULE_OF_LAW, Rule
+from treespec.verify import Rule
 
 __all__ = ["listed"]
 
 
 def listed() -> dict[str, list[dict[str, Any]]]:
     """Each kind of part: name, one line, origin, and what else there is to say."""
-    laws = [{"name": str(law), "about": _of_law(law), "origin": plugins.OURS} for law in Law]
+    laws = [{"name": str(law), "about": about_law(law), "origin": plugins.OURS} for law in Law]
     shapes = [
         {
             "name": get_args(shape.model_fields["kind"].annotation)[0],
@@ -56,14 +57,3 @@ def _rule(part: Part) -> dict[str, Any]:
         "settings": list(rule.settings),
         "reference": rule.reference,
     }
-
-
-def _of_law(law: Law) -> str:
-    texts = {
-        Law.DETERMINISTIC: "the k most probable tokens; no chance",
-        Law.IID: "drawn independently from the draft's distribution",
-        Law.WITHOUT_REPLACEMENT: "drawn from the draft's distribution, each token once",
-        Law.TOP_THEN_SAMPLE: "the k - 1 most probable tokens, then one drawn",
-        Law.HUB: "SpecHub's pairs around the most probable token",
-    }
-    return f"{texts[law]} (usual rule: {RULE_OF_LAW[law]})"

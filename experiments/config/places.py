@@ -14,7 +14,7 @@ __all__ = ["inputs_of", "place_of", "require_apart"]
 LONGEST_NAME = 200
 """Bytes of a folder's name: file systems allow 255, and files written beside it have longer names."""
 
-INPUTS = ("target", "draft", "path", "rates", "acceptance", "latency", "calibration")
+INPUTS = ("target", "draft", "model", "path", "rates", "acceptance", "latency", "calibration")
 """Keys of a config that may name files and folders."""
 
 

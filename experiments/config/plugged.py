@@ -1,6 +1,7 @@
 """Plug-ins of a command: files that are named, or the copies in the folder that it goes on with."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from treespec.experiments.config import trees as _ours  # noqa: F401  (registers
 from treespec.experiments.config.file import override, read_data
 from treespec.experiments.config.places import place_of
 from treespec.experiments.errors import ConfigError
-from treespec.plugin_files import PluginFile
+from treespec.plugin_files import PluginFile, in_use, installed
 from treespec.reading import parse_json, read_bytes
 
 __all__ = ["FOLDER", "copies", "folder_asked_for", "plug_in", "require_same_plugins", "told"]
@@ -84,24 +85,24 @@ def copies(manifest: Path) -> list[PluginFile]:
     return files
 
 
-def told(files: Sequence[PluginFile]) -> list[dict[str, str]]:
-    """What a manifest says of plug-ins."""
-    return [{"file": file.path.name, "sha256": file.sha256} for file in files]
+def told() -> dict[str, list[dict[str, Any]]]:
+    """What a manifest says of the plug-ins that are loaded: files, and installed ones."""
+    files = [{"file": file.path.name, "sha256": file.sha256} for file in in_use()]
+    return {"plugins": files, "installed_plugins": [asdict(plugin) for plugin in installed()]}
 
 
-def require_same_plugins(
-    folder: Path, manifest: Mapping[str, Any], files: Sequence[PluginFile], error: type[Exception]
-) -> None:
+def require_same_plugins(folder: Path, manifest: Mapping[str, Any], error: type[Exception]) -> None:
     """Refuse to go on with other plug-ins than a run or sweep was started with.
 
     Args:
         folder: of it.
-        manifest: of it.
-        files: that are loaded.
+        manifest: of it; an older one does not say which plug-ins were installed.
         error: what is raised.
     """
+    if manifest.get("installed_plugins") is not None:
+        _require_same_installed(folder, manifest["installed_plugins"], error)
     before = {entry["file"]: entry["sha256"] for entry in manifest.get("plugins") or ()}
-    now = {file.path.name: file.sha256 for file in files}
+    now = {file.path.name: file.sha256 for file in in_use()}
     for name in dict.fromkeys([*before, *now]):
         if before.get(name) != now.get(name):
             hashes = [side.get(name) for side in (before, now)]
@@ -111,3 +112,27 @@ def require_same_plugins(
                 f"then, or none (its copy is in {folder / FOLDER}), give another folder with --out, or "
                 "start anew with --fresh"
             )
+
+
+def _require_same_installed(
+    folder: Path, told_then: Sequence[Mapping[str, Any]], error: type[Exception]
+) -> None:
+    before = {entry["module"]: entry for entry in told_then}
+    now = {entry["module"]: entry for entry in told()["installed_plugins"]}
+    for module in dict.fromkeys([*before, *now]):
+        then, here = before.get(module), now.get(module)
+        if then != here:
+            raise error(
+                f"{folder} was started with {_installed(then)} as the installed plug-in {module}, but now "
+                f"there is {_installed(here)}: install what was there then, give another folder with "
+                "--out, or start anew with --fresh"
+            )
+
+
+def _installed(entry: Mapping[str, Any] | None) -> str:
+    """Such as `mine 1.2 (SHA-256 0123456789abcdef...)`."""
+    if entry is None:
+        return "none"
+    package = " ".join(str(entry[key]) for key in ("distribution", "version") if entry[key])
+    sha256 = entry["sha256"]
+    return f"{package or 'a package'} ({f'SHA-256 {sha256[:16]}...' if sha256 else 'no file'})"

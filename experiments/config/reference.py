@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from treespec.experiments.config.base import LARGEST_NUMBER
-from treespec.experiments.config.schema import Config
+from treespec.experiments.config.schema import Config, refresh
 from treespec.experiments.config.spellings import EXAMPLES, SPELLINGS
 from treespec.search.whole_file import write_whole
 
@@ -71,14 +71,20 @@ _SWEEP = {
 
 
 def config_schema() -> dict[str, Any]:
-    """The JSON schema of a config as it is written in YAML; every property has a description."""
+    """The JSON schema of a config as it is written in YAML; every property has a description.
+
+    It names the parts that are registered: those of plug-ins too, if they are loaded.
+    """
+    refresh()
     schema = Config.model_json_schema(mode="validation")
     for part in schema["$defs"].values():
-        kind = part["properties"].get("kind")
-        if kind is not None:
-            kind.setdefault("description", _first_sentence(part["description"]))
-        for value in part["properties"].values():
+        for key in ("kind", "source"):
+            if "const" in part["properties"].get(key, {}):
+                about = _first_sentence(part["description"])
+                part["properties"][key].setdefault("description", about)
+        for key, value in part["properties"].items():
             value.pop("title", None)
+            value.setdefault("description", f"A setting `{key}` of a plug-in.")
     for value in schema["properties"].values():
         value.pop("title", None)
     schema["properties"]["sweep"] = _SWEEP
@@ -110,7 +116,32 @@ def reference_page() -> str:
             kind = part["properties"].get("kind")
             if kind is not None and part["title"].endswith(endings):
                 sections.append(_section("###", kind["const"], part))
+    tree = parts["TreeMethod"]["properties"]
+    sections += [_names(key, tree[key]) for key in ("law", "rule")]
     return "\n".join(sections)
+
+
+def _names(key: str, value: Mapping[str, Any]) -> str:
+    """A heading and a table of all names that a key takes."""
+    named = next(one for one in _leaves(value) if "enumDescriptions" in one)
+    lines = [
+        f"## {key}",
+        "",
+        " ".join(value["description"].split()),
+        "",
+        "| name | |",
+        "| --- | --- |",
+    ]
+    pairs = zip(named["enum"], named["enumDescriptions"], strict=True)
+    return "\n".join([*lines, *(f"| `{name}` | {about} |" for name, about in pairs), ""])
+
+
+def _leaves(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The alternatives of a value that have none themselves."""
+    for one in value.get("anyOf", ()):
+        yield from _leaves(one)
+    if "anyOf" not in value:
+        yield value
 
 
 def _section(mark: str, title: str, part: Mapping[str, Any]) -> str:
@@ -146,8 +177,12 @@ def _alternatives(value: Mapping[str, Any]) -> Iterator[str]:
     elif "oneOf" in value:
         yield "a kind"
     elif "anyOf" in value:
+        named = any("enumDescriptions" in one for one in value["anyOf"])
         for one in value["anyOf"]:
-            yield from _alternatives(one)
+            if not (named and one.get("type") == "string"):  # a name of a plug-in
+                yield from _alternatives(one)
+    elif "enumDescriptions" in value:
+        yield f"[name](#{value['title']})"
     elif "enum" in value or "const" in value:
         for one in value.get("enum", [value.get("const")]):
             yield f"`{one}`"

@@ -23,6 +23,7 @@ from treespec.experiments.config.base import (
     Tokens,
 )
 from treespec.experiments.config.drafts import Draft, ModelDraft
+from treespec.experiments.config.names import LAW, RULE
 from treespec.experiments.config.shapes import Shape
 from treespec.reading_models import Strict
 
@@ -257,9 +258,9 @@ class TreeMethod(Strict):
     """Where drafts come from: `{source: model}`, `{source: lookup}`, or the source of a plug-in."""
     shape: Shape
     """The tree: a kind with its numbers, or as on the command line: `kary:2x3`."""
-    law: Name | None = None
+    law: Annotated[Name, LAW] | None = None
     """How children are drawn, such as `iid` or `without_replacement`; null to fit rule and temperature."""
-    rule: Name | None = None
+    rule: Annotated[Name, RULE] | None = None
     """How children are accepted, such as `rrsw` or `greedy`; null to fit law and temperature."""
     settings: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(default_factory=dict)
     """Of a rule that has some: `{lenience: 0.5}` for lenient, `{epsilon: 0.09, delta: 0.3}` for typical."""

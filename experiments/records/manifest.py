@@ -16,7 +16,6 @@ from treespec.experiments.config.build import BuiltMethod, Experiment
 from treespec.experiments.config.plugged import told
 from treespec.experiments.config.schema import Config, TreeMethod
 from treespec.experiments.records.rows import SCHEMA_VERSION
-from treespec.plugin_files import in_use
 from treespec.plugins import parts
 from treespec.reading import read_bytes
 
@@ -73,7 +72,7 @@ def new_manifest(
         "name": config.name,
         "config": config_data(config),
         "config_hash": config_hash(config),
-        "plugins": told(in_use()),
+        **told(),
         "metrics": {name: part.about for name, part in parts("metric").items()},
         "prompts_hash": prompts_hash,
         "prompts_revision": prompts_revision,

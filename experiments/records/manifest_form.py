@@ -25,10 +25,18 @@ from treespec.experiments.records.rows import require_version
 from treespec.reading import in_json
 from treespec.tree import TreeShape
 
-__all__ = ["KINDS", "checked_manifest"]
+__all__ = ["KINDS", "PLUGINS", "checked_manifest"]
 
 KINDS = ("generate", "plain", "assisted", "tree")
 """Of methods."""
+
+PLUGINS = {
+    "plugins?": or_null(each({"file": NAME, "sha256": TEXT})),
+    "installed_plugins?": or_null(each({
+        "module": NAME, "sha256": or_null(TEXT), "distribution": or_null(TEXT), "version": or_null(TEXT),
+    })),
+}  # fmt: skip
+"""Of the manifest of a run or sweep."""
 
 _PARENT = Kind("an integer of at least -1", lambda v: type(v) is int and -1 <= v < 2**31)
 _KIND = Kind(f"one of {', '.join(KINDS)}", lambda value: value in KINDS)
@@ -57,7 +65,7 @@ _CONFIG = {
 _MANIFEST = {
     "schema_version": COUNT,
     "name": NAME, "folder_id?": TEXT, "config": _CONFIG, "config_hash": TEXT,
-    "plugins?": or_null(each({"file": NAME, "sha256": TEXT})),
+    **PLUGINS,
     "metrics?": or_null(by_name(TEXT)), "prompt_texts?": or_null(each(TEXT)),
     "prompts_hash?": or_null(TEXT), "prompts_revision?": or_null(TEXT),
     "created": TEXT, "finished": or_null(NAME), "seed": COUNT,

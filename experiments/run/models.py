@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from treespec.errors import CannotGrow, LoadError
@@ -11,10 +12,17 @@ from treespec.experiments.config.drafts import NO_DRAFT
 from treespec.experiments.config.schema import ModelsConfig
 
 if TYPE_CHECKING:
-    from treespec.models.load import Pair
+    from treespec.models.load import Pair, PairOutline
     from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["calm_transformers", "load_models", "load_own_drafts", "model_data", "weights_data"]
+__all__ = [
+    "calm_transformers",
+    "load_models",
+    "load_own_drafts",
+    "model_data",
+    "outline_own_drafts",
+    "weights_data",
+]
 
 
 def load_models(config: ModelsConfig) -> "Pair":
@@ -51,13 +59,40 @@ def load_own_drafts(config: ModelsConfig, pair: "Pair", methods: Iterable[BuiltM
     """
     from treespec.models.load import with_drafts
 
-    names = dict.fromkeys(m.own_model for m in methods if m.own_model is not None)
-    for name in names:
-        try:
+    for name in _own_drafts(methods):
+        with _naming_draft():
             pair = with_drafts(pair, [name], dtype=config.dtype, attention=config.attention)
-        except LoadError as error:
-            raise LoadError(f"draft.model: {error}") from error
     return pair
+
+
+def outline_own_drafts(outline: "PairOutline", methods: Iterable[BuiltMethod]) -> "PairOutline":
+    """What is known of the pair before its weights are loaded, with draft models that are not in it yet.
+
+    Raises:
+        LoadError, TreespecError: see `load_own_drafts`.
+    """
+    from treespec.models.load import outline_with_drafts
+
+    for name in _own_drafts(methods):
+        if name in outline.others:
+            continue
+        with _naming_draft():
+            outline = outline_with_drafts(outline, [name])
+    return outline
+
+
+def _own_drafts(methods: Iterable[BuiltMethod]) -> list[str]:
+    """The draft models that methods bring themselves, each once."""
+    return list(dict.fromkeys(m.own_model for m in methods if m.own_model is not None))
+
+
+@contextmanager
+def _naming_draft() -> Iterator[None]:
+    """Say of what cannot be read which key of the config names it."""
+    try:
+        yield
+    except LoadError as error:
+        raise LoadError(f"draft.model: {error}") from error
 
 
 def _key(config: ModelsConfig, said: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from treespec import plugins
 from treespec.coins import TorchCoins
 from treespec.decoding import decode
 from treespec.experiments.config.build import build
@@ -17,9 +18,10 @@ from treespec.experiments.config.file import validated
 from treespec.experiments.config.schema import Config, TextPrompts
 from treespec.experiments.config.trees import wants_measured
 from treespec.experiments.errors import ConfigError, PromptError
-from treespec.experiments.run.models import load_models
+from treespec.experiments.run.models import load_models, load_own_drafts
 from treespec.experiments.run.observers import StageTimer
 from treespec.experiments.run.prompts import RawPrompt, encode
+from treespec.experiments.run.proof_of_parts import require_proved
 from treespec.experiments.run.readiness import require_fits
 from treespec.reading import brief
 from treespec.stopping import stop_at_tokens
@@ -95,7 +97,7 @@ def one_text_config(
 
     Args:
         models: as in a config; None for what is left to its default, here and in the next two.
-        method: its `shape`, `law` and `rule`; the shape `plain` for no tree.
+        method: its `shape`, `draft`, `law` and `rule`; the shape `plain` for no tree.
         sampling: as in a config.
         tokens: to decode at most.
         seed: of the coins.
@@ -109,15 +111,17 @@ def one_text_config(
         return {key: value for key, value in values.items() if value is not None}
 
     kind = "plain" if method["shape"] == "plain" else "tree"
-    if kind == "plain" and (alone := given({k: method[k] for k in ("law", "rule")})):
-        raise ConfigError(f"--{next(iter(alone))} is of a tree: give --shape, or leave it out")
+    of_trees = {"--source": method["draft"], "--law": method["law"], "--rule": method["rule"]}
+    if kind == "plain" and (alone := given(of_trees)):
+        raise ConfigError(f"{next(iter(alone))} is of a tree: give --shape, or leave it out")
+    tree = {"shape": _usual_shape(method["draft"])} | given(method)
     data = {
         "name": "generate",
         "models": given(models),
         "prompts": {"kind": "text", "path": "-", "chat_template": chat},
         "max_new_tokens": tokens,
         "samplings": [given(sampling)],
-        "methods": [{"kind": kind, **(given(method) if kind == "tree" else {})}],
+        "methods": [{"kind": kind, **(tree if kind == "tree" else {})}],
         "seed": seed,
     }
     with _naming_options():
@@ -131,6 +135,14 @@ def one_text_config(
     return config
 
 
+def _usual_shape(draft: Mapping[str, Any] | None) -> Any:
+    """A tree that the draft source takes."""
+    source = plugins.parts("source").get(str((draft or {}).get("source")))
+    if source is None or source.trees == "any":
+        return "expansion:3x2x1"
+    return {"kind": "budget", "depth": 4}
+
+
 @contextmanager
 def _naming_options() -> Iterator[None]:
     """Say of what is refused by which option it was given, not by which key of a config."""
@@ -138,6 +150,7 @@ def _naming_options() -> Iterator[None]:
         yield
     except ConfigError as error:
         said = re.sub(r"^-: ", "", str(error), flags=re.MULTILINE)
+        said = re.sub(r"\bmethods\[0\]\.draft(?:\.source)?\b", "--source", said)
         said = re.sub(r"\b(?:methods\[0\]|samplings\[0\]|models)\.(\w+)", _option, said)
         said = said.replace("max_new_tokens = ", "--tokens = ").replace("methods[0]: ", "")
         raise ConfigError(re.sub(r"^seed = ", "--seed = ", said, flags=re.MULTILINE)) from None
@@ -151,6 +164,7 @@ def decode_one(
     config: Config,
     prompt: str,
     show: Callable[[Piece], None] = lambda piece: None,
+    say: Callable[[str], None] = lambda text: None,
     load: Callable[[Any], "Pair"] = load_models,
 ) -> OneText:
     """Decode one text by the one method of a config.
@@ -159,6 +173,7 @@ def decode_one(
         config: see `one_text_config`.
         prompt: not empty.
         show: given every piece of the text as soon as it is kept.
+        say: told which parts of plug-ins are proved before.
         load: gives the models.
 
     Raises:
@@ -167,8 +182,10 @@ def decode_one(
     if not prompt:
         raise PromptError("the prompt is empty: give some text")
     experiment = build(config)
+    with _naming_options():
+        require_proved(experiment, say)
     (method,), (sampling,) = experiment.methods, experiment.samplings
-    pair = load(config.models)
+    pair = load_own_drafts(config.models, load(config.models), [method])
     assert isinstance(config.prompts, TextPrompts)
     raw = RawPrompt("prompt", prompt, None, "the prompt")
     encoded = encode([raw], config.prompts, pair.tokenizer)

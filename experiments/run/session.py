@@ -122,7 +122,7 @@ def open_session(
     records.require_same(ready.experiment.config)
     manifest = records.manifest()
     if manifest is not None:
-        require_same_plugins(records.path, manifest, in_use(), RunFolderError)
+        require_same_plugins(records.path, manifest, RunFolderError)
     again = retry and bool(records.failures())
     names = _method_names(manifest, ready.experiment)
     finished = records.recover(names, drop_errors=again, write=False)

@@ -27,6 +27,7 @@ from treespec.experiments.records.folder import RUN
 from treespec.experiments.records.forms import ANY, DATA, NAME, TEXT, by_name, each, fits, or_null
 from treespec.experiments.records.held_folder import HeldFolder
 from treespec.experiments.records.manifest import config_data, config_hash, environment, now
+from treespec.experiments.records.manifest_form import PLUGINS
 from treespec.experiments.records.own_files import Kind
 from treespec.experiments.sweep.attempts import Task, read_json
 from treespec.experiments.sweep.grid import Grid
@@ -83,7 +84,7 @@ _FORM = {
     "schema_version": forms.Kind(str(SWEEP_VERSION), lambda value: value is SWEEP_VERSION), "name?": TEXT,
     "grid": by_name(each(ANY)), "base": DATA, "grid_hash": TEXT,
     "jobs": each({"name": NAME, "values": DATA, "config_hash": TEXT}), "versions": DATA,
-    "plugins?": or_null(each({"file": NAME, "sha256": TEXT})),
+    **PLUGINS,
     "finished": or_null(TEXT), "sessions?": each(DATA),
 }  # fmt: skip
 
@@ -149,7 +150,7 @@ class SweepFolder(HeldFolder):
                     }
                     for job in grid.jobs
                 ],
-                "plugins": told(in_use()),
+                **told(),
                 "versions": here,
                 "created": now(),
                 "finished": None,
@@ -158,7 +159,7 @@ class SweepFolder(HeldFolder):
         else:
             manifest = found
             self._require_same(manifest, grid)
-            require_same_plugins(self.path, manifest, in_use(), SweepError)
+            require_same_plugins(self.path, manifest, SweepError)
             changed = different_versions(manifest["versions"], here)
             if changed and not allow_versions:
                 raise VersionsDiffer(

@@ -84,7 +84,7 @@ def _run(
     """Run the job; the first error of a method, if any failed on any prompt."""
     from treespec import plugin_files
     from treespec.experiments.config.file import load_config
-    from treespec.experiments.config.plugged import copies
+    from treespec.experiments.config.plugged import copies, require_same_plugins
     from treespec.experiments.records.manifest import config_hash
     from treespec.experiments.run.models import load_models
     from treespec.experiments.search_then_run.run import run
@@ -99,6 +99,7 @@ def _run(
             "same environment everywhere, or --allow-versions"
         )
     plugin_files.load(copies(folder.parents[1] / "sweep.json"))
+    require_same_plugins(folder.parents[1], planned, SweepError)
     config = load_config(folder / "config.yaml")
     hashes = {entry["name"]: entry["config_hash"] for entry in planned["jobs"]}
     if hashes.get(folder.name) != config_hash(config):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from treespec.errors import LoadError, TokenizerMismatch, UnsupportedModel
 from treespec.experiments.errors import ConfigError, PromptError, SweepError
+from treespec.experiments.run.models import outline_own_drafts
 from treespec.experiments.run.prompts import Prompt, encode
 from treespec.experiments.run.readiness import Ready, ready, require_fits
 from treespec.experiments.sweep.grid import Grid, Job
@@ -61,6 +62,7 @@ def require_models(grid: Grid, jobs: Iterable[Job], starts: Mapping[str, Ready])
                 outlines[pair] = outline_pair(*pair)
             if source not in encoded:
                 encoded[source] = encode(texts, config.prompts, outlines[pair].tokenizer)
+            outlines[pair] = outline_own_drafts(outlines[pair], start.experiment.methods)
             require_fits(start.experiment, outlines[pair], encoded[source])
 
 

@@ -49,6 +49,7 @@ __all__ = [
     "PairOutline",
     "load_pair",
     "outline_pair",
+    "outline_with_drafts",
     "with_drafts",
 ]
 
@@ -212,9 +213,7 @@ def with_drafts(
     """
     weights_dtype, others = dtype_of(dtype), {}
     for name in names:
-        with permitted():
-            place = find(_draft_source(name))
-        require_same_tokenizer(pair.tokenizer, read_tokenizer(place))
+        place = _further(name, pair.tokenizer)
         model = read_model(place, weights_dtype, pair.target.device)
         others[name] = _tried(place, model, attention, pair.target.vocab_size)
     return replace(pair, others={**pair.others, **others})
@@ -267,6 +266,31 @@ def outline_pair(name_or_target: Source, draft: Source | None = None) -> PairOut
         return PairOutline(target, ModelOutline(sys.maxsize, target.vocab_size), tokenizer)
     limits = ModelOutline(_outline(draft_place).max_length, target.vocab_size)
     return PairOutline(target, limits, tokenizer)
+
+
+def outline_with_drafts(outline: PairOutline, names: Iterable[str]) -> PairOutline:
+    """The outline with those of further draft models: all that `with_drafts` reads but the weights.
+
+    Args:
+        outline: of the pair.
+        names: folders or hub ids.
+
+    Raises:
+        LoadError, TokenizerMismatch, UnsupportedModel: see `outline_pair`.
+    """
+    others = {}
+    for name in names:
+        limits = _outline(_further(name, outline.tokenizer))
+        others[name] = ModelOutline(limits.max_length, outline.target.vocab_size)
+    return replace(outline, others={**outline.others, **others})
+
+
+def _further(name: str, tokenizer: Tokenizer) -> Place:
+    """Where a further draft model is, whose tokens are those of the pair."""
+    with permitted():
+        place = find(_draft_source(name))
+    require_same_tokenizer(tokenizer, read_tokenizer(place))
+    return place
 
 
 def _outline(place: Place) -> ModelOutline:

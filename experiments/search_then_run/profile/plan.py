@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from treespec.experiments.config.build import Choice, Experiment, build
-from treespec.experiments.config.schema import Config
+from treespec.experiments.config.drafts import by_pair
+from treespec.experiments.config.schema import Config, TreeMethod
+from treespec.experiments.config.trees import label_of
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.run.prompts import RawPrompt
 from treespec.tree import Law, TreeShape
@@ -26,6 +28,7 @@ __all__ = [
     "completed",
     "default_sizes",
     "drift_of",
+    "measured_without",
     "plan_profile",
     "settings_of",
     "shapes_for",
@@ -188,7 +191,7 @@ def plan_profile(
     Raises:
         ConfigError: if nothing fits the context.
     """
-    experiment, notes = build(config), list[str]()
+    experiment, notes = build(config), measured_without(config)
     sizes = completed(sizes or default_sizes(pair.target.device.type))
     context = min(pair.target.max_length, pair.draft.max_length)
     settings = settings_of(experiment, pair, sizes, context, notes)
@@ -214,6 +217,16 @@ def plan_profile(
         return taken[:length]
 
     return Plan(settings, chosen, text, tuple(notes))
+
+
+def measured_without(config: Config) -> list[str]:
+    """A sentence about methods that bring their own draft, of which nothing is recorded or timed."""
+    trees = [method for method in config.methods if isinstance(method, TreeMethod)]
+    names = [tree.name or label_of(tree) for tree in trees if not by_pair(tree.draft)]
+    if not names:
+        return []
+    bring = "brings its own draft" if len(names) == 1 else "bring their own drafts"
+    return [f"only models.draft is measured: {', '.join(map(repr, names))} {bring}, not looked at"]
 
 
 def default_sizes(device: str) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from fault_injection import rows_without_times, signals
 from fault_injection.damage import half_finished
 from fault_injection.process import Done, complaints
 from fault_injection.rows import differences, finished_lines
-from fault_injection.setting import stage_of
+from fault_injection.setting import prepare, stage_of
 from run_folders.folders import demo_methods, write_run
 
 METHODS = len(demo_methods())
@@ -113,3 +113,15 @@ def test_a_small_part_for_real(capsys):
     few = ["--kills", "3", "--interrupts", "2", "--rivals", "1", "--prompts", "3", "--no-save"]
     assert command.main([*few, "--only", "kills,interrupts,rivals"]) == 0
     assert "0 not survived" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_ten_kills_of_a_run_with_plug_ins(tmp_path):
+    setting = prepare(tmp_path, prompts=3, plugged=True)
+    manifest = json.loads((setting.reference / "manifest.json").read_text())
+    assert [entry["file"] for entry in manifest["plugins"]] == ["four_parts.py"]
+    cases = signals.kills(setting, 10, 0, lambda text: None)
+    assert len(cases) == 10
+    assert [case for case in cases if case.wrong] == []
+    assert any(case.what.startswith("while decoding") for case in cases)

@@ -2,16 +2,19 @@
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import treespec
+from treespec import plugin_files
 from treespec.experiments.cli import generate as module
 from treespec.experiments.cli.main import app
 from treespec.experiments.run import one_text
 from treespec.experiments.run.one_text import Piece, decode_one, one_text_config
 
+FOUR = Path(__file__).parents[2] / "helpers" / "plugins" / "four_parts.py"
 PROMPT = "def walk(tree):\n    for"
 
 
@@ -27,7 +30,7 @@ def call(tiny_pair, tmp_path, monkeypatch):
 
 
 def config_of(pair, shape="kary:2x2", tokens=12, **sampling):
-    method = {"shape": shape, "law": None, "rule": None}
+    method = {"shape": shape, "draft": None, "law": None, "rule": None}
     return one_text_config(
         {"target": os.fspath(pair), "dtype": "float32"},
         method,
@@ -117,7 +120,7 @@ def test_colours_on_a_terminal(monkeypatch):
         def flush(self):
             pass
 
-    def decode(config, prompt, show):
+    def decode(config, prompt, show, say):
         for piece in (Piece("drafted\x1b[2J", True), Piece(" added", False)):
             show(piece)
         return made
@@ -151,6 +154,13 @@ def test_colours_on_a_terminal(monkeypatch):
         (["x", "--shape", "{kind: chain}"], ["--shape.depth is missing", "chain:4"]),
         (["x", "--shape", "optimal:16"], ["needs what a run measures"]),
         (["x", "--shape", "plain", "--rule", "rrs"], ["--rule is of a tree"]),
+        (["x", "--shape", "plain", "--source", "lookup"], ["--source is of a tree"]),
+        (["x", "--source", "lokup"], ["--source: unknown source 'lokup'; did you mean 'lookup'?"]),
+        (["x", "--source", "{source:"], ["--source is no YAML"]),
+        (["x", "--source", "{ngram: 2}"], ["--source: a mapping with a 'source' is needed"]),
+        (["x", "--source", "{source: lookup, ngram: 0}"], ["--source.ngram = 0"]),
+        (["x", "--source", "lookup", "--shape", "chain:4"], ["--shape: the draft source 'lookup'"]),
+        (["x", "--plugin", "missing.py"], ["missing.py"]),
         (["x", "--rule", "rsw"], ["--rule: unknown 'rsw'"]),
         (["x", "--rule", "chain"], ["needs a chain"]),
         (["x", "--temperature", "-1"], ["--temperature = -1.0"]),
@@ -170,6 +180,54 @@ def test_bad_input(call, arguments, parts):
     assert len(done.stderr.splitlines()) == 1
     for part in parts:
         assert part in done.stderr
+
+
+def test_the_text_itself_drafts(call, loaded_pair):
+    expected = treespec.generate(loaded_pair, PROMPT, max_new_tokens=12)
+    data = json.loads(call(PROMPT, "--tokens", 12, "--source", "lookup", "--json").stdout)
+    assert data["ids"] == list(expected.tokens)
+    assert (data["method"], data["law"]) == ("lookup chain 4", "deterministic")
+
+
+def test_a_draft_model_of_its_own(call, tiny_pair):
+    own = f"{{source: model, model: {tiny_pair / 'target'}}}"
+    data = json.loads(call(PROMPT, "--tokens", 9, "--source", own, "--json").stdout)
+    assert data["tokens_per_step"] > 2
+
+
+def test_parts_of_a_plug_in(call, loaded_pair, tmp_path, monkeypatch):
+    """Its drafter, rule and growth decode the same text; they are proved before."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    expected = treespec.generate(loaded_pair, PROMPT, max_new_tokens=12)
+    source = ("--source", "{source: repeat, n: 2}", "--rule", "mine")
+    for words, name, proofs in (
+        (source, "repeat n=2 chain 4 (mine)", 2),
+        (("--shape", "{kind: twins, depth: 3}"), "twins depth=3", 1),
+    ):
+        done = call(PROMPT, "--tokens", 12, "--plugin", FOUR, "--json", *words)
+        assert done.exit_code == 0, done.stderr
+        data = json.loads(done.stdout)
+        assert data["method"] == name
+        assert data["ids"] == list(expected.tokens)
+        assert done.stderr.count("proving that the") == proofs
+    plugin_files.load()
+    without = call("x", *source)
+    assert without.exit_code == 2
+    assert "--source: unknown source 'repeat'" in without.stderr
+
+
+def test_a_part_that_is_biased_is_refused(call, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "wrong.py"
+    path.write_text(
+        FOUR.read_text().replace("NodeChoice.of(c.draw(p), children)", "NodeChoice.of(0, children)")
+    )
+    done = call("x", "--plugin", path, "--rule", "mine")
+    assert done.exit_code == 2
+    assert "--rule: the rule 'mine' of" in done.stderr
+    assert "does not keep the target's law" in done.stderr
+    assert done.stdout == ""
+    plugin_files.load()
 
 
 def test_models_are_named_one_way():

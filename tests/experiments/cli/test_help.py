@@ -197,6 +197,26 @@ def test_values_of_overrides_are_completed():
         "methods.3.shape=kary:2x3"
     ]
     assert completed("treespec", "run", "smoke", "seed=") == []
+    assert completed("treespec", "run", "smoke", "methods.3.rule=rrs") == [
+        "methods.3.rule=rrs",
+        "methods.3.rule=rrsw",
+    ]
+    assert completed("treespec", "run", "smoke", "methods.3.law=w") == [
+        "methods.3.law=without_replacement"
+    ]
+    assert completed("treespec", "run", "smoke", "methods.3.shape.kind=e") == [
+        "methods.3.shape.kind=expansion",
+        "methods.3.shape.kind=eagle2",
+        "methods.3.shape.kind=equal_growth",
+    ]
+    assert completed("treespec", "run", "smoke", "methods.3.draft.") == ["methods.3.draft.source="]
+    assert completed("treespec", "run", "smoke", "methods.3.draft.source=") == [
+        "methods.3.draft.source=model",
+        "methods.3.draft.source=lookup",
+    ]
+    assert completed("treespec", "run", "draft_sources", "methods.5.draft.n") == [
+        "methods.5.draft.ngram="
+    ]
 
 
 def test_values_where_the_shell_splits_at_the_equals_sign():

@@ -1,16 +1,23 @@
 """Every key of a config is described, and the files made of the descriptions are those of the code."""
 
 import json
+from pathlib import Path
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from treespec import plugin_files
+from treespec.experiments.cli.main import app
 from treespec.experiments.config import reference
+from treespec.experiments.config.build import LAWS
 from treespec.experiments.config.file import load_config, shipped
 from treespec.experiments.config.first import first_config
 from treespec.experiments.config.reference import PAGE, SCHEMA, config_schema, reference_page
 from treespec.experiments.config.schema import Config
+from treespec.verify import RULES
 
+FOUR = Path(__file__).parents[2] / "helpers" / "plugins" / "four_parts.py"
 COMMAND = "python -m treespec.experiments.config.reference"
 
 
@@ -33,6 +40,36 @@ def test_every_key_is_described():
     assert len(schema["$defs"]) > 20
     assert list(undescribed(schema)) == []
     assert all(part["description"] for part in schema["$defs"].values())
+
+
+def test_rules_and_laws_are_listed_and_others_are_allowed():
+    """Editors offer ours; those of plug-ins are no errors."""
+    tree = config_schema()["$defs"]["TreeMethod"]["properties"]
+    for key, names in (("law", LAWS), ("rule", RULES)):
+        listed, other, null = tree[key]["anyOf"]
+        assert listed["enum"] == [*names]
+        assert all(listed["enumDescriptions"])
+        assert (other["type"], null["type"]) == ("string", "null")
+        page = reference_page()
+        assert f"| `{key}` | [name](#{key}) or null |" in page
+        assert all(f"| `{name}` | " in page.split(f"\n## {key}\n")[1] for name in names)
+
+
+def test_parts_of_a_plug_in_are_in_the_schema():
+    words = ["configs", "--schema", "--plugin", str(FOUR)]
+    told = json.loads(CliRunner().invoke(app, words).stdout)
+    try:
+        assert list(undescribed(told)) == []
+        tree = told["$defs"]["TreeMethod"]["properties"]
+        assert "mine" in tree["rule"]["anyOf"][0]["enum"]
+        assert "repeat" in tree["draft"]["discriminator"]["mapping"]
+        assert any("twins" in one.get("discriminator", {}).get("mapping", {})
+                   for one in tree["shape"]["anyOf"])  # fmt: skip
+    finally:
+        plugin_files.load()
+    assert config_schema() == json.loads(SCHEMA.read_text(encoding="utf-8"))
+    alone = CliRunner().invoke(app, ["configs", "--plugin", str(FOUR)])
+    assert (alone.exit_code, alone.stderr.count("give --schema too")) == (2, 1)
 
 
 def test_a_key_without_a_description_would_be_found():

@@ -47,6 +47,14 @@ return [...document.querySelectorAll("svg text")].filter((text) => {
     || own.bottom > all.bottom + 1;
 }).map((text) => text.textContent);
 """
+GOING_ON = """
+return [...document.querySelectorAll(".scroll")].filter((e) => e.scrollWidth > e.clientWidth + 1)
+  .map((e) => e.textContent.slice(0, 80));
+"""
+HEADINGS_OUTSIDE = """
+return [...document.querySelectorAll("caption span")]
+  .filter((e) => e.getBoundingClientRect().right > innerWidth).map((e) => e.textContent);
+"""
 OVERFULL = """
 return [...document.querySelectorAll(".trees svg, .stepper-tree svg")].flatMap((svg) => {
   const boxes = [...svg.querySelectorAll("rect")].map((box) => box.getBoundingClientRect());
@@ -317,6 +325,9 @@ def test_long_names_fit(browser, long_page, width):
     )
     if width < 500:
         assert max(names) < width / 2  # numbers beside them can be seen
+    else:
+        assert browser.run(GOING_ON) == []
+    assert browser.run(HEADINGS_OUTSIDE) == []
     assert browser.messages() == []
 
 

@@ -1,7 +1,11 @@
 """Plug-ins in runs: proved first, kept with the run, the same ones when it goes on."""
 
+import hashlib
+import importlib
 import json
+import os
 import re
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -9,7 +13,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from treespec import plugin_files
+from treespec import plugin_files, plugins
 from treespec.experiments.cli.main import app
 
 FOUR = Path(__file__).parents[2] / "helpers" / "plugins" / "four_parts.py"
@@ -212,6 +216,80 @@ def test_parts_lists_what_is_ours_and_what_is_plugged_in():
     assert plugged == {"mine", "repeat", "twins", "distinct"}
     text = treespec("parts").stdout
     assert all(name in text for name in ("rrsw", "eagle2", "lookup", "kary", "deterministic"))
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Makes the four parts an installed package of a version, as a process that starts anew finds it."""
+    folder = tmp_path / "site"
+    info = folder / "mine.dist-info"
+    info.mkdir(parents=True)
+    (info / "entry_points.txt").write_text("[treespec.plugins]\nmine = its_module\n")
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+    monkeypatch.setattr(plugin_files, "_INSTALLED", {})
+    before = plugins.kept()
+
+    def install(version, code=None):
+        code = FOUR.read_text() if code is None else code
+        (folder / "its_module.py").write_text(code)
+        text = f"Metadata-Version: 2.1\nName: mine\nVersion: {version}\n"
+        (info / "METADATA").write_text(text)
+        plugin_files._INSTALLED.clear()
+        sys.modules.pop("its_module", None)
+        importlib.invalidate_caches()
+        plugins.restore(before)
+        return hashlib.sha256(code.encode()).hexdigest()
+
+    yield install
+    sys.modules.pop("its_module", None)
+    plugins.restore(before)
+
+
+def test_installed_plug_ins_are_noted_and_a_run_that_goes_on_wants_the_same(
+    write, install, tmp_path
+):
+    config, folder = write(REPEAT), tmp_path / "runs" / "plugged"
+    sha256 = install("1.0")
+    done = treespec("run", config)
+    assert done.exit_code == 0, done.stderr
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["plugins"] == []
+    assert manifest["installed_plugins"] == [
+        {"module": "its_module", "sha256": sha256, "distribution": "mine", "version": "1.0"}
+    ]
+    install("1.0")
+    assert treespec("run", config).exit_code == 0
+    install("1.1")
+    refused = treespec("run", config)
+    assert refused.exit_code == 2
+    said = f"mine 1.0 (SHA-256 {sha256[:16]}...) as the installed plug-in its_module, but now there"
+    assert f"{said} is mine 1.1" in refused.stderr
+    other = install("1.0", FOUR.read_text() + "\n# changed\n")
+    refused = treespec("run", config)
+    assert refused.exit_code == 2
+    assert f"now there is mine 1.0 (SHA-256 {other[:16]}...)" in refused.stderr
+    # Manifests of before do not say what was installed.
+    del manifest["installed_plugins"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert treespec("run", config).exit_code == 0
+
+
+def test_workers_want_the_installed_plug_ins_of_the_sweep(write, install, tmp_path, monkeypatch):
+    config = write(REPEAT)
+    install("1.0")
+    words = ("sweep", config, "sweep.seed=[0]", "--executor", "local", "--retries", 0)
+    done = treespec(*words, "--json")
+    assert done.exit_code == 0, done.stderr
+    assert {row["metric.distinct"] for row in json.loads(done.stdout)["rows"]} == {0.0, 1.0}
+    manifest = json.loads((tmp_path / "sweeps" / "plugged" / "sweep.json").read_text())
+    assert [entry["version"] for entry in manifest["installed_plugins"]] == ["1.0"]
+    monkeypatch.setenv("PYTHONPATH", os.environ["PYTHONPATH"].partition(os.pathsep)[2])
+    elsewhere = treespec(*words, "--out", tmp_path / "elsewhere")
+    assert elsewhere.exit_code == 1
+    assert "as the installed plug-in its_module, but now there is none" in " ".join(
+        (elsewhere.stdout + elsewhere.stderr).split()
+    )
 
 
 PAGE = Path(__file__).parents[3] / "docs" / "plugins.md"

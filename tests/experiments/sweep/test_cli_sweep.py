@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -45,6 +46,36 @@ def test_a_sweep_its_table_and_its_json(call, grid_file, tmp_path):
     assert [job["state"] for job in data["jobs"]] == ["finished"] * 2
     assert "finished already" in again.stderr
     refused(call(grid_file()), "belongs to another sweep", "sweep.seed")
+
+
+def test_a_draft_model_of_a_method_is_looked_at_before_any_job_starts(
+    call, grid_file, tiny_pair, tmp_path
+):
+    def asked(folder):
+        own = {"source": "model", "model": os.fspath(folder)}
+        chain = {"kind": "tree", "draft": own, "shape": {"kind": "chain", "depth": 2}}
+        return grid_file({"seed": [0, 1]}, methods=[{"kind": "plain"}, chain])
+
+    def nothing_left():
+        return not (tmp_path / "sweeps").exists()
+
+    refused(call(asked("./nowhere")), "draft.model: there is no model folder", "in the job seed=0")
+    assert nothing_left()
+    own = tmp_path / "own"
+    shutil.copytree(tiny_pair / "draft", own)
+    (own / "model.safetensors").write_bytes(b"{}")
+    refused(call(asked(own)), "draft.model: ", "cut short", "in the job seed=0")
+    assert nothing_left()
+    shutil.copytree(tiny_pair / "draft", own, dirs_exist_ok=True)
+    config = json.loads((own / "config.json").read_text())
+    (own / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 16}))
+    refused(call(asked(own)), "context is 16", "in the job seed=0")
+    assert nothing_left()
+    refused(call(asked(own), "--out", own), "methods[1].draft.model", "is read")
+    (own / "config.json").write_text(json.dumps(config))
+    result = call(asked(own))
+    assert result.exit_code == 0, result.stderr
+    assert "own chain 2" in result.output
 
 
 def test_a_failed_job_is_exit_code_1(call, grid_file, monkeypatch):

@@ -3,12 +3,14 @@
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
 from treespec.experiments.errors import SweepError
 from treespec.experiments.records.mark import Mark, new_id
 from treespec.experiments.sweep.attempts import Attempt, Task, write_attempt
+from treespec.experiments.sweep.grid import load_grid
 from treespec.experiments.sweep.slurm import PATIENCE_S, TOOLS, Slurm, parse_settings
 
 SBATCH = """#!/bin/sh
@@ -205,8 +207,13 @@ def real_slurm():
     return all(shutil.which(tool) for tool in TOOLS) and os.system("sinfo -h >/dev/null 2>&1") == 0
 
 
+needs_slurm = pytest.mark.skipif(
+    not real_slurm(), reason="no SLURM that answers (tests/slurm_single_node.sh)"
+)
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(not real_slurm(), reason="no SLURM that answers (tests/slurm_single_node.sh)")
+@needs_slurm
 def test_real_slurm(grid, tmp_path):
     from treespec.experiments.sweep.collect import without_times
     from treespec.experiments.sweep.executors import InProcess
@@ -218,3 +225,42 @@ def test_real_slurm(grid, tmp_path):
     for name in ("prompts", "summary"):
         ours, theirs = (getattr(r.collected, name) for r in (here, found))
         assert without_times(ours).equals(without_times(theirs))
+
+
+@pytest.mark.slow
+@needs_slurm
+def test_plug_ins_on_a_real_slurm(grid_file, tmp_path, monkeypatch):
+    """Jobs load the copies in the sweep's folder: the file is gone when they start."""
+    from treespec import plugin_files
+    from treespec.experiments.config.plugged import plug_in
+    from treespec.experiments.sweep.sweep import run_sweep
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    source = tmp_path / "four_parts.py"
+    shutil.copyfile(Path(__file__).parents[2] / "helpers" / "plugins" / "four_parts.py", source)
+    methods = [
+        {"kind": "plain"},
+        {
+            "kind": "tree",
+            "draft": {"source": "repeat", "n": 2},
+            "shape": {"kind": "budget", "depth": 4},
+            "rule": "mine",
+        },
+        {"kind": "tree", "shape": {"kind": "twins", "depth": 3}, "law": "deterministic"},
+    ]
+
+    def make(logs):
+        source.unlink()
+        return Slurm(logs / "slurm", {})
+
+    try:
+        plug_in([source])
+        grid = load_grid(grid_file({"seed": [0, 1]}, methods=methods))
+        found = run_sweep(grid, tmp_path / "slurm", make)
+    finally:
+        plugin_files.load()
+    assert not found.collected.failed
+    rows = found.collected.summary.filter(method="repeat n=2 chain 4 (mine)")
+    assert set(rows["metric.distinct"]) == {1.0}
+    copies = list((tmp_path / "slurm" / "jobs").glob("*/run/plugins/four_parts.py"))
+    assert len(copies) == 2

@@ -32,6 +32,17 @@ methods:
 
 METHODS = 5
 
+TREES = """\
+  - {kind: tree, shape: {kind: chain, depth: 2}}
+  - {kind: tree, shape: {kind: expansion, branching: [2, 1]}}
+"""
+PLUGGED_TREES = """\
+  - {kind: tree, draft: {source: repeat, n: 2}, shape: {kind: budget, depth: 3}, rule: mine}
+  - {kind: tree, shape: {kind: twins, depth: 2}, law: deterministic}
+"""
+PLUGIN = Path(__file__).parents[1] / "plugins" / "four_parts.py"
+"""Has the parts of these."""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -57,16 +68,20 @@ class Setting:
         config: the experiment's file.
         reference: folder of the unbroken run.
         seconds: that it took.
+        plugged: the trees are those of a plug-in, which a run that goes on finds in its folder.
     """
 
     work: Path
     config: Path
     reference: Path
     seconds: float
+    plugged: bool = False
 
     def arguments(self, folder: Path) -> list[str]:
         """Of the command that starts or resumes a run."""
-        return ["run", os.fspath(self.config), "--out", os.fspath(folder), "-q"]
+        named = self.plugged and not (folder / "manifest.json").exists()
+        plugin = ["--plugin", os.fspath(PLUGIN)] if named else []
+        return ["run", os.fspath(self.config), "--out", os.fspath(folder), "-q", *plugin]
 
     def resume(self, folder: Path) -> tuple[str, ...]:
         """Run what is missing and compare with the unbroken run; what is wrong."""
@@ -76,19 +91,21 @@ class Setting:
         return tuple(differences(folder, self.reference))
 
 
-def prepare(work: Path, prompts: int) -> Setting:
+def prepare(work: Path, prompts: int, plugged: bool = False) -> Setting:
     """Write the experiment and run it without any fault, twice: the first starts the process to fork from.
 
     Args:
         work: folder of all runs.
         prompts: of the experiment; each is run under two sampling settings.
+        plugged: take trees of a plug-in.
 
     Raises:
         RuntimeError: if even that fails, or the two differ.
     """
     config = work / "faults.yaml"
-    config.write_text(CONFIG.replace("PROMPTS", str(prompts)), encoding="utf-8")
-    setting = Setting(work, config, work / "reference", 0.0)
+    text = CONFIG.replace("PROMPTS", str(prompts))
+    config.write_text(text.replace(TREES, PLUGGED_TREES) if plugged else text, encoding="utf-8")
+    setting = Setting(work, config, work / "reference", 0.0, plugged)
     seconds = 0.0
     for folder in (setting.reference, work / "again"):
         begin = time.perf_counter()
@@ -98,7 +115,7 @@ def prepare(work: Path, prompts: int) -> Setting:
             raise RuntimeError(f"the unbroken run failed: {done.stderr}")
     if wrong := differences(work / "again", setting.reference):
         raise RuntimeError(f"two unbroken runs differ: {'; '.join(wrong)}")
-    return Setting(work, config, setting.reference, seconds)
+    return Setting(work, config, setting.reference, seconds, plugged)
 
 
 def stage_of(folder: Path) -> str:

@@ -79,6 +79,26 @@ def test_predictions_are_of_the_right_size(settings, loaded_pair):
     assert parts["verify"] == made.model.verify_s(17)
 
 
+def test_methods_that_bring_their_own_drafts_are_named(call, settings, loaded_pair):
+    lookup = {
+        "kind": "tree",
+        "draft": {"source": "lookup"},
+        "shape": {"kind": "budget", "depth": 2},
+    }
+    said = "only models.draft is measured: 'lookup chain 2' brings its own draft"
+    few = {"sizes": [2, 5], "prefixes": [16], "repeats": 1}
+    changed = config(settings, methods=[*settings["methods"], lookup])
+    (note,) = (
+        n for n in profile(changed, **few, load=lambda m: loaded_pair).notes if "own draft" in n
+    )
+    assert note.startswith(said)
+    methods = "methods=[{kind: tree, draft: {source: lookup}, shape: {kind: budget, depth: 2}}]"
+    words = ("max_new_tokens=3", "samplings=[{temperature: 0}]")
+    done = call("trace", "exp.yaml", methods, *words, "--out", "t.npz", "-q")
+    assert done.exit_code == 0, done.output
+    assert done.stderr.startswith(said)
+
+
 def test_laws_of_methods_are_measured(settings, loaded_pair):
     tree = {"kind": "tree", "shape": {"kind": "kary", "branching": 2, "depth": 1}}
     methods = [{**tree, "law": "deterministic", "rule": "onehot"}]

@@ -1,0 +1,53 @@
+"""Laws and acceptance rules by name, as the schema of configs lists them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pydantic import GetJsonSchemaHandler
+from pydantic_core import CoreSchema
+
+from treespec import plugins
+from treespec.tree import Law
+from treespec.verify import RULE_OF_LAW
+
+__all__ = ["LAW", "RULE", "about_law"]
+
+_LAWS = {
+    Law.DETERMINISTIC: "the k most probable tokens; no chance",
+    Law.IID: "drawn independently from the draft's distribution",
+    Law.WITHOUT_REPLACEMENT: "drawn from the draft's distribution, each token once",
+    Law.TOP_THEN_SAMPLE: "the k - 1 most probable tokens, then one drawn",
+    Law.HUB: "SpecHub's pairs around the most probable token",
+}
+
+
+def about_law(law: Law) -> str:
+    """How it chooses children, and the rule that is taken where none is named."""
+    return f"{_LAWS[law]} (usual rule: {RULE_OF_LAW[law]})"
+
+
+class Named:
+    """A text for which the schema lists what is known, with a line about each.
+
+    Editors offer these names; the text may be another, as plug-ins bring theirs, and `build` says which
+    are known.
+
+    Args:
+        what: the word for one of them.
+        known: names, with the lines.
+    """
+
+    def __init__(self, what: str, known: Callable[[], Mapping[str, str]]) -> None:
+        self._what, self._known = what, known
+
+    def __get_pydantic_json_schema__(
+        self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """A name that is known, or any text."""
+        known = self._known()
+        names = {"title": self._what, "enum": [*known], "enumDescriptions": [*known.values()]}
+        return {"anyOf": [names, handler(core_schema)]}
+
+
+LAW = Named("law", lambda: {str(law): about_law(law) for law in Law})
+RULE = Named("rule", lambda: {name: part.about for name, part in plugins.parts("rule").items()})
