@@ -53,12 +53,10 @@ def test_a_method_that_fails_fails_the_job(job, loaded_pair, monkeypatch):
     real = unit.decode_ours
     monkeypatch.setattr(unit, "decode_ours", boom)
     text = fails(job, 1, lambda models: loaded_pair)
-    assert (
-        "12 of its rows hold an error" in text
-    )  # two prompts, two settings, the twin among the methods
+    assert "12 of its rows hold an error" in text  # the twin of plain decoding among the methods
     assert "boom" in text
     outcome = outcome_of(job)
-    assert (outcome.state, outcome.ran, outcome.errors) == ("failed", True, 8)
+    assert (outcome.state, outcome.ran, outcome.errors) == ("failed", True, 12)
     monkeypatch.setattr(unit, "decode_ours", real)
     run_job(str(job), 2, load=lambda models: loaded_pair)
     assert outcome_of(job).finished
