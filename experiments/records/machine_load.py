@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BUSY_PERCENT",
     "BUSY_RUN_PERCENT",
+    "IN_TURNS",
+    "NOT_RELIABLE",
     "Counters",
     "LoadWatch",
     "busy_percent",
@@ -121,19 +123,29 @@ class LoadWatch:
         return round(100 * max(0.0, busy - ours) / (idle + busy), 1)
 
 
-def busy_sentence(percent: float | None, during: str = "the run") -> str | None:
+NOT_RELIABLE = "its times are not reliable. Measure again on a quiet machine."
+"""What a busy machine does to times that are taken as they were measured."""
+
+IN_TURNS = (
+    "tokens per second are those beside them. Methods took turns, so ratios between methods allow for it "
+    "as far as their intervals say."
+)
+"""What it does to methods that took turns step by step."""
+
+
+def busy_sentence(
+    percent: float | None, during: str = "the run", means: str = NOT_RELIABLE
+) -> str | None:
     """What to say of a mean over a run; None if nothing need be said, or it is not known.
 
     Args:
         percent: as `LoadWatch` gives it.
         during: what was measured meanwhile.
+        means: what follows from it.
     """
     if percent is None or percent <= BUSY_RUN_PERCENT:
         return None
-    return (
-        f"Caution: other processes used {percent:.0f} % of the CPU during {during}: its times are not "
-        "reliable. Measure again on a quiet machine."
-    )
+    return f"Caution: other processes used {percent:.0f} % of the CPU during {during}: {means}"
 
 
 def _used(process: "psutil.Process") -> float:

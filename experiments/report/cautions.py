@@ -22,7 +22,7 @@ import polars as pl
 
 from treespec.experiments.records.changes import changes_of_machine
 from treespec.experiments.records.loading import RunRecords
-from treespec.experiments.records.machine_load import busy_sentence
+from treespec.experiments.records.machine_load import IN_TURNS, NOT_RELIABLE, busy_sentence
 from treespec.experiments.report.statistics import Interval
 
 __all__ = [
@@ -157,7 +157,9 @@ def load_caution(run: RunRecords) -> str | None:
     """A sentence if other processes used the CPU while the run was measured; of the worst session."""
     loads = [session.get("busy_percent") for session in run.manifest.get("sessions") or []]
     part = "the run" if len(loads) == 1 else f"one of the {len(loads)} sessions of the run"
-    return busy_sentence(max((load for load in loads if load is not None), default=None), part)
+    means = IN_TURNS if run.manifest.get("together", 1) > 1 else NOT_RELIABLE
+    most = max((load for load in loads if load is not None), default=None)
+    return busy_sentence(most, part, means)
 
 
 def _trend(design: np.ndarray, values: np.ndarray) -> Drift | None:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from treespec.errors import Unavailable
+
 __all__ = ["paused"]
 
 _T = TypeVar("_T")
@@ -21,8 +23,17 @@ def paused(function: Callable[[Callable[[_T], None]], None]) -> Iterator[_T]:
     Yields:
         The values. What the function raises comes out where a value was asked for. An iterator that is
         closed before its end ends the function where it stands.
+
+    Raises:
+        Unavailable: without greenlet.
     """
-    from greenlet import getcurrent, greenlet
+    try:
+        from greenlet import getcurrent, greenlet
+    except ImportError:
+        raise Unavailable(
+            "the methods of transformers are paused by the package greenlet, which is missing: "
+            "pip install greenlet"
+        ) from None
 
     def give(value: _T) -> None:
         worker.parent.switch(value)

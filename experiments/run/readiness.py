@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from treespec.decoding import require_room
@@ -55,6 +56,12 @@ def ready(config: Config, say: Callable[[str], None]) -> Ready:
         PromptError: if the prompts cannot be read, or are too few.
     """
     experiment = build(config)
+    paused_by_greenlet = any(m.kind in ("generate", "assisted") for m in experiment.methods)
+    if paused_by_greenlet and find_spec("greenlet") is None:
+        raise ConfigError(
+            "methods: `generate` and `assisted` take turns with the others by the package greenlet, which "
+            "is missing: pip install greenlet"
+        )
     require_proved(experiment, say)
     units = config.repeats * len(config.samplings)
     tracker = open_tracker(None if rank() else config.tracker, say)  # one process of several logs

@@ -11,7 +11,12 @@ from rich.console import Console
 from treespec.experiments.config.places import inputs_of, place_of, require_apart
 from treespec.experiments.config.schema import Config, ModelsConfig
 from treespec.experiments.records.folder import RunFolder
-from treespec.experiments.records.machine_load import LoadWatch, busy_sentence
+from treespec.experiments.records.machine_load import (
+    IN_TURNS,
+    NOT_RELIABLE,
+    LoadWatch,
+    busy_sentence,
+)
 from treespec.experiments.records.manifest import with_load
 from treespec.experiments.records.rows import PromptRow
 from treespec.experiments.report.run import load_run
@@ -122,6 +127,7 @@ def decode(session: Session, prepared: Prepared) -> None:
             records.write_manifest(with_load(manifest, watch.busy_percent()))
         tracker.end(None)
         raise
-    if (caution := busy_sentence(busy)) is not None:
+    means = IN_TURNS if manifest["together"] > 1 else NOT_RELIABLE
+    if (caution := busy_sentence(busy, means=means)) is not None:
         reporter.note(caution)
     tracker.end(lambda: load_run(records.path))

@@ -260,3 +260,42 @@ def test_stages_on_cuda_wait_once():
     assert timer.seconds == {"draft": [2e-3, 3e-3], "verify": [5e-3]}
     assert timer.seconds["draft"] == [2e-3, 3e-3]
     assert cuda.waits == 1
+
+
+def test_greenlet_is_asked_for_before_anything_runs(start, monkeypatch):
+    from treespec.experiments.errors import ConfigError
+    from treespec.experiments.run import readiness
+
+    monkeypatch.setattr(readiness, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="pip install greenlet"):
+        start({"methods": [{"kind": "plain"}, {"kind": "generate"}]})
+    assert start({"methods": [{"kind": "plain"}]}).folder.is_dir()
+
+
+def test_memory_for_one_method_only_is_said_and_goes_by_prompts(start, monkeypatch, capsys):
+    from rich.console import Console
+
+    from treespec.experiments.records.loading import read_manifest
+    from treespec.experiments.run import groups
+
+    monkeypatch.setattr(groups, "_free_bytes", lambda model: 1)
+    chain = {"kind": "tree", "shape": {"kind": "chain", "depth": 1}}
+    folder = start({"methods": [{"kind": "plain"}, chain]}, console=Console(width=300)).folder
+    assert "memory holds the caches of one method only" in capsys.readouterr().out
+    manifest = read_manifest(folder)
+    assert (manifest["together"], manifest["twins"]) == (1, {})
+
+
+def test_groups_share_a_reference(start):
+    """With room for three, every group holds plain decoding or a copy of it; ids are those of one group."""
+    from treespec.experiments.report.run import load_run
+
+    chains = [{"kind": "tree", "shape": {"kind": "chain", "depth": d}} for d in (1, 2, 3)]
+    changes = {"methods": [{"kind": "plain"}, *chains], "samplings": [{"temperature": 1}]}
+    grouped = load_run(start(changes | {"together": 3}, out="grouped").folder)
+    assert grouped.manifest["twins"] == {"plain (twin)": "plain", "plain (twin 2)": "plain"}
+    assert len(grouped.prompts) == 2 * 4
+    assert len(grouped.all_prompts) == 2 * 6
+    whole = load_run(start(changes, out="whole").folder)
+    key = ["prompt", "method", "tokens"]
+    assert grouped.prompts.select(key).sort(key[:2]).equals(whole.prompts.select(key).sort(key[:2]))

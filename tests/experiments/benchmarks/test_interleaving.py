@@ -1,0 +1,54 @@
+"""What the benchmark of interleaved runs counts, and the chain that it makes dearer."""
+
+import time
+
+from treespec.experiments.benchmarks.interleaving import DEARER, Found, Spinning, config_of, counted
+from treespec.experiments.config.build import build
+from treespec.experiments.report.statistics import Interval
+
+
+class Slow:
+    """A drafter whose steps take 20 ms."""
+
+    max_depth, max_length = 1, 99
+
+    def prefill(self, prompt):
+        pass
+
+    def propose(self, coins):
+        time.sleep(0.02)
+
+    def commit(self, step):
+        pass
+
+
+def test_a_step_lasts_longer_by_its_share():
+    drafter = Spinning(Slow())
+    ratios = []
+    for _ in range(5):
+        start = time.perf_counter()
+        drafter.propose(None)
+        before = time.perf_counter() - start
+        drafter.commit(None)
+        ratios.append((time.perf_counter() - start) / before)
+    assert abs(min(ratios) - 1 - DEARER) < 0.01
+
+
+def test_the_methods_differ_in_nothing_else():
+    methods = build(config_of(3, None, None)).methods
+    assert [m.name for m in methods] == ["plain", "one", "other", "dearer"]
+    assert len({m.shape for m in methods[1:]}) == 1
+
+
+def test_runs_are_counted():
+    exact, off = Interval(1.0, 0.99, 1.01), Interval(1.1, 1.05, 1.15)
+    slower = Interval(0.95, 0.94, 0.96)
+    runs = [
+        Found(exact, slower, off, exact, True, {}),
+        Found(off, exact, exact, slower, False, {}),
+    ]
+    turns, totals = counted("quiet", runs, [])
+    assert turns.figures["holds_one"] == turns.figures["found_slower"] == 1
+    assert (turns.adjusted, totals.adjusted) == (1, 0)
+    assert totals.figures["holds_one"] == 1
+    assert len(counted("quiet", runs, runs)) == 3

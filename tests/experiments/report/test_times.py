@@ -1,0 +1,148 @@
+"""Times of interleaved runs: adjusted, totals beside them, and what the machine could tell apart."""
+
+import json
+from math import prod
+
+import numpy as np
+import polars as pl
+import pytest
+
+from treespec.experiments.config.schema import Config
+from treespec.experiments.errors import RunFolderError
+from treespec.experiments.report.measurements import CLOCK, STAGED
+from treespec.experiments.report.run import load_run
+from treespec.experiments.report.times import resolution, resolution_sentence
+from treespec.experiments.search_then_run.run import run
+
+SHAPES = ({"kind": "chain", "depth": 2}, {"kind": "expansion", "branching": [2, 2]})
+
+
+@pytest.fixture(scope="module")
+def finished(settings, loaded_pair, tmp_path_factory):
+    """A run in turns with enough steps for times to be adjusted."""
+    trees = [{"kind": "tree", "shape": shape} for shape in SHAPES]
+    changes = {
+        "methods": [{"kind": "generate"}, {"kind": "plain"}, *trees],
+        "max_new_tokens": 24,
+        "samplings": [{"temperature": 0}],
+        "name": "times",
+    }
+    path = tmp_path_factory.mktemp("times") / "run"
+    config = Config.model_validate(settings | changes)
+    return load_run(run(config, folder=path, load=lambda models: loaded_pair).folder)
+
+
+def slowed(finished, folder, factor):
+    """The same steps at known costs, on a machine that is slower while some of them are taken."""
+    folder.mkdir()
+    (folder / "manifest.json").write_text(json.dumps(finished.manifest))
+    steps = finished.all_steps.sort("at_s")
+    random = np.random.default_rng(0)
+    pace = 1 + (factor - 1) * (np.arange(len(steps)) // 40 % 2)
+    pace = pace * np.exp(random.normal(0, 0.01, len(steps)))
+    cost = 4e-3 + 5e-4 * steps["size"].to_numpy() + 1e-3 * steps["depth"].to_numpy()
+    parts = {"step_s": 1.0, "draft_s": 0.3, "verify_s": 0.5, "accept_s": 0.05, "commit_s": 0.05}
+    staged = steps["verify_s"].is_not_null()
+    steps = steps.with_columns(
+        pl.when(staged | (name == "step_s")).then(pl.Series(part * cost * pace)).alias(name)
+        for name, part in parts.items()
+    )
+    took = steps["step_s"].to_numpy()
+    steps = steps.with_columns(pl.Series("at_s", np.cumsum(took) - took))
+    key = ["prompt", "sampling", "method", "repeat"]
+    sums = steps.group_by(key).agg(
+        pl.when(pl.col(c).is_not_null().all()).then(pl.col(c).sum()).alias(c) for c in parts
+    )
+    prompts = finished.all_prompts.drop("decode_s", "total_s", *STAGED).join(sums, on=key)
+    prompts = prompts.with_columns(
+        pl.col("step_s").alias("decode_s"),
+        (pl.col("prefill_s") + pl.col("step_s")).alias("total_s"),
+    ).drop("step_s")
+    steps.select(finished.all_steps.columns).write_parquet(folder / "steps.parquet")
+    prompts.select(finished.all_prompts.columns).write_parquet(folder / "prompts.parquet")
+    return load_run(folder)
+
+
+def test_totals_stay_beside_what_is_adjusted(finished):
+    data = finished.measurements["T=0"]
+    rows = finished.prompts
+    for name in ("generate", "plain", "chain 2"):
+        measured = rows.filter(pl.col("method") == name)["decode_s"].sum()
+        assert data.values[name, CLOCK].sum() == pytest.approx(measured)
+    assert data.twin == ("generate (twin)", "generate")
+    assert "generate (twin)" not in {m.name for m in data.methods}
+    assert len(finished.prompts) == 2 * 4
+
+
+def test_a_machine_that_is_slower_for_a_while_changes_no_ratio(finished, tmp_path):
+    even, uneven = (slowed(finished, tmp_path / str(f), f) for f in (1.0, 3.0))
+    for run_ in (even, uneven):
+        assert run_.measurements["T=0"].totals_because is None
+
+    def speedups(loaded, which):
+        (summary,) = loaded.summaries
+        return {row.method.name: getattr(row, which).estimate for row in summary.rows}
+
+    adjusted = speedups(uneven, "speedup")
+    for name, expected in speedups(even, "speedup").items():
+        assert adjusted[name] == pytest.approx(expected, rel=0.02), name
+    rates = [loaded.measurements["T=0"].rate("plain") for loaded in (even, uneven)]
+    assert rates[1] == pytest.approx(rates[0], rel=0.02)
+    clocks = [loaded.measurements["T=0"].rate("plain", CLOCK) for loaded in (even, uneven)]
+    assert clocks[1] < 0.8 * clocks[0]
+
+
+def test_stages_add_up_and_factors_multiply(finished, tmp_path):
+    loaded = slowed(finished, tmp_path / "run", 2.0)
+    data = loaded.measurements["T=0"]
+    for m in data.methods:
+        if m.kind in ("plain", "tree"):
+            stages = sum(data.values[m.name, column] for column in STAGED)
+            assert (stages.sum() < data.values[m.name, "decode_s"].sum()).all()
+            assert stages.sum() > 0.5 * data.values[m.name, "decode_s"].sum()
+    for row in loaded.explanations["T=0"]:
+        factors = prod(factor.estimate for factor in row.factors.values())
+        assert factors == pytest.approx(row.measured.estimate)
+
+
+def test_the_twin_tells_what_the_machine_could_tell_apart(finished, tmp_path):
+    data = slowed(finished, tmp_path / "run", 1.0).measurements["T=0"]
+    ratio = resolution(data)
+    assert ratio.estimate == pytest.approx(1.0, abs=0.01)
+    sentence = resolution_sentence(data)
+    least = 100 * max(ratio.high - 1, 1 - ratio.low)
+    assert sentence.startswith(f"This run could tell apart {least:.1f} %: two identical copies")
+
+
+def test_the_report_shows_both_and_the_time_alone(finished):
+    finding = finished.findings["times"]
+    (table,) = finding.tables
+    assert [row[0].text for row in table.rows] == ["generate", "plain", "chain 2", "expansion 2x2"]
+    assert all(row[3].text != "–" for row in table.rows)
+    assert any("could tell apart" in remark for remark in finding.remarks)
+    assert any("could tell apart" in line for line in finished.verdicts["T=0"])
+
+
+@pytest.mark.parametrize("column", ["at_s", "step_s"])
+def test_a_step_without_its_time_is_a_damaged_table(finished, tmp_path, column):
+    loaded = slowed(finished, tmp_path / "run", 1.0)
+    first = pl.int_range(pl.len()) == 0
+    hole = pl.when(first).then(None).otherwise(pl.col(column)).alias(column)
+    pl.read_parquet(loaded.folder / "steps.parquet").with_columns(hole).write_parquet(
+        loaded.folder / "steps.parquet"
+    )
+    with pytest.raises(RunFolderError, match=f"{column} = null, which is missing"):
+        load_run(loaded.folder)
+
+
+def test_a_run_by_prompts_has_totals_and_says_so(start, settings):
+    chain = {"kind": "tree", "shape": SHAPES[0]}
+    loaded = load_run(
+        start({"methods": [{"kind": "plain"}, chain], "together": 1, "alone": 0}).folder
+    )
+    assert loaded.findings["times"] is None
+    assert "one method after the other" in loaded.measurements["T=0"].totals_because
+    assert sum("one method after the other" in line for line in loaded.verdicts["T=0"]) == 1
+    for method in ("plain", "chain 2"):
+        values = loaded.measurements["T=0"].values
+        assert (values[method, "decode_s"] == values[method, CLOCK]).all()
