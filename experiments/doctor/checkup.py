@@ -5,6 +5,7 @@ from functools import partial
 
 from treespec.experiments.doctor import machine, self_test, software
 from treespec.experiments.doctor.findings import Checkup, Fact, Speed, Trial, ask, attempt
+from treespec.experiments.doctor.resolution import tell_apart
 from treespec.experiments.doctor.speed import meaning, measure_speed
 
 __all__ = ["QUESTIONS", "examine"]
@@ -47,6 +48,7 @@ def examine(quick: bool = False, say: Callable[[str], None] = lambda text: None)
     tests: dict[str, Callable[[], str]] = {"acceptance rules are exact": self_test.proof}
     if pair is not None:
         tests["trees decode as generate does"] = partial(self_test.generation_agrees, pair)
+        tests["what can be told apart"] = partial(tell_apart, pair)
     for device in devices:
         name = f"implementations of attention agree on {device}"
         tests[name] = partial(self_test.attention_agrees, device)

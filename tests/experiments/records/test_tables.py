@@ -117,3 +117,15 @@ def test_a_finished_run_with_a_table_of_another_version_is_refused(folder, tmp_p
     frame.write_parquet(copy / "prompts.parquet", metadata={SCHEMA_KEY: "99"})
     with pytest.raises(RunFolderError, match="the treespec that wrote it"):
         load_run(copy)
+
+
+def test_tables_of_version_2_are_read(folder, tmp_path):
+    """Version 2 had neither the times of steps nor what a method takes alone, and steps of our loop only."""
+    new = {"prompts": ["alone_s"], "steps": ["at_s", "step_s"]}
+    for name, kind in (("prompts", PromptRow), ("steps", StepRow)):
+        frame = pl.read_parquet(folder / f"{name}.parquet").drop(new[name])
+        path = tmp_path / f"{name}.parquet"
+        frame.write_parquet(path, metadata={SCHEMA_KEY: "2"})
+        read = read_table(path, kind)
+        assert read.columns == list(schema_of(kind))
+        assert all(read[column].null_count() == len(read) for column in new[name])

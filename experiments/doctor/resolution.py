@@ -1,0 +1,51 @@
+"""How small a difference between two methods this machine shows at the moment."""
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from treespec.models.load import Pair
+
+__all__ = ["tell_apart"]
+
+PROMPTS, NEW_TOKENS = 6, 32
+
+
+def tell_apart(pair: "Pair") -> str:
+    """Let two identical copies of plain decoding, and a chain, take turns on the embedded pair.
+
+    Args:
+        pair: the models, loaded.
+
+    Returns:
+        What the two copies differ by, in words: of a short run. A longer one tells smaller differences.
+
+    Raises:
+        AssertionError: if the run holds no twin to compare.
+    """
+    from treespec.experiments.config.schema import Config
+    from treespec.experiments.report.run import load_run
+    from treespec.experiments.report.times import resolution_sentence
+    from treespec.experiments.search_then_run.run import run
+
+    config = Config.model_validate(
+        {
+            "name": "doctor",
+            "prompts": {"kind": "embedded", "count": PROMPTS, "tokens": 48},
+            "max_new_tokens": NEW_TOKENS,
+            "samplings": [{"temperature": 0}],
+            "methods": [
+                {"kind": "plain"},
+                *({"kind": "tree", "shape": {"kind": "chain", "depth": d}} for d in (2, 4)),
+            ],
+            "trees": 0,
+            "meters": [],
+            "alone": 0,
+        }
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        found = load_run(run(config, folder=Path(folder) / "run", load=lambda models: pair).folder)
+    sentence = resolution_sentence(found.measurements["T=0"])
+    assert sentence is not None, "the twin of plain decoding decoded no prompt"
+    return sentence.replace("This run", f"a run of {PROMPTS} prompts", 1)
