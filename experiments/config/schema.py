@@ -10,7 +10,6 @@ from pydantic import AfterValidator, Field
 
 from treespec import plugins
 from treespec.experiments.config.base import (
-    MOST_ROUNDS,
     MOST_TIMED,
     Count,
     FileName,
@@ -300,8 +299,6 @@ class SearchConfig(Strict):
     """Nodes at which the target is timed; null for those of `treespec profile` up to 64."""
     repeats: Rounds = 9
     """Rounds of timing."""
-    between: Annotated[int, Field(strict=True, ge=0, le=MOST_ROUNDS)] = 24
-    """Rounds of timing parts again between the run's prompts, because machines drift; 0 for none."""
 
 
 class Config(Strict):

@@ -55,6 +55,8 @@ _PLACES = (
     r"search/((config|latency)\.json|trace-\d+-\w+\.npz|(best|calibration|between)-\d+\.json)",
 )
 
+"""What a run writes, and `search/between-*.json`, which runs of schema 2 wrote."""
+
 RUN = Kind(
     name="run",
     what="run folder",

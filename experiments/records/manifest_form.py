@@ -60,7 +60,7 @@ _TUNED = {
 _CONFIG = {
     "methods?": each({"kind": NAME, "name?": or_null(NAME), "shape?": DATA}),
     "repeats?": or_null(COUNT),
-    "search?": or_null({"between?": COUNT}),
+    "search?": or_null(DATA),
 }
 _MANIFEST = {
     "schema_version": COUNT,

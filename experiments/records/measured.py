@@ -1,4 +1,4 @@
-"""What a run's folder `search/` holds: how often children are accepted, and times, before and during it."""
+"""What a run's folder `search/` holds: how often children are accepted, and times."""
 
 import warnings
 from collections.abc import Mapping
@@ -22,8 +22,6 @@ __all__ = [
     "SAME_FIRST",
     "STAMP",
     "Measured",
-    "between_path",
-    "load_between",
     "load_measured",
     "stamped",
     "trace_path",
@@ -124,20 +122,6 @@ def stamped(stamp: Path) -> dict[str, Any]:
     return data
 
 
-def load_between(folder: Path) -> list[LatencyModel]:
-    """The rounds that were timed while a run went on; none if it was asked for none.
-
-    Raises:
-        InvalidLatency: if a file is damaged.
-    """
-    return [LatencyModel.load(path) for path in sorted(folder.glob("between-*.json"))]
-
-
 def trace_path(folder: Path, sampling: int, law: Law) -> Path:
     """Where the trace of a law is, by the number of the sampling setting."""
     return folder / f"trace-{sampling}-{law}.npz"
-
-
-def between_path(folder: Path, unit: int) -> Path:
-    """Where the times from before a unit are, by its number in the order of the whole run."""
-    return folder / f"between-{unit:05}.json"

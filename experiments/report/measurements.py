@@ -16,7 +16,7 @@ from treespec.experiments.report.statistics import Bootstrap, bootstrap
 
 __all__ = ["BY_PROMPTS", "CLOCK", "COUNTS", "METRIC", "ROWS", "TIMES", "Measurements", "measure"]
 
-COUNTS = ("new_tokens", "steps", "drafted")
+COUNTS = ("new_tokens", "emitted", "steps", "drafted")
 STAGED = tuple(f"{stage}_s" for stage in STAGES)
 TIMES = ("decode_s", "total_s", *STAGED)
 CLOCK = "clock_s"

@@ -49,7 +49,7 @@ class _Box(NamedTuple):
 
 
 def prediction_figure(rows: Sequence[Prediction], groups: Mapping[str, str]) -> "Figure | None":
-    """Tokens per step, and tokens per second: a pair of panels for each sampling setting.
+    """Tokens per step, and speedup over plain decoding: a pair of panels for each sampling setting.
 
     Dots are numbered; a key below the panels names them.
 
@@ -79,10 +79,10 @@ def prediction_figure(rows: Sequence[Prediction], groups: Mapping[str, str]) -> 
     for (left, right), sampling in zip(panels, samplings, strict=True):
         shown = [row for row in rows if row.sampling == sampling]
         tokens = [(row.tokens_measured, row.tokens) for row in shown]
-        speeds = [(row.speed_interval, _predicted_speed(row)) for row in shown]
+        speedups = [(row.speedup_measured, row.speedup) for row in shown]
         for axes, what, points in (
             (left, "tokens per step", tokens),
-            (right, "tokens per second", speeds),
+            (right, "speedup", speedups),
         ):
             _draw(axes, points, [groups[row.method] for row in shown])
             axes.set_xlabel(f"measured {what}")
@@ -102,12 +102,6 @@ def prediction_figure(rows: Sequence[Prediction], groups: Mapping[str, str]) -> 
     for axes, points, labels in drawn:
         _label(axes, points, labels)
     return figure
-
-
-def _predicted_speed(row: Prediction) -> Interval:
-    """What search predicted; the interval is that of the tokens, as times were predicted without one."""
-    tokens = row.tokens
-    return Interval(row.speed, tokens.low / row.step_s, tokens.high / row.step_s)
 
 
 Points = Sequence[tuple[Interval, Interval]]

@@ -22,10 +22,8 @@ from treespec.experiments.report.measurements import Measurements, measure
 from treespec.experiments.report.meters import Metered, meter_finding, metered
 from treespec.experiments.report.prediction import (
     Choice,
-    Pace,
     Prediction,
     chosen,
-    pace_of,
     prediction_finding,
     predictions,
 )
@@ -144,22 +142,13 @@ class Run(RunRecords):
         return {sampling: times(self, data) for sampling, data in self.measurements.items()}
 
     @cached_property
-    def pace(self) -> Pace | None:
-        """What the machine did while the run went on.
-
-        Raises:
-            RunFolderError, InvalidLatency: if a file is damaged.
-        """
-        return pace_of(self)
-
-    @cached_property
     def predictions(self) -> list[Prediction]:
         """What search predicted, beside what was measured.
 
         Raises:
             RunFolderError, InvalidTrace, InvalidLatency: if a file is damaged.
         """
-        return predictions(self, self.measurements, self.pace)
+        return predictions(self, self.measurements)
 
     @cached_property
     def choices(self) -> dict[str, Choice | None]:
@@ -179,7 +168,7 @@ class Run(RunRecords):
             "categories": category_finding(self.categories),
             "explanations": explanation_finding(self.explanation_tables),
             "acceptance": acceptance_finding(self.methods, self.acceptance),
-            "predictions": prediction_finding(self.predictions, self.choices, self.pace),
+            "predictions": prediction_finding(self.predictions, self.choices),
             "speedups": speedup_finding(self.summaries),
             "times": times_finding(self.times, self.measurements),
             "meters": meter_finding(self, self.metered),

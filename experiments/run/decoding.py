@@ -3,7 +3,6 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Protocol
 
 from treespec.experiments.config.build import Experiment
 from treespec.experiments.records.folder import RunFolder
@@ -12,20 +11,7 @@ from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.tracking import NoTracker
 from treespec.experiments.run.unit import Bench, run_unit, runs_alone
 
-__all__ = ["Rounds", "Unit", "decode_units", "units_of"]
-
-
-class Rounds(Protocol):
-    """Times the parts of a step before some units of a run."""
-
-    @property
-    def due(self) -> Collection[int]:
-        """These units, by number."""
-        ...
-
-    def measure(self, unit: int) -> None:
-        """Time a round before a unit, given by number."""
-        ...
+__all__ = ["Unit", "decode_units", "units_of"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +50,6 @@ def decode_units(
     bench: Bench,
     units: Sequence[Unit],
     wanted: int,
-    between: Rounds | None,
     records: RunFolder,
     tracker: NoTracker,
     reporter: Reporter,
@@ -75,23 +60,18 @@ def decode_units(
         bench: models, methods and settings.
         units: what is missing.
         wanted: units of the whole run.
-        between: times the parts of a step before some of them.
         records: where rows go.
         tracker: told of every finished unit.
         reporter: shows the progress.
     """
     config = bench.experiment.config
     prompts = wanted // (len(bench.experiment.samplings) * config.repeats)
-    rounds = 0 if between is None else len(between.due)
     alone = sum(runs_alone(config, unit.prompt, unit.repeat) for unit in units)
     parts = len(units) * len(bench.groups) + alone * len(bench.experiment.methods)
-    with reporter.units(parts + rounds, done=wanted - len(units)) as advance:
+    with reporter.units(parts, done=wanted - len(units)) as advance:
         for unit in units:
             label = f"prompt {unit.prompt.index + 1}/{prompts}, {unit.sampling}"
             label += f", repeat {unit.repeat + 1}/{config.repeats}" if config.repeats > 1 else ""
-            if between is not None and unit.number in between.due:
-                advance("timing the parts of a step")
-                between.measure(unit.number)
             rows = run_unit(
                 bench,
                 unit.prompt,

@@ -17,7 +17,7 @@ from treespec.experiments.records.machine_load import BUSY_PERCENT, busy_percent
 from treespec.experiments.records.manifest import method_data, new_manifest, session_data
 from treespec.experiments.records.measured import Measured, load_measured
 from treespec.experiments.records.outcome import Outcome
-from treespec.experiments.run.decoding import Rounds, Unit, units_of
+from treespec.experiments.run.decoding import Unit, units_of
 from treespec.experiments.run.groups import groups_of, that_fit, twins_of
 from treespec.experiments.run.meters.build import cuda_devices, make_meters
 from treespec.experiments.run.models import load_own_drafts, model_data
@@ -43,13 +43,11 @@ class Prepared:
     Args:
         bench: models, methods, settings and meters.
         units: what is missing, in order.
-        between: times the parts of a step before some of them.
         manifest: as it was written.
     """
 
     bench: Bench
     units: Sequence[Unit]
-    between: Rounds | None
     manifest: dict[str, Any]
 
 
@@ -79,9 +77,7 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
         measured, experiment, searched = _search(session, pair, prompts)
     with reporter.task("reading the meters"):
         meters = make_meters(config.meters, cuda_devices([model.model for model in pair.models]))
-    units, between = units_of(experiment, prompts, session.finished), None
-    if measured is not None:  # before the warm-up of the methods, whose caches and graphs stay warm
-        between = session.searching.between(session, experiment, pair, measured, units)
+    units = units_of(experiment, prompts, session.finished)
     together = _together(session, experiment, pair, prompts)
     groups = groups_of(experiment.methods, together)
     bench = Bench.of(experiment, pair, groups, meters)
@@ -114,7 +110,7 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
     records.write_manifest(manifest)
     tuned = tuned_choices(manifest["tuning"]["assisted"])
     bench = replace(bench, experiment=experiment, groups=groups, tuned=tuned)
-    return Prepared(bench, units, between, manifest)
+    return Prepared(bench, units, manifest)
 
 
 def load_inputs(

@@ -117,9 +117,7 @@ def decode(session: Session, prepared: Prepared) -> None:
     tracker.begin(manifest)
     watch = LoadWatch()
     try:
-        decode_units(
-            bench, prepared.units, session.wanted, prepared.between, records, tracker, reporter
-        )
+        decode_units(bench, prepared.units, session.wanted, records, tracker, reporter)
         busy = watch.busy_percent()
         records.finish(with_load(manifest, busy) | {"meters": bench.meters.about()})
     except BaseException:

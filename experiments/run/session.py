@@ -10,7 +10,6 @@ from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.measured import Measured
-from treespec.experiments.run.decoding import Rounds
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.readiness import Ready
 from treespec.plugin_files import in_use
@@ -25,12 +24,10 @@ class Searching:
     Args:
         measure: measures before the run, into its folder.
         resolve: gives the methods that wait for what was measured their trees.
-        between: what times the parts of a step between the units of the run; None if no round is due.
     """
 
     measure: Callable[..., Measured]
     resolve: Callable[..., Config]
-    between: Callable[..., Rounds | None]
 
 
 @dataclass(frozen=True)

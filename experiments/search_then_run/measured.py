@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from treespec.experiments.config.build import Experiment
-from treespec.experiments.config.schema import Config, ModelsConfig, SearchConfig
+from treespec.experiments.config.schema import Config, ModelsConfig
 from treespec.experiments.config.shapes import MEASURED
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.manifest import config_hash
@@ -29,7 +29,7 @@ from treespec.verify import usual_law, usual_rule
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["measure", "measuring_config", "timed_sizes"]
+__all__ = ["measure"]
 
 LARGEST_TIMED = 64
 """Nodes up to which the target is timed, unless the config says otherwise."""
@@ -59,7 +59,7 @@ def measure(
     if not stamp.exists() or stamped(stamp) != stamped_as:
         records.forget_search()
         records.keep(stamp, json.dumps(stamped_as))
-    measuring = measuring_config(known)
+    measuring = _measuring_config(known)
     deepest = max([config.search.depth, *(method.max_depth for method in known.methods)])
     load: Callable[[ModelsConfig], Pair] = lambda models: pair  # noqa: E731
     traces = {}
@@ -84,7 +84,7 @@ def measure(
         reporter.note("timing the parts of a step")
         timed = profile(
             measuring,
-            sizes=timed_sizes(config.search),
+            sizes=config.search.sizes or [size for size in SIZES if size <= LARGEST_TIMED],
             prefixes=sorted({prefix, *_named_prefixes(config)}),
             repeats=config.search.repeats,
             console=reporter.console,
@@ -128,12 +128,7 @@ def _recordings(known: Experiment, folder: Path) -> list[tuple[str, Law, Path]]:
     return recordings
 
 
-def timed_sizes(search: SearchConfig) -> list[int]:
-    """Nodes at which the target is timed."""
-    return list(search.sizes or [size for size in SIZES if size <= LARGEST_TIMED])
-
-
-def measuring_config(known: Experiment) -> Config:
+def _measuring_config(known: Experiment) -> Config:
     """The config that is recorded and timed with: prompts of its own, stand-ins for what is searched."""
     config = known.config
     assert config.search is not None

@@ -5,13 +5,12 @@ from functools import partial
 from treespec.experiments.run import dry_run as dry
 from treespec.experiments.run import runner
 from treespec.experiments.run.session import Searching
-from treespec.experiments.search_then_run.between import make_between
 from treespec.experiments.search_then_run.measured import measure
 from treespec.experiments.search_then_run.resolve import resolve
 
 __all__ = ["dry_run", "run"]
 
-_SEARCHING = Searching(measure, resolve, make_between)
+_SEARCHING = Searching(measure, resolve)
 
 run = partial(runner.run, searching=_SEARCHING)
 """`run.runner.run`, which knows nothing of searches, with all that a search takes."""

@@ -260,21 +260,13 @@ def _prediction(data: Row) -> Parts:
     columns: dict[str, Callable[[Row], Any]] = {
         "setting": lambda row: row["sampling"],
         "tokens per step, median error": lambda row: _percent(row["tokens_error"], 1),
-        "tokens per second, by the times from before the run": lambda row: _percent(
-            row["speed_error"], 1
-        ),
-        "at the pace of the machine in the run": lambda row: _percent(
-            row["speed_error_at_pace"], 1
-        ),
+        "speedup over plain decoding": lambda row: _percent(row["speedup_error"], 1),
         "chosen": lambda row: row["chosen"],
         "its speed over that of the fastest": lambda row: dict(
             zip(("estimate", "low", "high"), row["chosen_over_fastest"], strict=True)
         ),
     }
-    trees = (
-        f"{figures['trees']} predictions, of trees and plain decoding, all made before the run from other "
-        "texts."
-    )
+    trees = f"{figures['trees']} predictions of trees, all made before the run from other texts."
     return {"": [trees, _table(columns, rows)]}
 
 

@@ -47,8 +47,7 @@ def study_of_run(run: Run) -> dict[str, Any]:
         setting["methods"] = [
             {name: row[name] for name in COLUMNS if name in row} for row in setting["methods"]
         ]
-    rounds, paces = run.pace or (0, None)
-    errors = ("tokens_error", "speed_error", "speed_error_at_pace")
+    errors = ("tokens_error", "speedup_error")
     sessions = run.manifest.get("sessions") or []
     return {
         **of_manifest(run.manifest, "methods", "warmup", "errors"),
@@ -62,7 +61,6 @@ def study_of_run(run: Run) -> dict[str, Any]:
                 asdict(row) | {name: getattr(row, name) for name in errors}
                 for row in run.predictions
             ],
-            "pace": {"rounds": rounds, "stages": paces},
         },
     }
 

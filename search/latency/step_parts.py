@@ -12,7 +12,7 @@ from treespec.search.latency.interpolation import Table, Term, gathered
 from treespec.search.latency.tables import BatchTimes, LawTimes, further_draws, levels_of
 from treespec.shape import TreeShape
 
-__all__ = ["PARTS", "StepParts", "seconds_of"]
+__all__ = ["StepParts", "seconds_of"]
 
 PARTS = ("draft", "verify", "accept", "commit", "rest")
 

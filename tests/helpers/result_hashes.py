@@ -40,7 +40,6 @@ def overrides(config: dict) -> Iterator[str]:
             yield f"methods.{i}.lengths=[4]"
             yield f"methods.{i}.thresholds=[0.0]"
     if "search" in config:
-        yield "search.between=0"
         yield "search.repeats=3"
 
 

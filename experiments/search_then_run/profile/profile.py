@@ -28,7 +28,7 @@ from treespec.tree import TreeShape
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["Rounds", "Samples", "about_times", "json_of_samples", "profile_pair"]
+__all__ = ["Samples", "about_times", "json_of_samples", "profile_pair"]
 
 PLAIN_STEPS = 4
 """Steps of plain decoding in a round; each is one sample."""
@@ -81,57 +81,21 @@ def profile_pair(
     Returns:
         The samples; of whole rounds so far and a part of one, if the user interrupted.
     """
-    samples, rounds = Samples(), Rounds(pair, settings, prefixes, text, seed)
+    samples, order = Samples(), random.Random(seed)
+    places = [(setting, prefix) for setting in settings for prefix in prefixes]
     try:
         for number in range(repeats + 1):
             name = "warming up" if not number else f"round {number} of {repeats}"
-            rounds.measure(
-                samples if number else Samples(),
-                lambda what, name=name: progress(f"{name}: {what}"),
-            )
+            into, target = samples if number else Samples(), make_target(pair.target)
+            for setting, prefix in order.sample(places, len(places)):
+                progress(f"{name}: {setting.law}, prefix {prefix}")
+                loop = Loop(pair, target, setting, prefix, text, order.randrange(1 << 30))
+                _measure_trees(loop, order.sample(setting.shapes, len(setting.shapes)), into)
+                _measure_plain(loop, into)
             samples.rounds = number
     except KeyboardInterrupt:
         samples.interrupted = True
     return samples
-
-
-class Rounds:
-    """Rounds of measuring, each when it is asked for.
-
-    Args:
-        pair: the models.
-        settings: laws, rules and trees.
-        prefixes: committed tokens before the root.
-        text: gives so many token ids of a real text; a number chooses which.
-        seed: of coins and of the order.
-    """
-
-    def __init__(
-        self,
-        pair: "Pair",
-        settings: Sequence[Setting],
-        prefixes: Sequence[int],
-        text: Callable[[int, int], Sequence[int]],
-        seed: int,
-    ) -> None:
-        self._pair, self._text = pair, text
-        self._places = [(setting, prefix) for setting in settings for prefix in prefixes]
-        self._order = random.Random(seed)
-
-    def measure(self, into: Samples, progress: Callable[[str], None] = lambda what: None) -> None:
-        """One step of every tree behind every prefix, and some of plain decoding.
-
-        Args:
-            into: where the times go.
-            progress: told what is measured next, once for each setting and prefix.
-        """
-        order, target = self._order, make_target(self._pair.target)
-        for setting, prefix in order.sample(self._places, len(self._places)):
-            progress(f"{setting.law}, prefix {prefix}")
-            seed = order.randrange(1 << 30)
-            loop = Loop(self._pair, target, setting, prefix, self._text, seed)
-            _measure_trees(loop, order.sample(setting.shapes, len(setting.shapes)), into)
-            _measure_plain(loop, into)
 
 
 def _measure_trees(loop: Loop, shapes: Sequence[TreeShape], into: Samples) -> None:

@@ -106,7 +106,6 @@ OVERRIDES = {
     "search={max_new_tokens: 1000000000000}": "search.max_new_tokens",
     "search={sizes: [1000000000]}": "search.sizes",
     "search={repeats: 1000000000}": "search.repeats",
-    "search={between: 1000000000000}": "search.between",
     f"seed={DIGITS}": "override 'seed=",
     f"seed=0x{'f' * 5000}": "override 'seed=",
     f"seed={DEEP[:5000]}": "override 'seed=",

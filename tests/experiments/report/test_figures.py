@@ -101,8 +101,7 @@ def test_long_names_are_written_in_full_inside_the_figure(long_names):
     trees = [r for s in summaries for r in s.rows if r.method.kind == "tree"]
     rows = [
         Prediction(
-            r.method.name, "T=0", r.tokens_per_step, r.tokens_per_step, 0.03, 0.03,
-            r.tokens_per_second,
+            r.method.name, "T=0", 4, r.tokens_per_step, r.tokens_per_step, r.speedup, r.speedup, 70.0,
         )
         for r in trees[: len(trees) // 2]
     ]  # fmt: skip

@@ -20,8 +20,8 @@ def predictions(count, settings=("T=0", "T=1")):
     rng = random.Random(0)
     return [
         Prediction(
-            f"tree {i}", sampling, around(2 + rng.gauss(0, 0.1) + i / 20), around(2 + i / 20),
-            0.03, 0.031, around(70 + 20 * rng.random()),
+            f"tree {i}", sampling, 4, around(2 + rng.gauss(0, 0.1) + i / 20), around(2 + i / 20),
+            around(1.2 + 0.3 * rng.random()), around(1.2 + 0.3 * rng.random()), 70.0,
         )
         for sampling in settings
         for i in range(count)
@@ -53,21 +53,21 @@ def test_labels_cover_neither_each_other_nor_a_dot(count):
 
 def test_dots_stand_where_prediction_and_measurement_say():
     rows = predictions(3, ["T=0"])
-    tokens, speeds = drawn(rows).axes
+    tokens, speedups = drawn(rows).axes
     for axes, pairs in (
         (tokens, [(r.tokens_measured.estimate, r.tokens.estimate) for r in rows]),
-        (speeds, [(r.speed_measured, r.speed) for r in rows]),
+        (speedups, [(r.speedup_measured.estimate, r.speedup.estimate) for r in rows]),
     ):
         identity, *dots = axes.lines
         assert list(identity.get_xdata()) == list(identity.get_ydata()) == list(axes.get_xlim())
         assert axes.get_xlim() == axes.get_ylim()
         assert np.array([dot.get_xydata()[0] for dot in dots]) == pytest.approx(np.array(pairs))
-    bars = [c.get_segments()[0] for c in speeds.collections]
+    bars = [c.get_segments()[0] for c in speedups.collections]
     across, up = bars[0], bars[1]
     assert [x for x, _ in across] == pytest.approx(
-        [rows[0].speed_interval.low, rows[0].speed_interval.high]
+        [rows[0].speedup_measured.low, rows[0].speedup_measured.high]
     )
-    assert [y for _, y in up] == pytest.approx([0.9 * rows[0].speed, 1.1 * rows[0].speed])
+    assert [y for _, y in up] == pytest.approx([rows[0].speedup.low, rows[0].speedup.high])
 
 
 def test_the_key_names_every_tree_once():
@@ -79,8 +79,8 @@ def test_the_key_names_every_tree_once():
 def test_one_text_has_no_interval_and_is_drawn():
     nan = float("nan")
     row = Prediction(
-        "tree", "T=0", Interval(2.0, nan, nan), Interval(2.1, nan, nan), 0.03, 0.03,
-        Interval(70.0, nan, nan),
+        "tree", "T=0", 4, Interval(2.0, nan, nan), Interval(2.1, nan, nan),
+        Interval(1.4, nan, nan), Interval(1.3, nan, nan), 70.0,
     )  # fmt: skip
     assert len(drawn([row]).axes) == 2
     assert prediction_figure([], {}) is None

@@ -2,18 +2,27 @@
 
 import json
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pytest
 from rendered import section_html
 
 from treespec.experiments.config.schema import Config, SearchConfig
-from treespec.experiments.errors import ConfigError, RunFolderError
+from treespec.experiments.errors import ConfigError, PromptError, RunFolderError
+from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.measured import Measured
 from treespec.experiments.report.page import write_report
-from treespec.experiments.report.prediction import first_ranked, median_errors, prediction_finding
+from treespec.experiments.report.prediction import (
+    MISSING,
+    first_ranked,
+    median_errors,
+    prediction_finding,
+    predictions,
+)
 from treespec.experiments.report.run import load_run
 from treespec.experiments.report.text import print_run
 from treespec.experiments.run import preparation
@@ -50,7 +59,6 @@ def searching(settings, prompt_file):
         "depth": 3,
         "sizes": [1, 2, 4, 8, 16],
         "repeats": 2,
-        "between": 2,
     }
     return settings | {"methods": SEARCHED, "search": search, "max_new_tokens": 8}
 
@@ -129,33 +137,36 @@ def test_predictions_are_beside_measurements(whole, capsys):
     assert plain.tokens.estimate == plain.tokens_measured.estimate == 1
     row = next(r for r in rows if (r.sampling, r.method) == ("T=0", "chain 2"))
     latency = LatencyModel.load(whole / "search" / "latency.json")
-    expected = latency.step_s(TreeShape.chain(2), law="deterministic")
-    assert row.step_s == pytest.approx(expected)
-    mine = run_.prompts.filter(
-        (run_.prompts["method"] == "chain 2") & (run_.prompts["sampling"] == "T=0")
-    )
+    step_s = latency.step_s(TreeShape.chain(2), law="deterministic")
+    cheaper = latency.plain_s(law="deterministic") / step_s
+    assert row.speed == pytest.approx(row.tokens.estimate / step_s)
+    assert row.speedup.estimate == pytest.approx(row.tokens.estimate * cheaper)
+    assert row.speedup.high == pytest.approx(row.tokens.high * cheaper)
+    prompts = run_.prompts.filter(run_.prompts["sampling"] == "T=0")
+    mine, plains = (prompts.filter(prompts["method"] == name) for name in ("chain 2", "plain"))
     assert row.tokens_measured.estimate == pytest.approx(
         mine["emitted"].sum() / mine["steps"].sum()
     )
-    assert row.speed_error == pytest.approx(row.speed / row.speed_measured - 1)
-    assert all(error >= 0 for error in median_errors(rows))
-    rounds, paces = run_.pace
-    assert rounds == 2
-    parts = latency.parts_s(TreeShape.chain(2), law="deterministic")
-    at_pace = sum(seconds * paces[stage] for stage, seconds in parts.items())
-    assert row.step_at_pace_s == pytest.approx(at_pace)
-    assert row.speed_error_at_pace == pytest.approx(
-        row.tokens.estimate / at_pace / row.speed_measured - 1
+    data = run_.measurements["T=0"]
+    costs = [data.total(name, "decode_s") for name in ("plain", "chain 2")]
+    assert row.speedup_measured.estimate == pytest.approx(
+        mine["emitted"].sum() / plains["emitted"].sum() * costs[0] / costs[1]
     )
-    assert plain.step_at_pace_s == pytest.approx(plain.step_s * paces["plain"])
-    assert first_ranked(rows)[1].speed_measured == max(r.speed_measured for r in rows)
+    assert plain.speedup.estimate == plain.speedup_measured.estimate == 1
+    assert row.speedup_error == pytest.approx(
+        row.speedup.estimate / row.speedup_measured.estimate - 1
+    )
+    trees = [row for row in rows if "plain" not in row.method]
+    assert median_errors(rows) == median_errors(trees)
+    assert median_errors(rows)[1] == pytest.approx(median(abs(r.speedup_error) for r in trees))
+    fastest = first_ranked(trees)[1].speedup_measured.estimate
+    assert fastest == max(r.speedup_measured.estimate for r in trees)
     print_run(run_, Console(width=160))
     printed = capsys.readouterr().out
     assert "predicted and measured, T=1" in printed
     assert "Predicted to be fastest" in printed
-    assert "timed 2 times between its prompts" in " ".join(printed.split())
     assert "Prediction and measurement" in section_html(
-        prediction_finding(run_.predictions, run_.choices, run_.pace)
+        prediction_finding(run_.predictions, run_.choices)
     )
     assert "Prediction and measurement" in write_report(load_run(whole)).read_text()
 
@@ -163,19 +174,45 @@ def test_predictions_are_beside_measurements(whole, capsys):
 def test_the_benchmark_says_of_each_goal_whether_it_is_met(whole):
     figures = figures_of(load_run(whole))
     assert set(figures["settings"]) == {"T=0", "T=1"}
-    assert figures["rounds_between"] == 2
     found = goals(figures)
-    assert len(found) == 4
-    figures |= {"tokens_error": 0.0, "speed_error": 0.5, "speed_error_at_pace": 0.05}
+    assert len(found) == 3
+    figures |= {"tokens_error": 0.0, "speedup_error": 0.5}
     for one in figures["settings"].values():
         one["chosen_over_fastest"] = [0.96, 0.9, 1.0]
-    assert list(goals(figures).values()) == [True, True, False, True]
-    figures["speed_error_at_pace"] = (
-        None  # nothing was timed during the run: nothing is claimed of it
-    )
-    assert list(goals(figures).values()) == [True, False, False, True]
+    assert list(goals(figures).values()) == [True, False, True]
+    figures["speedup_error"] = 0.1
+    assert all(goals(figures).values())
     figures["settings"]["T=1"]["chosen_over_fastest"] = None
-    assert not list(goals(figures).values())[3]
+    assert list(goals(figures).values()) == [True, True, False]
+
+
+def test_runs_of_before_are_reported(whole, tmp_path):
+    """Their config has a key that is gone, and their folder files that nothing reads now."""
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["config"]["search"]["between"] = 24
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with RunFolder(folder) as records:
+        records.keep(folder / "search" / "between-00000.json", "{}")
+    assert load_run(folder).predictions == load_run(whole).predictions
+    assert "Prediction and measurement" in write_report(load_run(folder)).read_text()
+
+
+@pytest.mark.parametrize("without", ["plain", "trees"])
+def test_speedups_are_over_plain_decoding(whole, without):
+    """A run without it, or without a tree, has no prediction to show, and is told so."""
+    run_ = load_run(whole)
+    kept = {
+        name: replace(
+            data,
+            methods=tuple(m for m in data.methods if (m.kind == "plain") == (without != "plain")),
+        )
+        for name, data in run_.measurements.items()
+    }
+    assert predictions(run_, kept) == []
+    assert prediction_finding([], {}) is None
+    assert "{kind: plain}" in MISSING
 
 
 def test_a_resumed_run_takes_what_was_measured(searching, loaded_pair, tmp_path, monkeypatch):
@@ -187,22 +224,14 @@ def test_a_resumed_run_takes_what_was_measured(searching, loaded_pair, tmp_path,
         with pytest.raises(KeyboardInterrupt):
             run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
     search = tmp_path / "run" / "search"
-    assert (
-        search / "between-00000.json"
-    ).exists()  # timed before the unit that was stopped, and again
-    before = {p.name: p.read_bytes() for p in search.iterdir() if "between" not in p.name}
+    before = {p.name: p.read_bytes() for p in search.iterdir()}
     names = [
         m["name"] for m in json.loads((search.parent / "manifest.json").read_text())["methods"]
     ]
     unable = replace(run.keywords["searching"], measure=None)  # would fail if it were called
     again = run(config, searching=unable, folder=tmp_path / "run", load=lambda models: loaded_pair)
     assert not again.failures
-    assert set(before) < {path.name for path in search.iterdir()}
-    assert {name: (search / name).read_bytes() for name in before} == before
-    assert [path.name for path in sorted(search.glob("between-*"))] == [
-        "between-00000.json",
-        "between-00003.json",
-    ]
+    assert {path.name: path.read_bytes() for path in search.iterdir()} == before
     assert [method.name for method in load_run(again.folder).methods] == names
     assert run(config, folder=tmp_path / "run", load=lambda models: loaded_pair).already_finished
     (search / "latency.json").unlink()
@@ -233,6 +262,37 @@ def test_measuring_goes_on_where_it_was_stopped(searching, loaded_pair, tmp_path
 
 def _stopped(*arguments, **options):
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("sizes", [[1, 2, 4], [3, 16]], ids=["too small", "odd"])
+def test_trees_that_the_search_did_not_time_do_no_harm(searching, loaded_pair, tmp_path, sizes):
+    """Their step is not predicted; everything else is, and the report is written."""
+    search = searching["search"] | {"sizes": sizes, "repeats": 1}
+    config = Config.model_validate(searching | {"methods": SEARCHED[:3], "search": search})
+    done = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
+    names = {row.method for row in load_run(done.folder).predictions}
+    assert ("2-ary 2" in names) == (max(sizes) >= 7)
+    assert {"plain", "chain 2"} <= names
+    assert "plain" in write_report(load_run(done.folder)).read_text()
+
+
+def test_texts_that_are_gone_by_now_stop_no_resumed_run(searching, loaded_pair, tmp_path):
+    """All that they were needed for is in the folder."""
+    texts = tmp_path / "texts.jsonl"
+    texts.write_bytes(Path(searching["search"]["prompts"]["path"]).read_bytes())
+    search = searching["search"] | {"repeats": 1}
+    search["prompts"] = search["prompts"] | {"path": str(texts)}
+    config = Config.model_validate(searching | {"methods": SEARCHED[:3], "search": search})
+    folder = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair).folder
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"finished": None}))
+    lines = (folder / "prompts.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "prompts.jsonl").write_bytes(b"".join(lines[: len(lines) // 2]))
+    texts.unlink()
+    assert load_run(run(config, folder=folder, load=lambda models: loaded_pair).folder).finished
+    with pytest.raises(PromptError, match=r"texts\.jsonl"):
+        run(config, folder=folder, fresh=True, load=lambda models: loaded_pair)
+    assert load_run(folder).finished  # refused before anything was deleted
 
 
 @pytest.mark.parametrize(
