@@ -164,7 +164,7 @@ def run_unit(
     prompts, steps, trees = [], [], []
     piece_of = _pieces(bench)
     for number, (name, method) in enumerate(order):
-        outcome, twin = outcomes[name], name != method.name
+        outcome = outcomes[name]
         key = {"prompt": prompt.index, "sampling": sampling, "method": name, "repeat": repeat}
         more = {
             **key,
@@ -179,7 +179,7 @@ def run_unit(
             continue
         text = str(bench.pair.tokenizer.decode(list(outcome.tokens), skip_special_tokens=True))
         try:
-            compared = _compare(bench, prompt, outcome, None if twin else reference)
+            compared = _compare(bench, prompt, outcome, reference)
         except Exception as error:
             prompts.append(
                 failed_row(more, f"comparing with `generate`: {in_words(error, 'the comparison')}")
