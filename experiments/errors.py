@@ -15,6 +15,7 @@ __all__ = [
     "RunNotWritten",
     "SweepError",
     "SweepNotWritten",
+    "TooFewPrompts",
     "VersionsDiffer",
 ]
 
@@ -25,6 +26,20 @@ class ConfigError(TreespecError, ValueError):
 
 class PromptError(TreespecError, ValueError):
     """A prompt source that cannot be read, or a prompt that cannot be decoded."""
+
+
+class TooFewPrompts(PromptError):
+    """A prompt source with fewer prompts than are asked for.
+
+    Args:
+        message: what is said.
+        present: prompts that it has.
+        source: its path.
+    """
+
+    def __init__(self, message: str, present: int, source: str) -> None:
+        super().__init__(message)
+        self.present, self.source = present, source
 
 
 class RunFolderError(TreespecError, OSError):

@@ -7,8 +7,8 @@ come. NaN and infinities are null. Intervals are `{"estimate", "low", "high"}`.
                   failed, verdict, comparisons: [{left, right, ratio, prompts, winner}],
                   methods: [{method, kind, group, law, rule, parents, lossless, tokens_per_step,
                   tokens_per_second, speedup, ...}]}]; run also: already_finished, failures
-    run --dry-run  folder, name, prompts, samplings, units, finished_units, already_finished, seconds,
-                  basis, methods: [{method, sampling, nodes, depth, law, rule, waits_for_search,
+    run --dry-run  folder, name, prompts, samplings, units, until, finished_units, already_finished,
+                  seconds, basis, methods: [{method, sampling, nodes, depth, law, rule, waits_for_search,
                   seconds_per_text}]
     check-lossless  passed, verdict, laws, greedy, config, ...: as in the check.json of --out
     search        shape, expected_tokens, chain, format; with --latency: verdict, rows, ...

@@ -45,6 +45,7 @@ _TITLES = {
     "ModelsConfig": "models",
     "SamplingConfig": "samplings",
     "SearchConfig": "search",
+    "Until": "until",
     "ModelDraft": "draft: model",
     "LookupDraft": "draft: lookup",
 }

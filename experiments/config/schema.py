@@ -24,6 +24,7 @@ from treespec.experiments.config.base import (
 from treespec.experiments.config.drafts import Draft, ModelDraft
 from treespec.experiments.config.names import LAW, RULE
 from treespec.experiments.config.shapes import Shape
+from treespec.experiments.config.until import UntilClear
 from treespec.reading_models import Strict
 
 __all__ = [
@@ -320,6 +321,8 @@ class Config(Strict):
     """All randomness follows from it."""
     repeats: Rounds = 1
     """Times that each prompt is run, with seeds of its own each time; a prompt stays one sample."""
+    until: UntilClear = None
+    """End the run as soon as it is clear enough: `decided`, or a rule; null to decode all prompts."""
     warmup: Number = 1
     """Prompts decoded by every method before anything is measured."""
     together: Count | None = None

@@ -138,6 +138,23 @@ class RunRecords:
         texts = self.manifest.get("prompt_texts") or ()
         return texts[prompt] if prompt < len(texts) else ""
 
+    @cached_property
+    def files(self) -> "Mapping[int, int] | None":
+        """The number of the file that each prompt is an excerpt of; None unless prompts are excerpts.
+
+        Several excerpts of a file are alike: they are one sample, not several.
+        """
+        asked = self.manifest["config"].get("prompts")
+        if not isinstance(asked, dict) or not asked.get("excerpts"):
+            return None
+        rows = self.prompts.select("prompt", "prompt_id", "category").unique().sort("prompt")
+        names = {
+            prompt: name.removesuffix(f", {category}")
+            for prompt, name, category in rows.iter_rows()
+        }
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names.values()))}
+        return {prompt: numbers[name] for prompt, name in names.items()}
+
     @property
     def finished(self) -> bool:
         """Whether the run came to its end."""

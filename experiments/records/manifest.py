@@ -63,6 +63,7 @@ def new_manifest(
     meters: Mapping[str, Any],
     together: int,
     twins: Mapping[str, str],
+    planned: Mapping[str, int],
 ) -> dict[str, Any]:
     """The manifest of a run that starts now; SCHEMA.md explains the keys."""
     config = experiment.config
@@ -89,6 +90,8 @@ def new_manifest(
         "warmup": dict(warmup),
         "together": together,
         "twins": dict(twins),
+        "planned": dict(planned),
+        "looks": [],
         "meters": dict(meters),
         "errors": 0,
     }

@@ -62,6 +62,16 @@ _CONFIG = {
     "repeats?": or_null(COUNT),
     "search?": or_null(DATA),
 }
+_LOOK = {
+    "prompts": COUNT,
+    "samples": COUNT,
+    "sampling": NAME,
+    "ratio": or_null(NUMBER),
+    "low": or_null(NUMBER),
+    "high": or_null(NUMBER),
+    "boundary": or_null(NUMBER),
+    "decided": TRUTH,
+}
 _MANIFEST = {
     "schema_version": COUNT,
     "name": NAME, "folder_id?": TEXT, "config": _CONFIG, "config_hash": TEXT,
@@ -83,6 +93,7 @@ _MANIFEST = {
     "tuning?": {"assisted?": by_name(by_name(_TUNED))},
     "warmup?": or_null(_WARMUP),
     "together?": COUNT, "twins?": by_name(NAME),
+    "planned?": {"prompts": COUNT, "samples": COUNT}, "looks?": each(_LOOK),
     "meters?": or_null({"sources?": DATA, "unavailable?": or_null(by_name(TEXT))}),
 }  # fmt: skip
 

@@ -59,11 +59,13 @@ class NodeAcceptance:
         shape: of the tree.
         steps: steps of each prompt, `[P]`.
         accepted: of these, those that accepted each node, `[P, N]`; the root is always accepted.
+        files: number of the file that each prompt is an excerpt of; None if each is a sample of its own.
     """
 
     shape: TreeShape
     steps: NDArray[np.int64]
     accepted: NDArray[np.int64]
+    files: tuple[int, ...] | None = None
 
     @property
     def total(self) -> int:
@@ -79,7 +81,7 @@ class NodeAcceptance:
     def shares(self) -> tuple[Interval, ...]:
         """Of all steps, those that accepted each node, with 95 % intervals over prompts."""
         columns: dict[Hashable, NDArray[np.int64]] = {"steps": self.steps}
-        totals = bootstrap(columns | dict(enumerate(self.accepted.T)))
+        totals = bootstrap(columns | dict(enumerate(self.accepted.T)), files=self.files)
         return tuple(totals.ratio([node], ["steps"]) for node in range(self.shape.size))
 
     @cached_property
@@ -93,7 +95,7 @@ class NodeAcceptance:
             columns["kept", depth] = self.accepted[:, children].sum(1)
         if not columns:
             return ()
-        totals = bootstrap(columns)
+        totals = bootstrap(columns, files=self.files)
         return tuple(
             self._level(depth, totals.ratio([("kept", depth)], [("tried", depth)]))
             for depth in depths
@@ -188,4 +190,5 @@ def count_nodes(run: RunRecords, method: Method, sampling: str) -> NodeAcceptanc
     steps = accepted.sum(1)
     for node in range(shape.size - 1, 0, -1):  # a step that accepts a node accepts its parent
         accepted[:, shape.parents[node]] += accepted[:, node]
-    return NodeAcceptance(shape, steps, accepted)
+    files = None if run.files is None else tuple(run.files[prompt] for prompt in sorted(prompts))
+    return NodeAcceptance(shape, steps, accepted, files)

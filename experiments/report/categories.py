@@ -75,5 +75,6 @@ def _only(data: Measurements, mask: np.ndarray) -> Measurements:
     return replace(
         data,
         prompts=tuple(p for p, kept in zip(data.prompts, mask, strict=True) if kept),
+        files=None if data.files is None else tuple(np.array(data.files)[mask].tolist()),
         values={column: values[mask] for column, values in data.values.items()},
     )

@@ -57,20 +57,21 @@ def prompts_to_tell(ratio: Interval, prompts: int) -> int | None:
     return ceil(prompts * (half / log(EFFECT)) ** 2)
 
 
-def spread_caution(what: str, ratio: Interval, prompts: int) -> str | None:
+def spread_caution(what: str, ratio: Interval, samples: int, unit: str = "prompts") -> str | None:
     """A sentence if an interval is too wide for its comparison to mean anything.
 
     Args:
         what: is compared.
         ratio: of the comparison.
-        prompts: that it rests on.
+        samples: that it rests on.
+        unit: what these are: prompts, or files.
     """
-    needed = prompts_to_tell(ratio, prompts)
+    needed = prompts_to_tell(ratio, samples)
     if needed is None:
         return None
     return (
         f"Caution: {what} cannot be told apart here: the interval includes both a gain and a loss of "
-        f"10 %. This does not show that they are equal; with this spread it takes about {needed} prompts."
+        f"10 %. This does not show that they are equal; with this spread it takes about {needed} {unit}."
     )
 
 

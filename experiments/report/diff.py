@@ -115,7 +115,8 @@ def compare_runs(a: RunRecords, b: RunRecords) -> RunDiff:
         rows = _rows(a, place), _rows(b, place)
         left, right = _paired(*rows, key)
         if len(left):
-            methods.append(_method(place, left, right, key, shortest))
+            files = _files(a, left, key) or _files(b, right, key)
+            methods.append(_method(place, left, right, key, shortest, files))
         else:
             not_compared.append(f"{label}: {_why_not(*rows, key)}")
     if not methods:
@@ -287,6 +288,7 @@ def _method(
     right: pl.DataFrame,
     key: str,
     shortest: int | None,
+    files: Mapping[Any, int] | None,
 ) -> MethodDiff:
     """Compare the rows of one method, on the same prompts.
 
@@ -296,19 +298,21 @@ def _method(
         right: those of the second.
         key: the column that pairs prompts.
         shortest: the smaller number of new tokens, if the runs allow different ones.
+        files: the file that each prompt is an excerpt of, by `key`; None if each is a sample of its own.
     """
-    columns = {}
+    columns, keys = {}, list[Any]()
     for side, rows in (("a", left), ("b", right)):
         sums = (
             rows.group_by(key)
             .agg(pl.col("new_tokens").sum(), pl.col("decode_s").sum(), pl.col("steps").sum())
             .sort(key)
         )
+        keys = sums[key].to_list()
         columns |= {
             (side, name): sums[name].to_numpy().astype(np.float64)
             for name in ("new_tokens", "decode_s", "steps")
         }
-    totals = bootstrap(columns)
+    totals = bootstrap(columns, files=None if files is None else [files[k] for k in keys])
 
     def ratio(column: str) -> Interval:
         over = [("b", "new_tokens"), ("a", column)]
@@ -326,12 +330,20 @@ def _method(
     return MethodDiff(
         sampling=place[0],
         method=place[1],
-        prompts=totals.prompts,
+        prompts=len(keys),
         speed=ratio("decode_s"),
         tokens_per_step=ratio("steps"),
         same_tokens=same,
         texts=len(texts),
     )
+
+
+def _files(run: RunRecords, rows: pl.DataFrame, key: str) -> dict[Any, int] | None:
+    """The file that each prompt is an excerpt of, by the column that pairs prompts."""
+    if run.files is None:
+        return None
+    pairs = rows.select(pl.col(key).alias("key"), "prompt").unique().iter_rows()
+    return {name: run.files[prompt] for name, prompt in pairs}
 
 
 def _versions(run: RunRecords) -> dict[str, Any]:

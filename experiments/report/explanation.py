@@ -172,7 +172,7 @@ def _totals(data: Measurements) -> Bootstrap:
             (m.name, "M"): verify + draft,
             (m.name, "D"): decode,
         }
-    return bootstrap(columns)
+    return bootstrap(columns, files=data.files)
 
 
 def _explain(totals: Bootstrap, a: str, b: str) -> Explanation:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.records.outcome import STAGES
+from treespec.experiments.report.looks import boundary_of
 from treespec.experiments.report.slowdown import Steps, adjust
 from treespec.experiments.report.statistics import Bootstrap, bootstrap
 
@@ -48,6 +49,7 @@ class Measurements:
         sampling: name of the setting.
         methods: those that finished at least one prompt.
         prompts: indices of the compared prompts.
+        files: number of the file that each of them is an excerpt of; None if each is a sample of its own.
         attempted: prompts that any method was tried on.
         values: by (method, column), one value per compared prompt. A column that does not exist for a
             method (stage times of a baseline) is left out. Times of decoding and of its stages are those of
@@ -55,6 +57,8 @@ class Measurements:
         failed: methods that finished no prompt at all.
         totals_because: why times are as they were measured, as a sentence; None if they were adjusted.
         remark: what else is to be said of the times, as a sentence.
+        boundary: of the repeated intervals of best against best (`report.sequential`); None for intervals
+            of one look.
         twin: name of the second copy of a method and of that method, if there was one.
     """
 
@@ -67,6 +71,13 @@ class Measurements:
     totals_because: str | None = None
     remark: str | None = None
     twin: tuple[str, str] | None = None
+    files: tuple[int, ...] | None = None
+    boundary: float | None = None
+
+    @property
+    def samples(self) -> int:
+        """Independent samples among the compared prompts: files, or the prompts themselves."""
+        return len(self.prompts if self.files is None else set(self.files))
 
     def total(self, method: str, column: str) -> float | None:
         """Sum over the compared prompts; None if the method has no such column."""
@@ -94,7 +105,7 @@ class Measurements:
     @cached_property
     def totals(self) -> Bootstrap:
         """All columns, resampled together over the prompts; there must be one."""
-        return bootstrap(self.values)
+        return bootstrap(self.values, files=self.files)
 
 
 def measure(run: RunRecords, sampling: str) -> Measurements:
@@ -143,8 +154,13 @@ def measure(run: RunRecords, sampling: str) -> Measurements:
         values=values,
         failed=tuple(m for m in run.methods if m not in working),
         twin=next(((name, run.twins[name]) for name in twins), None),
+        files=None if run.files is None else tuple(run.files[prompt] for prompt in sorted(common)),
     )
-    return _adjusted(run, data, twins) if common else data
+    if not common:
+        return data
+    tried = 1 + max(rows["prompt"])
+    boundary = boundary_of(run.manifest, sampling, data.samples, tried)
+    return _adjusted(run, replace(data, boundary=boundary), twins)
 
 
 def _adjusted(run: RunRecords, data: Measurements, twins: Sequence[str]) -> Measurements:

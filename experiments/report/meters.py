@@ -81,7 +81,9 @@ def metered(run: RunRecords, data: Measurements) -> list[Metered]:
         largest = {c: mine[c].max() for c in MEMORIES}
         known = [c for c in ENERGIES if len(energies) and energies[c].null_count() == 0]
         sums = energies.group_by("prompt").agg(pl.col("new_tokens", *known).sum())
-        totals = bootstrap({c: sums[c] for c in ("new_tokens", *known)}) if known else None
+        files = None if run.files is None else [run.files[prompt] for prompt in sums["prompt"]]
+        columns = {c: sums[c] for c in ("new_tokens", *known)}
+        totals = bootstrap(columns, files=files) if known else None
         energy = {c: totals.ratio([c], ["new_tokens"]) for c in known} if totals else {}
         memory = {c: int(value) for c, value in largest.items() if isinstance(value, int)}
         entries.append(Metered(m.name, m.group, memory, energy))

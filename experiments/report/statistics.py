@@ -1,7 +1,8 @@
 """Paired bootstrap over prompts, for ratios of totals.
 
 A prompt is the unit that is resampled: its tokens, times and steps under *every* method go together, so
-that a hard prompt is hard for both sides of a comparison. The statistic is a ratio of totals, as in
+that a hard prompt is hard for both sides of a comparison. Excerpts of one file are resampled together: they
+are alike, and no samples of their own. The statistic is a ratio of totals, as in
 
     speedup = (tokens of m / seconds of m) / (tokens of b / seconds of b),   all summed over prompts
 
@@ -40,7 +41,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["CONFIDENCE", "RESAMPLES", "Bootstrap", "Interval", "bootstrap", "paired_bootstrap"]
+__all__ = [
+    "CONFIDENCE",
+    "RESAMPLES",
+    "Bootstrap",
+    "Interval",
+    "bootstrap",
+    "by_file",
+    "paired_bootstrap",
+]
 
 CONFIDENCE = 0.95
 RESAMPLES = 10_000
@@ -91,7 +100,7 @@ class Bootstrap:
     All ratios taken from one object use the same resamples, so that they are paired.
 
     Args:
-        prompts: how many.
+        prompts: how many were resampled; files, where several prompts are excerpts of one.
         observed: the total of each column.
         resampled: the totals of each column, one per resample.
         confidence: of the intervals.
@@ -132,6 +141,7 @@ class Bootstrap:
 def bootstrap(
     columns: Mapping[Any, ArrayLike],
     *,
+    files: ArrayLike | None = None,
     resamples: int = RESAMPLES,
     confidence: float = CONFIDENCE,
     seed: int = 0,
@@ -140,6 +150,8 @@ def bootstrap(
 
     Args:
         columns: one value per prompt, in the same order in every column.
+        files: `[prompts]`, number of the file that each is of; prompts of one file are resampled together.
+            None if each is a sample of its own.
         resamples: how many times.
         confidence: of the intervals taken from the result.
         seed: of the resamples; the same columns and seed give the same intervals.
@@ -152,6 +164,9 @@ def bootstrap(
     prompts = len(table)
     if not prompts:
         raise ValueError("a bootstrap over prompts needs at least one prompt")
+    if files is not None:
+        table = by_file(table.T, files).T
+        prompts = len(table)
     rng = np.random.default_rng(seed)
     chance = np.full(prompts, 1 / prompts)
     rows = max(1, _BLOCK // prompts)
@@ -174,6 +189,7 @@ def paired_bootstrap(
     baseline_tokens: ArrayLike,
     baseline_seconds: ArrayLike,
     *,
+    files: ArrayLike | None = None,
     resamples: int = RESAMPLES,
     confidence: float = CONFIDENCE,
     seed: int = 0,
@@ -185,6 +201,7 @@ def paired_bootstrap(
         seconds: of the method.
         baseline_tokens: of the baseline, in the same order of prompts.
         baseline_seconds: of the baseline.
+        files: see `bootstrap`.
         resamples: how many.
         confidence: of the interval.
         seed: of the resamples.
@@ -200,11 +217,31 @@ def paired_bootstrap(
             "b_tokens": baseline_tokens,
             "b_seconds": baseline_seconds,
         },
+        files=files,
         resamples=resamples,
         confidence=confidence,
         seed=seed,
     )
     return totals.ratio(["tokens", "b_seconds"], ["seconds", "b_tokens"])
+
+
+def by_file(values: ArrayLike, files: ArrayLike) -> NDArray[np.float64]:
+    """Values of prompts added up within each file.
+
+    Args:
+        values: `[..., prompts]`.
+        files: `[prompts]`, number of the file that each is of.
+
+    Returns:
+        `[..., files]`, in the order of the numbers.
+
+    Example:
+        >>> by_file([[1, 2, 3], [4, 5, 6]], [0, 7, 0])
+        array([[ 4.,  2.],
+               [10.,  5.]])
+    """
+    names, place = np.unique(np.asarray(files), return_inverse=True)
+    return np.asarray(values, dtype=np.float64) @ np.eye(len(names))[place]
 
 
 def expanded_tail(prompts: int, confidence: float = CONFIDENCE) -> float:

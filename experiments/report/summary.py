@@ -155,7 +155,8 @@ def step_intervals(run: RunRecords, data: Measurements) -> dict[str, StepInterva
     for method, prompt, count in rows.group_by("method", "prompt").len().iter_rows():
         if method in idle and prompt in order:
             idle[method][order[prompt]] = count
-    totals = bootstrap(data.values | {(name, "idle"): values for name, values in idle.items()})
+    columns = data.values | {(name, "idle"): values for name, values in idle.items()}
+    totals = bootstrap(columns, files=data.files)
     recorded = set(run.steps["method"].unique())
 
     def ratio(method: str, column: str, scale: float) -> Interval | None:
@@ -182,7 +183,7 @@ def _totals(data: Measurements) -> Bootstrap:
         if (m.name, "drafted") in data.values:
             kept = data.values[m.name, "new_tokens"] - data.values[m.name, "steps"]
             columns[m.name, "wasted"] = data.values[m.name, "drafted"] - kept
-    return bootstrap(columns)
+    return bootstrap(columns, files=data.files)
 
 
 def _row(

@@ -80,7 +80,8 @@ def times(run: RunRecords, data: Measurements) -> list[Times]:
         if not len(mine):
             return None
         columns = {c: np.asarray(mine[c], dtype=float) for c in ("alone_s", "decode_s")}
-        return bootstrap(columns).ratio(["alone_s"], ["decode_s"])
+        files = None if run.files is None else [run.files[prompt] for prompt in mine["prompt"]]
+        return bootstrap(columns, files=files).ratio(["alone_s"], ["decode_s"])
 
     return [
         Times(m, each(m.name, "decode_s"), each(m.name, CLOCK), by_itself(m.name))

@@ -2,8 +2,9 @@
 
 The best of many methods looks better than it is on the prompts that it was chosen by. So each side of a
 comparison is chosen on one half of the prompts and measured on the other half, and the other way round
-(two-fold cross-fitting; prompts alternate between the halves). Every prompt is used, and none measures a
-choice that it influenced. The interval is the paired bootstrap of these per-prompt measurements.
+(two-fold cross-fitting; prompts alternate between the halves, excerpts of one file are in the same). Every
+prompt is used, and none measures a choice that it influenced. The interval is the paired bootstrap of these
+per-prompt measurements; of a run with `until`, the repeated interval of its looks (`report.sequential`).
 
 A winner is named only if the interval excludes 1. Measured by simulation with 12 prompts, nominal 2.5 %
 for each side (1,500 experiments; prompts differ by 10 %, methods on a prompt by 5 %):
@@ -31,8 +32,10 @@ from treespec.experiments.report.cautions import (
     spread_caution,
 )
 from treespec.experiments.report.equality import equality
+from treespec.experiments.report.looks import EARLY, REPEATED, ended_early, ending
 from treespec.experiments.report.measurements import BY_PROMPTS, Measurements
-from treespec.experiments.report.statistics import Interval, paired_bootstrap
+from treespec.experiments.report.sequential import repeated_interval
+from treespec.experiments.report.statistics import Interval, by_file, paired_bootstrap
 from treespec.experiments.report.table import Cell, Column, Finding, Table
 from treespec.experiments.report.times import resolution_sentence
 
@@ -40,10 +43,12 @@ __all__ = [
     "LEAST_PROMPTS",
     "Comparison",
     "Side",
+    "best_against_plain",
     "compare",
     "comparison_finding",
     "comparisons",
     "sentences",
+    "trees_against_chains",
 ]
 
 LEAST_PROMPTS = 4
@@ -77,12 +82,14 @@ class Comparison:
         left, right: the sides.
         ratio: tokens per second (prefill excluded), or per step, of left over right.
         prompts: how many were compared.
+        samples: independent ones among them: files, where several prompts are excerpts of one.
     """
 
     left: Side
     right: Side
     ratio: Interval
     prompts: int
+    samples: int
 
     @property
     def winner(self) -> Side | None:
@@ -116,7 +123,7 @@ COLUMNS = (
 def comparison_finding(duels: Mapping[str, Sequence[Comparison]]) -> Finding | None:
     """Best against best, a table for each sampling setting; None if there is nothing to compare."""
     tables = [Table(sampling, COLUMNS, rows) for sampling, rows in duels.items() if rows]
-    note = "Chosen and measured on different halves of the prompts, as the verdict."
+    note = "Chosen and measured on different halves of the prompts, with intervals as those of the verdict."
     return Finding("Comparisons", tables, (note,)) if tables else None
 
 
@@ -135,26 +142,37 @@ def compare(
         cost: the column by which tokens are divided: seconds of decoding, or `steps`.
 
     Returns:
-        The comparison; None if a family is empty or there are fewer than `LEAST_PROMPTS` prompts.
+        The comparison; None if a family is empty or there are fewer than `LEAST_PROMPTS` prompts, or files
+        where prompts are excerpts.
     """
-    if not left[1] or not right[1] or len(data.prompts) < LEAST_PROMPTS:
+    if not left[1] or not right[1] or data.samples < LEAST_PROMPTS:
         return None
     sides, columns = [], []
     for family, names in (left, right):
         chosen, tokens, spent = cross_fit(data, names, cost)
         sides.append(Side(family, chosen))
         columns += [tokens, spent]
-    return Comparison(sides[0], sides[1], paired_bootstrap(*columns), len(data.prompts))
+    if data.boundary is None:
+        ratio = paired_bootstrap(*columns, files=data.files)
+    else:
+        files = data.prompts if data.files is None else data.files
+        tokens, spent, b_tokens, b_spent = by_file(columns, files)
+        ratio = repeated_interval(tokens, spent, b_tokens, b_spent, data.boundary)
+    return Comparison(sides[0], sides[1], ratio, len(data.prompts), data.samples)
 
 
 def cross_fit(
     data: Measurements, names: Sequence[str], cost: str = "decode_s"
 ) -> tuple[tuple[str, ...], NDArray[np.float64], NDArray[np.float64]]:
-    """Tokens and cost of the best of `names` per prompt, chosen on the other half of the prompts."""
+    """Tokens and cost of the best of `names` per prompt, chosen on the other half of the prompts.
+
+    Excerpts of one file are in the same half.
+    """
     table = np.stack(
         [[data.values[name, "new_tokens"], data.values[name, cost]] for name in names]
     )  # [methods, 2, prompts]
-    half = np.arange(table.shape[-1]) % 2
+    order = np.arange(table.shape[-1]) if data.files is None else np.array(data.files)
+    half = np.unique(order, return_inverse=True)[1] % 2
     measured = np.empty(table.shape[1:])
     chosen = []
     for side in (0, 1):
@@ -178,6 +196,18 @@ def comparisons(data: Measurements) -> list[Comparison]:
     return [duel for left, right in pairs if (duel := compare(data, left, right))]
 
 
+def trees_against_chains(data: Measurements) -> Comparison | None:
+    """The comparison of the verdict; None if the run holds only one of the two, or too few prompts."""
+    chains = data.named("chain", "assisted")
+    return compare(data, ("the best tree", data.named("tree")), ("the best chain", chains))
+
+
+def best_against_plain(data: Measurements) -> Comparison | None:
+    """The best speculative method against plain decoding; None without one of the two."""
+    rivals = ("the best speculative method", data.named("tree", "chain", "assisted"))
+    return compare(data, rivals, ("plain decoding", data.named("plain")))
+
+
 def sentences(run: RunRecords, measurements: Mapping[str, Measurements]) -> dict[str, list[str]]:
     """The verdict of each sampling setting: trees against chains, and the best against plain decoding.
 
@@ -188,11 +218,13 @@ def sentences(run: RunRecords, measurements: Mapping[str, Measurements]) -> dict
         measurements: of each of its sampling settings.
     """
     verdicts = {
-        sampling: _sentences(data) + _warnings(run, sampling)
+        sampling: _sentences(run, data) + _warnings(run, sampling)
         for sampling, data in measurements.items()
     }
     cautions = (drift_caution, load_caution, machine_caution)
     whole = [line for caution in cautions if (line := caution(run)) is not None]
+    if (end := ending(run.manifest)) is not None:
+        whole.insert(0, f"The run {end}. {REPEATED}")
     if any(data.totals_because == BY_PROMPTS for data in measurements.values()):
         whole.append(f"Caution: {BY_PROMPTS}.")
     if verdicts:
@@ -200,31 +232,34 @@ def sentences(run: RunRecords, measurements: Mapping[str, Measurements]) -> dict
     return verdicts
 
 
-def _sentences(data: Measurements) -> list[str]:
+def _sentences(run: RunRecords, data: Measurements) -> list[str]:
     least = resolution_sentence(data)
     because = None if data.totals_because == BY_PROMPTS else data.totals_because
     totals = None if because is None else f"Caution: {because}."
     about_times = [line for line in (least, totals, data.remark) if line is not None]
-    if len(data.prompts) < LEAST_PROMPTS:
+    unit = "prompts" if data.files is None else "files"
+    if data.samples < LEAST_PROMPTS:
+        count = f"{len(data.prompts)} prompts"
+        if data.files is not None:
+            count += f" of {data.samples} files"
         few = (
-            f"No verdict: {len(data.prompts)} prompts were finished by all methods, and choosing and "
+            f"No verdict: {count} were finished by all methods, and choosing and "
             f"measuring on different halves needs at least {LEAST_PROMPTS}."
         )
         return [few, *about_times]
-    chains = data.named("chain", "assisted")
     lines = []
-    duel = compare(data, ("the best tree", data.named("tree")), ("the best chain", chains))
+    duel = trees_against_chains(data)
     if duel is None:
         lines.append("Trees and chains are not compared: the run holds only one of the two.")
     else:
-        lines.append(_duel(duel))
-        wide = spread_caution("the best tree and the best chain", duel.ratio, duel.prompts)
+        lines.append(_duel(duel, data))
+        lines += [EARLY] if duel.winner is not None and ended_early(run) else []
+        wide = spread_caution("the best tree and the best chain", duel.ratio, duel.samples, unit)
         lines += [] if wide is None else [wide]
-    rivals = ("the best speculative method", data.named("tree", "chain", "assisted"))
-    gain = compare(data, rivals, ("plain decoding", data.named("plain")))
+    gain = best_against_plain(data)
     if gain is not None:
-        wide = spread_caution("speculation and plain decoding", gain.ratio, gain.prompts)
-        lines += [_gain(gain), *([] if wide is None else [wide])]
+        wide = spread_caution("speculation and plain decoding", gain.ratio, gain.samples, unit)
+        lines += [_gain(gain, data), *([] if wide is None else [wide])]
     return lines + about_times
 
 
@@ -242,11 +277,20 @@ def _warnings(run: RunRecords, sampling: str) -> list[str]:
     ]
 
 
-def _duel(duel: Comparison) -> str:
+def _interval(ratio: Interval, data: Measurements) -> str:
+    kind = "95 % interval" if data.boundary is None else "repeated 95 % interval"
+    return f"{kind} {ratio.low:.2f} to {ratio.high:.2f}"
+
+
+def _prompts(duel: Comparison) -> str:
+    files = f" of {duel.samples} files" if duel.samples < duel.prompts else ""
+    return f"{duel.prompts} prompts{files}"
+
+
+def _duel(duel: Comparison, data: Measurements) -> str:
     measured = (
         f"the best tree ({duel.left.label}) runs {duel.ratio.estimate:.2f} times as fast as the best "
-        f"chain ({duel.right.label}), 95 % interval {duel.ratio.low:.2f} to {duel.ratio.high:.2f}, "
-        f"{duel.prompts} prompts"
+        f"chain ({duel.right.label}), {_interval(duel.ratio, data)}, {_prompts(duel)}"
     )
     if duel.winner is None:
         return f"No winner between trees and chains: {measured}, and that contains 1."
@@ -255,10 +299,10 @@ def _duel(duel: Comparison) -> str:
     return f"{names[duel.winner.family].capitalize()} beat {names[loser.family]}: {measured}."
 
 
-def _gain(gain: Comparison) -> str:
+def _gain(gain: Comparison, data: Measurements) -> str:
     measured = (
         f"{gain.left.label} runs {gain.ratio.estimate:.2f} times as fast as {gain.right.family} "
-        f"({gain.right.label}), 95 % interval {gain.ratio.low:.2f} to {gain.ratio.high:.2f}"
+        f"({gain.right.label}), {_interval(gain.ratio, data)}"
     )
     if gain.winner is None:
         return f"Speculation makes no proven difference: {measured}, and that contains 1."

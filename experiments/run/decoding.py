@@ -1,6 +1,6 @@
 """The units of a run: every prompt under every sampling setting, repeated, in their order."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -36,12 +36,19 @@ def units_of(
     prompts: Sequence[Prompt],
     finished: Collection[tuple[int, str, int]],
 ) -> list[Unit]:
-    """What is missing of a run, in order: the prompts once, then again for every repeat."""
+    """What is missing of a run, in order: the prompts once, then again for every repeat.
+
+    With `until` each prompt is decoded in all its repeats before the next one: a run that ends early has
+    the same of every prompt.
+    """
     repeats = range(experiment.config.repeats)
-    every = enumerate(product(repeats, prompts, experiment.samplings))
+    order = product(repeats, prompts)
+    if experiment.config.until is not None:
+        order = ((repeat, prompt) for prompt in prompts for repeat in repeats)
+    every = enumerate(product(order, experiment.samplings))
     return [
         Unit(number, prompt, sampling, repeat)
-        for number, (repeat, prompt, sampling) in every
+        for number, ((repeat, prompt), sampling) in every
         if (prompt.index, sampling, repeat) not in finished
     ]
 
@@ -49,6 +56,7 @@ def units_of(
 def decode_units(
     bench: Bench,
     units: Sequence[Unit],
+    going: Iterable[Unit],
     wanted: int,
     records: RunFolder,
     tracker: NoTracker,
@@ -59,6 +67,7 @@ def decode_units(
     Args:
         bench: models, methods and settings.
         units: what is missing.
+        going: the same, or those of them that the run takes before it ends early.
         wanted: units of the whole run.
         records: where rows go.
         tracker: told of every finished unit.
@@ -69,7 +78,7 @@ def decode_units(
     alone = sum(runs_alone(config, unit.prompt, unit.repeat) for unit in units)
     parts = len(units) * len(bench.groups) + alone * len(bench.experiment.methods)
     with reporter.units(parts, done=wanted - len(units)) as advance:
-        for unit in units:
+        for unit in going:
             label = f"prompt {unit.prompt.index + 1}/{prompts}, {unit.sampling}"
             label += f", repeat {unit.repeat + 1}/{config.repeats}" if config.repeats > 1 else ""
             rows = run_unit(

@@ -142,6 +142,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "prompts": plan.prompts,
         "samplings": list(experiment.samplings),
         "units": plan.wanted,
+        "until": None if (until := experiment.config.until) is None else until.model_dump(),
         "finished_units": plan.finished,
         "already_finished": plan.complete,
         "seconds": plan.seconds,
@@ -178,11 +179,12 @@ def print_plan(plan: Plan, console: Console) -> None:
     else:
         state = f", where {plan.finished} units are finished" if plan.finished else ""
         texts = "texts" if plan.wanted - plan.finished > 1 else "text"
+        most = "" if config.until is None else "at most "
         times = f" x {config.repeats} repeats" if config.repeats > 1 else ""
         lines += [
             f"folder: {plan.folder}{state}",
             f"{plan.prompts} prompts x {len(plan.experiment.samplings)} settings{times}: "
-            f"{plan.wanted - plan.finished} {texts} of {config.max_new_tokens} tokens by each method",
+            f"{most}{plan.wanted - plan.finished} {texts} of {config.max_new_tokens} tokens by each method",
         ]
     for line in lines:
         say(console, line)

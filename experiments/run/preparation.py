@@ -27,6 +27,7 @@ from treespec.experiments.run.session import Session
 from treespec.experiments.run.tuning import tune, tuned_choices
 from treespec.experiments.run.turns import finish
 from treespec.experiments.run.unit import Bench, seed_of
+from treespec.experiments.run.until import planned_of
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -100,6 +101,7 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
             meters.about(),
             together,
             twins_of(groups),
+            planned_of(session.ready.measured),
         )
     session.take_over(searched)
     if measured is not None and searched:
@@ -200,7 +202,9 @@ def _resumed(session: Session, manifest: dict[str, Any], meters: dict[str, Any])
         note("the code is not the one that the run was started with")
     for change in changes_of_machine(manifest, latest):
         note(f"this is not what the run was started on: {change}")
-    changed = {"finished": None, "meters": meters}
+    changed: dict[str, Any] = {"finished": None, "meters": meters}
+    if session.again:  # what is decoded again may change what was seen
+        changed["looks"] = []
     return manifest | changed | {"sessions": [*manifest["sessions"], latest]}
 
 

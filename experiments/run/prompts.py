@@ -19,7 +19,7 @@ from treespec.experiments.config.schema import (
     Prompts,
     TextPrompts,
 )
-from treespec.experiments.errors import ConfigError, PromptError
+from treespec.experiments.errors import ConfigError, PromptError, TooFewPrompts
 from treespec.reading import brief, in_json, open_file, parse_json, read_text
 
 __all__ = [
@@ -59,6 +59,7 @@ class RawPrompt:
         category: of Spec-Bench and the like.
         where: for messages, such as `questions.jsonl, line 3`.
         start: leave out so many tokens, besides those that the config leaves out.
+        file: of an excerpt, its file: several excerpts of one are alike, and one sample; None for others.
         revision: of a data set: its commit on the hub, or a hash of a folder's texts; None for files.
     """
 
@@ -67,6 +68,7 @@ class RawPrompt:
     category: str | None
     where: str
     start: int = 0
+    file: str | None = None
     revision: str | None = None
 
 
@@ -99,7 +101,8 @@ def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
 
     Raises:
         PromptError: if the file is missing, empty, not UTF-8 or not in its format, if a prompt is empty,
-            or if there are fewer than `count`; if a data set cannot be loaded.
+            if a data set cannot be loaded.
+        TooFewPrompts: if there are fewer than `count`.
     """
     least = config.least_characters or 0
     enough = None if config.count is None or more is None else config.count + more
@@ -124,8 +127,10 @@ def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
         if not prompts:
             raise PromptError(f"prompts.least_characters = {least}, but {path} has no such prompt")
     if config.count is not None and config.count > len(prompts):
-        raise PromptError(
-            f"prompts.count = {config.count}, but {path} has {len(prompts)} prompts{of}"
+        raise TooFewPrompts(
+            f"prompts.count = {config.count}, but {path} has {len(prompts)} prompts{of}",
+            len(prompts),
+            f"{path}",
         )
     return prompts
 
@@ -193,7 +198,7 @@ def _excerpts(files: Sequence[RawPrompt], starts: Mapping[str, int]) -> list[Raw
     for number, file in enumerate(files):
         order = list(starts.items())[:: -1 if number % 2 else 1]
         excerpts += [
-            replace(file, id=f"{file.id}, {name}", category=name, start=start)
+            replace(file, id=f"{file.id}, {name}", category=name, start=start, file=file.id)
             for name, start in order
         ]
     return excerpts

@@ -43,6 +43,11 @@ def folder_of_rank(config: Config, folder: Path) -> Path:
             f"models.tensor_parallel: {what} chooses by the clock, and the processes that share the "
             "target would choose differently; give trees, and one length and one threshold"
         )
+    if config.until is not None:
+        raise ConfigError(
+            "models.tensor_parallel: `until` ends a run by the clock, and the processes that share the "
+            "target would end at different prompts; give prompts.count instead"
+        )
     if rank() == 0:
         return folder
     aside = Path(tempfile.mkdtemp(prefix="treespec-rank-"))

@@ -9,12 +9,13 @@ from treespec.decoding import require_room
 from treespec.errors import TreespecError
 from treespec.experiments.config.build import Experiment, build
 from treespec.experiments.config.schema import Config
-from treespec.experiments.errors import ConfigError, PromptError
+from treespec.experiments.errors import ConfigError, PromptError, TooFewPrompts
 from treespec.experiments.run.prompts import Prompt, RawPrompt, read_prompts, search_prompts
 from treespec.experiments.run.proof_of_parts import require_proved
 from treespec.experiments.run.ranks import rank
 from treespec.experiments.run.tracking import NoTracker, open_tracker
 from treespec.experiments.run.tuning import prompts_needed
+from treespec.experiments.run.until import at_most, planned_prompts, require_decidable
 from treespec.tree import Law
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def ready(config: Config, say: Callable[[str], None]) -> Ready:
 
     Raises:
         ConfigError: if a method cannot be built, a part of a plug-in is not lossless, measurements mean
-            nothing, or the tracker is missing.
+            nothing, `until` has nothing to decide, or the tracker is missing.
         PromptError: if the prompts cannot be read, or are too few.
     """
     experiment = build(config)
@@ -67,14 +68,31 @@ def ready(config: Config, say: Callable[[str], None]) -> Ready:
     tracker = open_tracker(None if rank() else config.tracker, say)  # one process of several logs
     if config.search is not None:
         search_prompts(config)
-    raw = read_prompts(config.prompts, more=prompts_needed(experiment.methods))
-    measured, spare = _split(experiment, raw)
+    require_decidable(experiment)
+    measured, spare = _split(experiment, _read(config, prompts_needed(experiment.methods)))
     if units * len(measured) > MOST_UNITS:
         raise ConfigError(
             f"repeats = {config.repeats}: {len(measured)} prompts under {len(config.samplings)} settings "
             f"are {units * len(measured):,} texts of each method, but at most {MOST_UNITS:,} are run"
         )
     return Ready(experiment, tracker, measured, spare)
+
+
+def _read(config: Config, more: int) -> Sequence[RawPrompt]:
+    """The prompts of the config, as many as `until` allows, and more for tuning."""
+    most = at_most(config)
+    try:
+        return read_prompts(planned_prompts(config), more=more)
+    except TooFewPrompts as error:
+        if most is None:
+            raise
+        each = len(getattr(config.prompts, "excerpts", None) or {"": 0})
+        count = f"{error.present} prompts" if each == 1 else f"{error.present // each} files"
+        alike = "" if each == 1 else ", and several excerpts of one file are one sample"
+        raise PromptError(
+            f"until.at_most = {most}, but {error.source} has {count}{alike}: lower it, or give more "
+            "prompts"
+        ) from None
 
 
 def _split(
@@ -85,14 +103,15 @@ def _split(
     Raises:
         PromptError: if tuning needs more prompts than there are besides the measured ones.
     """
-    count = experiment.config.prompts.count
+    count = planned_prompts(experiment.config).count
     count = len(raw) if count is None else count
     needed = prompts_needed(experiment.methods)
+    named = "prompts.count" if at_most(experiment.config) is None else "until.at_most"
     if count + needed > len(raw):
         raise PromptError(
             f"tuning assisted generation takes {needed} prompts that are not measured, but of "
-            f"{len(raw)} prompts {count} are measured; lower prompts.count or tune_prompts, or give one "
-            "length and one threshold"
+            f"{len(raw)} prompts {count} are measured; lower {named} or tune_prompts, or give one length "
+            "and one threshold"
         )
     return raw[:count], raw[count : count + needed]
 

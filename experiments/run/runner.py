@@ -21,6 +21,7 @@ from treespec.experiments.records.manifest import with_load
 from treespec.experiments.records.rows import PromptRow
 from treespec.experiments.report.run import load_run
 from treespec.experiments.run.decoding import decode_units
+from treespec.experiments.run.looks import Looks
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.preparation import Prepared, prepare
 from treespec.experiments.run.progress import Reporter
@@ -117,7 +118,16 @@ def decode(session: Session, prepared: Prepared) -> None:
     tracker.begin(manifest)
     watch = LoadWatch()
     try:
-        decode_units(bench, prepared.units, session.wanted, records, tracker, reporter)
+        looks = None if session.config.until is None else Looks.of(session, manifest)
+        decode_units(
+            bench,
+            prepared.units,
+            prepared.units if looks is None else looks.through(prepared.units),
+            session.wanted,
+            records,
+            tracker,
+            reporter,
+        )
         busy = watch.busy_percent()
         records.finish(with_load(manifest, busy) | {"meters": bench.meters.about()})
     except BaseException:

@@ -66,14 +66,18 @@ class Session:
 
     @property
     def wanted(self) -> int:
-        """Units of the whole run."""
+        """Units of the whole run; with `until` it may end before them."""
         return len(self.ready.measured) * len(self.known.samplings) * self.config.repeats
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is left to do."""
-        ended = self.manifest is not None and self.manifest["finished"] is not None
-        return ended and len(self.finished) == self.wanted and not self.again
+        """Whether nothing is left to do: all is decoded, or all up to the look that ended the run."""
+        if self.manifest is None or self.manifest["finished"] is None or self.again:
+            return False
+        looks = self.manifest.get("looks")
+        prompts = looks[-1]["prompts"] if looks else len(self.ready.measured)
+        each = len(self.known.samplings) * self.config.repeats
+        return sum(prompt < prompts for prompt, *_ in self.finished) == prompts * each
 
     def take_over(self, search: Mapping[str, bytes]) -> None:
         """Make the folder that of this start. Until here a refusal costs nothing of an earlier one.

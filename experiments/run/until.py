@@ -1,0 +1,111 @@
+"""What `until` asks of a run before it starts: its prompts, the looks at them, and something to decide."""
+
+from collections.abc import Sequence
+
+from treespec.experiments.config.build import BuiltMethod, Experiment
+from treespec.experiments.config.schema import Config, Method, Prompts, TreeMethod
+from treespec.experiments.config.shapes import BudgetShape
+from treespec.experiments.config.trees import wants_measured
+from treespec.experiments.errors import ConfigError
+from treespec.experiments.report.sequential import looks
+from treespec.experiments.run.prompts import RawPrompt
+
+__all__ = ["at_most", "ends_of_looks", "planned_of", "planned_prompts", "require_decidable"]
+
+
+def at_most(config: Config) -> int | None:
+    """The prompts, or files of excerpts, that `until` names."""
+    return None if config.until is None else config.until.at_most
+
+
+def planned_prompts(config: Config) -> Prompts:
+    """The prompts of the config, as many as `until` allows."""
+    most = at_most(config)
+    if most is None:
+        return config.prompts
+    count = most * len(getattr(config.prompts, "excerpts", None) or {"": 0})
+    return config.prompts.model_copy(update={"count": count})
+
+
+def planned_of(prompts: Sequence[RawPrompt]) -> dict[str, int]:
+    """How many prompts a run has at most, and how many samples these are.
+
+    Args:
+        prompts: that are measured.
+
+    Returns:
+        `prompts`, and `samples`: files where prompts are excerpts, which are alike within a file.
+    """
+    return {"prompts": len(prompts), "samples": len(_ends_of_samples(prompts))}
+
+
+def ends_of_looks(prompts: Sequence[RawPrompt]) -> list[int]:
+    """After how many prompts is looked; a file is decoded whole before.
+
+    Args:
+        prompts: that are measured.
+
+    Example:
+        >>> texts = [RawPrompt(f"{i}", "text", None, "") for i in range(14)]
+        >>> ends_of_looks(texts)
+        [8, 12, 14]
+        >>> ends_of_looks([RawPrompt(f"{i}", "text", None, "", file=f"{i // 2}") for i in range(20)])
+        [16, 20]
+    """
+    ends = _ends_of_samples(prompts)
+    return [ends[samples - 1] for samples in looks(len(ends))]
+
+
+def _ends_of_samples(prompts: Sequence[RawPrompt]) -> list[int]:
+    """The number of prompts up to the end of each sample; excerpts of a file stand together."""
+    return [
+        end
+        for end, prompt in enumerate(prompts, start=1)
+        if end == len(prompts) or prompt.file is None or prompts[end].file != prompt.file
+    ]
+
+
+def require_decidable(experiment: Experiment) -> None:
+    """Refuse `until` where the run compares nothing that it could decide.
+
+    Raises:
+        ConfigError: saying what is missing.
+    """
+    until = experiment.config.until
+    if until is None:
+        return
+    found: set[str] = set()
+    for written, built in zip(experiment.config.methods, experiment.methods, strict=True):
+        found |= _sides(written, built)
+    if {"tree", "chain"} <= found:
+        return
+    missing = " and ".join(
+        what
+        for side, what in (("tree", "no tree"), ("chain", "no chain or assisted generation"))
+        if side not in found
+    )
+    if until.decided:
+        raise ConfigError(
+            f"until: decided compares trees with chains, but the methods have {missing} that is lossless: "
+            "add one, or take `until` out"
+        )
+    if "plain" not in found or found == {"plain"}:
+        missing += "" if "plain" in found else ", and no plain decoding"
+        raise ConfigError(
+            f"until.half_width = {until.half_width:g} is of trees against chains, or else of one of them "
+            f"against plain decoding, but the methods have {missing}: add one, or take `until` out"
+        )
+
+
+def _sides(written: Method, built: BuiltMethod) -> set[str]:
+    """The sides of comparisons that a method may be on; lossy ones are on none."""
+    if not built.lossless:
+        return set()
+    if not isinstance(written, TreeMethod):
+        return {"chain" if written.kind == "assisted" else "plain"}
+    if wants_measured(written):  # a search may find either
+        return {"tree", "chain"}
+    if built.shape is not None:
+        return {"chain" if built.shape.is_chain else "tree"}
+    straight = isinstance(written.shape, BudgetShape) and written.shape.branching == 1
+    return {"chain" if straight else "tree"}

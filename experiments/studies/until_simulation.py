@@ -1,0 +1,238 @@
+"""How often a run with `until` finds a winner among equals, and how many prompts it needs, by simulation.
+
+    python -m treespec.experiments.studies.until_simulation [RUNS]
+
+Every simulated run has prompts of its own: a chain and a tree decode each in times that differ by prompt,
+log-normally with a standard deviation of 0.1 or 0.2, or with a skew: most prompts alike and a few much
+dearer for the tree. A run looks, and ends, as `treespec run` does, by the functions of `report.sequential`.
+Beside it the same runs with fixed 95 % intervals at every look (`naive`), and with one look at the end.
+
+Winners named among equals, in percent of 2,000 runs (standard error 0.5), and where half the interval is
+to be narrower than 0.05:
+
+    prompts               at most  looks  until decided  fixed intervals  one look  until narrow
+    log-normal, sd 0.1         24      4            4.2             11.8       4.1           3.5
+    log-normal, sd 0.2         24      4            4.6             12.2       4.5           3.9
+    skewed, sd 0.1             24      4            6.5             14.6       5.3           4.8
+    skewed, sd 0.2             24      4            7.1             17.1       5.9           5.2
+    exponential, sd 0.2        24      4            9.4             19.4       7.6           7.0
+    log-normal, sd 0.1         60      6            5.0             18.1       4.7           1.5
+    log-normal, sd 0.2         60      6            4.9             18.3       4.6           4.2
+    skewed, sd 0.1             60      6            5.9             19.5       5.7           1.9
+    skewed, sd 0.2             60      6            5.8             19.3       5.4           5.1
+    exponential, sd 0.2        60      6            7.5             24.2       5.5           5.5
+    log-normal, sd 0.1        200      9            4.5             23.1       4.4           0.1
+    log-normal, sd 0.2        200      9            4.7             24.1       4.8           1.5
+    skewed, sd 0.1            200      9            6.8             24.8       6.0           0.1
+    skewed, sd 0.2            200      9            5.8             26.7       5.8           1.6
+    exponential, sd 0.2       200      9            5.1             30.3       4.7           1.3
+
+Where only the tree's times are skewed (a gamma law of shape 2, or an exponential one), few prompts give
+more than 5 % already at one look: Student's t does not know of a skew. Looks add up to two points to that.
+
+Prompts until decided where the tree is faster, on the mean, and the share of runs that are decided at all,
+in percent (skewed worlds differ by at most 4 prompts, and 11 points):
+
+                          at ratio 1.05     at ratio 1.1      at ratio 1.2
+    log-normal, sd 0.1
+        at most 24         22     56.0       17     98.2       12    100.0
+        at most 60         46     92.3       28    100.0       18    100.0
+        at most 200        90    100.0       52    100.0       34    100.0
+    log-normal, sd 0.2
+        at most 24         23     21.8       22     60.2       17     97.6
+        at most 60         57     44.1       45     92.3       27    100.0
+        at most 200       154     90.4       87    100.0       51    100.0
+
+One look at the end decides as often. The more is planned, the later a look may end the run: name no more
+prompts than one would wait for. Estimates that end a run lie too far from 1: the median is 1.112 for 1.05
+at a standard deviation of 0.2 and 24 prompts. The interval at the end misses the ratio in at most 4.1 %.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich.console import Console
+
+from treespec.experiments.report.sequential import boundary_at, log_ratio, looks, student
+from treespec.experiments.report.table import Column, Table, keyed
+from treespec.experiments.report.terminal import print_table, say
+
+__all__ = ["ASKED", "WORLDS", "World", "simulate"]
+
+ASKED = 0.06
+"""False verdicts at most, of runs until decided."""
+
+RUNS = 2000
+MOST = (24, 60, 200)
+RATIOS = (1.05, 1.1, 1.2)
+HALF_WIDTH = 0.05
+TOKENS = 64.0
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class World:
+    """How prompts differ.
+
+    Args:
+        name: of the world.
+        cost: draws what the tree's prompts cost, with mean 1, as an array of a shape.
+        share: standard deviation of what each side's time on a prompt has of its own besides.
+    """
+
+    name: str
+    cost: Callable[[np.random.Generator, tuple[int, int]], Floats]
+    share: float = 0.03
+
+    def runs(
+        self, rng: np.random.Generator, runs: int, prompts: int, ratio: float
+    ) -> tuple[Floats, Floats, Floats, Floats]:
+        """Tokens and seconds of the tree, tokens and seconds of the chain; `[runs, prompts]` each."""
+        shape = runs, prompts
+        hard = np.exp(rng.normal(0, 0.1, shape))
+        mine, theirs = (hard * np.exp(rng.normal(0, self.share, shape)) for _ in range(2))
+        tokens = np.full(shape, TOKENS)
+        return tokens, mine * self.cost(rng, shape) / ratio, tokens, theirs
+
+
+def _log_normal(deviation: float) -> Callable[[np.random.Generator, tuple[int, int]], Floats]:
+    return lambda rng, shape: np.exp(rng.normal(-(deviation**2) / 2, deviation, shape))
+
+
+def _skewed(
+    deviation: float, shape: float
+) -> Callable[[np.random.Generator, tuple[int, int]], Floats]:
+    root = float(np.sqrt(shape))
+    return lambda rng, size: 1 + deviation * (rng.gamma(shape, 1.0, size) - shape) / root
+
+
+WORLDS = (
+    World("log-normal, sd 0.1", _log_normal(0.1)),
+    World("log-normal, sd 0.2", _log_normal(0.2)),
+    World("skewed, sd 0.1", _skewed(0.1, 2.0)),
+    World("skewed, sd 0.2", _skewed(0.2, 2.0)),
+    World("exponential, sd 0.2", _skewed(0.2, 1.0)),
+)
+
+
+def simulate(world: World, most: int, ratio: float, runs: int, seed: int = 0) -> dict[str, float]:
+    """Simulate runs of at most so many prompts.
+
+    Args:
+        world: how prompts differ.
+        most: prompts that are planned.
+        ratio: the true speed of the tree over the chain's.
+        runs: how many.
+        seed: of everything.
+
+    Returns:
+        Shares of the runs that name a winner: `decided` (until decided), `wrong` (of these, with the slower
+        side), `naive` (fixed intervals at every look), `once` (one look at the end), `width` (until half
+        the interval is narrower than `HALF_WIDTH`). Prompts that were decoded until decided: `prompts` on the
+        mean, `median` and `nine_in_ten`; `width_prompts`. `missed`: shares of intervals at the end of a run
+        until decided that do not hold the true ratio, and `width_missed` likewise. `estimate`: the median
+        of runs that were decided.
+    """
+    rng = np.random.default_rng([seed, most, round(1000 * ratio), *world.name.encode()])
+    columns = world.runs(rng, runs, most, ratio)
+    ends = looks(most)
+    truth = float(np.log(ratio))
+    open_, wide = np.ones(runs, bool), np.ones(runs, bool)
+    naive, won, wrong, narrow_won = (np.zeros(runs, bool) for _ in range(4))
+    missed, narrow_missed = np.zeros(runs, bool), np.zeros(runs, bool)
+    prompts, width_prompts, estimates = np.zeros(runs), np.zeros(runs), np.full(runs, np.nan)
+    once = np.zeros(runs, bool)
+    for place, n in enumerate(ends):
+        middle, error = log_ratio(*(column[:, :n] for column in columns))
+        reach = boundary_at(n, most, ends[:place], last=n == most) * error
+        out, away = np.abs(middle) > reach, np.abs(middle - truth) > reach
+        once = np.abs(middle) > student(1.959964, n) * error
+        naive |= once
+        end = open_ & (out | (n == most))
+        won |= end & out
+        wrong |= end & out & (np.sign(middle) != np.sign(truth or 1.0))
+        missed |= end & away
+        prompts[end] = n
+        estimates[end & out] = np.exp(middle[end & out])
+        open_ &= ~end
+        half = np.exp(middle) * np.sinh(np.minimum(reach, 50.0))
+        end = wide & ((half < HALF_WIDTH) | (n == most))
+        narrow_won |= end & out
+        narrow_missed |= end & away
+        width_prompts[end] = n
+        wide &= ~end
+    return {
+        "decided": float(won.mean()),
+        "wrong": float(wrong.mean()),
+        "naive": float(naive.mean()),
+        "once": float(once.mean()),
+        "missed": float(missed.mean()),
+        "prompts": float(prompts.mean()),
+        "median": float(np.median(prompts)),
+        "nine_in_ten": float(np.quantile(prompts, 0.9)),
+        "estimate": float(np.median(estimates[won])) if won.any() else float("nan"),
+        "width": float(narrow_won.mean()),
+        "width_missed": float(narrow_missed.mean()),
+        "width_prompts": float(width_prompts.mean()),
+    }
+
+
+def main(
+    runs: Annotated[int, typer.Argument(help="Simulated runs in each row.")] = RUNS,
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+) -> None:
+    """Simulate every row, and print the tables."""
+    rows: list[dict[str, Any]] = [
+        {"world": world.name, "at_most": most, "ratio": ratio, "looks": len(looks(most))}
+        | simulate(world, most, ratio, runs, seed)
+        for ratio in (1.0, *RATIOS)
+        for most in MOST
+        for world in WORLDS
+    ]
+    console = Console()
+    equal = [row for row in rows if row["ratio"] == 1.0]
+    print_table(Table("a winner among equals, percent of the runs", EQUAL, equal), console)
+    unequal = [row for row in rows if row["ratio"] != 1.0]
+    print_table(Table("until decided, where the tree is faster", UNEQUAL, unequal), console)
+    largest = max(row["decided"] for row in equal)
+    say(
+        console,
+        f"largest share of false verdicts: {100 * largest:.1f} %, asked for: {100 * ASKED:g} %",
+    )
+
+
+def _percent(head: str, key: str) -> Column[Mapping[str, Any]]:
+    return Column(head, lambda row: f"{100 * row[key]:.1f}")
+
+
+EQUAL = (
+    keyed("prompts", "world", left=True),
+    keyed("at most", "at_most"),
+    keyed("looks", "looks"),
+    _percent("until decided", "decided"),
+    _percent("fixed intervals", "naive"),
+    _percent("one look", "once"),
+    _percent("until narrow", "width"),
+    keyed("prompts until narrow", "width_prompts", ".0f"),
+)
+UNEQUAL = (
+    keyed("prompts", "world", left=True),
+    keyed("at most", "at_most"),
+    keyed("ratio", "ratio"),
+    _percent("decided", "decided"),
+    _percent("one look", "once"),
+    keyed("mean prompts", "prompts", ".0f"),
+    keyed("median", "median", ".0f"),
+    keyed("nine in ten", "nine_in_ten", ".0f"),
+    _percent("interval misses", "missed"),
+    keyed("estimate", "estimate", ".3f"),
+)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,89 @@
+"""Boundaries of looks against published ones, and what repeated intervals hold."""
+
+from math import inf, isinf
+
+import numpy as np
+import pytest
+from scipy.stats import norm, t
+
+from treespec.experiments.report.sequential import (
+    boundaries,
+    boundary_at,
+    log_ratio,
+    looks,
+    repeated_interval,
+    spent,
+    student,
+)
+from treespec.experiments.report.statistics import paired_bootstrap
+
+FIVE = (0.2, 0.4, 0.6, 0.8, 1.0)
+
+
+def test_five_equal_looks_have_the_published_boundaries():
+    """Reboussin, DeMets, Kim and Lan 2000, see the head of the file."""
+    assert boundaries(FIVE) == pytest.approx((4.877, 3.357, 2.680, 2.290, 2.031), abs=5e-4)
+
+
+def test_one_look_spends_everything():
+    assert boundaries((1.0,)) == pytest.approx((norm.isf(0.025),), abs=1e-6)
+    assert spent(1.0) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("most", [24, 60, 200])
+def test_paths_of_a_brownian_motion_cross_as_often_as_is_spent(most):
+    ends, rng = looks(most), np.random.default_rng(0)
+    shares = np.array(ends) / most
+    steps = rng.normal(0, np.sqrt(np.diff(shares, prepend=0)), (200_000, len(ends)))
+    scores = np.abs(steps.cumsum(1)) / np.sqrt(shares)
+    crossed = np.logical_or.accumulate(scores > boundaries(tuple(shares)), 1).mean(0)
+    assert crossed == pytest.approx([spent(share) for share in shares], abs=2e-3)
+
+
+def test_looks_are_those_of_the_plan():
+    assert looks(250) == [8, 12, 18, 27, 40, 60, 90, 135, 202, 250]
+    assert looks(8) == [8]
+    assert looks(1) == [1]
+
+
+def test_student_has_the_tail_of_the_normal_boundary():
+    assert t.sf(student(3.5, 12), 11) == pytest.approx(norm.sf(3.5))
+    assert isinf(student(inf, 12))
+
+
+@pytest.mark.parametrize("shares", [(), (0.0, 1.0), (0.5, 0.5), (0.6, 0.4), (0.5, 1.2)])
+def test_shares_must_grow(shares):
+    with pytest.raises(ValueError, match="shares of looks must grow"):
+        boundaries(shares)
+
+
+def test_boundary_of_a_look_spends_the_rest_at_the_end():
+    """Failed prompts make a look smaller than planned, and the last one too."""
+    full = boundary_at(60, 60, [8, 12, 18, 27, 40], last=True)
+    assert full == pytest.approx(student(boundaries(tuple(n / 60 for n in looks(60)))[-1], 60))
+    fewer = boundary_at(55, 60, [8, 12, 18, 27, 40], last=True)
+    assert fewer == pytest.approx(full, rel=0.01)
+    assert boundary_at(12, 60, [8], last=False) > boundary_at(18, 60, [8, 12], last=False)
+    assert isinf(boundary_at(12, 60, [8, 12], last=False))  # nothing new was seen
+    assert isinf(boundary_at(1, 60, [], last=False))
+    assert isinf(boundary_at(8, 100_000, [], last=False))  # a tail that is no number
+
+
+def test_the_standard_error_is_that_of_the_bootstrap():
+    """At one look a repeated interval is the bootstrap's, but for its skew."""
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(20, 65, 40).astype(float)
+    hard = tokens * np.exp(rng.normal(0, 0.2, 40))
+    mine, theirs = (hard * np.exp(rng.normal(0, 0.1, 40)) for _ in range(2))
+    fixed = paired_bootstrap(tokens, mine, tokens, theirs)
+    ours = repeated_interval(tokens, mine, tokens, theirs, student(norm.isf(0.025), 40))
+    assert ours.estimate == pytest.approx(fixed.estimate)
+    assert ours.half_width == pytest.approx(fixed.half_width, rel=0.05)
+    estimate, error = log_ratio(tokens, mine, tokens, theirs)
+    assert estimate == pytest.approx(np.log(fixed.estimate))
+    assert error > 0
+
+
+def test_an_interval_without_a_boundary_excludes_nothing():
+    ratio = repeated_interval([64, 64, 64], [1.0, 1.1, 1.0], [64] * 3, [2.0, 2.1, 1.9], inf)
+    assert (ratio.low, ratio.high, ratio.contains(1.0)) == (0.0, inf, True)

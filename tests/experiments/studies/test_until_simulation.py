@@ -1,0 +1,39 @@
+import numpy as np
+import pytest
+
+from treespec.experiments.studies import until_simulation as module
+from treespec.experiments.studies.until_simulation import WORLDS, simulate
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
+def test_the_ratio_is_what_many_prompts_give(world):
+    tokens, mine, b_tokens, theirs = world.runs(np.random.default_rng(0), 1, 1_000_000, 1.1)
+    ratio = (tokens.sum() / mine.sum()) / (b_tokens.sum() / theirs.sum())
+    assert ratio == pytest.approx(1.1, rel=2e-3)
+
+
+@pytest.mark.parametrize("most", module.MOST)
+@pytest.mark.parametrize("world", WORLDS[:2], ids=lambda world: world.name)
+def test_equals_are_rarely_told_apart(world, most):
+    """2,000 runs: the standard error of 5 % is 0.5 %."""
+    found = simulate(world, most, 1.0, module.RUNS)
+    assert found["decided"] <= module.ASKED
+    assert found["naive"] > 2 * found["decided"]
+
+
+def test_nine_looks_with_fixed_intervals_find_noise():
+    assert 0.2 <= simulate(WORLDS[0], 200, 1.0, module.RUNS)["naive"] <= 0.3
+
+
+def test_a_large_difference_ends_a_run_early():
+    found = simulate(WORLDS[0], 60, 1.2, 400)
+    assert found["decided"] > 0.99
+    assert found["wrong"] == 0
+    assert found["prompts"] < 25
+    assert simulate(WORLDS[0], 60, 1.2, 400) == found
+
+
+def test_boundaries_that_ignore_the_looks_are_seen(monkeypatch):
+    fixed = lambda samples, *_, last: module.student(1.96, samples)  # noqa: E731
+    monkeypatch.setattr(module, "boundary_at", fixed)
+    assert simulate(WORLDS[0], 60, 1.0, 1000)["decided"] > 0.1
