@@ -133,10 +133,10 @@ def simulate(world: World, most: int, ratio: float, runs: int, seed: int = 0) ->
     Returns:
         Shares of the runs that name a winner: `decided` (until decided), `wrong` (of these, with the slower
         side), `naive` (fixed intervals at every look), `once` (one look at the end), `width` (until half
-        the interval is narrower than `HALF_WIDTH`). Prompts that were decoded until decided: `prompts` on the
-        mean, `median` and `nine_in_ten`; `width_prompts`. `missed`: shares of intervals at the end of a run
-        until decided that do not hold the true ratio, and `width_missed` likewise. `estimate`: the median
-        of runs that were decided.
+        the interval is narrower than `HALF_WIDTH`). Prompts that were decoded until decided: `prompts` on
+        the mean, `median` and `nine_in_ten`; `width_prompts` until narrow, on the mean. `missed`: share of
+        the intervals at the end of a run until decided that do not hold the true ratio, and `width_missed`
+        likewise. `estimate`: the median of runs that were decided.
     """
     rng = np.random.default_rng([seed, most, round(1000 * ratio), *world.name.encode()])
     columns = world.runs(rng, runs, most, ratio)

@@ -106,3 +106,20 @@ def test_coverage_at_twelve_prompts(early_stops):
         plain.append(low <= truth <= high)
     assert 0.92 <= coverage <= 0.97
     assert coverage > np.mean(plain) + 0.01
+
+
+def test_excerpts_of_a_file_are_resampled_together():
+    """Four excerpts each of eight files that are exactly alike hold what eight prompts hold."""
+    rng = np.random.default_rng(0)
+    mine, theirs = np.exp(rng.normal(0, 0.2, (2, 8)))
+    ones = np.ones(8)
+    once = paired_bootstrap(ones, mine, ones, theirs)
+    files, order = np.repeat(np.arange(8), 4), rng.permutation(32)
+    four = [np.repeat(column, 4)[order] for column in (ones, mine, ones, theirs)]
+    together = paired_bootstrap(*four, files=files[order])
+    assert (together.low, together.high) == pytest.approx((once.low, once.high))
+    assert paired_bootstrap(*four).half_width < 0.6 * once.half_width
+
+
+def test_excerpts_of_one_file_alone_have_no_interval():
+    assert not paired_bootstrap([64] * 3, [1, 2, 3], [64] * 3, [2, 2, 2], files=[5] * 3).bounded

@@ -1,3 +1,6 @@
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from run_folders.folders import SyntheticMethod, write_run
@@ -35,6 +38,52 @@ def test_each_half_is_measured_with_the_choice_of_the_other():
     assert chosen == ("t2", "t1")
     assert seconds.tolist() == [2, 4, 2, 4]
     assert tokens.tolist() == [64] * 4
+
+
+def test_excerpts_of_one_file_are_in_the_same_half():
+    data = measurements({"t1": [1, 1, 4, 4, 1, 1, 4, 4], "t2": [2, 2, 3, 3, 2, 2, 3, 3]})
+    data = replace(data, files=(0, 0, 1, 1, 2, 2, 3, 3))
+    chosen, _, seconds = cross_fit(data, ["t1", "t2"])
+    assert chosen == ("t2", "t1")
+    assert seconds.tolist() == [2, 2, 4, 4, 2, 2, 4, 4]
+
+
+def test_excerpts_of_three_files_are_too_few():
+    data = measurements({"t": [1.0] * 6, "c": [2.0] * 6})
+    sides = ("trees", ["t"]), ("chains", ["c"])
+    assert compare(data, *sides).samples == 6
+    assert compare(replace(data, files=(0, 0, 1, 1, 2, 2)), *sides) is None
+
+
+def test_a_repeated_interval_names_fewer_winners():
+    rng = np.random.default_rng(3)
+    data = measurements(
+        {"t": np.exp(rng.normal(0, 0.1, 12)), "c": np.exp(rng.normal(0.12, 0.1, 12))}
+    )
+    sides = ("trees", ["t"]), ("chains", ["c"])
+    assert compare(data, *sides).winner.family == "trees"
+    early = compare(replace(data, boundary=6.0), *sides)
+    assert early.winner is None
+    assert early.ratio.estimate == pytest.approx(compare(data, *sides).ratio.estimate)
+
+
+def test_the_file_of_an_excerpt_is_read_from_its_id(tmp_path):
+    path = write_run(tmp_path / "run", prompts=8)
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert load_run(path).files is None
+    manifest["config"]["prompts"] = {"kind": "embedded", "excerpts": {"doc": 0, "code": 40}}
+    manifest["finished"] = None  # rows are read from the log
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    rows = [json.loads(line) for line in (path / "prompts.jsonl").read_text().splitlines()]
+    for row in rows:
+        category = "doc" if row["prompt"] % 2 else "code"
+        row |= {"prompt_id": f"file {row['prompt'] // 2}, {category}", "category": category}
+    (path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = load_run(path)
+    assert run.files == {prompt: prompt // 2 for prompt in range(8)}
+    data = run.measurements["T=0"]
+    assert (data.samples, data.totals.prompts) == (4, 4)
+    assert "8 prompts of 4 files" in run.verdicts["T=0"][0]
 
 
 def test_choosing_does_not_flatter():

@@ -180,10 +180,10 @@ def test_a_width_against_plain_decoding_is_enough(start, many, methods):
 
 
 def test_more_prompts_than_there_are_is_refused(start, many):
-    with pytest.raises(PromptError, match="until.at_most = 15, but .* has 14 prompts: lower it"):
+    with pytest.raises(PromptError, match=r"until\.at_most = 15, but .* has 14 prompts: lower it"):
         start(many | {"until": {"decided": True, "at_most": 15}})
     files = {"prompts": {"kind": "embedded", "tokens": 8, "excerpts": {"a": 0, "b": 40}}}
-    with pytest.raises(PromptError, match="until.at_most = 25, but .* has 24 files, and several"):
+    with pytest.raises(PromptError, match=r"until\.at_most = 25, but .* has 24 files, and several"):
         start(many | files | {"until": {"decided": True, "at_most": 25}})
 
 
