@@ -3,7 +3,8 @@ import json
 import pytest
 
 from treespec.experiments.sweep.attempts import outcome_of, read_attempts
-from treespec.experiments.sweep.folder import different_versions, versions_here
+from treespec.experiments.sweep.folder import SweepFolder, different_versions, versions_here
+from treespec.experiments.sweep.grid import load_grid
 from treespec.experiments.sweep.job import JobFailed, allotted_threads, run_job
 
 
@@ -30,6 +31,22 @@ def test_a_job_leaves_an_ordinary_run(job, loaded_pair):
     assert attempt.about["threads"] >= 1
     assert len(load_run(job / "run").prompts) == 2 * 2 * 2
     assert run == str(job / "run")
+    run_job(str(job), 2, load=lambda models: pytest.fail("a finished job loads nothing"))
+
+
+def test_a_job_ends_when_it_is_clear_enough(grid_file, loaded_pair, tmp_path):
+    from treespec.experiments.report.run import load_run
+
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text("".join(json.dumps({"prompt": f"def f{i}(x):"}) + "\n" for i in range(10)))
+    prompts = {"kind": "jsonl", "path": str(texts)}
+    grid = load_grid(grid_file({"seed": [0, 1]}, prompts=prompts, until={"half_width": 9.0}))
+    with SweepFolder(tmp_path / "clear") as records:
+        records.start(grid, {"executor": "process"})
+    job = tmp_path / "clear" / "jobs" / grid.jobs[0].name
+    run_job(str(job), 1, load=lambda models: loaded_pair)
+    assert outcome_of(job).state == "finished"
+    assert load_run(job / "run").manifest["looks"][-1]["prompts"] == 8
     run_job(str(job), 2, load=lambda models: pytest.fail("a finished job loads nothing"))
 
 
