@@ -36,6 +36,8 @@ class Until(Strict):
 
 
 def _written_out(data: Any) -> Any:
+    if isinstance(data, str) and data != "decided":
+        raise ValueError("must be `decided`, or a mapping such as {half_width: 0.03}")
     return {"decided": True} if data == "decided" else data
 
 
