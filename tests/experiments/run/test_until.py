@@ -198,7 +198,7 @@ def test_at_most_stands_for_the_count(start, many):
     ["soon", {}, {"decided": False}, {"decided": True, "half_width": 0.1}, {"half_width": 0}],
 )
 def test_no_rule_is_refused(start, many, until):
-    with pytest.raises(ValueError, match="`decided"):
+    with pytest.raises(ValueError, match="until"):
         start(many | {"until": until})
 
 
