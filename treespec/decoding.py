@@ -15,13 +15,15 @@ from treespec.errors import (
     EmptyPrompt,
     InvalidBudget,
     InvalidPrompt,
+    InvalidTree,
     NonFiniteLogits,
 )
 from treespec.protocols import Coins, Drafter, Observer, Target, Verifier
 from treespec.step import Step, Verdict
 from treespec.stopping import Stop
+from treespec.tree import TokenTree
 
-__all__ = ["NullObserver", "decode", "require_room"]
+__all__ = ["NullObserver", "decode", "require_room", "require_root"]
 
 
 class NullObserver:
@@ -73,6 +75,7 @@ def decode(
             drafter.
         NonFiniteLogits: if a model returns NaN or infinite logits, with step and node.
         RefusedTree: if the verifier does not cover the drafted tree.
+        InvalidTree: if the root of a drafted tree is not the last committed token.
 
     Example:
         >>> from treespec import Law, TorchCoins, TreeShape, verify
@@ -140,6 +143,7 @@ def _steps(
         except NonFiniteLogits as error:
             raise NonFiniteLogits(error.node, error.model, index) from None
         instance("what the verifier gave", verdict, Verdict, "a Verdict")
+        require_root(tree, ids[-1])
         kept = []
         for token in (*(tree.token_ids[node] for node in verdict.path[1:]), verdict.bonus):
             kept.append(token)
@@ -153,6 +157,24 @@ def _steps(
             drafter.commit(step)
         yield step
         index += 1
+
+
+def require_root(tree: TokenTree, last: int) -> None:
+    """Refuse a tree that does not begin where the text ends: its rows would continue another text.
+
+    Args:
+        tree: as drafted.
+        last: the last committed token.
+
+    Raises:
+        InvalidTree: naming both tokens.
+    """
+    if tree.token_ids[0] != last:
+        raise InvalidTree(
+            f"the root of the drafted tree is token {tree.token_ids[0]}, but must be the last committed "
+            f"token, {last}: a drafter learns it from prefill(prompt), then from commit(step), as "
+            "step.tokens[-1]"
+        )
 
 
 def require_prompt(prompt: Any, vocabulary: int) -> None:

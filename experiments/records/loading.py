@@ -22,9 +22,10 @@ from treespec.tree import TreeShape
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["Method", "RunRecords", "accepted_nodes", "read_manifest"]
+__all__ = ["PLAIN_KINDS", "Method", "RunRecords", "accepted_nodes", "read_manifest"]
 
 PLAIN_KINDS = ("generate", "plain")
+"""Plain decoding; greedy texts are compared with those of the first that a run has."""
 
 
 @dataclass(frozen=True)

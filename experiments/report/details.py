@@ -133,7 +133,8 @@ def _sample(run: RunRecords, summary: SamplingSummary, prompt: int) -> Sample:
     shown = [name for name in shown if name not in same[1:]]
     letters = zip(*(texts[name] for name in shown), strict=False)
     alike = sum(1 for _ in takewhile(lambda place: len(set(place)) == 1, letters))
-    if not any(row.equality.compared for row in summary.rows):
+    settings = {entry["name"]: entry for entry in run.manifest["samplings"]}
+    if settings[summary.sampling].get("temperature") != 0:
         alike = MOST_LETTERS  # sampled texts may differ everywhere
         said = "drawn anew by each method: different texts, the same law"
     else:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from treespec.experiments.records.loading import RunRecords
+from treespec.experiments.records.loading import PLAIN_KINDS, RunRecords
 
 __all__ = ["NEAR_TIE", "Divergence", "Equality", "equality", "near_tie_margin"]
 
@@ -20,7 +20,7 @@ the unit is 2^-20, about 1e-6; the limit of a thousand is still far below any ga
 
 @dataclass(frozen=True)
 class Divergence:
-    """A greedy output that left that of `generate`.
+    """A greedy output that left that of plain decoding: of `generate`, or without it of our own loop.
 
     Args:
         prompt: its id.
@@ -38,15 +38,15 @@ class Divergence:
 
 @dataclass(frozen=True)
 class Equality:
-    """How the greedy outputs of a method compare with those of `generate`.
+    """How the greedy outputs of a method compare with those of plain decoding; see `Divergence`.
 
     Args:
         equal: prompts whose outputs are the same, id by id, in all repeats.
         compared: prompts with outputs of both, on all finished prompts of the method, not only those that
-            every method finished. 0 for `generate` itself.
+            every method finished. 0 for the method that they are compared with.
         divergences: of the others, one for each: a repeat that rounding does not explain before one that it
             explains, and the first of these.
-        reference: the method is `generate`, with which the others are compared.
+        reference: the others are compared with this method.
     """
 
     equal: int = 0
@@ -66,7 +66,7 @@ class Equality:
 
 
 def equality(run: RunRecords, sampling: str, method: str) -> Equality:
-    """Compare the greedy outputs of a method with those of `generate`, as recorded."""
+    """Compare the greedy outputs of a method with those of plain decoding, as recorded."""
     rows = run.prompts.filter(
         pl.col("sampling") == sampling,
         pl.col("method") == method,
@@ -74,7 +74,10 @@ def equality(run: RunRecords, sampling: str, method: str) -> Equality:
     )
     if not len(rows):
         return Equality()
-    if any(m.name == method and m.kind == "generate" for m in run.methods):
+    kinds = {m.kind for m in run.methods}
+    reference = next((kind for kind in PLAIN_KINDS if kind in kinds), None)
+    first = next((m.name for m in run.methods if m.kind == reference), None)
+    if method == first:
         return Equality(reference=True)
     limit = near_tie_margin(run)
     diverged: dict[int, Divergence] = {}

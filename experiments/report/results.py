@@ -196,6 +196,11 @@ def footnotes(run: RunRecords, summaries: Sequence[SamplingSummary]) -> list[str
             f"Intervals: 95 %, paired bootstrap over prompts; half-widths of the speedups "
             f"(column ±) {min(moving):.2f} to {max(moving):.2f}. Speeds exclude the prefill."
         )
+    elif not any(r.speedup for s in summaries for r in s.rows):
+        notes.append(
+            "Speeds exclude the prefill. No method decodes plainly, so there is no speedup: add "
+            "{kind: generate} and {kind: plain} to the methods."
+        )
     else:
         notes.append("Speeds exclude the prefill. With so few prompts there are no intervals.")
     notes.append(

@@ -12,6 +12,7 @@ import torch
 from treespec.errors import InvalidPlugin, in_words
 from treespec.experiments.config.build import BuiltMethod, Experiment
 from treespec.experiments.config.schema import Config
+from treespec.experiments.records.loading import PLAIN_KINDS
 from treespec.experiments.records.outcome import Outcome
 from treespec.experiments.records.rows import PromptRow, StepRow, TreeRow
 from treespec.experiments.run.baselines import (
@@ -220,13 +221,14 @@ def _pieces(bench: Bench) -> Callable[[int], str]:
 def _reference(
     bench: Bench, outcomes: Mapping[str, Outcome | str], sampling: str
 ) -> tuple[int, ...] | None:
-    """The ids of `generate`, if it ran and decoding was greedy."""
+    """The ids of `generate`, without it those of our own plain loop, if decoding was greedy."""
     if not bench.experiment.samplings[sampling].greedy:
         return None
-    for method in bench.experiment.methods:
-        outcome = outcomes[method.name]
-        if method.kind == "generate" and isinstance(outcome, Outcome):
-            return outcome.tokens
+    for kind in PLAIN_KINDS:
+        for method in bench.experiment.methods:
+            outcome = outcomes[method.name]
+            if method.kind == kind and isinstance(outcome, Outcome):
+                return outcome.tokens
     return None
 
 

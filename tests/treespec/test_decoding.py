@@ -1,6 +1,7 @@
 """The loop, over exact models: composition of steps, planted bugs, stops and budgets."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,12 +14,15 @@ from treespec.errors import (
     EmptyPrompt,
     InvalidBudget,
     InvalidPrompt,
+    InvalidTree,
     NonFiniteLogits,
 )
 from treespec.stopping import any_of, stop_at_tokens
 from treespec.target import ModelTarget
 from treespec.testing import (
+    NotLossless,
     TabularModel,
+    assert_lossless,
     covers,
     output_law,
     plane_trees,
@@ -334,3 +338,45 @@ def test_a_finished_step_is_yielded_before_a_later_one_fails():
     assert all(len(next(steps).tokens) == 1 for _ in range(4))
     with pytest.raises(NonFiniteLogits, match="step 4, node 0"):
         next(steps)
+
+
+class Rootless(ModelDrafter):
+    """Drafts behind another token than the last, as a source does that forgets what was committed."""
+
+    def propose(self, coins):
+        tree = super().propose(coins)
+        other = (tree.token_ids[0] + 1) % 3
+        tokens = torch.tensor([other, *tree.token_ids[1:]])
+        return replace(tree, tokens=tokens)
+
+
+class Forgetful(ModelDrafter):
+    """Is told nothing after the first step."""
+
+    def commit(self, step):
+        pass
+
+
+def test_a_tree_begins_with_the_last_committed_token():
+    models = (TabularModel(random_table(3, seed), 3) for seed in (0, 1))
+    target, draft = models
+    sampling, shape = Sampling(), TreeShape.chain(2)
+    for wrong in (Rootless, Forgetful):
+        steps = decode(
+            ModelTarget(target),
+            wrong(draft, shape, Law.IID, sampling),
+            verify.chain,
+            torch.tensor([0, 1]),
+            sampling=sampling,
+            coins=TorchCoins(2),
+            max_new_tokens=20,
+        )
+        with pytest.raises(InvalidTree, match="must be the last committed token"):
+            list(steps)
+
+
+def test_the_oracle_refuses_a_drafter_with_another_root():
+    with pytest.raises((InvalidTree, NotLossless), match="last committed token"):
+        assert_lossless(
+            verify.chain, laws=[Law.IID], shapes=[TreeShape.chain(1)], tables=1, draft_with=Rootless
+        )

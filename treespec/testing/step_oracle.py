@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from treespec.decoding import require_root
 from treespec.distributions import Sampling
 from treespec.errors import TreespecError
 from treespec.models.tabular import TabularModel
@@ -139,7 +140,9 @@ class StepOracle:
 
         def propose(coins: EnumeratingCoins) -> TokenTree:
             drafter.prefill(torch.tensor(prompt))
-            return drafter.propose(coins)
+            tree = drafter.propose(coins)
+            require_root(tree, prompt[-1])
+            return tree
 
         self.trees = list(outcomes(propose))
 

@@ -124,6 +124,12 @@ def test_generate_is_not_compared_with_itself(tmp_path):
     assert found.row("plain").equality == Equality(equal=12, compared=12)
 
 
+def test_without_generate_texts_are_compared_with_plain_decoding(tmp_path):
+    found = summary(tmp_path, [PLAIN, CHAIN])
+    assert found.row("plain").equality == Equality(reference=True)
+    assert found.row("chain 3").equality.compared == 12
+
+
 def test_every_method_counts_kept_tokens_only(tmp_path):
     """The same walk by our loop, which records what it emits past the budget, and by transformers."""
     ours = SyntheticMethod("ours", "tree", TreeShape.chain(4), (1.0,))

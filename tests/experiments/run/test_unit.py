@@ -139,3 +139,10 @@ def test_meters_can_be_left_out(settings, loaded_pair, tmp_path):
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["meters"]["sources"] == {}
     assert pl.read_parquet(folder / "prompts.parquet")["rss_bytes"].null_count() == 4
+
+
+def test_without_generate_the_plain_loop_is_the_reference(start):
+    chain = {"kind": "tree", "shape": {"kind": "chain", "depth": 2}}
+    changes = {"methods": [{"kind": "plain"}, chain], "samplings": [{"temperature": 0}]}
+    rows = pl.read_parquet(start(changes).folder / "prompts.parquet")
+    assert rows["equal_to_plain"].to_list() == [True] * len(rows)
