@@ -15,12 +15,13 @@ from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.report.table import NONE, Column, Table, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.models import load_models
-from treespec.experiments.run.preparation import WARMUP_TOKENS, decode_some, load_inputs
+from treespec.experiments.run.preparation import WARMUP_TOKENS, begin_some, load_inputs
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.ranks import folder_of_rank
 from treespec.experiments.run.runner import place_for
 from treespec.experiments.run.session import Searching, Session, open_session
+from treespec.experiments.run.turns import finish
 from treespec.experiments.run.unit import Bench
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def _timed(
 def _one(bench: Bench, method: BuiltMethod, sampling: str, prompt: Prompt) -> tuple[float, float]:
     """Seconds of the prefill, and of a token after it; the first, slower steps come before."""
     for tokens in (2, TIMED_TOKENS):
-        outcome = decode_some(bench, method, prompt, sampling, tokens, "dry run")
+        outcome = finish(begin_some(bench, method, prompt, sampling, tokens, "dry run"))
     return outcome.prefill_s, (outcome.total_s - outcome.prefill_s) / len(outcome.tokens)
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from treespec.errors import in_words
 from treespec.experiments.config.build import BuiltMethod, Experiment, build
 from treespec.experiments.config.schema import AssistedMethod, ModelsConfig
 from treespec.experiments.errors import RunFolderError
@@ -16,23 +15,22 @@ from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.machine_load import BUSY_PERCENT, busy_percent
 from treespec.experiments.records.manifest import method_data, new_manifest, session_data
 from treespec.experiments.records.measured import Measured, load_measured
-from treespec.experiments.records.outcome import Outcome
 from treespec.experiments.run.decoding import Unit, units_of
-from treespec.experiments.run.groups import groups_of, that_fit, twins_of
+from treespec.experiments.run.groups import groups_of, that_fit, together_in_words, twins_of
 from treespec.experiments.run.meters.build import cuda_devices, make_meters
 from treespec.experiments.run.models import load_own_drafts, model_data
 from treespec.experiments.run.prompts import Prompt, encode, hash_of, texts_of
 from treespec.experiments.run.readiness import require_fits
 from treespec.experiments.run.session import Session
 from treespec.experiments.run.tuning import tune, tuned_choices
-from treespec.experiments.run.turns import finish
+from treespec.experiments.run.turns import Decoding, take_turns
 from treespec.experiments.run.unit import Bench, seed_of
 from treespec.experiments.run.until import planned_of
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["WARMUP_TOKENS", "Prepared", "decode_some", "load_inputs", "prepare"]
+__all__ = ["WARMUP_TOKENS", "Prepared", "begin_some", "load_inputs", "prepare"]
 
 WARMUP_TOKENS = 8
 
@@ -231,18 +229,23 @@ def _warm_up(session: Session, bench: Bench, prompts: Sequence[Prompt]) -> dict[
 def _warm_up_methods(
     bench: Bench, prompt: Prompt, sampling: str, say: Callable[[str], None]
 ) -> None:
-    for method in bench.experiment.methods:
-        say(f"warming up: {sampling}, {method.name}")
-        try:
-            decode_some(bench, method, prompt, sampling, WARMUP_TOKENS, "warmup")
-        except Exception as error:
-            say(f"warming up: {method.name} failed: {in_words(error, 'the decoding')}")
+    def begin(method: BuiltMethod) -> Callable[[], Decoding]:
+        return lambda: begin_some(bench, method, prompt, sampling, WARMUP_TOKENS, "warmup")
+
+    for (
+        group
+    ) in bench.groups:  # in turns, since caches and graphs are those of methods open at once
+        say(f"warming up: {sampling}, {together_in_words(group)}")
+        turns = {name: begin(method) for name, method in group.items()}
+        for name, outcome in take_turns(turns, seed=0).items():
+            if isinstance(outcome, str):
+                say(f"warming up: {name} failed: {outcome}")
 
 
-def decode_some(
+def begin_some(
     bench: Bench, method: BuiltMethod, prompt: Prompt, sampling: str, tokens: int, purpose: str
-) -> Outcome:
-    """Decode the first tokens of a text that is not measured, before anything is tuned.
+) -> Decoding:
+    """Begin to decode the first tokens of a text that is not measured, before anything is tuned.
 
     Args:
         bench: models, methods and settings.
@@ -253,7 +256,7 @@ def decode_some(
         purpose: gives the coins a seed of their own.
     """
     config = bench.experiment.config
-    decoding = bench.decode(
+    return bench.decode(
         method,
         prompt,
         sampling,
@@ -261,4 +264,3 @@ def decode_some(
         tuned=method.config.grid[0] if isinstance(method.config, AssistedMethod) else None,
         max_new_tokens=min(tokens, config.max_new_tokens),
     )
-    return finish(decoding)
