@@ -303,6 +303,26 @@ def _costs(data: Row) -> Parts:
     }
 
 
+def _interleaving(data: Row) -> Parts:
+    columns: dict[str, Callable[[Row], Any]] = {
+        "beside": lambda row: row["beside"],
+        "measured": lambda row: row["way"],
+        "runs": lambda row: row["runs"],
+        "interval of two equal methods holds 1": lambda row: row["holds_one"],
+        "its half-width": lambda row: f"{100 * row['half_width']:.1f} %",
+        "5 % dearer found slower": lambda row: row["found_slower"],
+        "its mean speed": lambda row: f"{row['mean_dearer']:.3f}",
+    }
+    rows = [
+        figures | {"beside": beside, "way": way}
+        for beside, ways in data["figures"].items()
+        for way, figures in ways.items()
+        if isinstance(figures, Mapping)
+    ]
+    truth = "The speed of the dearer method is 1 / 1.05 = 0.952 by construction."
+    return {"": [_table(columns, rows, words=2), truth]}
+
+
 def _dynamic(data: Row) -> Parts:
     columns: dict[str, Callable[[Row], Any]] = {
         "tree": lambda row: row["method"],
@@ -511,6 +531,13 @@ SECTIONS = {
         "benchmarks",
         "Beside what a user would pick instead, at temperature 0.",
         _speedup,
+    ),
+    "interleaving": _benchmark(
+        "interleaving",
+        "benchmarks",
+        "Does a verdict depend on the neighbours? Two identical chains and a third that is 5 % dearer, in "
+        "runs of 12 prompts, on the quiet machine and beside a process that uses a core for 0.7 s of every 2 s.",
+        _interleaving,
     ),
     "loop_overhead": _benchmark(
         "loop_overhead", "benchmarks", "What does the loop cost outside the models?", _overhead
