@@ -536,7 +536,8 @@ SECTIONS = {
         "interleaving",
         "benchmarks",
         "Does a verdict depend on the neighbours? Two identical chains and a third that is 5 % dearer, in "
-        "runs of 12 prompts, on the quiet machine and beside a process that uses a core for 0.7 s of every 2 s.",
+        "runs of 12 prompts, on the quiet machine and beside a process that uses a core for 0.7 s of "
+        "every 2 s.",
         _interleaving,
     ),
     "loop_overhead": _benchmark(
