@@ -314,7 +314,7 @@ def _interleaving(data: Row) -> Parts:
         "its mean speed": lambda row: f"{row['mean_dearer']:.3f}",
     }
     rows = [
-        figures | {"beside": beside, "way": way}
+        {**figures, "beside": beside, "way": way}
         for beside, ways in data["figures"].items()
         for way, figures in ways.items()
         if isinstance(figures, Mapping)
