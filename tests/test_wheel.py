@@ -50,7 +50,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel that is built from the sdist, as an index has it."""
     folder = tmp_path_factory.mktemp("built")
     with tarfile.open(built("sdist", ROOT, folder / "sdist")) as archive:
-        archive.extractall(folder / "source", filter="data")
+        safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # since 3.11.4
+        archive.extractall(folder / "source", **safe)
     return built("wheel", next((folder / "source").iterdir()), folder / "wheel")
 
 

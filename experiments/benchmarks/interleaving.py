@@ -74,7 +74,6 @@ class Spinning:
             pass
 
 
-@plugins.drafter("dearer", laws=tuple(Law))
 def dearer(wanted: Wanted, settings: plugins.Settings) -> Drafter:
     """The pair's draft model, in steps that are made 5 % longer."""
     return Spinning(
@@ -83,7 +82,9 @@ def dearer(wanted: Wanted, settings: plugins.Settings) -> Drafter:
 
 
 def config_of(seed: int, together: int | None, grow: str | None) -> Config:
-    """The run of a seed."""
+    """The run of a seed; its draft source `dearer` is registered with the first."""
+    if "dearer" not in plugins.parts("source"):
+        plugins.drafter("dearer", laws=tuple(Law))(dearer)
     refresh()
     chain = {"kind": "tree", "shape": {"kind": "chain", "depth": 4}}
     return Config.model_validate(

@@ -2,6 +2,7 @@
 
 import time
 
+from treespec import plugins
 from treespec.experiments.benchmarks.interleaving import DEARER, Found, Spinning, config_of, counted
 from treespec.experiments.config.build import build
 from treespec.experiments.report.statistics import Interval
@@ -35,9 +36,13 @@ def test_a_step_lasts_longer_by_its_share():
 
 
 def test_the_methods_differ_in_nothing_else():
-    methods = build(config_of(3, None, None)).methods
-    assert [m.name for m in methods] == ["plain", "one", "other", "dearer"]
-    assert len({m.shape for m in methods[1:]}) == 1
+    before = plugins.kept()
+    try:
+        methods = build(config_of(3, None, None)).methods
+        assert [m.name for m in methods] == ["plain", "one", "other", "dearer"]
+        assert len({m.shape for m in methods[1:]}) == 1
+    finally:
+        plugins.restore(before)
 
 
 def test_runs_are_counted():

@@ -13,6 +13,9 @@ import pytest
 from treespec.experiments.cli import main as cli
 
 COMMAND = "from treespec.experiments.cli.main import main; main()"
+HEARD = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+"""A shell that starts the tests in the background lets them ignore Ctrl-C."""
+
 PATIENCE_S = 120
 
 
@@ -28,7 +31,7 @@ def running(folder):
         "-q",
     ]
     return subprocess.Popen(
-        [sys.executable, "-c", f"print('begun', flush=True); {COMMAND}", *arguments],
+        [sys.executable, "-c", f"{HEARD}; print('begun', flush=True); {COMMAND}", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

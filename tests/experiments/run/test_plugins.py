@@ -17,6 +17,7 @@ from treespec import plugin_files, plugins
 from treespec.experiments.cli.main import app
 
 FOUR = Path(__file__).parents[2] / "helpers" / "plugins" / "four_parts.py"
+MORE = FOUR.with_name("more_parts.py")
 BIASED = '''
 from treespec import Law, plugins
 from treespec.step import Verdict
@@ -299,7 +300,11 @@ def test_the_examples_of_the_page_run(write, tmp_path):
     text = PAGE.read_text()
     codes = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     methods = [yaml.safe_load(part) for part in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)]
-    assert (len(codes), len(methods)) == (4, 3)
+    methods += [
+        {"kind": "tree", "shape": {"kind": "chain", "depth": 2}, "law": "iid", "rule": "lucky"},
+        {"kind": "tree", "shape": {"kind": "unsure", "depth": 3}},
+    ]
+    assert (len(codes), len(methods)) == (6, 5)
     words = []
     for i, code in enumerate(codes):
         path = tmp_path / f"example{i}.py"
@@ -311,7 +316,7 @@ def test_the_examples_of_the_page_run(write, tmp_path):
 
 
 def test_the_page_shows_what_the_example_file_holds():
-    example = FOUR.read_text()
+    example = FOUR.read_text() + MORE.read_text()
     for code in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
         part = code[code.index("@plugins") :].replace('"this page"', '"this file"')
         assert part.strip() in example
