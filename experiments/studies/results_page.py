@@ -166,7 +166,7 @@ def _methods(data: Row) -> Parts:
         setting["sampling"]: [
             f"**{setting['sampling']}**, {setting['prompts']} prompts.",
             _table(columns, setting["methods"]),
-            *setting["verdict"],
+            " ".join(setting["verdict"]),
         ]
         for setting in data["figures"]["samplings"]
     }
@@ -248,7 +248,7 @@ def _scaling(data: Row) -> Parts:
         for point in points
     ]
     return {
-        sampling: [*_by("sampling", columns, rows)[sampling], *setting["verdict"]]
+        sampling: [*_by("sampling", columns, rows)[sampling], " ".join(setting["verdict"])]
         for setting in data["figures"]["samplings"]
         for sampling in [setting["sampling"]]
     }
