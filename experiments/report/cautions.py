@@ -128,10 +128,10 @@ def drift_caution(run: RunRecords) -> str | None:
     trend = drift(run)
     if trend is None or not trend.matters:
         return None
-    word = "longer" if trend.change > 0 else "shorter"
+    word = "more" if trend.change > 0 else "less"
     percent = f"{100 * abs(trend.change):.0f} %"
     return (
-        f"Caution: the machine drifted: the same steps took {percent} {word} at the end of the run "
+        f"Caution: the machine drifted: the same steps took {percent} {word} time at the end of the run "
         f"than at its beginning (p {_p(trend.p)}, {trend.units} units). Methods took turns in random "
         "order, so ratios are fair; tokens per second mix different states of the machine."
     )
