@@ -121,6 +121,7 @@ def test_ten_kills_of_a_run_with_plug_ins(tmp_path):
     setting = prepare(tmp_path, prompts=3, plugged=True)
     manifest = json.loads((setting.reference / "manifest.json").read_text())
     assert [entry["file"] for entry in manifest["plugins"]] == ["four_parts.py"]
+    assert setting.rows == 6  # five methods, and the twin of one
     cases = signals.kills(setting, 10, 0, lambda text: None)
     assert len(cases) == 10
     assert [case for case in cases if case.wrong] == []

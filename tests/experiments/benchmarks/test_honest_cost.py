@@ -11,8 +11,12 @@ def test_a_tiny_run_is_counted_and_saved(loaded_pair, monkeypatch):
 
     def small(seed, grow):
         config = whole(seed, grow)
-        prompts = config.prompts.model_copy(update={"count": 4, "tokens": 16})
-        return config.model_copy(update={"prompts": prompts, "max_new_tokens": 12})
+        changes = {
+            "prompts": config.prompts.model_copy(update={"count": 4, "tokens": 16}),
+            "search": config.search.model_copy(update={"max_new_tokens": 4, "repeats": 1}),
+            "max_new_tokens": 12,
+        }
+        return config.model_copy(update=changes)
 
     monkeypatch.setattr(module, "config_of", small)
     monkeypatch.setattr(module, "load_models", lambda models: loaded_pair)
