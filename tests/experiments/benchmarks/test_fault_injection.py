@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 from fault_injection import __main__ as command
-from fault_injection import rows_without_times, signals
+from fault_injection import process, rows_without_times, signals
 from fault_injection.damage import half_finished
 from fault_injection.process import Done, complaints
 from fault_injection.rows import differences, finished_lines
@@ -105,6 +105,20 @@ def test_a_moment_is_one_of_the_command(tmp_path, monkeypatch):
     signals._wait(process, tmp_path, SimpleNamespace(seconds=0.0), Random(1))
     assert process.begun
     assert len(slept) == 7
+
+
+def test_only_one_thread_asks_whether_a_process_has_ended(tmp_path):
+    """Python tells the second of two that ask at once: exit code 255."""
+    asked = []
+
+    def is_alive():
+        asked.append(process._ASKING.locked())
+        return len(asked) < 3
+
+    (tmp_path / "said").touch()
+    ended = SimpleNamespace(is_alive=is_alive, exitcode=0)
+    assert process.Process(ended, tmp_path / "said", tmp_path / "begun").wait().code == 0
+    assert asked == [True] * 3
 
 
 @pytest.mark.slow
