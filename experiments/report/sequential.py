@@ -21,11 +21,23 @@ Sequential Methods in the Design and Analysis of Clinical Trials, Biometrika 64,
 
 **Standard error.** On the logarithm of the ratio of totals, from the linearised share of each prompt in it.
 Not from the bootstrap: an early look asks for a tail of 1e-6 or less, which no 10,000 resamples hold, while
-a standard error can be multiplied by any boundary. At the last look the two agree.
+a standard error can be multiplied by any boundary.
 
-**Repeated intervals**: estimate times or over exp(boundary x standard error). All those of a run together
-hold the true ratio with 95 % (C. Jennison and B. W. Turnbull, Interim Analyses: The Repeated Confidence
-Interval Approach, J. R. Stat. Soc. B 51, 1989, 305-361), whatever made the run stop.
+**Skewness.** Where a few prompts are much dearer than the others, Student's statistic T is skewed, and
+looks of a run until decided find up to 9.4 % winners among equals. Hall's statistic
+
+    g(T) = (sqrt(n) / s) ((1 + s T / (3 sqrt(n)))^3 - 1) + s / (6 sqrt(n)),    s the sample's skewness,
+
+is not, to that order, and grows with T, so that it can be turned round (P. Hall, On the Removal of Skewness
+by Transformation, J. R. Stat. Soc. B 54, 1992, 221-228). A bound is the farther one of T's and g's: few
+prompts may not show the skew there is, or show one that is not there. Tried beside it (8,000 runs): g alone
+finds 6.8 % winners among equals, N. J. Johnson's statistic of 1978, which does not grow with T everywhere,
+6.5 %, both together with T at most 5.4 % and 5.4 %. The curvature of the logarithm is left out: it is
+smaller, and of the other sign than what a sample hides of the skewness.
+
+**Repeated intervals** hold the ratios that a look does not exclude. All those of a run together hold the
+true ratio with 95 % (C. Jennison and B. W. Turnbull, Interim Analyses: The Repeated Confidence Interval
+Approach, J. R. Stat. Soc. B 51, 1989, 305-361), whatever made the run stop.
 
 Simulated by `python -m treespec.experiments.studies.until_simulation`, which has the tables.
 """
@@ -45,6 +57,7 @@ __all__ = [
     "boundary_at",
     "log_ratio",
     "looks",
+    "reach",
     "repeated_interval",
     "spent",
     "student",
@@ -193,13 +206,60 @@ def log_ratio(
     Returns:
         Estimate and standard error, `[...]`.
     """
-    columns = [np.asarray(c, dtype=np.float64) for c in (tokens, spent, b_tokens, b_spent)]
-    totals = [column.sum(-1, keepdims=True) for column in columns]
+    estimate, error, _ = _moments(tokens, spent, b_tokens, b_spent)
+    return estimate, error
+
+
+def _moments(*columns: ArrayLike) -> tuple[Floats, Floats, Floats]:
+    """Estimate, standard error, and the skewness of the samples' parts in the estimate; `[...]` each."""
+    values = [np.asarray(column, dtype=np.float64) for column in columns]
+    totals = [column.sum(-1, keepdims=True) for column in values]
     signs = (1.0, -1.0, -1.0, 1.0)
-    n = columns[0].shape[-1]
+    n = values[0].shape[-1]
     estimate = sum(s * np.log(t[..., 0]) for s, t in zip(signs, totals, strict=True))
-    parts = sum(s * c / t for s, c, t in zip(signs, columns, totals, strict=True))
-    return np.asarray(estimate), np.sqrt(n / (n - 1) * (np.asarray(parts) ** 2).sum(-1))
+    parts = np.asarray(sum(s * c / t for s, c, t in zip(signs, values, totals, strict=True)))
+    square = (parts**2).sum(-1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        skewness = sqrt(n * (n - 1)) / max(1, n - 2) * sqrt(n) * (parts**3).sum(-1) / square**1.5
+    return (
+        np.asarray(estimate),
+        np.sqrt(n / (n - 1) * square),
+        np.nan_to_num(skewness, posinf=0, neginf=0),
+    )
+
+
+def reach(
+    tokens: ArrayLike,
+    spent: ArrayLike,
+    b_tokens: ArrayLike,
+    b_spent: ArrayLike,
+    boundary: float,
+) -> tuple[Floats, Floats]:
+    """How far from the logarithm of a ratio of totals a look excludes nothing.
+
+    Args:
+        tokens: `[..., n]`, as for `log_ratio`.
+        spent: likewise.
+        b_tokens: likewise.
+        b_spent: likewise.
+        boundary: of the look, through Student's t.
+
+    Returns:
+        Below and above it, `[...]`; infinite if the boundary is.
+    """
+    _, error, skewness = _moments(tokens, spent, b_tokens, b_spent)
+    if not isfinite(boundary):
+        return np.full_like(error, inf), np.full_like(error, inf)
+    n = np.shape(tokens)[-1]
+    below = np.maximum(boundary, _skewed(boundary, skewness, n))
+    above = np.maximum(boundary, -_skewed(-boundary, skewness, n))
+    return below * error, above * error
+
+
+def _skewed(boundary: float, skewness: Floats, n: int) -> Floats:
+    """The T at which Hall's statistic is at the boundary."""
+    part = np.where(np.abs(skewness) < 1e-6, 1e-6, skewness) / sqrt(n)
+    return 3 / part * (np.cbrt(1 + part * (boundary - part / 6)) - 1)
 
 
 def repeated_interval(
@@ -223,7 +283,6 @@ def repeated_interval(
         Interval(estimate=2.0, low=2.0, high=2.0)
     """
     estimate = float(np.sum(tokens) / np.sum(spent) * np.sum(b_spent) / np.sum(b_tokens))
-    _, error = log_ratio(tokens, spent, b_tokens, b_spent)
+    below, above = reach(tokens, spent, b_tokens, b_spent, boundary)
     with np.errstate(over="ignore"):
-        factor = float(np.exp(boundary * error)) if isfinite(boundary) else inf
-    return Interval(estimate, estimate / factor, estimate * factor)
+        return Interval(estimate, float(estimate * np.exp(-below)), float(estimate * np.exp(above)))

@@ -343,7 +343,9 @@ def _trust(slowdown: Floats) -> Floats:
 
 
 def _classes(work: Ints) -> list[Ints]:
-    """Places of the steps of each class."""
+    """Places of the steps of each class; none without steps."""
+    if not len(work):
+        return []
     order = np.argsort(work, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(work[order])) + 1)
 

@@ -57,7 +57,14 @@ import typer
 from numpy.typing import NDArray
 from rich.console import Console
 
-from treespec.experiments.report.sequential import boundary_at, log_ratio, looks, student
+from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.report.sequential import (
+    boundary_at,
+    log_ratio,
+    looks,
+    reach,
+    student,
+)
 from treespec.experiments.report.table import Column, Table, keyed
 from treespec.experiments.report.terminal import print_table, say
 
@@ -132,27 +139,31 @@ def simulate(world: World, most: int, ratio: float, runs: int, seed: int = 0) ->
 
     Returns:
         Shares of the runs that name a winner: `decided` (until decided), `wrong` (of these, with the slower
-        side), `naive` (fixed intervals at every look), `once` (one look at the end), `width` (until half
-        the interval is narrower than `HALF_WIDTH`). Prompts that were decoded until decided: `prompts` on
-        the mean, `median` and `nine_in_ten`; `width_prompts` until narrow, on the mean. `missed`: share of
-        the intervals at the end of a run until decided that do not hold the true ratio, and `width_missed`
-        likewise. `estimate`: the median of runs that were decided.
+        side), `symmetric` (until decided by Student's t alone, which knows no skewness), `naive` (fixed
+        intervals at every look), `once` (one look at the end), `width` (until half the interval is narrower
+        than `HALF_WIDTH`). Prompts that were decoded until decided: `prompts` on the mean, `median` and
+        `nine_in_ten`; `width_prompts` until narrow, on the mean. `missed`: share of the intervals at the
+        end of a run until decided that do not hold the true ratio, and `width_missed` likewise. `estimate`:
+        the median of runs that were decided.
     """
     rng = np.random.default_rng([seed, most, round(1000 * ratio), *world.name.encode()])
     columns = world.runs(rng, runs, most, ratio)
     ends = looks(most)
     truth = float(np.log(ratio))
     open_, wide = np.ones(runs, bool), np.ones(runs, bool)
-    naive, won, wrong, narrow_won = (np.zeros(runs, bool) for _ in range(4))
+    naive, symmetric, won, wrong, narrow_won = (np.zeros(runs, bool) for _ in range(5))
     missed, narrow_missed = np.zeros(runs, bool), np.zeros(runs, bool)
     prompts, width_prompts, estimates = np.zeros(runs), np.zeros(runs), np.full(runs, np.nan)
     once = np.zeros(runs, bool)
     for place, n in enumerate(ends):
         middle, error = log_ratio(*(column[:, :n] for column in columns))
-        reach = boundary_at(n, most, ends[:place], last=n == most) * error
-        out, away = np.abs(middle) > reach, np.abs(middle - truth) > reach
+        boundary = boundary_at(n, most, ends[:place], last=n == most)
+        below, above = reach(*(column[:, :n] for column in columns), boundary)
+        low, high = middle - below, middle + above
+        out, away = (low > 0) | (high < 0), (low > truth) | (high < truth)
         once = np.abs(middle) > student(1.959964, n) * error
         naive |= once
+        symmetric |= np.abs(middle) > boundary * error
         end = open_ & (out | (n == most))
         won |= end & out
         wrong |= end & out & (np.sign(middle) != np.sign(truth or 1.0))
@@ -160,7 +171,7 @@ def simulate(world: World, most: int, ratio: float, runs: int, seed: int = 0) ->
         prompts[end] = n
         estimates[end & out] = np.exp(middle[end & out])
         open_ &= ~end
-        half = np.exp(middle) * np.sinh(np.minimum(reach, 50.0))
+        half = (np.exp(np.minimum(high, 50.0)) - np.exp(low)) / 2
         end = wide & ((half < HALF_WIDTH) | (n == most))
         narrow_won |= end & out
         narrow_missed |= end & away
@@ -169,6 +180,7 @@ def simulate(world: World, most: int, ratio: float, runs: int, seed: int = 0) ->
     return {
         "decided": float(won.mean()),
         "wrong": float(wrong.mean()),
+        "symmetric": float(symmetric.mean()),
         "naive": float(naive.mean()),
         "once": float(once.mean()),
         "missed": float(missed.mean()),
@@ -194,7 +206,7 @@ def main(
         for most in MOST
         for world in WORLDS
     ]
-    console = Console()
+    console = Console(width=110)
     equal = [row for row in rows if row["ratio"] == 1.0]
     print_table(Table("a winner among equals, percent of the runs", EQUAL, equal), console)
     unequal = [row for row in rows if row["ratio"] != 1.0]
@@ -204,6 +216,7 @@ def main(
         console,
         f"largest share of false verdicts: {100 * largest:.1f} %, asked for: {100 * ASKED:g} %",
     )
+    say(console, f"written: {save('until_simulation', {'runs': runs, 'rows': rows})}")
 
 
 def _percent(head: str, key: str) -> Column[Mapping[str, Any]]:
@@ -215,6 +228,7 @@ EQUAL = (
     keyed("at most", "at_most"),
     keyed("looks", "looks"),
     _percent("until decided", "decided"),
+    _percent("by t alone", "symmetric"),
     _percent("fixed intervals", "naive"),
     _percent("one look", "once"),
     _percent("until narrow", "width"),
@@ -225,6 +239,7 @@ UNEQUAL = (
     keyed("at most", "at_most"),
     keyed("ratio", "ratio"),
     _percent("decided", "decided"),
+    _percent("by t alone", "symmetric"),
     _percent("one look", "once"),
     keyed("mean prompts", "prompts", ".0f"),
     keyed("median", "median", ".0f"),

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 from fault_injection import __main__ as command
-from fault_injection import rows_without_times, signals
+from fault_injection import process, rows_without_times, signals
 from fault_injection.damage import half_finished
 from fault_injection.process import Done, complaints
 from fault_injection.rows import differences, finished_lines
@@ -107,6 +107,20 @@ def test_a_moment_is_one_of_the_command(tmp_path, monkeypatch):
     assert len(slept) == 7
 
 
+def test_only_one_thread_asks_whether_a_process_has_ended(tmp_path):
+    """Python tells the second of two that ask at once: exit code 255."""
+    asked = []
+
+    def is_alive():
+        asked.append(process._ASKING.locked())
+        return len(asked) < 3
+
+    (tmp_path / "said").touch()
+    ended = SimpleNamespace(is_alive=is_alive, exitcode=0)
+    assert process.Process(ended, tmp_path / "said", tmp_path / "begun").wait().code == 0
+    assert asked == [True] * 3
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(7200)  # a machine under load is slow, and not wrong
 def test_a_small_part_for_real(capsys):
@@ -121,6 +135,7 @@ def test_ten_kills_of_a_run_with_plug_ins(tmp_path):
     setting = prepare(tmp_path, prompts=3, plugged=True)
     manifest = json.loads((setting.reference / "manifest.json").read_text())
     assert [entry["file"] for entry in manifest["plugins"]] == ["four_parts.py"]
+    assert setting.rows == 6  # five methods, and the twin of one
     cases = signals.kills(setting, 10, 0, lambda text: None)
     assert len(cases) == 10
     assert [case for case in cases if case.wrong] == []

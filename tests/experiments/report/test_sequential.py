@@ -4,13 +4,14 @@ from math import inf, isinf
 
 import numpy as np
 import pytest
-from scipy.stats import norm, t
+from scipy.stats import norm, skew, t
 
 from treespec.experiments.report.sequential import (
     boundaries,
     boundary_at,
     log_ratio,
     looks,
+    reach,
     repeated_interval,
     spent,
     student,
@@ -87,3 +88,34 @@ def test_the_standard_error_is_that_of_the_bootstrap():
 def test_an_interval_without_a_boundary_excludes_nothing():
     ratio = repeated_interval([64, 64, 64], [1.0, 1.1, 1.0], [64] * 3, [2.0, 2.1, 1.9], inf)
     assert (ratio.low, ratio.high, ratio.contains(1.0)) == (0.0, inf, True)
+
+
+def hall(statistic, skewness, n):
+    """Hall 1992, equation 2.5: Student's statistic without its skew."""
+    root = np.sqrt(n)
+    found = statistic + skewness * statistic**2 / (3 * root)
+    return found + skewness**2 * statistic**3 / (27 * n) + skewness / (6 * root)
+
+
+@pytest.mark.parametrize("boundary", [2.0, 6.0])
+@pytest.mark.parametrize("dear", ["tree", "chain"])
+def test_bounds_are_those_of_halls_statistic_where_these_are_farther(boundary, dear):
+    """Few prompts are dear for one side: it may be slower than it seems by more than it may be faster."""
+    rng = np.random.default_rng(0)
+    ones, even, few = np.ones(20), np.ones(20), 1 + rng.exponential(0.2, 20)
+    mine, theirs = (few, even) if dear == "tree" else (even, few)
+    _, error = log_ratio(ones, mine, ones, theirs)
+    below, above = (side / error for side in reach(ones, mine, ones, theirs, boundary))
+    skewness = skew(theirs / theirs.sum() - mine / mine.sum(), bias=False)
+    farther, other = (below, above) if dear == "tree" else (above, below)
+    assert other == pytest.approx(boundary)
+    assert farther > boundary
+    statistic = farther if dear == "tree" else -farther
+    assert abs(hall(statistic, skewness, 20)) == pytest.approx(boundary)
+
+
+def test_without_a_skew_bounds_are_equally_far():
+    ones, mine = np.ones(4), np.array([1.0, 1.2, 0.8, 1.0])
+    _, error = log_ratio(ones, mine, ones, ones)
+    for side in reach(ones, mine, ones, ones, 3.0):
+        assert side == pytest.approx(3 * error, rel=0.01)

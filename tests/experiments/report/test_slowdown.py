@@ -170,6 +170,18 @@ def test_on_a_restless_machine_totals_decide():
     assert found.seconds == pytest.approx(totals(steps, steps.seconds))
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("prompts", [1, 2])
+@pytest.mark.parametrize("machine", ["quiet", "bursts", "steady"])
+def test_runs_of_few_steps_are_adjusted_without_warnings(machine, prompts):
+    for seed in range(10):
+        steps = run("several classes", machine, seed, prompts).steps
+        few = np.flatnonzero(steps.prompt == 0)[:60]
+        columns = ("method", "prompt", "work", "at", "seconds")
+        found = adjust(replace(steps, **{name: getattr(steps, name)[few] for name in columns}))
+        assert np.isfinite(found.seconds).all()
+
+
 def test_no_steps_at_all_are_nothing():
     none = np.zeros(0)
     whole = none.astype(np.int64)
@@ -234,6 +246,17 @@ def test_the_bootstrap_of_the_columns_is_that_of_the_estimator(world, machine, p
     assert np.mean(widths) == pytest.approx(1, abs=0.05)
     assert np.mean(off) < 0.05
     assert np.max(off) < 0.15
+
+
+@pytest.mark.parametrize("world", [*WORLD])
+def test_on_a_quiet_machine_adjusted_times_are_the_totals(world):
+    """Growing caches, classes, rare dear steps: what a method costs is nothing that is taken out."""
+    off = []
+    for seed in range(10):
+        steps = run(world, "quiet", seed, prompts=12).steps
+        found = adjust(steps).seconds.sum(1) / totals(steps, steps.seconds).sum(1)
+        off.append(found / found[1])
+    assert np.median(off, 0) == pytest.approx(1, abs=0.02)
 
 
 def test_large_runs_take_seconds_not_minutes():

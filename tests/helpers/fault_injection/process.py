@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +24,10 @@ PATIENCE_S = 1800.0
 """No process of a machine under load takes so long: only one that hangs."""
 
 POLL_S = 0.005
+
+_ASKING = threading.Lock()
+"""Held while Python asks whether processes have ended, which it does of all of them when one is started: of
+two threads that ask at once, the second is told exit code 255."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,8 @@ class Process:
     @property
     def alive(self) -> bool:
         """Whether it still runs."""
-        return self._process.is_alive()
+        with _ASKING:
+            return self._process.is_alive()
 
     @property
     def begun(self) -> bool:
@@ -66,10 +72,12 @@ class Process:
         Raises:
             TimeoutError: after `PATIENCE_S`.
         """
-        self._process.join(PATIENCE_S)
-        if self.alive:
-            self._process.kill()
-            raise TimeoutError(f"a process did not end within {PATIENCE_S:g} s")
+        end = time.monotonic() + PATIENCE_S
+        while self.alive:
+            if time.monotonic() > end:
+                self._process.kill()
+                raise TimeoutError(f"a process did not end within {PATIENCE_S:g} s")
+            time.sleep(POLL_S)
         return Done(self._process.exitcode, self._said.read_text(encoding="utf-8"))
 
 
@@ -92,7 +100,8 @@ def start(
     process = context.Process(
         target=_treespec, args=(list(arguments), work, said, begun, limit, gate)
     )
-    process.start()
+    with _ASKING:
+        process.start()
     return Process(process, said, begun)
 
 

@@ -60,17 +60,17 @@ def differences(folder: Path, reference: Path) -> list[str]:
     return wrong
 
 
-def finished_lines(folder: Path, methods: int) -> set[bytes]:
+def finished_lines(folder: Path, rows: int) -> set[bytes]:
     """The lines of the log that belong to finished prompts, as they stand, times included.
 
     Args:
         folder: of a run that may have been killed: a last line without its end does not count.
-        methods: of the run; a unit with fewer lines is not finished.
+        rows: of a finished unit; one with fewer lines is not finished.
     """
     path = folder / "prompts.jsonl"
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     units = Counter(unit_of(line) for line in lines)
-    return {line for line in lines if units[unit_of(line)] == methods}
+    return {line for line in lines if units[unit_of(line)] == rows}
 
 
 def unit_of(line: bytes) -> tuple[int, str, int]:

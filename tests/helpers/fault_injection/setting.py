@@ -3,13 +3,14 @@
 import json
 import os
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fault_injection.process import last_line, start
-from fault_injection.rows import differences
+from fault_injection.rows import differences, unit_of
 
-__all__ = ["CONFIG", "METHODS", "Case", "Setting", "prepare", "stage_of"]
+__all__ = ["CONFIG", "Case", "Setting", "prepare", "stage_of"]
 
 CONFIG = """\
 name: faults
@@ -28,9 +29,8 @@ methods:
   - {kind: tree, shape: {kind: chain, depth: 2}}
   - {kind: tree, shape: {kind: expansion, branching: [2, 1]}}
 """
-"""One length and one threshold: those of assisted generation would be tuned by the clock."""
-
-METHODS = 5
+"""All take turns by steps. One length and one threshold: those of assisted generation would be tuned
+by the clock."""
 
 TREES = """\
   - {kind: tree, shape: {kind: chain, depth: 2}}
@@ -68,6 +68,7 @@ class Setting:
         config: the experiment's file.
         reference: folder of the unbroken run.
         seconds: that it took.
+        rows: of a finished unit, those of the plain baseline's twin among them.
         plugged: the trees are those of a plug-in, which a run that goes on finds in its folder.
     """
 
@@ -75,6 +76,7 @@ class Setting:
     config: Path
     reference: Path
     seconds: float
+    rows: int = 0
     plugged: bool = False
 
     def arguments(self, folder: Path) -> list[str]:
@@ -105,7 +107,7 @@ def prepare(work: Path, prompts: int, plugged: bool = False) -> Setting:
     config = work / "faults.yaml"
     text = CONFIG.replace("PROMPTS", str(prompts))
     config.write_text(text.replace(TREES, PLUGGED_TREES) if plugged else text, encoding="utf-8")
-    setting = Setting(work, config, work / "reference", 0.0, plugged)
+    setting = Setting(work, config, work / "reference", 0.0, plugged=plugged)
     seconds = 0.0
     for folder in (setting.reference, work / "again"):
         begin = time.perf_counter()
@@ -115,7 +117,12 @@ def prepare(work: Path, prompts: int, plugged: bool = False) -> Setting:
             raise RuntimeError(f"the unbroken run failed: {done.stderr}")
     if wrong := differences(work / "again", setting.reference):
         raise RuntimeError(f"two unbroken runs differ: {'; '.join(wrong)}")
-    return Setting(work, config, setting.reference, seconds, plugged)
+    manifest = json.loads((setting.reference / "manifest.json").read_text(encoding="utf-8"))
+    if manifest["together"] < len(manifest["methods"]):
+        raise RuntimeError("the methods of the unbroken run do not all take turns")
+    log = (setting.reference / "prompts.jsonl").read_bytes().splitlines()
+    (rows,) = set(Counter(map(unit_of, log)).values())
+    return replace(setting, seconds=seconds, rows=rows)
 
 
 def stage_of(folder: Path) -> str:

@@ -8,7 +8,7 @@ from random import Random
 
 from fault_injection.process import POLL_S, Process, last_line, start
 from fault_injection.rows import differences, finished_lines
-from fault_injection.setting import METHODS, Case, Setting, stage_of
+from fault_injection.setting import Case, Setting, stage_of
 
 __all__ = ["interrupts", "kills"]
 
@@ -56,7 +56,7 @@ def _signals(
             continue
         process.signal(name)
         done = process.wait()
-        stage, now = stage_of(folder), finished_lines(folder, METHODS)
+        stage, now = stage_of(folder), finished_lines(folder, setting.rows)
         wrong = [] if kept <= now else ["a finished prompt is lost"]
         over = stage == "after decoding"  # the last figures may be written before it is noticed
         if name == "SIGINT" and done.code != 130 and not (over and done.code == 0):
@@ -82,7 +82,8 @@ def _checked(
         wrong.append(f"the resumed run ends with exit code {code}")
     else:
         wrong += differences(folder, setting.reference)
-        if not kept <= finished_lines(folder, METHODS):
+        lines = finished_lines(folder, setting.rows)
+        if not lines or not kept <= lines:
             wrong.append("a finished prompt was lost or run again")
     return [Case(last[0].fault, last[0].what, tuple(wrong))]
 

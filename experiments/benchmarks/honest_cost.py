@@ -1,0 +1,170 @@
+"""Whether adjusted times charge methods what they cost, where the machine is quiet and totals are right.
+
+    python -m treespec.experiments.benchmarks.honest_cost [--runs 10] [--grow 50M]
+
+Every run decodes the same prompts by plain decoding, a chain of 4, and methods whose steps honestly differ:
+trees of EAGLE-2 and cost-aware ones, whose sizes follow the draft's confidence, and assisted generation,
+which stops drafting where it is not sure. Their steps must not be taken for slowdowns of the machine: the
+speed over plain decoding by adjusted times is divided by that by totals of the same run. Nobody else may
+use the machine meanwhile. Figures are saved after every run.
+"""
+
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.config.schema import Config
+from treespec.experiments.report.measurements import CLOCK
+from treespec.experiments.report.run import load_run
+from treespec.experiments.report.summary import speed_ratio
+from treespec.experiments.report.table import Column, Table
+from treespec.experiments.report.terminal import print_table, say
+from treespec.experiments.run.models import load_models
+from treespec.experiments.run.progress import Reporter
+from treespec.experiments.search_then_run.run import run
+
+if TYPE_CHECKING:
+    from treespec.models.load import Pair
+
+__all__ = ["ASKED", "Charged", "config_of", "counted", "one"]
+
+ASKED = 0.02
+"""By how much the median may be away from 1."""
+
+BASE = "plain"
+
+
+def config_of(seed: int, grow: str | None) -> Config:
+    """The run of a seed."""
+
+    def tree(name: str, **shape: Any) -> dict[str, Any]:
+        return {"kind": "tree", "name": name, "shape": shape}
+
+    limits = {"size": 12, "depth": 6}
+    return Config.model_validate(
+        {
+            "name": "honest_cost",
+            "models": {"target": "embedded", "dtype": "bfloat16", "grow": grow},
+            "prompts": {"kind": "embedded", "count": 12, "tokens": 48},
+            "max_new_tokens": 48,
+            "samplings": [{"temperature": 0}],
+            "search": {"max_new_tokens": 32, "sizes": [1, 2, 4, 8, 16], "repeats": 5},
+            "methods": [
+                {"kind": "plain", "name": BASE},
+                tree("chain", kind="chain", depth=4),
+                tree("EAGLE-2", kind="eagle2", k=3, **limits),
+                tree("cost-aware", kind="cost_aware", branching=3, **limits),
+                {"kind": "assisted", "name": "assisted", "lengths": [6], "thresholds": [0.4]},
+            ],
+            "seed": seed,
+            "trees": 0,
+            "meters": [],
+            "alone": 0,
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Charged:
+    """What a run found.
+
+    Args:
+        over_totals: speed over plain decoding by adjusted times, over that by totals; by method.
+        reason: why totals decided, None if times were adjusted.
+        remark: of the estimator.
+    """
+
+    over_totals: Mapping[str, float]
+    reason: str | None
+    remark: str | None
+
+
+def one(seed: int, grow: str | None, pair: "Pair") -> Charged:
+    """Run the methods once.
+
+    Args:
+        seed: of the order of turns.
+        grow: size of the target.
+        pair: the models, loaded.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        config = config_of(seed, grow)
+        done = run(config, folder=Path(folder) / "run", load=lambda models: pair)
+        return charged_in(done.folder)
+
+
+def charged_in(folder: Path) -> Charged:
+    """The ratios of a run's methods."""
+    data = load_run(folder).measurements["T=0"]
+
+    def speed(method: str, column: str) -> float:
+        return speed_ratio(data.totals, method, BASE, column).estimate
+
+    names = [method.name for method in data.methods if method.name != BASE]
+    return Charged(
+        {name: speed(name, "decode_s") / speed(name, CLOCK) for name in names},
+        data.totals_because,
+        data.remark,
+    )
+
+
+def counted(runs: Sequence[Charged]) -> list[dict[str, Any]]:
+    """For each method, the median and the farthest of its ratios over runs whose times were adjusted."""
+    adjusted = [found.over_totals for found in runs if found.reason is None]
+    if not adjusted:
+        return []
+    rows = []
+    for name in adjusted[0]:
+        ratios = [found[name] for found in adjusted]
+        rows.append(
+            {
+                "method": name,
+                "runs": len(ratios),
+                "median": statistics.median(ratios),
+                "low": min(ratios),
+                "high": max(ratios),
+            }
+        )
+    return rows
+
+
+COLUMNS = (
+    Column[Mapping[str, Any]]("method", lambda row: row["method"], left=True),
+    Column[Mapping[str, Any]]("runs adjusted", lambda row: str(row["runs"])),
+    Column[Mapping[str, Any]]("adjusted / totals", lambda row: f"{row['median']:.4f}"),
+    Column[Mapping[str, Any]]("least", lambda row: f"{row['low']:.4f}"),
+    Column[Mapping[str, Any]]("most", lambda row: f"{row['high']:.4f}"),
+)
+
+
+def main(
+    runs: Annotated[int, typer.Option(min=1, help="how many")] = 10,
+    grow: Annotated[str | None, typer.Option(help="size of the target, such as 50M")] = None,
+) -> None:
+    """Run, print the table and save it."""
+    console = Console(width=110)
+    pair = load_models(config_of(0, grow).models)
+    found: list[Charged] = []
+    with Reporter(Console(stderr=True)).units(runs, doing="running", finished="run") as begin:
+        for seed in range(runs):
+            begin(f"run {seed + 1}/{runs}")
+            found.append(one(seed, grow, pair))
+            rows = counted(found)
+            save("honest_cost", {"grow": grow, "methods": rows, "runs": found})
+    print_table(Table("speed over plain decoding, quiet", COLUMNS, rows), console, 110)
+    off = max((abs(row["median"] - 1) for row in rows), default=float("nan"))
+    say(
+        console,
+        f"{len(found)} runs; farthest median from 1: {off:.2%}, asked for: at most {ASKED:.0%}",
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)

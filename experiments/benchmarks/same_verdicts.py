@@ -1,0 +1,158 @@
+"""Whether runs name the same winners on a quiet machine and beside bursts of other work.
+
+    python -m treespec.experiments.benchmarks.same_verdicts [--runs 5] [--small] [KEY=VALUE ...]
+
+Runs the config `speed`, changed by what is given, several times on the quiet machine and as often beside a
+neighbour that uses a core for 0.7 s of every 2 s, and lists what each verdict says: who wins, or nobody. A
+run that decides nothing contradicts no other one; two runs that name different winners do. `--small` takes
+50M parameters, fewer prompts and texts half as long: less than a minute a run. Figures are saved after
+every run.
+"""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from treespec.experiments.benchmarks.neighbours import Neighbour, beside
+from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.config.file import load_config
+from treespec.experiments.config.schema import Config
+from treespec.experiments.report.run import load_run
+from treespec.experiments.report.statistics import Interval
+from treespec.experiments.report.table import Column, Table, interval
+from treespec.experiments.report.terminal import print_table, say
+from treespec.experiments.report.verdict import comparisons
+from treespec.experiments.run.models import load_models
+from treespec.experiments.run.progress import Reporter
+from treespec.experiments.search_then_run.run import run
+
+if TYPE_CHECKING:
+    from treespec.models.load import Pair
+
+__all__ = ["SMALL", "Named", "agreed", "one"]
+
+SMALL = (
+    "models.grow=50M",
+    "prompts.count=8",
+    "max_new_tokens=32",
+    "methods.2.lengths=[4, 8]",
+    "methods.2.tune_prompts=2",
+    "alone=0",
+)
+
+STAYS_S = 3600.0
+"""A neighbour is sent away at the end of a run, and leaves by itself after so long."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """What a run says of two families of methods.
+
+    Args:
+        sides: that were compared.
+        winner: the faster one, None if the run does not decide.
+        ratio: speed of the first over the second.
+        run: its number.
+        beside: what used the machine meanwhile, `quiet` for nothing.
+    """
+
+    sides: tuple[str, str]
+    winner: str | None
+    ratio: Interval
+    run: int
+    beside: str
+
+
+def one(number: int, kind: Neighbour | None, config: Config, pair: "Pair") -> list[Named]:
+    """Run once, and read the verdicts.
+
+    Args:
+        number: of the run, which is its seed.
+        kind: of the neighbour that is there meanwhile.
+        config: of the run.
+        pair: the models, loaded.
+    """
+    seeded = config.model_copy(update={"seed": number})
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        nullcontext() if kind is None else beside(kind, STAYS_S),
+    ):
+        done = run(seeded, folder=Path(folder) / "run", load=lambda models: pair)
+        return [
+            Named(
+                (duel.left.family, duel.right.family),
+                None if duel.winner is None else duel.winner.family,
+                duel.ratio,
+                number,
+                str(kind or "quiet"),
+            )
+            for data in load_run(done.folder).measurements.values()
+            for duel in comparisons(data)
+        ]
+
+
+def agreed(found: Sequence[Named]) -> dict[tuple[str, str], bool]:
+    """For each two sides, whether no two runs name different winners."""
+    winners: dict[tuple[str, str], set[str]] = {}
+    for named in found:
+        winners.setdefault(named.sides, set()).update({named.winner} - {None})
+    return {sides: len(names) < 2 for sides, names in winners.items()}
+
+
+COLUMNS = (
+    Column[Named]("beside", lambda row: row.beside, left=True),
+    Column[Named]("run", lambda row: str(row.run + 1)),
+    Column[Named]("winner", lambda row: row.winner or "nobody", left=True),
+    Column[Named]("times as fast", lambda row: interval(row.ratio)),
+)
+
+
+def figures(config: Config, found: Sequence[Named]) -> Mapping[str, Any]:
+    """For the file."""
+    return {
+        "config": config.model_dump(mode="json"),
+        "comparisons": [
+            {
+                "sides": sides,
+                "agreed": same,
+                "runs": [
+                    {"beside": n.beside, "run": n.run, "winner": n.winner, "ratio": n.ratio}
+                    for n in found
+                    if n.sides == sides
+                ],
+            }
+            for sides, same in agreed(found).items()
+        ],
+    }
+
+
+def main(
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE")] = None,
+    runs: Annotated[int, typer.Option(min=1, help="quiet, and as many beside bursts")] = 5,
+    small: Annotated[bool, typer.Option("--small", help="less than a minute a run")] = False,
+) -> None:
+    """Run, list the winners and save them."""
+    console = Console(width=110)
+    config = load_config("speed", [*(SMALL if small else ()), *(overrides or ())])
+    pair = load_models(config.models)
+    found: list[Named] = []
+    with Reporter(Console(stderr=True)).units(2 * runs, doing="running", finished="run") as begin:
+        for kind in (None, Neighbour.BURSTS):
+            for number in range(runs):
+                begin(f"beside {kind or 'nobody'}: run {number + 1}/{runs}")
+                found += one(number, kind, config, pair)
+                save("same_verdicts", figures(config, found))
+    for sides, same in agreed(found).items():
+        rows = [named for named in found if named.sides == sides]
+        print_table(Table(" against ".join(sides), COLUMNS, rows), console, 110)
+        say(console, "the same winner or none" if same else "different winners")
+
+
+if __name__ == "__main__":
+    typer.run(main)
