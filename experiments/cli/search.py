@@ -151,6 +151,9 @@ def estimate_command(
             "--starts", help="Of a trace: count the steps of this tree alone, not all positions."
         ),
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="With --by depth: print every level, not the first 8.")
+    ] = False,
     method: Annotated[str | None, typer.Option("--method", help="Of a run: whose steps.")] = None,
     sampling: Annotated[
         str | None, typer.Option("--sampling", help="Of a run: such as T=1.")
@@ -166,10 +169,12 @@ def estimate_command(
         from treespec.experiments.config.files import require_new, write_new
         from treespec.experiments.report.terminal import print_table
         from treespec.experiments.search_then_run.estimate import (
+            LEVELS_SHOWN,
             calibration_error,
             estimate,
             estimate_json,
             estimate_table,
+            levels_left_out,
         )
         from treespec.search.rates.counts import FEWEST_TRIALS
 
@@ -185,12 +190,16 @@ def estimate_command(
         if as_json:
             typer.echo(estimate_json(estimated, error))
             return
-        table = estimate_table(estimated)
+        levels = None if every or depth is not None else LEVELS_SHOWN
+        table, left_out = estimate_table(estimated, levels), levels_left_out(estimated, levels)
         print_table(table, output())
         typer.echo(table.said)
+        if left_out is not None:
+            typer.echo(left_out)
         if error is not None:
             typer.echo(f"expected calibration error {error:.2f} of the draft's probabilities")
-        if by == "depth" and not (depth or tree or starts) and source.is_file():
+        whole = left_out is None and by == "depth" and not (depth or tree or starts)
+        if whole and source.is_file():
             typer.echo(
                 f"Deeper levels have fewer than {FEWEST_TRIALS} trials each; --depth N shows N levels."
             )

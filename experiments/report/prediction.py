@@ -57,6 +57,7 @@ class Prediction:
             tokens, as times are predicted without one.
         speedup_measured: the same of the run.
         speed: predicted tokens per second on the machine as it was profiled.
+        disturbed: what else used the machine while times were taken, as a sentence; None if nothing did.
     """
 
     method: str
@@ -67,6 +68,7 @@ class Prediction:
     speedup: Interval
     speedup_measured: Interval
     speed: float
+    disturbed: str | None = None
 
     @property
     def tokens_error(self) -> float:
@@ -204,6 +206,7 @@ def _row(
             [(name, "emitted"), (plain, "decode_s")], [(name, "decode_s"), (plain, "emitted")]
         ),
         tokens.estimate / step_s,
+        times.disturbed,
     )
 
 
@@ -242,7 +245,9 @@ def prediction_finding(
         trees = [row for row in rows if row.sampling == sampling]
         title, said = f"predicted and measured, {sampling}", _said(trees, choices[sampling])
         tables.append(Table(sampling, COLUMNS, trees, title=title, said=said))
-    return Finding("Prediction and measurement", tables, (NOTE,)) if tables else None
+    said = dict.fromkeys(row.disturbed for row in rows if row.disturbed)
+    remarks = [f"Caution, of the times before the run: {text}" for text in said]
+    return Finding("Prediction and measurement", tables, (NOTE,), remarks) if tables else None
 
 
 def _said(rows: Sequence[Prediction], choice: Choice | None) -> str:

@@ -87,8 +87,9 @@ class Reporter:
             line = _now_and_then(show) if self._lines else lambda text: None
 
             def begin(text: str) -> None:
-                nonlocal begun
-                progress.update(task, description=text, completed=begun)
+                nonlocal begun, total
+                total = max(total, begun + 1)  # parts that are done again are more
+                progress.update(task, description=text, completed=begun, total=total)
                 line(text)
                 begun += 1
 

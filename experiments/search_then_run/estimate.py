@@ -5,12 +5,10 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from treespec.experiments.config.files import require_within
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.loading import Method, RunRecords, accepted_nodes
-from treespec.experiments.report.table import Column, Table
+from treespec.experiments.report.table import NONE, Cell, Column, Table
 from treespec.experiments.search_then_run.traces import read_shapes
 from treespec.search import (
     AcceptanceEstimate,
@@ -24,11 +22,19 @@ from treespec.search.rates.reliability import reliability
 from treespec.search.rates.support import MOST_LEVELS
 from treespec.tree import Law, TreeShape
 
-__all__ = ["calibration_error", "counts_from_run", "estimate", "estimate_json", "estimate_table"]
+__all__ = [
+    "LEVELS_SHOWN",
+    "calibration_error",
+    "counts_from_run",
+    "estimate",
+    "estimate_json",
+    "estimate_table",
+    "levels_left_out",
+]
 
 
-_Place = tuple[int, ...]
-"""Of a rate: level and rank."""
+LEVELS_SHOWN = 8
+"""Levels that are printed unless more are asked for."""
 
 ABOUT = ("name", "models", "prompts_hash", "hardware", "versions", "seed")
 """What an estimate tells of the run that it is from."""
@@ -99,28 +105,69 @@ def estimate_json(estimate: AcceptanceEstimate, error: float | None) -> str:
     return f'{body},\n  "expected_calibration_error": {json.dumps(error)}\n}}'
 
 
-def estimate_table(estimate: AcceptanceEstimate) -> Table:
-    """Rates with intervals and counts: a row for each child, or for each level and child."""
-    rates, low, high, hits, trials = (
-        np.atleast_2d(part)
-        for part in (estimate.rates, estimate.low, estimate.high, estimate.hits, estimate.trials)
-    )
-    columns = (
-        Column[_Place]("depth", lambda at: "all" if estimate.by == "rank" else str(at[0] + 1)),
-        Column[_Place]("child", lambda at: str(at[1] + 1)),
-        Column[_Place]("rate", lambda at: f"{rates[at]:.3f}"),
-        Column[_Place](
-            f"{estimate.level:.0%} interval", lambda at: f"{low[at]:.3f}-{high[at]:.3f}"
-        ),
-        Column[_Place]("accepted", lambda at: str(hits[at])),
-        Column[_Place]("of", lambda at: str(trials[at])),
-    )
+def estimate_table(estimate: AcceptanceEstimate, levels: int | None = None) -> Table:
+    """Rates with intervals and counts: a row for each child; by depth a row for each level.
+
+    Args:
+        estimate: the rates.
+        levels: to show, of those by depth; None for all.
+    """
     choices = [estimate.source, f"{estimate.interval} intervals"]
     choices += ["isotonic over ranks"] * estimate.monotone
     if estimate.shrinkage:
         choices.append(f"levels drawn to their mean by {estimate.shrinkage:g} counts")
     title, said = f"law {estimate.law}, rule {estimate.rule}", ", ".join(choices)
-    return Table("", columns, list(np.ndindex(rates.shape)), title=title, said=said)
+    if estimate.by == "depth":
+        columns, rows = _level_columns(estimate), list(range(len(estimate.rates)))[:levels]
+        title = f"{title}: rates by depth, and {estimate.level:.0%} intervals below them"
+    else:
+        columns, rows = _child_columns(estimate), list(range(len(estimate.rates)))
+    return Table("", columns, rows, title=title, said=said)
+
+
+def levels_left_out(estimate: AcceptanceEstimate, levels: int | None) -> str | None:
+    """What `estimate_table` does not show of so many levels, as a sentence; None if it shows all."""
+    there = len(estimate.rates)
+    if estimate.by == "rank" or levels is None or there <= levels:
+        return None
+    last = f"Level {there} is" if there == levels + 1 else f"Levels {levels + 1} to {there} are"
+    return f"{last} not shown; --all shows every level, --json and --out hold them."
+
+
+def _child_columns(estimate: AcceptanceEstimate) -> tuple[Column[int], ...]:
+    return (
+        Column("depth", lambda child: "all"),
+        Column("child", lambda child: str(child + 1)),
+        Column("rate", lambda child: f"{estimate.rates[child]:.3f}"),
+        Column(
+            f"{estimate.level:.0%} interval",
+            lambda child: f"{estimate.low[child]:.3f}-{estimate.high[child]:.3f}",
+        ),
+        Column("accepted", lambda child: str(estimate.hits[child])),
+        Column("of", lambda child: str(estimate.trials[child])),
+    )
+
+
+def _level_columns(estimate: AcceptanceEstimate) -> tuple[Column[int], ...]:
+    """The level, how many nodes there were with a first child, and a column for each child."""
+
+    def column(child: int) -> Column[int]:
+        def cell(level: int) -> Cell:
+            at = level, child
+            if not estimate.trials[at]:
+                return Cell(NONE)
+            bounds = (
+                f"{end:.2f}".removeprefix("0") for end in (estimate.low[at], estimate.high[at])
+            )
+            return Cell(f"{estimate.rates[at]:.3f}", below="-".join(bounds))
+
+        return Column(f"child {child + 1}", cell, part="further children")
+
+    return (
+        Column("depth", lambda level: str(level + 1)),
+        Column("of", lambda level: str(estimate.trials[level, 0])),
+        *map(column, range(estimate.rates.shape[1])),
+    )
 
 
 def _read(source: Path, method: str | None, sampling: str | None) -> Trace | Records:

@@ -2,6 +2,7 @@
 
     {"version": 1,
      "about": {...},
+     "disturbed": "5 of 5 rounds were disturbed: ...",
      "batches": {"1": {
        "verify_ms": {"64": {"1": [18.4, 18.6], "16": [27.5, 27.6]}, "256": {...}},
        "commit_ms": ..., "rest_ms": ...,
@@ -10,7 +11,8 @@
 A table is one number (any size), `{"size": time}`, or `{"prefix": {"size": time}}`; a time is a number or a
 list of measurements. `first_ms` and `plain_ms` know no size: a number, a list, or `{"prefix": time}`. Only
 `verify_ms` and, for each law, `level_ms` are needed; what is left out takes no time. The law `"any"` stands
-for all.
+for all. `disturbed` is there only if something else used the machine while times were taken, and says so in
+a sentence.
 """
 
 import json
@@ -164,6 +166,7 @@ class _File(Strict):
     version: Annotated[int, only(VERSION, f"this treespec reads version {VERSION}")]
     batches: Annotated[dict[Count, _Batch], Entries]
     about: dict[str, Any] = Field(default_factory=dict)
+    disturbed: Annotated[str, Field(min_length=1)] | None = None
 
 
 class _Typed(Strict):
@@ -194,7 +197,7 @@ def model_of_tables(tables: Mapping[str, Any], law: str, batch: int) -> Batches:
     return {typed.batch: BatchTimes(**shared, laws={law: LawTimes(**made)})}
 
 
-def read_file(path: str | Path) -> tuple[Batches, dict[str, Any]]:
+def read_file(path: str | Path) -> tuple[Batches, dict[str, Any], str | None]:
     """What `LatencyModel.load` is made of.
 
     Raises:
@@ -207,8 +210,8 @@ def read_file(path: str | Path) -> tuple[Batches, dict[str, Any]]:
     return read_json(text, str(path))
 
 
-def read_json(text: str, source: str) -> tuple[Batches, dict[str, Any]]:
-    """The times in a JSON text by batch size, and where they are from.
+def read_json(text: str, source: str) -> tuple[Batches, dict[str, Any], str | None]:
+    """The times in a JSON text by batch size, where they are from, and what disturbed them.
 
     Unknown keys, keys that stand twice, and NaN are refused.
     """
@@ -220,10 +223,12 @@ def read_json(text: str, source: str) -> tuple[Batches, dict[str, Any]]:
         batch: BatchTimes(**_tables(entry, 1e-3), laws=dict(map(_law, entry.laws.items())))
         for batch, entry in file.batches.items()
     }
-    return dict(sorted(batches.items())), file.about
+    return dict(sorted(batches.items())), file.about, file.disturbed
 
 
-def write_json(times: Mapping[int, BatchTimes], about: Mapping[str, Any]) -> str:
+def write_json(
+    times: Mapping[int, BatchTimes], about: Mapping[str, Any], disturbed: str | None = None
+) -> str:
     """Times by batch size as JSON: one line for those of one size."""
     batches = {}
     for batch, entry in times.items():
@@ -232,7 +237,8 @@ def write_json(times: Mapping[int, BatchTimes], about: Mapping[str, Any]) -> str
             said = {key: getattr(law, key) for key in ("sampling", "rule") if getattr(law, key)}
             laws[name] = said | _plain_tables(law)
         batches[str(batch)] = _plain_tables(entry) | {"laws": laws}
-    data = {"version": VERSION, "about": dict(about), "batches": batches}
+    mark = {} if disturbed is None else {"disturbed": disturbed}
+    data = {"version": VERSION, "about": dict(about), **mark, "batches": batches}
     return "\n".join(_lines(data, "")) + "\n"
 
 

@@ -6,7 +6,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from treespec.search.arguments import COUNT, MAPPING, PATH, PREFIX, SHAPE, TEXT, Kind, maybe, takes
+from treespec.search.arguments import (
+    COUNT,
+    MAPPING,
+    PATH,
+    PREFIX,
+    SHAPE,
+    TEXT,
+    Kind,
+    maybe,
+    shown,
+    takes,
+)
 from treespec.search.latency.errors import InvalidLatency, NotMeasured
 from treespec.search.latency.file import model_of_tables, read_file, read_json, write_json
 from treespec.search.latency.step_parts import StepParts, seconds_of
@@ -49,18 +60,25 @@ class LatencyModel:
     Args:
         batches: the times by batch size.
         about: what they were measured on: hardware, versions, pair, dtype, threads, date.
+        disturbed: what else used the machine meanwhile, as a sentence with numbers; None if nothing did, or
+            it is not known.
 
     Raises:
-        InvalidLatency: if there are times for no batch size.
+        InvalidLatency: if there are times for no batch size, or `disturbed` is no sentence.
     """
 
     batches: Mapping[int, BatchTimes]
     about: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    disturbed: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse a model of nothing."""
         if not isinstance(self.batches, Mapping) or not self.batches:
             raise InvalidLatency("a latency model needs the times of at least one batch size")
+        if self.disturbed is not None and not (isinstance(self.disturbed, str) and self.disturbed):
+            raise InvalidLatency(
+                f"disturbed = {shown(self.disturbed)}, but must be a sentence, or None"
+            )
 
     @classmethod
     @takes(InvalidLatency, law=TEXT, batch=COUNT, about=maybe(MAPPING))
@@ -124,7 +142,9 @@ class LatencyModel:
             InvalidLatency: if there is no model.
         """
         batches = {batch: models[batch].times(batch) for batch in sorted(models)}
-        return cls(batches, next((model.about for model in models.values()), {}))
+        said = dict.fromkeys(model.disturbed for model in models.values() if model.disturbed)
+        about = next((model.about for model in models.values()), {})
+        return cls(batches, about, " ".join(said) or None)
 
     @property
     def max_size(self) -> int | None:
@@ -323,7 +343,7 @@ class LatencyModel:
 
     def to_json(self) -> str:
         """JSON in milliseconds, with the unit in the names of the keys; readable and writable by hand."""
-        return write_json(self.batches, self.about)
+        return write_json(self.batches, self.about, self.disturbed)
 
     @classmethod
     @takes(InvalidLatency, text=TEXT)

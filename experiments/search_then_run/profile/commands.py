@@ -12,18 +12,15 @@ from treespec.experiments.config.base import MOST_ROUNDS, MOST_TIMED, MOST_TOKEN
 from treespec.experiments.config.files import require_within
 from treespec.experiments.config.schema import MOST_SIZES, Config, ModelsConfig
 from treespec.experiments.errors import ConfigError
+from treespec.experiments.records.machine_load import LoadWatch
 from treespec.experiments.report.table import NONE, Column, Table
 from treespec.experiments.report.terminal import print_table
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import read_prompts
 from treespec.experiments.search_then_run.profile.plan import Plan, plan_profile
-from treespec.experiments.search_then_run.profile.profile import (
-    Samples,
-    about_times,
-    json_of_samples,
-    profile_pair,
-)
+from treespec.experiments.search_then_run.profile.profile import Timed, about_times, profile_pair
+from treespec.experiments.search_then_run.profile.samples import json_of_samples
 from treespec.reading import brief
 from treespec.search.latency.interpolation import Curve
 from treespec.search.latency.latency import LatencyModel
@@ -55,7 +52,7 @@ class Profile:
         model: the times.
         rounds: whole rounds that count.
         interrupted: whether the user stopped it.
-        notes: what was left out, and why.
+        notes: what was left out, and why; what disturbed the times.
     """
 
     model: LatencyModel
@@ -72,6 +69,7 @@ def profile(
     repeats: int = REPEATS,
     console: Console | None = None,
     load: Callable[[ModelsConfig], "Pair"] = load_models,
+    watch: Callable[[], LoadWatch] = LoadWatch,
 ) -> Profile:
     """Measure the times of a config's pair under its sampling settings; see `plan_profile` for which.
 
@@ -82,6 +80,7 @@ def profile(
         repeats: rounds.
         console: where progress is shown.
         load: gives the models.
+        watch: gives what watches other processes from then on.
 
     Raises:
         ConfigError: if a size, prefix or number of rounds is no positive integer, or nothing fits the
@@ -99,17 +98,26 @@ def profile(
     pair = load(config.models)
     plan = plan_profile(config, pair, raw, sizes, prefixes)
     notes = list(plan.notes)
-    samples = _measured(pair, plan, repeats, config.seed, console)
-    data = json_of_samples(samples, plan.settings, about_times(config, pair, samples, repeats))
+    timed = _measured(pair, plan, repeats, config.seed, console, watch)
+    about = about_times(config, pair, timed, repeats)
+    data = json_of_samples(timed.samples, plan.settings, about, timed.disturbed)
     try:
         model = LatencyModel.from_json(data, "the profile")
     except TreespecError as error:
-        if samples.interrupted:
+        if timed.interrupted:
             raise ConfigError("interrupted before a round was over: nothing to write") from error
         raise
-    if samples.interrupted:
-        notes.append(f"interrupted: {samples.rounds} of {repeats} rounds, and a part of one more")
-    return Profile(model, samples.rounds, samples.interrupted, tuple(notes))
+    if timed.interrupted:
+        notes.append(f"interrupted: {timed.rounds} of {repeats} rounds, and a part of one more")
+    if timed.disturbed is not None:
+        notes.append(f"Caution: {timed.disturbed}")
+    elif timed.measured > timed.rounds:
+        again = timed.measured - timed.rounds
+        notes.append(
+            f"{again} round{'s were' if again > 1 else ' was'} disturbed by something else on the machine, "
+            "and measured again: only calm rounds count"
+        )
+    return Profile(model, timed.rounds, timed.interrupted, tuple(notes))
 
 
 def integers(name: str, text: str | None) -> list[int] | None:
@@ -156,8 +164,13 @@ def print_profile(model: LatencyModel, console: Console) -> None:
 
 
 def _measured(
-    pair: "Pair", plan: Plan, repeats: int, seed: int, console: Console | None
-) -> Samples:
+    pair: "Pair",
+    plan: Plan,
+    repeats: int,
+    seed: int,
+    console: Console | None,
+    watch: Callable[[], LoadWatch],
+) -> Timed:
     total = (repeats + 1) * len(plan.settings) * len(plan.prefixes)
     with Reporter(console).units(total, doing="measuring", finished="measured") as begin:
         return profile_pair(
@@ -168,6 +181,7 @@ def _measured(
             repeats=repeats,
             seed=seed,
             progress=begin,
+            watch=watch,
         )
 
 

@@ -53,7 +53,17 @@ class _Watched:
 
 
 class Loop:
-    """The loop on a text of about one length: it starts anew when the text has grown too long."""
+    """The loop on a text of about one length: it starts anew when the text has grown too long.
+
+    Args:
+        pair: the models.
+        target: of this loop alone.
+        setting: law, rule and trees.
+        prefix: committed tokens before the root.
+        text: gives so many token ids of a real text; a number chooses which.
+        seed: of coins and texts.
+        plain: decode without a draft.
+    """
 
     def __init__(
         self,
@@ -63,27 +73,29 @@ class Loop:
         prefix: int,
         text: Callable[[int, int], Sequence[int]],
         seed: int,
+        plain: bool = False,
     ) -> None:
         self.setting, self.prefix = setting, prefix
         self.growth = _Watched(setting.shapes)
         self._pair, self._target, self._text, self._seed = pair, target, text, seed
-        self._plain = plain_method("plain", {setting.name: setting.sampling}).choices[setting.name]
+        without = plain_method("plain", {setting.name: setting.sampling}).choices[setting.name]
+        self._choice = without if plain else setting
+        self._tree = TreeShape.chain(0) if plain else self.growth
         self._coins = TorchCoins(seed)
         self._steps: Iterator[Step] = iter(())
         self._drift = drift_of(prefix, len(setting.shapes))
         self._length, self._limit = 0, prefix + self._drift + 1
         self.timer = StageTimer()
 
-    def start(self, plain: bool = False) -> None:
-        """Begin with a text of its own; plain: without a draft."""
+    def start(self) -> None:
+        """Begin with a text of its own."""
         pair = self._pair
         length = max(1, self.prefix - self._drift) + 1  # and the root
         self._seed += 1
         prompt = torch.tensor(self._text(self._seed, length), device=pair.target.device)
         self.timer = StageTimer(prompt.device)
-        choice = self._plain if plain else self.setting
-        tree = TreeShape.chain(0) if plain else self.growth
-        drafter = make_drafter(pair.draft, tree, choice.law, choice.sampling)
+        choice = self._choice
+        drafter = make_drafter(pair.draft, self._tree, choice.law, choice.sampling)
         room = min(pair.target.max_length, pair.draft.max_length) - length - drafter.max_depth
         self._steps = decode(
             self._target,
@@ -97,10 +109,10 @@ class Loop:
         )
         self._length = length
 
-    def step(self, plain: bool = False) -> dict[str, Any] | None:
+    def step(self) -> dict[str, Any] | None:
         """Seconds of the stages of one step, of the whole of it, and of its draft's levels."""
         if not 0 < self._length <= self._limit:
-            self.start(plain)
+            self.start()
             self._advance()  # the prefill, and a step that is not like others after it
         return self._advance()
 

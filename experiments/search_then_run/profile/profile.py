@@ -1,60 +1,60 @@
 """Measure what the parts of a step cost on a pair: whole steps of `treespec.decode`, taken apart.
 
 Every sample comes out of a real step of the real loop: drafter, target, rule and commit as in a run, on a
-text of the config's prompts. So caches, pending tokens and the order of passes are those of a run. Shapes
-take turns in rounds, because machines drift; the first round warms up.
+text of the config's prompts. So caches, pending tokens and the order of passes are those of a run. Trees of
+all shapes and plain decoding take turns, a step each, in an order that is drawn anew in each round, because
+machines drift; the first round warms up. Rounds that something else disturbed are measured again.
 
 One family of trees gives all tables (`bundle`): their sizes are those asked for, their second level expands
 W nodes to one child each, the third W nodes to two, so that the difference is what drawing costs. What it
 costs for more nodes than the largest bundle has on a level is the difference of two trees of one round.
 """
 
-import json
 import random
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from treespec.experiments.config.schema import Config
+from treespec.experiments.records.machine_load import LoadWatch
 from treespec.experiments.records.manifest import environment, now
 from treespec.experiments.run.models import weights_data
 from treespec.experiments.search_then_run.profile.loop import Loop
 from treespec.experiments.search_then_run.profile.plan import Setting
-from treespec.search.latency.file import VERSION
+from treespec.experiments.search_then_run.profile.rounds import Round, judged
+from treespec.experiments.search_then_run.profile.samples import Samples, together
 from treespec.target import make_target
 from treespec.tree import TreeShape
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["Samples", "about_times", "json_of_samples", "profile_pair"]
+__all__ = ["Timed", "about_times", "profile_pair"]
 
 PLAIN_STEPS = 4
 """Steps of plain decoding in a round; each is one sample."""
 
+AGAIN = 2
+"""For so many rounds that were asked for, one more is measured at most, instead of a disturbed one."""
 
-@dataclass
-class Samples:
-    """Seconds of everything that was measured, by table and place in it.
+
+@dataclass(frozen=True)
+class Timed:
+    """What was measured.
 
     Args:
-        shared: `[name][prefix][size]`; the prefix is None where it does not matter.
-        of_law: the same by law.
+        samples: of the rounds that count, and of the part of one that the user interrupted.
+        rounds: whole rounds that count.
+        measured: whole rounds, with those that were disturbed and measured again.
+        disturbed: what disturbed the rounds that count, as a sentence; None if nothing did.
+        interrupted: whether the user stopped it.
     """
 
-    shared: dict[str, dict[int | None, dict[int | None, list[float]]]] = field(
-        default_factory=lambda: defaultdict(_by_prefix)
-    )
-    of_law: dict[str, dict[str, dict[int | None, dict[int | None, list[float]]]]] = field(
-        default_factory=lambda: defaultdict(lambda: defaultdict(_by_prefix))
-    )
-    rounds: int = 0
-    interrupted: bool = False
-
-
-def _by_prefix() -> Any:
-    return defaultdict(lambda: defaultdict(list))
+    samples: Samples
+    rounds: int
+    measured: int
+    disturbed: str | None
+    interrupted: bool
 
 
 def profile_pair(
@@ -66,7 +66,8 @@ def profile_pair(
     repeats: int,
     seed: int = 0,
     progress: Callable[[str], None] = lambda what: None,
-) -> Samples:
+    watch: Callable[[], LoadWatch] = LoadWatch,
+) -> Timed:
     """Measure all settings behind all prefixes, round after round.
 
     Args:
@@ -74,74 +75,131 @@ def profile_pair(
         settings: laws, rules and trees.
         prefixes: committed tokens before the root.
         text: gives so many token ids of a real text; a number chooses which.
-        repeats: rounds that count; one more warms up.
+        repeats: rounds that count; one more warms up, and up to half as many again are measured instead of
+            rounds that something else disturbed.
         seed: of coins and of the order.
         progress: told what is measured next, once for each setting and prefix of a round.
+        watch: gives what watches other processes from then on.
 
     Returns:
         The samples; of whole rounds so far and a part of one, if the user interrupted.
     """
-    samples, order = Samples(), random.Random(seed)
+    order = random.Random(seed)
     places = [(setting, prefix) for setting in settings for prefix in prefixes]
+    rounds: list[Round] = []
+    most = repeats + -(-repeats // AGAIN)
+    part, whole, interrupted = Samples(), watch(), False
     try:
-        for number in range(repeats + 1):
-            name = "warming up" if not number else f"round {number} of {repeats}"
-            into, target = samples if number else Samples(), make_target(pair.target)
-            for setting, prefix in order.sample(places, len(places)):
-                progress(f"{name}: {setting.law}, prefix {prefix}")
-                loop = Loop(pair, target, setting, prefix, text, order.randrange(1 << 30))
-                _measure_trees(loop, order.sample(setting.shapes, len(setting.shapes)), into)
-                _measure_plain(loop, into)
-            samples.rounds = number
+        _measure_round(pair, places, text, order, Samples(), "warming up", progress)
+        while len(rounds) < repeats or (len(rounds) < most and judged(rounds).calm < repeats):
+            number = len(rounds) + 1
+            name = f"round {number} of {repeats}"
+            if number > repeats:
+                name = f"round {number}, instead of a disturbed one"
+            part, load = Samples(), watch()
+            _measure_round(pair, places, text, order, part, name, progress)
+            rounds.append(Round(part, load.busy_percent()))
+            part = Samples()
     except KeyboardInterrupt:
-        samples.interrupted = True
-    return samples
+        interrupted = True
+    if not rounds:
+        return Timed(part, 0, 0, None, interrupted)
+    if all(one.busy is None for one in rounds):  # too short for the counters
+        busy = whole.busy_percent()
+        rounds = [Round(one.samples, busy) for one in rounds]
+    best = judged(rounds).best(repeats)
+    samples = together([*(one.samples for one in best.rounds), part])
+    said = best.sentence(len(rounds))
+    return Timed(samples, len(best.rounds), len(rounds), said, interrupted)
 
 
-def _measure_trees(loop: Loop, shapes: Sequence[TreeShape], into: Samples) -> None:
-    """One step of each shape."""
-    of_law, prefix = into.of_law[str(loop.setting.law)], loop.prefix
+def _measure_round(
+    pair: "Pair",
+    places: Sequence[tuple[Setting, int]],
+    text: Callable[[int, int], Sequence[int]],
+    order: random.Random,
+    into: Samples,
+    name: str,
+    progress: Callable[[str], None],
+) -> None:
+    """Everything once: places in a drawn order, and in each place trees and plain steps in another."""
+    drafted, plain = make_target(pair.target), make_target(pair.target)
+    for setting, prefix in order.sample(places, len(places)):
+        progress(f"{name}: {setting.law}, prefix {prefix}")
+        trees = Loop(pair, drafted, setting, prefix, text, order.randrange(1 << 30))
+        alone = Loop(pair, plain, setting, prefix, text, order.randrange(1 << 30), plain=True)
+        _measure_place(trees, alone, order, into)
+
+
+def _measure_place(trees: Loop, alone: Loop, order: random.Random, into: Samples) -> None:
+    """A step of each shape, and some of plain decoding between them.
+
+    Args:
+        trees: drafts the setting's shapes.
+        alone: decodes plainly.
+        order: draws who is next.
+        into: gets the times.
+    """
+    turns: list[TreeShape | None] = [*trees.setting.shapes, *[None] * PLAIN_STEPS]
     second: dict[tuple[int, int], float] = {}
-    for shape in shapes:
-        loop.growth.grow(shape)
-        seconds = loop.step()
-        if seconds is None:
-            continue
-        for name in ("verify", "commit", "rest"):
-            at = prefix if name == "verify" else None
-            size = None if name == "rest" else shape.size
-            into.shared[name][at][size].append(max(0.0, seconds[name]))
-        of_law["accept"][None][shape.size].append(seconds["accept"])
-        levels = seconds["levels"]
-        rest = max(0.0, seconds["draft"] - sum(levels))
-        of_law["assemble"][None][shape.size].append(rest)
-        if len(shape.children[0]) == 1:
-            of_law["first"][prefix][None].append(levels[0])
-        for level, expanded in enumerate(_expanded(shape)):
-            width, most = len(expanded), max(expanded)
-            if level and most == 1:
-                of_law["level"][prefix][width].append(levels[level])
-            elif level == 2:  # the same nodes' parents had one child each
-                of_law["draw"][None][width].append(max(0.0, levels[2] - levels[1]))
-            if level == 1:
-                second[width, most] = levels[1]
+    for shape in order.sample(turns, len(turns)):
+        if shape is None:
+            _measure_plain(alone, into)
+        else:
+            _measure_tree(trees, shape, into, second)
+    draw = into.of_law[str(trees.setting.law)]["draw"]
     for (width, most), taken in second.items():
         if most == 2 and (width, 1) in second:  # as many nodes had one child each in another step
-            of_law["draw"][None][width].append(max(0.0, taken - second[width, 1]))
+            draw[None][width].append(max(0.0, taken - second[width, 1]))
+
+
+def _measure_tree(
+    loop: Loop, shape: TreeShape, into: Samples, second: dict[tuple[int, int], float]
+) -> None:
+    """One step of a shape.
+
+    Args:
+        loop: that drafts trees.
+        shape: of this step.
+        into: gets the times.
+        second: gets the time of the second level, by its nodes and the most children of one.
+    """
+    of_law, prefix = into.of_law[str(loop.setting.law)], loop.prefix
+    loop.growth.grow(shape)
+    seconds = loop.step()
+    if seconds is None:
+        return
+    for name in ("verify", "commit", "rest"):
+        at = prefix if name == "verify" else None
+        size = None if name == "rest" else shape.size
+        into.shared[name][at][size].append(max(0.0, seconds[name]))
+    of_law["accept"][None][shape.size].append(seconds["accept"])
+    levels = seconds["levels"]
+    rest = max(0.0, seconds["draft"] - sum(levels))
+    of_law["assemble"][None][shape.size].append(rest)
+    if len(shape.children[0]) == 1:
+        of_law["first"][prefix][None].append(levels[0])
+    for level, expanded in enumerate(_expanded(shape)):
+        width, most = len(expanded), max(expanded)
+        if level and most == 1:
+            of_law["level"][prefix][width].append(levels[level])
+        elif level == 2:  # the same nodes' parents had one child each
+            of_law["draw"][None][width].append(max(0.0, levels[2] - levels[1]))
+        if level == 1:
+            second[width, most] = levels[1]
 
 
 def _measure_plain(loop: Loop, into: Samples) -> None:
-    """Some steps of plain decoding."""
-    loop.start(plain=True)
-    for i in range(PLAIN_STEPS + 1):
-        seconds = loop.step(plain=True)
-        if seconds is not None and i:
-            of_law = into.of_law[str(loop.setting.law)]
-            of_law["plain"][loop.prefix][None].append(seconds["whole"])
-            of_law["assemble"][None][1].append(seconds["draft"])
-            of_law["accept"][None][1].append(seconds["accept"])
-            into.shared["verify"][loop.prefix][1].append(seconds["verify"])
-            into.shared["commit"][None][1].append(seconds["commit"])
+    """A step of plain decoding."""
+    seconds = loop.step()
+    if seconds is None:
+        return
+    of_law = into.of_law[str(loop.setting.law)]
+    of_law["plain"][loop.prefix][None].append(seconds["whole"])
+    of_law["assemble"][None][1].append(seconds["draft"])
+    of_law["accept"][None][1].append(seconds["accept"])
+    into.shared["verify"][loop.prefix][1].append(seconds["verify"])
+    into.shared["commit"][None][1].append(seconds["commit"])
 
 
 def _expanded(shape: TreeShape) -> list[list[int]]:
@@ -152,7 +210,7 @@ def _expanded(shape: TreeShape) -> list[list[int]]:
     return levels
 
 
-def about_times(config: Config, pair: "Pair", samples: Samples, repeats: int) -> dict[str, Any]:
+def about_times(config: Config, pair: "Pair", timed: Timed, repeats: int) -> dict[str, Any]:
     """What was measured, on what, and how often."""
     return {
         "measured": now(),
@@ -160,31 +218,8 @@ def about_times(config: Config, pair: "Pair", samples: Samples, repeats: int) ->
         "models": config.models.model_dump(mode="json"),
         "target": weights_data(pair.target) | {"attention": pair.target.attention},
         "draft": weights_data(pair.draft) | {"attention": pair.draft.attention},
-        "rounds": samples.rounds,
+        "rounds": timed.rounds,
         "rounds_wanted": repeats,
+        "rounds_measured": timed.measured,
         **environment(),
     }
-
-
-def json_of_samples(samples: Samples, settings: Sequence[Setting], about: Mapping[str, Any]) -> str:
-    """The samples as the JSON of a latency model, in milliseconds."""
-    laws = {}
-    for setting in settings:
-        tables = _tables(samples.of_law.get(str(setting.law), {}))
-        if "level_ms" in tables:
-            laws[str(setting.law)] = {"sampling": setting.name, "rule": str(setting.rule)} | tables
-    batches = {"1": {**_tables(samples.shared), "laws": laws}}
-    return json.dumps({"version": VERSION, "about": about, "batches": batches})
-
-
-def _tables(samples: Mapping[str, Mapping[int | None, Any]]) -> dict[str, Any]:
-    return {f"{name}_ms": _milliseconds(by_prefix) for name, by_prefix in samples.items()}
-
-
-def _milliseconds(samples: Any) -> Any:
-    """Seconds by prefix, by size, or as a list; where the key None stands, its value alone."""
-    if isinstance(samples, list):
-        return [round(1e3 * seconds, 4) for seconds in samples]
-    if None in samples:
-        return _milliseconds(samples[None])
-    return {str(key): _milliseconds(samples[key]) for key in sorted(samples)}

@@ -54,6 +54,32 @@ def test_what_a_sample_cannot_support_is_said(trace):
     assert left_out not in _call(trace)[1]
 
 
+def test_by_depth_is_a_table_of_levels_and_children(trace):
+    known = Trace.load(trace)
+    replace(known, ranks=np.minimum(known.ranks, 1)).save(trace)  # nothing is rejected: deep levels
+    code, text = _call(trace, "--by", "depth")
+    assert code == 0, text
+    found = estimate_acceptance(Trace.load(trace), by="depth", interval="wilson")
+    levels = len(found.rates)
+    assert levels > 10
+    rows = [
+        line.split() for line in text.splitlines() if line.split()[:1] and line.split()[0].isdigit()
+    ]
+    assert [row[0] for row in rows] == [str(depth) for depth in range(1, 9)]
+    assert rows[2] == ["3", str(found.trials[2, 0]), *(f"{rate:.3f}" for rate in found.rates[2])]
+    bounds = f"{found.low[2, 1]:.2f}-{found.high[2, 1]:.2f}".replace("0.", ".")
+    assert bounds in text
+    said = f"Levels 9 to {levels} are not shown; --all shows every level"
+    assert said in text
+    every = _call(trace, "--by", "depth", "--all")[1]
+    assert "not shown" not in every
+    assert len(every.splitlines()) > 2 * levels
+    ten = _call(trace, "--by", "depth", "--depth", 10)[1]
+    assert "not shown" not in ten
+    nine = _call(trace, "--by", "depth", "--for", "chain:9")[1]
+    assert "Level 9 is not shown" in nine
+
+
 def test_steps_of_a_run(tmp_path):
     tree = SyntheticMethod("2-ary 2", "tree", TreeShape.kary(2, 2), (0.6, 0.2), (1, 10, 0.1, 0.1))
     folder = write_run(tmp_path / "run", [SyntheticMethod("plain", "plain"), tree])

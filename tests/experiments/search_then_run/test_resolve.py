@@ -168,6 +168,9 @@ def test_predictions_are_beside_measurements(whole, capsys):
     assert "Prediction and measurement" in section_html(
         prediction_finding(run_.predictions, run_.choices)
     )
+    marked = [replace(row, disturbed="2 of 5 rounds were disturbed.") for row in run_.predictions]
+    shown = section_html(prediction_finding(marked, run_.choices))
+    assert shown.count("of the times before the run: 2 of 5 rounds were disturbed.") == 1
     assert "Prediction and measurement" in write_report(load_run(whole)).read_text()
 
 

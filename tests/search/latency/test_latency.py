@@ -246,6 +246,23 @@ def test_json_and_back(tmp_path):
     assert '"1": [20.0, 22.0, 21.0]' in model.to_json()  # milliseconds
 
 
+def test_what_disturbed_the_times_is_kept(tmp_path):
+    said = "2 of 3 rounds were disturbed: other processes used up to 71 % of the CPU."
+    model = LatencyModel({**full().batches}, {"pair": "x"}, said)
+    again = LatencyModel.load(model.save(tmp_path / "times.json"))
+    assert again.disturbed == said
+    assert full().disturbed is None
+    assert '"disturbed"' not in full().to_json()  # as older versions write and read it
+    both = LatencyModel.of_batches({1: model, 2: LatencyModel(full(batch=2).batches, {}, said)})
+    assert both.disturbed == said
+    for wrong in ("", 3):
+        with pytest.raises(InvalidLatency, match="disturbed"):
+            LatencyModel(full().batches, {}, wrong)
+        text = full().to_json().replace('"about"', f'"disturbed": {json.dumps(wrong)}, "about"')
+        with pytest.raises(InvalidLatency, match="disturbed"):
+            LatencyModel.from_json(text)
+
+
 def test_typed_by_hand():
     times = {"verify_ms": {"1": 20, "16": 24}, "laws": {"any": {"level_ms": 2}}}
     text = json.dumps({"version": 1, "batches": {"1": times}})

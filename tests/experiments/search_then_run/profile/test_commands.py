@@ -70,7 +70,7 @@ def test_predictions_are_of_the_right_size(settings, loaded_pair):
         load=lambda models: loaded_pair,
     )
     assert made.model.laws == ("deterministic",)
-    assert made.notes == ()
+    assert not [note for note in made.notes if "disturbed" not in note]
     own = made.model.law_times("deterministic")
     shape = TreeShape.chain(16)
     parts = made.model.parts_s(shape)
@@ -173,6 +173,31 @@ def test_default_sizes():
 def test_nothing_fits_is_an_error(settings, loaded_pair):
     with pytest.raises(ConfigError, match="give shorter --prefixes"):
         profile(config(settings), sizes=[2], prefixes=[500], repeats=1, load=lambda m: loaded_pair)
+
+
+class Busy:
+    """Two neighbours, all the time."""
+
+    def busy_percent(self):
+        return 63.0
+
+
+def test_a_disturbed_profile_says_so_in_its_file(call, tmp_path, monkeypatch):
+    monkeypatch.setattr(profile_commands.profile, "__kwdefaults__", {
+        **profile_commands.profile.__kwdefaults__, "watch": Busy,
+    })  # fmt: skip
+    few = ("--sizes", "2,5", "--prefixes", "16", "--repeats", "2")
+    done = call(
+        "profile", "exp.yaml", "--out", "latency.json", *few, "samplings=[{temperature: 0}]"
+    )
+    assert done.exit_code == 0, done.output
+    said = (
+        "Caution: 2 of 2 rounds (the calmest of 3) were disturbed: other processes used up to 63 %"
+    )
+    assert said in " ".join(done.stderr.split())
+    model = LatencyModel.load(tmp_path / "latency.json")
+    assert model.disturbed.startswith("2 of 2 rounds (the calmest of 3) were disturbed")
+    assert model.about["rounds_measured"] == 3
 
 
 TIMES = {

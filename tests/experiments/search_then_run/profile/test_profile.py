@@ -24,6 +24,13 @@ def text(number, length):
     return [(7 * number + i) % 200 + 1 for i in range(length)]
 
 
+class Quiet:
+    """No other process does anything."""
+
+    def busy_percent(self):
+        return 0.0
+
+
 def setting(law=Law.DETERMINISTIC, rule="greedy", temperature=0.0, shapes=None):
     shapes = shapes or shapes_for(SIZES, lambda shape: True)[0]
     return Setting(Sampling(temperature), law, RULES[rule], f"T={temperature:g}", shapes)
@@ -67,12 +74,13 @@ def test_every_table_gets_its_cells(loaded_pair):
     trees = setting()
     chains = setting(Law.IID, "chain", 1.0, shapes_for((2, 5), lambda shape: shape.is_chain)[0])
     seen = []
-    samples = profile_pair(
-        loaded_pair, [trees, chains], (16, 40), text, repeats=2, progress=seen.append
+    timed = profile_pair(
+        loaded_pair, [trees, chains], (16, 40), text, repeats=2, progress=seen.append, watch=Quiet
     )
-    assert samples.rounds == 2
-    assert not samples.interrupted
-    assert len(seen) == 3 * 2 * 2
+    samples = timed.samples
+    assert timed.rounds == 2
+    assert not timed.interrupted
+    assert len(seen) == (1 + timed.measured) * 2 * 2
     verify = samples.shared["verify"]
     assert set(verify) == {16, 40}
     for own in verify.values():
@@ -119,7 +127,7 @@ def test_times_go_where_they_belong(loaded_pair, monkeypatch):
     monkeypatch.setattr(ModelDrafter, "commit", slow_commit)
     monkeypatch.setattr(TorchCoins, "draw_many", slow_draw)
     drawn = setting(Law.WITHOUT_REPLACEMENT, "rrsw", 1.0, (TreeShape.chain(2), bundle(13)))
-    samples = profile_pair(loaded_pair, [drawn], (16,), text, repeats=2)
+    samples = profile_pair(loaded_pair, [drawn], (16,), text, repeats=2, watch=Quiet).samples
     own = samples.of_law["without_replacement"]
     assert samples.shared["verify"][16] == {
         1: pytest.approx([5000] * 8),
@@ -136,6 +144,95 @@ def test_times_go_where_they_belong(loaded_pair, monkeypatch):
     assert own["plain"][16][None] == pytest.approx([5000] * 8)
 
 
+def test_plain_steps_and_trees_take_turns(loaded_pair, monkeypatch):
+    """Each part once in a round, in another order each time, with plain steps between the trees."""
+    kinds, run = [], TransformersModel.run
+
+    def noted(self, tokens, parents, first=0):
+        if self.model is loaded_pair.target.model:
+            kinds.append(len(parents))
+        return run(self, tokens, parents, first)
+
+    monkeypatch.setattr(TransformersModel, "run", noted)
+    rounds = []
+    profile_pair(
+        loaded_pair, [setting()], (16,), text, repeats=2, watch=Quiet,
+        progress=lambda what: rounds.append(len(kinds)),
+    )  # fmt: skip
+    first, second = kinds[rounds[1] : rounds[2]], kinds[rounds[2] :]
+    assert sorted(set(first)) == [1, 2, 3, 5, 8, 9, 13, 14]
+    assert first != second
+    plain = [i for i, size in enumerate(first) if size == 1]
+    assert plain[-1] - plain[0] >= len(plain)  # not one behind the other
+
+
+class Slowed:
+    """A pair whose passes take a second each by its own clock, longer in rounds of one's choice."""
+
+    def __init__(self, pair, monkeypatch, slowed, busy=None):
+        self.round, self.watches, clock, run = -1, 0, [0.0], TransformersModel.run
+        self._busy = busy or {}
+
+        def slow_run(model, tokens, parents, first=0):
+            clock[0] += slowed.get(self.round, 1.0)
+            return run(model, tokens, parents, first)
+
+        monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+        monkeypatch.setattr(TransformersModel, "run", slow_run)
+        shapes = (TreeShape.chain(1), bundle(5))
+        self.timed = profile_pair(
+            pair, [setting(shapes=shapes)], (16,), text, repeats=4, progress=self.begin, watch=self.watch
+        )  # fmt: skip
+
+    def begin(self, what):
+        self.round += 1
+
+    def watch(self):
+        """Of the whole measurement, and then one for each round."""
+        number, self.watches = self.watches, self.watches + 1
+        return type("Watch", (), {"busy_percent": lambda _: self._busy.get(number, 0.0)})()
+
+
+def test_disturbed_rounds_are_measured_again(loaded_pair, monkeypatch):
+    slowed = Slowed(loaded_pair, monkeypatch, {2: 1.6}).timed
+    assert (slowed.rounds, slowed.measured, slowed.disturbed) == (4, 5, None)
+    assert slowed.samples.shared["verify"][16][5] == pytest.approx([1.0] * 4)
+    monkeypatch.undo()
+    busy = Slowed(loaded_pair, monkeypatch, {}, {1: 40.0, 3: 12.0}).timed
+    assert (busy.rounds, busy.measured, busy.disturbed) == (4, 6, None)
+
+
+def test_times_that_stay_disturbed_say_so(loaded_pair, monkeypatch):
+    """The calmest rounds are kept, and no more than half as many are measured again."""
+    busy = {1: 71.0, 2: 30.0, 3: 33.4, 4: 60.0, 5: 20.0, 6: 50.0}
+    timed = Slowed(loaded_pair, monkeypatch, {2: 1.1, 3: 2.0, 4: 1.4, 5: 1.2}, busy).timed
+    assert (timed.rounds, timed.measured) == (4, 6)
+    assert sorted(timed.samples.shared["verify"][16][5]) == pytest.approx([1.0, 1.1, 1.2, 1.4])
+    assert timed.disturbed == (
+        "4 of 4 rounds (the calmest of 6) were disturbed: other processes used up to 60 % of the CPU, and "
+        "parts took up to 1.4 times as long as in the calmest rounds. These times are not reliable: "
+        "profile again on a quiet machine."
+    )
+    monkeypatch.undo()
+    steps = {round: 1.0 + 0.4 * round for round in range(1, 7)}  # it never comes to rest
+    drifting = Slowed(loaded_pair, monkeypatch, steps).timed
+    assert drifting.measured == 6
+    assert drifting.disturbed.startswith(
+        "1 of 4 rounds (the calmest of 6) were disturbed: parts took"
+    )
+
+
+def test_rounds_too_short_for_the_counters_are_judged_together(loaded_pair, monkeypatch):
+    unknown = dict.fromkeys(range(1, 9))
+    timed = Slowed(loaded_pair, monkeypatch, {}, {0: 55.0, **unknown}).timed
+    assert timed.measured == 4
+    assert timed.disturbed.startswith(
+        "4 of 4 rounds were disturbed: other processes used up to 55 %"
+    )
+    monkeypatch.undo()
+    assert Slowed(loaded_pair, monkeypatch, {}, {0: None, **unknown}).timed.disturbed is None
+
+
 def test_texts_stay_near_the_prefix(loaded_pair, monkeypatch):
     lengths, run = [], TransformersModel.run
 
@@ -145,7 +242,7 @@ def test_texts_stay_near_the_prefix(loaded_pair, monkeypatch):
         return run(self, tokens, parents, first)
 
     monkeypatch.setattr(TransformersModel, "run", noted)
-    profile_pair(loaded_pair, [setting()], (40,), text, repeats=3)
+    profile_pair(loaded_pair, [setting()], (40,), text, repeats=3, watch=Quiet)
     drift = drift_of(40, len(setting().shapes))
     assert min(lengths) == 40 - drift
     assert max(lengths) <= 40 + drift + 14 + 1  # the step that passes the limit is the last
@@ -160,16 +257,16 @@ def test_an_interruption_keeps_what_is_there(loaded_pair):
         if len(calls) == 4:
             raise KeyboardInterrupt
 
-    samples = profile_pair(loaded_pair, [setting()], (16,), text, repeats=9, progress=stop)
-    assert samples.interrupted
-    assert samples.rounds == 2
-    assert len(samples.shared["verify"][16][8]) == 2
+    timed = profile_pair(loaded_pair, [setting()], (16,), text, repeats=9, progress=stop)
+    assert timed.interrupted
+    assert timed.rounds == 2
+    assert len(timed.samples.shared["verify"][16][8]) == 2
 
 
 def test_coins_are_used_and_models_left_as_they_were(loaded_pair):
     before = torch.get_rng_state()
     wor = setting(Law.WITHOUT_REPLACEMENT, "rrsw", 1.0)
-    samples = profile_pair(loaded_pair, [wor], (16,), text, repeats=1)
+    samples = profile_pair(loaded_pair, [wor], (16,), text, repeats=1, watch=Quiet).samples
     assert set(samples.of_law["without_replacement"]["draw"][None]) == {1, 3, 4}
     assert loaded_pair.target.length == 0
     assert torch.equal(torch.get_rng_state(), before)

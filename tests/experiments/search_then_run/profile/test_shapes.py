@@ -13,12 +13,8 @@ from treespec.experiments.search_then_run.profile.plan import (
     settings_of,
     shapes_for,
 )
-from treespec.experiments.search_then_run.profile.profile import (
-    Samples,
-    _measure_plain,
-    _measure_trees,
-    json_of_samples,
-)
+from treespec.experiments.search_then_run.profile.profile import _measure_place
+from treespec.experiments.search_then_run.profile.samples import Samples, json_of_samples
 from treespec.search import LatencyModel
 from treespec.search.latency.tables import levels_of
 from treespec.testing import plane_trees
@@ -38,10 +34,7 @@ class Priced:
     def grow(self, shape):
         self.shape = shape
 
-    def start(self, plain=False):
-        self.shape = TreeShape.chain(0)
-
-    def step(self, plain=False):
+    def step(self):
         stages = dict.fromkeys(("verify", "commit", "accept"), NODE * self.shape.size)
         levels = [self.level(level) for level in levels_of(self.shape)]
         draft = sum(levels) + NODE * self.shape.size
@@ -61,8 +54,7 @@ def profiled(law, rule, sizes):
     assert not missing
     setting = Setting(Sampling(1.0), law, RULES[rule], "T=1", shapes)
     loop, samples = Priced(setting, 16), Samples()
-    _measure_trees(loop, shapes, samples)
-    _measure_plain(loop, samples)
+    _measure_place(loop, Priced(setting, 16), random.Random(0), samples)
     return LatencyModel.from_json(json_of_samples(samples, [setting], {}), "test"), loop
 
 

@@ -1,0 +1,84 @@
+"""Seconds of everything that a profile measures, and the JSON that they become."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from treespec.experiments.search_then_run.profile.plan import Setting
+from treespec.search.latency.file import VERSION
+
+__all__ = ["Samples", "json_of_samples", "together"]
+
+
+def _by_prefix() -> Any:
+    return defaultdict(lambda: defaultdict(list))
+
+
+@dataclass
+class Samples:
+    """Seconds of everything that was measured, by table and place in it.
+
+    Args:
+        shared: `[name][prefix][size]`; the prefix is None where it does not matter.
+        of_law: the same by law.
+    """
+
+    shared: dict[str, dict[int | None, dict[int | None, list[float]]]] = field(
+        default_factory=lambda: defaultdict(_by_prefix)
+    )
+    of_law: dict[str, dict[str, dict[int | None, dict[int | None, list[float]]]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(_by_prefix))
+    )
+
+
+def together(parts: Iterable[Samples]) -> Samples:
+    """All samples of several rounds."""
+    whole = Samples()
+    for part in parts:
+        pairs = [(part.shared, whole.shared)]
+        pairs += [(tables, whole.of_law[law]) for law, tables in part.of_law.items()]
+        for tables, into in pairs:
+            for name, by_prefix in tables.items():
+                for prefix, by_size in by_prefix.items():
+                    for size, seconds in by_size.items():
+                        into[name][prefix][size] += seconds
+    return whole
+
+
+def json_of_samples(
+    samples: Samples,
+    settings: Sequence[Setting],
+    about: Mapping[str, Any],
+    disturbed: str | None = None,
+) -> str:
+    """The samples as the JSON of a latency model, in milliseconds.
+
+    Args:
+        samples: the times.
+        settings: laws and rules that were measured.
+        about: where the times are from.
+        disturbed: what else used the machine meanwhile, as a sentence.
+    """
+    laws = {}
+    for setting in settings:
+        tables = _tables(samples.of_law.get(str(setting.law), {}))
+        if "level_ms" in tables:
+            laws[str(setting.law)] = {"sampling": setting.name, "rule": str(setting.rule)} | tables
+    batches = {"1": {**_tables(samples.shared), "laws": laws}}
+    mark = {} if disturbed is None else {"disturbed": disturbed}
+    return json.dumps({"version": VERSION, "about": about, **mark, "batches": batches})
+
+
+def _tables(samples: Mapping[str, Mapping[int | None, Any]]) -> dict[str, Any]:
+    return {f"{name}_ms": _milliseconds(by_prefix) for name, by_prefix in samples.items()}
+
+
+def _milliseconds(samples: Any) -> Any:
+    """Seconds by prefix, by size, or as a list; where the key None stands, its value alone."""
+    if isinstance(samples, list):
+        return [round(1e3 * seconds, 4) for seconds in samples]
+    if None in samples:
+        return _milliseconds(samples[None])
+    return {str(key): _milliseconds(samples[key]) for key in sorted(samples)}
