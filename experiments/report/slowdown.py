@@ -11,8 +11,8 @@ of the adjusted times, in which steps on a slow machine weigh less. A step count
 was *calm* around it: not much slower than at its calmest, and no neighbour much slower than the others.
 What the step itself took plays no part in that, so that no honest cost is set aside. Among the steps
 that are left, those far from the median of their class are taken for pauses of the machine, and set
-aside, if there are several and they meet methods as often as the time that these take; if one method
-has far more of them than that, they count as its cost, and a remark says so. Totals decide, and a
+aside, if there are several and methods lose by them as the time that they take says; if one method
+loses clearly more than that, they count as cost, and a remark says so. Totals decide, and a
 reason says so, if a method has no steady other one, or if the machine changed from step to step.
 
 **Assumptions.** Slowdowns last longer than a step and slow all methods down alike; equal steps of
@@ -98,9 +98,10 @@ these steps are so many of all."""
 PAUSES = 4
 """Fewer steps far from their median count as cost: what is rare may be a method's own."""
 
-EXCESS, CHANCE = 0.01, 0.03
-"""Far steps are a method's own where it has so many more of them than the others, as a share of its steps
-and of its time, and this by so small a chance."""
+EXCESS, SURE = 0.01, 2.0
+"""Far steps are a method's own where it loses so much more of its time by them than the others do, and by
+so many standard deviations more than its share. To suspect a method wrongly makes intervals wider, to miss
+one makes them wrong: so it takes little."""
 
 ALONE = (
     "totals decide: how slow the machine was is seen in the steps of other methods of fixed shape, and for "
@@ -395,22 +396,19 @@ def _kept(steps: Steps, adjusted: Floats, calm: Bools) -> tuple[Bools, bool]:
 
 
 def _own_dear_steps(method: Ints, adjusted: Floats, medians: Floats, far: Bools) -> bool:
-    """Whether a method has too many steps far from their median for these to be pauses of the machine.
+    """Whether a method loses too much by steps far from their median for these to be pauses of the machine.
 
-    Pauses hit methods as often as the time that they take says: given how many there are in all, a method's
-    number of them is binomial.
+    A pause hits a method with the probability p of the part that its steps have in the time. Given how long
+    all pauses are, what a method loses by them has mean p sum(e) and variance p (1 - p) sum(e^2).
     """
-    from scipy.special import bdtrc
-
-    def more(part: Floats, whole: Floats) -> Floats:
-        return part / whole - (part.sum() - part) / (whole.sum() - whole)
 
     def by_method(values: Floats) -> Floats:
         return np.bincount(method, values).astype(np.float64)
 
-    count, usual = by_method(np.ones(len(method))), by_method(medians)
-    number, excess = by_method(far.astype(np.float64)), by_method(far * (adjusted - medians))
+    off = far * np.abs(adjusted - medians)
+    usual, lost = by_method(medians), by_method(off)
+    part = usual / usual.sum()
+    deviation = np.sqrt(part * (1 - part) * (off**2).sum())
     with np.errstate(invalid="ignore", divide="ignore"):
-        chance = bdtrc(np.maximum(number, 1) - 1, int(number.sum()), usual / usual.sum())
-        own = (more(number, count) > EXCESS) & (np.abs(more(excess, usual)) > EXCESS)
-    return bool((own & (chance < CHANCE)).any())
+        more = lost / usual - (lost.sum() - lost) / (usual.sum() - usual)
+    return bool(((more > EXCESS) & (lost - part * lost.sum() > SURE * deviation)).any())

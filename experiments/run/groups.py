@@ -20,6 +20,11 @@ __all__ = ["Group", "groups_of", "reference_of", "that_fit", "together_in_words"
 Group = Mapping[str, BuiltMethod]
 """Methods by the name of their rows, which is another than the method's for twins of the reference."""
 
+NODES = 64
+"""Of the largest tree, where trees grow."""
+
+LOGIT_BYTES = 4
+
 PART_OF_MEMORY = 0.5
 """Of what is free; caches grow by doubling, and passes need room of their own."""
 
@@ -76,16 +81,21 @@ def twins_of(groups: Sequence[Group]) -> dict[str, str]:
 
 
 def that_fit(experiment: Experiment, pair: "Pair", tokens: int) -> int:
-    """How many methods the memory that is free holds the caches of, at least 1.
+    """How many methods the memory that is free holds the caches and captured passes of, at least 1.
+
+    On CUDA every method that is open captures passes of its own, since a captured pass knows where its
+    cache is. They stay with their cache when the text is over, and serve the next prompt.
 
     Args:
         experiment: its methods.
         pair: the models, loaded.
         tokens: of the longest prompt.
     """
-    config = experiment.config
-    rows = 2 * (tokens + config.max_new_tokens + max(m.max_depth for m in experiment.methods) + 1)
+    nodes = max([NODES, *(m.shape.size for m in experiment.methods if m.shape is not None)])
+    rows = 2 * (tokens + experiment.config.max_new_tokens + nodes)
     each = rows * sum(_row_bytes(model) for model in pair.models)
+    if pair.target.device.type == "cuda":
+        each += _captured_bytes(pair.target, nodes)
     return max(1, int(PART_OF_MEMORY * _free_bytes(pair.target) / max(1, each)))
 
 
@@ -101,6 +111,15 @@ def _row_bytes(model: "TransformersModel") -> int:
         layer.batch * layer.kv_heads * (layer.key_dim + layer.value_dim) * layer.dtype.itemsize
         for layer in layers
     )
+
+
+def _captured_bytes(model: "TransformersModel", nodes: int) -> int:
+    """Of the passes that one method captures.
+
+    One for each bucket (`treespec.models.static_pass`), powers of two up to 64 nodes, of which each keeps
+    its logits; what else it computes is in memory that all of them share, and less than the largest logits.
+    """
+    return (2 * nodes + nodes) * model.vocab_size * LOGIT_BYTES
 
 
 def _free_bytes(model: "TransformersModel") -> int:

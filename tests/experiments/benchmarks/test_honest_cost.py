@@ -21,9 +21,9 @@ def test_a_tiny_run_is_counted_and_saved(loaded_pair, monkeypatch):
     monkeypatch.setattr(module, "config_of", small)
     monkeypatch.setattr(module, "load_models", lambda models: loaded_pair)
     monkeypatch.setattr(module, "save", lambda name, figures: saved.update({name: figures}))
-    module.main(runs=1, grow=None)
+    module.main(runs=1)
     (run,) = saved["honest_cost"]["runs"]
-    assert [*run.over_totals] == ["chain", "EAGLE-2", "cost-aware", "assisted"]
+    assert [*run.over_totals] == ["short chain", "chain", "EAGLE-2", "cost-aware", "assisted"]
     assert all(0.5 < ratio < 2 for ratio in run.over_totals.values())
 
 

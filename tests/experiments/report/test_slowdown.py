@@ -145,6 +145,17 @@ def test_rare_dear_steps_of_a_method_are_its_cost(machine):
     assert OWN in said
 
 
+def test_they_are_so_beside_many_small_pauses_of_the_machine():
+    """As on real machines: one step in 30 of any method takes half as long again."""
+    off = []
+    for seed in range(20):
+        dear = run("rare dear steps", "quiet", seed, prompts=12)
+        paused = np.where(rng(seed).random(len(dear.steps.seconds)) < 1 / 30, 1.5, 1.0)
+        found = adjust(replace(dear.steps, seconds=dear.steps.seconds * paused)).seconds.sum(1)
+        off.append(found[0] / found[1] / (dear.true[0].sum() / dear.true[1].sum()))
+    assert np.median(off) == pytest.approx(1, abs=0.02)
+
+
 def test_classes_of_a_method_are_adjusted_each_for_itself():
     mixed = run("several classes", "bursts", prompts=12)
     found, costs = adjust(mixed.steps).seconds.sum(1), mixed.true.sum(1)

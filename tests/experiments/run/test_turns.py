@@ -286,6 +286,22 @@ def test_memory_for_one_method_only_is_said_and_goes_by_prompts(start, monkeypat
     assert (manifest["together"], manifest["twins"]) == (1, {})
 
 
+def test_captured_passes_take_their_part_of_the_memory(loaded_pair, settings, monkeypatch):
+    """On CUDA: the logits of passes over 1, 2, 4, ... 64 nodes, and as much as the largest again."""
+    from types import SimpleNamespace
+
+    from treespec.experiments.run import groups
+
+    experiment = build(Config.model_validate(settings))
+    target = SimpleNamespace(
+        device=torch.device("cuda"), finding=loaded_pair.target.finding, vocab_size=1_000_000
+    )
+    on_cuda = SimpleNamespace(target=target, models=(target, loaded_pair.draft))
+    monkeypatch.setattr(groups, "_free_bytes", lambda model: 2 * 3 * 192 * 4_000_000 + 10**8)
+    assert groups.that_fit(experiment, on_cuda, tokens=20) == 3
+    assert groups.that_fit(experiment, loaded_pair, tokens=20) > 100
+
+
 def test_groups_share_a_reference(start):
     """With room for three, every group holds plain decoding or a copy of it; ids are those of one group."""
     from treespec.experiments.report.run import load_run
