@@ -55,6 +55,20 @@ class Measured:
         recorded = self.traces.get((sampling, law))
         return recorded or (self.traces.get((sampling, SAME_FIRST.get(law, ""))) if chain else None)
 
+    def recorded(self, sampling: str, law: str) -> Trace:
+        """What was recorded for a law.
+
+        Raises:
+            ConfigError: if nothing was.
+        """
+        found = self.trace(sampling, law)
+        if found is None:
+            known = ", ".join(other for name, other in self.traces if name == sampling)
+            raise ConfigError(
+                f"{sampling}: law '{law}' was not recorded, but {known}; leave the law out"
+            )
+        return found
+
     def estimate(self, sampling: str, law: str, ranks: int | None = None) -> AcceptanceEstimate:
         """Rates by depth and rank, deep levels drawn to those of all.
 
@@ -63,12 +77,7 @@ class Measured:
         Raises:
             ConfigError: if the law was not recorded.
         """
-        recorded = self.trace(sampling, law)
-        if recorded is None:
-            known = ", ".join(other for name, other in self.traces if name == sampling)
-            raise ConfigError(
-                f"{sampling}: law '{law}' was not recorded, but {known}; leave the law out"
-            )
+        recorded = self.recorded(sampling, law)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SmallSample)
             return estimate_acceptance(
