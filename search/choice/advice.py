@@ -156,11 +156,11 @@ def _needed(first: Speed, other: Speed, texts: int | None, level: float) -> Need
     allowed = (difference / z) ** 2
     if difference < EQUAL:
         return Needed(None, 1.0, hopeless=True)
+    if not of_texts:
+        return Needed(0, max(1.0, sqrt(of_times / allowed)))
     left, steadier = allowed - of_times, 1.0
     if of_times > allowed / 2:
         left, steadier = allowed / 2, sqrt(2 * of_times / allowed)
-    if not of_texts:
-        return Needed(0, max(steadier, sqrt(of_times / allowed)))
     if texts is None:
         return Needed(None, steadier)
     more = max(0, ceil(texts * (of_texts / left - 1)))

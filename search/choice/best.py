@@ -201,11 +201,11 @@ def best_trees(
 
 def _alone(
     chains: AnyAcceptance | Mapping[str, AnyAcceptance], laws: Sequence[str] | None, times: Times
-) -> dict[str, LawSpeed]:
+) -> dict[str, LawSpeed | TraceSpeed]:
     """Chains by law. Naming laws takes settings for the same that are not, here too."""
     named = list(chains) if laws is not None and isinstance(chains, Mapping) else laws
     known = acceptance_by_law(chains, times.latency, named, times.batch)
-    return {law: LawSpeed(law, one, times) for law, one in known.items()}
+    return {law: _side(law, one, times) for law, one in known.items()}
 
 
 def _side(law: str, acceptance: Any, times: Times) -> LawSpeed | TraceSpeed:
