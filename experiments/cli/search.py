@@ -43,7 +43,7 @@ LatencyFiles = Annotated[
         "treespec search 0.6,0.2,0.1 --size 16 --depth 5 --to eagle",
         "treespec search '0.7,0.2;0.5,0.2;0.4,0.1' --size 8 --json",
         "treespec search trace.npz --latency latency.json --size 64",
-        "treespec search iid.npz without.npz --latency latency.json --prefix 64,256",
+        "treespec search a.npz b.npz --latency latency.json --prefix 64,256",
     ),
 )
 def search_command(
@@ -80,7 +80,7 @@ def search_command(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Find the best tree on a trace, or for given acceptance rates, and measured times.
+    """Find the best tree on a trace or for rates, and times.
 
     Without --latency: the tree of --size nodes that keeps most tokens. With it: trees, chains and plain
     decoding by predicted speed, and which to use, or what would decide between them.
@@ -130,7 +130,7 @@ def search_command(
     epilog=examples(
         "treespec regret cold.npz warm.npz --latency latency.json",
         "treespec regret trace.npz --latency laptop.json --latency server.json",
-        "treespec regret code.npz prose.npz --latency latency.json --shapes chain:4,kary:2x3",
+        "treespec regret a.npz b.npz --latency l.json --shapes chain:4,kary:2x3",
     ),
 )
 def regret_command(
@@ -149,7 +149,7 @@ def regret_command(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Tell what a tree costs that was tuned for something else.
+    """Tell what a tree tuned for something else costs.
 
     The best shape of each source (another temperature, kind of text, draft or machine), used at every other
     one: the share of the speed that is lost to the best there, with its interval.

@@ -56,8 +56,9 @@ class Advice:
     """The best tree, the best chain and plain decoding, held against each other.
 
     A shape is advised only if the intervals of its speed over plain decoding and over the best of the
-    other kind both exclude 1, so that of two equally fast ones either is advised in at most 5 % of all
-    searches (at level 0.95). Otherwise none is: `use` is None, and `between` has those not told apart.
+    other kind both exclude 1. Together they have the level of the ranking (each of two 97.5 % at 0.95), so
+    that of two equally fast shapes either is advised in at most 5 % of all searches. Otherwise none is:
+    `use` is None, and `between` has those that are not told apart.
 
     Args:
         use: the shape to use (plain decoding is one), or None.
@@ -124,11 +125,12 @@ def advise(contenders: Sequence[tuple[Choice, Speed]], level: float) -> Advice:
 
     Args:
         contenders: the best tree, the best chain, plain decoding, as far as there are.
-        level: of confidence.
+        level: of confidence, that no comparison is wrong.
     """
     ordered = sorted(contenders, key=lambda one: (-one[1].rate, one[0].size))
     (first, fastest), *others = ordered
     over, open_ones, needs = {}, [first], []
+    level = 1 - (1 - level) / max(1, len(others))
     for choice, speed in others:
         texts = min((one.texts for one in (fastest, speed) if one.texts), default=None)
         drawn = fastest.rate_drawn / speed.rate_drawn
