@@ -140,7 +140,8 @@ TITLES = {
 def parts_command(plugin: Plugins = None, as_json: AsJson = False, debug: Debug = False) -> None:
     """List what configs can name: rules, laws, shapes and more.
 
-    Growths, draft sources and metrics, too; and those of plug-ins: of the files given, and of installed packages.
+    Growths, draft sources and metrics, too; and those of plug-ins: of the files given, and of installed
+    packages.
     """
     with friendly(debug):
         from treespec.experiments.config.parts import listed

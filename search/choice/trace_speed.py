@@ -30,12 +30,19 @@ MOST_POSITIONS = 2**16
 """Positions of the texts that shapes are chosen on. What is chosen is valued on all."""
 MOST_TEXTS = 512
 """Texts of these."""
+MOST_DRAWS = 8
+"""Draws of the ranks that choices are made on where these are random, the recorded one among them."""
 MOST_GROUPS = 2048
 """Texts that are resampled one by one; of more, groups are, which gives the same intervals."""
 
 
 class TraceSpeed:
     """One law: what was recorded, the times, and the speed of any shape.
+
+    What a shape is worth is its replay along the recorded ranks, which at temperatures above 0 are one draw
+    of what the coins may do. Choices are made on several draws of the ranks, from the recorded
+    probabilities of acceptance: that takes noise away, and supposes that what comes next in a text does not
+    depend on which child was accepted, which no value has to rely on.
 
     Args:
         law: name of the law.
@@ -57,9 +64,8 @@ class TraceSpeed:
         _require_replays(trace)
         self.law, self.times, self.trace, self.texts = law, times, trace, trace.texts
         self.sample, self.sampled = _sampled(trace)
-        self._all, self._some = TextTotals(trace), TextTotals(self.sample)
-        if self.sample is trace:
-            self._some = self._all
+        self._all = TextTotals(trace)
+        self._draws = [TextTotals(draw) for draw in _draws(self.sample, times.seed)]
         self._known: dict[TreeShape, tuple[np.ndarray, np.ndarray]] = {}
         self._seconds: dict[TreeShape, float] = {}
         self.rates, said = _supported(self.sample, self._all.deepest)
@@ -88,27 +94,33 @@ class TraceSpeed:
     def sampled_totals(
         self, shapes: Sequence[TreeShape]
     ) -> tuple[Int[np.ndarray, "trees texts"], Int[np.ndarray, "trees texts"]]:
-        """Emitted tokens and steps on the texts that choices are made on."""
+        """Emitted tokens and steps on the texts that choices are made on, all draws together."""
         new = list(dict.fromkeys(shape for shape in shapes if shape not in self._known))
         if new:
-            self._known.update(zip(new, zip(*self._some.of(new), strict=True), strict=True))
+            emitted, steps = (
+                sum(part) for part in zip(*(d.of(new) for d in self._draws), strict=True)
+            )
+            self._known.update(zip(new, zip(emitted, steps, strict=True), strict=True))
         emitted, steps = zip(*(self._known[shape] for shape in shapes), strict=True)
         return np.stack(emitted), np.stack(steps)
 
     def totals(
         self, shapes: Sequence[TreeShape]
     ) -> tuple[Int[np.ndarray, "trees texts"], Int[np.ndarray, "trees texts"]]:
-        """Emitted tokens and steps on all texts."""
-        return self.sampled_totals(shapes) if self.sample is self.trace else self._all.of(shapes)
+        """Emitted tokens and steps on all texts, as they were recorded."""
+        return self._all.of(shapes)
 
     def ends(
         self, shape: TreeShape, texts: Bool[np.ndarray, "sampled"]
     ) -> Int[np.ndarray, "nodes ranks"]:
         """How many steps of these texts end at each node, by the child that was accepted behind it."""
-        exits, width = self._some.exits(shape), self.trace.width + 1
-        mine = texts[exits.text] & (exits.rank >= 0)
-        cells = exits.node[mine] * width + exits.rank[mine]
-        return np.bincount(cells, minlength=shape.size * width).reshape(shape.size, width)
+        width = self.trace.width + 1
+        counts = np.zeros(shape.size * width, dtype=np.int64)
+        for exits in (draw.exits(shape) for draw in self._draws):
+            mine = texts[exits.text] & (exits.rank >= 0)
+            cells = exits.node[mine] * width + exits.rank[mine]
+            counts += np.bincount(cells, minlength=len(counts))
+        return counts.reshape(shape.size, width)
 
     def speed(self, shape: TreeShape) -> Speed:
         """Tokens by replay of all texts, and seconds; of the root alone, of plain decoding.
@@ -232,6 +244,15 @@ def _supported(trace: Trace, deepest: int) -> tuple[Rates, tuple[str, ...]]:
         )
     rates = np.clip(table[:depth] / total[:depth, None], 0.0, 1.0)
     return Rates(rates, by_depth=True), tuple(said)
+
+
+def _draws(trace: Trace, seed: int) -> list[Trace]:
+    """The trace, and as it would be with other coins; alone if no coin was thrown, or it is large."""
+    sure = np.isin(trace.accepted, (0.0, 1.0)).all()
+    number = 1 if sure else min(MOST_DRAWS, max(1, MOST_POSITIONS // len(trace.tokens)))
+    rng, reached = np.random.default_rng(seed), trace.accepted.cumsum(axis=1)
+    throws = [rng.random((len(reached), 1)) for _ in range(number - 1)]
+    return [trace, *(replace(trace, ranks=(throw >= reached).sum(axis=1)) for throw in throws)]
 
 
 def _sampled(trace: Trace) -> tuple[Trace, Int[np.ndarray, "sampled"]]:

@@ -21,7 +21,7 @@ STEEP = LatencyModel.from_tables(verify={1: 0.0287, 32: 0.0628}, draft=0.0017)
 @pytest.fixture(scope="module")
 def stretchy():
     """Easy and hard stretches, as in real texts."""
-    return stretches(np.random.default_rng(5), texts=24, positions=120)
+    return stretches(np.random.default_rng(5), texts=24, positions=120, stay=0.95)
 
 
 def test_the_long_chain_that_rates_advise_is_refuted_by_replay_and_not_advised(stretchy):
@@ -79,12 +79,12 @@ def test_cross_fitting_is_choosing_on_four_fifths_and_valuing_on_the_last():
     best = TreeShape.chain(3)
     found = cross_fitting.cross_fitted(side, bounds, "chain", best)
     chains = [TreeShape.chain(deep) for deep in range(1, 12)]
-    emitted, steps = side.totals(chains)
+    (some, often), (emitted, steps) = side.sampled_totals(chains), side.totals(chains)
     seconds = np.array([CHEAP.step_s(chain) for chain in chains])
     tokens, time = 0.0, 0.0
     for part in range(5):
         here = np.arange(10) % 5 == part
-        chosen = int(np.argmax(emitted[:, ~here].sum(1) / steps[:, ~here].sum(1) / seconds))
+        chosen = int(np.argmax(some[:, ~here].sum(1) / often[:, ~here].sum(1) / seconds))
         tokens += emitted[chosen, here].sum()
         time += steps[chosen, here].sum() * seconds[chosen]
     assert found.rate == pytest.approx(tokens / time)
@@ -127,6 +127,20 @@ def test_large_traces_are_chosen_on_in_part_and_valued_on_whole(stretchy, monkey
     assert ranking.speed(TreeShape.chain(2), "iid").tokens == pytest.approx(
         replay.replay(stretchy, TreeShape.chain(2)).tokens_per_step, rel=0.05
     )
+
+
+def test_choices_are_made_on_several_draws_and_values_on_the_recorded_one(stretchy):
+    side, shape = side_of(stretchy), TreeShape.chain(4)
+    recorded = replay.replay(stretchy, shape)
+    assert side.totals([shape])[0][0].tolist() == recorded.emitted.tolist()
+    emitted, steps = (part[0].sum() for part in side.sampled_totals([shape]))
+    assert 7 * stretchy.kept.sum() < emitted
+    assert emitted / steps == pytest.approx(recorded.tokens_per_step, rel=0.05)
+    assert emitted / steps != recorded.tokens_per_step
+    ends = side.ends(shape, np.ones(24, dtype=bool))
+    assert steps >= ends.sum() > 0.9 * steps
+    sure = trace_speed.replace(stretchy, accepted=(stretchy.ranks[:, None] == np.arange(3)) * 1.0)
+    assert side_of(sure).sampled_totals([shape])[1][0].tolist() == recorded.steps.tolist()
 
 
 def test_groups_of_texts_give_the_intervals_of_texts(stretchy, monkeypatch):
