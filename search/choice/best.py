@@ -230,9 +230,8 @@ def _ranked(
 
 
 def _disturbed(latency: LatencyModel) -> list[str]:
-    """What the times say of how they were measured."""
-    said = getattr(latency, "disturbed", None)
-    return [f"the times were disturbed: {said}"] if said else []
+    """What disturbed the times while they were measured."""
+    return [f"times: {latency.disturbed}"] if latency.disturbed else []
 
 
 def _draws(draws: Any, level: float) -> int:

@@ -1,12 +1,16 @@
 """What is advised, what is not decided, and what would decide it."""
 
+from dataclasses import replace
+from statistics import NormalDist
+
 import numpy as np
 import pytest
 
 from treespec import TreeShape
-from treespec.search import LatencyModel, best_tree
+from treespec.search import best_tree
 from treespec.search.choice.advice import advise
 from treespec.search.choice.rows import Entry, Speed, row_of
+from treespec.search.intervals import expanded_tail
 
 SHAPES = {"tree": TreeShape.kary(2, 2), "chain": TreeShape.chain(3), "plain": TreeShape.chain(0)}
 
@@ -57,6 +61,17 @@ def test_one_interval_that_holds_one_leaves_it_open(other, value):
     assert found.to_dict()["use"] is None
 
 
+def test_comparisons_share_the_level():
+    tree, chain = speed(1.5, of_texts=0.02), speed(1.44, seed=1)
+    two = advised(tree=tree, chain=chain, plain=speed(0.5)).over["chain"]
+    one = advised(tree=tree, plain=chain).over["plain"]
+    tail = expanded_tail(24, 0.975)
+    assert two[1:] == pytest.approx(
+        tuple(np.quantile(tree.rate_drawn / chain.rate_drawn, [tail, 1 - tail]))
+    )
+    assert two.low < one.low < 1.5 / 1.44 < one.high < two.high
+
+
 def test_as_many_texts_as_are_asked_for_decide():
     errors = {"of_texts": 0.05, "of_times": 0.005}
     first, second = speed(1.5, **errors), speed(1.43, seed=1, **errors)
@@ -76,7 +91,7 @@ def test_as_many_texts_as_are_asked_for_decide():
 
 def test_unsteady_times_have_to_be_steadier():
     found = advised(tree=speed(1.5, of_times=0.05), chain=speed(1.45, seed=1), plain=speed(0.5))
-    z = 1.96
+    z = NormalDist().inv_cdf(1 - 0.05 / 4)  # two comparisons share the 5 %
     assert found.needed.steadier == pytest.approx(z * 0.05 / np.log(1.5 / 1.45), rel=0.05)
     assert found.needed.texts == 0
     assert "times as steady" in str(found)
@@ -110,6 +125,7 @@ def test_a_ranking_carries_its_advice(flat):
     assert any("as if every level were independent" in note for note in ranking.notes)
 
 
-def test_disturbed_times_are_told(flat, monkeypatch):
-    monkeypatch.setattr(LatencyModel, "disturbed", "3 of 5 rounds", raising=False)
-    assert "the times were disturbed: 3 of 5 rounds" in best_tree([0.6], flat).notes
+def test_disturbed_times_are_told(flat):
+    noisy = replace(flat, disturbed="3 of 5 rounds were disturbed: profile again")
+    assert "times: 3 of 5 rounds were disturbed: profile again" in best_tree([0.6], noisy).notes
+    assert not any("disturbed" in note for note in best_tree([0.6], flat).notes)
