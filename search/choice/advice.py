@@ -79,16 +79,13 @@ class Advice:
     def __str__(self) -> str:
         first = self.first
         if self.use is None:
-            names = [f"{_the(one)} ({text_of(one.speedup)})" if one.kind != "plain" else "plain decoding"
-                     for one in self.between]  # fmt: skip
-            listed = f"{', '.join(names[:-1])} and {names[-1]}"
-            slower = [one for one in self.others if one not in self.between]
-            said = "".join(
-                f"; {_the(one)} is slower ({text_of(_inverse(self.over[one.kind]))} of the first)"
-                for one in slower
-            )
-            times = ", in times plain decoding" if any("(" in name for name in names) else ""
-            return f"Not decided between {listed}{times}{said}. {self.needed}."
+            names = [_valued(one, i == 0) for i, one in enumerate(self.between)]
+            said = f"Not decided between {', '.join(names[:-1])} and {names[-1]}."
+            for one in self.others:
+                if one not in self.between:
+                    share = text_of(_inverse(self.over[one.kind]))
+                    said += f" {_the(one).capitalize()} has {share} of the speed of the first."
+            return f"{said} {self.needed}."
         if first.kind == "plain":
             near = "".join(
                 f"; the best {one.kind}, a {one.label}, has {text_of(one.speedup)} of its speed"
@@ -181,11 +178,21 @@ def _together(needs: Sequence[Needed]) -> Needed:
     return Needed(texts, max(one.steadier for one in some))
 
 
+def _origin(choice: Choice) -> str:
+    return ", ".join(name for name in (choice.source, choice.law) if name)
+
+
 def _the(choice: Choice) -> str:
+    """The shape in words, with what it is drawn by."""
+    return choice.label if choice.kind == "plain" else f"the {choice.label} ({_origin(choice)})"
+
+
+def _valued(choice: Choice, whole: bool) -> str:
+    """The shape with its speed; the first one says over what."""
     if choice.kind == "plain":
         return choice.label
-    origin = ", ".join(name for name in (choice.source, choice.law) if name)
-    return f"the {choice.label} ({origin})"
+    over = " times plain decoding" if whole else ""
+    return f"the {choice.label} ({_origin(choice)}: {text_of(choice.speedup)}{over})"
 
 
 def _inverse(ratio: Interval) -> Interval:
