@@ -97,9 +97,8 @@ class TraceSpeed:
         """Emitted tokens and steps on the texts that choices are made on, all draws together."""
         new = list(dict.fromkeys(shape for shape in shapes if shape not in self._known))
         if new:
-            emitted, steps = (
-                sum(part) for part in zip(*(d.of(new) for d in self._draws), strict=True)
-            )
+            draws = [draw.of(new) for draw in self._draws]
+            emitted, steps = (np.sum(part, axis=0) for part in zip(*draws, strict=True))
             self._known.update(zip(new, zip(emitted, steps, strict=True), strict=True))
         emitted, steps = zip(*(self._known[shape] for shape in shapes), strict=True)
         return np.stack(emitted), np.stack(steps)
