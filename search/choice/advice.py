@@ -15,6 +15,8 @@ __all__ = ["Advice", "Needed", "advise"]
 
 HARDLY = 100
 """Times the texts there are: as many more are no advice."""
+NEGLIGIBLE = 1e-4
+"""Share of the variance that a decision allows, below which texts do not matter."""
 EQUAL = 0.005
 """Relative difference of two speeds below which deciding between them is not worth a measurement."""
 
@@ -155,7 +157,7 @@ def _needed(first: Speed, other: Speed, texts: int | None, level: float) -> Need
     allowed = (difference / z) ** 2
     if difference < EQUAL:
         return Needed(None, 1.0, hopeless=True)
-    if not of_texts:
+    if of_texts < NEGLIGIBLE * allowed:
         return Needed(0, max(1.0, sqrt(of_times / allowed)))
     left, steadier = allowed - of_times, 1.0
     if of_times > allowed / 2:

@@ -142,7 +142,7 @@ class _Union:
         depth: edges of the deepest.
         table: the child of each node by rank, -1 where there is none, with a column of -1 behind.
         accepted: `[trees, size]`, how much of the way to each node a tree has.
-        nodes_of: for each tree, its own node at the end of that.
+        nodes_of: for each tree, its own node there; -1 where it has none.
     """
 
     def __init__(self, shapes: Sequence[TreeShape]) -> None:
@@ -170,10 +170,8 @@ class _Union:
         for row, mine in enumerate(places):
             own[row, mine] = np.arange(len(mine))
         above, levels = np.array(parents), np.array(depths)
-        self.accepted = np.where(own >= 0, levels, 0)
-        self.nodes_of = own
-        for level in range(1, self.depth + 1):
+        self.nodes_of, self.accepted = own, np.where(own >= 0, levels, 0)
+        for level in range(2, self.depth + 1):
             nodes = np.flatnonzero(levels == level)
-            missing = own[:, nodes] < 0
-            for part in (self.accepted, self.nodes_of):
-                part[:, nodes] = np.where(missing, part[:, above[nodes]], part[:, nodes])
+            reached = self.accepted[:, above[nodes]]
+            self.accepted[:, nodes] = np.where(own[:, nodes] < 0, reached, level)

@@ -151,6 +151,17 @@ def test_groups_of_texts_give_the_intervals_of_texts(stretchy, monkeypatch):
     assert parts.tokens_drawn.std() == pytest.approx(whole.tokens_drawn.std(), rel=0.3)
 
 
+def test_traces_of_the_same_prompts_are_resampled_by_the_same_texts(make_trace):
+    times = Times(CHEAP, None, 1, 40, 0, np.random.default_rng(0))
+    prompts = ("one", "one", "other")
+    sides = [
+        TraceSpeed("iid", make_trace(i, texts=8, about={"prompts_hash": name}), times)
+        for i, name in enumerate(prompts)
+    ]
+    assert (sides[0].weights == sides[1].weights).all()
+    assert (sides[0].weights != sides[2].weights).any()
+
+
 def test_what_a_trace_has_too_little_of_is_not_used_and_named(make_trace):
     trace = make_trace(texts=8, positions=40, rates=(0.5, 0.2, 0.002))
     ranking = best_tree(trace, CHEAP, draws=100)
