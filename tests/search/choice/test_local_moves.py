@@ -1,7 +1,7 @@
 """Moves from tree to tree, and where they end."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from treespec import TreeShape
@@ -57,6 +57,7 @@ def test_a_node_is_added_removed_and_moved():
         assert shape_of_paths(change) in near
 
 
+@settings(max_examples=40)
 @given(
     st.lists(st.floats(0.02, 1), min_size=3, max_size=3),
     st.floats(0.2, 0.95),

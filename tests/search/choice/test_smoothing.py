@@ -107,3 +107,4 @@ def test_levels_that_no_step_reaches_have_the_rates_of_all():
     rates = rates_at(side.sample, starts, every, BOUNDS)
     assert np.isfinite(rates).all()
     assert (rates[-1] == rates[-2]).all()
+    assert rates[-1, 0] > 0
