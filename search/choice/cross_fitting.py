@@ -41,6 +41,8 @@ def choose(
         kind: trees or chains.
         texts: those of `side.sample` that count.
     """
+    if bounds.depth < 1:
+        return []
     return _trees(side, bounds, texts) if kind == "tree" else _chains(side, bounds, texts)
 
 

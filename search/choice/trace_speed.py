@@ -68,7 +68,7 @@ class TraceSpeed:
         self._draws = [TextTotals(draw) for draw in _draws(self.sample, times.seed)]
         self._known: dict[TreeShape, tuple[np.ndarray, np.ndarray]] = {}
         self._seconds: dict[TreeShape, float] = {}
-        self.rates, said = _supported(self.sample, self._all.deepest)
+        self.rates, said = _supported(self.sample, min(self._all.deepest, self._draws[0].deepest))
         self.warnings = (*said, *note_on(trace.rule))
 
     @cached_property

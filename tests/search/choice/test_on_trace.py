@@ -189,6 +189,30 @@ def test_traces_that_no_shape_can_be_chosen_on(make_trace, more, words):
         best_tree(make_trace(**more), CHEAP)
 
 
+@pytest.mark.parametrize("limits", [{"max_size": 1}, {"depth": 0}, {"sizes": [1]}])
+def test_without_room_there_is_plain_decoding(stretchy, limits):
+    ranking = best_tree(stretchy, CHEAP, draws=40, **limits)
+    assert [row.kind for row in ranking.rows] == ["plain"]
+    assert ranking.advice.use is ranking.plain
+
+
+def test_only_chains_where_nodes_have_one_child_or_no_wide_level_was_measured(stretchy):
+    narrow = LatencyModel.from_tables(verify={1: 0.02, 8: 0.022}, draft={1: 0.001})
+    for latency, limits in ((CHEAP, {"branching": 1, "max_size": 8}), (narrow, {})):
+        ranking = best_tree(stretchy, latency, draws=40, **limits)
+        assert {row.kind for row in ranking.rows} == {"chain", "plain"}
+        assert ranking.tree is None
+    assert any("chains only" in note for note in ranking.notes)
+
+
+def test_no_tree_is_deeper_than_the_part_that_choices_are_made_on(stretchy, monkeypatch):
+    monkeypatch.setattr(trace_speed, "MOST_POSITIONS", 24 * 9)
+    side = side_of(stretchy)
+    assert side.sample.offsets[1] == 9
+    assert side.rates.levels <= 9
+    assert best_tree(stretchy, CHEAP, draws=40).chain is not None
+
+
 def test_two_texts_are_enough_to_try(make_trace):
     ranking = best_tree(make_trace(texts=2, positions=60), CHEAP, max_size=8, draws=40)
     assert ranking.advice.first is ranking.best
