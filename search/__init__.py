@@ -5,13 +5,17 @@
 `optimal_frontier` those of all sizes and depths at once. `estimate_acceptance` gets the rates from a
 recorded `Trace` or from steps of real decoding; `replay` tries any tree on a trace; `calibration` holds the
 draft's own probabilities against acceptance. A `LatencyModel` holds measured times, and `best_tree` ranks
-trees, chains and plain decoding by what both promise. `growth` has the policies of dynamic trees, and
-`formats` reads and writes shapes in the words of other tools.
+trees, chains and plain decoding by what replay of a trace, or rates, and these times promise, and says
+which to use or what would decide (`Advice`); `best_tree_among` does it for several drafts or laws. `growth`
+has the policies of dynamic trees, and `formats` reads and writes shapes in the words of other tools.
 """
 
 from treespec.search import formats, growth
+from treespec.search.choice.advice import Advice
 from treespec.search.choice.best import best_tree, best_trees
-from treespec.search.choice.ranking import Choice, Ranking
+from treespec.search.choice.joint import best_tree_among
+from treespec.search.choice.ranking import Ranking
+from treespec.search.choice.rows import Choice
 from treespec.search.errors import (
     InfeasibleTree,
     InvalidAcceptance,
@@ -42,6 +46,7 @@ from treespec.search.rates.trace import Trace
 
 __all__ = [
     "AcceptanceEstimate",
+    "Advice",
     "Calibration",
     "CalibrationData",
     "Choice",
@@ -63,6 +68,7 @@ __all__ = [
     "SmallSample",
     "Trace",
     "best_tree",
+    "best_tree_among",
     "best_trees",
     "calibration",
     "calibration_data",

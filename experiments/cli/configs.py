@@ -138,9 +138,10 @@ TITLES = {
     epilog=examples("treespec parts", "treespec parts --plugin mine.py", "treespec parts --json"),
 )
 def parts_command(plugin: Plugins = None, as_json: AsJson = False, debug: Debug = False) -> None:
-    """List what configs can name: rules, laws, shapes, growths, draft sources and metrics.
+    """List what configs can name: rules, laws, shapes and more.
 
-    Those of plug-ins too: of the files given, and of installed packages.
+    Growths, draft sources and metrics, too; and those of plug-ins: of the files given, and of installed
+    packages.
     """
     with friendly(debug):
         from treespec.experiments.config.parts import listed

@@ -1,6 +1,5 @@
-"""The commands about trees: `treespec search`, `estimate`, `profile`, `trace`, `replay`, `export`."""
+"""The commands about trees: `search`, `regret`, `estimate`, `profile`, `trace`, `replay`, `export`."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +27,15 @@ __all__ = ["app"]
 app = typer.Typer()
 
 
+LatencyFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--latency",
+        help="Times (`treespec profile`): rank by predicted speed. One file for all sources, or one each.",
+    ),
+]
+
+
 @app.command(
     "search",
     rich_help_panel="Trees",
@@ -35,15 +43,17 @@ app = typer.Typer()
         "treespec search 0.6,0.2,0.1 --size 16 --depth 5 --to eagle",
         "treespec search '0.7,0.2;0.5,0.2;0.4,0.1' --size 8 --json",
         "treespec search trace.npz --latency latency.json --size 64",
+        "treespec search a.npz b.npz --latency latency.json --prefix 64,256",
     ),
 )
 def search_command(
-    rates: Annotated[
-        str,
+    sources: Annotated[
+        list[str],
         typer.Argument(
-            metavar="RATES",
-            help="Of the first, second, ... child: 0.6,0.2,0.1; levels apart by ; or a file: a trace "
-            "(`treespec trace`), an estimate.",
+            metavar="SOURCE...",
+            help="A trace (`treespec trace`), which trees are replayed on; several are ranked together. Or "
+            "rates: an estimate (`treespec estimate --out`), or those of the first, second, ... child: "
+            "0.6,0.2,0.1, levels apart by ;.",
         ),
     ],
     size: Annotated[
@@ -53,57 +63,111 @@ def search_command(
     depth: Annotated[int | None, typer.Option("--depth", help="Edges from the root.")] = None,
     branching: Annotated[int | None, typer.Option("--branching", help="Children at most.")] = None,
     into: Annotated[str, typer.Option("--to", help="Format to show the tree in.")] = "medusa",
-    latency: Annotated[
-        Path | None,
-        typer.Option("--latency", help="Times (`treespec profile`): rank by predicted speed."),
-    ] = None,
+    latency: LatencyFiles = None,
     prefix: Annotated[
-        int | None, typer.Option("--prefix", help="Tokens before the tree, for --latency.")
+        str | None,
+        typer.Option("--prefix", help="Tokens before the tree, for --latency: 64, or 64,256."),
     ] = None,
     law: Annotated[
         str | None, typer.Option("--law", help="How children are drawn, for --latency.")
     ] = None,
-    batch: Annotated[int, typer.Option("--batch", help="Texts at once, for --latency.")] = 1,
+    batch: Annotated[
+        str | None, typer.Option("--batch", help="Texts at once, for --latency: 1, or 1,8.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Write the tree there, in the format of --to.")
     ] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Find the best tree for given acceptance rates and times.
+    """Find the best tree on a trace or for rates, and times.
 
     Without --latency: the tree of --size nodes that keeps most tokens. With it: trees, chains and plain
-    decoding by predicted speed, and which to take.
+    decoding by predicted speed, and which to use, or what would decide between them.
     """
     with friendly(debug):
         from treespec.experiments.config.files import require_new
         from treespec.experiments.errors import ConfigError
-        from treespec.experiments.search_then_run.commands import search, search_fastest, write_tree
+        from treespec.experiments.search_then_run.commands import search, write_tree
+        from treespec.experiments.search_then_run.fastest import search_fastest
+        from treespec.experiments.search_then_run.profile.commands import integers
 
         if out is not None:
             require_new(out)
-        if latency is None:
-            given = {"--prefix": prefix, "--law": law, "--batch": None if batch == 1 else batch}
+        found: Any
+        if not latency:
+            given = {"--prefix": prefix, "--law": law, "--batch": batch}
             alone = [name for name, value in given.items() if value is not None]
             if alone:
                 raise ConfigError(
                     f"{alone[0]} says which times hold: give --latency too, or leave it out"
                 )
-            found = search(rates, 16 if size is None else size, depth, branching, into)
-            typer.echo(json_text(found.data()) if as_json else str(found))
-            if out is not None:
-                complain(write_tree(found.shape, into, out))
-            return
-        where: dict[str, Any] = {
-            "prefix": prefix,
-            "batch": batch,
-            "laws": None if law is None else [law],
-        }
-        where |= {"max_size": size, "depth": depth, "branching": branching}
-        shape, text = search_fastest(rates, latency, into, as_json=as_json, **where)
-        typer.echo(json_text(json.loads(text)) if as_json else text)
+            if len(sources) > 1:
+                raise ConfigError(
+                    f"{len(sources)} sources are ranked together by speed: give --latency, or one source"
+                )
+            found = search(sources[0], 16 if size is None else size, depth, branching, into)
+        else:
+            found = search_fastest(
+                sources,
+                latency,
+                into,
+                prefixes=integers("--prefix", prefix) or (),
+                batches=integers("--batch", batch) or (),
+                laws=None if law is None else [law],
+                max_size=size,
+                depth=depth,
+                branching=branching,
+            )
+        typer.echo(json_text(found.data()) if as_json else str(found))
         if out is not None:
-            complain(write_tree(shape, into, out))
+            complain(write_tree(found.shape, into, out))
+
+
+@app.command(
+    "regret",
+    rich_help_panel="Trees",
+    epilog=examples(
+        "treespec regret cold.npz warm.npz --latency latency.json",
+        "treespec regret trace.npz --latency laptop.json --latency server.json",
+        "treespec regret a.npz b.npz --latency l.json --shapes chain:4,kary:2x3",
+    ),
+)
+def regret_command(
+    sources: Annotated[
+        list[str],
+        typer.Argument(metavar="SOURCE...", help="Traces (`treespec trace`), or rates."),
+    ],
+    latency: LatencyFiles = None,
+    shapes: Annotated[
+        str | None,
+        typer.Option("--shapes", help="More trees: chain:4,kary:2x3,expansion:3x2x1, or files."),
+    ] = None,
+    size: Annotated[int | None, typer.Option("--size", help="Nodes at most.")] = None,
+    prefix: Annotated[int | None, typer.Option("--prefix", help="Tokens before the tree.")] = None,
+    batch: Annotated[int, typer.Option("--batch", help="Texts at once.")] = 1,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Tell what a tree tuned for something else costs.
+
+    The best shape of each source (another temperature, kind of text, draft or machine), used at every other
+    one: the share of the speed that is lost to the best there, with its interval.
+    """
+    with friendly(debug):
+        from treespec.experiments.errors import ConfigError
+        from treespec.experiments.report.terminal import print_table
+        from treespec.experiments.search_then_run.fastest import regrets
+
+        if not latency:
+            raise ConfigError(
+                "what a tree costs depends on times: give --latency (`treespec profile`)"
+            )
+        found = regrets(sources, latency, shapes, prefix=prefix, batch=batch, max_size=size)
+        if as_json:
+            typer.echo(json_text(found.data()))
+        else:
+            print_table(found.table(), output())
 
 
 @app.command(

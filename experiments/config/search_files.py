@@ -12,7 +12,7 @@ from treespec.reading import read_text
 if TYPE_CHECKING:
     from treespec.search import AcceptanceEstimate, Calibration
 
-__all__ = ["read_acceptance", "read_calibration", "read_chains"]
+__all__ = ["read_acceptance", "read_calibration"]
 
 _T = TypeVar("_T")
 
@@ -30,24 +30,6 @@ def read_acceptance(path: Path) -> "AcceptanceEstimate":
             warnings.simplefilter("ignore", SmallSample)  # the estimate keeps the warnings
             return estimate_acceptance(Trace.load(path), by="depth")
     return _named(path, AcceptanceEstimate.from_json)
-
-
-def read_chains(path: Path) -> "AcceptanceEstimate | None":
-    """Rates of chains by depth, as `treespec.search.best_tree` takes them; None if the file does not
-    hold them.
-
-    A trace does. An estimate as JSON holds the rates of as many children as it was made for.
-
-    Raises:
-        InvalidTrace: if a trace is damaged.
-    """
-    from treespec.search import SmallSample, Trace, estimate_acceptance
-
-    if path.suffix != ".npz":
-        return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SmallSample)  # the estimate keeps the warnings
-        return estimate_acceptance(Trace.load(path), by="depth", ranks=1)
 
 
 def read_calibration(path: Path) -> "Calibration":

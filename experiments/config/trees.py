@@ -11,7 +11,7 @@ from treespec import plugins
 from treespec.errors import InvalidPlugin, TreespecError, in_words
 from treespec.experiments.config.drafts import by_pair, source_of
 from treespec.experiments.config.schema import Method, TreeMethod
-from treespec.experiments.config.search_files import read_acceptance, read_calibration, read_chains
+from treespec.experiments.config.search_files import read_acceptance, read_calibration
 from treespec.experiments.config.shapes import (
     MEASURED,
     BestShape,
@@ -107,14 +107,13 @@ def stand_in(path: str, method: TreeMethod) -> TreeMethod:
 
 
 def search_best(config: BestShape, latency: "LatencyModel") -> "Ranking":
-    """`search.best_tree` within the limits of a config, by the acceptance in the file that it names."""
-    from treespec.search import best_tree
+    """`search.best_tree` within the limits of a config, by the trace or the rates that it names."""
+    from treespec.search import Trace, best_tree
 
     path = Path(config.acceptance)
     return best_tree(
-        read_acceptance(path),
+        Trace.load(path) if path.suffix == ".npz" else read_acceptance(path),
         latency,
-        chains=read_chains(path),
         max_size=config.max_size,
         depth=config.depth,
         branching=config.branching,

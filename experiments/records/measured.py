@@ -8,7 +8,7 @@ from typing import Any
 
 from treespec.experiments.config.schema import Config, SearchConfig
 from treespec.experiments.errors import ConfigError, RunFolderError
-from treespec.experiments.records.forms import COUNT, TEXT, fits, parsed
+from treespec.experiments.records.forms import COUNT, TEXT, by_name, fits, parsed
 from treespec.search import (
     AcceptanceEstimate,
     LatencyModel,
@@ -22,6 +22,7 @@ __all__ = [
     "SAME_FIRST",
     "STAMP",
     "Measured",
+    "advice_kept",
     "load_measured",
     "stamped",
     "trace_path",
@@ -55,6 +56,20 @@ class Measured:
         recorded = self.traces.get((sampling, law))
         return recorded or (self.traces.get((sampling, SAME_FIRST.get(law, ""))) if chain else None)
 
+    def recorded(self, sampling: str, law: str) -> Trace:
+        """What was recorded for a law.
+
+        Raises:
+            ConfigError: if nothing was.
+        """
+        found = self.trace(sampling, law)
+        if found is None:
+            known = ", ".join(other for name, other in self.traces if name == sampling)
+            raise ConfigError(
+                f"{sampling}: law '{law}' was not recorded, but {known}; leave the law out"
+            )
+        return found
+
     def estimate(self, sampling: str, law: str, ranks: int | None = None) -> AcceptanceEstimate:
         """Rates by depth and rank, deep levels drawn to those of all.
 
@@ -63,12 +78,7 @@ class Measured:
         Raises:
             ConfigError: if the law was not recorded.
         """
-        recorded = self.trace(sampling, law)
-        if recorded is None:
-            known = ", ".join(other for name, other in self.traces if name == sampling)
-            raise ConfigError(
-                f"{sampling}: law '{law}' was not recorded, but {known}; leave the law out"
-            )
+        recorded = self.recorded(sampling, law)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SmallSample)
             return estimate_acceptance(
@@ -107,6 +117,25 @@ def load_measured(config: Config, folder: Path) -> Measured:
             raise RunFolderError(f"{path} is missing: start anew with --fresh")
     latency = LatencyModel.load(times)
     return Measured(config.search, traces, latency, stamped(stamp)["prefix"])
+
+
+def advice_kept(folder: Path, place: int) -> dict[str, str]:
+    """What searches advised before a run, by the method that got the tree.
+
+    Args:
+        folder: that measurements are kept in.
+        place: of the sampling setting.
+
+    Raises:
+        RunFolderError: if the file is damaged.
+    """
+    path, way_out = folder / f"best-{place}.json", "start anew with --fresh"
+    if not path.exists():
+        return {}
+    data = parsed(path, RunFolderError, way_out)
+    if problem := fits(data, by_name({"verdict": TEXT})):
+        raise RunFolderError(f"{path} is damaged: {problem}; {way_out}")
+    return {method: said["verdict"] for method, said in data.items()}
 
 
 def stamped(stamp: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from statistics import median
 
 from treespec.experiments.config.file import validated
 from treespec.experiments.records.loading import Method, RunRecords
-from treespec.experiments.records.measured import Measured, load_measured
+from treespec.experiments.records.measured import Measured, advice_kept, load_measured
 from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.statistics import Interval
 from treespec.experiments.report.summary import speed_ratio
@@ -39,8 +39,8 @@ MISSING = (
     "trees, or `{kind: plain}`, which speedups are over, is not among the methods that finished."
 )
 
-Choice = tuple[str, str, Interval]
-"""What search chose, the fastest lossless method of the run, and their speeds' ratio."""
+Choice = tuple[str, str, Interval, str]
+"""What search chose, the fastest lossless method of the run, their speeds' ratio, and the advice."""
 
 
 @dataclass(frozen=True)
@@ -120,11 +120,11 @@ def first_ranked(rows: Sequence[Prediction]) -> tuple[Prediction, Prediction]:
 
 
 def chosen(run: RunRecords, data: Measurements) -> Choice | None:
-    """What search chose for a setting, the fastest lossless method of the run, and their speeds' ratio.
+    """What search chose for a setting beside the fastest lossless method of the run.
 
     Returns:
-        Their names, and tokens per second of the choice over those of the fastest; None if the config asks
-        for no `best` tree, or it did not finish.
+        Their names, tokens per second of the choice over those of the fastest, and the advice in words
+        (empty if it was not kept); None if the config asks for no `best` tree, or it did not finish.
     """
     asked = [
         m
@@ -137,7 +137,9 @@ def chosen(run: RunRecords, data: Measurements) -> Choice | None:
     if not choices or not data.prompts:
         return None
     best = max(names, key=data.rate)
-    return choices[0], best, speed_ratio(data.totals, choices[0], best)
+    place = [setting["name"] for setting in run.manifest["samplings"]].index(data.sampling)
+    advice = advice_kept(run.folder / "search", place).get(choices[0], "")
+    return choices[0], best, speed_ratio(data.totals, choices[0], best), advice
 
 
 def _measured(run: RunRecords) -> Measured | None:
@@ -262,8 +264,9 @@ def _said(rows: Sequence[Prediction], choice: Choice | None) -> str:
     )
     if choice is None:
         return said
-    name, fastest, ratio = choice
+    name, fastest, ratio, advice = choice
     shown = interval(ratio)
     share = f"{shown.text} ({shown.detail})" if shown.detail else shown.text
     reached = f"reached {share} of the speed of the run's fastest ({fastest})"
-    return f"{said} What search chose ({name}) {reached}."
+    told = f" Before the run it said: {advice}" if advice else ""
+    return f"{said} What search chose ({name}) {reached}.{told}"

@@ -9,27 +9,36 @@ import numpy as np
 
 from treespec.experiments.config.base import LARGEST_NUMBER, MOST_NODES
 from treespec.experiments.config.files import (
-    is_file,
     is_there,
     require_new,
     require_within,
     write_new,
 )
-from treespec.experiments.config.search_files import read_acceptance, read_chains
+from treespec.experiments.config.search_files import read_acceptance
 from treespec.experiments.errors import ConfigError
 from treespec.reading import brief
 from treespec.search import (
     AcceptanceEstimate,
     LatencyModel,
-    SearchError,
+    Trace,
     best_tree,
     expected_tokens,
     formats,
     optimal_tree,
 )
+from treespec.search.choice.best import RATES_ALONE
 from treespec.shape import TreeShape
 
-__all__ = ["Found", "acceptance_of", "export", "rates_of", "search", "search_fastest", "write_tree"]
+__all__ = [
+    "Found",
+    "acceptance_of",
+    "dumped",
+    "export",
+    "rates_of",
+    "read_source",
+    "search",
+    "write_tree",
+]
 
 LARGEST_DRAWN = 64
 """Nodes up to which a tree is drawn."""
@@ -66,9 +75,20 @@ def acceptance_of(text: str) -> list[float] | list[list[float]] | AcceptanceEsti
     return rates_of(text)
 
 
+def read_source(text: str) -> Any:
+    """Rates as they are typed, those of an estimate as JSON, or a trace.
+
+    Raises:
+        ConfigError, InvalidTrace: for what is none of them.
+    """
+    if is_there(text) and Path(text).suffix == ".npz":
+        return Trace.load(Path(text))
+    return acceptance_of(text)
+
+
 @dataclass(frozen=True)
 class Found:
-    """The best tree of a size for acceptance rates.
+    """The best tree of a size for acceptance rates, or on a trace.
 
     Args:
         shape: the tree.
@@ -76,7 +96,7 @@ class Found:
         chain: of as many nodes, as far as the depth allows.
         chain_tokens: expected per step; None if the rates do not reach so deep.
         form: the format that the tree is shown in.
-        notes: what the sample behind the rates cannot support.
+        notes: what limits the result.
     """
 
     shape: TreeShape
@@ -94,7 +114,7 @@ class Found:
         ]
         if self.chain_tokens is not None:
             lines.append(f"a chain of {self.chain.size} nodes: {self.chain_tokens:.3f}")
-        return "\n".join([*lines, *_dumped(self.shape, self.form), *self.notes])
+        return "\n".join([*lines, *dumped(self.shape, self.form), *self.notes])
 
     def data(self) -> dict[str, Any]:
         """The same as plain data, with the format's words for the tree."""
@@ -103,6 +123,7 @@ class Found:
             "shape": {"parents": shape.parents, "size": shape.size, "depth": shape.depth},
             "expected_tokens": self.tokens,
             "chain": {"size": self.chain.size, "expected_tokens": self.chain_tokens},
+            "notes": list(self.notes),
             "format": {
                 "name": self.form,
                 "content": made.content if isinstance(made.content, str) else None,
@@ -114,10 +135,10 @@ class Found:
 
 
 def search(rates: str, size: int, depth: int | None, branching: int | None, form: str) -> Found:
-    """The best tree beside a chain.
+    """The best tree beside a chain: by replay of a trace, or under rates.
 
     Args:
-        rates: see `acceptance_of`.
+        rates: see `read_source`.
         size: nodes, the root included.
         depth: the most edges.
         branching: the most children of a node.
@@ -126,49 +147,38 @@ def search(rates: str, size: int, depth: int | None, branching: int | None, form
     require_within("--size", size, 1, MOST_NODES)
     require_within("--depth", 0 if depth is None else depth, 0, LARGEST_NUMBER)
     require_within("--branching", 1 if branching is None else branching, 1, LARGEST_NUMBER)
-    given = acceptance_of(rates)
+    given = read_source(rates)
+    if isinstance(given, Trace):
+        return _on_trace(given, size, depth, branching, form)
     acceptance = given.rates if isinstance(given, AcceptanceEstimate) else given
     shape = optimal_tree(acceptance, size, depth=depth, branching=branching)
     chain, table = TreeShape.chain(min(size - 1, depth or size - 1)), np.asarray(acceptance)
     reached = table.ndim == 1 or len(table) >= chain.depth
     worth = expected_tokens(chain, acceptance) if reached else None
     tokens = expected_tokens(shape, acceptance)
-    return Found(shape, tokens, chain, worth, form, _notes(given))
+    notes = [f"note: {text}" for text in (RATES_ALONE, *getattr(given, "warnings", ()))]
+    return Found(shape, tokens, chain, worth, form, notes)
 
 
-def search_fastest(
-    rates: str, latency: Path, form: str, *, as_json: bool = False, **options: Any
-) -> tuple[TreeShape, str]:
-    """The fastest tree, and what `treespec search --latency` prints: shapes by speed, the verdict.
-
-    Args:
-        rates: see `acceptance_of`.
-        latency: a file of `LatencyModel`.
-        form: the format that the best tree is shown in.
-        as_json: the ranking alone, as JSON.
-        options: see `treespec.search.best_tree`.
-    """
-    bounds = {"size": (1, MOST_NODES), "prefix": (0, LARGEST_NUMBER), "batch": (1, LARGEST_NUMBER)}
-    bounds |= {"depth": (0, LARGEST_NUMBER), "branching": (1, LARGEST_NUMBER)}
-    given_as = {"max_size": "size"}
-    for name, value in options.items():
-        option = given_as.get(name, name)
-        if value is not None and option in bounds:
-            require_within(f"--{option}", value, *bounds[option])
-    given = acceptance_of(rates)
-    chains = read_chains(Path(rates)) if is_file(rates) else None
-    times = LatencyModel.load(latency)
-    try:
-        ranking = best_tree(given, times, chains=chains, **options)
-    except SearchError as error:
-        raise ConfigError(f"{rates} with the times of {latency}: {error}") from error
-    if as_json:
-        return ranking.best.shape, ranking.to_json()
-    lines, shape = [str(ranking)], ranking.best.shape
-    if ranking.best.kind == "plain":
-        return shape, "\n".join([*lines, *_notes(given)])
-    lines += [str(shape)] if shape.size <= LARGEST_DRAWN else []
-    return shape, "\n".join([*lines, *_dumped(shape, form), *_notes(given)])
+def _on_trace(
+    trace: Trace, size: int, depth: int | None, branching: int | None, form: str
+) -> Found:
+    """The tree of most tokens per step on a trace: the fastest where every step takes the same time."""
+    alike = LatencyModel.from_tables(verify=1.0, draft=0.0, law=trace.law)
+    ranking = best_tree(trace, alike, sizes=[size], depth=depth, branching=branching)
+    first, chain = ranking.best, ranking.chain
+    if first.size != size:
+        raise ConfigError(
+            f"--size {size}: the trace supports no tree of so many nodes; {'; '.join(ranking.notes)}"
+        )
+    return Found(
+        first.shape,
+        first.tokens_per_step.estimate,
+        TreeShape.chain(size - 1) if chain is None else chain.shape,
+        None if chain is None else chain.tokens_per_step.estimate,
+        form,
+        [f"note: {text}" for text in ranking.notes],
+    )
 
 
 def write_tree(shape: TreeShape, form: str, out: Path) -> str:
@@ -184,12 +194,7 @@ def write_tree(shape: TreeShape, form: str, out: Path) -> str:
     return f"written: {out}, {shape.size} nodes, the root included, as {form}"
 
 
-def _notes(given: Any) -> list[str]:
-    """What the sample behind an estimate cannot support."""
-    return [f"note: {text}" for text in getattr(given, "warnings", ())]
-
-
-def _dumped(shape: TreeShape, form: str) -> list[str]:
+def dumped(shape: TreeShape, form: str) -> list[str]:
     """The tree in a format, and what the format leaves out."""
     made = formats.dump(shape, form)
     shown = made.content if isinstance(made.content, str) else f"{len(made.content)} bytes"

@@ -111,9 +111,10 @@ class _Resolver:
         return optimal_tree(rates, shape.size, depth=shape.depth, branching=shape.branching)
 
     def _best(self, shape: BestShape, sampling: str, law: str | None) -> Ranking:
-        """Trees by the rates of all children, chains by those of first children alone.
+        """Trees and chains by replay of what was recorded.
 
-        Above temperature 0 chains are drawn independently, as `treespec run` does it.
+        Above temperature 0 chains are drawn independently, as `treespec run` does it; what was recorded of
+        children drawn without replacement holds for them, too.
         """
         times_measured = shape.latency == MEASURED
         latency = self.measured.latency if times_measured else LatencyModel.load(shape.latency)
@@ -123,14 +124,13 @@ class _Resolver:
             return search_best(timed, latency)
         usual, levels = law or self.measured.default_law(sampling), self.measured.search.depth
         drawn = law is None and usual == str(Law.WITHOUT_REPLACEMENT)
+        recorded = self.measured.recorded(sampling, usual)
         return best_tree(
-            {usual: self.measured.estimate(sampling, usual)},
+            {usual: recorded},
             latency,
-            chains={
-                str(Law.IID) if drawn else usual: self.measured.estimate(sampling, usual, ranks=1)
-            },
+            chains={str(Law.IID): recorded} if drawn else None,
             max_size=shape.max_size,
-            depth=None if shape.depth is None else min(shape.depth, levels),
+            depth=levels if shape.depth is None else min(shape.depth, levels),
             branching=shape.branching,
             prefix=prefix,
             laws=[usual] if usual in latency.laws else None,  # also times of another setting

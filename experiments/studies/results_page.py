@@ -358,6 +358,46 @@ def _replay(data: Row) -> Parts:
     }
 
 
+def _advice(data: Row) -> Parts:
+    figures = data["figures"]
+    columns: dict[str, Callable[[Row], Any]] = {
+        "trace": lambda row: row["trace"],
+        "texts": lambda row: row["texts"],
+        "advised: predicted over unseen": lambda row: row["quotients"]["advised"],
+        "farthest off of 21": lambda row: _percent(row["worst"][0], 1),
+        "which": lambda row: row["worst"][1],
+        "agree within intervals": lambda row: _percent(row["agreed"]),
+        "speed over the best there": lambda row: row["choice"]["of best there"],
+        "over the choice by rates": lambda row: row["choice"]["over rates"],
+    }
+    rows = [one | {"trace": name} for name, one in figures["traces"].items()]
+    turns, every, equals = (figures[part] for part in ("stretches", "exhaustive", "equals"))
+    off = {
+        name: max(turns[part].values(), key=lambda one: abs(one - 1)) - 1
+        for name, part in (("trace", "from the trace"), ("rates", "from rates"))
+    }
+    nodes = ", ".join(
+        f"{one['median']:.2f} at {size} nodes (at worst {one['worst']:.2f})"
+        for size, one in every["over rates"].items()
+    )
+    seconds = ", ".join(
+        f"{one:.1f} s on {int(count):,} positions"
+        for count, one in figures["time"]["seconds"].items()
+    )
+    return {
+        "": [
+            _table(columns, rows),
+            "Where easy and hard stretches of text take turns, predictions from a trace are off by at most "
+            f"{_percent(off['trace'], 1)}, those from rates by {_percent(off['rates'])}. Over the best of "
+            f"all trees of eight nodes on {every['cases']} made-up traces and machines: median "
+            f"{every['of the best']['median']:.3f}, at worst {every['of the best']['worst']:.3f}; over the "
+            f"choice by rates, valued by replay: {nodes}. Of {equals['searches']:,} searches among equally "
+            f"fast shapes {_percent(equals['share'], 1)} advised one. A search took {seconds}, and "
+            f"{figures['time']['gigabytes']:.1f} GB at most.",
+        ]
+    }
+
+
 def _coverage(data: Row) -> Parts:
     cells = data["figures"]["cells"]
     prompts = sorted({cell["prompts"] for cell in cells})
@@ -525,6 +565,13 @@ SECTIONS = {
     ),
     "replay": _benchmark(
         "replay", "studies", "Does replaying a trace give what a live run gives?", _replay
+    ),
+    "search_advice": _benchmark(
+        "search_advice",
+        "studies",
+        "Does the advice of a search hold on texts that it has not seen? Halves of traces, one for the "
+        "search and one for its replay, again and again.",
+        _advice,
     ),
     "speedup": _benchmark(
         "speedup",

@@ -1,6 +1,7 @@
 """The shape with the most predicted tokens per second, from measured acceptance and measured times."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from math import ceil
 from typing import Any
 
@@ -9,26 +10,36 @@ import numpy as np
 from treespec.search.arguments import SEQUENCE, maybe, of_class, takes
 from treespec.search.choice.candidates import (
     Limits,
+    Room,
     candidates,
     chains_within,
     read_sizes,
     require_sizes,
     room_for,
 )
+from treespec.search.choice.cross_fitting import Kind
 from treespec.search.choice.law_speed import AnyAcceptance, LawSpeed, Times, acceptance_by_law
-from treespec.search.choice.ranking import Choice, Ranking, Speed, bounds
+from treespec.search.choice.ranking import Ranking, Setting, ranked
+from treespec.search.choice.rows import Entry, Speed
+from treespec.search.choice.trace_speed import TraceSpeed
+from treespec.search.choice.traced import traced
 from treespec.search.errors import InvalidLimit
 from treespec.search.integers import integer
 from treespec.search.intervals import expanded_tail, require_level
 from treespec.search.latency.latency import LatencyModel
+from treespec.search.rates.trace import Trace
 from treespec.shape import TreeShape
 
-__all__ = ["best_tree", "best_trees"]
+__all__ = ["RATES_ALONE", "best_tree", "best_trees"]
 
 ROOT = TreeShape.chain(0)
 
 DRAWS = 1000
 """Resamples: of six texts and more, some lie beyond the bounds of 95 % intervals."""
+RATES_ALONE = (
+    "tokens are predicted from rates alone, as if every level were independent of those before it: "
+    "search a trace itself to have trees replayed (`treespec trace`)"
+)
 MOST_RESAMPLES = 100_000
 """Resamples beyond which a message asks for more texts instead of more of them."""
 
@@ -50,32 +61,32 @@ def best_tree(
     level: float = 0.95,
     seed: int = 0,
 ) -> Ranking:
-    """Rank trees, chains and plain decoding by predicted tokens per second.
+    """Rank trees, chains and plain decoding by predicted tokens per second, and advise one of them or none.
 
-        tokens per second = batch * expected_tokens(shape, acceptance) / step_s(shape)
+        tokens per second = batch * tokens per step / step_s(shape)
 
-    Sequoia's hardware-aware choice (arXiv:2402.12374, section 3.4) over sizes and depths; ours also over
-    laws, with the cost of wide draft levels, chains and plain decoding among the candidates, and intervals:
-    acceptance and times are resampled (bootstrap), the shapes stay. The best of many looks a little better
-    than it is; resampling with fixed shapes does not correct that.
+    Of a trace, the tokens per step of a shape are those of its replay on the trace's texts: what a live run
+    on them would have had, whatever acceptance depends on. Rates only propose trees (`proposed`), local
+    moves go on from there, and all chains are tried. Few texts flatter what is chosen on them, so what is
+    said of the best tree and of the best chain is cross-fitted: the shape is the one chosen on all texts,
+    its speed that of the same procedure on each fifth of the texts after choosing on the others
+    (`cross_fitted`), and as much is taken off the other rows. Intervals are over texts (their own chance at
+    temperatures above 0 included: a text is one draw) and over measured times. Levels and children that
+    the trace has too little of are not used, and the notes name them.
 
-    Candidates are the trees of `optimal_frontier`, the best for their size and depth, and all chains. Where
-    the time depends on size and depth alone, no tree is faster than the best candidate, among the sizes
-    looked at: all up to 64 nodes, beyond that those that were measured and some between, 6 % apart
-    (`sizes` names others). Where wide levels cost more than narrow ones a tree that is not on the frontier
-    can be; the tests measure by how much.
+    Of rates, tokens per step are `expected_tokens`, as if levels were independent (Sequoia,
+    arXiv:2402.12374, section 3.4, over sizes and depths; ours also over laws, with the cost of wide draft
+    levels). Candidates are the trees of `optimal_frontier` and all chains. Rates that count every position
+    are not those of the positions where steps begin, and a product of rates is not the law of a run of
+    acceptances where good and bad stretches of text take turns: a chain of 31 was predicted 8.6 tokens a
+    step on a trace whose replay gives it 3.0. Search the trace itself where there is one.
 
-    Rates that count every position as the beginning of a step (`estimate_acceptance` of a trace, unless it
-    is told `starts`) are not those of the positions at which steps do begin, behind a bonus token. Where
-    good and bad stretches of text take turns, trees tend to keep more tokens than is predicted, deep ones
-    most of all. Check the best by `treespec.search.rates.replay`, or estimate anew with `starts=` the
-    best tree.
-
-    A chain reaches a depth along first children alone, where a tree of several children gets there more
-    often and at worse places: rates of trees by depth are not those of chains. `chains` are their own.
+    Sizes are all up to 64 nodes; of larger ones those that were measured and some between, 6 % apart
+    (`sizes` names others); of a trace a coarser grid, between which local moves go.
 
     Args:
-        acceptance: rates as `optimal_tree` takes them, an `AcceptanceEstimate`, or one of these by law.
+        acceptance: a `Trace`, rates as `optimal_tree` takes them, an `AcceptanceEstimate`, or one of these
+            by law.
         latency: the times.
         sizes: nodes of trees, the root included, each of which must be possible; by default all small and
             some large ones up to `max_size`.
@@ -86,9 +97,10 @@ def best_tree(
         batch: texts at once.
         laws: which laws to compare; by default those of `acceptance`. Acceptance and times that were
             measured under different sampling settings go together only for laws that are named here.
-        chains: rates of chains, where they are known apart: `estimate_acceptance` of a trace with
-            `ranks=1`, or one by law. Chains are then ranked by these alone, and `acceptance` is for trees.
-            A law that is only here has no trees.
+        chains: the same for chains, where they are known apart: a trace of another law, rates of first
+            children (`estimate_acceptance` with `ranks=1`; those of trees are not those of chains), or one
+            by law. Chains are then ranked by these alone, and `acceptance` is for trees. A law that is
+            only here has no trees.
         draws: resamples; at least as many as have one beyond each bound (40 at level 0.95). Few texts need
             more, and the notes say so.
         level: of the intervals.
@@ -99,6 +111,7 @@ def best_tree(
         InvalidAcceptance, InvalidLimit: as for `optimal_tree`; or no law is known, or settings differ.
         InfeasibleTree: if one of `sizes` is larger than any tree within depth and branching.
         InvalidLatency: if a step takes no time.
+        InvalidTrace: if a trace has one text, is of given texts, or is too short for any tree.
 
     Example:
         >>> latency = LatencyModel.from_tables(verify={1: 0.020, 64: 0.026}, draft=0.001)
@@ -114,53 +127,45 @@ def best_tree(
     known = acceptance_by_law(acceptance, latency, laws, batch)
     prefix = latency.prefix_at(None if prefix is None else integer("prefix", prefix, 0), batch)
     times = Times(latency, prefix, batch, draws, seed, np.random.default_rng(seed))
-    sides = {law: LawSpeed(law, one, times) for law, one in known.items()}
+    sides = {law: _side(law, one, times) for law, one in known.items()}
     alone = {} if chains is None else _alone(chains, laws, times)
     rooms = {law: room_for(side, limits) for law, side in sides.items()}
-    speeds: dict[tuple[str, TreeShape], Speed] = {}
-    notes = require_sizes(limits, rooms)
+    entries: list[Entry] = []
+    notes = [*_disturbed(latency), *require_sizes(limits, rooms)]
     for law, side in sides.items():
-        shapes, said = candidates(side, limits, rooms[law], chains=chains is None)
-        speeds |= {(law, shape): side.speed(shape) for shape in shapes}
+        kinds: list[Kind] = ["tree", "chain"] if chains is None else ["tree"]
+        found, said = _ranked(side, limits, rooms[law], kinds)
+        entries += found
         notes += said + _too_few(side, level)
     for law, side in alone.items():
         room = room_for(side, limits, strict=False)
-        shapes = chains_within(limits, room)
         if limits.depth is not None and room.depth == (side.rates.levels or 0) < limits.depth:
             notes.append(
                 f"{law}: no chain is longer than {room.depth}, as deep as rates of chains go"
             )
-        speeds |= {(law, shape): side.speed(shape) for shape in shapes}
-        notes += [f"{law}, chains: {text}" for text in side.warnings] + _too_few(side, level)
+        found, said = _ranked(side, limits, room, ["chain"])
+        entries += found
+        notes += [f"chains: {text}" for text in said] + _too_few(side, level)
     law = min(sides, key=lambda law: latency.plain_s(prefix, law=law, batch=batch))
-    speeds[law, ROOT] = plain = sides[law].speed(ROOT)
-    rows = [
-        _choice(law, shape, speed, plain, batch, level) for (law, shape), speed in speeds.items()
-    ]
-    rows.sort(key=lambda row: (-row.tokens_per_s.estimate, row.size, row.law))
-    end = latency.largest(prefix, law=rows[0].law, batch=batch)
-    if rows[0].size == end and rows[0].kind != "plain":
-        notes.append(f"the best has {end} nodes, the most that were measured: profile larger trees")
+    plain = Entry(ROOT, law, sides[law].speed(ROOT))
+    speeds = {(entry.law, entry.shape): entry.speed for entry in entries}
 
     def speed(shape: TreeShape, law: str) -> Speed:
         if shape.size == 1:
-            return plain
+            return plain.speed
         over = alone if alone and shape.is_chain else sides
         if law not in over:
             what = "this ranking is" if over is sides else "its chains are"
             raise InvalidLimit(f"law = {law!r}, but {what} over {', '.join(over)}")
-        return over[law].speed(shape)
+        return speeds.get((law, shape)) or over[law].speed(shape)
 
-    return Ranking(
-        rows=tuple(rows),
-        tree_beats_chain=_beats(rows, speeds),
-        prefix=prefix,
-        batch=batch,
-        level=level,
-        draws=draws,
-        notes=tuple(dict.fromkeys(notes)),
-        _speed=speed,
-    )
+    ranking = ranked([*entries, plain], Setting(prefix, batch, level, draws), notes, speed)
+    first = ranking.best
+    end = latency.largest(prefix, law=first.law, batch=batch)
+    if first.size == end and first.kind != "plain":
+        more = f"the best has {end} nodes, the most that were measured: profile larger trees"
+        return replace(ranking, notes=(*ranking.notes, more))
+    return ranking
 
 
 @takes(
@@ -196,35 +201,37 @@ def best_trees(
 
 def _alone(
     chains: AnyAcceptance | Mapping[str, AnyAcceptance], laws: Sequence[str] | None, times: Times
-) -> dict[str, LawSpeed]:
+) -> dict[str, LawSpeed | TraceSpeed]:
     """Chains by law. Naming laws takes settings for the same that are not, here too."""
     named = list(chains) if laws is not None and isinstance(chains, Mapping) else laws
     known = acceptance_by_law(chains, times.latency, named, times.batch)
-    return {law: LawSpeed(law, one, times) for law, one in known.items()}
+    return {law: _side(law, one, times) for law, one in known.items()}
 
 
-def _choice(
-    law: str, shape: TreeShape, speed: Speed, plain: Speed, batch: int, level: float
-) -> Choice:
-    ratio = speed.rate_drawn / plain.rate_drawn
-    return Choice(
-        "plain" if shape.size == 1 else "chain" if shape.is_chain else "tree",
-        shape,
-        law,
-        bounds(speed.tokens, speed.tokens_drawn, level, speed.texts),
-        bounds(speed.seconds, speed.seconds_drawn, level),
-        bounds(batch * speed.rate, batch * speed.rate_drawn, level, speed.texts),
-        bounds(speed.rate / plain.rate, ratio, level, speed.texts),
-    )
+def _side(law: str, acceptance: Any, times: Times) -> LawSpeed | TraceSpeed:
+    """What values shapes: replay, where there is a trace; else rates."""
+    kind = TraceSpeed if isinstance(acceptance, Trace) else LawSpeed
+    return kind(law, acceptance, times)
 
 
-def _beats(rows: Sequence[Choice], speeds: Mapping[tuple[str, TreeShape], Speed]) -> float:
-    """The share of resamples in which the best tree is faster than the best chain; ties count half."""
-    firsts = [next((row for row in rows if row.kind == kind), None) for kind in ("tree", "chain")]
-    if None in firsts:
-        return float("nan")
-    tree, chain = (speeds[row.law, row.shape].rate_drawn for row in firsts if row is not None)
-    return float(((tree > chain) + 0.5 * (tree == chain)).mean())
+def _ranked(
+    side: LawSpeed | TraceSpeed, limits: Limits, room: Room, kinds: Sequence[Kind]
+) -> tuple[list[Entry], list[str]]:
+    """The shapes of one law that are ranked, and what is to be known of them."""
+    if isinstance(side, TraceSpeed):
+        return traced(side, limits, room, kinds)
+    if "tree" in kinds:
+        shapes, notes = candidates(side, limits, room, chains="chain" in kinds)
+    else:
+        shapes, notes = chains_within(limits, room), [f"{side.law}: {w}" for w in side.warnings]
+    if isinstance(side.acceptance, np.ndarray) and shapes:
+        notes.append(RATES_ALONE)
+    return [Entry(shape, side.law, side.speed(shape)) for shape in shapes], notes
+
+
+def _disturbed(latency: LatencyModel) -> list[str]:
+    """What disturbed the times while they were measured."""
+    return [f"times: {latency.disturbed}"] if latency.disturbed else []
 
 
 def _draws(draws: Any, level: float) -> int:
@@ -237,7 +244,7 @@ def _draws(draws: Any, level: float) -> int:
     return draws
 
 
-def _too_few(side: LawSpeed, level: float) -> list[str]:
+def _too_few(side: LawSpeed | TraceSpeed, level: float) -> list[str]:
     """A note, if the bounds that so few texts ask for lie beyond all resamples."""
     draws = side.times.draws
     if side.texts is None or (tail := expanded_tail(side.texts, level)) * draws >= 1:

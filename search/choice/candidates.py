@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from treespec.door import shown
 from treespec.search.arguments import LARGEST_NUMBER
 from treespec.search.choice.law_speed import LawSpeed
+from treespec.search.choice.trace_speed import TraceSpeed
 from treespec.search.errors import InfeasibleTree, InvalidLimit
 from treespec.search.integers import integer
 from treespec.search.latency.errors import NotMeasured
@@ -19,6 +20,7 @@ from treespec.search.optimum.problem import largest_tree, require_depth
 from treespec.shape import LARGEST_TREE, TreeShape
 
 __all__ = [
+    "RANKED_TREES",
     "Limits",
     "Room",
     "candidate_sizes",
@@ -144,7 +146,7 @@ def read_sizes(sizes: Any) -> tuple[int, ...] | None:
         ) from None
 
 
-def room_for(side: LawSpeed, limits: Limits, *, strict: bool = True) -> Room:
+def room_for(side: LawSpeed | TraceSpeed, limits: Limits, *, strict: bool = True) -> Room:
     """The room under one law.
 
     Args:
@@ -162,7 +164,7 @@ def room_for(side: LawSpeed, limits: Limits, *, strict: bool = True) -> Room:
     wide = latency.law_times(side.law, batch).level.largest(prefix) != 1
     branching = min(limits.branching or side.rates.ranks, side.rates.ranks) if wide else 1
     if limits.depth is not None:
-        if strict:
+        if strict and isinstance(side, LawSpeed):
             require_depth(limits.depth, side.rates)
         deepest = limits.depth
     else:  # a size that was asked for may be that of a chain alone

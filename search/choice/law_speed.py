@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from treespec.door import shown
-from treespec.search.choice.ranking import Speed
+from treespec.search.choice.rows import Speed
 from treespec.search.errors import InvalidAcceptance, InvalidLimit
 from treespec.search.latency.errors import InvalidLatency
 from treespec.search.latency.interpolation import Curve, Term
@@ -19,9 +19,10 @@ from treespec.search.optimum.expected import expected_tokens, tokens_of
 from treespec.search.rates.acceptance import Acceptance, Rates, read_rates
 from treespec.search.rates.counts import UNKNOWN
 from treespec.search.rates.sampling_names import name_of
+from treespec.search.rates.trace import Trace
 from treespec.shape import TreeShape
 
-__all__ = ["AnyAcceptance", "Estimated", "LawSpeed", "Times", "acceptance_by_law"]
+__all__ = ["AnyAcceptance", "Estimated", "LawSpeed", "Times", "acceptance_by_law", "require_time"]
 
 
 @runtime_checkable
@@ -33,7 +34,7 @@ class Estimated(Protocol):
         ...
 
 
-AnyAcceptance: TypeAlias = Acceptance | Estimated
+AnyAcceptance: TypeAlias = Acceptance | Estimated | Trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +126,7 @@ class LawSpeed:
         """
         times = self.times
         seconds = times.latency.step_s(shape, times.prefix, law=self.law, batch=times.batch)
-        self._require_time(seconds, shape.size)
+        require_time(self.law, seconds, shape.size)
         return seconds
 
     def floor_s(self, sizes: Int[np.ndarray, "asked"], depth: int) -> Float[np.ndarray, "asked"]:
@@ -136,7 +137,7 @@ class LawSpeed:
         """
         times = self.times
         floors = times.latency.at(times.prefix, self.law, times.batch).floor_s(sizes, depth)
-        self._require_time(floors.min(), int(sizes[floors.argmin()]))
+        require_time(self.law, floors.min(), int(sizes[floors.argmin()]))
         return floors
 
     def speed(self, shape: TreeShape) -> Speed:
@@ -153,17 +154,23 @@ class LawSpeed:
         seconds, seconds_drawn = times.seconds(
             steps.plain() if shape.size == 1 else steps.tree([shape])
         )
-        self._require_time(min(seconds, float(seconds_drawn.min())), shape.size)
+        require_time(self.law, min(seconds, float(seconds_drawn.min())), shape.size)
         return Speed(
             tokens, seconds, np.broadcast_to(drawn, times.draws), seconds_drawn, self.texts
         )
 
-    def _require_time(self, seconds: float, size: int) -> None:
-        if not seconds > 0:
-            raise InvalidLatency(
-                f"law {self.law!r}: a step of {size} nodes takes no time, so that its speed has no end: "
-                "give the times of whole passes"
-            )
+
+def require_time(law: str, seconds: float, size: int) -> None:
+    """Refuse a step without time.
+
+    Raises:
+        InvalidLatency: with the law and the size.
+    """
+    if not seconds > 0:
+        raise InvalidLatency(
+            f"law {law!r}: a step of {size} nodes takes no time, so that its speed has no end: "
+            "give the times of whole passes"
+        )
 
 
 def acceptance_by_law(

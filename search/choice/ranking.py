@@ -1,92 +1,39 @@
-"""What `best_tree` gives: shapes by predicted speed, each with its interval, and a verdict in words."""
+"""What `best_tree` gives: shapes by predicted speed, each with its interval, and advice in words."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
-
-import numpy as np
-from jaxtyping import Float
+from math import isnan
+from typing import Any
 
 from treespec.search.arguments import SHAPE, TEXT, maybe, takes
-from treespec.search.intervals import Interval, expanded_tail
+from treespec.search.choice.advice import Advice, advise
+from treespec.search.choice.rows import Choice, Entry, Speed, bounds, row_of, text_of
+from treespec.search.intervals import Interval
 from treespec.shape import TreeShape
 
-__all__ = ["Choice", "Ranking", "Speed", "bounds"]
+__all__ = ["Choice", "Ranking", "Setting", "Speed", "bounds", "ranked"]
 
 ROWS_SHOWN = 12
 """Rows that are printed, besides the best chain and plain decoding."""
 
 
-@dataclass(frozen=True, eq=False)
-class Speed:
-    """Tokens and time of a step, as estimated and under every resample.
+@dataclass(frozen=True)
+class Setting:
+    """What all shapes of a ranking have in common.
 
     Args:
-        tokens: expected tokens of a step.
-        seconds: of a step.
-        tokens_drawn, seconds_drawn: the same under the resamples.
-        texts: that were resampled, where it is known.
+        prefix: the prefix length that was asked for; None for times that hold behind every prefix.
+        batch: texts at once.
+        level: of the intervals.
+        draws: resamples.
     """
 
-    tokens: float
-    seconds: float
-    tokens_drawn: Float[np.ndarray, "draws"]
-    seconds_drawn: Float[np.ndarray, "draws"]
-    texts: int | None = None
-
-    @property
-    def rate(self) -> float:
-        """Tokens per second."""
-        return self.tokens / self.seconds
-
-    @property
-    def rate_drawn(self) -> Float[np.ndarray, "draws"]:
-        """Tokens per second under the resamples."""
-        return self.tokens_drawn / self.seconds_drawn
-
-
-@dataclass(frozen=True, eq=False)
-class Choice:
-    """One row of a ranking.
-
-    Args:
-        kind: a tree, a chain, or plain decoding (the root alone).
-        shape: the topology.
-        law: how children are drawn; of plain decoding, the law whose sampling settings it has.
-        tokens_per_step: expected tokens of a step, of each text.
-        step_s: seconds of a step.
-        tokens_per_s: of all texts of the batch together.
-        speedup: over plain decoding.
-    """
-
-    kind: Literal["tree", "chain", "plain"]
-    shape: TreeShape
-    law: str
-    tokens_per_step: Interval
-    step_s: Interval
-    tokens_per_s: Interval
-    speedup: Interval
-
-    @property
-    def size(self) -> int:
-        """Nodes, the root included."""
-        return self.shape.size
-
-    @property
-    def depth(self) -> int:
-        """Edges between the root and the deepest node."""
-        return self.shape.depth
-
-    @property
-    def label(self) -> str:
-        """What it is, in words."""
-        if self.kind == "plain":
-            return "plain decoding"
-        if self.kind == "chain":
-            return f"chain of {self.depth}"
-        return f"tree of {self.size} nodes, {self.depth} deep"
+    prefix: int | None
+    batch: int
+    level: float
+    draws: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,23 +42,49 @@ class Ranking:
 
     Args:
         rows: fastest first: the best trees, all chains, plain decoding.
-        tree_beats_chain: in how many of the resamples the best tree is faster than the best chain, as a
-            share; NaN if there is no tree or no chain.
-        prefix: the prefix length that was asked for; None for times that hold behind every prefix.
-        batch: texts at once.
-        level: of the intervals.
-        draws: resamples.
+        setting: prefix, batch, level of the intervals and number of resamples.
         notes: what limits the result.
+        advice: which shape to use, or between which it is not decided.
     """
 
     rows: tuple[Choice, ...]
-    tree_beats_chain: float
-    prefix: int | None
-    batch: int
-    level: float
-    draws: int
+    setting: Setting
     notes: tuple[str, ...]
+    advice: Advice
+    entries: tuple[Entry, ...] = field(repr=False)
     _speed: Callable[[TreeShape, str], Speed] = field(repr=False)
+
+    @property
+    def prefix(self) -> int | None:
+        """The prefix length that was asked for; None for times that hold behind every prefix."""
+        return self.setting.prefix
+
+    @property
+    def batch(self) -> int:
+        """Texts at once."""
+        return self.setting.batch
+
+    @property
+    def level(self) -> float:
+        """Confidence of the intervals."""
+        return self.setting.level
+
+    @property
+    def draws(self) -> int:
+        """Resamples."""
+        return self.setting.draws
+
+    @cached_property
+    def tree_beats_chain(self) -> float:
+        """In how many of the resamples the best tree is faster than the best chain, as a share.
+
+        Ties count half; NaN if there is no tree or no chain.
+        """
+        rows = self.tree, self.chain
+        if rows[0] is None or rows[1] is None:
+            return float("nan")
+        tree, chain = (self.entries[self.rows.index(row)].speed.rate_drawn for row in rows if row)
+        return float(((tree > chain) + 0.5 * (tree == chain)).mean())
 
     @property
     def best(self) -> Choice:
@@ -133,6 +106,14 @@ class Ranking:
         """Plain decoding."""
         return next(row for row in self.rows if row.kind == "plain")
 
+    def speed(self, shape: TreeShape, law: str) -> Speed:
+        """Tokens and time of a step of any shape that was measured; of the root alone, of plain decoding.
+
+        Raises:
+            NotMeasured, InvalidAcceptance, InvalidTrace, InvalidLimit: if it was not.
+        """
+        return self._speed(shape, law)
+
     @takes(shape=SHAPE, law=maybe(TEXT))
     def regret(self, shape: TreeShape, law: str | None = None) -> Interval:
         """What is lost by using this shape, tuned elsewhere, instead of the best one here.
@@ -153,48 +134,33 @@ class Ranking:
         texts = min((s.texts for s in (here, best) if s.texts is not None), default=None)
         return bounds(1 - here.rate / best.rate, drawn, self.level, texts)
 
-    @cached_property
+    @property
     def verdict(self) -> str:
-        """The answer in a sentence."""
-        best, tree, chain = self.best, self.tree, self.chain
-        if best.kind == "plain":
-            others = ""
-            if len(self.rows) > 1:
-                near = self.rows[1]
-                others = f"; the best of the others, a {near.label}, has {_text(near.speedup)} of its speed"
-            return f"Decode plainly: no tree or chain is predicted to be faster{others}."
-        said = f"Use the {best.label} ({best.law}): {_text(best.speedup)} times plain decoding"
-        other = chain if best.kind == "tree" else tree
-        if other is None:
-            return f"{said}; there was no {'chain' if best.kind == 'tree' else 'tree'} to compare with."
-        share = self.tree_beats_chain if best.kind == "tree" else 1 - self.tree_beats_chain
-        return (
-            f"{said}; the best {other.kind} ({other.label}) reaches {_text(other.speedup)}, "
-            f"and is slower with probability {share:.2f}."
-        )
+        """The advice in words."""
+        return str(self.advice)
 
     def __str__(self) -> str:
         shown = list(self.rows[:ROWS_SHOWN])
         shown += [row for row in (self.tree, self.chain, self.plain) if row and row not in shown]
+        named = any(row.source for row in self.rows)
         head = (
             "",
-            "shape",
-            "law",
-            "nodes",
-            "depth",
-            "tokens/step",
-            "ms/step",
-            "tokens/s",
-            "speed-up",
+            *(["trace"] if named else []),
+            *("shape", "law", "nodes", "depth", "tokens/step", "ms/step", "tokens/s", "speed-up"),
         )
         cells = [head]
         for row in shown:
             place = str(self.rows.index(row) + 1)
             step = Interval(*(1e3 * seconds for seconds in row.step_s))
             cells.append(
-                (place, row.kind, row.law, str(row.size), str(row.depth), _text(row.tokens_per_step),
-                 _text(step), f"{row.tokens_per_s.estimate:.1f}", _text(row.speedup))
-            )  # fmt: skip
+                (
+                    place,
+                    *([row.source] if named else []),
+                    *(row.kind, row.law, str(row.size), str(row.depth)),
+                    *(text_of(row.tokens_per_step), text_of(step)),
+                    *(f"{row.tokens_per_s.estimate:.1f}", text_of(row.speedup)),
+                )
+            )
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip()
                  for line in cells]  # fmt: skip
@@ -214,6 +180,7 @@ class Ranking:
             return {
                 "rank": place,
                 "kind": choice.kind,
+                **({"source": choice.source} if choice.source else {}),
                 "law": choice.law,
                 "size": choice.size,
                 "depth": choice.depth,
@@ -224,10 +191,11 @@ class Ranking:
                 "speedup": numbers(choice.speedup),
             }
 
-        beats = None if np.isnan(self.tree_beats_chain) else self.tree_beats_chain
+        beats = None if isnan(self.tree_beats_chain) else self.tree_beats_chain
         data = {
             "version": 1,
             "verdict": self.verdict,
+            "advice": self.advice.to_dict(),
             "tree_beats_chain": beats,
             "prefix": self.prefix,
             "batch": self.batch,
@@ -239,24 +207,28 @@ class Ranking:
         return json.dumps(data, indent=1)
 
 
-def bounds(
-    estimate: float, drawn: Float[np.ndarray, "draws"], level: float, texts: int | None = None
-) -> Interval:
-    """The percentile interval at this level.
+def ranked(
+    entries: Sequence[Entry],
+    setting: Setting,
+    notes: Sequence[str],
+    speed: Callable[[TreeShape, str], Speed],
+) -> Ranking:
+    """The ranking of these shapes, of which one at least is plain decoding.
 
     Args:
-        estimate: what was resampled.
-        drawn: the resamples.
-        level: of confidence.
-        texts: that were drawn with replacement; then the percentiles are expanded for their small number,
-            as in `intervals.bootstrap_bounds`.
+        entries: shapes; of several that are plain decoding, the fastest is what all are held against.
+        setting: what they have in common.
+        notes: what limits the result; each is said once.
+        speed: of any other shape, by law.
     """
-    tail = (1 - level) / 2 if texts is None else expanded_tail(texts, level)
-    low, high = np.quantile(drawn, [tail, 1 - tail])
-    return Interval(float(estimate), float(low), float(high))
-
-
-def _text(value: Interval) -> str:
-    """An estimate, and its interval if it has any width."""
-    exact = np.isclose(value.low, value.high, rtol=1e-9)
-    return f"{value.estimate:.2f}" + ("" if exact else f" {value.low:.2f}–{value.high:.2f}")
+    plain = max(
+        (entry for entry in entries if entry.shape.size == 1), key=lambda one: one.speed.rate
+    )
+    kept = [entry for entry in entries if entry.shape.size > 1 or entry is plain]
+    kept.sort(key=lambda one: (-one.speed.rate, one.shape.size, one.law))
+    rows = tuple(row_of(one, plain.speed, setting.batch, setting.level) for one in kept)
+    firsts: dict[str, int] = {}
+    for place, row in enumerate(rows):
+        firsts.setdefault(row.kind, place)
+    advice = advise([(rows[i], kept[i].speed) for i in firsts.values()], setting.level)
+    return Ranking(rows, setting, tuple(dict.fromkeys(notes)), advice, tuple(kept), speed)

@@ -12,7 +12,7 @@ from treespec.search import (
     best_tree,
     expected_tokens,
 )
-from treespec.search.choice.ranking import bounds
+from treespec.search.choice.rows import bounds
 from treespec.search.intervals import draws as drawn_texts
 from treespec.search.intervals import expanded_tail
 from treespec.search.optimum.expected import tokens_of

@@ -1,0 +1,232 @@
+"""`treespec search --latency` and `treespec regret`: which shape to use, and what a wrong one costs."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from treespec.experiments.config.base import LARGEST_NUMBER, MOST_NODES
+from treespec.experiments.config.files import require_within
+from treespec.experiments.errors import ConfigError
+from treespec.experiments.report.table import Column, Table
+from treespec.experiments.search_then_run.commands import LARGEST_DRAWN, dumped, read_source
+from treespec.experiments.search_then_run.traces import read_shapes
+from treespec.search import LatencyModel, Ranking, SearchError, best_tree, best_tree_among
+from treespec.search.intervals import Interval
+from treespec.shape import TreeShape
+
+__all__ = ["Advised", "Regrets", "regrets", "search_fastest"]
+
+
+@dataclass(frozen=True, eq=False)
+class Advised:
+    """Rankings by speed, one for each prefix and batch size that was asked for.
+
+    Args:
+        rankings: at least one.
+        form: the format that the first shape of the first ranking is shown in.
+    """
+
+    rankings: tuple[Ranking, ...]
+    form: str
+
+    @property
+    def shape(self) -> TreeShape:
+        """The first shape of the first ranking."""
+        return self.rankings[0].best.shape
+
+    def __str__(self) -> str:
+        lines = [str(ranking) for ranking in self.rankings]
+        if len(lines) > 1 or self.shape.size == 1:
+            return "\n\n".join(lines)
+        lines += [str(self.shape)] if self.shape.size <= LARGEST_DRAWN else []
+        return "\n".join([*lines, *dumped(self.shape, self.form)])
+
+    def data(self) -> dict[str, Any]:
+        """The ranking as plain data; of several, `rankings`."""
+        made = [json.loads(ranking.to_json()) for ranking in self.rankings]
+        return made[0] if len(made) == 1 else {"rankings": made}
+
+
+def search_fastest(
+    sources: Sequence[str],
+    latencies: Sequence[Path],
+    form: str,
+    *,
+    prefixes: Sequence[int] = (),
+    batches: Sequence[int] = (),
+    **options: Any,
+) -> Advised:
+    """Trees, chains and plain decoding by predicted speed, over all that was measured.
+
+    Args:
+        sources: see `read_source`; of several, shapes are ranked together.
+        latencies: files of `LatencyModel`: one for all sources, or one for each.
+        form: the format that the best tree is shown in.
+        prefixes: tokens before the tree; none for the middle one of those measured.
+        batches: texts at once; none for one.
+        options: see `treespec.search.best_tree`.
+
+    Raises:
+        ConfigError: naming the files.
+    """
+    bounds = {
+        "size": (1, MOST_NODES),
+        "depth": (0, LARGEST_NUMBER),
+        "branching": (1, LARGEST_NUMBER),
+    }
+    for name, value in options.items():
+        option = {"max_size": "size"}.get(name, name)
+        if value is not None and option in bounds:
+            require_within(f"--{option}", value, *bounds[option])
+    for prefix in prefixes:
+        require_within("--prefix", prefix, 0, LARGEST_NUMBER)
+    for batch in batches:
+        require_within("--batch", batch, 1, LARGEST_NUMBER)
+    known = _sources(sources, latencies)
+    where = ", ".join(sources) + " with the times of " + ", ".join(map(str, latencies))
+    try:
+        rankings = [
+            best_tree_among(known, prefix=prefix, batch=batch, **options)
+            for batch in batches or (1,)
+            for prefix in prefixes or (None,)
+        ]
+    except SearchError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    return Advised(tuple(rankings), form)
+
+
+def _sources(
+    sources: Sequence[str], latencies: Sequence[Path]
+) -> dict[str, tuple[Any, LatencyModel]]:
+    """Acceptance and times by name: the file's, without what all have in common."""
+    if len(latencies) not in (1, len(sources)):
+        raise ConfigError(
+            f"{len(sources)} sources, but --latency names {len(latencies)} files: give one for all, or one "
+            "for each, in the same order"
+        )
+    if len(set(sources)) < len(sources):
+        raise ConfigError("a source is named twice: name each once")
+    stems = [Path(source).stem for source in sources]
+    names = stems if len(set(stems)) == len(stems) else list(sources)
+    times = [LatencyModel.load(path) for path in latencies]
+    times = times * len(sources) if len(times) == 1 else times
+    read = map(read_source, sources)
+    return dict(zip(names, zip(read, times, strict=True), strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class Regrets:
+    """What is lost by using a shape where another one is the best.
+
+    Args:
+        places: where a shape is used.
+        rows: shapes by name, each with its regret at every place; None where it was not measured.
+    """
+
+    places: tuple[str, ...]
+    rows: Mapping[str, Mapping[str, Interval | None]]
+    shapes: Mapping[str, TreeShape]
+
+    def table(self) -> Table:
+        """A row for each shape, a column for each place."""
+        names = list(self.rows)
+
+        def cell(place: str, name: str) -> str:
+            lost = self.rows[name][place]
+            if lost is None:
+                return "not measured"
+            return f"{lost.estimate:.1%} ({lost.low:.1%} .. {lost.high:.1%})"
+
+        columns = [
+            Column[str]("shape", lambda name: name, left=True),
+            Column[str]("nodes", lambda name: str(self.shapes[name].size)),
+            Column[str]("depth", lambda name: str(self.shapes[name].depth)),
+            *(Column[str](f"lost at {place}", _at(cell, place)) for place in self.places),
+        ]
+        return Table("", columns, names, title="speed lost to the best shape of each place")
+
+    def data(self) -> dict[str, Any]:
+        """The same as plain data, shares of the speed."""
+        return {
+            "regret": [
+                {
+                    "shape": name,
+                    "parents": list(self.shapes[name].parents),
+                    "lost": {
+                        place: None if lost is None else lost._asdict()
+                        for place, lost in row.items()
+                    },
+                }
+                for name, row in self.rows.items()
+            ]
+        }
+
+
+def _at(cell: Any, place: str) -> Any:
+    return lambda name: cell(place, name)
+
+
+def regrets(
+    sources: Sequence[str],
+    latencies: Sequence[Path],
+    shapes: str | None,
+    *,
+    prefix: int | None = None,
+    batch: int = 1,
+    max_size: int | None = None,
+) -> Regrets:
+    """What the best shape of each place, plain decoding and named shapes lose at every place.
+
+    A place is a source with its times: another draft, temperature, kind of text or machine. See
+    `treespec.search.Ranking.regret`.
+
+    Args:
+        sources: see `read_source`. The same one may be named with several times.
+        latencies: see `search_fastest`; with one source, any number.
+        shapes: more shapes, as `traces.read_shapes` reads them.
+        prefix: tokens before the tree; None for the middle one of those measured.
+        batch: texts at once.
+        max_size: nodes of the largest tree.
+
+    Raises:
+        ConfigError: naming the files.
+    """
+    named = {} if shapes is None else read_shapes(shapes)
+    rankings = dict(_rankings(sources, latencies, prefix=prefix, batch=batch, max_size=max_size))
+    wanted = {
+        f"best of {place}: {one.best.label}": one.best.shape for place, one in rankings.items()
+    }
+    wanted |= named | {"plain decoding": TreeShape.chain(0)}
+    rows = {
+        name: {place: _regret(one, shape) for place, one in rankings.items()}
+        for name, shape in wanted.items()
+    }
+    return Regrets(tuple(rankings), rows, wanted)
+
+
+def _rankings(
+    sources: Sequence[str], latencies: Sequence[Path], **options: Any
+) -> Iterator[tuple[str, Ranking]]:
+    if len(sources) == 1 and len(latencies) > 1:
+        given = read_source(sources[0])
+        places = {path.stem: (given, LatencyModel.load(path)) for path in latencies}
+        if len(places) < len(latencies):
+            raise ConfigError(
+                "--latency names files of the same name: rename them, to tell them apart"
+            )
+    else:
+        places = _sources(sources, latencies)
+    for place, (acceptance, times) in places.items():
+        try:
+            yield place, best_tree(acceptance, times, **options)
+        except SearchError as error:
+            raise ConfigError(f"{place}: {error}") from error
+
+
+def _regret(ranking: Ranking, shape: TreeShape) -> Interval | None:
+    try:
+        return ranking.regret(shape)
+    except SearchError:
+        return None

@@ -1,0 +1,201 @@
+"""What a ranking advises: one shape, or which it cannot tell apart and what would decide between them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, sqrt
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from treespec.search.choice.rows import Choice, Speed, bounds, text_of
+from treespec.search.intervals import Interval
+
+__all__ = ["Advice", "Needed", "advise"]
+
+HARDLY = 100
+"""Times the texts there are: as many more are no advice."""
+NEGLIGIBLE = 1e-4
+"""Share of the variance that a decision allows, below which texts do not matter."""
+EQUAL = 0.005
+"""Relative difference of two speeds below which deciding between them is not worth a measurement."""
+
+
+@dataclass(frozen=True)
+class Needed:
+    """What would decide between two shapes, if their difference is as large as it looks.
+
+    Both errors shrink with the square root of the measurements. If more texts alone would decide, that is
+    asked for; else the times have to be steadier, too, and each of both gets half of what is allowed.
+
+    Args:
+        texts: how many more; 0 if texts do not matter, None if it is not known how many there are.
+        steadier: how many times smaller the error of the times has to be; 1 if they will do.
+        hopeless: the difference is so small that neither is worth the trouble.
+    """
+
+    texts: int | None
+    steadier: float
+    hopeless: bool = False
+
+    def __str__(self) -> str:
+        if self.hopeless:
+            return "They look equally fast, and hardly any measurement would decide: take what is simpler"
+        parts = []
+        if self.texts is None:
+            parts.append("more steps of acceptance")
+        elif self.texts:
+            parts.append(f"about {self.texts} more texts like these")
+        if self.steadier > 1:
+            parts.append(
+                f"times {self.steadier:.1f} times as steady (`treespec profile --repeats`)"
+            )
+        return f"{' and '.join(parts)[:1].upper()}{' and '.join(parts)[1:]} would decide"
+
+
+@dataclass(frozen=True, eq=False)
+class Advice:
+    """The best tree, the best chain and plain decoding, held against each other.
+
+    A shape is advised only if the intervals of its speed over plain decoding and over the best of the
+    other kind both exclude 1. Together they have the level of the ranking (each of two 97.5 % at 0.95), so
+    that of two equally fast shapes either is advised in at most 5 % of all searches. Otherwise none is:
+    `use` is None, and `between` has those that are not told apart.
+
+    Args:
+        use: the shape to use (plain decoding is one), or None.
+        first: the one that looks fastest.
+        between: `first`, and those that it is not proved to be faster than.
+        over: the speed of `first` over each of the others, by kind.
+        others: the best of the other kinds, fastest first.
+        needed: what would decide; None if it is decided.
+    """
+
+    use: Choice | None
+    first: Choice
+    between: tuple[Choice, ...]
+    over: dict[str, Interval]
+    others: tuple[Choice, ...]
+    needed: Needed | None
+
+    def __str__(self) -> str:
+        first = self.first
+        if self.use is None:
+            names = [_valued(one, i == 0) for i, one in enumerate(self.between)]
+            said = f"Not decided between {', '.join(names[:-1])} and {names[-1]}."
+            for one in self.others:
+                if one not in self.between:
+                    share = text_of(_inverse(self.over[one.kind]))
+                    said += f" {_the(one).capitalize()} has {share} of the speed of the first."
+            return f"{said} {self.needed}."
+        if first.kind == "plain":
+            near = "".join(
+                f"; the best {one.kind}, a {one.label}, has {text_of(one.speedup)} of its speed"
+                for one in self.others[:1]
+            )
+            return f"Decode plainly: no tree or chain is predicted to be faster{near}."
+        said = f"Use {_the(first)}: {text_of(first.speedup)} times plain decoding"
+        other = next((one for one in self.others if one.kind != "plain"), None)
+        if other is None:
+            missing = "chain" if first.kind == "tree" else "tree"
+            return f"{said}; there was no {missing} to compare with."
+        return f"{said}, and {text_of(self.over[other.kind])} times the best {other.kind} ({other.label})."
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain data; shapes by kind, as rows of the ranking have them."""
+        needed = self.needed
+        return {
+            "use": None if self.use is None else self.use.kind,
+            "first": self.first.kind,
+            "between": [one.kind for one in self.between],
+            "over": {kind: ratio._asdict() for kind, ratio in self.over.items()},
+            "needed": None
+            if needed is None
+            else {
+                "texts": needed.texts,
+                "steadier": needed.steadier,
+                "hopeless": needed.hopeless,
+            },
+        }
+
+
+def advise(contenders: Sequence[tuple[Choice, Speed]], level: float) -> Advice:
+    """Hold the best of each kind against each other.
+
+    Args:
+        contenders: the best tree, the best chain, plain decoding, as far as there are.
+        level: of confidence, that no comparison is wrong.
+    """
+    ordered = sorted(contenders, key=lambda one: (-one[1].rate, one[0].size))
+    (first, fastest), *others = ordered
+    over, open_ones, needs = {}, [first], []
+    level = 1 - (1 - level) / max(1, len(others))
+    for choice, speed in others:
+        texts = min((one.texts for one in (fastest, speed) if one.texts), default=None)
+        drawn = fastest.rate_drawn / speed.rate_drawn
+        over[choice.kind] = ratio = bounds(fastest.rate / speed.rate, drawn, level, texts)
+        if not ratio.low > 1:
+            open_ones.append(choice)
+            needs.append(_needed(fastest, speed, texts, level))
+    decided = len(open_ones) == 1
+    return Advice(
+        first if decided else None,
+        first,
+        tuple(open_ones),
+        over,
+        tuple(choice for choice, _ in others),
+        None if decided else _together(needs),
+    )
+
+
+def _needed(first: Speed, other: Speed, texts: int | None, level: float) -> Needed:
+    """What would put an interval of the ratio of two speeds above 1."""
+    difference = np.log(first.rate / other.rate)
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    of_texts = float(np.var(np.log(first.tokens_drawn / other.tokens_drawn)))
+    of_times = float(np.var(np.log(first.seconds_drawn / other.seconds_drawn)))
+    allowed = (difference / z) ** 2
+    if difference < EQUAL:
+        return Needed(None, 1.0, hopeless=True)
+    if of_texts < NEGLIGIBLE * allowed:
+        return Needed(0, max(1.0, sqrt(of_times / allowed)))
+    left, steadier = allowed - of_times, 1.0
+    if of_times > allowed / 2:
+        left, steadier = allowed / 2, sqrt(2 * of_times / allowed)
+    if texts is None:
+        return Needed(None, steadier)
+    more = max(0, ceil(texts * (of_texts / left - 1)))
+    if more == 0 and steadier == 1.0:  # few texts widen the bounds beyond what z says
+        more = 1
+    return Needed(more, steadier, hopeless=more > HARDLY * texts)
+
+
+def _together(needs: Sequence[Needed]) -> Needed:
+    """What decides between several; those that nothing decides between are left out, unless all are."""
+    some = [one for one in needs if not one.hopeless]
+    if not some:
+        return needs[0]
+    numbers = [one.texts for one in some]
+    texts = None if None in numbers else max(one for one in numbers if one is not None)
+    return Needed(texts, max(one.steadier for one in some))
+
+
+def _origin(choice: Choice) -> str:
+    return ", ".join(name for name in (choice.source, choice.law) if name)
+
+
+def _the(choice: Choice) -> str:
+    """The shape in words, with what it is drawn by."""
+    return choice.label if choice.kind == "plain" else f"the {choice.label} ({_origin(choice)})"
+
+
+def _valued(choice: Choice, whole: bool) -> str:
+    """The shape with its speed; the first one says over what."""
+    if choice.kind == "plain":
+        return choice.label
+    over = " times plain decoding" if whole else ""
+    return f"the {choice.label} ({_origin(choice)}: {text_of(choice.speedup)}{over})"
+
+
+def _inverse(ratio: Interval) -> Interval:
+    return Interval(1 / ratio.estimate, 1 / ratio.high, 1 / ratio.low)

@@ -1,0 +1,119 @@
+"""Shapes chosen on some texts and valued on the others: no number is flattered by its own choice."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from treespec.search.choice.local_moves import Bounds, climb
+from treespec.search.choice.proposals import chains, proposed, rates_at
+from treespec.search.choice.rows import Speed
+from treespec.search.choice.smoothing import Smoothed
+from treespec.search.choice.trace_speed import TraceSpeed
+from treespec.search.rates.replay import step_starts
+from treespec.shape import TreeShape
+
+__all__ = ["Kind", "choose", "cross_fitted"]
+
+Kind = Literal["tree", "chain"]
+
+FOLDS = 5
+"""Parts of the texts, each of which is left out once."""
+CLIMBS = 2
+"""Of the best trees that are proposed, how many are starting points of local moves."""
+MOST_ITERATIONS = 3
+"""Proposals for the steps of the best tree so far; it stays the same after one or two."""
+
+
+def choose(
+    side: TraceSpeed, bounds: Bounds, kind: Kind, texts: Bool[np.ndarray, "t"]
+) -> list[TreeShape]:
+    """Shapes of a kind, the one chosen on these texts first, and then by what they promise.
+
+    Of chains, all by replay. Of trees, those that are best under the rates of steps that begin anywhere,
+    and, as long as that changes the choice, of steps that begin where those of the chosen tree do; and what
+    local moves make of the best of them. Trees are chosen by replay less its noise (`Smoothed`).
+
+    Args:
+        side: trace and times.
+        bounds: which shapes are looked at.
+        kind: trees or chains.
+        texts: those of `side.sample` that count.
+    """
+    if bounds.depth < 1:
+        return []
+    return _trees(side, bounds, texts) if kind == "tree" else _chains(side, bounds, texts)
+
+
+def _chains(side: TraceSpeed, bounds: Bounds, texts: np.ndarray) -> list[TreeShape]:
+    if not (shapes := chains(bounds)):
+        return []
+    emitted, steps = (part[:, texts].sum(axis=1) for part in side.sampled_totals(shapes))
+    return _ordered(dict(zip(shapes, emitted / steps / side.seconds(shapes), strict=True)))
+
+
+def _trees(side: TraceSpeed, bounds: Bounds, texts: np.ndarray) -> list[TreeShape]:
+    pool: list[TreeShape] = []
+    starts, best, smoothed = np.flatnonzero(side.sample.inside), None, None
+    for _ in range(1 + MOST_ITERATIONS):
+        rates = rates_at(side.sample, starts, texts, bounds)
+        pool = list(dict.fromkeys(pool + proposed(rates, bounds)))
+        if not pool:
+            return []
+        smoothed = Smoothed(side, texts, rates, pool)
+        first = _ordered(_speeds(side, smoothed, pool))[0]
+        if first == best:
+            break
+        best, starts = first, step_starts(side.sample, first)
+    assert smoothed is not None
+    known: dict[TreeShape, float] = {}
+
+    def speeds(shapes: Sequence[TreeShape]) -> Float[np.ndarray, "trees"]:
+        found = _speeds(side, smoothed, shapes)
+        known.update(found)
+        return np.array([found[shape] for shape in shapes])
+
+    speeds(pool)
+    for shape in _ordered(known)[:CLIMBS]:
+        climb(shape, speeds, lambda shape: side.ends(shape, texts), bounds)
+    return _ordered(known)
+
+
+def _speeds(
+    side: TraceSpeed, smoothed: Smoothed, shapes: Sequence[TreeShape]
+) -> dict[TreeShape, float]:
+    """Tokens per second of each."""
+    speeds = smoothed.tokens(shapes) / side.seconds(shapes)
+    return dict(zip(shapes, speeds.tolist(), strict=True))
+
+
+def _ordered(speeds: dict[TreeShape, float]) -> list[TreeShape]:
+    """The fastest first; what was not timed is left out."""
+    known = [shape for shape, speed in speeds.items() if speed > 0]
+    return sorted(known, key=lambda shape: (-speeds[shape], shape.size))
+
+
+def cross_fitted(side: TraceSpeed, bounds: Bounds, kind: Kind, best: TreeShape) -> Speed:
+    """The speed of choosing: on each part of the texts, that of the shape chosen on the others.
+
+    Tokens and steps of all parts are pooled. A step of a shape that was chosen without a part counts as
+    many steps of `best` as it takes their time, so that the speed is that of the procedure, said as tokens
+    per step of the shape that it ends with. That one was chosen on all texts, a few more than any other.
+
+    Args:
+        side: trace and times.
+        bounds: which shapes are looked at.
+        kind: trees or chains.
+        best: the shape that was chosen on all texts.
+    """
+    folds = min(FOLDS, side.texts)
+    part_of = np.arange(side.texts) % folds
+    emitted, steps = np.zeros(side.texts), np.zeros(side.texts)
+    for part in range(folds):
+        chosen = next(iter(choose(side, bounds, kind, part_of[side.sampled] != part)), best)
+        mine = part_of == part
+        tokens, counts = (each[0, mine] for each in side.totals([chosen]))
+        share = side.seconds([chosen, best])
+        emitted[mine], steps[mine] = tokens, counts * (share[0] / share[1])
+    return side.pooled(best, emitted, steps)

@@ -1,0 +1,144 @@
+"""The rows of a ranking: a shape's tokens, time and speed, as estimated and under every resample."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from treespec.search.intervals import Interval, expanded_tail
+from treespec.shape import TreeShape
+
+__all__ = ["Choice", "Entry", "Speed", "bounds", "row_of", "text_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Speed:
+    """Tokens and time of a step, as estimated and under every resample.
+
+    Args:
+        tokens: expected tokens of a step.
+        seconds: of a step.
+        tokens_drawn, seconds_drawn: the same under the resamples.
+        texts: that were resampled, where it is known.
+    """
+
+    tokens: float
+    seconds: float
+    tokens_drawn: Float[np.ndarray, "draws"]
+    seconds_drawn: Float[np.ndarray, "draws"]
+    texts: int | None = None
+
+    def scaled(self, factor: float) -> "Speed":
+        """With so many times the tokens."""
+        return replace(self, tokens=factor * self.tokens, tokens_drawn=factor * self.tokens_drawn)
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second."""
+        return self.tokens / self.seconds
+
+    @property
+    def rate_drawn(self) -> Float[np.ndarray, "draws"]:
+        """Tokens per second under the resamples."""
+        return self.tokens_drawn / self.seconds_drawn
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """One row of a ranking.
+
+    Args:
+        kind: a tree, a chain, or plain decoding (the root alone).
+        shape: the topology.
+        law: how children are drawn; of plain decoding, the law whose sampling settings it has.
+        tokens_per_step: expected tokens of a step, of each text.
+        step_s: seconds of a step.
+        tokens_per_s: of all texts of the batch together.
+        speedup: over plain decoding.
+        source: which of several traces it is of; empty if there is one.
+    """
+
+    kind: Literal["tree", "chain", "plain"]
+    shape: TreeShape
+    law: str
+    tokens_per_step: Interval
+    step_s: Interval
+    tokens_per_s: Interval
+    speedup: Interval
+    source: str = ""
+
+    @property
+    def size(self) -> int:
+        """Nodes, the root included."""
+        return self.shape.size
+
+    @property
+    def depth(self) -> int:
+        """Edges between the root and the deepest node."""
+        return self.shape.depth
+
+    @property
+    def label(self) -> str:
+        """What it is, in words."""
+        if self.kind == "plain":
+            return "plain decoding"
+        if self.kind == "chain":
+            return f"chain of {self.depth}"
+        return f"tree of {self.size} nodes, {self.depth} deep"
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A shape that is ranked.
+
+    Args:
+        shape: the topology; the root alone is plain decoding.
+        law: how children are drawn.
+        speed: of its steps.
+        source: which of several traces it is of.
+    """
+
+    shape: TreeShape
+    law: str
+    speed: Speed
+    source: str = ""
+
+
+def row_of(entry: Entry, plain: Speed, batch: int, level: float) -> Choice:
+    """The row of a shape, its speed over that of plain decoding."""
+    shape, speed = entry.shape, entry.speed
+    ratio = speed.rate_drawn / plain.rate_drawn
+    return Choice(
+        "plain" if shape.size == 1 else "chain" if shape.is_chain else "tree",
+        shape,
+        entry.law,
+        bounds(speed.tokens, speed.tokens_drawn, level, speed.texts),
+        bounds(speed.seconds, speed.seconds_drawn, level),
+        bounds(batch * speed.rate, batch * speed.rate_drawn, level, speed.texts),
+        bounds(speed.rate / plain.rate, ratio, level, speed.texts),
+        entry.source,
+    )
+
+
+def bounds(
+    estimate: float, drawn: Float[np.ndarray, "draws"], level: float, texts: int | None = None
+) -> Interval:
+    """The percentile interval at this level.
+
+    Args:
+        estimate: what was resampled.
+        drawn: the resamples.
+        level: of confidence.
+        texts: that were drawn with replacement; then the percentiles are expanded for their small number,
+            as in `intervals.bootstrap_bounds`.
+    """
+    tail = (1 - level) / 2 if texts is None else expanded_tail(texts, level)
+    low, high = np.quantile(drawn, [tail, 1 - tail])
+    return Interval(float(estimate), float(low), float(high))
+
+
+def text_of(value: Interval) -> str:
+    """An estimate, and its interval if it has any width."""
+    exact = np.isclose(value.low, value.high, rtol=1e-9)
+    return f"{value.estimate:.2f}" + ("" if exact else f" {value.low:.2f}–{value.high:.2f}")

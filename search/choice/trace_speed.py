@@ -1,0 +1,275 @@
+"""The speed of shapes on a trace: tokens by replay of its texts, seconds from measured times."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from zlib import crc32
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+from treespec.search.choice.law_speed import Times, require_time
+from treespec.search.choice.rows import Speed
+from treespec.search.errors import InvalidTrace
+from treespec.search.latency.errors import NotMeasured
+from treespec.search.latency.step_parts import seconds_of
+from treespec.search.rates.acceptance import Rates
+from treespec.search.rates.counts import FEWEST_TRIALS
+from treespec.search.rates.rule_notes import note_on
+from treespec.search.rates.support import FEWEST_HITS
+from treespec.search.rates.totals import TextTotals
+from treespec.search.rates.trace import Trace
+from treespec.shape import TreeShape
+
+__all__ = ["TraceSpeed", "rates_from"]
+
+FEWEST_TEXTS = 3
+"""Texts in which a level must have been reached, and a child accepted, before a tree may use it."""
+
+MOST_POSITIONS = 2**16
+"""Positions of the texts that shapes are chosen on. What is chosen is valued on all."""
+MOST_TEXTS = 512
+"""Texts of these."""
+MOST_DRAWS = 8
+"""Draws of the ranks that choices are made on where these are random, the recorded one among them."""
+MOST_GROUPS = 2048
+"""Texts that are resampled one by one; of more, groups are, which gives the same intervals."""
+
+
+class TraceSpeed:
+    """One law: what was recorded, the times, and the speed of any shape.
+
+    What a shape is worth is its replay along the recorded ranks, which at temperatures above 0 are one draw
+    of what the coins may do. Choices are made on several draws of the ranks, from the recorded
+    probabilities of acceptance: that takes noise away, and supposes that what comes next in a text does not
+    depend on which child was accepted, which no value has to rely on.
+
+    Args:
+        law: name of the law.
+        trace: of decoding, of at least two texts.
+        times: prefix and batch are the same for all laws.
+
+    Attributes:
+        texts: how many there are.
+        sample: positions of all texts that choices are made on; the trace itself unless it is large.
+        sampled: the place in the trace of each of its texts.
+        rates: by depth, of the levels and children that the trace supports.
+        warnings: what it does not support, and what its rule is known for.
+
+    Raises:
+        InvalidTrace: if it is of given texts, of a single one, or supports no tree.
+    """
+
+    def __init__(self, law: str, trace: Trace, times: Times) -> None:
+        _require_replays(trace)
+        self.law, self.times, self.trace, self.texts = law, times, trace, trace.texts
+        self.sample, self.sampled = _sampled(trace)
+        self._all = TextTotals(trace)
+        self._draws = [TextTotals(draw) for draw in _draws(self.sample, times.seed)]
+        self._known: dict[TreeShape, tuple[np.ndarray, np.ndarray]] = {}
+        self._seconds: dict[TreeShape, float] = {}
+        self.rates, said = _supported(self.sample, min(self._all.deepest, self._draws[0].deepest))
+        self.warnings = (*said, *note_on(trace.rule))
+
+    @cached_property
+    def weights(self) -> Float[np.ndarray, "draws groups"]:
+        """How often each group of texts is drawn in each resample: alike for traces of the same prompts."""
+        prompts = crc32(str(self.trace.about.get("prompts_hash", "")).encode())
+        rng = np.random.default_rng([self.times.seed, self.texts, prompts])
+        even = np.full(self.groups, 1 / self.groups)
+        return rng.multinomial(self.groups, even, size=self.times.draws).astype(np.float64)
+
+    @property
+    def groups(self) -> int:
+        """Groups of texts that are resampled; a text each, unless there are very many."""
+        return min(self.texts, MOST_GROUPS)
+
+    def seconds(self, shapes: Sequence[TreeShape]) -> Float[np.ndarray, "trees"]:
+        """Seconds of a step of each; infinite where a part of it was not measured."""
+        new = list(dict.fromkeys(shape for shape in shapes if shape not in self._seconds))
+        if new:
+            self._seconds.update(zip(new, self._timed(new).tolist(), strict=True))
+        return np.array([self._seconds[shape] for shape in shapes])
+
+    def sampled_totals(
+        self, shapes: Sequence[TreeShape]
+    ) -> tuple[Int[np.ndarray, "trees texts"], Int[np.ndarray, "trees texts"]]:
+        """Emitted tokens and steps on the texts that choices are made on, all draws together."""
+        new = list(dict.fromkeys(shape for shape in shapes if shape not in self._known))
+        if new:
+            draws = [draw.of(new) for draw in self._draws]
+            emitted, steps = (np.sum(part, axis=0) for part in zip(*draws, strict=True))
+            self._known.update(zip(new, zip(emitted, steps, strict=True), strict=True))
+        emitted, steps = zip(*(self._known[shape] for shape in shapes), strict=True)
+        return np.stack(emitted), np.stack(steps)
+
+    def totals(
+        self, shapes: Sequence[TreeShape]
+    ) -> tuple[Int[np.ndarray, "trees texts"], Int[np.ndarray, "trees texts"]]:
+        """Emitted tokens and steps on all texts, as they were recorded."""
+        return self._all.of(shapes)
+
+    def ends(
+        self, shape: TreeShape, texts: Bool[np.ndarray, "sampled"]
+    ) -> Int[np.ndarray, "nodes ranks"]:
+        """How many steps of these texts end at each node, by the child that was accepted behind it."""
+        width = self.trace.width + 1
+        counts = np.zeros(shape.size * width, dtype=np.int64)
+        for exits in (draw.exits(shape) for draw in self._draws):
+            mine = texts[exits.text] & (exits.rank >= 0)
+            cells = exits.node[mine] * width + exits.rank[mine]
+            counts += np.bincount(cells, minlength=len(counts))
+        return counts.reshape(shape.size, width)
+
+    def speed(self, shape: TreeShape) -> Speed:
+        """Tokens by replay of all texts, and seconds; of the root alone, of plain decoding.
+
+        Raises:
+            InvalidTrace, NotMeasured: if trace or times do not cover it.
+            InvalidLatency: if a step takes no time.
+        """
+        emitted, steps = (each[0] for each in self.totals([shape]))
+        return self.pooled(shape, emitted, steps)
+
+    def pooled(
+        self,
+        shape: TreeShape,
+        emitted: Float[np.ndarray, "texts"],
+        steps: Float[np.ndarray, "texts"],
+    ) -> Speed:
+        """The speed of steps of this shape that emitted so many tokens on each text.
+
+        Args:
+            shape: whose times are taken.
+            emitted: by text.
+            steps: by text, whole or not.
+        """
+        times = self.times
+        parts = times.latency.at(times.prefix, self.law, times.batch)
+        seconds, drawn = times.seconds(parts.plain() if shape.size == 1 else parts.tree([shape]))
+        require_time(self.law, min(seconds, float(drawn.min())), shape.size)
+        group = np.arange(self.texts) % self.groups
+        over, under = (np.bincount(group, each) for each in (emitted, steps))
+        tokens = (self.weights @ over) / (self.weights @ under)
+        return Speed(float(emitted.sum() / steps.sum()), seconds, tokens, drawn, self.texts)
+
+    def _timed(self, shapes: list[TreeShape]) -> Float[np.ndarray, "trees"]:
+        times = self.times
+        parts = times.latency.at(times.prefix, self.law, times.batch)
+        try:
+            seconds = seconds_of(parts.tree(shapes))
+        except NotMeasured:
+            if len(shapes) == 1:
+                return np.array([np.inf])
+            half = len(shapes) // 2
+            return np.concatenate([self._timed(shapes[:half]), self._timed(shapes[half:])])
+        require_time(self.law, float(seconds.min()), shapes[int(seconds.argmin())].size)
+        return seconds
+
+
+def rates_from(
+    trace: Trace, at: Int[np.ndarray, "starts"], levels: int, ranks: int
+) -> tuple[Float[np.ndarray, "levels ranks"], Int[np.ndarray, "levels texts"]]:
+    """Expected hits of each child at each depth behind these positions, and how many positions get there.
+
+    Every node has `ranks` children. Levels that none gets to are left out.
+
+    Returns:
+        Expected hits, and trials by text.
+    """
+    ends = trace.offsets[1:][trace.text_of[at]] if len(at) else at
+    mass, trials = [], []
+    for _ in range(levels):
+        if not len(at):
+            break
+        mass.append(trace.accepted[at, :ranks].sum(axis=0))
+        trials.append(np.bincount(trace.text_of[at], minlength=trace.texts))
+        goes_on = (trace.ranks[at] < ranks) & (at + 1 < ends)
+        at, ends = at[goes_on] + 1, ends[goes_on]
+    return np.array(mass).reshape(-1, ranks), np.array(trials).reshape(-1, trace.texts)
+
+
+def _require_replays(trace: Trace) -> None:
+    """Refuse traces that no shape can be chosen on."""
+    if trace.forced:
+        raise InvalidTrace(
+            "the trace is of given texts, so there are no steps to replay: record one while decoding "
+            "(`treespec trace` without --follow), or search with its rates (`treespec estimate --out`)"
+        )
+    if trace.texts < 2:
+        raise InvalidTrace(
+            f"the trace has {trace.texts} text, but shapes are chosen on some texts and valued on others: "
+            "record at least 2, better 24 (`prompts.count=24`), or search with its rates "
+            "(`treespec estimate --out`)"
+        )
+
+
+def _supported(trace: Trace, deepest: int) -> tuple[Rates, tuple[str, ...]]:
+    """Rates of the levels and children that enough was recorded of, and what was not.
+
+    Raises:
+        InvalidTrace: if that is nothing.
+    """
+    fewest = min(FEWEST_TEXTS, trace.texts)
+    ranks, ends = trace.ranks[trace.inside], trace.text_of[trace.inside]
+    mass = trace.accepted[trace.inside].sum(axis=0)
+    seen = [len(np.unique(ends[ranks == rank])) for rank in range(trace.width)]
+    poor = np.flatnonzero((mass < FEWEST_HITS) | (np.array(seen) < fewest))
+    width = max(1, int(poor[0]) if len(poor) else trace.width)
+    table, trials = rates_from(trace, np.flatnonzero(trace.inside), deepest, width)
+    total, texts = trials.sum(axis=1), (trials > 0).sum(axis=1)
+    poor = np.flatnonzero((total < FEWEST_TRIALS) | (texts < fewest))
+    depth = int(poor[0]) if len(poor) else len(table)
+    if depth == 0:
+        raise InvalidTrace(
+            f"the trace has {int(total[0])} positions in {int(texts[0])} texts, but a tree needs at least "
+            f"{FEWEST_TRIALS} in {fewest} texts before a level is used: record more or longer texts"
+        )
+    said = []
+    if width < trace.width:
+        said.append(
+            f"child {width + 1} and those after it were not used: fewer than {FEWEST_HITS} acceptances "
+            f"({mass[width]:.1f} expected of child {width + 1}) or {fewest} texts that have one "
+            f"({seen[width]})"
+        )
+    if depth < len(table):
+        said.append(
+            f"levels from depth {depth + 1} on were not used: reached from fewer than {FEWEST_TRIALS} "
+            f"positions ({int(total[depth])}) or in fewer than {fewest} texts ({int(texts[depth])})"
+        )
+    elif depth == deepest:
+        said.append(
+            f"levels from depth {depth + 1} on were not used: the shortest text has {deepest} positions"
+        )
+    rates = np.clip(table[:depth] / total[:depth, None], 0.0, 1.0)
+    return Rates(rates, by_depth=True), tuple(said)
+
+
+def _draws(trace: Trace, seed: int) -> list[Trace]:
+    """The trace, and as it would be with other coins; alone if no coin was thrown, or it is large."""
+    sure = np.isin(trace.accepted, (0.0, 1.0)).all()
+    number = 1 if sure else min(MOST_DRAWS, max(1, MOST_POSITIONS // len(trace.tokens)))
+    rng, reached = np.random.default_rng(seed), trace.accepted.cumsum(axis=1)
+    throws = [rng.random((len(reached), 1)) for _ in range(number - 1)]
+    return [trace, *(replace(trace, ranks=(throw >= reached).sum(axis=1)) for throw in throws)]
+
+
+def _sampled(trace: Trace) -> tuple[Trace, Int[np.ndarray, "sampled"]]:
+    """Texts evenly chosen, the first positions of each: enough to choose on, and their places."""
+    if len(trace.tokens) <= MOST_POSITIONS:
+        return trace, np.arange(trace.texts)
+    number = min(trace.texts, MOST_TEXTS)
+    texts = np.unique(np.linspace(0, trace.texts - 1, number).round().astype(np.int64))
+    each = MOST_POSITIONS // len(texts)
+    spans = [
+        np.arange(start, min(end, start + each))
+        for start, end in zip(trace.offsets[texts], trace.offsets[texts + 1], strict=True)
+    ]
+    places, lengths = np.concatenate(spans), np.array([len(span) for span in spans])
+    arrays = {
+        name: getattr(trace, name)[places] for name in ("tokens", "ranks", "probs", "accepted")
+    }
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return replace(
+        trace, offsets=offsets, kept=np.minimum(trace.text_kept[texts], lengths), **arrays
+    ), texts

@@ -1,0 +1,159 @@
+"""`treespec search --latency` over several sources and circumstances, and `treespec regret`."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from treespec import TreeShape
+from treespec.experiments.cli.main import app
+from treespec.experiments.studies.search_advice import stretches
+from treespec.search import LatencyModel, best_tree, best_tree_among, replay
+from treespec.search.choice import best as searching
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Traces of long and short easy stretches, and times where verifying is cheap and dear."""
+    folder = tmp_path_factory.mktemp("search")
+    for name, stay in (("long", 0.97), ("short", 0.6)):
+        stretches(np.random.default_rng(1), 12, 80, stay).save(folder / f"{name}.npz")
+    sizes = {"verify": {64: {1: 0.02, 16: 0.022}, 256: {1: 0.02, 16: 0.06}}, "draft": 0.0005}
+    LatencyModel.from_tables(**sizes, law="iid").save(folder / "cheap.json")
+    LatencyModel.from_tables(verify={1: 0.02, 16: 0.12}, draft=0.004, law="iid").save(
+        folder / "dear.json"
+    )
+    return folder
+
+
+def test_several_traces_are_ranked_together(files):
+    done = call(
+        "search",
+        files / "long.npz",
+        files / "short.npz",
+        "--latency",
+        files / "cheap.json",
+        "--json",
+    )
+    assert done.exit_code == 0, done.output
+    rows = json.loads(done.stdout)["rows"]
+    assert {row["source"] for row in rows} == {"long", "short"}
+    assert sum(row["kind"] == "plain" for row in rows) == 1
+    speeds = [row["tokens_per_s"]["estimate"] for row in rows]
+    assert speeds == sorted(speeds, reverse=True)
+    alone = json.loads(
+        call("search", files / "long.npz", "--latency", files / "cheap.json", "--json").stdout
+    )
+    assert "source" not in alone["rows"][0]
+    mine = next(row for row in rows if row["source"] == "long")
+    assert mine["tokens_per_s"] == alone["rows"][0]["tokens_per_s"]
+    told = call(
+        "search", files / "long.npz", files / "short.npz", "--latency", files / "cheap.json"
+    )
+    assert "trace" in told.stdout.splitlines()[0]
+
+
+def test_each_source_may_have_its_own_times(files):
+    found = call(
+        *("search", files / "long.npz", files / "short.npz", "--latency", files / "dear.json"),
+        *("--latency", files / "cheap.json", "--prefix", "64", "--size", 8, "--json"),
+    )
+    assert found.exit_code == 0, found.output
+    assert json.loads(found.stdout)["rows"][0]["source"] == "short"
+    wrong = call("search", "0.6", *("--latency", files / "dear.json") * 2)
+    assert wrong.exit_code == 2
+    assert "1 sources, but --latency names 2 files" in wrong.output
+
+
+def test_prefixes_and_batches_are_searched_one_by_one(files):
+    done = call(
+        "search",
+        files / "short.npz",
+        "--latency",
+        files / "cheap.json",
+        "--prefix",
+        "64,256",
+        "--json",
+    )
+    assert done.exit_code == 0, done.output
+    rankings = json.loads(done.stdout)["rankings"]
+    assert [one["prefix"] for one in rankings] == [64, 256]
+    assert rankings[0]["rows"][0]["size"] > rankings[1]["rows"][0]["size"]
+    wrong = call("search", files / "short.npz", "--latency", files / "cheap.json", "--batch", "x")
+    assert wrong.exit_code == 2
+    assert "--batch = 'x'" in wrong.output
+
+
+@pytest.mark.parametrize("options", [["--json"], []])
+def test_one_search_is_enough(files, monkeypatch, options):
+    ranked, asked = searching.ranked, []
+    monkeypatch.setattr(searching, "ranked", lambda *given: asked.append(1) or ranked(*given))
+    done = call("search", files / "short.npz", "--latency", files / "dear.json", *options)
+    assert done.exit_code == 0, done.output
+    assert asked == [1]
+
+
+def test_without_times_the_tree_of_a_size_has_most_replayed_tokens(files):
+    done = call("search", files / "short.npz", "--size", 6, "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["shape"]["size"] == 6
+    from treespec.search import Trace
+
+    trace = Trace.load(files / "short.npz")
+    shape = TreeShape(tuple(found["shape"]["parents"]))
+    value = replay.replay(trace, shape).tokens_per_step
+    assert found["expected_tokens"] == pytest.approx(value, rel=0.06)
+    assert value >= replay.replay(trace, TreeShape.chain(5)).tokens_per_step
+    many = call("search", files / "short.npz", "0.6")
+    assert many.exit_code == 2
+    assert "2 sources are ranked together by speed" in many.output
+
+
+def test_what_a_wrong_tree_costs(files):
+    times = ("--latency", files / "dear.json", "--latency", files / "cheap.json")
+    done = call("regret", files / "short.npz", *times, "--shapes", "chain:4,kary:3x3", "--json")
+    assert done.exit_code == 0, done.output
+    rows = {
+        row["shape"].partition(":")[0]: row["lost"] for row in json.loads(done.stdout)["regret"]
+    }
+    assert rows["best of dear"]["dear"]["estimate"] == 0
+    assert rows["best of cheap"]["cheap"]["estimate"] == 0
+    assert rows["best of cheap"]["dear"]["estimate"] > 0.05
+    assert rows["kary"]["dear"] is None  # 40 nodes, of which no time is known
+    assert set(rows) == {"best of dear", "best of cheap", "chain", "kary", "plain decoding"}
+    table = call(
+        "regret", files / "long.npz", files / "short.npz", "--latency", files / "dear.json"
+    )
+    assert table.exit_code == 0, table.output
+    assert "lost at long" in table.stdout
+    assert "lost at short" in table.stdout
+    none = call("regret", files / "short.npz")
+    assert none.exit_code == 2
+    assert "give --latency" in none.output
+
+
+def test_sources_of_different_settings_are_not_mixed(files):
+    from dataclasses import replace
+
+    from treespec.search import InvalidLimit, Trace
+
+    one, times = Trace.load(files / "long.npz"), LatencyModel.load(files / "dear.json")
+    other = replace(one, sampling={"temperature": 0.5})
+    with pytest.raises(InvalidLimit, match=r"a \(T=1\), b \(T=0\.5\)"):
+        best_tree_among({"a": (one, times), "b": (other, times)})
+    with pytest.raises(InvalidLimit, match="sources is empty"):
+        best_tree_among({})
+    twins = best_tree_among({"a": (one, times), "b": (one, times)}, draws=40)
+    pairs: dict = {}
+    for entry in twins.entries:
+        pairs.setdefault(entry.shape, []).append(entry.speed.tokens_drawn)
+    assert all((pair[0] == pair[-1]).all() for pair in pairs.values())  # the same texts
+    alone = best_tree_among({"a": (one, times)}, draws=40)
+    assert alone.best == alone.rows[0]
+    assert str(alone.advice) == str(best_tree(one, times, draws=40).advice)

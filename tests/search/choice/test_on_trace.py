@@ -1,0 +1,232 @@
+"""Search on a trace: the numbers are those of its replay, of texts that the choice has not seen."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+
+from treespec import TreeShape
+from treespec.experiments.studies.search_advice import stretches
+from treespec.search import InvalidTrace, LatencyModel, best_tree, estimate_acceptance, replay
+from treespec.search.choice import cross_fitting, trace_speed
+from treespec.search.choice.law_speed import Times
+from treespec.search.choice.local_moves import Bounds
+from treespec.search.choice.trace_speed import TraceSpeed
+
+CHEAP = LatencyModel.from_tables(verify={1: 0.020, 32: 0.026}, draft={1: 0.0006, 16: 0.0008})
+STEEP = LatencyModel.from_tables(verify={1: 0.0287, 32: 0.0628}, draft=0.0017)
+
+
+@pytest.fixture(scope="module")
+def stretchy():
+    """Easy and hard stretches, as in real texts."""
+    return stretches(np.random.default_rng(5), texts=24, positions=120, stay=0.95)
+
+
+def test_the_long_chain_that_rates_advise_is_refuted_by_replay_and_not_advised(stretchy):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        rates = estimate_acceptance(stretchy, by="depth")
+        first = estimate_acceptance(stretchy, by="depth", ranks=1)
+    old, new = best_tree(rates, STEEP, chains=first).best, best_tree(stretchy, STEEP).best
+    told, kept = old.tokens_per_step.estimate, replay.replay(stretchy, old.shape).tokens_per_step
+    assert old.shape.depth >= 10
+    assert told > 1.5 * kept
+    assert new.shape.depth < old.shape.depth
+    value = replay.replay(stretchy, new.shape).tokens_per_step
+    assert new.tokens_per_step.estimate == pytest.approx(value, rel=0.06)
+    assert value / STEEP.step_s(new.shape) > kept / STEEP.step_s(old.shape)
+
+
+def test_rows_are_replays_less_what_cross_fitting_takes_off(stretchy):
+    ranking = best_tree(stretchy, CHEAP, max_size=16, draws=100)
+    shares = {"tree": set(), "chain": set()}
+    for row in ranking.rows:
+        found = replay.replay(stretchy, row.shape)
+        if row.kind == "plain":
+            assert row.tokens_per_step == (1.0, 1.0, 1.0)
+            continue
+        shares[row.kind].add(round(row.tokens_per_step.estimate / found.tokens_per_step, 9))
+        low, high = row.tokens_per_step[1:]
+        assert low < row.tokens_per_step.estimate < high
+        assert found.interval().high - found.interval().low == pytest.approx(high - low, rel=0.5)
+    assert all(len(one) == 1 for one in shares.values())
+    assert all(0.9 < one.pop() < 1.05 for one in shares.values())
+    assert {row.depth for row in ranking.rows if row.kind == "chain"} == set(range(1, 16))
+    data = json.loads(ranking.to_json())
+    assert data["advice"]["first"] == ranking.best.kind
+
+
+def test_any_shape_is_valued_by_its_replay(stretchy):
+    ranking = best_tree(stretchy, CHEAP, max_size=8, draws=100)
+    wide = TreeShape.expansion([3, 2, 1])
+    found = ranking.speed(wide, "iid")
+    assert found.tokens == pytest.approx(replay.replay(stretchy, wide).tokens_per_step)
+    assert found.seconds == pytest.approx(CHEAP.step_s(wide))
+    assert ranking.regret(wide).estimate == pytest.approx(
+        1 - found.rate / ranking.best.tokens_per_s.estimate
+    )
+
+
+def side_of(trace, latency=CHEAP, draws=100):
+    return TraceSpeed("iid", trace, Times(latency, None, 1, draws, 0, np.random.default_rng(0)))
+
+
+def test_cross_fitting_is_choosing_on_four_fifths_and_valuing_on_the_last():
+    trace = stretches(np.random.default_rng(6), texts=10, positions=60)
+    side, bounds = side_of(trace), Bounds(12, 11, 3)
+    best = TreeShape.chain(3)
+    found = cross_fitting.cross_fitted(side, bounds, "chain", best)
+    chains = [TreeShape.chain(deep) for deep in range(1, 12)]
+    (some, often), (emitted, steps) = side.sampled_totals(chains), side.totals(chains)
+    seconds = np.array([CHEAP.step_s(chain) for chain in chains])
+    tokens, time = 0.0, 0.0
+    for part in range(5):
+        here = np.arange(10) % 5 == part
+        chosen = int(np.argmax(some[:, ~here].sum(1) / often[:, ~here].sum(1) / seconds))
+        tokens += emitted[chosen, here].sum()
+        time += steps[chosen, here].sum() * seconds[chosen]
+    assert found.rate == pytest.approx(tokens / time)
+    assert found.seconds == pytest.approx(CHEAP.step_s(best))
+
+
+def test_what_is_chosen_does_not_depend_on_the_texts_left_out(stretchy):
+    other = stretches(np.random.default_rng(8), texts=24, positions=120)
+    half = np.arange(24) < 12
+    both = trace_speed.replace(
+        stretchy,
+        **{
+            name: np.concatenate(
+                [getattr(stretchy, name)[: 12 * 136], getattr(other, name)[12 * 136 :]]
+            )
+            for name in ("tokens", "ranks", "probs", "accepted")
+        },
+    )
+    bounds = Bounds(16, 12, 3)
+    for kind in ("tree", "chain"):
+        chosen = [
+            cross_fitting.choose(side_of(trace), bounds, kind, half) for trace in (stretchy, both)
+        ]
+        assert chosen[0] == chosen[1]
+
+
+def test_large_traces_are_chosen_on_in_part_and_valued_on_whole(stretchy, monkeypatch):
+    monkeypatch.setattr(trace_speed, "MOST_POSITIONS", 1000)
+    monkeypatch.setattr(trace_speed, "MOST_TEXTS", 10)
+    side = side_of(stretchy)
+    assert side.sample.texts == 10
+    assert len(side.sample.tokens) == 1000
+    assert side.sampled.tolist() == [0, 3, 5, 8, 10, 13, 15, 18, 20, 23]
+    for i, text in enumerate(side.sampled):
+        start, mine = stretchy.offsets[text], side.sample.offsets[i]
+        assert (side.sample.ranks[mine : mine + 100] == stretchy.ranks[start : start + 100]).all()
+    ranking = best_tree(stretchy, CHEAP, max_size=8, draws=100)
+    value = replay.replay(stretchy, ranking.chain.shape).tokens_per_step
+    assert ranking.chain.tokens_per_step.estimate == pytest.approx(value, rel=0.1)
+    assert ranking.speed(TreeShape.chain(2), "iid").tokens == pytest.approx(
+        replay.replay(stretchy, TreeShape.chain(2)).tokens_per_step, rel=0.05
+    )
+
+
+def test_choices_are_made_on_several_draws_and_values_on_the_recorded_one(stretchy):
+    side, shape = side_of(stretchy), TreeShape.chain(4)
+    recorded = replay.replay(stretchy, shape)
+    assert side.totals([shape])[0][0].tolist() == recorded.emitted.tolist()
+    emitted, steps = (part[0].sum() for part in side.sampled_totals([shape]))
+    assert 7 * stretchy.kept.sum() < emitted
+    assert emitted / steps == pytest.approx(recorded.tokens_per_step, rel=0.05)
+    assert emitted / steps != recorded.tokens_per_step
+    ends = side.ends(shape, np.ones(24, dtype=bool))
+    assert steps >= ends.sum() > 0.9 * steps
+    sure = trace_speed.replace(stretchy, accepted=(stretchy.ranks[:, None] == np.arange(3)) * 1.0)
+    assert side_of(sure).sampled_totals([shape])[1][0].tolist() == recorded.steps.tolist()
+
+
+def test_groups_of_texts_give_the_intervals_of_texts(stretchy, monkeypatch):
+    whole = side_of(stretchy, draws=2000).speed(TreeShape.chain(3))
+    monkeypatch.setattr(trace_speed, "MOST_GROUPS", 12)
+    parts = side_of(stretchy, draws=2000).speed(TreeShape.chain(3))
+    assert parts.tokens == whole.tokens
+    assert parts.tokens_drawn.std() == pytest.approx(whole.tokens_drawn.std(), rel=0.3)
+
+
+def test_traces_of_the_same_prompts_are_resampled_by_the_same_texts(make_trace):
+    times = Times(CHEAP, None, 1, 40, 0, np.random.default_rng(0))
+    prompts = ("one", "one", "other")
+    sides = [
+        TraceSpeed("iid", make_trace(i, texts=8, about={"prompts_hash": name}), times)
+        for i, name in enumerate(prompts)
+    ]
+    assert (sides[0].weights == sides[1].weights).all()
+    assert (sides[0].weights != sides[2].weights).any()
+
+
+def test_what_a_trace_has_too_little_of_is_not_used_and_named(make_trace):
+    trace = make_trace(texts=8, positions=40, rates=(0.5, 0.2, 0.002))
+    ranking = best_tree(trace, CHEAP, draws=100)
+    assert any("child 3 and those after it were not used" in note for note in ranking.notes)
+    assert any("levels from depth" in note for note in ranking.notes)
+    assert max(max(map(len, row.shape.children)) for row in ranking.rows) == 2
+    deep = max(row.depth for row in ranking.rows)
+    assert deep < 16
+    assert best_tree(trace, CHEAP, depth=40, branching=9, draws=100).rows[0].depth <= deep
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"texts": 1}, "has 1 text, but shapes are chosen on some texts .* record at least 2"),
+        ({"forced": True}, "of given texts.*without --follow"),
+        (
+            {"texts": 3, "positions": 4, "beyond": 0},
+            "positions in . texts, but a tree needs at least 30",
+        ),
+    ],
+)
+def test_traces_that_no_shape_can_be_chosen_on(make_trace, more, words):
+    with pytest.raises(InvalidTrace, match=words):
+        best_tree(make_trace(**more), CHEAP)
+
+
+@pytest.mark.parametrize("limits", [{"max_size": 1}, {"depth": 0}, {"sizes": [1]}])
+def test_without_room_there_is_plain_decoding(stretchy, limits):
+    ranking = best_tree(stretchy, CHEAP, draws=40, **limits)
+    assert [row.kind for row in ranking.rows] == ["plain"]
+    assert ranking.advice.use is ranking.plain
+
+
+def test_only_chains_where_nodes_have_one_child_or_no_wide_level_was_measured(stretchy):
+    narrow = LatencyModel.from_tables(verify={1: 0.02, 8: 0.022}, draft={1: 0.001})
+    for latency, limits in ((CHEAP, {"branching": 1, "max_size": 8}), (narrow, {})):
+        ranking = best_tree(stretchy, latency, draws=40, **limits)
+        assert {row.kind for row in ranking.rows} == {"chain", "plain"}
+        assert ranking.tree is None
+    assert any("chains only" in note for note in ranking.notes)
+
+
+def test_no_tree_is_deeper_than_the_part_that_choices_are_made_on(stretchy, monkeypatch):
+    monkeypatch.setattr(trace_speed, "MOST_POSITIONS", 24 * 9)
+    side = side_of(stretchy)
+    assert side.sample.offsets[1] == 9
+    assert side.rates.levels <= 9
+    assert best_tree(stretchy, CHEAP, draws=40).chain is not None
+
+
+def test_two_texts_are_enough_to_try(make_trace):
+    ranking = best_tree(make_trace(texts=2, positions=60), CHEAP, max_size=8, draws=40)
+    assert ranking.advice.first is ranking.best
+    assert any("2 texts reach beyond all" in note for note in ranking.notes)
+
+
+def test_chains_of_another_law_are_ranked_by_themselves(make_trace, two_laws):
+    drawn = make_trace(texts=8, positions=80, law="without_replacement", rule="rrsw")
+    ranking = best_tree(
+        {"without_replacement": drawn}, two_laws(), chains={"iid": drawn}, max_size=8, draws=40
+    )
+    kinds = {(row.kind, row.law) for row in ranking.rows}
+    assert kinds == {
+        ("tree", "without_replacement"),
+        ("chain", "iid"),
+        ("plain", "without_replacement"),
+    }
