@@ -365,6 +365,7 @@ def export_command(
         "treespec trace speed --out trace.npz",
         "treespec trace tree_vs_chain --sampling T=1 --out warm.npz prompts.count=24",
         "treespec trace smoke --sampling T=0 --method 'chain 4' --out chain.npz",
+        "treespec trace speed --beam 8 --out growths.npz",
     ),
 )
 def trace_command(
@@ -387,6 +388,13 @@ def trace_command(
     follow: Annotated[
         bool, typer.Option("--follow", help="Follow the prompts' own texts instead of decoding.")
     ] = False,
+    beam: Annotated[
+        int,
+        typer.Option(
+            "--beam", help="For growths: children of the N best nodes of each level, N of each."
+        ),
+    ] = 0,
+    beam_depth: Annotated[int, typer.Option("--beam-depth", help="Levels of these.")] = 8,
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress.")] = False,
     plugin: Plugins = None,
     debug: Debug = False,
@@ -394,7 +402,7 @@ def trace_command(
     """Record which drafted children the target accepts.
 
     Position by position, so that the file serves `treespec replay` and `treespec search` for every static
-    tree.
+    tree. With --beam what the draft thinks off the text is recorded too, for trees that grow by it.
     """
     with friendly(debug):
         from treespec.experiments.config.files import require_new, write_new
@@ -412,6 +420,8 @@ def trace_command(
             width=width,
             beyond=beyond,
             follow=follow,
+            beam=beam,
+            beam_depth=beam_depth,
             console=progress(quiet),
         )
         path = write_new(out, made.to_bytes())
@@ -419,6 +429,11 @@ def trace_command(
             f"{path}: {made.texts} texts, {len(made.tokens)} positions, {made.width} children "
             f"each, law {made.law}, rule {made.rule}"
         )
+        if made.draft_rows is not None:
+            typer.echo(
+                f"draft rows for growths: {made.draft_rows.depth} levels, {made.draft_rows.width} children "
+                f"each, {made.draft_rows.bytes / 2**20:.1f} MiB of the file before it is packed"
+            )
         for note in measured_without(asked):
             complain(note)
 
@@ -429,16 +444,23 @@ def trace_command(
     epilog=examples(
         "treespec replay trace.npz --shapes chain:4,kary:2x3,expansion:3x2x1",
         "treespec replay trace.npz --shapes chains:2x4,tree.json --json",
+        "treespec replay trace.npz --growth '{kind: eagle2, k: 4, depth: 6, size: 16}'",
     ),
 )
 def replay_command(
     traces: Annotated[list[Path], typer.Argument(metavar="TRACE", help="Of `treespec trace`.")],
     shapes: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--shapes", help="Trees: chain:4,kary:2x3,chains:2x4,expansion:3x2x1, or files."
         ),
-    ],
+    ] = None,
+    growth: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--growth", help="A tree that grows, as in configs; of a trace with --beam. Repeatable."
+        ),
+    ] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -447,9 +469,11 @@ def replay_command(
         from treespec.experiments.report.terminal import print_table
         from treespec.experiments.search_then_run.traces import replay_tables, replay_traces
 
-        rows = replay_traces(traces, shapes)
+        rows = replay_traces(traces, shapes, growth or ())
         if as_json:
             typer.echo(json_text({"rows": rows}))
         else:
             for table in replay_tables(rows):
                 print_table(table, output())
+                if table.said:
+                    typer.echo(table.said)

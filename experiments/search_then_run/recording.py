@@ -15,6 +15,11 @@ from treespec.decoding import require_prompt, require_room
 from treespec.distributions import Sampling, require_finite
 from treespec.errors import RefusedTree
 from treespec.experiments.run.unit import seed_of
+from treespec.experiments.search_then_run.draft_rows import (
+    DEPTH,
+    record_draft_rows,
+    require_room_for_rows,
+)
 from treespec.protocols import Coins, Models, TreeModel
 from treespec.search.errors import InvalidTrace
 from treespec.search.integers import integer
@@ -216,6 +221,8 @@ def record(
     seed: int = 0,
     follow: Sequence[Sequence[int]] | None = None,
     beyond: int = BEYOND,
+    beam: int = 0,
+    beam_depth: int = DEPTH,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Trace:
     """Record which of `width` drafted children is accepted at every position of texts.
@@ -236,11 +243,14 @@ def record(
         follow: token ids after each prompt, at least one, instead of decoding.
         beyond: positions recorded after the end of each text, as far as a given text goes on: steps of
             trees up to `beyond + 1` deep then end as in a live run.
+        beam: nodes of a level whose children are recorded at each position, and how many of them, so that
+            growths can be replayed (`DraftRows`); 0 for none. Only for deterministic children.
+        beam_depth: levels of these: growths of up to so many edges can be replayed.
         progress: told as each text begins.
 
     Raises:
-        InvalidTrace: if there is no prompt, a text to follow is missing or empty, or one record cannot
-            serve all trees (see `Recorder`).
+        InvalidTrace: if there is no prompt, a text to follow is missing or empty, one record cannot serve
+            all trees (see `Recorder`), or a beam is asked for that growths cannot use or no file holds.
         EmptyPrompt, InvalidPrompt, InvalidBudget, ContextOverflow, NonFiniteLogits: see `treespec.decode`.
     """
     target, draft = pair.target, pair.draft
@@ -249,7 +259,14 @@ def record(
     context = min(target.max_length, draft.max_length)
     for prompt in prompts_ids:
         require_prompt(torch.tensor(prompt), target.vocab_size)
-        require_room(len(prompt), max_new_tokens, beyond, context)
+        require_room(len(prompt), max_new_tokens, beyond + beam_depth * bool(beam), context)
+    if beam:
+        if Law.of(law) is not Law.DETERMINISTIC:
+            raise InvalidTrace(
+                f"beam = {beam} is for growths, which choose among deterministic children, but the law is "
+                f"'{Law.of(law)}': leave it out, or record with --law deterministic"
+            )
+        require_room_for_rows(len(prompts_ids) * (max_new_tokens + beyond), beam, beam_depth)
     texts = []
     with torch.inference_mode():
         for i, prompt in enumerate(prompts_ids):
@@ -266,6 +283,12 @@ def record(
         "seed": seed, "max_new_tokens": max_new_tokens, "beyond": beyond,
         "followed": follow is not None, "prompt_tokens": [len(prompt) for prompt in prompts_ids],
     }  # fmt: skip
+    draft_rows = None
+    if beam:
+        draft_rows = record_draft_rows(
+            draft, prompts_ids, [text.tokens for text in texts], sampling=sampling, beam=beam,
+            depth=beam_depth, device=getattr(draft, "device", None), progress=progress,
+        )  # fmt: skip
     positions = [position for text in texts for position in text.positions]
     tokens = [token for text in texts for token in text.tokens]
     # What came out at every position is what the texts go on with.
@@ -283,6 +306,7 @@ def record(
         forced=follow is not None and not targets_own,
         about=settings,
         kept=np.array([text.kept for text in texts]),
+        draft_rows=draft_rows,
     )
 
 

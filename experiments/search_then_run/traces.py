@@ -14,19 +14,29 @@ from treespec.errors import TreespecError
 from treespec.experiments.config.build import Choice, build
 from treespec.experiments.config.files import is_file, require_within
 from treespec.experiments.config.schema import Config, ModelsConfig, SamplingConfig, TreeMethod
-from treespec.experiments.config.shapes import AnyShape, ExpansionShape, OptimalShape
-from treespec.experiments.config.spellings import is_spelled, spelled
-from treespec.experiments.config.trees import TREES
+from treespec.experiments.config.shapes import (
+    MEASURED,
+    AnyShape,
+    ExpansionShape,
+    GrowthShape,
+    OptimalShape,
+)
+from treespec.experiments.config.spellings import EXAMPLES, is_spelled, spelled
+from treespec.experiments.config.trees import LABELS, TREES, tree_of
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.manifest import config_data, environment, now
 from treespec.experiments.report.table import Column, Table, keyed
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt, RawPrompt, encode, hash_of, read_prompts
+from treespec.experiments.search_then_run.draft_rows import DEPTH
 from treespec.experiments.search_then_run.recording import BEYOND, record
+from treespec.protocols import Growth
 from treespec.reading import brief
 from treespec.reading_models import problems
-from treespec.search import formats
+from treespec.reading_yaml import parse_yaml
+from treespec.search import InvalidTrace, formats
+from treespec.search.rates.growth_replay import GrowthReplay, replay_growth
 from treespec.search.rates.replay import Replay, replay_many
 from treespec.search.rates.trace import Trace
 from treespec.shape import TreeShape
@@ -64,6 +74,8 @@ def trace(
     width: int = WIDTH,
     beyond: int = BEYOND,
     follow: bool = False,
+    beam: int = 0,
+    beam_depth: int = DEPTH,
     console: Console | None = None,
     load: Callable[[ModelsConfig], "Pair"] = load_models,
 ) -> Trace:
@@ -78,6 +90,8 @@ def trace(
         width: children at each position.
         beyond: positions after the end of each text.
         follow: do not decode: follow the prompts' own texts beyond `prompts.tokens`.
+        beam: what growths need besides: children of so many nodes a level; 0 for none.
+        beam_depth: levels of these.
         console: where progress is shown; nowhere by default.
         load: gives the models.
 
@@ -88,6 +102,8 @@ def trace(
     """
     require_within("--width", width, 1, MOST_WIDTH)
     require_within("--beyond", beyond, 0, MOST_BEYOND)
+    require_within("--beam", beam, 0, MOST_WIDTH)
+    require_within("--beam-depth", beam_depth, 1, MOST_BEYOND)
     setting = _setting(config, sampling)
     choice = _choice(config, setting, method, law, rule, width)
     reporter = Reporter(console)
@@ -99,7 +115,7 @@ def trace(
     stop = stop_at_tokens(pair.end_tokens)
     if config.stop_strings:
         stop = any_of(stop, stop_at_strings(config.stop_strings, pair.tokenizer))
-    with reporter.units(len(prompts), done=0) as begin:
+    with reporter.units(len(prompts) * (1 + bool(beam)), done=0) as begin:
         recorded = record(
             pair,
             [prompt.ids for prompt in prompts],
@@ -112,6 +128,8 @@ def trace(
             seed=config.seed,
             follow=given,
             beyond=beyond,
+            beam=beam,
+            beam_depth=beam_depth,
             progress=begin,
         )
     return _described(recorded, config, setting, hash_of(prompts))
@@ -241,19 +259,80 @@ def _spelled_tree(word: str) -> TreeShape:
     return tree
 
 
-def replay_traces(paths: Sequence[Path], shapes: str) -> list[dict[str, Any]]:
-    """Replay trees on traces: one row for each trace and tree, as plain data."""
-    trees = read_shapes(shapes)
-    traces = [Trace.load(path) for path in paths]
-    replays = replay_many(traces, list(trees.values()))
-    return [
-        _row(str(path), trace, name, replayed)
-        for path, trace, of_trace in zip(paths, traces, replays, strict=True)
-        for name, replayed in zip(trees, of_trace, strict=True)
-    ]
+def read_growths(texts: Sequence[str]) -> dict[str, Growth]:
+    """Growths as configs write them, `{kind: eagle2, k: 4, depth: 6, size: 16}`, by their labels.
+
+    Raises:
+        ConfigError: saying which one is none, and how growths are written.
+    """
+    growths: dict[str, Growth] = {}
+    for text in texts:
+        try:
+            data = parse_yaml(text)
+            shape = TypeAdapter(AnyShape).validate_python(data)
+            if not isinstance(shape, GrowthShape):
+                raise ValueError("it is no growth: name trees with --shapes")
+            if MEASURED in {getattr(shape, key, None) for key in ("latency", "calibration")}:
+                raise ValueError("nothing is measured here: name files of times and calibrations")
+            growths[LABELS[type(shape)](shape)] = tree_of(shape)
+        except ValidationError as error:
+            said = problems(data, error, "it")[0]
+            raise ConfigError(f"--growth {brief(text)}: {said}; {_growths_near(data)}") from None
+        except (TreespecError, ValueError) as error:
+            raise ConfigError(f"--growth {brief(text)}: {error}; {_growths_near(None)}") from None
+    return growths
+
+
+def _growths_near(data: Any) -> str:
+    kind = data.get("kind") if isinstance(data, Mapping) else None
+    return f"write it as configs do, such as '{EXAMPLES.get(str(kind), EXAMPLES['eagle2'])}'"
+
+
+def replay_traces(
+    paths: Sequence[Path], shapes: str | None, growths: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Replay trees and growths on traces: one row for each trace and tree, as plain data.
+
+    Raises:
+        ConfigError: if there is neither a tree nor a growth, or one is none.
+        InvalidTrace: naming the trace, if it does not hold what one of them needs.
+    """
+    trees = {} if shapes is None else read_shapes(shapes)
+    growing = read_growths(growths)
+    if not trees and not growing:
+        raise ConfigError("nothing to replay: name trees with --shapes, or growths with --growth")
+    rows = []
+    for path in paths:
+        trace = Trace.load(path)
+        try:
+            replays = replay_many([trace], list(trees.values()))[0] if trees else []
+            grown = {name: replay_growth(trace, growth) for name, growth in growing.items()}
+        except InvalidTrace as error:
+            raise InvalidTrace(f"{path}: {error}") from None
+        rows += [
+            _row(str(path), trace, name, one) for name, one in zip(trees, replays, strict=True)
+        ]
+        rows += [_grown_row(str(path), trace, name, one) for name, one in grown.items()]
+    return rows
+
+
+def _grown_row(path: str, trace: Trace, name: str, replay: GrowthReplay) -> dict[str, Any]:
+    return _shared(path, trace, name, replay) | {
+        "nodes": replay.nodes_per_step,
+        "depth": replay.max_depth,
+        "sure": float(replay.sure.mean()),
+    }
 
 
 def _row(path: str, trace: Trace, name: str, replay: Replay) -> dict[str, Any]:
+    return _shared(path, trace, name, replay) | {
+        "nodes": replay.shape.size,
+        "depth": replay.shape.depth,
+        "sure": 1.0,
+    }
+
+
+def _shared(path: str, trace: Trace, name: str, replay: Replay | GrowthReplay) -> dict[str, Any]:
     estimate, low, high = replay.interval()
     bounded = trace.texts > 1
     return {
@@ -263,8 +342,6 @@ def _row(path: str, trace: Trace, name: str, replay: Replay) -> dict[str, Any]:
         "sampling": trace.about.get("sampling", f"T={trace.sampling.get('temperature')}"),
         "texts": trace.texts,
         "shape": name,
-        "nodes": replay.shape.size,
-        "depth": replay.shape.depth,
         "steps": len(replay.accepted),
         "tokens_per_step": estimate,
         "low": low if bounded else None,
@@ -284,12 +361,19 @@ def _accepted(row: Mapping[str, Any]) -> str:
 
 COLUMNS = (
     keyed("shape", "shape", left=True),
-    keyed("nodes", "nodes"),
+    Column[Mapping[str, Any]]("nodes", lambda row: f"{row['nodes']:.4g}"),
     keyed("depth", "depth"),
     keyed("steps", "steps"),
     keyed("tokens/step", "tokens_per_step", ".3f"),
     Column[Mapping[str, Any]]("95 % interval", _bounds),
     Column[Mapping[str, Any]]("accepted at depth 1, 2, ...", _accepted, left=True),
+)
+
+
+SURE = keyed("sure", "sure", ".1%")
+UNSURE = (
+    "sure: the share of steps that are those of a live run. In the others the growth asked for what hangs "
+    "below nodes that were not recorded, and it counts as worth nothing; a larger --beam records more."
 )
 
 
@@ -300,5 +384,8 @@ def replay_tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
         replayed = list(of_trace)
         one = replayed[0]
         about = f"{one['sampling']}, {one['rule']} ({one['law']}), {one['texts']} texts"
-        tables.append(Table("", COLUMNS, replayed, title=f"{trace}: {about}"))
+        unsure = any(row["sure"] < 1 for row in replayed)
+        columns = (*COLUMNS[:-1], SURE, COLUMNS[-1]) if unsure else COLUMNS
+        said = UNSURE if unsure else ""
+        tables.append(Table("", columns, replayed, title=f"{trace}: {about}", said=said))
     return tables

@@ -37,6 +37,8 @@ class Eagle2:
     """
 
     laws: ClassVar[frozenset[Law]] = frozenset({Law.DETERMINISTIC})
+    keeps_best: ClassVar[bool] = True
+    """Whether nodes worth less than all that are kept could have changed nothing."""
 
     k: int
     depth: int

@@ -76,6 +76,11 @@ class EqualGrowth:
         """Most edges of a tree."""
         return self.depth
 
+    @property
+    def keeps_best(self) -> bool:
+        """Whether nodes worth less than all kept ones could have changed nothing; with times they can."""
+        return self.latency is None
+
     @cached_property
     def _most(self) -> int:
         full = 1 + self.width * self.depth

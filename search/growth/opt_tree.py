@@ -64,6 +64,11 @@ class OptTree:
         """Most edges of a tree."""
         return self.depth
 
+    @property
+    def keeps_best(self) -> bool:
+        """Whether nodes worth less than all kept ones could have changed nothing; with `delta` they can."""
+        return self.delta == 0
+
     @cached_property
     def _bounds(self) -> Float[np.ndarray, "k"]:
         wide = self.size - 1 if self.branching is None else min(self.branching, self.size - 1)

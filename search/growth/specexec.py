@@ -39,6 +39,8 @@ class SpecExec:
     """
 
     laws: ClassVar[frozenset[Law]] = frozenset({Law.DETERMINISTIC})
+    keeps_best: ClassVar[bool] = True
+    """Whether nodes worth less than all that are kept could have changed nothing."""
 
     size: int
     branching: int

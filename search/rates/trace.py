@@ -34,6 +34,7 @@ from treespec.reading_models import Strict, read_model
 from treespec.search.arguments import PATH, shown, takes
 from treespec.search.errors import InvalidTrace
 from treespec.search.integers import integer
+from treespec.search.rates.draft_rows import DraftRows
 from treespec.search.whole_file import write_whole
 from treespec.tree import Law
 
@@ -50,6 +51,14 @@ _ARRAYS = {
     "offsets": "<i8", "tokens": "<i4", "ranks": "<i4", "probs": "<f4", "accepted": "<f4",
     "kept": "<i8", "meta": "|u1",
 }  # fmt: skip
+_ROW_ARRAYS = {
+    "draft_row_offsets": "<i8", "draft_row_parents": "<i4", "draft_row_ranks": "<i4",
+    "draft_row_probs": "<f4", "draft_row_text_ranks": "<i4",
+}  # fmt: skip
+"""Of a trace with draft rows; older files, and those without, have none of them."""
+
+_ROWS_OF = "draft_row_"
+
 _DAMAGED = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, NotImplementedError,
     RuntimeError, MemoryError, SyntaxError, tokenize.TokenError,
@@ -111,6 +120,8 @@ class Trace:
         kept: `[texts]`, how many positions of each text decoding keeps (up to the budget and the stop
             token). Those after them only serve steps that begin before the end and reach beyond it. All by
             default.
+        draft_rows: what the draft thinks off the texts' path too, for growths
+            (`treespec.search.rates.growth_replay`); None if that was not recorded.
 
     Raises:
         InvalidTrace: if the parts do not fit together, or hold what is no probability or rank.
@@ -128,6 +139,7 @@ class Trace:
     forced: bool = False
     about: Mapping[str, Any] = field(default_factory=dict)
     kept: Int[np.ndarray, "texts"] | None = None
+    draft_rows: DraftRows | None = None
 
     def __post_init__(self) -> None:
         """Copy and check all arrays."""
@@ -180,6 +192,10 @@ class Trace:
             raise InvalidTrace(
                 "accepted sums to more than 1 at a position, but at most one child is accepted"
             )
+        rows = self.draft_rows
+        if rows is not None and (not isinstance(rows, DraftRows) or rows.positions != count):
+            there = f"{rows.positions} positions" if isinstance(rows, DraftRows) else shown(rows)
+            raise InvalidTrace(f"draft_rows = {there}, but must be DraftRows of {count} positions")
         if not ((self.text_kept >= 1) & (self.text_kept <= np.diff(self.offsets))).all():
             raise InvalidTrace("kept must be at least 1 and at most the positions of each text")
 
@@ -286,6 +302,13 @@ def _pack(trace: Trace) -> bytes:
         for name, kind in _ARRAYS.items()
         if name != "meta"
     }
+    if trace.draft_rows is not None:
+        arrays |= {
+            name: np.ascontiguousarray(
+                getattr(trace.draft_rows, name.removeprefix(_ROWS_OF)), dtype=kind
+            )
+            for name, kind in _ROW_ARRAYS.items()
+        }
     buffer = io.BytesIO()
     np.savez_compressed(buffer, meta=np.frombuffer(text, np.uint8), **arrays)
     return buffer.getvalue()
@@ -311,7 +334,12 @@ def _load(path: Path) -> Trace:
     except _DAMAGED as error:
         raise InvalidTrace(f"{path} is no trace: {error}") from None
     meta = _meta(arrays.pop("meta").tobytes(), path)
+    rows = {name: arrays.pop(name) for name in _ROW_ARRAYS if name in arrays}
     try:
+        if rows:
+            meta["draft_rows"] = DraftRows(
+                **{name.removeprefix(_ROWS_OF): array for name, array in rows.items()}
+            )
         return Trace(**(arrays | meta))
     except InvalidTrace as error:
         raise InvalidTrace(f"{path}: {error}") from None
@@ -331,7 +359,10 @@ def _require_directory(file: BinaryIO, path: Path) -> None:
 def _read(archive: zipfile.ZipFile, path: Path) -> dict[str, Any]:
     members = archive.infolist()
     names = sorted(member.filename for member in members)
-    if names != sorted(f"{name}.npy" for name in _ARRAYS):
+    usual, with_rows = (
+        sorted(f"{name}.npy" for name in known) for known in (_ARRAYS, _ARRAYS | _ROW_ARRAYS)
+    )
+    if names not in (usual, with_rows):
         raise InvalidTrace(
             f"{path} is no trace: it holds {', '.join(names[:8])[:200] or 'nothing'} instead of "
             f"{', '.join(_ARRAYS)}"
@@ -355,8 +386,9 @@ def _member(file: IO[bytes], name: str, size: int, path: Path) -> np.ndarray:
     if version != (1, 0):
         raise InvalidTrace(f"{path}: {name} is in version {version} of numpy's format, not (1, 0)")
     shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-    if dtype != np.dtype(_ARRAYS[name]) or fortran:
-        raise InvalidTrace(f"{path}: {name} holds {dtype} instead of {_ARRAYS[name]}")
+    kind = (_ARRAYS | _ROW_ARRAYS)[name]
+    if dtype != np.dtype(kind) or fortran:
+        raise InvalidTrace(f"{path}: {name} holds {dtype} instead of {kind}")
     wanted = math.prod(shape) * dtype.itemsize
     data = file.read(min(wanted, size) + 1)
     if len(data) != wanted:

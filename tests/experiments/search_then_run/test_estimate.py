@@ -76,7 +76,7 @@ def test_by_depth_is_a_table_of_levels_and_children(trace):
     assert len(every.splitlines()) > 2 * levels
     ten = _call(trace, "--by", "depth", "--depth", 10)[1]
     assert "not shown" not in ten
-    nine = _call(trace, "--by", "depth", "--for", "chain:9")[1]
+    nine = _call(trace, "--by", "depth", "--for", "expansion:2x2x2x2x2x2x2x2x2")[1]
     assert "Level 9 is not shown" in nine
 
 

@@ -1,0 +1,259 @@
+"""Growths on a recorded trace: what every step of a live run would have drafted and accepted.
+
+The growth's own code grows and prunes each tree; what the draft would have answered stands in the trace's
+`DraftRows`. At temperature 0 a step is the live run's, as long as the growth asks for recorded rows alone
+(live rows come out of passes of other shapes, so that probabilities may differ in the last digit, and what
+is tied within it may fall the other way). Under `naive` and `onehot` above temperature 0 the trees are as
+sure, and steps have the law that they have in a live run.
+
+A growth may ask for what hangs below a node that was not recorded, one outside of the best of its level at
+the position where it leaves the text. Its children then count as worth nothing, and the step is *unsure*,
+unless it is proved that they change nothing: where the best nodes are kept whatever they are
+(`keeps_best`), and all that are kept are worth more than every node whose children are not known. Then the
+nodes above that worth are drafted in any case, and the others could not have been kept. `GrowthReplay.sure`
+says which steps these are. On 24 texts of the embedded pair see `experiments/studies/replayed_growths.py`.
+
+Draws decide where a growth of the law WITHOUT_REPLACEMENT (`DySpec`) goes on, and draws off the text are
+not recorded: it is replayed at temperature 0, where each node has one child, and refused above.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from treespec.protocols import Growth, PruningGrowth
+from treespec.search.arguments import of_class, takes
+from treespec.search.errors import InvalidTrace
+from treespec.search.growth.values import read_values
+from treespec.search.intervals import RESAMPLES, Interval, ratio
+from treespec.search.rates.draft_rows import DraftRows
+from treespec.search.rates.replay import replay
+from treespec.search.rates.trace import Trace
+from treespec.tree import Law, TreeShape
+
+__all__ = ["GrowthReplay", "replay_growth"]
+
+RULES_OF_MEMBERS = ("greedy", "naive", "onehot")
+"""Rules under which a deterministic child is accepted if and only if the text goes on with it."""
+
+
+@dataclass(frozen=True, eq=False)
+class GrowthReplay:
+    """The steps of one growth on one trace.
+
+    Args:
+        accepted: accepted draft tokens of every step, text after text.
+        kept: tokens of every step that the text keeps: accepted + 1, but in a last, cut step.
+        sizes: verified nodes of every step, the root included.
+        sure: whether the step is what a live run does, see the head of this file.
+        offsets: `[texts + 1]`; steps of text i are `offsets[i]` up to, not including, `offsets[i + 1]`.
+        max_depth: most edges that a tree of the growth can have.
+    """
+
+    accepted: Int[np.ndarray, "steps"]
+    kept: Int[np.ndarray, "steps"]
+    sizes: Int[np.ndarray, "steps"]
+    sure: Bool[np.ndarray, "steps"]
+    offsets: Int[np.ndarray, "texts_1"]
+    max_depth: int
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Emitted tokens per step, pooled over steps (block efficiency, tau)."""
+        return float((self.accepted + 1).sum() / len(self.accepted))
+
+    @property
+    def kept_per_step(self) -> float:
+        """Kept tokens per step, pooled over steps: what tables that compare methods show."""
+        return float(self.kept.sum() / len(self.kept))
+
+    @property
+    def nodes_per_step(self) -> float:
+        """Verified nodes per step, the root included."""
+        return float(self.sizes.mean())
+
+    @property
+    def accepted_by_depth(self) -> Float[np.ndarray, "depth"]:
+        """The share of steps that accept a node at depth 1, 2, ..., `max_depth`."""
+        counts = np.bincount(self.accepted, minlength=self.max_depth + 1)
+        return counts[::-1].cumsum()[::-1][1:] / len(self.accepted)
+
+    def interval(
+        self, level: float = 0.95, *, resamples: int = RESAMPLES, seed: int = 0
+    ) -> Interval:
+        """Tokens per step with an interval from texts drawn with replacement, as `Replay.interval`."""
+        emitted = np.add.reduceat(self.accepted + 1, self.offsets[:-1])
+        return ratio(emitted, np.diff(self.offsets), level=level, resamples=resamples, seed=seed)
+
+
+@takes(InvalidTrace, trace=of_class("a search.Trace", "Trace"))
+def replay_growth(trace: Trace, growth: Growth) -> GrowthReplay:
+    """Decode the texts of a trace again with trees that grow by what the draft thinks of each text.
+
+    Args:
+        trace: of decoding, with `draft_rows`.
+        growth: one that states its laws, as those of `treespec.search.growth` do.
+
+    Raises:
+        InvalidTrace: if the trace is of given texts, of drawn children, of a rule that looks at more than
+            what the text goes on with, or has no rows; if the growth draws its children above temperature
+            0, is deeper than the rows, or asks for more children than they hold; or if a text has too few
+            positions for a growth so deep.
+    """
+    name, laws = type(growth).__name__, getattr(growth, "laws", frozenset(Law))
+    greedy = trace.sampling.get("temperature") == 0
+    if Law.DETERMINISTIC not in laws:
+        if not greedy:
+            raise InvalidTrace(
+                f"growth '{name}' draws its children, and where it goes on depends on draws that no trace "
+                "holds: replay it at temperature 0, or run it (`treespec run`)"
+            )
+        return _of_chain(trace, growth.max_depth)
+    rows = _require_rows(trace, name)
+    if growth.max_depth > rows.depth:
+        raise InvalidTrace(
+            f"growth '{name}' grows up to {growth.max_depth} deep, but the trace has draft rows for "
+            f"{rows.depth} levels: record it anew with --beam-depth {growth.max_depth}, or give less depth"
+        )
+    ends, starts = trace.offsets[1:], trace.offsets[:-1]
+    limits = np.minimum(starts + trace.text_kept, ends - max(growth.max_depth - 1, 0))
+    short = np.flatnonzero(limits <= starts)
+    if len(short):
+        text = int(short[0])
+        raise InvalidTrace(
+            f"text {text} of the trace has {int(ends[text] - starts[text])} positions, but growth '{name}' "
+            f"is up to {growth.max_depth} deep: record more beyond the end of each text"
+        )
+    grown = _Grown(trace, rows, growth)
+    steps, counts = [], []
+    for start, limit in zip(starts.tolist(), limits.tolist(), strict=True):
+        of_text = list(_steps(grown, start, limit))
+        steps += of_text
+        counts.append(len(of_text))
+    accepted, kept, sizes, sure = (np.array(column) for column in zip(*steps, strict=True))
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    return GrowthReplay(accepted, kept, sizes, sure, offsets, growth.max_depth)
+
+
+def _of_chain(trace: Trace, depth: int) -> GrowthReplay:
+    """A growth of drawn children at temperature 0: one child after the other, all of them certain."""
+    shape = TreeShape.chain(depth)
+    found = replay(trace, shape)
+    sizes = np.full(len(found.accepted), shape.size)
+    return GrowthReplay(found.accepted, found.kept, sizes, sizes > 0, found.offsets, depth)
+
+
+def _require_rows(trace: Trace, name: str) -> DraftRows:
+    if trace.forced:
+        raise InvalidTrace(
+            "the trace is of given texts: what was accepted there did not go on in the text, so there are "
+            "no steps to replay; record one while decoding"
+        )
+    if Law.of(trace.law) is not Law.DETERMINISTIC or trace.rule not in RULES_OF_MEMBERS:
+        raise InvalidTrace(
+            f"growth '{name}' chooses among deterministic children, but the trace is of law '{trace.law}' "
+            f"and rule '{trace.rule}': record one of law deterministic and rule greedy, naive or onehot"
+        )
+    if trace.draft_rows is None:
+        raise InvalidTrace(
+            f"growth '{name}' decides by what the draft thinks off the text's path, and the trace has no "
+            "draft rows: record it anew with --beam 8 (`treespec trace`)"
+        )
+    return trace.draft_rows
+
+
+def _steps(grown: "_Grown", start: int, limit: int) -> Iterator[tuple[int, int, int, bool]]:
+    """Accepted and kept tokens, nodes, and whether they are sure, of the steps of one text."""
+    while start < limit:
+        accepted, size, sure = grown.step(start)
+        yield accepted, min(accepted + 1, limit - start), size, sure
+        start += accepted + 1
+
+
+class _Grown:
+    """Trees of one growth over the rows of a trace."""
+
+    def __init__(self, trace: Trace, rows: DraftRows, growth: Growth) -> None:
+        self._growth, self._name = growth, type(growth).__name__
+        self._rows, self._children = rows, rows.children
+        self._text_ranks = rows.text_ranks
+        self._position_of = {int(row): t for t, row in enumerate(rows.offsets[:-1])}
+        self._ends = np.repeat(trace.offsets[1:], np.diff(trace.offsets))
+
+    def step(self, start: int) -> tuple[int, int, bool]:
+        """Accepted tokens and nodes of the tree at a position, and whether they are sure."""
+        growth, parents, probs = self._growth, [-1], [1.0]
+        rows, counts = [int(self._rows.offsets[start])], [0]
+        unknown: list[int] = []
+
+        def known() -> Float[Tensor, "N"]:
+            return torch.tensor(probs, dtype=torch.float64)
+
+        while True:
+            shape = TreeShape(tuple(parents))
+            places = growth.next(shape, known)
+            if not places:
+                break
+            for node, k in places:
+                first, counts[node] = counts[node], counts[node] + k
+                self._require_width(counts[node])
+                row = rows[node]
+                if row < 0:
+                    unknown.append(node)
+                for rank in range(first, first + k):
+                    parents.append(node)
+                    probs.append(float(self._rows.probs[row, rank]) if row >= 0 else 0.0)
+                    rows.append(self._below(row, rank))
+                    counts.append(0)
+        kept = set(range(shape.size))
+        if isinstance(growth, PruningGrowth):
+            kept = set(map(int, growth.keep(shape, known)))
+        accepted = self._accepted(start, shape, kept)
+        return accepted, len(kept), self._sure(shape, known, kept, unknown)
+
+    def _require_width(self, children: int) -> None:
+        if children > self._rows.width:
+            raise InvalidTrace(
+                f"growth '{self._name}' asks for {children} children of a node, but the trace's draft rows "
+                f"hold {self._rows.width}: record it anew with --beam {children}, or give less branching"
+            )
+
+    def _below(self, row: int, rank: int) -> int:
+        """The row of a child, -1 if it is not known: of the text's own token, the next position's first."""
+        if row < 0:
+            return -1
+        position = self._position_of.get(row)
+        if position is not None and rank == self._text_ranks[position]:
+            after = position + 1
+            return int(self._rows.offsets[after]) if after < self._ends[position] else -1
+        return int(self._children[row, rank])
+
+    def _accepted(self, start: int, shape: TreeShape, kept: set[int]) -> int:
+        """How far the kept nodes go along the text."""
+        node, accepted = 0, 0
+        while True:
+            rank, children = int(self._text_ranks[start + accepted]), shape.children[node]
+            if rank >= len(children) or children[rank] not in kept:
+                return accepted
+            node, accepted = children[rank], accepted + 1
+            if accepted == shape.depth:
+                return accepted
+
+    def _sure(
+        self,
+        shape: TreeShape,
+        known: Callable[[], Float[Tensor, "N"]],
+        kept: set[int],
+        unknown: Sequence[int],
+    ) -> bool:
+        """Whether children that are not known could have changed nothing."""
+        if not unknown:
+            return True
+        if not getattr(self._growth, "keeps_best", False) or len(kept) == shape.size:
+            return False
+        paths = read_values(shape, known, getattr(self._growth, "calibration", None)).paths
+        return bool(paths[sorted(kept)].min() > paths[unknown].max())
