@@ -6,6 +6,9 @@ from treespec.draft.lookup import PromptLookup
 from treespec.draft.make import make_drafter
 from treespec.draft.model import ModelDrafter
 from treespec.draft.nothing import NoDrafter
+from treespec.draft.suffix_automaton import SuffixAutomaton
+from treespec.draft.suffix_counts import SuffixCounts
+from treespec.draft.suffix_tree import SuffixTree
 
 __all__ = [
     "Documents",
@@ -13,5 +16,8 @@ __all__ = [
     "NoDrafter",
     "PromptLookup",
     "StaticGrowth",
+    "SuffixAutomaton",
+    "SuffixCounts",
+    "SuffixTree",
     "make_drafter",
 ]
