@@ -1,20 +1,24 @@
 """Draft sources, one a file."""
 
+from treespec.draft.datastore import Datastore
 from treespec.draft.documents import Documents
 from treespec.draft.growth import StaticGrowth
 from treespec.draft.lookup import PromptLookup
 from treespec.draft.make import make_drafter
 from treespec.draft.model import ModelDrafter
 from treespec.draft.nothing import NoDrafter
+from treespec.draft.retrieval import Retrieval
 from treespec.draft.suffix_automaton import SuffixAutomaton
 from treespec.draft.suffix_counts import SuffixCounts
 from treespec.draft.suffix_tree import SuffixTree
 
 __all__ = [
+    "Datastore",
     "Documents",
     "ModelDrafter",
     "NoDrafter",
     "PromptLookup",
+    "Retrieval",
     "StaticGrowth",
     "SuffixAutomaton",
     "SuffixCounts",
