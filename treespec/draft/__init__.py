@@ -3,10 +3,13 @@
 from treespec.draft.datastore import Datastore
 from treespec.draft.documents import Documents
 from treespec.draft.growth import StaticGrowth
+from treespec.draft.jacobi import Jacobi
+from treespec.draft.lookahead import Lookahead
 from treespec.draft.lookup import PromptLookup
 from treespec.draft.make import make_drafter
 from treespec.draft.model import ModelDrafter
 from treespec.draft.nothing import NoDrafter
+from treespec.draft.recycling import TokenRecycling
 from treespec.draft.retrieval import Retrieval
 from treespec.draft.suffix_automaton import SuffixAutomaton
 from treespec.draft.suffix_counts import SuffixCounts
@@ -15,6 +18,8 @@ from treespec.draft.suffix_tree import SuffixTree
 __all__ = [
     "Datastore",
     "Documents",
+    "Jacobi",
+    "Lookahead",
     "ModelDrafter",
     "NoDrafter",
     "PromptLookup",
@@ -23,5 +28,6 @@ __all__ = [
     "SuffixAutomaton",
     "SuffixCounts",
     "SuffixTree",
+    "TokenRecycling",
     "make_drafter",
 ]
