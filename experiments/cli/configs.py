@@ -138,7 +138,7 @@ TITLES = {
     epilog=examples("treespec parts", "treespec parts --plugin mine.py", "treespec parts --json"),
 )
 def parts_command(plugin: Plugins = None, as_json: AsJson = False, debug: Debug = False) -> None:
-    """List what configs can name: rules, laws, shapes, growths, draft sources and metrics.
+    """List what configs can name: rules, trees, sources, metrics.
 
     Those of plug-ins too: of the files given, and of installed packages.
     """

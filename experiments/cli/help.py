@@ -14,7 +14,7 @@ PANELS = ("Experiments", "Trees", "Checks")
 
 ORDER = (
     *("init", "run", "sweep", "report", "diff", "generate"),
-    *("search", "estimate", "trace", "replay", "profile", "export"),
+    *("search", "estimate", "trace", "replay", "profile", "export", "datastore"),
     *("check-lossless", "configs", "parts", "doctor"),
 )
 """The commands that come first in their panels; the others follow by name."""
