@@ -127,16 +127,13 @@ def test_greedy_text_is_that_of_generate(greedy, tmp_path):
     sampling, target = Sampling(temperature=0.0), ModelTarget(pair.target)
     for name, drafter in on_the_pair(pair, prompt.tolist() + text, tmp_path).items():
         assert isinstance(drafter, Drafter)
-        for _ in range(2):  # the second time it begins as the first time
-            steps = list(decode(
-                target, drafter, verify.greedy, prompt, sampling=sampling, coins=TorchCoins(0),
-                max_new_tokens=24,
-            ))  # fmt: skip
-            assert [token for step in steps for token in step.tokens] == text, name
-            assert any(step.verdict.accepted for step in steps) or name == "jacobi", name
-            assert max(step.tree.shape.depth for step in steps) <= drafter.max_depth
-            shapes = [step.tree.shape for step in steps]
-            assert drafter.__dict__.setdefault("_before", shapes) == shapes, name
+        steps = list(decode(
+            target, drafter, verify.greedy, prompt, sampling=sampling, coins=TorchCoins(0),
+            max_new_tokens=24,
+        ))  # fmt: skip
+        assert [token for step in steps for token in step.tokens] == text, name
+        assert any(step.verdict.accepted for step in steps) or name == "jacobi", name
+        assert max(step.tree.shape.depth for step in steps) <= drafter.max_depth
 
 
 @pytest.mark.parametrize("name", SOURCES)
