@@ -14,7 +14,7 @@ PANELS = ("Experiments", "Trees", "Checks")
 
 ORDER = (
     *("init", "run", "sweep", "report", "diff", "generate"),
-    *("search", "regret", "estimate", "trace", "replay", "profile", "export"),
+    *("search", "regret", "estimate", "trace", "replay", "profile", "export", "datastore"),
     *("check-lossless", "configs", "parts", "doctor"),
 )
 """The commands that come first in their panels; the others follow by name."""

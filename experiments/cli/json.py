@@ -19,6 +19,7 @@ come. NaN and infinities are null. Intervals are `{"estimate", "low", "high"}`.
     configs       configs: [{name, path, about}]; of one config: path, config
     generate      text, ids, tokens, accepted, steps, tokens_per_step, tokens_per_second, prefill_s,
                   method, law, rule, sampling
+    datastore     file, bytes, texts, tokens, vocab_size, tokenizer, sorted_by
     doctor        ok, facts, tests, speeds
 """
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from treespec.experiments.cli import configs as cli_configs
+from treespec.experiments.cli import datastore as cli_datastore
 from treespec.experiments.cli import doctor as cli_doctor
 from treespec.experiments.cli import generate as cli_generate
 from treespec.experiments.cli import search as cli_search
@@ -66,7 +67,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
     epilog=FIRST_STEPS,
 )
-for _part in (cli_sweep, cli_search, cli_configs, cli_generate, cli_doctor):
+for _part in (cli_sweep, cli_search, cli_datastore, cli_configs, cli_generate, cli_doctor):
     app.add_typer(_part.app)
 
 FAILURES_SHOWN = 5

@@ -1,4 +1,4 @@
-"""Where the trees of a method come from: the draft sources that are ours, and the settings of all."""
+"""Where the trees of a method come from: the draft model, and the settings of all draft sources."""
 
 from typing import Annotated, Any, Literal, get_args
 
@@ -6,15 +6,15 @@ from pydantic import Field, GetCoreSchemaHandler, create_model
 from pydantic_core import CoreSchema
 
 from treespec import plugins
-from treespec.draft import PromptLookup, make_drafter
+from treespec.draft import make_drafter
 from treespec.errors import LoadError
-from treespec.experiments.config.base import Count, Name
+from treespec.experiments.config.base import Name
 from treespec.plugins import Budget, Kind, Part, Settings, Wanted
 from treespec.protocols import Drafter, Models, TreeModel
 from treespec.reading_models import Strict
 from treespec.tree import Law
 
-__all__ = ["NO_DRAFT", "Draft", "LookupDraft", "ModelDraft", "OneOf", "by_pair", "source_of"]
+__all__ = ["NO_DRAFT", "Draft", "ModelDraft", "OneOf", "by_pair", "source_of"]
 
 NO_DRAFT = "none"
 """As `models.draft`: there is no draft model (`treespec.models.load.NO_DRAFT`)."""
@@ -27,17 +27,6 @@ class ModelDraft(Settings):
     """A draft model drafts: along shapes and growths."""
     model: Name | None = None
     """A folder or hub id; null for `models.draft`."""
-
-
-class LookupDraft(Settings):
-    """Prompt lookup: what followed the last tokens where they stood before in the text; no model runs."""
-
-    source: Literal["lookup"] = "lookup"
-    """The text itself drafts: chains within a `budget`."""
-    ngram: Annotated[int, Field(strict=True, ge=1, le=64)] = 3
-    """Most tokens that are looked up."""
-    places: Count = 256
-    """Of how many places the latest are asked."""
 
 
 class OneOf:
@@ -106,13 +95,6 @@ def _model(wanted: Wanted, settings: ModelDraft) -> Drafter:
     assert not isinstance(wanted.tree, Budget)
     model = _own_model(wanted.pair, settings.model)
     return make_drafter(model, wanted.tree, wanted.law, wanted.sampling)
-
-
-@plugins.drafter("lookup", settings=LookupDraft, laws={Law.DETERMINISTIC}, trees="chain")
-def _lookup(wanted: Wanted, settings: LookupDraft) -> Drafter:
-    """Prompt lookup: the text itself is searched for what followed its last tokens; no model runs."""
-    assert isinstance(wanted.tree, Budget)
-    return PromptLookup(wanted.tree.depth, ngram=settings.ngram, places=settings.places)
 
 
 def _own_model(pair: Models, name: str | None) -> TreeModel:

@@ -48,6 +48,13 @@ _TITLES = {
     "Until": "until",
     "ModelDraft": "draft: model",
     "LookupDraft": "draft: lookup",
+    "DocumentsDraft": "draft: documents",
+    "SuffixTreeDraft": "draft: suffix_tree",
+    "SuffixAutomatonDraft": "draft: suffix_automaton",
+    "RetrievalDraft": "draft: retrieval",
+    "TokenRecyclingDraft": "draft: token_recycling",
+    "LookaheadDraft": "draft: lookahead",
+    "JacobiDraft": "draft: jacobi",
 }
 _GROUPS = (
     ("prompts", "One of these kinds.", ("Prompts",)),

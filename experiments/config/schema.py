@@ -24,6 +24,7 @@ from treespec.experiments.config.base import (
 from treespec.experiments.config.drafts import Draft, ModelDraft
 from treespec.experiments.config.names import LAW, RULE
 from treespec.experiments.config.shapes import Shape
+from treespec.experiments.config.sources import LookupDraft  # noqa: F401  (registers them all)
 from treespec.experiments.config.until import UntilClear
 from treespec.reading_models import Strict
 
@@ -255,7 +256,7 @@ class TreeMethod(Strict):
 
     kind: Literal["tree"]
     draft: Draft = ModelDraft()
-    """Where drafts come from: `{source: model}`, `{source: lookup}`, or the source of a plug-in."""
+    """Where drafts come from: `{source: model}`, `{source: lookup}` or another of `treespec parts`."""
     shape: Shape
     """The tree: a kind with its numbers, or as on the command line: `kary:2x3`."""
     law: Annotated[Name, LAW] | None = None

@@ -73,6 +73,7 @@ class _Remembering(NamedTuple):
     target: RememberingModel
     draft: TreeModel
     others: Mapping[str, RememberingModel]
+    tokenizer: object
 
 
 class LawChecker:
@@ -106,6 +107,7 @@ class LawChecker:
             RememberingModel(pair.target, self.memory),
             pair.draft if isinstance(pair.draft, NoDraftModel) else RememberingModel(pair.draft),
             {name: RememberingModel(model) for name, model in pair.others.items()},
+            pair.tokenizer,
         )
         self._progress = progress
         self._plain: dict[str, list[list[int]]] = {}

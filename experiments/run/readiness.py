@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from treespec.decoding import require_room
 from treespec.errors import TreespecError
 from treespec.experiments.config.build import Experiment, build
-from treespec.experiments.config.schema import Config
+from treespec.experiments.config.drafts import source_of
+from treespec.experiments.config.schema import Config, TreeMethod
 from treespec.experiments.errors import ConfigError, PromptError, TooFewPrompts
 from treespec.experiments.run.prompts import Prompt, RawPrompt, read_prompts, search_prompts
 from treespec.experiments.run.proof_of_parts import require_proved
@@ -16,6 +17,7 @@ from treespec.experiments.run.ranks import rank
 from treespec.experiments.run.tracking import NoTracker, open_tracker
 from treespec.experiments.run.tuning import prompts_needed
 from treespec.experiments.run.until import at_most, planned_prompts, require_decidable
+from treespec.plugins import Budget
 from treespec.tree import Law
 
 if TYPE_CHECKING:
@@ -116,6 +118,21 @@ def _split(
     return raw[:count], raw[count : count + needed]
 
 
+def _require_sources(experiment: Experiment, pair: "Pair | PairOutline") -> None:
+    """Make the drafters that need no model once: their files are read before the first token."""
+    for i, method in enumerate(experiment.methods):
+        if not isinstance(method.tree, Budget) or not isinstance(method.config, TreeMethod):
+            continue
+        if source_of(method.config.draft).plugged:
+            continue
+        for sampling in method.choices:
+            try:
+                # They look at its vocabulary and tokenizer, which an outline has too.
+                method.drafter(pair, sampling)  # pyrefly: ignore[bad-argument-type]
+            except TreespecError as error:
+                raise ConfigError(f"methods[{i}].draft: {error}") from None
+
+
 def require_fits(
     experiment: Experiment, pair: "Pair | PairOutline", prompts: Sequence[Prompt]
 ) -> None:
@@ -123,7 +140,9 @@ def require_fits(
 
     Raises:
         PromptError: naming the prompt and the method.
+        ConfigError: if what a draft source reads is missing, damaged, or of another model.
     """
+    _require_sources(experiment, pair)
     new = experiment.config.max_new_tokens
     for method in experiment.methods:
         drafts = method.by_pair or method.kind == "assisted"

@@ -24,7 +24,19 @@ from treespec import (
 from treespec import distributions as dist
 from treespec.children import chosen_children, next_child, require_children, top_k
 from treespec.door import integer, number, plain_integer, sequence, shown
-from treespec.draft import ModelDrafter, NoDrafter, StaticGrowth
+from treespec.draft import (
+    Documents,
+    Jacobi,
+    Lookahead,
+    ModelDrafter,
+    NoDrafter,
+    PromptLookup,
+    StaticGrowth,
+    SuffixAutomaton,
+    SuffixCounts,
+    SuffixTree,
+    TokenRecycling,
+)
 from treespec.errors import InvalidArgument, InvalidSetting, InvalidTree, TreespecError
 from treespec.step import Verdict
 from treespec.target import ModelTarget, make_target
@@ -60,6 +72,7 @@ def scored(tree):
     return target.score(tree)
 
 
+LIMITS = {"depth": 2, "size": 4, "branching": 2}
 RANGE = {"float", "infinite", "truth", "negative", "one float"}
 DOORS = {
     "TreeShape": (TreeShape, {"parents": (-1, 0, 0)}),
@@ -166,6 +179,34 @@ DOORS = {
         {"model": MODEL, "growth": SHAPE, "law": Law.IID, "sampling": Sampling()},
     ),
     "StaticGrowth": (StaticGrowth, {"shape": SHAPE}),
+    "PromptLookup": (PromptLookup, LIMITS | {"ngram": 2, "places": 3}),
+    "Documents": (
+        Documents,
+        LIMITS | {"documents": [[1]], "ngram": 2, "places": 3, "vocab_size": 5},
+        {("vocab_size", "None")},
+    ),
+    "SuffixCounts": (SuffixCounts, {"window": 4}),
+    "SuffixTree": (
+        SuffixTree,
+        LIMITS
+        | {"window": 4, "factor": 1.0, "offset": 1.0, "least": 0.1, "past": None, "vocab_size": 5},
+        {
+            *(("past", "None"), ("vocab_size", "None"), ("factor", "float")),
+            *(("offset", "float"), ("offset", "negative")),
+        },
+    ),
+    "SuffixAutomaton": (SuffixAutomaton, {"depth": 2, "shortest": 1}),
+    "TokenRecycling": (
+        TokenRecycling,
+        {"shape": SHAPE, "successors": 4, "table": {1: [2]}, "vocab_size": 5},
+        {("table", "None"), ("vocab_size", "None")},
+    ),
+    "Lookahead": (
+        Lookahead,
+        {"window": 2, "ngram": 3, "guesses": 2, "pool": {1: [(2, 3)]}, "vocab_size": 5},
+        {("pool", "None"), ("vocab_size", "None")},
+    ),
+    "Jacobi": (Jacobi, {"depth": 2}),
     "ModelTarget": (ModelTarget, {"model": MODEL}),
     "make_target": (make_target, {"model": MODEL}),
     "score": (scored, {"tree": TREE}),
@@ -175,6 +216,13 @@ DOORS = {
             ModelTarget(MODEL),
             ModelDrafter(MODEL, SHAPE, Law.IID, Sampling()),
             NoDrafter(),
+            PromptLookup(2),
+            Documents([[1]], 2),
+            SuffixTree(2),
+            SuffixAutomaton(2),
+            TokenRecycling(),
+            Lookahead(),
+            Jacobi(2),
         )
     },
     "decode": (

@@ -10,6 +10,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from treespec import plugins
 from treespec.experiments.cli.common import complete_config
 from treespec.experiments.cli.completion import SHAPES
 from treespec.experiments.cli.help import ORDER, PANELS
@@ -211,8 +212,7 @@ def test_values_of_overrides_are_completed():
     ]
     assert completed("treespec", "run", "smoke", "methods.3.draft.") == ["methods.3.draft.source="]
     assert completed("treespec", "run", "smoke", "methods.3.draft.source=") == [
-        "methods.3.draft.source=model",
-        "methods.3.draft.source=lookup",
+        f"methods.3.draft.source={name}" for name in plugins.parts("source")
     ]
     assert completed("treespec", "run", "draft_sources", "methods.5.draft.n") == [
         "methods.5.draft.ngram="

@@ -76,7 +76,8 @@ def test_settings_of_a_source_are_part_of_the_experiment():
 
 
 REFUSED = {
-    "methods[0].draft.source: unknown source 'lokup'; did you mean 'lookup'? (sources: model, lookup)": (
+    "methods[0].draft.source: unknown source 'lokup'; did you mean 'lookup'? (sources: model, lookup, "
+    "documents, suffix_tree, suffix_automaton, retrieval, token_recycling, lookahead, jacobi)": (
         tree(BUDGET, draft={"source": "lokup"}), {}
     ),
     "methods[0].draft.ngrams: unknown key; did you mean 'ngram'? (keys here: source, ngram, places)": (
@@ -88,9 +89,13 @@ REFUSED = {
     "methods[0].draft: a mapping with a 'source' is needed": (tree(BUDGET, draft={"ngram": 0}), {}),
     "takes limits instead of 'chain': {kind: budget, depth: 4}": (tree(CHAIN, **LOOKUP), {}),
     "'model' drafts a given tree: give a shape": (tree(BUDGET), {}),
-    "methods[0].shape.branching = 2: the draft source 'lookup' drafts chains": (
-        tree(BUDGET | {"branching": 2, "size": 8}, **LOOKUP), {}
+    "methods[0].shape.branching = 2: the draft source 'jacobi' drafts chains": (
+        tree(BUDGET | {"branching": 2, "size": 8}, draft={"source": "jacobi"}), {}
     ),
+    "shortest = 3 is more than longest = 2": (
+        tree(BUDGET, draft={"source": "retrieval", "datastore": "x", "shortest": 3, "longest": 2}), {}
+    ),
+    "methods[0].draft.files is missing": (tree(BUDGET, draft={"source": "documents"}), {}),
     "methods[0].law: the draft source 'lookup' does not draw children iid, but deterministic": (
         tree(BUDGET, law="iid", **LOOKUP), {}
     ),

@@ -1,0 +1,178 @@
+"""`treespec datastore`: build a datastore of texts for the draft source `retrieval`, or describe one."""
+
+import sysconfig
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from treespec.experiments.cli.common import AsJson, Debug, Quiet, friendly, output, progress
+from treespec.experiments.cli.help import examples
+from treespec.experiments.cli.json import json_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["app"]
+
+app = typer.Typer()
+_group = typer.Typer(no_args_is_help=True)
+app.add_typer(
+    _group,
+    name="datastore",
+    help="Build or describe a datastore, for the source `retrieval`.",
+    rich_help_panel="Trees",
+    epilog=examples(
+        "treespec datastore build python.datastore",
+        "treespec datastore build docs.datastore docs README.md",
+        "treespec datastore info python.datastore",
+    ),
+)
+
+TEXTS = (".py", ".md", ".txt", ".rst", ".log")
+"""Endings of the files that are taken from a folder that is named."""
+
+BATCH = 256
+"""Files that are encoded at once."""
+
+LARGEST = 2**24
+"""Bytes of a text; larger files are left out."""
+
+
+@_group.command(
+    "build",
+    epilog=examples(
+        "treespec datastore build python.datastore",
+        "treespec datastore build docs.datastore docs README.md --model embedded",
+    ),
+)
+def build_command(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="The file that is written.")],
+    texts: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[TEXTS]...",
+            help=f"Files, and folders whose {', '.join(TEXTS)} files are taken.  [the .py files of the "
+            "installed packages]",
+        ),
+    ] = None,
+    model: Annotated[
+        str, typer.Option("--model", help="Whose tokenizer: a folder or hub id.")
+    ] = "embedded",
+    most: Annotated[
+        int | None, typer.Option("--most-tokens", help="Leave out the texts after these.")
+    ] = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    debug: Debug = False,
+) -> None:
+    """Encode texts, sort all their endings, and write both as one file.
+
+    Without TEXTS these are the packages that are installed beside treespec. The standard library is left
+    out: it holds the embedded pair's held-out files.
+    """
+    with friendly(debug):
+        from treespec.draft import Datastore
+        from treespec.draft.state import tokenizer_digest
+        from treespec.experiments.config.files import require_new, require_within
+        from treespec.experiments.run.models import calm_transformers
+        from treespec.models.load import outline_pair
+
+        require_new(out, option="")
+        if most is not None:
+            require_within("--most-tokens", most, 1, 2**31 - 1)
+        files = _files(texts)
+        calm_transformers()
+        pair = outline_pair(model, "none")
+        store = Datastore.build(
+            out,
+            _encoded(files, pair.tokenizer, most, progress(quiet)),
+            vocab_size=pair.target.vocab_size,
+            tokenizer=tokenizer_digest(pair.tokenizer),
+        )
+        _show(store.path, store.about, as_json, quiet)
+
+
+@_group.command(
+    "info",
+    epilog=examples(
+        "treespec datastore info python.datastore",
+        "treespec datastore info python.datastore --json",
+    ),
+)
+def info_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A datastore.")],
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Say how many texts and tokens a datastore holds, and of which tokenizer."""
+    with friendly(debug):
+        from treespec.draft import Datastore
+
+        store = Datastore(file)
+        _show(store.path, store.about, as_json, quiet=False)
+
+
+def _files(given: Sequence[Path] | None) -> list[Path]:
+    """The files to read, each once, in an order that is the same everywhere.
+
+    Raises:
+        ConfigError: if something is named that is not there, or there is no file.
+    """
+    from treespec.experiments.errors import ConfigError
+
+    if not given:
+        packages = Path(sysconfig.get_paths()["purelib"])
+        return sorted(path for path in packages.rglob("*.py") if path.is_file())
+    found: dict[Path, None] = {}
+    for path in given:
+        if path.is_dir():
+            inside = sorted(p for p in path.rglob("*") if p.suffix in TEXTS and p.is_file())
+            if not inside:
+                raise ConfigError(f"{path}: no file in it ends in {', '.join(TEXTS)}")
+            found |= dict.fromkeys(inside)
+        else:
+            found[path] = None
+    return list(found)
+
+
+def _encoded(
+    files: Sequence[Path], tokenizer: Any, most: int | None, console: "Console | None"
+) -> Iterator[list[int]]:
+    """The token ids of each file; what is no text of its own kind is left out of folders only."""
+    from treespec.errors import Unreadable
+    from treespec.reading import read_text
+
+    tokens = 0
+    for begin in range(0, len(files), BATCH):
+        if console is not None:
+            console.print(f"{begin:,} of {len(files):,} files, {tokens:,} tokens", highlight=False)
+        read = []
+        for file in files[begin : begin + BATCH]:
+            try:
+                read.append(read_text(file, LARGEST))
+            except Unreadable:
+                if len(files) == 1:
+                    raise
+        if not read:
+            continue
+        for ids in tokenizer(read, add_special_tokens=False, verbose=False)["input_ids"]:
+            yield ids if most is None else ids[: most - tokens]
+            tokens += len(ids)
+            if most is not None and tokens >= most:
+                return
+
+
+def _show(path: Path, about: dict[str, Any], as_json: bool, quiet: bool) -> None:
+    size = path.stat().st_size
+    if as_json:
+        typer.echo(json_text({"file": path, "bytes": size, **about}))
+    elif not quiet:
+        made_with = about["tokenizer"][:16] or "not known"
+        output().print(
+            f"{path}: {about['tokens']:,} tokens of {about['texts']:,} texts, {size / 1e6:.1f} MB; "
+            f"vocabulary {about['vocab_size']:,}, tokenizer {made_with}",
+            highlight=False,
+            soft_wrap=True,
+        )

@@ -1,0 +1,302 @@
+"""Draft sources without a model: their settings in configs, and how each is made."""
+
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from treespec import plugins
+from treespec.draft import (
+    Datastore,
+    Documents,
+    Jacobi,
+    Lookahead,
+    PromptLookup,
+    Retrieval,
+    SuffixAutomaton,
+    SuffixCounts,
+    SuffixTree,
+    TokenRecycling,
+)
+from treespec.draft.best_first import Limits
+from treespec.draft.datastore import SORTED
+from treespec.draft.recycling import template
+from treespec.draft.state import tokenizer_digest
+from treespec.errors import InvalidArgument, LoadError
+from treespec.experiments.config.base import Count, Name
+from treespec.plugins import Budget, Settings, Wanted
+from treespec.protocols import Drafter
+from treespec.reading import read_text
+from treespec.tree import Law
+
+__all__ = ["LookupDraft"]
+
+Ngram = Annotated[int, Field(strict=True, ge=1, le=64)]
+Window = Annotated[int, Field(strict=True, ge=2, le=4096)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class LookupDraft(Settings):
+    """Prompt lookup: what followed the last tokens where they stood before in the text; no model runs."""
+
+    source: Literal["lookup"] = "lookup"
+    """The text itself drafts: chains and trees within a `budget`."""
+    ngram: Ngram = 3
+    """Most tokens that are looked up."""
+    places: Count = 256
+    """Of how many places the latest are asked."""
+
+
+class DocumentsDraft(Settings):
+    """Documents: what followed the last tokens in files that are given, never in the text itself."""
+
+    source: Literal["documents"] = "documents"
+    """Files draft: chains and trees within a `budget`."""
+    files: Annotated[tuple[Name, ...], Field(min_length=1, max_length=1000)]
+    """Text files, encoded by the target's tokenizer."""
+    ngram: Ngram = 3
+    """Most tokens that are looked up."""
+    places: Count = 256
+    """Of how many places the latest are asked."""
+
+
+class SuffixTreeDraft(Settings):
+    """Suffix decoding: what followed endings of the text, in it and in past texts, by counts."""
+
+    source: Literal["suffix_tree"] = "suffix_tree"
+    """A suffix tree with counts drafts: chains and trees within a `budget`."""
+    window: Window = 64
+    """Tokens of a match and its continuation together."""
+    factor: Annotated[float, Field(ge=0, le=1000)] = 1.0
+    """Draft tokens for each token of the match."""
+    offset: Annotated[float, Field(ge=-1000, le=1000)] = 0.0
+    """Draft tokens besides."""
+    least: Share = 0.1
+    """Probability below which nothing is drafted."""
+    warm: Name | None = None
+    """A file of past texts (`SuffixCounts.save`), the same for every prompt; null for none."""
+
+
+class SuffixAutomatonDraft(Settings):
+    """Suffix automaton: what followed the longest ending of the text at its first place."""
+
+    source: Literal["suffix_automaton"] = "suffix_automaton"
+    """A suffix automaton drafts: chains within a `budget`."""
+    shortest: Ngram = 1
+    """Tokens of the shortest ending that begins a draft."""
+
+
+class RetrievalDraft(Settings):
+    """Retrieval: what followed the longest ending of the text in a datastore of other texts."""
+
+    source: Literal["retrieval"] = "retrieval"
+    """A datastore drafts: chains and trees within a `budget`."""
+    datastore: Name
+    """A file that `treespec datastore build` wrote."""
+    longest: Annotated[int, Field(strict=True, ge=1, lt=SORTED)] = 16
+    """Most tokens that are looked up."""
+    shortest: Annotated[int, Field(strict=True, ge=1, lt=SORTED)] = 2
+    """Fewest tokens that are looked up."""
+    hits: Count = 5000
+    """Most places that are asked."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "RetrievalDraft":
+        if self.shortest > self.longest:
+            raise ValueError(f"shortest = {self.shortest} is more than longest = {self.longest}")
+        return self
+
+
+class TokenRecyclingDraft(Settings):
+    """Token recycling: the best successors of each token, as the target last saw them, fill a template."""
+
+    source: Literal["token_recycling"] = "token_recycling"
+    """Earlier logits draft: the part of the template of 80 draft nodes that fits in a `budget`."""
+    warm: Name | None = None
+    """A file of successors (`TokenRecycling.save`), the same for every prompt; null for none."""
+
+
+class LookaheadDraft(Settings):
+    """Lookahead: n-grams that a window of Jacobi iterations found, and the window itself."""
+
+    source: Literal["lookahead"] = "lookahead"
+    """The target's own guesses draft. The `budget` must hold its trees: size (N - 1)(W + G) as a rule."""
+    window: Annotated[int, Field(strict=True, ge=1, le=256)] = 7
+    """W: columns of the window."""
+    ngram: Annotated[int, Field(strict=True, ge=2, le=64)] = 5
+    """N: tokens of an n-gram."""
+    guesses: Annotated[int, Field(strict=True, ge=1, le=256)] = 7
+    """G: n-grams kept and drafted for each first token."""
+    warm: Name | None = None
+    """A file of n-grams (`Lookahead.save`), the same for every prompt; null for none."""
+
+
+class JacobiDraft(Settings):
+    """Jacobi: the target's best tokens after the nodes of the last chain."""
+
+    source: Literal["jacobi"] = "jacobi"
+    """The last step's rows draft: chains within a `budget`."""
+
+
+@plugins.drafter("lookup", settings=LookupDraft, laws={Law.DETERMINISTIC}, trees="budget")
+def _lookup(wanted: Wanted, settings: LookupDraft) -> Drafter:
+    """Prompt lookup: the text itself is searched for what followed its last tokens; no model runs."""
+    return PromptLookup(**_limits(wanted), ngram=settings.ngram, places=settings.places)
+
+
+@plugins.drafter("documents", settings=DocumentsDraft, laws={Law.DETERMINISTIC}, trees="budget")
+def _documents(wanted: Wanted, settings: DocumentsDraft) -> Drafter:
+    """Documents: what followed the last tokens in files that are given, never in the text itself."""
+    tokenizer = _tokenizer(wanted)
+    texts = [_encoded(file, _stamp(file), tokenizer) for file in settings.files]
+    return Documents(
+        texts,
+        **_limits(wanted),
+        ngram=settings.ngram,
+        places=settings.places,
+        vocab_size=wanted.pair.target.vocab_size,
+    )
+
+
+@plugins.drafter("suffix_tree", settings=SuffixTreeDraft, laws={Law.DETERMINISTIC}, trees="budget")
+def _suffix_tree(wanted: Wanted, settings: SuffixTreeDraft) -> Drafter:
+    """Suffix decoding: what followed endings of the text, in it and in past texts, by counts."""
+    vocab_size = wanted.pair.target.vocab_size
+    past = settings.warm and _past(
+        settings.warm, _stamp(settings.warm), vocab_size, _digest(wanted)
+    )
+    return SuffixTree(
+        **_limits(wanted),
+        window=settings.window,
+        factor=settings.factor,
+        offset=settings.offset,
+        least=settings.least,
+        past=past or None,
+        vocab_size=vocab_size,
+    )
+
+
+@plugins.drafter(
+    "suffix_automaton", settings=SuffixAutomatonDraft, laws={Law.DETERMINISTIC}, trees="chain"
+)
+def _suffix_automaton(wanted: Wanted, settings: SuffixAutomatonDraft) -> Drafter:
+    """Suffix automaton: what followed the longest ending of the text at its first place."""
+    return SuffixAutomaton(_budget(wanted).depth, shortest=settings.shortest)
+
+
+@plugins.drafter("retrieval", settings=RetrievalDraft, laws={Law.DETERMINISTIC}, trees="budget")
+def _retrieval(wanted: Wanted, settings: RetrievalDraft) -> Drafter:
+    """Retrieval: what followed the longest ending of the text in a datastore of other texts."""
+    store = Datastore(
+        settings.datastore,
+        vocab_size=wanted.pair.target.vocab_size,
+        tokenizer=_digest(wanted),
+    )
+    return Retrieval(
+        store,
+        **_limits(wanted),
+        longest=settings.longest,
+        shortest=settings.shortest,
+        hits=settings.hits,
+    )
+
+
+@plugins.drafter(
+    "token_recycling", settings=TokenRecyclingDraft, laws={Law.DETERMINISTIC}, trees="budget"
+)
+def _token_recycling(wanted: Wanted, settings: TokenRecyclingDraft) -> Drafter:
+    """Token recycling: the best successors of each token, as the target last saw them."""
+    vocab_size = wanted.pair.target.vocab_size
+    table = settings.warm and TokenRecycling.load(
+        settings.warm, vocab_size=vocab_size, tokenizer=_digest(wanted)
+    )
+    shape = template(Limits(**_limits(wanted)))
+    return TokenRecycling(shape, table=table or None, vocab_size=vocab_size)
+
+
+@plugins.drafter("lookahead", settings=LookaheadDraft, laws={Law.DETERMINISTIC}, trees="budget")
+def _lookahead(wanted: Wanted, settings: LookaheadDraft) -> Drafter:
+    """Lookahead: n-grams that a window of Jacobi iterations found, and the window itself."""
+    vocab_size = wanted.pair.target.vocab_size
+    pool = settings.warm and Lookahead.load(
+        settings.warm, vocab_size=vocab_size, tokenizer=_digest(wanted)
+    )
+    drafter = Lookahead(
+        settings.window,
+        settings.ngram,
+        settings.guesses,
+        pool=pool or None,
+        vocab_size=vocab_size,
+    )
+    _require_room(settings, drafter, _budget(wanted))
+    return drafter
+
+
+@plugins.drafter("jacobi", settings=JacobiDraft, laws={Law.DETERMINISTIC}, trees="chain")
+def _jacobi(wanted: Wanted, settings: JacobiDraft) -> Drafter:
+    """Jacobi: the target's best tokens after the nodes of the last chain."""
+    return Jacobi(_budget(wanted).depth)
+
+
+def _digest(wanted: Wanted) -> str:
+    return _digest_of(_tokenizer(wanted))
+
+
+@lru_cache(maxsize=4)
+def _digest_of(tokenizer: Any) -> str:
+    return tokenizer_digest(tokenizer)
+
+
+def _stamp(file: str) -> tuple[int, int] | None:
+    """What changes when a file does; None if there is none, which its reader then says."""
+    try:
+        about = os.stat(file)
+    except (OSError, ValueError):
+        return None
+    return about.st_mtime_ns, about.st_size
+
+
+@lru_cache(maxsize=4)
+def _past(file: str, stamp: object, vocab_size: int, digest: str) -> SuffixCounts:
+    """Past texts, counted once: nobody writes to them."""
+    return SuffixCounts.load(file, vocab_size=vocab_size, tokenizer=digest)
+
+
+@lru_cache(maxsize=64)
+def _encoded(file: str, stamp: object, tokenizer: Any) -> Sequence[int]:
+    return tokenizer.encode(read_text(file), add_special_tokens=False, verbose=False)
+
+
+def _require_room(settings: LookaheadDraft, drafter: Lookahead, budget: Budget) -> None:
+    """Refuse a budget that its trees do not fit in: they have one size, whatever the text."""
+    needed = {
+        "size": drafter.size,
+        "depth": drafter.max_depth,
+        "branching": settings.guesses + 2,  # the pool's, and two of the window
+    }
+    if any(getattr(budget, name) < least for name, least in needed.items()):
+        limits = ", ".join(f"{name}: {least}" for name, least in needed.items())
+        raise InvalidArgument(
+            f"lookahead with window {settings.window}, ngram {settings.ngram} and guesses "
+            f"{settings.guesses} needs a budget of at least {{kind: budget, {limits}}}: give it, or lower "
+            "these settings"
+        )
+
+
+def _budget(wanted: Wanted) -> Budget:
+    assert isinstance(wanted.tree, Budget)
+    return wanted.tree
+
+
+def _limits(wanted: Wanted) -> dict[str, int]:
+    budget = _budget(wanted)
+    return {"depth": budget.depth, "size": budget.size, "branching": budget.branching}
+
+
+def _tokenizer(wanted: Wanted) -> Any:
+    tokenizer = getattr(wanted.pair, "tokenizer", None)
+    if tokenizer is None:
+        raise LoadError("this draft source needs the pair's tokenizer, but the models have none")
+    return tokenizer

@@ -1,0 +1,51 @@
+"""Documents given with the prompt: their continuations, not the text's own."""
+
+import pytest
+import torch
+
+from treespec import TorchCoins
+from treespec.draft import Documents
+from treespec.errors import InvalidArgument
+
+
+def tree(documents, text, depth=4, **options):
+    drafter = Documents(documents, depth, **options)
+    drafter.prefill(torch.tensor(text))
+    found = drafter.propose(TorchCoins(0))
+    return found.shape.parents, found.token_ids[1:]
+
+
+def test_only_documents_are_looked_up_and_none_goes_on_into_the_next():
+    assert tree([[1, 2, 3], [4, 5]], [9, 1, 2]) == ((-1, 0), (3,))
+    assert tree([[1, 2, 3], [4, 5]], [3]) == ((-1,), ())  # 4 begins another document
+    assert tree([[4, 5]], [1, 2, 1]) == ((-1,), ())  # the text itself says 2
+
+
+def test_an_ending_that_only_ends_documents_says_nothing():
+    """The shorter ending does: it was followed by something."""
+    assert tree([[7, 1, 2], [2, 5]], [1, 2])[1] == (5,)
+
+
+def test_all_matches_are_one_tree():
+    documents = [[1, 2, 3, 4], torch.tensor([1, 2, 5, 6]), [1, 2, 3, 7]]
+    found = tree(documents, [1, 2], size=4, branching=2)
+    assert found == ((-1, 0, 0, 1), (3, 5, 7))  # 3 twice; then once each: the shorter, the later
+    assert tree([[70_000, 80_000]], [70_000])[1] == (80_000,)
+
+
+WRONG = {
+    "documents is empty": {"documents": []},
+    r"documents\[1\]\[0\] = -1 is no token id": {"documents": [[1], [-1]]},
+    r"documents\[0\]\[1\] = 9 is no token id: ids are 0\.\.8": {
+        "documents": [[1, 9]], "vocab_size": 9
+    },
+    "are torch.float32": {"documents": [torch.tensor([1.0])]},
+    "places": {"documents": [[1]], "places": 0},
+    "ngram": {"documents": [[1]], "ngram": 0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", WRONG)
+def test_wrong_settings(said):
+    with pytest.raises(InvalidArgument, match=said):
+        Documents(**{"depth": 2} | WRONG[said])

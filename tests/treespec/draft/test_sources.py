@@ -1,0 +1,232 @@
+"""All sources that draft without a model: the law, greedy text, and state that ends with the prompt."""
+
+from functools import partial
+
+import pytest
+import torch
+from transformers import GenerationConfig
+
+from treespec import Law, Sampling, TorchCoins, TreeShape, decode, load_pair, verify
+from treespec.draft import (
+    Datastore,
+    Documents,
+    Jacobi,
+    Lookahead,
+    PromptLookup,
+    Retrieval,
+    SuffixAutomaton,
+    SuffixCounts,
+    SuffixTree,
+    TokenRecycling,
+)
+from treespec.protocols import Drafter
+from treespec.step import Step, Verdict
+from treespec.target import ModelTarget
+from treespec.testing import TabularModel, output_law, random_table, target_law
+from treespec.tree import TokenTree
+
+V = 3
+PROMPT = (0, 1, 2, 0, 1)
+TEXT = "for i in range(10):\n    print(i)\nfor i in range(10):\n    "
+OTHERS = [[1, 2, 2, 0, 1, 0, 2], [0, 1, 1, 2, 0, 1, 2, 2]]
+RULES = [rule for rule in verify.RULES.values() if rule.lossless and Law.DETERMINISTIC in rule.laws]
+TREE = {"size": 6, "branching": 2}
+
+
+PAST = SuffixCounts(6)  # nobody writes to it
+for text in OTHERS:
+    PAST.read(text)
+    PAST.end()
+
+
+@pytest.fixture(scope="session")
+def datastore(tmp_path_factory):
+    return Datastore.build(tmp_path_factory.mktemp("store") / "x.datastore", OTHERS, vocab_size=V)
+
+
+SOURCES = {
+    "lookup chain": lambda store: PromptLookup(2, ngram=2),
+    "lookup tree": lambda store: PromptLookup(2, ngram=2, **TREE),
+    "documents chain": lambda store: Documents(OTHERS, 2),
+    "documents tree": lambda store: Documents(OTHERS, 2, **TREE),
+    "suffix tree chain": lambda store: SuffixTree(2, offset=1.0),
+    "suffix tree": lambda store: SuffixTree(2, window=6, offset=4.0, **TREE),
+    "suffix tree, past texts": lambda store: SuffixTree(2, offset=4.0, past=PAST, **TREE),
+    "suffix automaton": lambda store: SuffixAutomaton(2),
+    "retrieval chain": lambda store: Retrieval(store, 2, shortest=1),
+    "retrieval tree": lambda store: Retrieval(store, 2, shortest=1, **TREE),
+    "recycling chain": lambda store: TokenRecycling(TreeShape.chain(2)),
+    "recycling tree": lambda store: TokenRecycling(TreeShape.expansion([2, 2])),
+    "lookahead chain": lambda store: Lookahead(1, 2, 1),
+    "lookahead tree": lambda store: Lookahead(2, 3, 2),
+    "jacobi": lambda store: Jacobi(2),
+}
+
+
+def seen(drafter, shapes):
+    """The drafter; the shapes that it proposes after the first step are collected."""
+    propose, first = drafter.propose, [True]
+
+    def watched(coins):
+        tree = propose(coins)
+        if not first.pop():
+            shapes.add(tree.shape)
+        first.append(False)
+        return tree
+
+    drafter.propose = watched
+    return drafter
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize("name", SOURCES)
+def test_several_steps_keep_the_law(name, rule, datastore):
+    """Every coin on every side, through `decode`, each branch with a source of its own."""
+    target, shapes = TabularModel(random_table(V, 5), V), set()
+    sampling = Sampling(temperature=0.0) if rule.one_hot else Sampling()
+    found = output_law(
+        rule, TreeShape.chain(2), Law.DETERMINISTIC, target=target, draft=target, tokens=3,
+        prompt=PROMPT, sampling=sampling, draft_with=lambda *_: seen(SOURCES[name](datastore), shapes),
+    )  # fmt: skip
+    right = target_law(target, PROMPT, 3, sampling)
+    assert float((found.probs - right).abs().max()) <= 1e-12
+    assert any(shape.depth for shape in shapes)  # trees in later steps, not roots alone
+    if not rule.one_hot:
+        assert max(shape.depth for shape in shapes) == SOURCES[name](datastore).max_depth
+        assert any(not s.is_chain for s in shapes) == (name.endswith("tree") or "past" in name)
+
+
+@pytest.fixture(scope="module")
+def greedy():
+    """The embedded target, a prompt, and what `generate` makes of it."""
+    pair = load_pair("embedded", "none")
+    prompt = torch.tensor(pair.tokenizer.encode(TEXT))
+    with pair.target.as_transformers() as model:
+        config = GenerationConfig(do_sample=False, max_new_tokens=24, pad_token_id=0)
+        whole = model.generate(prompt[None], generation_config=config)
+    return pair, prompt, whole[0, len(prompt) :].tolist()
+
+
+def on_the_pair(pair, ids, folder):
+    size = pair.target.vocab_size
+    store = Datastore.build(folder / "x", [ids], vocab_size=size)
+    return {
+        "lookup": PromptLookup(6, size=16, branching=3),
+        "documents": Documents([ids], 6, size=16, branching=3, vocab_size=size),
+        "suffix tree": SuffixTree(6, size=16, branching=3),
+        "suffix automaton": SuffixAutomaton(6),
+        "retrieval": Retrieval(store, 6, size=16, branching=3),
+        "recycling": TokenRecycling(),
+        "lookahead": Lookahead(),
+        "jacobi": Jacobi(6),
+    }
+
+
+def test_greedy_text_is_that_of_generate(greedy, tmp_path):
+    pair, prompt, text = greedy
+    sampling, target = Sampling(temperature=0.0), ModelTarget(pair.target)
+    for name, drafter in on_the_pair(pair, prompt.tolist() + text, tmp_path).items():
+        assert isinstance(drafter, Drafter)
+        steps = list(decode(
+            target, drafter, verify.greedy, prompt, sampling=sampling, coins=TorchCoins(0),
+            max_new_tokens=24,
+        ))  # fmt: skip
+        assert [token for step in steps for token in step.tokens] == text, name
+        assert any(step.verdict.accepted for step in steps) or name == "jacobi", name
+        assert max(step.tree.shape.depth for step in steps) <= drafter.max_depth
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_each_prompt_begins_anew_and_drafters_share_nothing(name, datastore):
+    """What a drafter proposes depends on its prompt alone, whatever it or another one read before."""
+    target, sampling = TabularModel(random_table(V, 1), V), Sampling(temperature=0.0)
+
+    def trees(drafter, prompt):
+        steps = decode(
+            ModelTarget(target), drafter, verify.greedy, torch.tensor(prompt), sampling=sampling,
+            coins=TorchCoins(0), max_new_tokens=6,
+        )  # fmt: skip
+        return [(step.tree.shape, step.tree.token_ids) for step in steps]
+
+    make = partial(SOURCES[name], datastore)
+    alone, used, other = trees(make(), PROMPT), make(), make()
+    trees(used, (2, 2, 1, 0, 0, 2))
+    trees(other, (1, 0, 2))
+    assert trees(used, PROMPT) == alone
+    assert any(shape.depth for shape, _ in alone)
+
+
+def law_of_one_token(row, play):
+    """The exact law of the next token over a target whose rows are all the same."""
+    target = TabularModel(lambda context: torch.tensor(row, dtype=torch.float64).log(), V)
+    return output_law(
+        play, TreeShape.chain(1), Law.DETERMINISTIC, target=target, draft=target, tokens=1, prompt=(0,),
+        draft_with=lambda *_: Fixed(),
+    ).probs  # fmt: skip
+
+
+class Fixed(Jacobi):
+    """Drafts the first two tokens of the vocabulary, each as a path of its own."""
+
+    def __init__(self, tokens=(0, 1)):
+        super().__init__(1)
+        self.tokens = tokens
+
+    def _continuations(self):
+        return [-1, *(0 for _ in self.tokens)], self.tokens
+
+
+def test_one_draw_of_the_target_for_each_path_is_no_rule():
+    """REST's and Medusa's: a draw for every path is .675, .255, .07 where the target says .5, .3, .2."""
+
+    def by_path(tree, probs, coins):
+        for node in tree.shape.children[0]:
+            if coins.draw(probs[0]) == tree.token_ids[node]:
+                return Verdict((0, node), coins.draw(probs[node]))
+        return Verdict((0,), coins.draw(probs[0]))
+
+    row = (0.5, 0.3, 0.2)
+    assert law_of_one_token(row, verify.onehot).tolist() == pytest.approx(row, abs=1e-12)
+    wrong = law_of_one_token(row, by_path).tolist()
+    assert wrong == pytest.approx((0.675, 0.255, 0.07), abs=1e-12)
+
+
+def test_a_deterministic_child_tested_by_a_ratio_is_biased():
+    """Argmax of q = (.6, .3, .1) against p = (.3, .4, .3) by p/q: .5, .167, .333."""
+    p, q = (torch.tensor(row, dtype=torch.float64) for row in ((0.3, 0.4, 0.3), (0.6, 0.3, 0.1)))
+
+    def by_ratio(tree, probs, coins):
+        (node,) = tree.shape.children[0]
+        token = tree.token_ids[node]
+        if coins.accept(probs[0][token] / q[token]):
+            return Verdict((0, node), coins.draw(probs[node]))
+        return Verdict((0,), coins.draw((probs[0] - q).clamp(min=0)))
+
+    target = TabularModel(lambda context: p.log(), V)
+    law = partial(
+        output_law, shape=TreeShape.chain(1), law=Law.DETERMINISTIC, target=target, draft=target,
+        tokens=1, prompt=(0,), draft_with=lambda *_: Fixed((0,)),
+    )  # fmt: skip
+    assert law(by_ratio).probs.tolist() == pytest.approx((0.5, 1 / 6, 1 / 3), abs=1e-12)
+    assert law(verify.onehot).probs.tolist() == pytest.approx(p.tolist(), abs=1e-12)
+
+
+def committed(drafter, tree, path, bonus, logits):
+    """Let a drafter commit a step that was not decoded."""
+    from treespec.step import Scores
+
+    tokens = tuple(tree.token_ids[node] for node in path[1:])
+    drafter.commit(Step(tree, Verdict(path, bonus), Scores(logits), (*tokens, bonus)))
+
+
+def test_window_nodes_are_verified_nodes_of_every_table():
+    """A table reads whatever tree was verified, its own or another source's."""
+    lookahead, table = Lookahead(2, 3, 2), TokenRecycling()
+    prompt = torch.tensor([4, 5, 6, 7])
+    lookahead.prefill(prompt)
+    table.prefill(prompt)
+    tree: TokenTree = lookahead.propose(TorchCoins(0))
+    logits = torch.eye(9)[[t + 1 for t in tree.token_ids]]
+    committed(table, tree, (0,), 8, logits)
+    assert set(table.table) == set(tree.token_ids)
+    assert all(row[0] == token + 1 for token, row in table.table.items())

@@ -1,0 +1,71 @@
+"""Documents given with the prompt: what follows the last tokens there is drafted."""
+
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor
+
+from treespec.door import sequence
+from treespec.draft.best_first import Limits, best_first
+from treespec.draft.ngrams import Ngrams, most_places, seen_last
+from treespec.draft.text_source import TextSource
+from treespec.draft.vocabulary import plain_tokens
+from treespec.errors import InvalidArgument
+
+__all__ = ["Documents"]
+
+
+class Documents(TextSource):
+    """Drafts from texts that are known before decoding: a file that is edited, retrieved passages.
+
+    Prompt lookup (`PromptLookup`) over these texts alone: the last `ngram` tokens of prompt and output are
+    looked up in the documents, never in the text itself, and what follows at the places found is counted
+    into one trie. No continuation goes on from one document into the next. This is LLMA (arXiv:2304.04487)
+    with all matches instead of the first, drafted as a tree.
+
+    Args:
+        documents: token ids of each, at least one document.
+        depth: most draft tokens below each other, at least 1.
+        size: most nodes of a tree, the root included; None for a chain of `depth`.
+        branching: most children of a node; with 1 the trees are chains.
+        ngram: most tokens that are looked up, at least 1.
+        places: of how many places the latest are asked, at least 1.
+        vocab_size: of the target, to refuse ids beyond it; None to look at nothing.
+
+    Raises:
+        InvalidArgument: if one of them is no such integer, or a branching above 1 comes without a size; if
+            there is no document, or one is no row of token ids of the vocabulary.
+    """
+
+    def __init__(
+        self,
+        documents: Iterable[Sequence[int] | Tensor],
+        depth: int,
+        *,
+        size: int | None = None,
+        branching: int = 1,
+        ngram: int = 3,
+        places: int = 256,
+        vocab_size: int | None = None,
+    ) -> None:
+        self.limits = Limits(depth, size, branching)
+        self.max_depth = self.limits.depth
+        self.places = most_places(places)
+        self._documents = Ngrams(ngram)
+        given = sequence("documents", documents, "documents, each a row of token ids")
+        if not given:
+            raise InvalidArgument("documents is empty: give at least one row of token ids")
+        for i, document in enumerate(given):
+            self._documents.read(plain_tokens(f"documents[{i}]", document, vocab_size))
+            self._documents.end()
+
+    def _restart(self) -> None:
+        self._ending: list[int] = []
+
+    def _read(self, tokens: Sequence[int]) -> None:
+        ngram = self._documents.ngram
+        self._ending = [*self._ending, *tokens[-ngram:]][-ngram:]
+
+    def _continuations(self) -> tuple[Sequence[int], Sequence[int]]:
+        places = self._documents.places(self._ending, self.places)
+        found = best_first(places, self._documents.followers, self.limits, seen_last)
+        return found.parents, found.tokens

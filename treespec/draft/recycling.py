@@ -1,0 +1,191 @@
+"""Token recycling: the best successors of each token, as the target last saw them, make the next tree."""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from os import PathLike
+
+import numpy as np
+
+from treespec.children import top_k
+from treespec.door import instance, integer
+from treespec.draft.best_first import Limits
+from treespec.draft.state import load_state, save_state
+from treespec.draft.text_source import TextSource
+from treespec.draft.vocabulary import plain_tokens
+from treespec.errors import InvalidArgument
+from treespec.step import Step
+from treespec.tree import TreeShape
+
+__all__ = ["TEMPLATE", "TokenRecycling", "template"]
+
+KIND = "token recycling table"
+
+Successors = dict[int, list[int]]
+"""By token, those that the target finds most probable after it, best first."""
+
+_WIDTHS = (
+    (8,),
+    (8, 4, 3, 2, 1, 1, 1, 1),
+    (8, 3, 2, 1, 1, 1, 1, 1, 2, 1, 0, 0, 1, 0, 0, 1, 0, 1, 1),
+    (5, 2, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 1),
+    (3, 1, 1, 0, 0, 1, 0, 0, 0, 0, 1, 0, 1),
+    (2, 0, 0, 1),
+)
+"""Children of the nodes of each level of the template, breadth first; those that are missing have none."""
+
+
+def _template() -> TreeShape:
+    parents, level = [-1], [0]
+    for widths in _WIDTHS:
+        start = len(parents)
+        parents += [node for node, width in zip(level, widths, strict=False) for _ in range(width)]
+        level = list(range(start, len(parents)))
+    return TreeShape(tuple(parents))
+
+
+TEMPLATE = _template()
+"""The tree of the paper (its commit 1b4c05c): 80 draft nodes, 8, 21, 25, 15, 8 and 3 by depth."""
+
+
+def template(limits: Limits) -> TreeShape:
+    """The part of the template that fits within limits.
+
+    From depth 3 on the template keeps the nodes with the smallest product of rank + 1 along their path
+    times 1.6 to the depth, about. So does its part: of equal ones the shallower, then the elder.
+
+    Args:
+        limits: of the tree.
+    """
+    ranks = [TEMPLATE.rank_path(node) for node in range(TEMPLATE.size)]
+    paths = [
+        path
+        for path in ranks[1:]
+        if len(path) <= limits.depth and all(rank < limits.branching for rank in path)
+    ]
+    paths.sort(
+        key=lambda path: (prod(rank + 1 for rank in path) * 1.6 ** len(path), len(path), path)
+    )
+    return TreeShape.from_paths(paths[: limits.drafted])
+
+
+class TokenRecycling(TextSource):
+    """Drafts a static tree of ranks, filled with the successors that each token had when it was last seen.
+
+    Token recycling (arXiv:2408.08696). A table has, for each token, the `successors` most probable tokens
+    after it. A node of the shape that is the k-th child of its parent gets the k-th successor of the
+    parent's token. Every node that the target verifies, rejected ones too, writes the row of its token
+    with the best of its logits; where a token stands at several nodes, the accepted path wins, then the
+    later node. Ours differs in two points: a token without a row has no children (the original's empty rows
+    are eight equal siblings), and the prompt writes no rows, because its logits are not handed over. So
+    the first tree of a text is its root.
+
+    The children are DETERMINISTIC, a function of earlier steps, at any temperature: above 0 only rules for
+    that law keep the target's distribution.
+
+    Args:
+        shape: the tree, at most.
+        successors: entries of a row, at least 1.
+        table: rows of earlier texts, every prompt begins with a copy; None for an empty table.
+        vocab_size: of the target, to refuse ids of `table` beyond it; None to look at nothing.
+
+    Raises:
+        InvalidArgument: if the shape is none, or has more children of a node than rows have entries; if
+            a row of the table is no row of distinct token ids.
+    """
+
+    def __init__(
+        self,
+        shape: TreeShape = TEMPLATE,
+        *,
+        successors: int = 8,
+        table: Mapping[int, Sequence[int]] | None = None,
+        vocab_size: int | None = None,
+    ) -> None:
+        instance("shape", shape, TreeShape, "a TreeShape")
+        self.shape, self.max_depth = shape, shape.depth
+        self.successors = integer("successors", successors, least=1)
+        widest = max(map(len, shape.children))
+        if widest > self.successors:
+            raise InvalidArgument(
+                f"a node of the shape has {widest} children, but successors = {self.successors}: no row "
+                "has so many"
+            )
+        self._start: Successors = {}
+        if table is not None:
+            instance("table", table, Mapping, "a mapping of token ids to rows of them, or None")
+        for token, row in (table or {}).items():
+            (of,) = plain_tokens("table's tokens", [token], vocab_size)
+            given = plain_tokens(f"table[{of}]", row, vocab_size)
+            if len(set(given)) < len(given):
+                raise InvalidArgument(f"table[{of}] = {given} holds a token twice")
+            self._start[of] = given[: self.successors]
+
+    @property
+    def table(self) -> Successors:
+        """The rows as they are now."""
+        return {token: list(row) for token, row in self._table.items()}
+
+    def commit(self, step: Step) -> None:
+        """Read what was accepted, and write the rows of all verified tokens."""
+        super().commit(step)
+        logits, path = step.scores.logits, step.verdict.path
+        rows = top_k(logits, min(self.successors, logits.shape[-1])).tolist()
+        tokens = step.tree.token_ids
+        # What is written later stays.
+        for node in (*range(step.tree.shape.size), *path):
+            self._table[tokens[node]] = rows[node]
+
+    def save(self, path: str | PathLike[str], *, vocab_size: int, tokenizer: str = "") -> None:
+        """Write the table, for `load`.
+
+        Args:
+            path: of the file.
+            vocab_size: of the target.
+            tokenizer: its digest (`treespec.draft.state.tokenizer_digest`), if it is known.
+
+        Raises:
+            OSError: if it cannot be written.
+        """
+        width = 1 + max(map(len, self._table.values()), default=0)
+        rows = np.full((len(self._table), width), -1, dtype=np.int64)
+        for i, (token, row) in enumerate(self._table.items()):
+            rows[i, : 1 + len(row)] = [token, *row]
+        save_state(path, KIND, {"rows": rows}, vocab_size, tokenizer)
+
+    @staticmethod
+    def load(
+        path: str | PathLike[str], *, vocab_size: int | None = None, tokenizer: str = ""
+    ) -> Successors:
+        """A table that `save` wrote.
+
+        Args:
+            path: of the file.
+            vocab_size: of the target; None to look at nothing.
+            tokenizer: its digest; empty to look at nothing.
+
+        Raises:
+            Unreadable: if there is no such file, it is damaged or newer, or was made of another model's
+                tokens.
+        """
+        rows = load_state(path, KIND, {"rows": 2}, vocab_size, tokenizer)["rows"].tolist()
+        return {token: [entry for entry in row if entry >= 0] for token, *row in rows}
+
+    def _restart(self) -> None:
+        self._table = {token: list(row) for token, row in self._start.items()}
+
+    def _read(self, tokens: Sequence[int]) -> None:
+        """The root is all that is needed of the text."""
+
+    def _continuations(self) -> tuple[Sequence[int], Sequence[int]]:
+        parents, tokens = [-1], [self._root]
+        placed = {0: 0}
+        ranks = self.shape.ranks
+        for node, parent in enumerate(self.shape.parents[1:], start=1):
+            if parent not in placed:
+                continue
+            row = self._table.get(tokens[placed[parent]], ())
+            if ranks[node] < len(row):
+                placed[node] = len(parents)
+                parents.append(placed[parent])
+                tokens.append(row[ranks[node]])
+        return parents, tokens[1:]

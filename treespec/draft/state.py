@@ -1,0 +1,149 @@
+"""What a source has learned, in a file: written once, loaded unchanged for every prompt."""
+
+import hashlib
+import json
+import os
+import secrets
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treespec.errors import Unreadable
+from treespec.reading import open_file, parse_json
+
+__all__ = ["load_state", "save_state", "tokenizer_digest"]
+
+VERSION = 1
+
+MOST_BYTES = 2**31
+"""Of a file that is loaded as a whole."""
+
+HEADER = "header"
+
+Arrays = dict[str, NDArray[np.int64]]
+
+
+def save_state(
+    path: str | os.PathLike[str],
+    kind: str,
+    arrays: Mapping[str, NDArray[np.int64]],
+    vocab_size: int,
+    tokenizer: str = "",
+) -> None:
+    """Write what a source has learned: arrays of token ids and counts, and of which tokens they are.
+
+    Args:
+        path: of the file; one that is there is replaced once the new one is whole.
+        kind: of the source, in words.
+        arrays: by name.
+        vocab_size: of the model.
+        tokenizer: its `tokenizer_digest`; empty if it is not known.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    header = {"kind": kind, "version": VERSION, "vocab_size": vocab_size, "tokenizer": tokenizer}
+    text = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
+    whole = Path(path)
+    temporary = whole.with_name(f".treespec-{secrets.token_hex(8)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            np.savez(file, **{HEADER: text, **arrays})  # pyrefly: ignore[bad-argument-type]
+        temporary.replace(whole)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def load_state(
+    path: str | os.PathLike[str],
+    kind: str,
+    dimensions: Mapping[str, int],
+    vocab_size: int | None = None,
+    tokenizer: str = "",
+) -> Arrays:
+    """What `save_state` wrote.
+
+    Args:
+        path: of the file.
+        kind: that is wanted.
+        dimensions: of the arrays that it must have, by name.
+        vocab_size: of the target; None to look at nothing.
+        tokenizer: digest of the target's; empty to look at nothing.
+
+    Returns:
+        The arrays, integers.
+
+    Raises:
+        Unreadable: beginning with the path: if there is no such file, it is damaged, of another kind or
+            newer, or was made of another model's tokens.
+    """
+    try:
+        with open_file(path, MOST_BYTES) as file, np.load(file, allow_pickle=False) as members:
+            header = parse_json(members[HEADER].tobytes())
+            _require_kind(path, header, kind)
+            arrays = {name: members[name] for name in dimensions}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        if isinstance(error, Unreadable) and str(error).startswith(os.fspath(path)):
+            raise
+        raise Unreadable(f"{path}: damaged, or no file of a draft source: make it anew") from None
+    for name, array in arrays.items():
+        if array.ndim != dimensions[name] or not np.issubdtype(array.dtype, np.integer):
+            raise Unreadable(f"{path}: damaged: {name!r} is no array of whole numbers that fits")
+    require_same_tokens(os.fspath(path), header, vocab_size, tokenizer)
+    return arrays
+
+
+def require_same_tokens(
+    name: str, header: Mapping[str, Any], vocab_size: int | None, tokenizer: str
+) -> None:
+    """Refuse a file that was made of another model's tokens.
+
+    Args:
+        name: of the file.
+        header: its `vocab_size` and `tokenizer`.
+        vocab_size: of the target; None to look at nothing.
+        tokenizer: digest of the target's; empty to look at nothing.
+
+    Raises:
+        Unreadable: saying what differs.
+    """
+    if vocab_size is not None and header["vocab_size"] > vocab_size:
+        raise Unreadable(
+            f"{name}: made of a vocabulary of {header['vocab_size']} tokens, but the target has "
+            f"{vocab_size}: make it anew with the target's tokenizer"
+        )
+    if tokenizer and header["tokenizer"] and header["tokenizer"] != tokenizer:
+        raise Unreadable(
+            f"{name}: made with another tokenizer (digest {header['tokenizer'][:16]}..., the target's is "
+            f"{tokenizer[:16]}...): make it anew with the target's"
+        )
+
+
+def tokenizer_digest(tokenizer: Any) -> str:
+    """A name for what the ids of a tokenizer mean: SHA-256 of its vocabulary and of how it splits a text.
+
+    Args:
+        tokenizer: of transformers.
+    """
+    from treespec.models.same_tokenizer import PROBE
+
+    meanings = sorted((token_id, token) for token, token_id in tokenizer.get_vocab().items())
+    split = tokenizer.encode(PROBE, add_special_tokens=False, verbose=False)
+    return hashlib.sha256(json.dumps([meanings, split]).encode()).hexdigest()
+
+
+def _require_kind(path: str | os.PathLike[str], header: Any, kind: str) -> None:
+    if not isinstance(header, dict) or set(header) < {"kind", "version", "vocab_size", "tokenizer"}:
+        raise Unreadable(f"{path}: no file of a draft source")
+    if header["kind"] != kind:
+        raise Unreadable(f"{path}: a {header['kind']}, but a {kind} is needed here")
+    if header["version"] != VERSION:
+        raise Unreadable(
+            f"{path}: of version {header['version']}, but version {VERSION} is read here: "
+            "install a newer treespec, or make it anew"
+        )

@@ -1,0 +1,71 @@
+"""What the sources have in common that draft without a model: deterministic children, read from tokens."""
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from treespec.door import require_tokens
+from treespec.protocols import Coins
+from treespec.step import Step
+from treespec.tree import Law, TokenTree, TreeShape
+
+__all__ = ["TextSource", "emitted_tokens"]
+
+
+class TextSource(ABC):
+    """A source that reads token ids and drafts from what it has read; no model runs, no coin is used.
+
+    The children are DETERMINISTIC, a function of what was read: above temperature 0 only rules for that
+    law keep the target's distribution. What is read is forgotten when the next prompt begins, so that a
+    text depends on its prompt alone.
+    """
+
+    max_length = sys.maxsize
+    max_depth: int
+
+    def prefill(self, tokens: Int[Tensor, "T"]) -> None:
+        """Forget the earlier text and read this one; its last token is the first root.
+
+        Raises:
+            InvalidPrompt, EmptyPrompt: if there is no row of token ids.
+        """
+        require_tokens(tokens)
+        self._device = tokens.device
+        self._restart()
+        self._take(tokens.tolist())
+
+    def propose(self, coins: Coins) -> TokenTree:
+        """The root and what may come next; no coin is used."""
+        parents, tokens = self._continuations()
+        ids = torch.tensor([self._root, *tokens], device=self._device)
+        return TokenTree(TreeShape(tuple(parents)), ids, None, Law.DETERMINISTIC)
+
+    def commit(self, step: Step) -> None:
+        """Read what was accepted, and the bonus."""
+        self._take(emitted_tokens(step))
+
+    def _take(self, tokens: Sequence[int]) -> None:
+        self._root = tokens[-1]
+        self._read(tokens)
+
+    @abstractmethod
+    def _restart(self) -> None:
+        """Forget what was read."""
+
+    @abstractmethod
+    def _read(self, tokens: Sequence[int]) -> None:
+        """The text goes on with these tokens."""
+
+    @abstractmethod
+    def _continuations(self) -> tuple[Sequence[int], Sequence[int]]:
+        """The parents of all nodes, that of the root included, and the tokens of all but the root."""
+
+
+def emitted_tokens(step: Step) -> list[int]:
+    """The accepted tokens of a step, and the bonus."""
+    accepted = [step.tree.token_ids[node] for node in step.verdict.path[1:]]
+    return [*accepted, step.verdict.bonus]
