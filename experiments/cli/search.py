@@ -444,7 +444,7 @@ def trace_command(
     epilog=examples(
         "treespec replay trace.npz --shapes chain:4,kary:2x3,expansion:3x2x1",
         "treespec replay trace.npz --shapes chains:2x4,tree.json --json",
-        "treespec replay trace.npz --growth '{kind: eagle2, k: 4, depth: 6, size: 16}'",
+        "treespec replay t.npz --growth '{kind: eagle2, k: 4, depth: 6, size: 16}'",
     ),
 )
 def replay_command(

@@ -26,7 +26,7 @@ from treespec.search.integers import integer
 from treespec.search.rates.trace import Trace
 from treespec.stopping import Stop
 from treespec.tree import Law, TokenTree, TreeShape
-from treespec.verify import RULES, Rule
+from treespec.verify import RULES, Rule, Scope
 from treespec.verify.rule import ChildAcceptance
 
 __all__ = ["BEYOND", "CHUNK", "Position", "Recorder", "record"]
@@ -66,8 +66,9 @@ class Recorder:
         width: children at each position.
 
     Raises:
-        InvalidTrace: for a rule or law whose rates depend on the number of children, so that one record
-            cannot serve all trees.
+        InvalidTrace: for a rule whose acceptance depends on what hangs below or elsewhere, so that no
+            record can serve whole trees; or a law that depends on the number of children, with a rule that
+            does not.
         InvalidTree: if there are not so many children.
         RefusedTree: if the rule does not cover the law.
     """
@@ -85,10 +86,10 @@ class Recorder:
         self._target, self._draft = target.fresh(), draft.fresh()
         self._device = getattr(target, "device", torch.device("cpu"))
         self._sampling, self._law, self._rule, self._width = sampling, Law.of(law), rule, width
-        self._acceptance = _acceptance(rule, self._law, sampling)
         integer("width", width, 1, InvalidTrace)
-        require_children(width, draft.vocab_size, self._law)
         self._shape = TreeShape.expansion([width])
+        self._acceptance = _acceptance(rule, self._shape, self._law, sampling)
+        require_children(width, draft.vocab_size, self._law)
 
     def decode(
         self, prompt: Sequence[int], coins: Coins, stop: Stop, budget: int, beyond: int
@@ -165,7 +166,10 @@ class Recorder:
             if verdict.accepted:
                 rank = verdict.path[1] - 1
                 token = children[rank]
-            exact = self._acceptance(rows[i], draft[i], children)
+            if self._acceptance is None:
+                exact = [float(rank == child) for child in range(self._width)]
+            else:
+                exact = self._acceptance(rows[i], draft[i], children)
             yield Position(rank, token, tuple(probs[i]), tuple(exact))
 
 
@@ -181,18 +185,31 @@ class _RootRow:
         return self._below if node else self._row
 
 
-def _acceptance(rule: Rule, law: Law, sampling: Sampling) -> ChildAcceptance:
-    """The rule's formula, unless one record cannot serve all trees."""
-    if rule.child_acceptance is None or not rule.lossless:
+def _acceptance(
+    rule: Rule, shape: TreeShape, law: Law, sampling: Sampling
+) -> ChildAcceptance | None:
+    """The rule's formula, None if it has none; unless no record can serve whole trees.
+
+    Args:
+        rule: that decides.
+        shape: the children at one position.
+        law: how they are drawn.
+        sampling: of target and draft.
+    """
+    exact = rule.child_acceptance
+    if not rule.lossless or (exact is None and rule.scope is not Scope.SIBLINGS):
         other = rule.on_trees.get(law)
         hint = f" (with one child it is '{other}': take that)" if other else ""
-        traced = [name for name, known in RULES.items() if known.child_acceptance]
+        known = RULES.items()
+        traced = [name for name, rule in known if rule.child_acceptance]
+        siblings = [name for name, rule in known if rule.lossless and rule.scope is Scope.SIBLINGS]
         raise InvalidTrace(
-            f"rule = {str(rule)!r} cannot be traced{hint}: a trace serves trees of any shape, so it needs "
-            "a rule whose acceptance of a child does not depend on how many come after it and what hangs "
-            f"below: {', '.join(traced)}"
+            f"rule = {str(rule)!r} cannot be traced{hint}: a trace serves many trees, so it needs a rule "
+            "whose acceptance of a child does not depend on what hangs below or elsewhere. For any tree: "
+            f"{', '.join(traced)}; for trees whose nodes all have as many children as are recorded: "
+            f"{', '.join(siblings)}"
         )
-    if law.together:
+    if law.together and exact is not None:
         apart = ", ".join(str(law) for law in Law if not law.together)
         raise InvalidTrace(
             f"law = '{law}' cannot be traced: how a child is drawn depends on how many there are; "
@@ -202,10 +219,10 @@ def _acceptance(rule: Rule, law: Law, sampling: Sampling) -> ChildAcceptance:
         raise InvalidTrace(
             f"rule = {str(rule)!r} needs temperature 0, but it is {sampling.temperature:g}"
         )
-    reason = rule.covers(TreeShape.chain(1), law)
+    reason = rule.covers(shape, law)
     if reason:
         raise RefusedTree(reason)
-    return rule.child_acceptance
+    return exact
 
 
 def record(
@@ -234,9 +251,11 @@ def record(
         pair: the models.
         prompts_ids: token ids of the prompts.
         sampling: of target and draft.
-        law: how children are drawn: deterministic, iid or without replacement.
-        rule: greedy, naive, onehot, rrs or rrsw.
-        width: children at each position: trees of up to so many children a node can be replayed.
+        law: how children are drawn: deterministic, iid or without replacement; of rules that look at all
+            siblings, theirs.
+        rule: greedy, naive, onehot, rrs or rrsw; or one that looks at all siblings, such as kseq.
+        width: children at each position: trees of up to so many children a node can be replayed; of rules
+            that look at all siblings, those whose nodes have exactly so many.
         max_new_tokens: tokens of each text.
         stop: when a text is over before that.
         seed: of the coins, of which each text has its own.

@@ -267,23 +267,26 @@ def read_growths(texts: Sequence[str]) -> dict[str, Growth]:
     """
     growths: dict[str, Growth] = {}
     for text in texts:
+        data: Any = None
         try:
             data = parse_yaml(text)
             shape = TypeAdapter(AnyShape).validate_python(data)
-            if not isinstance(shape, GrowthShape):
+            if MEASURED in (getattr(shape, key, None) for key in ("latency", "calibration")):
+                raise ValueError("nothing is measured here: name files (latency, calibration)")
+            growth = tree_of(shape)
+            if not isinstance(shape, GrowthShape) or not isinstance(growth, Growth):
                 raise ValueError("it is no growth: name trees with --shapes")
-            if MEASURED in {getattr(shape, key, None) for key in ("latency", "calibration")}:
-                raise ValueError("nothing is measured here: name files of times and calibrations")
-            growths[LABELS[type(shape)](shape)] = tree_of(shape)
-        except ValidationError as error:
-            said = problems(data, error, "it")[0]
-            raise ConfigError(f"--growth {brief(text)}: {said}; {_growths_near(data)}") from None
+            growths[LABELS[type(shape)](shape)] = growth
         except (TreespecError, ValueError) as error:
-            raise ConfigError(f"--growth {brief(text)}: {error}; {_growths_near(None)}") from None
+            said = error
+            if isinstance(error, ValidationError):
+                said = problems(data, error, "it")[0]
+            raise ConfigError(f"--growth {brief(text)}: {said}; {_growths_near(data)}") from None
     return growths
 
 
 def _growths_near(data: Any) -> str:
+    """How a growth is written that was meant like this."""
     kind = data.get("kind") if isinstance(data, Mapping) else None
     return f"write it as configs do, such as '{EXAMPLES.get(str(kind), EXAMPLES['eagle2'])}'"
 

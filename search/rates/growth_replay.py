@@ -11,7 +11,10 @@ the position where it leaves the text. Its children then count as worth nothing,
 unless it is proved that they change nothing: where the best nodes are kept whatever they are
 (`keeps_best`), and all that are kept are worth more than every node whose children are not known. Then the
 nodes above that worth are drafted in any case, and the others could not have been kept. `GrowthReplay.sure`
-says which steps these are. On 24 texts of the embedded pair see `experiments/studies/replayed_growths.py`.
+says which steps these are. Measured on six texts of 48 tokens of the embedded pair at temperature 0, with
+a beam of 8 and 8 levels: all steps of EAGLE-2 (4 and 8 children, 6 deep) and of cost-aware growth are sure,
+95 % of SpecExec's and of equal growth's, 91 % of OPT-Tree's (16 nodes, 8 deep); and every step, unsure ones
+included, was that of the live run.
 
 Draws decide where a growth of the law WITHOUT_REPLACEMENT (`DySpec`) goes on, and draws off the text are
 not recorded: it is replayed at temperature 0, where each node has one child, and refused above.

@@ -23,6 +23,7 @@ from treespec.search.arguments import SHAPE, of_class, takes
 from treespec.search.errors import InvalidLimit, InvalidTrace
 from treespec.search.integers import integer
 from treespec.search.intervals import RESAMPLES, Interval, ratio
+from treespec.search.rates.rule_notes import require_replayable
 from treespec.search.rates.trace import Trace
 from treespec.tree import TreeShape
 
@@ -169,6 +170,7 @@ def _require_width(trace: Trace, shape: TreeShape) -> None:
             f"the tree has a node with {widest} children, but the trace holds {trace.width} at "
             f"each position: record it anew with width {widest}"
         )
+    require_replayable(trace.rule, trace.width, shape)
 
 
 def child_table(shape: TreeShape) -> Int[np.ndarray, "nodes ranks"]:

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from treespec.search.errors import InvalidTrace
+from treespec.tree import TreeShape
 from treespec.verify import RULES, Scope
 
-__all__ = ["note_on", "require_alike"]
+__all__ = ["note_on", "require_alike", "require_replayable"]
 
 
 def note_on(rule: str) -> tuple[str, ...]:
@@ -47,6 +48,30 @@ def require_alike(rule: str, by: str, numbers: Sequence[set[int]]) -> None:
                 f"{', '.join(map(str, sorted(children)))} of them would be counted together: take steps of "
                 f"trees with equally many (TreeShape.kary, TreeShape.expansion){apart}"
             )
+
+
+def require_replayable(rule: str, width: int, shape: TreeShape) -> None:
+    """Refuse a tree that a trace under this rule does not belong to.
+
+    Args:
+        rule: how children were accepted.
+        width: children at each position of the trace.
+        shape: the tree.
+
+    Raises:
+        InvalidTrace: with the numbers.
+    """
+    if _scope(rule) is Scope.ELDERS:
+        return
+    numbers = sorted({len(children) for children in shape.children if children})
+    if any(number != width for number in numbers):
+        there = ", ".join(map(str, numbers))
+        raise InvalidTrace(
+            f"under rule {rule!r} acceptance depends on the number of children, and the trace holds "
+            f"{width} at each position, but the tree has nodes with {there}: replay trees whose nodes have "
+            f"{width} children or none (TreeShape.kary({width}, depth)), or record the trace anew with "
+            "another --width"
+        )
 
 
 def _scope(rule: str) -> Scope:

@@ -101,7 +101,9 @@ class Trace:
     `ranks`. This serves every static tree, for rules that try the children in order and whose acceptance of
     one does not depend on how many come after it: with k < width children a rank below k is accepted as
     before, and otherwise the token that came out has exactly the law of what is left of the target after k
-    rejections, which is how the bonus is drawn. So the text belongs to every tree.
+    rejections, which is how the bonus is drawn. So the text belongs to every tree. Under a rule that looks
+    at all siblings (`Scope.SIBLINGS`, such as kseq) it belongs to trees whose nodes with children have
+    `width` of them.
 
     Args:
         offsets: `[texts + 1]`; positions of text i are `offsets[i]` up to, not including, `offsets[i + 1]`.
@@ -109,7 +111,8 @@ class Trace:
         ranks: `[T]`, which child it was, from 0; `width` if none of them.
         probs: `[T, width]`, the draft's probability of each child given the text before it. Of children
             that are chosen without chance at temperature 0, that at temperature 1.
-        accepted: `[T, width]`, the exact probability, given the children, that this one is accepted.
+        accepted: `[T, width]`, the exact probability, given the children, that this one is accepted; where
+            the rule has no formula for it, 1 for the one that was.
         law: how children were drawn.
         rule: how they were accepted.
         sampling: the settings, as `dataclasses.asdict(Sampling(...))` gives them.

@@ -90,6 +90,41 @@ def test_every_tree_has_the_exact_law_of_its_live_run(rule, law, monkeypatch, wi
             assert share == pytest.approx(sum(live.reached[n] for n in nodes), abs=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("rule", "law", "vocab"),
+    [
+        ("kseq", Law.IID, 2), ("canonical", Law.IID, 2), ("optimal_transport", Law.IID, 2),
+        ("optimal_transport", Law.WITHOUT_REPLACEMENT, 3), ("spechub", Law.HUB, 3),
+        ("greedy_multidraft", Law.TOP_THEN_SAMPLE, 3),
+    ],
+)  # fmt: skip
+def test_rules_that_look_at_all_siblings_serve_trees_of_that_width(
+    rule, law, vocab, monkeypatch, without_shape_checks
+):
+    pair, chosen = tables(vocab, 5), verify.RULES[rule]
+    trees = [TreeShape.expansion([2]), TreeShape.kary(2, 2), TreeShape((-1, 0, 0, 2, 2))]
+    found = defaultdict(float)
+
+    def play(coins):
+        monkeypatch.setattr(recording, "TorchCoins", lambda seed: coins)
+        return recorded(pair, law=law, rule=chosen, width=2, max_new_tokens=1, beyond=1)
+
+    for weight, trace in outcomes(play):
+        for i, shape in enumerate(trees):
+            found[i, int(replay(trace, shape).accepted[0])] += weight
+        hits = trace.ranks[:, None] == np.arange(2)
+        assert (trace.accepted == hits).all()  # no formula
+    for i, shape in enumerate(trees):
+        live = acceptance(chosen, shape, law, target=pair.target, draft=pair.draft)
+        for depth in range(1, shape.depth + 1):
+            nodes = [n for n in range(shape.size) if shape.depths[n] == depth]
+            share = sum(w for (tree, length), w in found.items() if tree == i and length >= depth)
+            assert share == pytest.approx(sum(live.reached[n] for n in nodes), abs=1e-9)
+    for other in (TreeShape.chain(1), TreeShape.expansion([2, 1])):
+        with pytest.raises(InvalidTrace, match=f"rule '{rule}'.*holds 2.*with 1"):
+            replay(trace, other)
+
+
 def test_rates_given_the_children_have_the_mean_of_the_ranks(without_shape_checks):
     """Exact probabilities and what the coins did estimate one and the same."""
     pair = tables(5, 3)
@@ -243,7 +278,7 @@ def test_progress_is_told_of_each_text():
 @pytest.mark.parametrize(
     ("more", "error", "words"),
     [
-        ({"rule": verify.kseq}, InvalidTrace, "rule = 'kseq' cannot be traced"),
+        ({"rule": verify.block}, InvalidTrace, "rule = 'block' cannot be traced.*kseq"),
         ({"rule": verify.traversal}, InvalidTrace, "'traversal' cannot be traced"),
         ({"rule": verify.chain}, InvalidTrace, "with one child it is 'rrs'"),
         ({"rule": verify.naive, "law": Law.HUB}, InvalidTrace, "law = 'hub' cannot be traced"),

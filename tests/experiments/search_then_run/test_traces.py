@@ -12,6 +12,8 @@ from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.search_then_run.traces import read_shapes, trace
 from treespec.search import InvalidTrace, Trace, formats
+from treespec.search.growth import Eagle2
+from treespec.search.rates.growth_replay import replay_growth
 from treespec.search.rates.replay import replay
 
 
@@ -97,8 +99,8 @@ def test_what_cannot_be_traced_is_refused(traced):
         traced()
     with pytest.raises(ConfigError, match="no sampling 'T=2'"):
         traced(sampling="T=2")
-    with pytest.raises(InvalidTrace, match="'kseq' cannot be traced"):
-        traced(sampling="T=1", rule="kseq")
+    with pytest.raises(InvalidTrace, match="'traversal' cannot be traced"):
+        traced(sampling="T=1", rule="traversal")
     with pytest.raises(ConfigError, match="unknown 'bogus'"):
         traced(sampling="T=1", law="bogus")
 
@@ -116,6 +118,43 @@ def test_the_command_writes_a_trace(settings, tmp_path):
         again = call("trace", config, "--sampling", "T=0", "--out", where)
         assert again.exit_code == 2
         assert words in again.output
+
+
+def test_growths_are_recorded_for_and_replayed(settings, tmp_path):
+    config, out = tmp_path / "c.yaml", tmp_path / "t.npz"
+    config.write_text(json.dumps(settings))
+    words = ("trace", config, "max_new_tokens=6", "--sampling", "T=0", "--out", out, "-q")
+    done = call(*words, "--beam", 3, "--beam-depth", 4)
+    assert done.exit_code == 0, done.output
+    assert "draft rows for growths: 4 levels, 3 children each, 0.0 MiB" in done.output
+    eagle = "{kind: eagle2, k: 3, depth: 3, size: 8}"
+    spec = "{kind: specexec, size: 30, branching: 3, depth: 4}"
+    both = ("--growth", eagle, "--growth", spec)
+    done = call("replay", out, "--shapes", "chain:2", *both, "--json")
+    assert done.exit_code == 0, done.output
+    rows = json.loads(done.stdout)["rows"]
+    assert [row["shape"] for row in rows] == ["chain:2", "EAGLE-2 3x3, 8", "SpecExec 30"]
+    trace, growth = Trace.load(out), Eagle2(3, 3, 8)
+    found = replay_growth(trace, growth)
+    assert rows[1]["tokens_per_step"] == found.tokens_per_step
+    assert (rows[1]["nodes"], rows[1]["depth"]) == (8, 3)
+    assert rows[2]["sure"] < 1  # more nodes than three a level
+    shown = call("replay", out, *both).stdout
+    assert "the share of steps that are those of a live run" in " ".join(shown.split())
+    for wrong, said in (
+        ("{kind: eagle2, k: 3}", "such as '{kind: eagle2"),
+        ("{kind: chain, depth: 3}", "it is no growth: name trees with --shapes"),
+        ("{kind: cost_aware, size: 8, branching: 2, depth: 3}", "nothing is measured here"),
+        ("{", "--growth '{'"),
+        ("{kind: eagle2, k: 9, depth: 3, size: 8}", "asks for 9 children of a node"),
+    ):
+        done = call("replay", out, "--growth", wrong)
+        assert done.exit_code == 2, wrong
+        assert said in " ".join(done.stderr.split()), done.stderr
+    assert "nothing to replay" in call("replay", out).stderr
+    assert (
+        call(*words[:-3], "--out", tmp_path / "u.npz", "--law", "iid", "--beam", 2).exit_code == 2
+    )
 
 
 def test_replay_prints_what_replay_finds(files):
