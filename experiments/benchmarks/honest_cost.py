@@ -2,11 +2,12 @@
 
     python -m treespec.experiments.benchmarks.honest_cost [--runs 10] [--grow SIZE]
 
-Every run decodes the same prompts by plain decoding, chains of 2 and 4, and methods whose steps honestly differ:
-trees of EAGLE-2 and cost-aware ones, whose sizes follow the draft's confidence, and assisted generation,
-which stops drafting where it is not sure. Their steps must not be taken for slowdowns of the machine: the
-speed over plain decoding by adjusted times is divided by that by totals of the same run. Nobody else may
-use the machine meanwhile: runs whose totals decide say nothing here. Figures are saved after every run.
+Every run decodes the same prompts by plain decoding, chains of 2 and 4, and methods whose steps honestly
+differ: trees of EAGLE-2 and cost-aware ones, whose sizes follow the draft's confidence, and assisted
+generation, which stops drafting where it is not sure. Their steps must not be taken for slowdowns of the
+machine: the speed over plain decoding by adjusted times is divided by that by totals of the same run.
+Nobody else may use the machine meanwhile; runs whose totals decide say nothing here. Figures are saved
+after every run.
 """
 
 import statistics
@@ -161,11 +162,9 @@ def main(
             save("honest_cost", {"grow": grow, "methods": rows, "runs": found})
     print_table(Table("speed over plain decoding, quiet", COLUMNS, rows), console, 110)
     off = max((abs(row["median"] - 1) for row in rows), default=float("nan"))
-    say(
-        console,
-        f"{len(found)} runs, {sum(one.reason is not None for one in found)} of them left to totals; farthest "
-        f"median from 1: {off:.2%}, asked for: at most {ASKED:.0%}",
-    )
+    left = sum(charged.reason is not None for charged in found)
+    say(console, f"{len(found)} runs, {left} of them left to totals")
+    say(console, f"farthest median from 1: {off:.2%}, asked for: at most {ASKED:.0%}")
 
 
 if __name__ == "__main__":

@@ -323,6 +323,62 @@ def _interleaving(data: Row) -> Parts:
     return {"": [_table(columns, rows, words=2), truth]}
 
 
+def _estimator(data: Row) -> Parts:
+    columns: dict[str, Callable[[Row], Any]] = {
+        "methods": lambda row: row["world"],
+        "machine": lambda row: row["machine"],
+        "sd by prompts": lambda row: _percent(row["by prompts, sd"], 2),
+        "by totals": lambda row: _percent(row["totals, sd"], 2),
+        "adjusted": lambda row: _percent(row["adjusted, sd"], 2),
+        "bias": lambda row: f"{100 * row['adjusted, bias']:+.2f} %",
+        "half-width": lambda row: _percent(row["adjusted, half-width"], 2),
+        "coverage": lambda row: _percent(row["adjusted, coverage"], 1),
+    }
+    figures = data["figures"]
+    said = (
+        f"{figures['experiments']:,} simulated runs of {figures['prompts']} prompts a row: standard "
+        "deviation of the ratio of two methods' costs, and of adjusted times also its bias, and what 95 % "
+        "intervals hold."
+    )
+    return {"": [said, _table(columns, figures["kinds"], words=2)]}
+
+
+def _until(data: Row) -> Parts:
+    figures = data["figures"]
+    common: dict[str, Callable[[Row], Any]] = {
+        "prompts": lambda row: row["world"],
+        "at most": lambda row: row["at_most"],
+    }
+    equal = common | {
+        "until decided": lambda row: _percent(row["decided"], 1),
+        "by Student's t alone": lambda row: _percent(row["symmetric"], 1),
+        "fixed intervals": lambda row: _percent(row["naive"], 1),
+        "one look at the end": lambda row: _percent(row["once"], 1),
+    }
+    found = {(row["world"], row["at_most"], row["ratio"]): row for row in figures["rows"]}
+    needed = common | {
+        f"at {ratio:g}": lambda row, ratio=ratio: _needed(
+            found[row["world"], row["at_most"], ratio]
+        )
+        for ratio in sorted({row["ratio"] for row in figures["rows"]} - {1.0})
+    }
+    rows = [row for row in figures["rows"] if row["ratio"] == 1.0]
+    return {
+        "equals": [
+            f"Winners named among equals, {figures['runs']:,} simulated runs a row:",
+            _table(equal, rows),
+        ],
+        "needed": [
+            "Mean prompts until decided where the tree is faster, and the share of runs that are decided:",
+            _table(needed, rows),
+        ],
+    }
+
+
+def _needed(row: Row) -> str:
+    return f"{row['prompts']:.0f} ({_percent(row['decided'])})"
+
+
 def _dynamic(data: Row) -> Parts:
     columns: dict[str, Callable[[Row], Any]] = {
         "tree": lambda row: row["method"],
@@ -586,6 +642,25 @@ SECTIONS = {
         "runs of 12 prompts, on the quiet machine and beside a process that uses a core for 0.7 s of "
         "every 2 s.",
         _interleaving,
+    ),
+    "interleaved_estimator": _benchmark(
+        "interleaved_estimator",
+        "studies",
+        "How far off are adjusted times on simulated machines?",
+        _estimator,
+    ),
+    "interleaved_estimator, recorded": Section(
+        "interleaved_estimator_recorded",
+        "The same on slowdowns that were recorded on this machine (`benchmarks.slowdown_traces`).",
+        "python -m treespec.experiments.studies.interleaved_estimator --traces FOLDER",
+        _estimator,
+    ),
+    "until_simulation": _benchmark(
+        "until_simulation",
+        "studies",
+        "How often do runs that stop when they are decided find a winner among equals, and how many "
+        "prompts do they need?",
+        _until,
     ),
     "loop_overhead": _benchmark(
         "loop_overhead", "benchmarks", "What does the loop cost outside the models?", _overhead
