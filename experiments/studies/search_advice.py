@@ -303,7 +303,7 @@ def main(
         figures["traces"][name] = unseen(trace, times if trace.law in times.laws else UNIT, splits)
     figures |= {
         "stretches": turns(splits),
-        "exhaustive": exhaustive(cases, 120),
+        "exhaustive": exhaustive(cases, 60),
         "equals": false_advice(searches),
         "time": duration(positions),
     }

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from treespec.search.choice.rows import Choice, Speed, bounds, text_of
-from treespec.search.intervals import Interval
+from treespec.search.intervals import Interval, expanded_tail
 
 __all__ = ["Advice", "Needed", "advise"]
 
@@ -45,7 +45,9 @@ class Needed:
         if self.texts is None:
             parts.append("more steps of acceptance")
         elif self.texts:
-            parts.append(f"about {self.texts} more texts like these")
+            parts.append(
+                f"about {self.texts} more {'text' if self.texts == 1 else 'texts'} like these"
+            )
         if self.steadier > 1:
             parts.append(
                 f"times {self.steadier:.1f} times as steady (`treespec profile --repeats`)"
@@ -164,9 +166,11 @@ def _needed(first: Speed, other: Speed, texts: int | None, level: float) -> Need
         left, steadier = allowed / 2, sqrt(2 * of_times / allowed)
     if texts is None:
         return Needed(None, steadier)
-    more = max(0, ceil(texts * (of_texts / left - 1)))
-    if more == 0 and steadier == 1.0:  # few texts widen the bounds beyond what z says
-        more = 1
+    wanted = texts * of_texts / left
+    for _ in range(3):  # bounds of few texts are wider than z says
+        few = NormalDist().inv_cdf(expanded_tail(max(2, ceil(wanted)), level))
+        wanted = texts * of_texts / left * (few / z) ** 2
+    more = max(0 if steadier > 1 else 1, ceil(wanted) - texts)
     return Needed(more, steadier, hopeless=more > HARDLY * texts)
 
 

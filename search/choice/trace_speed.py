@@ -24,7 +24,8 @@ from treespec.shape import TreeShape
 __all__ = ["TraceSpeed", "rates_from"]
 
 FEWEST_TEXTS = 3
-"""Texts in which a level must have been reached, and a child accepted, before a tree may use it."""
+"""Texts in which a level must have been reached, and a child accepted, before a tree may use it; of fewer
+than twice as many texts, half."""
 
 MOST_POSITIONS = 2**16
 """Positions of the texts that shapes are chosen on. What is chosen is valued on all."""
@@ -210,7 +211,7 @@ def _supported(trace: Trace, deepest: int) -> tuple[Rates, tuple[str, ...]]:
     Raises:
         InvalidTrace: if that is nothing.
     """
-    fewest = min(FEWEST_TEXTS, trace.texts)
+    fewest = min(FEWEST_TEXTS, trace.texts // 2)
     ranks, ends = trace.ranks[trace.inside], trace.text_of[trace.inside]
     mass = trace.accepted[trace.inside].sum(axis=0)
     seen = [len(np.unique(ends[ranks == rank])) for rank in range(trace.width)]

@@ -89,6 +89,19 @@ def test_as_many_texts_as_are_asked_for_decide():
     assert open_still.use is None
 
 
+def test_of_few_texts_as_many_are_asked_for_as_their_wider_bounds_need():
+    def held(texts, error):
+        first, second = (speed(value, texts, error, seed=i) for i, value in enumerate((1.5, 1.2)))
+        return advised(tree=first, chain=second, plain=speed(0.5))
+
+    needed = held(4, 0.08).needed
+    assert needed.texts >= 2
+    texts = 4 + needed.texts
+    assert held(texts, 0.08 * np.sqrt(4 / texts)).over["chain"].low == pytest.approx(1, abs=0.03)
+    fewer = texts - 2
+    assert held(fewer, 0.08 * np.sqrt(4 / fewer)).use is None
+
+
 def test_unsteady_times_have_to_be_steadier():
     found = advised(tree=speed(1.5, of_times=0.05), chain=speed(1.45, seed=1), plain=speed(0.5))
     z = NormalDist().inv_cdf(1 - 0.05 / 4)  # two comparisons share the 5 %

@@ -8,7 +8,14 @@ import pytest
 
 from treespec import TreeShape
 from treespec.experiments.studies.search_advice import stretches
-from treespec.search import InvalidTrace, LatencyModel, best_tree, estimate_acceptance, replay
+from treespec.search import (
+    InvalidTrace,
+    LatencyModel,
+    Trace,
+    best_tree,
+    estimate_acceptance,
+    replay,
+)
 from treespec.search.choice import cross_fitting, trace_speed
 from treespec.search.choice.law_speed import Times
 from treespec.search.choice.local_moves import Bounds
@@ -171,6 +178,17 @@ def test_what_a_trace_has_too_little_of_is_not_used_and_named(make_trace):
     deep = max(row.depth for row in ranking.rows)
     assert deep < 16
     assert best_tree(trace, CHEAP, depth=40, branching=9, draws=100).rows[0].depth <= deep
+
+
+def test_of_few_texts_half_are_enough_for_a_child():
+    """Second children are accepted in two of four texts, which say enough to try trees."""
+    ranks = np.concatenate([np.tile([0, 1, 2], 20)] * 2 + [np.tile([0, 0, 2], 20)] * 2)
+    accepted = (ranks[:, None] == np.arange(2)) * 1.0
+    trace = Trace(
+        offsets=np.arange(5) * 60, tokens=ranks, ranks=ranks, probs=accepted, accepted=accepted,
+        law="iid", rule="rrs", sampling={}, width=2,
+    )  # fmt: skip
+    assert side_of(trace).rates.ranks == 2
 
 
 @pytest.mark.parametrize(
