@@ -52,7 +52,6 @@ First steps:
   treespec doctor              what this machine can do
   treespec run smoke           every kind of method, in seconds
   treespec run tree_vs_chain   do trees beat chains here?
-  treespec init my.yaml        a config of your own to begin with
   treespec COMMAND --help      explains a command and gives examples
 """
 

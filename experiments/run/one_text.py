@@ -189,7 +189,8 @@ def decode_one(
     assert isinstance(config.prompts, TextPrompts)
     raw = RawPrompt("prompt", prompt, None, "the prompt")
     encoded = encode([raw], config.prompts, pair.tokenizer)
-    require_fits(experiment, pair, encoded)
+    with _naming_options():
+        require_fits(experiment, pair, encoded)
     choice = method.choices[sampling]
     ids = torch.tensor(encoded[0].ids, dtype=torch.long, device=pair.target.device)
     tokens: list[int] = []

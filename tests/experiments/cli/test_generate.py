@@ -189,6 +189,20 @@ def test_the_text_itself_drafts(call, loaded_pair):
     assert (data["method"], data["law"]) == ("lookup chain 4", "deterministic")
 
 
+def test_a_source_whose_trees_do_not_fit_says_what_does(call, loaded_pair):
+    done = call(PROMPT, "--tokens", 4, "--source", "lookahead")
+    assert done.exit_code == 2
+    assert "--source: lookahead with window 7" in done.stderr
+    fits = "{kind: budget, size: 56, depth: 9, branching: 9}"
+    assert fits in done.stderr
+    data = json.loads(
+        call(PROMPT, "--tokens", 12, "--source", "lookahead", "--shape", fits, "--json").stdout
+    )
+    assert data["method"] == "lookahead budget 56"
+    expected = treespec.generate(loaded_pair, PROMPT, max_new_tokens=12)
+    assert data["ids"] == list(expected.tokens)
+
+
 def test_a_draft_model_of_its_own(call, tiny_pair):
     own = f"{{source: model, model: {tiny_pair / 'target'}}}"
     data = json.loads(call(PROMPT, "--tokens", 9, "--source", own, "--json").stdout)

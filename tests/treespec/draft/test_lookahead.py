@@ -142,3 +142,26 @@ def test_a_prompt_begins_with_the_pool_it_was_given():
         assert drafter.pool != given
         drafter.prefill(torch.tensor([1]))
         assert drafter.pool == given == {1: [(2, 3)], 2: [(4, 4)]}
+
+
+def test_ngrams_of_the_first_column_begin_with_the_root():
+    """Above temperature 0 the root need not be what the window had in its place."""
+    drafter = Lookahead(1, 2, 1)
+    drafter.prefill(torch.tensor([5]))
+    for best, bonus in ((7, 3), (8, 4)):
+        tree = drafter.propose(TorchCoins(0))
+        logits = torch.eye(9)[[best] * tree.shape.size]
+        drafter.commit(Step(tree, Verdict((0,), bonus), Scores(logits), (bonus,)))
+    assert drafter.pool == {5: [(7,)], 3: [(8,)]}
+
+
+def test_while_the_window_fills_every_level_loses_its_first_column():
+    """What stood one token after the root stands at the root now, which is known."""
+    first, second = walk(Lookahead(3, 4, 1), [1, 2, 3, 4, 5, 6, 7], 2, fresh)
+    assert first.shape.is_chain
+    assert first.shape.size == 5
+    assert second.token_ids[1:4] == first.token_ids[2:5]
+    text = (1, 2, 3, 4, 5, 6, 7)
+    after = [fresh((*text, *first.token_ids[1 : node + 1])) for node in range(5)]
+    assert second.token_ids[0] == after[0]
+    assert second.token_ids[4:8] == tuple(after[1:])
