@@ -254,8 +254,7 @@ def main(
         else:
             worst = max(row["compiled_over_floor"] for row in rows if row["nodes"] <= FEW)
             said.append(verdict(f"{name}, up to {FEW} nodes", worst, TARGET_GOAL, " of the floor"))
-    with console.status("compiling the target, measuring the loop ..."):
-        choose_passes(pair.target, "compiled")
+    with console.status("measuring the loop ..."):
         figures["loop"] = rows = loop(pair, eager, rounds, tokens)
     title = f"the embedded pair, {DTYPE}: milliseconds of a level of drafting, and outside passes in a step"
     print_table(Table(title, LOOP_COLUMNS, rows), console)

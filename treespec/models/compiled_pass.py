@@ -322,7 +322,8 @@ class _Rows(CacheLayerMixin):
 
 def _rows(cache: TreeCache) -> list[Tensor]:
     """Keys of all layers that have some, then values."""
-    layers: list[Any] = [layer for layer in cache.layers if layer.keys is not None]
+    every: list[Any] = [*cache.layers]
+    layers = [layer for layer in every if layer.keys is not None]
     return [layer.keys for layer in layers] + [layer.values for layer in layers]
 
 
