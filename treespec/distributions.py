@@ -4,6 +4,7 @@ Pure functions on rows `[V]` or stacks of rows `[..., V]`. Half precision is com
 stays float64. What is *not* here: repetition penalties and other processors that look at the context.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -154,8 +155,8 @@ def require_finite(logits: Float[Tensor, "T V"], model: str, nodes: Sequence[int
         nodes: the node of each row.
     """
     _require_logits(logits, "[..., V]")
-    low, high = logits.aminmax()
-    if not (torch.isfinite(low) & torch.isfinite(high)):
+    low, high = torch.stack(logits.aminmax()).tolist()  # waits for the device once
+    if not (math.isfinite(low) and math.isfinite(high)):
         bad = (~torch.isfinite(logits)).any(-1).nonzero()[0]
         raise NonFiniteLogits(nodes[int(bad)], model)
 

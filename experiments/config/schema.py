@@ -74,6 +74,8 @@ def _size(text: str) -> str:
 
 Size = Annotated[Name, AfterValidator(_size)]
 
+PassesAsked = Literal["eager", "compiled", "captured", "auto"]
+
 
 class ModelsConfig(Strict):
     """The pair, as `treespec.load_pair` takes it."""
@@ -97,6 +99,13 @@ class ModelsConfig(Strict):
     the draft stays where the target's embeddings are. Null for `device`."""
     tensor_parallel: Annotated[bool, Field(strict=True)] = False
     """Split every layer of the target over the processes of `torchrun`; each has a whole draft."""
+    passes: PassesAsked | None = None
+    """How the target runs trees: operation by operation (`eager`), compiled as one graph (`compiled`, on
+    a CPU), or as a CUDA graph (`captured`); one that is named is used, or the pair is refused. `auto` takes
+    the best that can be had, but compiles only where the run is long enough to gain by it. Null for
+    `captured` on CUDA where that can be, else `eager`."""
+    draft_passes: PassesAsked | None = None
+    """The same of the draft, whose passes are not captured."""
 
 
 class _Selection(Strict):

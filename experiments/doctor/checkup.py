@@ -18,6 +18,7 @@ QUESTIONS: dict[str, Callable[[], Fact | list[Fact]]] = {
     "Triton": software.triton,
     "tree attention": software.attention,
     "kernel compiler": software.compiler,
+    "compiled passes": software.passes,
     "GPU": machine.gpus,
     "memory": machine.memory,
     "disk": machine.disk,

@@ -8,7 +8,16 @@ from importlib.metadata import PackageNotFoundError
 
 from treespec.experiments.doctor.findings import Fact, Status, judged
 
-__all__ = ["attention", "compiler", "python", "torch_build", "transformers", "treespec", "triton"]
+__all__ = [
+    "attention",
+    "compiler",
+    "passes",
+    "python",
+    "torch_build",
+    "transformers",
+    "treespec",
+    "triton",
+]
 
 LEAST_PYTHON = (3, 11)
 LEAST_TRANSFORMERS = (5, 17)
@@ -117,6 +126,16 @@ def compiler() -> Fact:
 
     targets = ", ".join(f"sm_{target}" for target in TARGETS)
     return Fact("kernel compiler", Status.OK, f"ptxas {tool.version}, for {targets}")
+
+
+def passes() -> Fact:
+    """Whether a model's passes can be compiled for the CPU."""
+    from treespec.models.compiled_pass import missing_for_compiling
+
+    missing = missing_for_compiling()
+    if missing is not None:
+        return Fact("compiled passes", Status.MISSING, missing, "without them passes are eager")
+    return Fact("compiled passes", Status.OK, "can be compiled for the CPU (models.passes)")
 
 
 def _cores() -> int:

@@ -252,4 +252,17 @@ def _count(number: int, what: str) -> str:
 
 
 def _model(model: Mapping[str, Any]) -> str:
-    return f"{model['name']}, {model_size(model)} parameters, {model['architecture']}, {model['dtype']}"
+    said = f"{model['name']}, {model_size(model)} parameters, {model['architecture']}, {model['dtype']}"
+    return said + _passes(model.get("passes") or {})
+
+
+def _passes(passes: Mapping[str, Any]) -> str:
+    """How its passes were run, where anything was asked for."""
+    if passes.get("asked") is None:
+        return ""
+    said = f", {passes['kind']} passes"
+    if passes["kind"] == "compiled":
+        packed = passes["packed_bytes"] / 2**20
+        said += f" (compiled in {passes['seconds']:.0f} s, not measured"
+        said += f"; copies of weights: {packed:.0f} MiB for all methods)"
+    return said + (f" ({passes['why']})" if passes.get("why") else "")

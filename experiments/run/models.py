@@ -4,9 +4,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from treespec.errors import CannotGrow, LoadError
+from treespec.errors import CannotGrow, LoadError, Unavailable
 from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.drafts import NO_DRAFT
 from treespec.experiments.config.schema import ModelsConfig
@@ -21,6 +22,7 @@ __all__ = [
     "load_own_drafts",
     "model_data",
     "outline_own_drafts",
+    "passes_data",
     "weights_data",
 ]
 
@@ -45,8 +47,10 @@ def load_models(config: ModelsConfig) -> "Pair":
             attention=config.attention,
             device_map=config.device_map,
             tensor_parallel=config.tensor_parallel,
+            passes=config.passes,
+            draft_passes=config.draft_passes,
         )
-    except (LoadError, CannotGrow) as error:
+    except (LoadError, CannotGrow, Unavailable) as error:
         raise type(error)(f"{_key(config, str(error))}{error}") from error
 
 
@@ -61,7 +65,13 @@ def load_own_drafts(config: ModelsConfig, pair: "Pair", methods: Iterable[BuiltM
 
     for name in _own_drafts(methods):
         with _naming_draft():
-            pair = with_drafts(pair, [name], dtype=config.dtype, attention=config.attention)
+            pair = with_drafts(
+                pair,
+                [name],
+                dtype=config.dtype,
+                attention=config.attention,
+                passes=config.draft_passes,
+            )
     return pair
 
 
@@ -97,7 +107,9 @@ def _naming_draft() -> Iterator[None]:
 
 def _key(config: ModelsConfig, said: str) -> str:
     """What comes before the words of an error, so that the key of the config is named."""
-    if re.match(r"(?:device|dtype|grow|attention|device_map|tensor_parallel)\b", said):
+    if re.match(
+        r"(?:device|dtype|grow|attention|device_map|tensor_parallel|passes|draft_passes)\b", said
+    ):
         return "models."
     of_draft = config.draft is not None and repr(config.draft) in said
     return f"models.{'draft' if of_draft else 'target'}: "
@@ -119,9 +131,15 @@ def _model_data(name: str, model: "TransformersModel") -> dict[str, Any]:
     return {
         "name": name,
         **weights_data(model),
+        "passes": passes_data(model),
         "architecture": type(model.model).__name__,
         "context": model.max_length,
     }
+
+
+def passes_data(model: "TransformersModel") -> dict[str, Any]:
+    """How a model's passes are run: what was asked for, what is had and why, and what it took."""
+    return asdict(model.passes)
 
 
 def weights_data(model: "TransformersModel") -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Drafting with an autoregressive model, level by level, along any growth."""
 
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 import torch
 from jaxtyping import Float, Int
@@ -95,7 +95,7 @@ class ModelDrafter:
         drawn, passes = DrawnChildren(self.law, self.sampling), _Passes(self.model, self._pending)
         probs = partial(drawn.node_probs, parents, tokens, self._device)
         while True:
-            shape = TreeShape(tuple(parents))
+            shape = _shape(tuple(parents))
             places = self.growth.next(shape, probs)
             if not places:
                 break
@@ -113,7 +113,7 @@ class ModelDrafter:
             kept = self._kept(self._prunes.keep(shape, probs), shape)
             if len(kept) < shape.size:
                 place = {node: i for i, node in enumerate(kept)}
-                shape = TreeShape(tuple(place.get(shape.parents[node], -1) for node in kept))
+                shape = _shape(tuple(place.get(shape.parents[node], -1) for node in kept))
                 tokens = [tokens[node] for node in kept]
                 self._rows = {place[n]: row for n, row in passes.rows.items() if n in place}
         ids = torch.tensor(tokens, device=self._device)
@@ -171,12 +171,19 @@ class _Passes:
         if not first:
             tokens = [*self._pending, *tokens]
             self._parents = tuple(range(-1, len(self._pending) - 1))
+        above = list(self._parents)
         for node in nodes:
-            self.rows[node] = len(self._parents)
-            above = self.rows[parents[node]] if node else len(self._pending) - 1
-            self._parents = (*self._parents, above)
+            self.rows[node] = len(above)
+            above.append(self.rows[parents[node]] if node else len(self._pending) - 1)
+        self._parents = tuple(above)
         logits = self._model.run(torch.tensor(tokens, device=device), self._parents, first)
         return logits[-len(nodes) :]
+
+
+@lru_cache(maxsize=1024)
+def _shape(parents: tuple[int, ...]) -> TreeShape:
+    """The shape with these parents, checked and worked out once: most trees are drafted over and over."""
+    return TreeShape(parents)
 
 
 def _require_places(places: Sequence[tuple[int, int]], size: int) -> None:

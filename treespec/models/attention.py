@@ -225,7 +225,8 @@ def make_mask(
         raise UnsupportedModel(
             "treespec's attention takes no attention_mask: padding is not supported"
         )
-    maker = MASK_MAKER.get()
+    # The compiler cannot look into context variables, and the probe does not compile.
+    maker = None if torch.compiler.is_compiling() else MASK_MAKER.get()
     return None if maker is None else maker(mask_function, **sizes)
 
 

@@ -225,7 +225,8 @@ class _Pool:
 
     def _larger(self, old: Tensor | None, dim: int, capacity: int, used: int) -> Tensor:
         shape = (len(self.layers), self.shape.batch, self.shape.kv_heads, capacity, dim)
-        new = torch.empty(shape, dtype=self.shape.dtype, device=self.shape.device)
+        # Compiled passes may read a row that nobody has written, hidden by the mask: not if it holds NaN.
+        new = torch.zeros(shape, dtype=self.shape.dtype, device=self.shape.device)
         if old is not None and used:
             new[:, :, :, :used] = old[:, :, :, :used]
         return new

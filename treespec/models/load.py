@@ -16,6 +16,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 from treespec.errors import LoadError, UnsupportedModel
 from treespec.models.grow import GrowTo
 from treespec.models.grow import grow as grow_model
+from treespec.models.passes import choose_passes, require_passes
 from treespec.models.probe import require_attention
 from treespec.models.reading import permitted
 from treespec.models.same_tokenizer import require_same_tokenizer
@@ -133,6 +134,8 @@ def load_pair(
     attention: str = "auto",
     device_map: DeviceMap | None = None,
     tensor_parallel: bool = False,
+    passes: str | None = None,
+    draft_passes: str | None = None,
 ) -> Pair:
     """Load a target and a draft model.
 
@@ -153,6 +156,11 @@ def load_pair(
             one device, that of the target's embeddings.
         tensor_parallel: splits every layer of the target over the processes of torchrun, each of which
             must decode the same texts from the same seeds. The draft is whole in each.
+        passes: how the target's passes over trees are run (`treespec.models.passes`): "eager", "compiled",
+            "captured", or "auto", which stays eager where the better ones cannot be had and says why
+            (`pair.target.passes`). Compiling takes 10 to 30 seconds a model. None: captured on CUDA where
+            that can be, else eager.
+        draft_passes: likewise of the draft, whose passes are not captured.
 
     Returns:
         The pair, loaded without a word on stderr unless something is downloaded.
@@ -163,8 +171,12 @@ def load_pair(
         UnsupportedModel: if a model cannot verify trees exactly, or `grow` is asked of another
             architecture than llama.
         CannotGrow: if `grow` is no size, or smaller than the target.
-        Unavailable: if `attention` is not known, or does not run on the device.
+        Unavailable: if `attention` is not known, or does not run on the device; if passes that were asked
+            for cannot be had.
+        InvalidArgument: if `passes` or `draft_passes` is not known.
     """
+    require_passes(passes)
+    require_passes(draft_passes)
     weights_dtype, place = dtype_of(dtype), device_of(device)
     spread = _spread(place, device_map, tensor_parallel, grow)
     if not spread:
@@ -181,10 +193,12 @@ def load_pair(
     if grow is not None:
         target_model = grow_model(target_model, grow)
     target = _tried(target_place, target_model, attention)
+    choose_passes(target, passes)
     draft_model: TransformersModel = NoDraftModel(target.vocab_size)
     if draft_place is not None:
         read = read_model(draft_place, weights_dtype, place)
         draft_model = _tried(draft_place, read, attention, target.vocab_size)
+        choose_passes(draft_model, draft_passes, draft=True)
     return Pair(
         target=target,
         draft=draft_model,
@@ -199,6 +213,7 @@ def with_drafts(
     *,
     dtype: torch.dtype | str = "float32",
     attention: str = "auto",
+    passes: str | None = None,
 ) -> Pair:
     """The pair with further draft models, on the device of its target.
 
@@ -207,6 +222,7 @@ def with_drafts(
         names: folders or hub ids.
         dtype: of each, see `load_pair`.
         attention: likewise.
+        passes: likewise, the draft's.
 
     Raises:
         LoadError, TokenizerMismatch, UnsupportedModel: see `load_pair`.
@@ -216,6 +232,7 @@ def with_drafts(
         place = _further(name, pair.tokenizer)
         model = read_model(place, weights_dtype, pair.target.device)
         others[name] = _tried(place, model, attention, pair.target.vocab_size)
+        choose_passes(others[name], passes, draft=True)
     return replace(pair, others={**pair.others, **others})
 
 

@@ -1,6 +1,6 @@
 """Any decoder-only model of transformers, as a model that can run the nodes of a tree."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from treespec.errors import ContextOverflow
+from treespec.models.pass_kinds import EAGER, Passes
 from treespec.models.probe import Finding, probe
 from treespec.models.routes import OwnAttention
 from treespec.models.runner import TreeRunner
@@ -56,26 +57,39 @@ class TransformersModel:
         model: PreTrainedModel,
         finding: Finding,
         vocab_size: int | None,
-        runner: type[TreeRunner],
+        runner: Callable[..., TreeRunner],
     ) -> None:
-        self.model, self.finding = model, finding
+        self.model, self.finding, self.make_runner = model, finding, runner
+        self.passes = EAGER
         self.vocab_size = vocab_size or finding.vocab_size
         self.max_length = context_length(model.config)
         self._runner = runner(model, finding.route, finding.layout)
         self._embeddings = embedding_count(model)
 
     def fresh(
-        self, *, vocab_size: int | None = None, runner: type[TreeRunner] = TreeRunner
+        self, *, vocab_size: int | None = None, runner: Callable[..., TreeRunner] | None = None
     ) -> "TransformersModel":
         """The same weights with an empty cache of its own; not probed again.
 
         Args:
             vocab_size: width of the logits; as here by default.
-            runner: how passes are run (`static_pass` has another way).
+            runner: how passes are run (`static_pass`, `compiled_runner`); as here by default.
         """
         twin = object.__new__(type(self))
-        twin._set_up(self.model, self.finding, vocab_size or self.vocab_size, runner)
+        width = vocab_size or self.vocab_size
+        twin._set_up(self.model, self.finding, width, runner or self.make_runner)
+        twin.passes = self.passes
         return twin
+
+    def run_by(self, runner: Callable[..., TreeRunner], passes: Passes) -> None:
+        """Run passes in another way from now on, with an empty cache; see `treespec.models.passes`.
+
+        Args:
+            runner: makes what runs them.
+            passes: what is said of it.
+        """
+        self.make_runner, self.passes = runner, passes
+        self._runner = runner(self.model, self.finding.route, self.finding.layout)
 
     @property
     def device(self) -> torch.device:

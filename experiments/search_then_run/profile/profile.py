@@ -216,8 +216,10 @@ def about_times(config: Config, pair: "Pair", timed: Timed, repeats: int) -> dic
         "measured": now(),
         "pair": pair.name,
         "models": config.models.model_dump(mode="json"),
-        "target": weights_data(pair.target) | {"attention": pair.target.attention},
-        "draft": weights_data(pair.draft) | {"attention": pair.draft.attention},
+        "target": weights_data(pair.target)
+        | {"attention": pair.target.attention, "passes": pair.target.passes.kind},
+        "draft": weights_data(pair.draft)
+        | {"attention": pair.draft.attention, "passes": pair.draft.passes.kind},
         "rounds": timed.rounds,
         "rounds_wanted": repeats,
         "rounds_measured": timed.measured,

@@ -125,6 +125,12 @@ def perturbed(model: PreTrainedModel, scale: float, seed: int = 1) -> PreTrained
     return twin
 
 
+@pytest.fixture(scope="session")
+def made() -> Callable[..., PreTrainedModel]:
+    """Builds a model that need not be loaded, for fixtures that many tests share."""
+    return build
+
+
 @pytest.fixture
 def load(tmp_path: Path) -> Callable[..., PreTrainedModel]:
     """Build a model, save it, and load it as a user would."""

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from treespec.errors import UnsupportedModel
+from treespec.models.pass_kinds import Passes
 from treespec.models.tabular import TabularModel
 from treespec.target import ModelTarget, graph, make_target
 from treespec.testing import random_table
@@ -45,6 +46,21 @@ def test_on_cuda(on_cuda, monkeypatch):
 
     monkeypatch.setattr(graph, "GraphTarget", Stub)
     assert type(make_target(on_cuda)) is Stub
+
+
+def test_what_was_asked_for(on_cuda, monkeypatch):
+    class Stub(ModelTarget):
+        pass
+
+    monkeypatch.setattr(graph, "GraphTarget", Stub)
+    for asked, kind, target in (
+        ("eager", "eager", ModelTarget),
+        ("auto", "eager", ModelTarget),
+        ("captured", "captured", Stub),
+        ("auto", "captured", Stub),
+    ):
+        on_cuda.passes = Passes(kind, asked)
+        assert type(make_target(on_cuda)) is target
 
 
 def test_a_pass_that_cannot_be_captured_is_told_to_the_log(on_cuda, monkeypatch, caplog):

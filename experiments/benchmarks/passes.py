@@ -1,0 +1,277 @@
+"""What a pass over nodes of a tree costs: operation by operation, compiled, and as bytes over bandwidth.
+
+    python -m treespec.experiments.benchmarks.passes [--size 50M --size 100M] [--rounds 30]
+
+Verification reads every weight once for each pass, so none is faster than the bytes of the weights over
+the bandwidth of the memory, which is measured in the same process. Eager and compiled passes take turns,
+behind a prefix of 192 tokens, in bfloat16. Goals: a compiled target at most 2.2 times that floor at 1 to
+8 nodes; a pass of the embedded draft, which is a level of drafting, at most 0.4 ms up to 22 nodes.
+
+The second table is the loop: a level of drafting with everything (growth, tokens, children, tree), at most
+0.5 ms, and what a step of decoding spends outside the passes of both models, at most 0.2 ms and 0.1 ms for
+each level.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from torch import Tensor
+
+from treespec import Law, Sampling, TorchCoins, TreeShape, decode, load_pair, verify
+from treespec.draft import ModelDrafter, NoDrafter
+from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.benchmarks.timing import in_turns, seconds_of
+from treespec.experiments.report.table import Table, keyed
+from treespec.experiments.report.terminal import print_table, say
+from treespec.experiments.run.models import passes_data
+from treespec.experiments.run.prompts import embedded_prompts
+from treespec.models.load import Pair
+from treespec.models.passes import choose_passes
+from treespec.models.runner import TreeRunner
+from treespec.models.transformers_model import TransformersModel
+from treespec.target import ModelTarget
+
+NODES = (1, 4, 8, 16, 22, 32, 64)
+PREFIX = 192
+DTYPE = "bfloat16"
+SIZES, ROUNDS, READ_MIB = ("50M", "100M"), 30, 384
+FEW, TARGET_GOAL = 8, 2.2
+DRAFT_NODES, DRAFT_GOAL, LEVEL_GOAL = 22, 0.4, 0.5
+STEP_GOAL, OUTSIDE_LEVEL_GOAL = 0.2, 0.1
+SHAPES = {
+    "chain 4": TreeShape.chain(4),
+    "expansion 2x1x1x1": TreeShape.expansion([2, 1, 1, 1]),
+    "expansion 3x2x1x1": TreeShape.expansion([3, 2, 1, 1]),
+}
+
+
+def bandwidth() -> float:
+    """Bytes that are read in a second, the best of several sums over more than caches hold."""
+    numbers = torch.zeros(READ_MIB * 2**20 // 8, dtype=torch.int64)
+    return numbers.nbytes / min(seconds_of(lambda: numbers.sum()) for _ in range(8))
+
+
+def ternary(nodes: int) -> tuple[int, ...]:
+    """A tree in which every node but the last ones has three children."""
+    return tuple((node - 1) // 3 if node else -1 for node in range(nodes))
+
+
+def measure(
+    ordinary: TransformersModel, compiled: TransformersModel, rounds: int, floor_ms: float
+) -> list[dict[str, Any]]:
+    """Median milliseconds of a pass, for each number of nodes and both ways."""
+    models = {"eager": ordinary, "compiled": compiled}
+    for model in models.values():
+        model.prefill(torch.arange(PREFIX) + 5)
+
+    def passing(model: TransformersModel, nodes: int) -> Callable[[], float]:
+        tokens, parents = torch.arange(nodes) + 5, ternary(nodes)
+
+        def run() -> float:
+            spent = seconds_of(lambda: model.run(tokens, parents))
+            model.keep(())
+            return spent
+
+        return run
+
+    ways = {(way, n): passing(model, n) for way, model in models.items() for n in NODES}
+    ms = {
+        key: 1e3 * statistics.median(spent)
+        for key, spent in in_turns(ways, rounds, warm_up=3, title="passes").items()
+    }
+    return [
+        {
+            "nodes": n,
+            "eager_ms": round(ms["eager", n], 3),
+            "compiled_ms": round(ms["compiled", n], 3),
+            "eager_over_compiled": round(ms["eager", n] / ms["compiled", n], 2),
+            "floor_ms": round(floor_ms, 3),
+            "eager_over_floor": round(ms["eager", n] / floor_ms, 2),
+            "compiled_over_floor": round(ms["compiled", n] / floor_ms, 2),
+        }
+        for n in NODES
+    ]
+
+
+class TimedRunner:
+    """A runner whose passes are timed."""
+
+    def __init__(self, runner: TreeRunner) -> None:
+        self._runner, self.seconds = runner, 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+    def run(self, tokens: Tensor, parents: tuple[int, ...], first: int = 0) -> Tensor:
+        """A pass, against the clock."""
+        start = time.perf_counter()
+        logits = self._runner.run(tokens, parents, first)
+        self.seconds += time.perf_counter() - start
+        return logits
+
+
+def timed(model: TransformersModel, runners: list[TimedRunner]) -> TransformersModel:
+    """The model with runners that are timed, which are put into the list."""
+    make: Any = model.make_runner
+
+    def runner(*arguments: Any) -> Any:
+        runners.append(TimedRunner(make(*arguments)))
+        return runners[-1]
+
+    return model.fresh(runner=runner)
+
+
+def drafting(pair: Pair, shape: TreeShape, temperature: float, rounds: int) -> float:
+    """Median milliseconds of a level of drafting, everything included."""
+    sampling = Sampling(temperature)
+    law = Law.WITHOUT_REPLACEMENT if temperature else Law.DETERMINISTIC
+    drafter, coins = ModelDrafter(pair.draft, shape, law, sampling), TorchCoins(0)
+    with torch.inference_mode():
+        drafter.prefill(torch.arange(PREFIX) + 5)
+        spent = []
+        for _ in range(10 + 4 * rounds):
+            spent.append(seconds_of(lambda: drafter.propose(coins)))
+            drafter.model.keep(())
+    return 1e3 * statistics.median(spent[10:]) / shape.depth
+
+
+def outside(pair: Pair, shape: TreeShape, temperature: float, tokens: int) -> float:
+    """Milliseconds of a step that are spent outside the passes of both models, the median over prompts."""
+    sampling = Sampling(temperature)
+    law = Law.WITHOUT_REPLACEMENT if temperature else Law.DETERMINISTIC
+    found = []
+    for prompt in embedded_prompts(pair.tokenizer, 4, 64):
+        runners: list[TimedRunner] = []
+        drafter = (
+            ModelDrafter(timed(pair.draft, runners), shape, law, sampling)
+            if shape.size > 1
+            else NoDrafter()
+        )
+        steps = decode(
+            ModelTarget(timed(pair.target, runners)), drafter, verify.usual_rule(law, sampling),
+            torch.tensor(prompt.ids), sampling=sampling, coins=TorchCoins(0), max_new_tokens=tokens,
+        )  # fmt: skip
+        next(steps)
+        before, count = sum(one.seconds for one in runners), 0
+        start = time.perf_counter()
+        for _ in steps:
+            count += 1
+        took = time.perf_counter() - start
+        found.append((took - sum(one.seconds for one in runners) + before) / max(count, 1))
+    return 1e3 * statistics.median(found)
+
+
+def loop(pair: Pair, eager: Pair, rounds: int, tokens: int) -> list[dict[str, Any]]:
+    """What drafting and the loop cost beside the passes, for a few trees and both temperatures."""
+    rows = []
+    for temperature in (0.0, 1.0):
+        for name, shape in SHAPES.items():
+            levels = shape.depth
+            rows.append({
+                "tree": name,
+                "temperature": temperature,
+                "levels": levels,
+                "eager_level_ms": round(drafting(eager, shape, temperature, rounds), 3),
+                "level_ms": round(drafting(pair, shape, temperature, rounds), 3),
+                "outside_ms": round(outside(pair, shape, temperature, tokens), 3),
+                "outside_goal_ms": round(STEP_GOAL + OUTSIDE_LEVEL_GOAL * levels, 3),
+            })  # fmt: skip
+    return rows
+
+
+PASS_COLUMNS = (
+    keyed("nodes", "nodes"),
+    keyed("eager", "eager_ms", ".2f"),
+    keyed("compiled", "compiled_ms", ".2f"),
+    keyed("ratio", "eager_over_compiled", ".2f"),
+    keyed("floor", "floor_ms", ".2f"),
+    keyed("eager\nover floor", "eager_over_floor", ".2f"),
+    keyed("compiled\nover floor", "compiled_over_floor", ".2f"),
+)
+LOOP_COLUMNS = (
+    keyed("tree", "tree", left=True),
+    keyed("T", "temperature", "g"),
+    keyed("levels", "levels"),
+    keyed("a level,\neager", "eager_level_ms", ".2f"),
+    keyed("a level", "level_ms", ".2f"),
+    keyed("outside\npasses", "outside_ms", ".2f"),
+    keyed("goal", "outside_goal_ms", ".2f"),
+)
+
+
+def verdict(what: str, worst: float, goal: float, unit: str) -> str:
+    """A sentence about a goal."""
+    how = "met" if worst <= goal else "MISSED"
+    return f"{what}: at most {worst:.2f}{unit}, goal {goal:g}{unit}: {how}"
+
+
+def main(
+    size: Annotated[list[str], typer.Option(help="parameters of a grown target")] = list(SIZES),  # noqa: B006
+    rounds: Annotated[int, typer.Option(min=3, help="rounds that count")] = ROUNDS,
+    tokens: Annotated[int, typer.Option(min=8, help="new tokens of a text of the loop")] = 48,
+) -> None:
+    """Measure passes and the loop around them, print and save them."""
+    console, figures, said = Console(width=110), {}, []
+    with console.status("compiling the draft ..."):
+        eager = load_pair("embedded", dtype=DTYPE)
+        pair = load_pair("embedded", dtype=DTYPE, draft_passes="compiled")
+    for name in ("draft", *size):
+        with console.status(f"loading and compiling {name} ..."):
+            if name == "draft":
+                ordinary, model = eager.draft, pair.draft
+            else:
+                grown = load_pair("embedded", "none", dtype=DTYPE, grow=name)
+                ordinary, model = grown.target.fresh(), grown.target
+                choose_passes(model, "compiled")
+        weights = {id(p): p for p in model.model.parameters()}.values()
+        read = bandwidth()
+        floor_ms = 1e3 * sum(p.nbytes for p in weights) / read
+        rows = measure(ordinary.fresh(), model.fresh(), rounds, floor_ms)
+        figures[name] = {
+            "parameters": sum(p.numel() for p in weights),
+            "read_gb_s": round(read / 1e9, 1),
+            "passes": passes_data(model),
+            "rows": rows,
+        }
+        copies = model.passes.packed_bytes / 2**20
+        title = (
+            f"{name}: milliseconds of a pass behind {PREFIX} tokens, {DTYPE}; {read / 1e9:.0f} GB/s"
+        )
+        table = Table(title, PASS_COLUMNS, rows)
+        print_table(table, console)
+        say(
+            console,
+            f"compiled in {model.passes.seconds:.0f} s; copies of weights: {copies:.0f} MiB",
+        )
+        if name == "draft":
+            worst = max(row["compiled_ms"] for row in rows if row["nodes"] <= DRAFT_NODES)
+            said.append(verdict(f"{name}, up to {DRAFT_NODES} nodes", worst, DRAFT_GOAL, " ms"))
+        else:
+            worst = max(row["compiled_over_floor"] for row in rows if row["nodes"] <= FEW)
+            said.append(verdict(f"{name}, up to {FEW} nodes", worst, TARGET_GOAL, " of the floor"))
+    with console.status("measuring the loop ..."):
+        figures["loop"] = rows = loop(pair, eager, rounds, tokens)
+    title = f"the embedded pair, {DTYPE}: milliseconds of a level of drafting, and outside passes in a step"
+    print_table(Table(title, LOOP_COLUMNS, rows), console)
+    worst = max(row["level_ms"] for row in rows)
+    said.append(verdict("a level of drafting in the loop", worst, LEVEL_GOAL, " ms"))
+    worst = max(row["outside_ms"] / row["outside_goal_ms"] for row in rows)
+    said.append(verdict("outside the passes", worst, 1.0, " of the goal"))
+    for sentence in said:
+        say(console, sentence)
+    setting = {
+        "dtype": DTYPE,
+        "prefix": PREFIX,
+        "rounds": rounds,
+        "threads": torch.get_num_threads(),
+    }
+    say(console, f"written: {save('passes', {'setting': setting, **figures, 'verdicts': said})}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,126 @@
+"""How a run's passes are chosen, recorded and told: `models.passes` and `models.draft_passes`."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from rich.console import Console
+
+from treespec.errors import Unavailable
+from treespec.experiments.config.build import build
+from treespec.experiments.config.schema import Config, ModelsConfig
+from treespec.experiments.report.details import facts
+from treespec.experiments.run import passes
+from treespec.experiments.run.models import load_models, passes_data
+from treespec.experiments.run.passes import ahead, choose_by_length, without_auto
+from treespec.experiments.run.progress import Reporter
+from treespec.models import passes as library
+from treespec.models.pass_kinds import EAGER, Passes
+
+
+@pytest.fixture
+def experiment(settings):
+    return build(Config(**settings | {"max_new_tokens": 100, "repeats": 2}))
+
+
+@pytest.fixture
+def pair(monkeypatch):
+    """A pair whose eager passes take 10 and 2 ms."""
+    monkeypatch.setattr(passes, "_pass_seconds", lambda model: model.seconds)
+    models = [
+        SimpleNamespace(passes=EAGER, device=torch.device("cpu"), seconds=s) for s in (0.01, 0.002)
+    ]
+    return SimpleNamespace(target=models[0], draft=models[1], others={})
+
+
+@pytest.fixture
+def chosen(monkeypatch):
+    """What is asked of the library."""
+    found = []
+
+    def choose(model, asked, *, draft=False):
+        found.append((model, asked, draft))
+        model.passes = Passes("compiled", asked, None, 12.0, 2**20)
+
+    monkeypatch.setattr(library, "choose_passes", choose)
+    return found
+
+
+def test_passes_that_are_ahead(experiment):
+    # Two samplings; plain: 100 tokens a text; each of two trees: 40 steps, of 3 and of 2 levels.
+    assert ahead(experiment, texts=1) == (2 * (100 + 40 + 40), 2 * 40 * (3 + 2))
+    assert ahead(experiment, texts=10) == (3600, 4000)
+
+
+def test_auto_is_decided_when_the_models_are_there():
+    config = ModelsConfig(passes="auto", draft_passes="eager", grow="1M")
+    assert without_auto(config) == ModelsConfig(passes=None, draft_passes="eager", grow="1M")
+
+
+@pytest.mark.parametrize(("texts", "kinds"), [(1, ("eager", "eager")), (20, ("compiled", "eager"))])
+def test_only_what_pays_is_compiled(texts, kinds, pair, experiment, chosen):
+    config = ModelsConfig(passes="auto", draft_passes="auto")
+    console = Console(record=True, width=300)
+    choose_by_length(pair, config, experiment, texts, Reporter(console), None)
+    assert (pair.target.passes.kind, pair.draft.passes.kind) == kinds
+    assert [draft for _, _, draft in chosen] == [False] * kinds.count("compiled")
+    for model in (pair.target, pair.draft):
+        assert model.passes.asked == "auto"
+        assert "passes of" in model.passes.why
+    said = console.export_text()
+    assert "passes of the draft stay eager: about" in said
+    assert ("passes of the target are compiled (12 s)" in said) == (texts == 20)
+
+
+def test_what_was_not_asked_for_is_left_alone(pair, experiment, chosen):
+    for config in (ModelsConfig(), ModelsConfig(passes="eager", draft_passes="compiled")):
+        choose_by_length(pair, config, experiment, 10**6, Reporter(None), None)
+    assert pair.target.passes is pair.draft.passes is EAGER
+    assert not chosen
+
+
+def test_a_run_that_goes_on_keeps_its_choice(pair, experiment, chosen):
+    config = ModelsConfig(passes="auto", draft_passes="auto")
+    models = {
+        "target": {"passes": {"kind": "compiled", "why": "long"}},
+        "draft": {"passes": {"kind": "eager", "why": "short"}},
+    }
+    choose_by_length(pair, config, experiment, 1, Reporter(None), {"models": models})
+    assert (pair.target.passes.kind, pair.target.passes.why) == ("compiled", "long")
+    assert (pair.draft.passes.kind, pair.draft.passes.why) == ("eager", "short")
+    choose_by_length(
+        pair, config, experiment, 10**6, Reporter(None), {"models": {"target": {}, "draft": {}}}
+    )
+    assert pair.target.passes.kind == "eager"  # a run of an earlier version
+
+
+def test_what_cannot_be_had_names_its_key():
+    with pytest.raises(
+        Unavailable, match=r"^models\.passes='captured' cannot be had: it needs a CUDA"
+    ):
+        load_models(ModelsConfig(passes="captured"))
+    with pytest.raises(Unavailable, match=r"^models\.draft_passes='captured' cannot be had"):
+        load_models(ModelsConfig(draft_passes="captured"))
+
+
+def test_the_report_tells(monkeypatch):
+    model = SimpleNamespace(passes=Passes("compiled", "auto", "it is long", 31.6, 5 * 2**20))
+    named = {"name": "x", "parameters": 10, "architecture": "Llama", "dtype": "float32"}
+    models = {"target": named | {"passes": passes_data(model)}, "draft": named}
+    run = SimpleNamespace(
+        manifest={
+            "hardware": {
+                "machine": "m", "cpu": "c", "cores": 2, "threads": 2, "memory_gib": 1.0, "gpu": None,
+            },
+            "models": models, "versions": {}, "treespec_version": "0", "git_hash": None, "seed": 0,
+            "created": "then", "finished": None, "config_hash": "0" * 20,
+        }
+    )  # fmt: skip
+    told = facts(run)
+    assert told["target model"].endswith(
+        ", compiled passes (compiled in 32 s, not measured; copies of weights: 5 MiB for all methods) "
+        "(it is long)"
+    )
+    assert told["draft model"].endswith("float32")
+    models["target"]["passes"] = passes_data(SimpleNamespace(passes=EAGER))
+    assert "passes" not in facts(run)["target model"]

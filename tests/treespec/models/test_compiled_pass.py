@@ -1,0 +1,313 @@
+"""Compiled passes against ordinary ones, and what happens where they cannot be had.
+
+One tiny model is compiled for real, for all tests of this file. Other architectures are traced, and their
+graphs run operation by operation (`traced`): that takes seconds where the compiler takes ten times as long,
+and the graph, its inputs and the direct call are the same.
+"""
+
+import logging
+from typing import Any
+
+import jaxtyping
+import pytest
+import torch
+from torch._inductor import compile_fx
+
+from attention_masks.errors import NotATree
+from treespec import TreeShape, load_pair
+from treespec.errors import InvalidArgument, InvalidTree, Unavailable, UnsupportedModel
+from treespec.models import compiled_pass, compiled_runner, passes
+from treespec.models.passes import choose_passes
+from treespec.models.transformers_model import TransformersModel
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+BUSHY = TreeShape.expansion([3, 2, 1])
+OUR_ATTENTION = (
+    "qwen2", "qwen3", "mistral", "gemma2", "gemma3", "phi", "phi3", "gpt2", "gpt_neox", "opt", "olmo2",
+    "starcoder2", "cohere", "mixtral", "gpt_oss",
+)  # fmt: skip
+OUR_MASK = ("stablelm", "falcon", "gptj")
+VOCAB = 96
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch, without_shape_checks: None) -> None:
+    """The traced graph is run as it is, without machine code."""
+    monkeypatch.setattr(compile_fx, "compile_fx", lambda graph, inputs, **options: graph.forward)
+
+
+@pytest.fixture(scope="module")
+def llama(made) -> tuple[TransformersModel, TransformersModel]:
+    """The same weights twice, the second time with passes that are compiled for real."""
+    model = TransformersModel(made("llama", max_position_embeddings=1024))
+    ordinary = model.fresh()
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        choose_passes(model, "compiled")
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
+    return ordinary, model
+
+
+@pytest.fixture
+def both(llama) -> tuple[TransformersModel, TransformersModel]:
+    ordinary, compiled = llama
+    return ordinary.fresh(), compiled.fresh()
+
+
+def rows(model: TransformersModel) -> list[torch.Tensor]:
+    """Committed rows of all layers."""
+    cache: Any = model._runner.cache
+    return [x[:, :, : cache.length] for one in cache.layers for x in (one.keys, one.values)]
+
+
+def compare(ordinary: TransformersModel, compiled: TransformersModel, prompt: int = 11) -> None:
+    """Trees, whole and in parts, one behind the other, until the cache has grown."""
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(VOCAB, (400,), generator=generator)
+    for one in (ordinary, compiled):
+        one.prefill(tokens[:prompt])
+    for step in range(8):
+        size = int(torch.randint(2, 14, (), generator=generator)) if step else 1
+        draws = torch.rand(size, generator=generator)
+        shape = TreeShape((-1, *(int(draws[i] * i) for i in range(1, size)))).breadth_first()
+        nodes = tokens[20 + step : 20 + step + size]
+        expected = ordinary.run(nodes, shape.parents)
+        if step % 2:
+            parts, first = [], 0
+            for count in shape.level_sizes:
+                end = first + count
+                parts.append(compiled.run(nodes[first:end], shape.parents[:end], first))
+                first = end
+            logits = torch.cat(parts)
+        else:
+            logits = compiled.run(nodes, shape.parents)
+        torch.testing.assert_close(logits, expected, **CLOSE)
+        path = shape.path(shape.leaves[-1])
+        for one in (ordinary, compiled):
+            one.keep(path)
+        assert compiled.length == ordinary.length
+    for mine, expected in zip(rows(compiled), rows(ordinary), strict=True):
+        torch.testing.assert_close(mine, expected, **CLOSE)
+
+
+class TestCompiled:
+    def test_what_is_said(self, llama):
+        ordinary, model = llama
+        assert ordinary.passes.kind == "eager"
+        assert (model.passes.kind, model.passes.asked) == ("compiled", "compiled")
+        assert model.fresh().passes is model.passes
+        assert model.passes.seconds > 0
+        assert model.passes.packed_bytes > 0
+
+    def test_trees_behind_one_another(self, both):
+        compare(*both)
+
+    def test_the_cache_grows_and_the_prompt_may_be_empty(self, both):
+        ordinary, compiled = both
+        tokens, chain = torch.arange(400) * 7 % VOCAB, TreeShape.chain(3).parents
+        for one in both:
+            one.prefill(tokens[:0])
+        alone = compiled.run(tokens[:1], (-1,))
+        torch.testing.assert_close(alone, ordinary.run(tokens[:1], (-1,)), **CLOSE)
+        for one in both:
+            one.prefill(tokens[:250])
+        capacities = set()
+        for step in range(4):
+            logits = compiled.run(tokens[step : step + 4], chain)
+            expected = ordinary.run(tokens[step : step + 4], chain)
+            torch.testing.assert_close(logits, expected, **CLOSE)
+            capacities.add(compiled._runner.cache.capacity)
+            for one in both:
+                one.keep((0, 1, 2))
+        assert capacities == {256, 512}
+
+    def test_caches_share_the_graphs_and_take_turns(self, llama, monkeypatch):
+        monkeypatch.setattr(compiled_pass, "DirectCall", None)  # nothing is compiled from now on
+        ordinary, model = llama
+        one, other = model.fresh(), model.fresh(vocab_size=100)
+        tokens = torch.arange(30) * 5 % VOCAB
+        for i, mine in enumerate((one, other)):
+            mine.prefill(tokens[: 9 + 4 * i])
+        for step in range(3):
+            for i, mine in enumerate((one, other)):
+                ordinary.prefill(tokens[: 9 + 4 * i + step])
+                nodes = tokens[9 + 4 * i + step :][:4]
+                logits = mine.run(nodes, (-1, 0, 0, 1))
+                expected = ordinary.run(nodes, (-1, 0, 0, 1))
+                torch.testing.assert_close(logits[:, :VOCAB], expected, **CLOSE)
+                assert logits.shape[1] == (VOCAB, 100)[i]
+                mine.keep((0,))
+
+    def test_greedy_text_equals_generate(self, llama, made, prompt, generated, decoded):
+        ordinary, target = llama
+        draft = TransformersModel(made("llama", seed=1, max_position_embeddings=1024))
+        expected = generated(target, 48)
+        assert len(set(expected)) >= 8
+        assert decoded(target, draft, BUSHY, 48)[0] == expected
+        tokens, accepted = decoded(ordinary, target, BUSHY, 48)  # drafted by the model itself
+        assert tokens == expected
+        assert sum(accepted) > 0
+        assert generated(target, 48) == expected
+
+    def test_what_does_not_fit_is_refused_as_ever(self, both):
+        _, compiled = both
+        compiled.prefill(torch.arange(4))
+        with pytest.raises(InvalidTree):
+            compiled.run(torch.arange(2), (-1, 0, 0))
+        compiled.run(torch.arange(1), (-1,))
+        with pytest.raises(NotATree):
+            compiled.run(torch.arange(2), (-1, 0, 5), 1)
+
+    def test_another_attention_after_compiling(self, both):
+        _, compiled = both
+        compiled.prefill(torch.arange(4))
+        with compiled.as_transformers(), pytest.raises(UnsupportedModel, match="as a plain model"):
+            compiled.run(torch.arange(2), (-1, 0))
+        compiled.run(torch.arange(2), (-1, 0))
+
+    @pytest.mark.parametrize("mutant", ["a stale mask", "the tree overlooked", "flat positions"])
+    def test_wrong_trees_are_seen_by_the_trial(self, mutant, llama, monkeypatch):
+        arrays, first = compiled_pass.tree_arrays, []
+
+        def wrong(parents):
+            if mutant == "a stale mask":  # that of the first tree of this size
+                first.append(parents)
+                return arrays(next(old for old in first if len(old) == len(parents)))
+            right = arrays(tuple(range(-1, len(parents) - 1))).clone()
+            if mutant == "flat positions":
+                right = arrays(parents).clone()
+                right[2] = 0
+            return right
+
+        model = llama[1]
+        passes._require_same(llama[0], model)
+        monkeypatch.setattr(compiled_runner, "tree_arrays", wrong)
+        if mutant == "a stale mask":
+            compiled_runner.tree_arrays(tuple(range(-1, 7)))
+        with pytest.raises(UnsupportedModel, match="logits of a compiled pass differ"):
+            passes._require_same(llama[0], model)
+
+    def test_slots_off_by_one_are_seen_by_the_trial(self, llama, monkeypatch):
+        begin = compiled_runner.CompiledRunner.run
+
+        def later(self, tokens, parents, first=0):
+            self.cache.length += first > 0
+            try:
+                return begin(self, tokens, parents, first)
+            finally:
+                self.cache.length -= first > 0
+
+        monkeypatch.setattr(compiled_runner.CompiledRunner, "run", later)
+        with pytest.raises(UnsupportedModel, match="logits of a compiled pass differ"):
+            passes._require_same(*llama)
+
+
+@pytest.mark.slow
+class TestTraced:
+    @pytest.mark.usefixtures("traced")
+    @pytest.mark.parametrize("name", OUR_ATTENTION + OUR_MASK)
+    def test_every_architecture(self, name, load, prompt, generated, decoded):
+        model = TransformersModel(load(name))
+        draft = TransformersModel(load(name, draft_of=model.model))
+        expected, ordinary = generated(model, 48), model.fresh()
+        choose_passes(model, "compiled")
+        compare(ordinary, model.fresh())
+        compare(ordinary, model.fresh(), prompt=40)  # beyond the windows
+        tokens, accepted = decoded(model, draft, BUSHY, 48)
+        assert tokens == expected
+        assert sum(accepted) > 0
+
+    @pytest.mark.usefixtures("traced")
+    @pytest.mark.parametrize("mutant", ["slots", "window"])
+    def test_a_wrong_graph_is_refused_at_load(self, mutant, load, monkeypatch):
+        if mutant == "slots":
+            init = compiled_pass._Rows.__init__
+            monkeypatch.setattr(
+                compiled_pass._Rows, "__init__",
+                lambda self, pair, slots, used: init(self, pair, (slots - 1).clamp_min(0), used),
+            )  # fmt: skip
+        else:
+            bias = compiled_pass._Seen.bias
+            monkeypatch.setattr(
+                compiled_pass._Seen, "bias", lambda self, window, dtype: bias(self, 2, dtype)
+            )
+        model = TransformersModel(load("llama"))
+        with pytest.raises(UnsupportedModel, match="logits of a compiled pass differ"):
+            choose_passes(model, "compiled")
+        assert model.passes.kind == "eager"
+        choose_passes(model, "auto")
+        assert model.passes.kind == "eager"
+        assert "logits of a compiled pass differ" in str(model.passes.why)
+
+    @pytest.mark.usefixtures("without_shape_checks")
+    @pytest.mark.parametrize("name", ["gemma2", "gpt_oss", "mixtral", "gpt2", "stablelm", "falcon"])
+    def test_compiled_text(self, name, load, generated, decoded):
+        """Softcap, windows, sinks, experts, learned positions and our mask, all in machine code."""
+        model = TransformersModel(load(name))
+        draft = TransformersModel(load(name, draft_of=model.model))
+        expected = generated(model, 48)
+        choose_passes(model, "compiled")
+        assert decoded(model, draft, BUSHY, 48)[0] == expected
+
+
+class TestWhatCannotBeHad:
+    def test_unknown(self):
+        with pytest.raises(
+            InvalidArgument, match="passes='fast' is not known: choose one of 'eager'"
+        ):
+            load_pair("embedded", passes="fast")
+        with pytest.raises(InvalidArgument, match="passes='fast'"):
+            load_pair("embedded", draft_passes="fast")
+
+    def test_captured_on_a_cpu(self):
+        with pytest.raises(
+            Unavailable, match="passes='captured' cannot be had: it needs a CUDA device"
+        ):
+            load_pair("embedded", passes="captured")
+
+    def test_no_compiler(self, load, monkeypatch, caplog):
+        monkeypatch.setenv("CXX", "no-such-compiler")
+        model = TransformersModel(load("llama"))
+        with pytest.raises(Unavailable, match="'no-such-compiler' is not found: install one"):
+            choose_passes(model, "compiled")
+        with caplog.at_level(logging.WARNING, "treespec"):
+            choose_passes(model, "auto", draft=True)
+        assert (
+            "the passes of the draft stay eager: compiled passes need a C++ compiler" in caplog.text
+        )
+        assert model.passes.kind == "eager"
+        assert model.passes.asked == "auto"
+        model.fresh().run(torch.arange(2), (-1, 0))
+
+    def test_nowhere_to_write(self, load, monkeypatch, tmp_path):
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "file" / "below"))
+        model = TransformersModel(load("llama"))
+        with pytest.raises(Unavailable, match=r"cannot be written to: .*TORCHINDUCTOR_CACHE_DIR"):
+            choose_passes(model, "compiled")
+
+    @pytest.mark.usefixtures("traced")
+    def test_a_model_that_breaks_the_graph(self, load):
+        made = load("llama")
+        forward = made.model.forward
+
+        def reading(*args, **kwargs):
+            output = forward(*args, **kwargs)
+            return output if float(output[0].sum()) != 0.5 else None
+
+        made.model.forward = reading
+        model = TransformersModel(made)
+        with pytest.raises(
+            UnsupportedModel, match="llama models cannot be compiled here: "
+        ) as refused:
+            choose_passes(model, "compiled")
+        assert "Traceback" not in str(refused.value)
+        choose_passes(model, "auto")
+        assert model.passes.kind == "eager"
+        assert "cannot be compiled here" in str(model.passes.why)
+
+    def test_another_implementation(self, load):
+        model = TransformersModel(load("llama"), attention="reference")
+        with pytest.raises(UnsupportedModel, match="asked to run attention='reference'"):
+            choose_passes(model, "compiled")

@@ -1,0 +1,346 @@
+"""The pass over nodes of a tree as a function of tensors alone, compiled once for all caches of a model.
+
+Between the operations of an ordinary pass there is Python: of a small model it takes most of the time, and
+of a large one what a tree could save. `torch.compile` leaves one call. Two graphs are made, one for a
+single node and one for more, in which the number of nodes, the rows of the cache and its capacity are free:
+no pass is padded, no bucket is compiled later, and caches of all methods go through the same two graphs.
+
+What a pass is about is read from three small tensors: tokens, (committed rows, first node to run), and the
+tree's intervals (`attention_masks.topology`) with its depths. Positions, rows and mask are computed from
+them inside the graph. The mask is additive and shared by all layers of one window.
+"""
+
+import gc
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, no_type_check
+
+import psutil
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Float, Int, Int32
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from attention_masks import topology
+from treespec.errors import Unavailable, UnsupportedModel
+from treespec.models.cache import LayerShape, TreeCache
+from treespec.models.direct_call import DirectCall
+from treespec.models.routes import OwnAttention, Route
+
+__all__ = ["CompiledPass", "missing_for_compiling", "tree_arrays"]
+
+OPTIONS = {
+    "cpp_wrapper": True,  # no Python between kernels
+    "cpp.enable_concat_linear": True,  # queries, keys and values by one product, where frozen
+}
+
+LARGEST_SHARE = 0.25
+"""Of the memory that is free: packed copies of weights that take more are not made."""
+
+GRAPHS = 2
+"""For one node, and for more. Each has packed weights of its own."""
+
+CHANGING = 4
+"""Arguments that change from pass to pass: tokens, place, tree, slots."""
+
+BEYOND = 1 << 30
+"""No rank of a node is as large."""
+
+
+class CompiledPass:
+    """Two compiled graphs of a model, for any number of caches.
+
+    Args:
+        model: in eval mode, on the CPU, set to the route's attention. Its weights must stay as they are:
+            packed copies do not follow.
+        route: how the model is told what each row may see.
+        layout: of its caches.
+
+    Raises:
+        Unavailable: if there is no C++ compiler, or nowhere to compile to.
+        UnsupportedModel: if the model cannot be compiled as a whole.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None]
+    ) -> None:
+        if (missing := missing_for_compiling()) is not None:
+            raise Unavailable(missing)
+        if model.device.type != "cpu":
+            raise Unavailable(
+                f"compiled passes are for the CPU, but the model is on {model.device}: there, choose "
+                "passes='captured' for the target"
+            )
+        self._model, self._route, self._layout = model, route, layout
+        weights = {id(p): p.nbytes for p in model.parameters()}.values()
+        free = psutil.virtual_memory().available
+        self.frozen = GRAPHS * sum(weights) <= LARGEST_SHARE * free
+        """Whether weights are packed."""
+        begin, before = time.perf_counter(), _matrices(model)
+        self._one = self._compiled(nodes=1, known=6)
+        self._many = self._compiled(nodes=3, known=5)
+        gc.collect()
+        after = _matrices(model)
+        self.packed_bytes = sum(size for at, size in after.items() if at not in before)
+        """What the copies of weights take, of both graphs."""
+        self.seconds = time.perf_counter() - begin
+        """That compiling took."""
+
+    def bound(self, cache: TreeCache) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+        """The passes over one node and over more in this cache, as long as its memory stays.
+
+        Both take tokens `[T]`, place `[2]`, tree `[3, N]` and slots `[S]`, as `tree_arrays` explains, and
+        give logits `[T, V]`; they write rows to the cache.
+        """
+        rows = _rows(cache)
+        return self._one.bound(rows), self._many.bound(rows)
+
+    def _compiled(self, nodes: int, known: int) -> DirectCall:
+        """One graph. The examples differ in all that varies, and agree in nothing else."""
+        example = self._example(nodes, known, committed=13, capacity=320)
+        other = self._example(nodes + (nodes > 1), known + 2, committed=29, capacity=448)
+        fixed = len(example) - CHANGING
+        return DirectCall(
+            self._pass(fixed // 2),
+            example,
+            other,
+            fixed=fixed,
+            options=OPTIONS,
+            frozen=self.frozen,
+        )
+
+    @torch.inference_mode()
+    def _example(self, nodes: int, known: int, committed: int, capacity: int) -> list[Tensor]:
+        cache = TreeCache(self._layout)
+        cache.begin(0, capacity)
+        tokens = torch.ones(nodes, dtype=torch.long)
+        tree = tree_arrays(tuple(range(-1, known - 1)))
+        slots = torch.arange(committed + known)
+        return [tokens, torch.tensor([committed, known - nodes]), tree, slots, *_rows(cache)]
+
+    def _pass(self, layers: int) -> Callable[..., Tensor]:
+        """The function that is compiled."""
+        model, route, layout = self._model, self._route, self._layout
+        stored = [i for i, shape in enumerate(layout) if shape is not None]
+
+        def tree_pass(
+            tokens: Tensor, place: Tensor, tree: Tensor, slots: Tensor, *rows: Tensor
+        ) -> Tensor:
+            count, used = tokens.shape[0], slots.shape[0]
+            torch._check(used <= rows[0].shape[2])
+            length, first = place[0], place[1]
+            own = first + torch.arange(count, device=tokens.device)
+            seen = _Seen(tree, own, slots - length, length)
+            cache_rows: list[tuple[Tensor, Tensor] | None] = [None] * len(layout)
+            for k, i in enumerate(stored):
+                cache_rows[i] = (rows[k], rows[layers + k])
+            cache = Cache(layers=[_Rows(pair, length + own, used) for pair in cache_rows])
+            how: dict[str, Any]
+            if isinstance(route, OwnAttention):
+                how = {"treespec_pass": _MaskedAttention(seen)}
+            else:
+                how = {"attention_mask": seen.bias(None, model.dtype)[None, None]}
+            output = model(
+                input_ids=tokens[None],
+                position_ids=(tree[2][own].long() + length)[None],
+                past_key_values=cache,
+                use_cache=True,
+                **how,
+            )
+            return output.logits[0]
+
+        return tree_pass
+
+
+def missing_for_compiling() -> str | None:
+    """Why nothing can be compiled here; None if it can be tried."""
+    compiler = os.environ.get("CXX") or "g++"
+    if shutil.which(compiler) is None:
+        return (
+            f"compiled passes need a C++ compiler, but {compiler!r} is not found: install one (the package "
+            "g++ of most systems), or name one by the environment variable CXX"
+        )
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    folder = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir())
+    above = next(place for place in (folder, *folder.parents) if place.exists())
+    if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
+        return (
+            f"compiled passes are written to {str(folder)!r}, which cannot be written to: name another "
+            "folder by the environment variable TORCHINDUCTOR_CACHE_DIR"
+        )
+    return None
+
+
+@lru_cache(maxsize=1024)
+def tree_arrays(parents: tuple[int, ...]) -> Int32[Tensor, "3 N"]:
+    """Of all nodes of a tree: depth-first rank, end of the subtree's ranks, depth.
+
+    A root alone has a node more that is nobody's, since compiled code of sizes that vary is of 2 and more.
+    """
+    tree = topology(parents)
+    with torch.inference_mode(False):
+        arrays = torch.stack([tree.pre, tree.end, tree.depth])
+        if tree.size == 1:
+            arrays = torch.cat([arrays, torch.full_like(arrays, BEYOND)], dim=1)
+    return arrays
+
+
+@no_type_check  # while tests check shapes, the compiler could not trace it
+class _Seen:
+    """What each row of a pass sees, as masks, one for each window.
+
+    Args:
+        tree: see `tree_arrays`.
+        own: the nodes of the rows.
+        node: of each key slot: its node; negative for committed rows.
+        length: number of committed rows.
+    """
+
+    def __init__(
+        self,
+        tree: Int[Tensor, "3 N"],
+        own: Int[Tensor, "T"],
+        node: Int[Tensor, "S"],
+        length: Int[Tensor, ""],
+    ) -> None:
+        size = tree.shape[1]
+        committed, there = node < 0, node < size
+        at = tree[:, node.clamp(0, size - 1)]
+        rank = tree[0][own][:, None]
+        begins = torch.where(committed, 0, torch.where(there, at[0], BEYOND))
+        ends = torch.where(committed, BEYOND, at[1])
+        self.visible = (begins <= rank) & (rank < ends)
+        key = torch.where(committed, node, at[2])  # positions, less the committed rows
+        self.distance = tree[2][own][:, None] - key
+        self._biases: dict[Any, Tensor] = {}
+
+    def bias(self, window: int | None, dtype: torch.dtype) -> Float[Tensor, "T S"]:
+        """0 where a row sees, the least number elsewhere."""
+        if (window, dtype) not in self._biases:
+            visible = self.visible
+            if window is not None:
+                visible = visible & (self.distance < window)
+            hidden = torch.finfo(dtype).min
+            self._biases[window, dtype] = torch.where(visible, 0.0, hidden).to(dtype)
+        return self._biases[window, dtype]
+
+
+@no_type_check
+class _MaskedAttention:
+    """Our attention, under a mask; heads that share keys are rows of one product."""
+
+    def __init__(self, seen: _Seen) -> None:
+        self._seen = seen
+
+    def __call__(
+        self,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        *,
+        scale: float | None,
+        softcap: float | None,
+        window: int | None,
+        sinks: Float[Tensor, " Hq"] | None,
+    ) -> Tensor:
+        """The attention of one layer."""
+        if mask is not None:
+            raise UnsupportedModel("a layer was given a mask that tree attention would ignore")
+        batch, heads, rows, _ = query.shape
+        shared = key.shape[1]
+        group = heads // shared
+        grouped = query.reshape(batch, shared, group * rows, query.shape[-1])
+        if softcap is None and sinks is None:
+            bias = self._seen.bias(window, query.dtype)
+            bias = bias.expand(group, *bias.shape).reshape(1, 1, group * rows, -1)
+            out = F.scaled_dot_product_attention(grouped, key, value, attn_mask=bias, scale=scale)
+            return out.reshape(batch, heads, rows, -1)
+        wide = torch.promote_types(query.dtype, torch.float32)
+        scores = grouped.to(wide) @ key.to(wide).transpose(-1, -2)
+        scores = scores * (query.shape[-1] ** -0.5 if scale is None else scale)
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        used = scores.shape[-1]
+        scores = scores.view(batch, heads, rows, used) + self._seen.bias(window, wide)
+        if sinks is not None:
+            sink = sinks.to(wide)[:, None, None].expand(batch, heads, rows, 1)
+            scores = torch.cat([scores, sink], dim=-1)
+        weights = scores.softmax(-1)[..., :used].reshape(batch, shared, group * rows, used)
+        out = weights @ value.to(wide)
+        return out.to(query.dtype).reshape(batch, heads, rows, -1)
+
+
+@no_type_check
+class _Rows(CacheLayerMixin):
+    """The cache of one layer inside a graph: rows go to slots, and all rows that are used come back."""
+
+    is_sliding = False
+
+    def __init__(self, rows: tuple[Tensor, Tensor] | None, slots: Tensor, used: int) -> None:
+        super().__init__()
+        if rows is not None:
+            self.keys, self.values = rows
+        self.is_initialized = True
+        self._slots, self._used = slots, used
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """The rows are there."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write the rows of this pass; return all rows up to the last of them."""
+        keys, values = self.keys, self.values
+        assert keys is not None
+        assert values is not None
+        keys.index_copy_(2, self._slots, key_states)
+        values.index_copy_(2, self._slots, value_states)
+        return keys[:, :, : self._used], values[:, :, : self._used]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Keys that a pass sees at most, and the offset of the first."""
+        return self._used, 0
+
+    def get_seq_length(self) -> int:
+        """Rows before those of the pass."""
+        return self._used - self._slots.shape[0]
+
+    def get_max_length(self) -> int:
+        """-1: the memory grows."""
+        return -1
+
+
+def _rows(cache: TreeCache) -> list[Tensor]:
+    """Keys of all layers that have some, then values."""
+    every: list[Any] = [*cache.layers]
+    layers = [layer for layer in every if layer.keys is not None]
+    return [layer.keys for layer in layers] + [layer.values for layer in layers]
+
+
+def _matrices(model: PreTrainedModel) -> dict[int, int]:
+    """Bytes of everything alive that could be a copy of this model's weights, by its place in memory.
+
+    Packed matrices are of a layout of their own; others have a side in common with a matrix of the model.
+    """
+    sides = {side for p in model.parameters() if p.ndim == 2 for side in p.shape}
+    sizes: dict[int, int] = {}
+    for one in gc.get_objects():
+        if type(one) not in (Tensor, nn.Parameter) or one.device.type != "cpu":
+            continue
+        if one.layout is not torch.strided:
+            sizes[id(one)] = one.numel() * one.element_size()
+        elif one.ndim == 2 and one.dtype == model.dtype and sides.intersection(one.shape):
+            with suppress(RuntimeError):  # what the compiler traced has no memory
+                storage = one.untyped_storage()
+                sizes[storage.data_ptr()] = storage.nbytes()
+    return sizes

@@ -1,0 +1,64 @@
+"""Runs tree nodes by compiled passes, in a cache of its own."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from treespec.models.cache import LayerShape
+from treespec.models.compiled_pass import CompiledPass, tree_arrays
+from treespec.models.routes import Route
+from treespec.models.runner import TreeRunner
+
+__all__ = ["CompiledRunner"]
+
+
+class CompiledRunner(TreeRunner):
+    """Trees and parts of trees by the graphs that all caches of a model share; prompts as ever.
+
+    Args:
+        compiled: the graphs.
+        model: they are of.
+        route: how the model is told what each row may see.
+        layout: of the cache.
+    """
+
+    def __init__(
+        self,
+        compiled: CompiledPass,
+        model: PreTrainedModel,
+        route: Route,
+        layout: Sequence[LayerShape | None] = (),
+    ) -> None:
+        super().__init__(model, route, layout)
+        self._compiled, self._capacity = compiled, -1
+        self._one: Callable[..., Tensor]
+        self._many: Callable[..., Tensor]
+
+    @torch.inference_mode()
+    def run(
+        self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
+    ) -> Float[Tensor, "T V"]:
+        """Logits after nodes first .. first + T - 1; see `TreeRunner.run`.
+
+        Raises:
+            InvalidTree: if parents, tokens and the nodes run so far do not fit together.
+            UnsupportedModel: if the model was set to another attention since.
+        """
+        count, cache = len(tokens), self.cache
+        self._require_nodes(count, len(parents), first)
+        self._require_route()
+        tree = tree_arrays(parents)
+        cache.begin(first, count)
+        if cache.capacity != self._capacity:  # the rows have moved
+            self._one, self._many = self._compiled.bound(cache)
+            self._slots = torch.arange(cache.capacity)
+            self._capacity = cache.capacity
+        run = self._one if count == 1 else self._many
+        # Slots, like nodes, are at least 2: that of a first token alone is followed by an empty one.
+        used = self._slots[: max(cache.end, 2)]
+        logits = run(tokens.long(), torch.tensor([cache.length, first]), tree, used)
+        self._parents = parents
+        return logits

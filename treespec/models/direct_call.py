@@ -1,0 +1,147 @@
+"""A function compiled by torch, and called without asking before every call whether it still fits.
+
+What `torch.compile` gives checks its guards at each call, takes the sizes of all tensors and goes through
+several wrappers: 0.2 ms for the pass of a small model that takes 0.3 ms. Whoever calls with arguments
+of one kind only need not pay that. So the function is compiled by `torch.compile(fullgraph=True)`, the code
+that it would run is caught at its first call, and is called directly from then on.
+
+That code takes a flat row of tensors and integers (sizes, strides). Which argument each tensor is, one sees
+by identity; what each integer is, by comparing two rows of example arguments whose varying sizes differ:
+an integer whose meaning two candidates could have is never guessed, but refused.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+
+from treespec.errors import UnsupportedModel
+
+__all__ = ["DirectCall"]
+
+Varying = tuple[int, str, int]
+"""An integer that varies: of which argument, "size", "stride" or "offset", in which dimension."""
+
+
+class DirectCall:
+    """A compiled function of tensors, which gives one tensor.
+
+    Args:
+        function: all its control flow must be known from its arguments' shapes.
+        example: arguments to compile for. Dimensions that vary together have one size, and others another.
+        other: arguments in which everything that varies has another size. They are not run.
+        fixed: how many of the last arguments stay the same from call to call (`bound`).
+        options: of the compiler.
+        frozen: the weights are constants: copied into the order in which they are read, and not looked at
+            again.
+
+    Raises:
+        UnsupportedModel: if it cannot be seen what the compiled code wants to be given.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Tensor],
+        example: Sequence[Tensor],
+        other: Sequence[Tensor],
+        *,
+        fixed: int,
+        options: dict[str, Any],
+        frozen: bool,
+    ) -> None:
+        self._given: tuple[Any, ...] | None = None
+        self._place = 0
+        # Functions of one code share what was compiled: each gets a code of its own.
+        code: Any = getattr(function, "__code__")  # noqa: B009
+        setattr(function, "__code__", code.replace(co_name=f"{code.co_name}_{id(self)}"))  # noqa: B010
+
+        def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+            from torch._inductor.compile_fx import compile_fx
+
+            self._code: Any = compile_fx(graph, inputs, config_patches=options)
+            return self._first
+
+        inductor: Any = torch._inductor.config
+        for one, two in zip(example, other, strict=True):
+            for dim, (size, elsewhere) in enumerate(zip(one.shape, two.shape, strict=True)):
+                if size == elsewhere:
+                    torch._dynamo.mark_static(one, dim)
+        with torch.inference_mode(), inductor.patch(freezing=frozen):
+            run = torch.compile(function, fullgraph=True, dynamic=True, backend=backend)
+            result = run(*example)
+        self._place = next(i for i, one in enumerate(self._results) if one is result)
+        self._first_fixed = len(example) - fixed
+        assert self._given is not None
+        self._read = [_reading(one, example, other) for one in self._given]
+        # Nothing of the examples is kept.
+        self._constants = [
+            one if read is None else None for one, read in zip(self._given, self._read, strict=True)
+        ]
+        self._given, self._results = None, ()
+
+    def _first(self, *given: Any) -> Any:
+        self._given, self._results = given, self._code(*given)
+        return self._results
+
+    def bound(self, fixed: Sequence[Shaped[Tensor, "..."]]) -> Callable[..., Shaped[Tensor, "..."]]:
+        """The function of its first arguments; the last ones are these."""
+        begin = self._first_fixed
+        row, changing = list(self._constants), []
+        for i, read in enumerate(self._read):
+            if read is None:
+                continue
+            if read[0] < begin:
+                changing.append((i, *read))
+            else:
+                row[i] = _value(fixed[read[0] - begin], read)
+        tensors = [(i, number) for i, number, what, _ in changing if what == "tensor"]
+        sizes = [(i, number, dim) for i, number, what, dim in changing if what == "size"]
+        others = [one for one in changing if one[2] not in ("tensor", "size")]
+        code, place = self._code, self._place
+
+        def call(*arguments: Tensor) -> Tensor:
+            for i, number in tensors:
+                row[i] = arguments[number]
+            for i, number, dim in sizes:
+                row[i] = arguments[number].shape[dim]
+            for i, *read in others:
+                row[i] = _value(arguments[read[0]], read)
+            return code(*row)[place]
+
+        return call
+
+
+def _reading(
+    given: Any, example: Sequence[Tensor], other: Sequence[Tensor]
+) -> tuple[int, str, int] | None:
+    """Where the code's argument comes from; None for a constant."""
+    if isinstance(given, Tensor):
+        at = next((i for i, one in enumerate(example) if one is given), None)
+        return None if at is None else (at, "tensor", 0)
+    found: dict[int, Varying] = {}
+    for i, (one, two) in enumerate(zip(example, other, strict=True)):
+        for read in _varying(i, one.ndim):
+            now, then = _value(one, read), _value(two, read)
+            if now != then and now == given:
+                found.setdefault(then, read)
+    if len(found) != 1:
+        raise UnsupportedModel(
+            "the compiled pass asks for a number of which it cannot be seen what it is"
+        )
+    return next(iter(found.values()))
+
+
+def _varying(number: int, dims: int) -> list[Varying]:
+    sizes = [(number, what, dim) for what in ("size", "stride") for dim in range(dims)]
+    return [*sizes, (number, "offset", 0)]
+
+
+def _value(tensor: Tensor, read: Sequence[Any]) -> Any:
+    _, what, dim = read
+    if what == "tensor":
+        return tensor
+    if what == "size":
+        return tensor.shape[dim]
+    return tensor.stride(dim) if what == "stride" else tensor.storage_offset()
