@@ -101,7 +101,9 @@ def agreed(found: Sequence[Named]) -> dict[tuple[str, str], bool]:
     """For each two sides, whether no two runs name different winners."""
     winners: dict[tuple[str, str], set[str]] = {}
     for named in found:
-        winners.setdefault(named.sides, set()).update({named.winner} - {None})
+        names = winners.setdefault(named.sides, set())
+        if named.winner is not None:
+            names.add(named.winner)
     return {sides: len(names) < 2 for sides, names in winners.items()}
 
 

@@ -434,7 +434,7 @@ def _own_dear_steps(method: Ints, adjusted: Floats, medians: Floats, far: Bools)
     def by_method(values: Floats) -> Floats:
         return np.bincount(method, values).astype(np.float64)
 
-    off = far * np.abs(adjusted - medians)
+    off: Floats = np.where(far, np.abs(adjusted - medians), 0.0)
     usual, lost = by_method(medians), by_method(off)
     part = usual / usual.sum()
     deviation = np.sqrt(part * (1 - part) * (off**2).sum())

@@ -167,9 +167,10 @@ def simulate(world: World, most: int, ratio: float, runs: int, seed: int = 0) ->
     prompts, width_prompts, estimates = np.zeros(runs), np.zeros(runs), np.full(runs, np.nan)
     once = np.zeros(runs, bool)
     for place, n in enumerate(ends):
-        middle, error = log_ratio(*(column[:, :n] for column in columns))
+        tokens, spent, b_tokens, b_spent = (column[:, :n] for column in columns)
+        middle, error = log_ratio(tokens, spent, b_tokens, b_spent)
         boundary = boundary_at(n, most, ends[:place], last=n == most)
-        below, above = reach(*(column[:, :n] for column in columns), boundary)
+        below, above = reach(tokens, spent, b_tokens, b_spent, boundary)
         low, high = middle - below, middle + above
         out, away = (low > 0) | (high < 0), (low > truth) | (high < truth)
         once = np.abs(middle) > student(1.959964, n) * error
