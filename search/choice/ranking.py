@@ -119,7 +119,8 @@ class Ranking:
         """What is lost by using this shape, tuned elsewhere, instead of the best one here.
 
         1 - tokens per second of the shape / tokens per second of `best`: 0.1 is a tenth of the speed. Both
-        are resampled together. Negative where a shape that was not among the candidates is faster.
+        are resampled together. Negative where a shape looks faster: one that was not among the candidates,
+        or has its plain replay on a trace, where `best` has what cross-fitting leaves of it.
 
         Args:
             shape: any that the rates and times cover; the root alone is plain decoding.
