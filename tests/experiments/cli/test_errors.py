@@ -87,6 +87,7 @@ WRONG = {
     "replay folder --shapes chain:2": ["folder: Is a directory"],
     "replay empty --shapes chain:2": ["empty is no trace"],
     "replay missing.npz --shapes chain:2": ["missing.npz: No such file"],
+    "replay x.npz": ["--shapes", "--growth"],
     "replay empty --shapes chain": ["'chain' is no tree"],
     # export
     "export folder --to vllm": ["folder"],
@@ -118,7 +119,6 @@ def test_one_line_says_what_is_wrong(call, line):
         ("run smoke --nonsense", "--nonsense"),
         ("search 0.5 --size many", "--size"),
         ("trace smoke", "--out"),
-        ("replay x.npz", "--shapes"),
         ("doctor now", "now"),
     ],
 )

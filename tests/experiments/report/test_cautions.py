@@ -65,7 +65,7 @@ def test_a_drift_is_found_and_measured(tmp_path, change):
     assert found.units == 24
     assert found.change == pytest.approx(change, abs=0.05)
     text = drift_caution(run)
-    assert ("longer" if change > 0 else "shorter") in text
+    assert ("more time" if change > 0 else "less time") in text
     assert f"{100 * abs(found.change):.0f} %" in text
     assert sum(text in lines for lines in run.verdicts.values()) == 1
 
