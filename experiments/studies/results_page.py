@@ -35,6 +35,10 @@ What has been measured, with the commands that measure it again. Made from the f
 [benchmarks/results](benchmarks/results) by `python -m treespec.experiments.studies.results_page`; a test
 holds this page against them. Intervals are 95 %. Times are of the machine that each section names: all of
 them are CPUs, **nothing has been timed on a GPU yet** (`make gpu` does that).
+
+Runs whose verdict says what the run could tell apart were measured in turns, step by step. The others are
+older and were measured prompt by prompt: a neighbour's burst may have hit one of their methods more than
+another, which their intervals do not show: [interleaving](#interleaving) says by how much.
 """
 
 _MEASURED = re.compile(r"(<!-- measured: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -569,19 +573,21 @@ SECTIONS = {
     ),
     "search_then_run": Section(
         "study-search_then_run_bfloat16",
-        "Which tree does search choose, and is it the fastest? The methods of that run.",
+        "Which tree does search choose, and is it the fastest? The methods of that run, from before "
+        "searches replayed traces: chosen by rates alone.",
         "treespec run search_then_run repeats=2",
         _methods,
     ),
     "search_then_run in float32": Section(
         "study-search_then_run",
-        "The same in float32.",
+        "The same in float32, chosen by rates alone too.",
         "treespec run search_then_run models.dtype=float32",
         _methods,
     ),
     "prediction": Section(
         "prediction",
-        "How far off are the predictions of search?",
+        "How far off are predictions by rates alone, as searches made them before they replayed "
+        "traces?",
         "python -m treespec.experiments.studies.prediction repeats=2",
         _prediction,
     ),
