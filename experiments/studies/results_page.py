@@ -649,6 +649,12 @@ SECTIONS = {
         "every 2 s.",
         _interleaving,
     ),
+    "interleaving, quiet": Section(
+        "interleaving_quiet",
+        "The same on the quiet machine alone, in more runs.",
+        "python -m treespec.experiments.benchmarks.interleaving --runs 40 --by-prompts 6 --neighbour quiet",
+        _interleaving,
+    ),
     "interleaved_estimator": _benchmark(
         "interleaved_estimator",
         "studies",
