@@ -327,6 +327,17 @@ def _interleaving(data: Row) -> Parts:
     return {"": [_table(columns, rows, words=2), truth]}
 
 
+def _honest(data: Row) -> Parts:
+    columns: dict[str, Callable[[Row], Any]] = {
+        "method": lambda row: row["method"],
+        "runs": lambda row: row["runs"],
+        "speed by adjusted times over that by totals": lambda row: f"{row['median']:.4f}",
+        "least": lambda row: f"{row['low']:.4f}",
+        "most": lambda row: f"{row['high']:.4f}",
+    }
+    return {"": [_table(columns, data["figures"]["methods"])]}
+
+
 def _estimator(data: Row) -> Parts:
     columns: dict[str, Callable[[Row], Any]] = {
         "methods": lambda row: row["world"],
@@ -654,6 +665,13 @@ SECTIONS = {
         "The same on the quiet machine alone, in more runs.",
         "python -m treespec.experiments.benchmarks.interleaving --runs 40 --by-prompts 6 --neighbour quiet",
         _interleaving,
+    ),
+    "honest_cost": _benchmark(
+        "honest_cost",
+        "benchmarks",
+        "Do adjusted times charge methods for steps that honestly differ? On the quiet machine, where "
+        "totals are right.",
+        _honest,
     ),
     "interleaved_estimator": _benchmark(
         "interleaved_estimator",
