@@ -70,9 +70,10 @@ def best_tree(
     moves go on from there, and all chains are tried. Few texts flatter what is chosen on them, so what is
     said of the best tree and of the best chain is cross-fitted: the shape is the one chosen on all texts,
     its speed that of the same procedure on each fifth of the texts after choosing on the others
-    (`cross_fitted`), and as much is taken off the other rows. Intervals are over texts (their own chance at
-    temperatures above 0 included: a text is one draw) and over measured times. Levels and children that
-    the trace has too little of are not used, and the notes name them.
+    (`cross_fitted`). The other rows of a kind stand below in the order of the choice, each with its own
+    replay. Intervals are over texts (their own chance at temperatures above 0 included: a text is one draw)
+    and over measured times. Levels and children that the trace has too little of are not used, and the
+    notes name them.
 
     Of rates, tokens per step are `expected_tokens`, as if levels were independent (Sequoia,
     arXiv:2402.12374, section 3.4, over sizes and depths; ours also over laws, with the cost of wide draft
