@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from treespec.search.arguments import SEQUENCE, maybe, of_class, takes
+from treespec.search.choice.advice import MOST_DRAWS, shared_level
 from treespec.search.choice.candidates import (
     Limits,
     Room,
@@ -40,8 +41,6 @@ RATES_ALONE = (
     "tokens are predicted from rates alone, as if every level were independent of those before it: "
     "search a trace itself to have trees replayed (`treespec trace`)"
 )
-MOST_RESAMPLES = 100_000
-"""Resamples beyond which a message asks for more texts instead of more of them."""
 
 
 @takes(latency=of_class("a search.LatencyModel", "LatencyModel"))
@@ -137,7 +136,7 @@ def best_tree(
         kinds: list[Kind] = ["tree", "chain"] if chains is None else ["tree"]
         found, said = _ranked(side, limits, rooms[law], kinds)
         entries += found
-        notes += said + _too_few(side, level)
+        notes += said
     for law, side in alone.items():
         room = room_for(side, limits, strict=False)
         if limits.depth is not None and room.depth == (side.rates.levels or 0) < limits.depth:
@@ -146,7 +145,7 @@ def best_tree(
             )
         found, said = _ranked(side, limits, room, ["chain"])
         entries += found
-        notes += [f"chains: {text}" for text in said] + _too_few(side, level)
+        notes += [f"chains: {text}" for text in said]
     law = min(sides, key=lambda law: latency.plain_s(prefix, law=law, batch=batch))
     plain = Entry(ROOT, law, sides[law].speed(ROOT))
     speeds = {(entry.law, entry.shape): entry.speed for entry in entries}
@@ -161,6 +160,9 @@ def best_tree(
         return speeds.get((law, shape)) or over[law].speed(shape)
 
     ranking = ranked([*entries, plain], Setting(prefix, batch, level, draws), notes, speed)
+    shared = shared_level(level, len({row.kind for row in ranking.rows}))
+    told = [note for side in (*sides.values(), *alone.values()) for note in _too_few(side, shared)]
+    ranking = replace(ranking, notes=(*ranking.notes, *dict.fromkeys(told)))
     first = ranking.best
     end = latency.largest(prefix, law=first.law, batch=batch)
     if first.size == end and first.kind != "plain":
@@ -246,13 +248,18 @@ def _draws(draws: Any, level: float) -> int:
 
 
 def _too_few(side: LawSpeed | TraceSpeed, level: float) -> list[str]:
-    """A note, if the bounds that so few texts ask for lie beyond all resamples."""
+    """A note, if the bounds that so few texts ask for lie beyond all resamples.
+
+    Args:
+        side: what was recorded, and the resamples.
+        level: of each comparison that advice rests on.
+    """
     draws = side.times.draws
     if side.texts is None or (tail := expanded_tail(side.texts, level)) * draws >= 1:
         return []
     needed = 1 / max(tail, 1e-300)
-    more = f", or give draws = {ceil(needed)}" if needed <= MOST_RESAMPLES else ""
+    more = f", or give draws = {ceil(needed)}" if needed <= MOST_DRAWS else ""
     return [
-        f"{side.law}: {100 * level:g} % intervals of {side.texts} texts reach beyond all {draws} resamples "
-        f"and are shown too narrow: measure more texts{more}"
+        f"{side.law}: {100 * level:g} % intervals of {side.texts} texts reach beyond all {draws} "
+        f"resamples, and nothing can be advised: measure more texts{more}"
     ]
