@@ -1,5 +1,6 @@
 """What a ranking advises: one shape, or which it cannot tell apart and what would decide between them."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
@@ -11,12 +12,14 @@ import numpy as np
 from treespec.search.choice.rows import Choice, Speed, bounds, text_of
 from treespec.search.intervals import Interval, expanded_tail
 
-__all__ = ["Advice", "Needed", "advise"]
+__all__ = ["MOST_DRAWS", "Advice", "Needed", "advise", "shared_level"]
 
 HARDLY = 100
 """Times the texts there are: as many more are no advice."""
 NEGLIGIBLE = 1e-4
 """Share of the variance that a decision allows, below which texts do not matter."""
+MOST_DRAWS = 100_000
+"""Resamples beyond which more texts are asked for instead of more of them."""
 EQUAL = 0.005
 """Relative difference of two speeds below which deciding between them is not worth a measurement."""
 
@@ -30,13 +33,16 @@ class Needed:
 
     Args:
         texts: how many more; 0 if texts do not matter, None if it is not known how many there are.
-        steadier: how many times smaller the error of the times has to be; 1 if they will do.
+        steadier: how many times smaller the error of the times has to be, which takes the square of it
+            times as many repeats; 1 if they will do.
         hopeless: the difference is so small that neither is worth the trouble.
+        draws: resamples that the bounds need; 0 if there are enough.
     """
 
     texts: int | None
     steadier: float
     hopeless: bool = False
+    draws: int = 0
 
     def __str__(self) -> str:
         if self.hopeless:
@@ -48,11 +54,16 @@ class Needed:
             parts.append(
                 f"about {self.texts} more {'text' if self.texts == 1 else 'texts'} like these"
             )
-        if self.steadier > 1:
-            parts.append(
-                f"times {self.steadier:.1f} times as steady (`treespec profile --repeats`)"
-            )
-        return f"{' and '.join(parts)[:1].upper()}{' and '.join(parts)[1:]} would decide"
+        if self.repeats > 1:
+            parts.append(f"{self.repeats:.1f} times as many repeats (`treespec profile --repeats`)")
+        if self.draws:
+            parts.append(f"draws = {self.draws}")
+        return f"{_sentence(' and '.join(parts) or 'a few more texts or repeats')} would decide"
+
+    @property
+    def repeats(self) -> float:
+        """How many times as many repeats of the times it takes, rounded up to a tenth."""
+        return ceil(10 * self.steadier**2 - 1e-9) / 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +73,8 @@ class Advice:
     A shape is advised only if the intervals of its speed over plain decoding and over the best of the
     other kind both exclude 1. Together they have the level of the ranking (each of two 97.5 % at 0.95), so
     that of two equally fast shapes either is advised in at most 5 % of all searches. Otherwise none is:
-    `use` is None, and `between` has those that are not told apart.
+    `use` is None, and `between` has those that are not told apart. Nor is one where the bounds for so few
+    texts lie beyond all resamples: two texts that agree by chance would decide anything.
 
     Args:
         use: the shape to use (plain decoding is one), or None.
@@ -88,7 +100,7 @@ class Advice:
             for one in self.others:
                 if one not in self.between:
                     share = text_of(_inverse(self.over[one.kind]))
-                    said += f" {_the(one).capitalize()} has {share} of the speed of the first."
+                    said += f" {_sentence(_the(one))} has {share} of the speed of the first."
             return f"{said} {self.needed}."
         if first.kind == "plain":
             near = "".join(
@@ -116,7 +128,9 @@ class Advice:
             else {
                 "texts": needed.texts,
                 "steadier": needed.steadier,
+                "repeats": needed.repeats,
                 "hopeless": needed.hopeless,
+                "draws": needed.draws,
             },
         }
 
@@ -131,12 +145,12 @@ def advise(contenders: Sequence[tuple[Choice, Speed]], level: float) -> Advice:
     ordered = sorted(contenders, key=lambda one: (-one[1].rate, one[0].size))
     (first, fastest), *others = ordered
     over, open_ones, needs = {}, [first], []
-    level = 1 - (1 - level) / max(1, len(others))
+    level = shared_level(level, len(ordered))
     for choice, speed in others:
         texts = min((one.texts for one in (fastest, speed) if one.texts), default=None)
         drawn = fastest.rate_drawn / speed.rate_drawn
         over[choice.kind] = ratio = bounds(fastest.rate / speed.rate, drawn, level, texts)
-        if not ratio.low > 1:
+        if not (ratio.low > 1 and _within(texts, len(drawn), level)):
             open_ones.append(choice)
             needs.append(_needed(fastest, speed, texts, level))
     decided = len(open_ones) == 1
@@ -150,28 +164,65 @@ def advise(contenders: Sequence[tuple[Choice, Speed]], level: float) -> Advice:
     )
 
 
+def shared_level(level: float, contenders: int) -> float:
+    """The level of each comparison of the first with another, if all together are to have this one."""
+    return 1 - (1 - level) / max(1, contenders - 1)
+
+
+def _within(texts: int | None, draws: int, level: float) -> bool:
+    """Whether the bounds for so many texts lie within this number of resamples."""
+    return texts is None or expanded_tail(texts, level) * draws >= 1
+
+
 def _needed(first: Speed, other: Speed, texts: int | None, level: float) -> Needed:
     """What would put an interval of the ratio of two speeds above 1."""
-    difference = np.log(first.rate / other.rate)
+    difference = float(np.log(first.rate / other.rate))
+    if difference < EQUAL:
+        return Needed(None, 1.0, hopeless=True)
     z = NormalDist().inv_cdf((1 + level) / 2)
     of_texts = float(np.var(np.log(first.tokens_drawn / other.tokens_drawn)))
     of_times = float(np.var(np.log(first.seconds_drawn / other.seconds_drawn)))
     allowed = (difference / z) ** 2
-    if difference < EQUAL:
-        return Needed(None, 1.0, hopeless=True)
-    if of_texts < NEGLIGIBLE * allowed:
-        return Needed(0, max(1.0, sqrt(of_times / allowed)))
     left, steadier = allowed - of_times, 1.0
-    if of_times > allowed / 2:
+    if of_texts < NEGLIGIBLE * allowed:
+        left, steadier = np.inf, max(1.0, sqrt(of_times / allowed))
+    elif of_times > allowed / 2:
         left, steadier = allowed / 2, sqrt(2 * of_times / allowed)
     if texts is None:
-        return Needed(None, steadier)
-    wanted = texts * of_texts / left
-    for _ in range(3):  # bounds of few texts are wider than z says
-        few = NormalDist().inv_cdf(expanded_tail(max(2, ceil(wanted)), level))
-        wanted = texts * of_texts / left * (few / z) ** 2
-    more = max(0 if steadier > 1 else 1, ceil(wanted) - texts)
-    return Needed(more, steadier, hopeless=more > HARDLY * texts)
+        return Needed(0 if left == np.inf else None, steadier)
+    excess, draws = of_texts / left, len(first.tokens_drawn)
+    more = _more_texts(texts, excess, level, draws)
+    if more is not None:
+        return Needed(more, steadier)
+    more = _more_texts(texts, excess, level, MOST_DRAWS)
+    if more is None:
+        return Needed(None, steadier, hopeless=True)
+    return Needed(more, steadier, draws=ceil(1 / expanded_tail(texts + more, level)))
+
+
+def _more_texts(texts: int, excess: float, level: float, draws: int) -> int | None:
+    """How many more texts put an interval above 1 and its bounds within the resamples.
+
+    Args:
+        texts: that there are.
+        excess: the variance that they leave, over the one that a normal interval allows.
+        level: of the interval.
+        draws: resamples.
+
+    Returns:
+        None if it is more than anybody would record.
+    """
+    z = NormalDist().inv_cdf((1 + level) / 2)
+
+    def enough(number: int) -> bool:
+        if not _within(number, draws, level):
+            return False
+        few = NormalDist().inv_cdf(expanded_tail(number, level))  # wider than z for few texts
+        return number >= texts * excess * (few / z) ** 2
+
+    numbers = range(texts, texts * (1 + HARDLY) + 1)
+    found = bisect_left(numbers, True, key=enough)
+    return None if found == len(numbers) else found
 
 
 def _together(needs: Sequence[Needed]) -> Needed:
@@ -181,7 +232,7 @@ def _together(needs: Sequence[Needed]) -> Needed:
         return needs[0]
     numbers = [one.texts for one in some]
     texts = None if None in numbers else max(one for one in numbers if one is not None)
-    return Needed(texts, max(one.steadier for one in some))
+    return Needed(texts, max(one.steadier for one in some), draws=max(one.draws for one in some))
 
 
 def _origin(choice: Choice) -> str:
@@ -199,6 +250,11 @@ def _valued(choice: Choice, whole: bool) -> str:
         return choice.label
     over = " times plain decoding" if whole else ""
     return f"the {choice.label} ({_origin(choice)}: {text_of(choice.speedup)}{over})"
+
+
+def _sentence(text: str) -> str:
+    """With a capital letter at its beginning, and names in it as they are."""
+    return text[:1].upper() + text[1:]
 
 
 def _inverse(ratio: Interval) -> Interval:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from treespec.search.arguments import SEQUENCE, maybe, of_class, takes
+from treespec.search.choice.advice import MOST_DRAWS, shared_level
 from treespec.search.choice.candidates import (
     Limits,
     Room,
@@ -40,8 +41,6 @@ RATES_ALONE = (
     "tokens are predicted from rates alone, as if every level were independent of those before it: "
     "search a trace itself to have trees replayed (`treespec trace`)"
 )
-MOST_RESAMPLES = 100_000
-"""Resamples beyond which a message asks for more texts instead of more of them."""
 
 
 @takes(latency=of_class("a search.LatencyModel", "LatencyModel"))
@@ -70,9 +69,10 @@ def best_tree(
     moves go on from there, and all chains are tried. Few texts flatter what is chosen on them, so what is
     said of the best tree and of the best chain is cross-fitted: the shape is the one chosen on all texts,
     its speed that of the same procedure on each fifth of the texts after choosing on the others
-    (`cross_fitted`), and as much is taken off the other rows. Intervals are over texts (their own chance at
-    temperatures above 0 included: a text is one draw) and over measured times. Levels and children that
-    the trace has too little of are not used, and the notes name them.
+    (`cross_fitted`). The other rows of a kind stand below in the order of the choice, each with its own
+    replay. Intervals are over texts (their own chance at temperatures above 0 included: a text is one draw)
+    and over measured times. Levels and children that the trace has too little of are not used, and the
+    notes name them.
 
     Of rates, tokens per step are `expected_tokens`, as if levels were independent (Sequoia,
     arXiv:2402.12374, section 3.4, over sizes and depths; ours also over laws, with the cost of wide draft
@@ -136,7 +136,7 @@ def best_tree(
         kinds: list[Kind] = ["tree", "chain"] if chains is None else ["tree"]
         found, said = _ranked(side, limits, rooms[law], kinds)
         entries += found
-        notes += said + _too_few(side, level)
+        notes += said
     for law, side in alone.items():
         room = room_for(side, limits, strict=False)
         if limits.depth is not None and room.depth == (side.rates.levels or 0) < limits.depth:
@@ -145,7 +145,7 @@ def best_tree(
             )
         found, said = _ranked(side, limits, room, ["chain"])
         entries += found
-        notes += [f"chains: {text}" for text in said] + _too_few(side, level)
+        notes += [f"chains: {text}" for text in said]
     law = min(sides, key=lambda law: latency.plain_s(prefix, law=law, batch=batch))
     plain = Entry(ROOT, law, sides[law].speed(ROOT))
     speeds = {(entry.law, entry.shape): entry.speed for entry in entries}
@@ -160,6 +160,9 @@ def best_tree(
         return speeds.get((law, shape)) or over[law].speed(shape)
 
     ranking = ranked([*entries, plain], Setting(prefix, batch, level, draws), notes, speed)
+    shared = shared_level(level, len({row.kind for row in ranking.rows}))
+    told = [note for side in (*sides.values(), *alone.values()) for note in _too_few(side, shared)]
+    ranking = replace(ranking, notes=(*ranking.notes, *dict.fromkeys(told)))
     first = ranking.best
     end = latency.largest(prefix, law=first.law, batch=batch)
     if first.size == end and first.kind != "plain":
@@ -245,13 +248,18 @@ def _draws(draws: Any, level: float) -> int:
 
 
 def _too_few(side: LawSpeed | TraceSpeed, level: float) -> list[str]:
-    """A note, if the bounds that so few texts ask for lie beyond all resamples."""
+    """A note, if the bounds that so few texts ask for lie beyond all resamples.
+
+    Args:
+        side: what was recorded, and the resamples.
+        level: of each comparison that advice rests on.
+    """
     draws = side.times.draws
     if side.texts is None or (tail := expanded_tail(side.texts, level)) * draws >= 1:
         return []
     needed = 1 / max(tail, 1e-300)
-    more = f", or give draws = {ceil(needed)}" if needed <= MOST_RESAMPLES else ""
+    more = f", or give draws = {ceil(needed)}" if needed <= MOST_DRAWS else ""
     return [
-        f"{side.law}: {100 * level:g} % intervals of {side.texts} texts reach beyond all {draws} resamples "
-        f"and are shown too narrow: measure more texts{more}"
+        f"{side.law}: {100 * level:g} % intervals of {side.texts} texts reach beyond all {draws} "
+        f"resamples, and nothing can be advised: measure more texts{more}"
     ]

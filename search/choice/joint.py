@@ -7,7 +7,7 @@ from typing import Any
 from treespec.search.arguments import MAPPING, takes
 from treespec.search.choice.best import best_tree
 from treespec.search.choice.law_speed import AnyAcceptance
-from treespec.search.choice.ranking import Ranking, ranked
+from treespec.search.choice.ranking import CHOSEN, Ranking, ranked
 from treespec.search.choice.rows import Speed
 from treespec.search.errors import InvalidLimit
 from treespec.search.latency.latency import LatencyModel
@@ -56,7 +56,12 @@ def best_tree_among(
         raise InvalidLimit(
             f"the times of these sources hold behind different prefixes ({prefixes}): give a prefix"
         )
-    notes = [f"{name}: {note}" for name, ranking in rankings.items() for note in ranking.notes]
+    notes = [
+        f"{name}: {note}"
+        for name, ranking in rankings.items()
+        for note in ranking.notes
+        if note != CHOSEN
+    ]
 
     def speed(shape: TreeShape, law: str) -> Speed:
         having = [one for one in rankings.values() if law in {row.law for row in one.rows}]

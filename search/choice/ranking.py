@@ -13,7 +13,14 @@ from treespec.search.choice.rows import Choice, Entry, Speed, bounds, row_of, te
 from treespec.search.intervals import Interval
 from treespec.shape import TreeShape
 
-__all__ = ["Choice", "Ranking", "Setting", "Speed", "bounds", "ranked"]
+__all__ = ["CHOSEN", "Choice", "Ranking", "Setting", "Speed", "bounds", "ranked"]
+
+CHOSEN = (
+    "the first tree and the first chain (of each law and trace) have the speed of choosing them, on texts "
+    "that the choice did not see; the shapes after them have their own replay on all texts, which flatters "
+    "the luckiest, and stay in the order of the choice"
+)
+"""Said of rankings on traces."""
 
 ROWS_SHOWN = 12
 """Rows that are printed, besides the best chain and plain decoding."""
@@ -41,7 +48,8 @@ class Ranking:
     """Shapes by predicted tokens per second.
 
     Args:
-        rows: fastest first: the best trees, all chains, plain decoding.
+        rows: fastest first: the best trees, all chains, plain decoding. Of a trace, the shapes of a kind
+            stand in the order of the choice (`Choice.basis`).
         setting: prefix, batch, level of the intervals and number of resamples.
         notes: what limits the result.
         advice: which shape to use, or between which it is not decided.
@@ -119,8 +127,9 @@ class Ranking:
         """What is lost by using this shape, tuned elsewhere, instead of the best one here.
 
         1 - tokens per second of the shape / tokens per second of `best`: 0.1 is a tenth of the speed. Both
-        are resampled together. Negative where a shape looks faster: one that was not among the candidates,
-        or has its plain replay on a trace, where `best` has what cross-fitting leaves of it.
+        are resampled together. Of a trace, `best` and the best of the other kind have what cross-fitting
+        leaves of them, and any other shape has its own replay: one that looks faster than `best` by chance
+        has a negative regret.
 
         Args:
             shape: any that the rates and times cover; the root alone is plain decoding.
@@ -186,6 +195,7 @@ class Ranking:
                 "size": choice.size,
                 "depth": choice.depth,
                 "parents": list(choice.shape.parents),
+                "basis": choice.basis,
                 "tokens_per_step": numbers(choice.tokens_per_step),
                 "step_ms": numbers(choice.step_s, 1e3),
                 "tokens_per_s": numbers(choice.tokens_per_s),
@@ -217,7 +227,8 @@ def ranked(
     """The ranking of these shapes, of which one at least is plain decoding.
 
     Args:
-        entries: shapes; of several that are plain decoding, the fastest is what all are held against.
+        entries: shapes, those of a trace in the order of the choice; of several that are plain decoding,
+            the fastest is what all are held against.
         setting: what they have in common.
         notes: what limits the result; each is said once.
         speed: of any other shape, by law.
@@ -226,10 +237,26 @@ def ranked(
         (entry for entry in entries if entry.shape.size == 1), key=lambda one: one.speed.rate
     )
     kept = [entry for entry in entries if entry.shape.size > 1 or entry is plain]
-    kept.sort(key=lambda one: (-one.speed.rate, one.shape.size, one.law))
+    kept = _ordered(kept)
     rows = tuple(row_of(one, plain.speed, setting.batch, setting.level) for one in kept)
     firsts: dict[str, int] = {}
     for place, row in enumerate(rows):
         firsts.setdefault(row.kind, place)
+    if any(one.basis for one in kept):
+        notes = [*notes, CHOSEN]
     advice = advise([(rows[i], kept[i].speed) for i in firsts.values()], setting.level)
     return Ranking(rows, setting, tuple(dict.fromkeys(notes)), advice, tuple(kept), speed)
+
+
+def _ordered(entries: Sequence[Entry]) -> list[Entry]:
+    """The fastest first, and no replayed shape before one of its kind that the choice preferred."""
+    placed: list[tuple[float, int, int, str, Entry]] = []
+    slowest: dict[tuple[str, str, str], float] = {}
+    for place, entry in enumerate(entries):
+        rate, before = entry.speed.rate, 0
+        if entry.basis:
+            group = entry.source, entry.law, entry.kind
+            rate, before = min(rate, slowest.get(group, rate)), place
+            slowest[group] = rate
+        placed.append((-rate, before, entry.shape.size, entry.law, entry))
+    return [one[-1] for one in sorted(placed, key=lambda one: one[:-1])]

@@ -1,7 +1,7 @@
 """The rows of a ranking: a shape's tokens, time and speed, as estimated and under every resample."""
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
@@ -9,7 +9,11 @@ from jaxtyping import Float
 from treespec.search.intervals import Interval, expanded_tail
 from treespec.shape import TreeShape
 
-__all__ = ["Choice", "Entry", "Speed", "bounds", "row_of", "text_of"]
+__all__ = ["Basis", "Choice", "Entry", "Speed", "bounds", "row_of", "text_of"]
+
+Basis: TypeAlias = Literal["", "replay", "cross-fitted"]
+"""What the tokens of a shape come from: rates (or nothing, of plain decoding), its own replay on all texts
+of a trace, or the replay of what was chosen on other texts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,10 +32,6 @@ class Speed:
     tokens_drawn: Float[np.ndarray, "draws"]
     seconds_drawn: Float[np.ndarray, "draws"]
     texts: int | None = None
-
-    def scaled(self, factor: float) -> "Speed":
-        """With so many times the tokens."""
-        return replace(self, tokens=factor * self.tokens, tokens_drawn=factor * self.tokens_drawn)
 
     @property
     def rate(self) -> float:
@@ -57,6 +57,7 @@ class Choice:
         tokens_per_s: of all texts of the batch together.
         speedup: over plain decoding.
         source: which of several traces it is of; empty if there is one.
+        basis: what its tokens come from.
     """
 
     kind: Literal["tree", "chain", "plain"]
@@ -67,6 +68,7 @@ class Choice:
     tokens_per_s: Interval
     speedup: Interval
     source: str = ""
+    basis: Basis = ""
 
     @property
     def size(self) -> int:
@@ -97,27 +99,35 @@ class Entry:
         law: how children are drawn.
         speed: of its steps.
         source: which of several traces it is of.
+        basis: what its tokens come from. Those of a trace stand in the order of the choice, kind by kind.
     """
 
     shape: TreeShape
     law: str
     speed: Speed
     source: str = ""
+    basis: Basis = ""
+
+    @property
+    def kind(self) -> Literal["tree", "chain", "plain"]:
+        """A tree, a chain, or plain decoding (the root alone)."""
+        return "plain" if self.shape.size == 1 else "chain" if self.shape.is_chain else "tree"
 
 
 def row_of(entry: Entry, plain: Speed, batch: int, level: float) -> Choice:
     """The row of a shape, its speed over that of plain decoding."""
-    shape, speed = entry.shape, entry.speed
+    speed = entry.speed
     ratio = speed.rate_drawn / plain.rate_drawn
     return Choice(
-        "plain" if shape.size == 1 else "chain" if shape.is_chain else "tree",
-        shape,
+        entry.kind,
+        entry.shape,
         entry.law,
         bounds(speed.tokens, speed.tokens_drawn, level, speed.texts),
         bounds(speed.seconds, speed.seconds_drawn, level),
         bounds(batch * speed.rate, batch * speed.rate_drawn, level, speed.texts),
         bounds(speed.rate / plain.rate, ratio, level, speed.texts),
         entry.source,
+        entry.basis,
     )
 
 

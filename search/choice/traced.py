@@ -1,4 +1,4 @@
-"""The shapes that a choice on a trace ranks, each by replay, less what the choice itself flatters."""
+"""The shapes that a choice on a trace ranks: the chosen ones cross-fitted, the others by replay."""
 
 from collections.abc import Sequence
 
@@ -18,9 +18,10 @@ def traced(
 ) -> tuple[list[Entry], list[str]]:
     """The best trees and all chains by replayed tokens over measured time.
 
-    The best shape of each kind has the speed of the procedure that chose it (`cross_fitted`). The other
-    shapes of the kind, of which the best was the luckiest, have their own replay on all texts, with as much
-    taken off as cross-fitting takes off the best.
+    The first of each kind is the chosen one, with the speed of the procedure that chose it
+    (`cross_fitted`). The others follow in the order of the choice, each with its own replay on all texts.
+    Sorted by that, the first would be the luckiest and not the chosen one; and what the choice flatters
+    says nothing of shapes that nobody chose, so that it is not taken off them.
 
     Args:
         side: trace and times.
@@ -42,13 +43,8 @@ def traced(
         pool = choose(side, bounds, kind, everything)
         if not pool:
             continue
-        shapes = pool if kind == "chain" else pool[:RANKED_TREES]
-        speeds = {shape: side.speed(shape) for shape in shapes}
-        best = shapes[0]
+        best, *others = pool if kind == "chain" else pool[:RANKED_TREES]
         fitted = cross_fitted(side, bounds, kind, best)
-        share = fitted.tokens / speeds[best].tokens
-        entries += [
-            Entry(shape, side.law, fitted if shape is best else speed.scaled(share))
-            for shape, speed in speeds.items()
-        ]
+        entries.append(Entry(best, side.law, fitted, basis="cross-fitted"))
+        entries += [Entry(shape, side.law, side.speed(shape), basis="replay") for shape in others]
     return entries, notes

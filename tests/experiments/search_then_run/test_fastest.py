@@ -44,8 +44,13 @@ def test_several_traces_are_ranked_together(files):
     rows = json.loads(done.stdout)["rows"]
     assert {row["source"] for row in rows} == {"long", "short"}
     assert sum(row["kind"] == "plain" for row in rows) == 1
-    speeds = [row["tokens_per_s"]["estimate"] for row in rows]
+    chosen = [row for row in rows if row["basis"] == "cross-fitted"]
+    assert {(row["source"], row["kind"]) for row in chosen} == {
+        (source, kind) for source in ("long", "short") for kind in ("tree", "chain")
+    }
+    speeds = [row["tokens_per_s"]["estimate"] for row in chosen]
     assert speeds == sorted(speeds, reverse=True)
+    assert rows[0] is chosen[0]
     alone = json.loads(
         call("search", files / "long.npz", "--latency", files / "cheap.json", "--json").stdout
     )

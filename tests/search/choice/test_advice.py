@@ -1,6 +1,7 @@
 """What is advised, what is not decided, and what would decide it."""
 
 from dataclasses import replace
+from math import ceil
 from statistics import NormalDist
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from treespec import TreeShape
 from treespec.search import best_tree
-from treespec.search.choice.advice import advise
+from treespec.search.choice.advice import Needed, advise
 from treespec.search.choice.rows import Entry, Speed, row_of
 from treespec.search.intervals import expanded_tail
 
@@ -27,13 +28,13 @@ def speed(tokens, texts=24, of_texts=0.0, of_times=0.0, seed=0, draws=20_000):
     )
 
 
-def advised(**speeds):
-    plain = speeds["plain"]
+def advised(level=0.95, **speeds):
+    plain = speeds.get("plain") or speed(1.0)
     rows = [
         (row_of(Entry(SHAPES[kind], "iid", one), plain, 1, 0.95), one)
         for kind, one in speeds.items()
     ]
-    return advise(rows, 0.95)
+    return advise(rows, level)
 
 
 def test_a_shape_is_advised_if_both_intervals_exclude_one():
@@ -102,12 +103,87 @@ def test_of_few_texts_as_many_are_asked_for_as_their_wider_bounds_need():
     assert held(fewer, 0.08 * np.sqrt(4 / fewer)).use is None
 
 
+@pytest.mark.parametrize("texts", [2, 3, 5, 7])
+def test_few_texts_that_agree_decide_nothing(texts):
+    """The bounds lie beyond all resamples, which agree by chance."""
+
+    def held(number):
+        errors = {"texts": number, "of_texts": 0.01, "draws": 1000}
+        plain = speed(1.0, number, draws=1000)
+        return advised(tree=speed(1.5, **errors), chain=speed(1.2, seed=1, **errors), plain=plain)
+
+    found, eight = held(texts), held(8)
+    assert found.over["chain"].low > 1
+    assert found.use is None
+    assert texts + found.needed.texts == 8
+    assert f"About {8 - texts} more text" in str(found)
+    assert eight.use is eight.first
+
+
+def test_more_resamples_are_asked_for_where_texts_do_not_help():
+    errors = {"of_texts": 0.01, "draws": 60}
+    found = advised(
+        tree=speed(1.5, **errors), chain=speed(1.2, seed=1, **errors), plain=speed(0.5, draws=60)
+    )
+    assert found.use is None
+    assert found.needed.texts == 0
+    assert found.needed.draws == ceil(1 / expanded_tail(24, 0.975))
+    assert f"Draws = {found.needed.draws} would decide" in str(found)
+
+
+def test_no_more_texts_are_asked_for_where_those_there_are_suffice():
+    """At a speed one and a half times as high 24 texts decide, and times have to be steadier."""
+    found = advised(
+        tree=speed(1.5, of_texts=0.09, of_times=0.25), chain=speed(1.0, seed=1), plain=speed(0.2)
+    )
+    assert found.needed.texts == 0
+    assert found.needed.steadier > 1
+
+
+@pytest.mark.parametrize("level", [0.95, 0.99, 0.999])
+@pytest.mark.parametrize("texts", [2, 3, 6, 24])
+@pytest.mark.parametrize("error", [0.01, 0.1, 0.3])
+def test_what_is_asked_for_is_the_least_that_suffices(texts, level, error):
+    """By the bounds of the number asked for, not of the number there is."""
+    first, second = (speed(v, texts, error, seed=i) for i, v in enumerate((1.5, 1.2)))
+    found = advised(level=level, tree=first, chain=second)
+    if found.use is not None:
+        return
+    more, shrink = found.needed.texts, np.log(1.5 / 1.2) / error / np.sqrt(2)
+
+    def decided(number):
+        tail = expanded_tail(number, level)
+        wide = -NormalDist().inv_cdf(tail) * np.sqrt(texts / number) if tail > 0 else np.inf
+        return tail * 20_000 >= 1 and wide < shrink
+
+    margin = ceil(0.05 * (texts + more))
+    assert decided(texts + more + margin)
+    assert more == 0 or not decided(max(2, texts + more - 1 - margin))
+
+
+def test_what_would_decide_is_never_nothing():
+    assert str(Needed(0, 1.0)) == "A few more texts or repeats would decide"
+    assert "1.1 times as many repeats" in str(Needed(0, 1.02))
+    assert str(Needed(1, 1.0)) == "About 1 more text like these would decide"
+
+
+def test_names_keep_their_capitals():
+    speeds = {"tree": speed(1.5, of_texts=0.03), "chain": speed(1.2), "plain": speed(1.49, seed=1)}
+    rows = [
+        (row_of(Entry(SHAPES[kind], "TopK", one, "Qwen"), speeds["plain"], 1, 0.95), one)
+        for kind, one in speeds.items()
+    ]
+    assert "The chain of 3 (Qwen, TopK) has" in str(advise(rows, 0.95))
+
+
 def test_unsteady_times_have_to_be_steadier():
     found = advised(tree=speed(1.5, of_times=0.05), chain=speed(1.45, seed=1), plain=speed(0.5))
     z = NormalDist().inv_cdf(1 - 0.05 / 4)  # two comparisons share the 5 %
     assert found.needed.steadier == pytest.approx(z * 0.05 / np.log(1.5 / 1.45), rel=0.05)
     assert found.needed.texts == 0
-    assert "times as steady" in str(found)
+    repeats = found.needed.steadier**2
+    assert repeats <= found.needed.repeats < repeats + 0.1
+    assert f"{found.needed.repeats:.1f} times as many repeats" in str(found)
     both = advised(
         tree=speed(1.5, of_times=0.05, of_texts=0.05), chain=speed(1.45, seed=1), plain=speed(0.5)
     )

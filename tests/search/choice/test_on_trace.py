@@ -17,8 +17,10 @@ from treespec.search import (
     replay,
 )
 from treespec.search.choice import cross_fitting, trace_speed
+from treespec.search.choice.candidates import Limits, room_for
 from treespec.search.choice.law_speed import Times
 from treespec.search.choice.local_moves import Bounds
+from treespec.search.choice.ranking import CHOSEN
 from treespec.search.choice.trace_speed import TraceSpeed
 
 CHEAP = LatencyModel.from_tables(verify={1: 0.020, 32: 0.026}, draft={1: 0.0006, 16: 0.0008})
@@ -46,23 +48,49 @@ def test_the_long_chain_that_rates_advise_is_refuted_by_replay_and_not_advised(s
     assert value / STEEP.step_s(new.shape) > kept / STEEP.step_s(old.shape)
 
 
-def test_rows_are_replays_less_what_cross_fitting_takes_off(stretchy):
+def test_the_chosen_shapes_are_cross_fitted_and_the_others_are_replays(stretchy):
     ranking = best_tree(stretchy, CHEAP, max_size=16, draws=100)
-    shares = {"tree": set(), "chain": set()}
+    share = {}
     for row in ranking.rows:
         found = replay.replay(stretchy, row.shape)
         if row.kind == "plain":
             assert row.tokens_per_step == (1.0, 1.0, 1.0)
             continue
-        shares[row.kind].add(round(row.tokens_per_step.estimate / found.tokens_per_step, 9))
+        value = row.tokens_per_step.estimate / found.tokens_per_step
+        share.setdefault(row.kind, value)
+        assert row.basis == ("cross-fitted" if row in (ranking.tree, ranking.chain) else "replay")
+        if row.basis == "replay":
+            assert value == pytest.approx(1, abs=1e-12)
+        told = ranking.speed(row.shape, "iid")
+        assert told.tokens == row.tokens_per_step.estimate
         low, high = row.tokens_per_step[1:]
         assert low < row.tokens_per_step.estimate < high
         assert found.interval().high - found.interval().low == pytest.approx(high - low, rel=0.5)
-    assert all(len(one) == 1 for one in shares.values())
-    assert all(0.9 < one.pop() < 1.05 for one in shares.values())
+    assert all(0.9 < one < 1.05 for one in share.values())
+    assert any(one != 1 for one in share.values())
+    assert CHOSEN in ranking.notes
     assert {row.depth for row in ranking.rows if row.kind == "chain"} == set(range(1, 16))
     data = json.loads(ranking.to_json())
     assert data["advice"]["first"] == ranking.best.kind
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_rows_of_a_kind_stand_in_the_order_of_the_choice_and_not_of_luck(seed):
+    trace = stretches(np.random.default_rng(seed), texts=6, positions=60)
+    ranking = best_tree(trace, CHEAP, max_size=16, draws=100)
+    side = side_of(trace)
+    room, every = room_for(side, Limits(max_size=16)), np.ones(6, dtype=bool)
+    luckiest = {}
+    for kind in ("tree", "chain"):
+        chosen = cross_fitting.choose(
+            side, Bounds(room.size, room.depth, room.branching), kind, every
+        )
+        rows = [row for row in ranking.rows if row.kind == kind]
+        assert [row.shape for row in rows] == chosen[: len(rows)]
+        luckiest[kind] = max(rows, key=lambda row: row.tokens_per_s.estimate)
+        assert (ranking.tree if kind == "tree" else ranking.chain).shape == chosen[0]
+    assert luckiest["tree"] is not ranking.tree
+    assert ranking.best in (ranking.tree, ranking.chain)
 
 
 def test_any_shape_is_valued_by_its_replay(stretchy):

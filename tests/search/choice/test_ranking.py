@@ -110,8 +110,13 @@ def test_few_texts_widen_the_bounds_and_say_when_resamples_do_not_reach_them(fla
     few = best_tree(two_rows(), flat, max_size=4)
     assert any("intervals of 2 texts reach beyond all 1000" in note for note in few.notes)
     assert not any("give draws" in note for note in few.notes)  # no number would do
-    four = best_tree(two_rows(counts[:4]), flat, max_size=4)
-    assert any("or give draws = 84" in note for note in four.notes)
+    assert few.advice.use is None
+    assert any("97.5 % intervals" in note for note in few.notes)  # of each of two comparisons
+    five = best_tree(two_rows(counts[:5]), flat, max_size=4)
+    assert any("or give draws = 21490" in note for note in five.notes)
+    assert five.advice.use is None
+    more = best_tree(two_rows(counts[:5]), flat, max_size=4, draws=21490)
+    assert not any("reach beyond" in note for note in more.notes)
     assert not any("reach beyond" in n for n in best_tree([0.6], flat, max_size=4).notes)
 
 
