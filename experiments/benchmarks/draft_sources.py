@@ -10,7 +10,6 @@ the texts; the datastore has DATASTORE (10,000,000) tokens, of texts that come a
 """
 
 import gc
-import sysconfig
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -31,6 +30,7 @@ from treespec.draft.text_source import TextSource
 from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.report.terminal import print_table, say
+from treespec.experiments.run.held_out import HeldOut, installed_code
 from treespec.models.load import outline_pair
 
 SIZES = (10_000, 100_000, 1_000_000)
@@ -62,12 +62,14 @@ STORE_COLUMNS = (
 
 
 def texts() -> Iterator[list[int]]:
-    """The token ids of the .py files of installed packages, file by file."""
+    """The token ids of the .py files of installed packages, without copies of held-out files."""
     tokenizer = outline_pair("embedded", "none").tokenizer
-    files = sorted(Path(sysconfig.get_paths()["purelib"]).rglob("*.py"))
+    files, held_out = installed_code(), HeldOut()
     for begin in range(0, len(files), BATCH):
-        read = [path.read_text("utf-8", "replace") for path in files[begin : begin + BATCH]]
-        yield from tokenizer(read, add_special_tokens=False, verbose=False)["input_ids"]
+        batch = files[begin : begin + BATCH]
+        read = [(path.name, path.read_text("utf-8", "replace")) for path in batch]
+        kept = [text for name, text in read if not held_out.has_copy(name, text)]
+        yield from tokenizer(kept, add_special_tokens=False, verbose=False)["input_ids"]
 
 
 def some(tokens: int) -> list[list[int]]:

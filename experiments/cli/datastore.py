@@ -1,7 +1,7 @@
 """`treespec datastore`: build a datastore of texts for the draft source `retrieval`, or describe one."""
 
-import sysconfig
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,8 @@ from treespec.experiments.cli.json import json_text
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from treespec.experiments.run.held_out import HeldOut
 
 __all__ = ["app"]
 
@@ -61,7 +63,11 @@ def build_command(
         str, typer.Option("--model", help="Whose tokenizer: a folder or hub id.")
     ] = "embedded",
     most: Annotated[
-        int | None, typer.Option("--most-tokens", help="Leave out the texts after these.")
+        int | None,
+        typer.Option(
+            "--most-tokens",
+            help="Cut the text in which so many are reached, and leave out those after it.",
+        ),
     ] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -70,7 +76,7 @@ def build_command(
     """Encode texts, sort all their endings, and write both as one file.
 
     Without TEXTS these are the packages that are installed beside treespec. The standard library is left
-    out: it holds the embedded pair's held-out files.
+    out: it holds the embedded pair's held-out files. So are copies of these, wherever they stand.
     """
     with friendly(debug):
         from treespec.draft import Datastore
@@ -82,16 +88,17 @@ def build_command(
         require_new(out, option="")
         if most is not None:
             require_within("--most-tokens", most, 1, 2**31 - 1)
-        files = _files(texts)
+        found = _files(texts)
         calm_transformers()
         pair = outline_pair(model, "none")
         store = Datastore.build(
             out,
-            _encoded(files, pair.tokenizer, most, progress(quiet)),
+            _encoded(found, pair.tokenizer, most, progress(quiet)),
             vocab_size=pair.target.vocab_size,
             tokenizer=tokenizer_digest(pair.tokenizer),
         )
-        _show(store.path, store.about, as_json, quiet)
+        left_out = {"copies_of_held_out": found.copies, "unreadable": found.unreadable}
+        _show(store.path, store.about | {"left_out": left_out}, as_json, quiet)
 
 
 @_group.command(
@@ -114,17 +121,29 @@ def info_command(
         _show(store.path, store.about, as_json, quiet=False)
 
 
-def _files(given: Sequence[Path] | None) -> list[Path]:
+@dataclass
+class _Found:
+    """The files to read, and how many of those that nobody named were left out, by why."""
+
+    files: list[Path]
+    named: frozenset[Path]
+    copies: int = 0
+    unreadable: int = 0
+
+
+def _files(given: Sequence[Path] | None) -> _Found:
     """The files to read, each once, in an order that is the same everywhere.
 
     Raises:
-        ConfigError: if something is named that is not there, or there is no file.
+        ConfigError: if a folder has none.
+        Unreadable: if something is named that is not there, or is too large.
     """
     from treespec.experiments.errors import ConfigError
+    from treespec.experiments.run.held_out import installed_code
+    from treespec.reading import open_file
 
     if not given:
-        packages = Path(sysconfig.get_paths()["purelib"])
-        return sorted(path for path in packages.rglob("*.py") if path.is_file())
+        return _Found(installed_code(), frozenset())
     found: dict[Path, None] = {}
     for path in given:
         if path.is_dir():
@@ -133,28 +152,30 @@ def _files(given: Sequence[Path] | None) -> list[Path]:
                 raise ConfigError(f"{path}: no file in it ends in {', '.join(TEXTS)}")
             found |= dict.fromkeys(inside)
         else:
-            found[path] = None
-    return list(found)
+            with open_file(path, LARGEST):  # before minutes of encoding
+                found[path] = None
+    return _Found(list(found), frozenset(given))
 
 
 def _encoded(
-    files: Sequence[Path], tokenizer: Any, most: int | None, console: "Console | None"
+    found: _Found, tokenizer: Any, most: int | None, console: "Console | None"
 ) -> Iterator[list[int]]:
-    """The token ids of each file; what is no text of its own kind is left out of folders only."""
-    from treespec.errors import Unreadable
-    from treespec.reading import read_text
+    """The token ids of each file; copies of held-out files, and of folders what is no text, are left out.
 
-    tokens = 0
-    for begin in range(0, len(files), BATCH):
+    Raises:
+        ConfigError: if nothing is left.
+        Unreadable: if a file that was named is no text.
+    """
+    from treespec.experiments.errors import ConfigError
+    from treespec.experiments.run.held_out import HeldOut
+
+    held_out, tokens = HeldOut(), 0
+    for begin in range(0, len(found.files), BATCH):
         if console is not None:
-            console.print(f"{begin:,} of {len(files):,} files, {tokens:,} tokens", highlight=False)
-        read = []
-        for file in files[begin : begin + BATCH]:
-            try:
-                read.append(read_text(file, LARGEST))
-            except Unreadable:
-                if len(files) == 1:
-                    raise
+            console.print(
+                f"{begin:,} of {len(found.files):,} files, {tokens:,} tokens", highlight=False
+            )
+        read = _read(found.files[begin : begin + BATCH], found, held_out)
         if not read:
             continue
         for ids in tokenizer(read, add_special_tokens=False, verbose=False)["input_ids"]:
@@ -162,6 +183,43 @@ def _encoded(
             tokens += len(ids)
             if most is not None and tokens >= most:
                 return
+    if not tokens:
+        raise ConfigError(
+            f"no text is left: {_left_out(found.copies, found.unreadable) or 'empty files'}"
+        )
+
+
+def _read(files: Sequence[Path], found: _Found, held_out: "HeldOut") -> list[str]:
+    """The texts of files, and what is left out counted."""
+    from treespec.errors import Unreadable
+    from treespec.reading import read_text
+
+    texts = []
+    for file in files:
+        try:
+            text = read_text(file, LARGEST)
+        except Unreadable:
+            if file in found.named:
+                raise
+            found.unreadable += 1
+            continue
+        if held_out.has_copy(file.name, text):
+            found.copies += 1
+        else:
+            texts.append(text)
+    return texts
+
+
+def _left_out(copies: int = 0, unreadable: int = 0) -> str:
+    """What was left out, in words; empty if nothing was."""
+    said = []
+    if copies:
+        said.append(
+            f"{copies:,} {'copy of a held-out file' if copies == 1 else 'copies of held-out files'}"
+        )
+    if unreadable:
+        said.append(f"{unreadable:,} that are not UTF-8 or larger than {LARGEST // 2**20} MiB")
+    return f"left out {' and '.join(said)}" if said else ""
 
 
 def _show(path: Path, about: dict[str, Any], as_json: bool, quiet: bool) -> None:
@@ -176,3 +234,5 @@ def _show(path: Path, about: dict[str, Any], as_json: bool, quiet: bool) -> None
             highlight=False,
             soft_wrap=True,
         )
+        if said := _left_out(*about.get("left_out", {}).values()):
+            output().print(said, highlight=False, soft_wrap=True)
