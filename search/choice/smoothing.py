@@ -11,6 +11,9 @@ from treespec.shape import TreeShape
 
 __all__ = ["Smoothed"]
 
+FEWEST = 12
+"""Trees that a regression on four numbers needs. Of fewer it explains chance, too: replay is believed."""
+
 
 class Smoothed:
     """Tokens per step of trees on some texts: their replay, drawn to what rates, size and depth explain.
@@ -20,7 +23,8 @@ class Smoothed:
     regressed on that of the expected ones under rates, on size and on depth, which takes the bias out; and
     of what the replay of a tree says beyond, only the share counts that is not chance (empirical Bayes,
     Efron & Morris, JASA 68, 1973): t / (t + s), where s is the variance over texts of what it says beyond,
-    and t how much more these parts vary from tree to tree than by chance. With many texts it all counts.
+    and t how much more these parts vary from tree to tree than by chance. With many texts it all counts,
+    and so it does of fewer than `FEWEST` trees, which are too few for a regression.
 
     Args:
         side: trace and times.
@@ -42,12 +46,17 @@ class Smoothed:
         inverse = np.linalg.pinv(features)
         self._fit, self._shifts = inverse @ logs, inverse @ shifts
         beyond, chance = self._beyond(features, logs, shifts)
-        self._true = max(0.0, float((beyond**2).mean() - chance.mean()))
+        free = max(1, len(logs) - features.shape[1])
+        self._true = max(0.0, float((beyond**2).sum() / free - chance.mean()))
+        self._few = len(logs) < FEWEST
 
     def tokens(self, trees: Sequence[TreeShape]) -> Float[np.ndarray, "trees"]:
         """Tokens per step of each, as far as can be believed."""
+        logs, shifts = self._replayed(trees)
+        if self._few:
+            return np.exp(logs)
         features = self._features(trees)
-        beyond, chance = self._beyond(features, *self._replayed(trees))
+        beyond, chance = self._beyond(features, logs, shifts)
         share = self._true / np.maximum(self._true + chance, np.finfo(float).tiny)
         return np.exp(features @ self._fit + share * beyond)
 

@@ -67,6 +67,30 @@ def fits(tree):
     return BOUNDS.allow(tree) and tree.depth <= 6 and max(map(len, tree.children)) <= 3
 
 
+@pytest.mark.parametrize("number", [1, 4, 11])
+def test_of_few_trees_the_regression_explains_all_so_replay_is_believed(number):
+    side = side_of(6)
+    every = np.ones(6, dtype=bool)
+    rates = rates_at(side.sample, np.flatnonzero(side.sample.inside), every, BOUNDS)
+    trees = proposed(rates, BOUNDS)
+    found = Smoothed(side, every, rates, trees[:number])
+    emitted, steps = (part.sum(axis=1) for part in side.sampled_totals(trees))
+    np.testing.assert_allclose(found.tokens(trees), emitted / steps)
+
+
+def test_what_a_regression_leaves_is_counted_over_its_degrees_of_freedom():
+    """Of twelve trees four numbers explain a third of what is chance."""
+    side = side_of(40, seed=3)
+    every = np.ones(40, dtype=bool)
+    rates = rates_at(side.sample, np.flatnonzero(side.sample.inside), every, BOUNDS)
+    trees = proposed(rates, BOUNDS)[:12]
+    found = Smoothed(side, every, rates, trees)
+    logs, shifts = found._replayed(trees)
+    beyond, chance = found._beyond(found._features(trees), logs, shifts)
+    wanted = max(0.0, (beyond**2).sum() / 8 - chance.mean())
+    assert found._true == pytest.approx(wanted)
+
+
 def test_a_single_text_shows_no_chance_so_nothing_of_it_is_believed():
     side = side_of(4)
     one = np.arange(4) == 0
