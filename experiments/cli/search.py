@@ -94,6 +94,13 @@ def search_command(
 
         if out is not None:
             require_new(out)
+            several = {"--prefix": prefix, "--batch": batch}
+            for name, value in several.items():
+                if value is not None and "," in value:
+                    raise ConfigError(
+                        f"--out {out} holds one tree, but {name} {value} asks for several rankings: give "
+                        "one value, or leave --out out"
+                    )
         found: Any
         if not latency:
             given = {"--prefix": prefix, "--law": law, "--batch": batch}

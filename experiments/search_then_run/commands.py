@@ -188,7 +188,9 @@ def write_tree(shape: TreeShape, form: str, out: Path) -> str:
         ConfigError: if it is plain decoding: there is no tree to write.
     """
     if shape.size == 1:
-        raise ConfigError(f"--out {out}: plain decoding is fastest, so there is no tree to write")
+        raise ConfigError(
+            f"--out {out}: the first row is plain decoding, so there is no tree to write"
+        )
     made = formats.dump(shape, form)
     write_new(out, made.content)
     return f"written: {out}, {shape.size} nodes, the root included, as {form}"

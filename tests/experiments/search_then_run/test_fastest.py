@@ -94,6 +94,21 @@ def test_prefixes_and_batches_are_searched_one_by_one(files):
     assert "--batch = 'x'" in wrong.output
 
 
+def test_one_file_holds_one_tree(files, tmp_path):
+    out = tmp_path / "tree.json"
+    asked = ("search", files / "short.npz", "--latency", files / "cheap.json", "--out", out)
+    for option, value in (("--prefix", "64,256"), ("--batch", "1,2")):
+        wrong = call(*asked, option, value)
+        assert wrong.exit_code == 2
+        assert f"{option} {value} asks for several rankings" in " ".join(wrong.output.split())
+        assert not out.exists()
+    plain = call(*asked, "--depth", 0)
+    assert plain.exit_code == 2
+    assert "the first row is plain decoding, so there is no tree" in " ".join(plain.output.split())
+    assert call(*asked, "--prefix", "64").exit_code == 0
+    assert out.exists()
+
+
 @pytest.mark.parametrize("options", [["--json"], []])
 def test_one_search_is_enough(files, monkeypatch, options):
     ranked, asked = searching.ranked, []
