@@ -23,7 +23,6 @@ import resource
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
 from typing import Annotated, Any
@@ -102,19 +101,9 @@ def halves(trace: Trace, rng: np.random.Generator) -> tuple[Trace, Trace]:
     """Half of the texts, and the others."""
     order = rng.permutation(trace.texts)
     return (
-        _texts(trace, np.sort(order[: trace.texts // 2])),
-        _texts(trace, np.sort(order[trace.texts // 2 :])),
+        trace.part(np.sort(order[: trace.texts // 2])),
+        trace.part(np.sort(order[trace.texts // 2 :])),
     )
-
-
-def _texts(trace: Trace, texts: np.ndarray) -> Trace:
-    spans = [np.arange(*trace.offsets[i : i + 2]) for i in texts]
-    places = np.concatenate(spans)
-    arrays = {
-        name: getattr(trace, name)[places] for name in ("tokens", "ranks", "probs", "accepted")
-    }
-    offsets = np.concatenate([[0], np.cumsum([len(span) for span in spans])])
-    return replace(trace, offsets=offsets, kept=trace.text_kept[texts], **arrays)
 
 
 def unseen(trace: Trace, latency: LatencyModel, splits: int) -> dict[str, Any]:

@@ -62,7 +62,9 @@ def _trees(side: TraceSpeed, bounds: Bounds, texts: np.ndarray) -> list[TreeShap
         if not pool:
             return []
         smoothed = Smoothed(side, texts, rates, pool)
-        first = _ordered(_speeds(side, smoothed, pool))[0]
+        first = next(iter(_ordered(_speeds(side, smoothed, pool))), None)
+        if first is None:
+            return []
         if first == best:
             break
         best, starts = first, step_starts(side.sample, first)

@@ -15,7 +15,7 @@ from treespec.search.latency.errors import NotMeasured
 from treespec.search.latency.step_parts import seconds_of
 from treespec.search.rates.acceptance import Rates
 from treespec.search.rates.counts import FEWEST_TRIALS
-from treespec.search.rates.rule_notes import note_on
+from treespec.search.rates.rule_notes import in_order, note_on
 from treespec.search.rates.support import FEWEST_HITS
 from treespec.search.rates.totals import TextTotals
 from treespec.search.rates.trace import Trace
@@ -69,6 +69,7 @@ class TraceSpeed:
         self._draws = [TextTotals(draw) for draw in _draws(self.sample, times.seed)]
         self._known: dict[TreeShape, tuple[np.ndarray, np.ndarray]] = {}
         self._seconds: dict[TreeShape, float] = {}
+        self._unmeasured = ""
         self.rates, said = _supported(self.sample, min(self._all.deepest, self._draws[0].deepest))
         self.warnings = (*said, *note_on(trace.rule))
 
@@ -91,6 +92,15 @@ class TraceSpeed:
         if new:
             self._seconds.update(zip(new, self._timed(new).tolist(), strict=True))
         return np.array([self._seconds[shape] for shape in shapes])
+
+    @property
+    def passed_over(self) -> tuple[str, ...]:
+        """A note on the shapes that were looked at so far and have a part whose time was not measured."""
+        number = int(np.isinf(list(self._seconds.values())).sum())
+        if not number:
+            return ()
+        shapes = "1 shape was" if number == 1 else f"{number} shapes were"
+        return (f"{shapes} passed over for a time that was not measured: {self._unmeasured}",)
 
     def sampled_totals(
         self, shapes: Sequence[TreeShape]
@@ -159,8 +169,9 @@ class TraceSpeed:
         parts = times.latency.at(times.prefix, self.law, times.batch)
         try:
             seconds = seconds_of(parts.tree(shapes))
-        except NotMeasured:
+        except NotMeasured as error:
             if len(shapes) == 1:
+                self._unmeasured = self._unmeasured or str(error)
                 return np.array([np.inf])
             half = len(shapes) // 2
             return np.concatenate([self._timed(shapes[:half]), self._timed(shapes[half:])])
@@ -202,6 +213,14 @@ def _require_replays(trace: Trace) -> None:
             f"the trace has {trace.texts} text, but shapes are chosen on some texts and valued on others: "
             "record at least 2, better 24 (`prompts.count=24`), or search with its rates "
             "(`treespec estimate --out`)"
+        )
+    if trace.width > 1 and not in_order(trace.rule):
+        raise InvalidTrace(
+            f"under rule {trace.rule!r} acceptance depends on the number of children, and the trace holds "
+            f"{trace.width} at each position, so that trees of other widths cannot be replayed and shapes "
+            f"not be compared: replay those whose nodes have {trace.width} children or none (`treespec "
+            "replay`), record with --width 1 to search among chains, or record under a rule that tries "
+            "children in order, such as rrs"
         )
 
 
@@ -261,16 +280,4 @@ def _sampled(trace: Trace) -> tuple[Trace, Int[np.ndarray, "sampled"]]:
         return trace, np.arange(trace.texts)
     number = min(trace.texts, MOST_TEXTS)
     texts = np.unique(np.linspace(0, trace.texts - 1, number).round().astype(np.int64))
-    each = MOST_POSITIONS // len(texts)
-    spans = [
-        np.arange(start, min(end, start + each))
-        for start, end in zip(trace.offsets[texts], trace.offsets[texts + 1], strict=True)
-    ]
-    places, lengths = np.concatenate(spans), np.array([len(span) for span in spans])
-    arrays = {
-        name: getattr(trace, name)[places] for name in ("tokens", "ranks", "probs", "accepted")
-    }
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    return replace(
-        trace, offsets=offsets, kept=np.minimum(trace.text_kept[texts], lengths), **arrays
-    ), texts
+    return trace.part(texts, MOST_POSITIONS // len(texts)), texts

@@ -47,4 +47,4 @@ def traced(
         fitted = cross_fitted(side, bounds, kind, best)
         entries.append(Entry(best, side.law, fitted, basis="cross-fitted"))
         entries += [Entry(shape, side.law, side.speed(shape), basis="replay") for shape in others]
-    return entries, notes
+    return entries, [*notes, *(f"{side.law}: {note}" for note in side.passed_over)]

@@ -6,7 +6,12 @@ from treespec.search.errors import InvalidTrace
 from treespec.tree import TreeShape
 from treespec.verify import RULES, Scope
 
-__all__ = ["note_on", "require_alike", "require_replayable"]
+__all__ = ["in_order", "note_on", "require_alike", "require_replayable"]
+
+
+def in_order(rule: str) -> bool:
+    """Whether a child's acceptance depends on none of those after it, so that traces serve all trees."""
+    return _scope(rule) is Scope.ELDERS
 
 
 def note_on(rule: str) -> tuple[str, ...]:
@@ -36,7 +41,7 @@ def require_alike(rule: str, by: str, numbers: Sequence[set[int]]) -> None:
     Raises:
         InvalidTrace: with the numbers.
     """
-    if _scope(rule) is Scope.ELDERS:
+    if in_order(rule):
         return
     together = [set().union(*numbers)] if by == "rank" else list(numbers)
     for depth, children in enumerate(together):
@@ -61,7 +66,7 @@ def require_replayable(rule: str, width: int, shape: TreeShape) -> None:
     Raises:
         InvalidTrace: with the numbers.
     """
-    if _scope(rule) is Scope.ELDERS:
+    if in_order(rule):
         return
     numbers = sorted({len(children) for children in shape.children if children})
     if any(number != width for number in numbers):

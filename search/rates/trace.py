@@ -19,7 +19,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Annotated, Any, BinaryIO
@@ -224,6 +224,23 @@ class Trace:
     def text_of(self) -> Int[np.ndarray, "T"]:
         """The text that each position belongs to."""
         return np.repeat(np.arange(self.texts), np.diff(self.offsets))
+
+    def part(self, texts: Int[np.ndarray, "some"], most: int | None = None) -> "Trace":
+        """These texts alone, in this order, without `draft_rows`.
+
+        Args:
+            texts: places of texts.
+            most: positions of each that are taken, from its first on; all by default.
+        """
+        starts, ends = self.offsets[texts], self.offsets[np.asarray(texts) + 1]
+        lengths = ends - starts if most is None else np.minimum(ends - starts, most)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        places = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
+        arrays = {
+            name: getattr(self, name)[places] for name in ("tokens", "ranks", "probs", "accepted")
+        }
+        kept = np.minimum(self.text_kept[texts], lengths)
+        return replace(self, offsets=offsets, kept=kept, draft_rows=None, **arrays)
 
     @takes(InvalidTrace, path=PATH)
     def save(self, path: Path | str) -> Path:

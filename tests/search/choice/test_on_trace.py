@@ -22,6 +22,7 @@ from treespec.search.choice.law_speed import Times
 from treespec.search.choice.local_moves import Bounds
 from treespec.search.choice.ranking import CHOSEN
 from treespec.search.choice.trace_speed import TraceSpeed
+from treespec.search.rates.draft_rows import DraftRows
 
 CHEAP = LatencyModel.from_tables(verify={1: 0.020, 32: 0.026}, draft={1: 0.0006, 16: 0.0008})
 STEEP = LatencyModel.from_tables(verify={1: 0.0287, 32: 0.0628}, draft=0.0017)
@@ -176,6 +177,52 @@ def test_choices_are_made_on_several_draws_and_values_on_the_recorded_one(stretc
     assert steps >= ends.sum() > 0.9 * steps
     sure = trace_speed.replace(stretchy, accepted=(stretchy.ranks[:, None] == np.arange(3)) * 1.0)
     assert side_of(sure).sampled_totals([shape])[1][0].tolist() == recorded.steps.tolist()
+
+
+def test_large_traces_with_rows_of_the_draft_are_searched(make_trace, monkeypatch):
+    trace = make_trace(texts=8, positions=60, rates=(0.5, 0.2))
+    count = len(trace.tokens)
+    rows = DraftRows(
+        offsets=np.arange(count + 1), parents=np.full(count, -1), ranks=np.zeros(count, int),
+        probs=np.full((count, 2), 0.4), text_ranks=trace.ranks,
+    )  # fmt: skip
+    monkeypatch.setattr(trace_speed, "MOST_POSITIONS", 160)
+    side = side_of(trace_speed.replace(trace, draft_rows=rows))
+    assert len(side.sample.tokens) <= 160
+
+
+@pytest.mark.parametrize(
+    "rule", ["kseq", "canonical", "optimal_transport", "spechub", "greedy_multidraft"]
+)
+def test_rules_that_look_at_all_siblings_are_refused_unless_there_is_one(make_trace, rule):
+    """What replay refuses has no value here either."""
+    wide = make_trace(texts=8, positions=80, rates=(0.5, 0.2), rule=rule)
+    with pytest.raises(InvalidTrace, match=rf"rule '{rule}'.* 2 .*--width 1.*rrs"):
+        best_tree(wide, CHEAP, draws=40)
+    narrow = make_trace(texts=8, positions=80, rates=(0.5,), rule=rule)
+    ranking = best_tree(narrow, CHEAP, max_size=8, draws=40)
+    assert {row.kind for row in ranking.rows} == {"chain", "plain"}
+    for row in ranking.rows[:3]:
+        if row.basis == "replay":
+            value = replay.replay(narrow, row.shape).tokens_per_step
+            assert row.tokens_per_step.estimate == pytest.approx(value)
+
+
+def test_trees_whose_levels_were_not_measured_are_passed_over_and_named(stretchy):
+    short = LatencyModel.from_tables(
+        verify={1: 0.02, 32: 0.026}, draft={1: 0.001, 2: 0.0011}, accept=0.0
+    )
+    ranking = best_tree(stretchy, short, max_size=16, draws=40)
+    assert any("passed over for a time that was not measured" in note for note in ranking.notes)
+    assert not any("passed over" in n for n in best_tree(stretchy, CHEAP, max_size=8).notes)
+
+
+def test_where_no_time_of_any_proposal_was_measured_there_is_no_choice(stretchy, monkeypatch):
+    side = side_of(stretchy)
+    monkeypatch.setattr(side, "seconds", lambda shapes: np.full(len(shapes), np.inf))
+    every = np.ones(24, dtype=bool)
+    assert cross_fitting.choose(side, Bounds(16, 12, 3), "tree", every) == []
+    assert cross_fitting.choose(side, Bounds(16, 12, 3), "chain", every) == []
 
 
 def test_groups_of_texts_give_the_intervals_of_texts(stretchy, monkeypatch):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from treespec.search import InvalidTrace, SearchError, Trace
+from treespec.search.rates.draft_rows import DraftRows
 from treespec.search.rates.trace import VERSION
 
 ARRAYS = ("offsets", "tokens", "ranks", "kept", "probs", "accepted")
@@ -198,3 +199,24 @@ def test_spoilt_members_of_another_compression_are_refused(members, tmp_path):
 def test_a_width_of_numpy_is_a_number(make_trace, tmp_path):
     trace = make_trace(width=np.int64(3))
     assert Trace.load(trace.save(tmp_path / "a.npz")).width == 3
+
+
+def test_a_part_is_its_texts_without_rows_of_the_draft(make_trace):
+    trace = make_trace(texts=5, positions=30, rates=(0.5, 0.2))
+    rows = DraftRows(
+        offsets=np.arange(len(trace.tokens) + 1), parents=np.full(len(trace.tokens), -1),
+        ranks=np.zeros(len(trace.tokens), int), probs=np.full((len(trace.tokens), 2), 0.4),
+        text_ranks=trace.ranks,
+    )  # fmt: skip
+    whole = replace(trace, draft_rows=rows)
+    part = whole.part(np.array([3, 1]))
+    assert part.draft_rows is None
+    assert (part.texts, part.law, part.about) == (2, trace.law, trace.about)
+    assert part.text_kept.tolist() == trace.text_kept[[3, 1]].tolist()
+    for name in ("tokens", "ranks", "probs", "accepted"):
+        texts = np.split(getattr(trace, name), trace.offsets[1:-1])
+        assert (getattr(part, name) == np.concatenate([texts[3], texts[1]])).all()
+    cut = whole.part(np.arange(5), 9)
+    assert np.diff(cut.offsets).tolist() == [9, 9, 9, 9, 9]
+    assert cut.text_kept.tolist() == np.minimum(trace.text_kept, 9).tolist()
+    assert (cut.ranks[9:18] == trace.ranks[trace.offsets[1] :][:9]).all()
