@@ -31,7 +31,12 @@ class Jacobi(TextSource):
         self.max_depth = integer("depth", depth, least=1)
 
     def commit(self, step: Step) -> None:
-        """Read what was accepted, and guess anew by the rows of the nodes after it."""
+        """Read what was accepted, and guess anew by the rows of the nodes after it.
+
+        Raises:
+            InvalidTree: if the tree is not the one that was proposed last.
+        """
+        self._require_own(step)
         super().commit(step)
         chain = argmax_tokens(step)
         # Nodes of a chain are its positions: the row of the last accepted one gave the bonus.

@@ -64,13 +64,15 @@ class Lookahead(TextSource):
         self.guesses = integer("guesses", guesses, least=1)
         self.max_depth = max(self.window + self.ngram - 3, self.ngram - 1)
         self._start = {} if pool is None else self._checked(pool, vocab_size)
+        self._restart()
 
     @property
     def size(self) -> int:
-        """Most nodes of a tree, the root included: W and G columns of N - 1 levels."""
+        """Most nodes of a tree, the root included: its window, full or filling, and G n-grams."""
         levels = range(1, self.ngram)
-        filling = max(level * (self.window + self.ngram - 1 - level) for level in levels)
-        return max(filling, (self.ngram - 1) * (self.window + self.guesses))
+        window = max(level * (self.window + self.ngram - 1 - level) for level in levels)
+        # A pool that was given drafts from the first step on, while the window is at its widest.
+        return window + self.guesses * (self.ngram - 1)
 
     @property
     def pool(self) -> Pool:
@@ -78,7 +80,12 @@ class Lookahead(TextSource):
         return {first: list(others) for first, others in self._pool.items()}
 
     def commit(self, step: Step) -> None:
-        """Read the window's rows, complete its n-grams, and move it on by one token."""
+        """Read the window's rows, complete its n-grams, and move it on by one token.
+
+        Raises:
+            InvalidTree: if the tree is not the one that was proposed last.
+        """
+        self._require_own(step)
         super().commit(step)
         best = argmax_tokens(step)
         new = [best[node] for node in self._top]

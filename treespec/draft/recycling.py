@@ -119,6 +119,7 @@ class TokenRecycling(TextSource):
             if len(set(given)) < len(given):
                 raise InvalidArgument(f"table[{of}] = {given} holds a token twice")
             self._start[of] = given[: self.successors]
+        self._restart()
 
     @property
     def table(self) -> Successors:

@@ -83,10 +83,9 @@ class Retrieval(TextSource):
 
     def _followers(self, places: Places) -> list[Follower]:
         """Equal tokens stand together, because places are in the order of what follows."""
-        tokens = self.datastore.tokens
-        there = tokens[places[places < len(tokens)]]
-        if not len(there):
+        if not len(places):
             return []
+        there = self.datastore.tokens[places]  # every text has an end, so each place has a token
         begins = [0, *(np.flatnonzero(there[1:] != there[:-1]) + 1).tolist(), len(there)]
         groups = zip(there[begins[:-1]].tolist(), begins, begins[1:], strict=False)
         return [

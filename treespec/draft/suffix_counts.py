@@ -38,7 +38,7 @@ class SuffixCounts:
     read has its last `window - 1` beginnings outside of the trie until their windows are full, or it ends.
 
     Reading a token takes one walk down the trie, at most `window` comparisons; a text of T tokens makes at
-    most 2 T nodes, however it repeats.
+    most 2 T nodes, however it repeats, and what texts that are dropped leave behind has no more.
 
     Texts that have ended can be dropped again, the oldest first. An edge always lies in the latest text
     through it, so dropping leaves the others whole.
@@ -235,17 +235,35 @@ class SuffixCounts:
         """Take back a window of the oldest text; what no window goes through any more is gone."""
         here = begin - self._dropped
         node, done = ROOT, 0
+        above, first = None, -1  # the children that the node is one of, and its first token
         self._count[ROOT] -= 1
         while done < length:
             children = self._children[node]
             assert children is not None
-            child = children[self._text[here + done]]
+            token = self._text[here + done]
+            child = children[token]
             self._count[child] -= 1
             if not self._count[child]:
-                del children[self._text[here + done]]
+                del children[token]
                 self._let_go(child)
-                return
+                break
+            above, first = children, token
             node, done = child, done + self._length[child]
+        if above is not None:
+            self._join(above, first)
+
+    def _join(self, above: dict[int, int], first: int) -> None:
+        """Make one edge of a node's and its only child's, if no window ends between them."""
+        node = above[first]
+        below = list((self._children[node] or {}).values())
+        if len(below) == 1 and self._count[below[0]] == self._count[node]:
+            (child,) = below
+            # The latest text through both is the same one.
+            self._at[child] -= self._length[node]
+            self._length[child] += self._length[node]
+            above[first] = child
+            self._children[node] = None
+            self._free.append(node)
 
     def _let_go(self, node: int) -> None:
         """Free a node that no window goes through, and the nodes below it."""

@@ -9,6 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from treespec.door import require_tokens
+from treespec.errors import InvalidTree
 from treespec.protocols import Coins
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
@@ -26,6 +27,7 @@ class TextSource(ABC):
 
     max_length = sys.maxsize
     max_depth: int
+    _proposed: TokenTree | None = None
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
         """Forget the earlier text and read this one; its last token is the first root.
@@ -34,7 +36,7 @@ class TextSource(ABC):
             InvalidPrompt, EmptyPrompt: if there is no row of token ids.
         """
         require_tokens(tokens)
-        self._device = tokens.device
+        self._device, self._proposed = tokens.device, None
         self._restart()
         self._take(tokens.tolist())
 
@@ -42,11 +44,21 @@ class TextSource(ABC):
         """The root and what may come next; no coin is used."""
         parents, tokens = self._continuations()
         ids = torch.tensor([self._root, *tokens], device=self._device)
-        return TokenTree(TreeShape(tuple(parents)), ids, None, Law.DETERMINISTIC)
+        self._proposed = TokenTree(TreeShape(tuple(parents)), ids, None, Law.DETERMINISTIC)
+        return self._proposed
 
     def commit(self, step: Step) -> None:
         """Read what was accepted, and the bonus."""
         self._take(emitted_tokens(step))
+
+    def _require_own(self, step: Step) -> None:
+        """Refuse a step of another tree, for sources that read its rows by their own nodes."""
+        own, tree = self._proposed, step.tree
+        if own is None or own.shape != tree.shape or own.token_ids != tree.token_ids:
+            raise InvalidTree(
+                f"a step of a tree that {type(self).__name__} did not propose last: commit the step of the "
+                "tree that propose() gave"
+            )
 
     def _take(self, tokens: Sequence[int]) -> None:
         self._root = tokens[-1]

@@ -114,6 +114,14 @@ def test_no_tree_is_larger_than_is_said():
         assert max(tree.shape.depth for tree in trees) <= drafter.max_depth
 
 
+@pytest.mark.parametrize(("window", "ngram", "guesses"), [(1, 6, 7), (4, 2, 3), (3, 5, 2)])
+def test_the_size_counts_a_given_pool_while_the_window_fills(window, ngram, guesses):
+    pool = {t: [tuple(range(i, i + ngram - 1)) for i in range(guesses)] for t in range(V)}
+    drafter = Lookahead(window, ngram, guesses, pool=pool)
+    trees = walk(drafter, list(range(2000, 2012)), 9, fresh)
+    assert max(tree.shape.size for tree in trees) == drafter.size
+
+
 def test_saved_and_loaded(tmp_path):
     drafter = Lookahead(2, 3, 2, pool={5: [(70_000, 1), (2, 3)]})
     drafter.prefill(torch.tensor([1]))

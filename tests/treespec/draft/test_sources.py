@@ -19,6 +19,7 @@ from treespec.draft import (
     SuffixTree,
     TokenRecycling,
 )
+from treespec.errors import InvalidTree
 from treespec.protocols import Drafter
 from treespec.step import Step, Verdict
 from treespec.target import ModelTarget
@@ -211,12 +212,105 @@ def test_a_deterministic_child_tested_by_a_ratio_is_biased():
     assert law(verify.onehot).probs.tolist() == pytest.approx(p.tolist(), abs=1e-12)
 
 
+def toy(row):
+    """A table whose rows are all the same."""
+    logits = torch.tensor(row, dtype=torch.float64).log()
+    return TabularModel(lambda context: logits, V)
+
+
+TARGET, DRAFT = (0.3, 0.4, 0.3), (0.6, 0.3, 0.1)
+
+
+def test_equal_siblings_united_and_tested_once_are_biased():
+    """Each of two equal draws keeps its own test and residual; one test for both: .3, .45, .25."""
+    q = torch.tensor(DRAFT, dtype=torch.float64)
+
+    def united(tree, probs, coins):
+        left, seen = probs[0], set()
+        for node in tree.shape.children[0]:
+            token = tree.token_ids[node]
+            if token in seen:
+                continue
+            seen.add(token)
+            if coins.accept((left[token] / q[token]).clamp(max=1)):
+                return Verdict((0, node), coins.draw(probs[node]))
+            left = (left - q).clamp(min=0)
+            left = left / left.sum()
+        return Verdict((0,), coins.draw(left))
+
+    law = partial(
+        output_law, shape=TreeShape.expansion([2]), law=Law.IID, target=toy(TARGET), draft=toy(DRAFT),
+        tokens=1,
+    )  # fmt: skip
+    assert law(united).probs.tolist() == pytest.approx((0.3, 0.45, 0.25), abs=1e-12)
+    assert law(verify.rrs).probs.tolist() == pytest.approx(TARGET, abs=1e-12)
+
+
+def test_a_drawn_token_that_is_dropped_for_its_confidence_biases():
+    """To stop before a token of q < .2 after it was drawn: .33, .44, .23."""
+    q = torch.tensor(DRAFT, dtype=torch.float64)
+
+    class Stopping(Fixed):
+        def __init__(self, drop):
+            super().__init__()
+            self.drop = drop
+
+        def propose(self, coins):
+            token = coins.draw(q)
+            root = torch.tensor([0])
+            if self.drop and q[token] < 0.2:
+                return TokenTree(TreeShape.chain(0), root, None, Law.IID)
+            tokens = torch.cat([root, torch.tensor([token])])
+            return TokenTree(TreeShape.chain(1), tokens, q[None], Law.IID)
+
+        def commit(self, step):
+            pass
+
+    def law(drop):
+        return output_law(
+            verify.rrs, TreeShape.chain(1), Law.IID, target=toy(TARGET), draft=toy(DRAFT), tokens=1,
+            draft_with=lambda *_: Stopping(drop),
+        ).probs.tolist()  # fmt: skip
+
+    assert law(True) == pytest.approx((0.33, 0.44, 0.23), abs=1e-12)
+    assert law(False) == pytest.approx(TARGET, abs=1e-12)
+
+
 def committed(drafter, tree, path, bonus, logits):
     """Let a drafter commit a step that was not decoded."""
     from treespec.step import Scores
 
     tokens = tuple(tree.token_ids[node] for node in path[1:])
     drafter.commit(Step(tree, Verdict(path, bonus), Scores(logits), (*tokens, bonus)))
+
+
+@pytest.mark.parametrize("make", [lambda: Jacobi(2), lambda: Lookahead(2, 3, 2)])
+def test_rows_of_another_tree_are_refused(make):
+    """They stand at other nodes: read by place they would be guesses after other tokens."""
+    drafter, logits = make(), torch.eye(9)[:3]
+    drafter.prefill(torch.tensor([4, 5, 6]))
+    own = drafter.propose(TorchCoins(0))
+    shape = TreeShape.expansion([2])
+    others = (
+        TokenTree(shape, torch.tensor([6, 1, 2]), None, Law.DETERMINISTIC),
+        TokenTree(own.shape, (own.tokens + 1) % 9, None, Law.DETERMINISTIC),
+    )
+    for tree in others:
+        with pytest.raises(InvalidTree, match="did not propose last"):
+            committed(drafter, tree, (0,), 8, logits)
+    committed(drafter, own, (0,), 8, torch.eye(9)[[0] * own.shape.size])
+    drafter.prefill(torch.tensor([4, 5, 6]))
+    with pytest.raises(InvalidTree):  # nothing was proposed for this text
+        committed(drafter, own, (0,), 8, logits)
+
+
+def test_state_before_a_prompt_is_what_was_given(tmp_path):
+    table, pool = TokenRecycling(table={1: [2, 3]}), Lookahead(1, 2, 1, pool={1: [(2,)]})
+    assert (table.table, pool.pool) == ({1: [2, 3]}, {1: [(2,)]})
+    assert (TokenRecycling().table, Lookahead().pool) == ({}, {})
+    for drafter, state in ((table, table.table), (pool, pool.pool)):
+        drafter.save(tmp_path / "state", vocab_size=9)
+        assert type(drafter).load(tmp_path / "state") == state
 
 
 def test_window_nodes_are_verified_nodes_of_every_table():

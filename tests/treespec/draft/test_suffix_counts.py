@@ -39,6 +39,14 @@ def require_counts(counts, texts):
                 assert counts.find((*string, token)) is None
 
 
+def counted(texts, window):
+    counts = SuffixCounts(window)
+    for text in texts:
+        counts.read(text)
+        counts.end()
+    return counts
+
+
 @given(st.lists(TEXT, min_size=1, max_size=4), st.integers(2, 7), st.data())
 def test_every_string_is_counted_and_what_is_dropped_is_gone(texts, window, data):
     counts, kept = SuffixCounts(window), []
@@ -52,6 +60,8 @@ def test_every_string_is_counted_and_what_is_dropped_is_gone(texts, window, data
             counts.drop_oldest()
             kept.pop(0)
         assert counts.texts == kept
+        assert counts.nodes <= max(2 * len(counts), 1)
+        assert counts.nodes == counted(kept, window).nodes
         require_counts(counts, kept)
 
 
@@ -86,11 +96,7 @@ def test_nodes_of_dropped_texts_are_used_again():
 
 
 def filled():
-    counts = SuffixCounts(5)
-    for text in ([1, 2, 1, 2], [70_000, 1]):
-        counts.read(text)
-        counts.end()
-    return counts
+    return counted([[1, 2, 1, 2], [70_000, 1]], 5)
 
 
 def test_saved_and_loaded(tmp_path):
