@@ -129,13 +129,14 @@ def compiler() -> Fact:
 
 
 def passes() -> Fact:
-    """Whether a model's passes can be compiled for the CPU."""
+    """Whether there is what compiling a model's passes for the CPU takes; nothing is compiled."""
     from treespec.models.compiled_pass import missing_for_compiling
 
     missing = missing_for_compiling()
     if missing is not None:
         return Fact("compiled passes", Status.MISSING, missing, "without them passes are eager")
-    return Fact("compiled passes", Status.OK, "can be compiled for the CPU (models.passes)")
+    value = "a C++ compiler and a folder to compile to are there (models.passes)"
+    return Fact("compiled passes", Status.OK, value)
 
 
 def _cores() -> int:

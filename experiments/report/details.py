@@ -264,5 +264,6 @@ def _passes(passes: Mapping[str, Any]) -> str:
     if passes["kind"] == "compiled":
         packed = passes["packed_bytes"] / 2**20
         said += f" (compiled in {passes['seconds']:.0f} s, not measured"
-        said += f"; copies of weights: {packed:.0f} MiB for all methods)"
+        said += f"; copies of weights: {packed:.0f} MiB for all methods"
+        said += f"; {unpacked})" if (unpacked := passes.get("unpacked")) else ")"
     return said + (f" ({passes['why']})" if passes.get("why") else "")

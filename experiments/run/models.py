@@ -120,7 +120,7 @@ def model_data(config: ModelsConfig, pair: "Pair") -> dict[str, Any]:
     found = {"target": _model_data(config.target, pair.target)}
     if config.draft == NO_DRAFT:
         nothing = {"name": NO_DRAFT, "parameters": 0, "architecture": NO_DRAFT, "context": None}
-        found["draft"] = found["target"] | nothing
+        found["draft"] = found["target"] | nothing | {"passes": None}
     else:
         found["draft"] = _model_data(config.draft or config.target, pair.draft)
     others = {name: _model_data(name, model) for name, model in pair.others.items()}

@@ -6,8 +6,10 @@ its passes is timed, and what compiling can save in the whole run is compared wi
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +17,7 @@ import torch
 from treespec.experiments.config.build import Experiment
 from treespec.experiments.config.drafts import ModelDraft
 from treespec.experiments.config.schema import ModelsConfig, TreeMethod
+from treespec.experiments.errors import RunFolderError
 from treespec.experiments.run.progress import Reporter
 from treespec.models.pass_kinds import Passes
 
@@ -22,18 +25,22 @@ if TYPE_CHECKING:
     from treespec.models.load import Pair
     from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["ahead", "choose_by_length", "without_auto"]
+__all__ = ["ahead", "choose_by_length", "require_same_passes", "without_auto"]
 
 COMPILING_S = 25.0
 """What compiling a model takes at least, on two cores."""
 
-SAVED = 0.5
-"""Of an eager pass: half of it is what compiling has saved wherever it was measured, or more."""
+SAVED = {"target": 0.2, "draft": 0.6}
+"""Of an eager pass, at least: 21 to 32 % of one of a target of 100M parameters, which is mostly reading
+weights, and 69 % of one of the embedded draft, which is mostly Python."""
 
 TOKENS_A_STEP = 2.5
 """Of trees, to guess by how many steps a text takes."""
 
 TIMED_PASSES, TIMED_NODES = 5, 4
+
+TIMED_PREFIX = 256
+"""Tokens before the timed passes, as behind a prompt."""
 
 
 def without_auto(config: ModelsConfig) -> ModelsConfig:
@@ -62,35 +69,33 @@ def choose_by_length(
     """
     if "auto" not in (config.passes, config.draft_passes):
         return
-    from treespec.models.load import NoDraftModel
     from treespec.models.passes import choose_passes
 
     asked = {"target": config.passes, "draft": config.draft_passes}
-    of_target, of_draft = ahead(experiment, texts)
-    roles = [("target", pair.target, of_target), ("draft", pair.draft, of_draft)]
-    roles += [("draft", model, of_draft) for model in pair.others.values()]
-    for role, model, count in roles:
-        if asked[role] != "auto" or isinstance(model, NoDraftModel):
+    of_target, of_drafts = ahead(experiment, texts)
+    for role, name, model in _roles(pair):
+        count = of_target if role == "target" else of_drafts[name]
+        if asked[role] != "auto":
             continue
         why = None
         if manifest is not None:
-            earlier = manifest["models"][role].get("passes") or {}
+            earlier = _recorded(manifest, role, name) or {}
             if earlier.get("kind", "eager") == "eager":
                 model.passes = Passes("eager", "auto", earlier.get("why"))
                 continue
             why = earlier.get("why")
         elif model.device.type == "cpu":
             seconds = _pass_seconds(model)
-            gain = SAVED * seconds * count
+            gain = SAVED[role] * seconds * count
             why = (
                 f"about {count:,} passes of {1e3 * seconds:.1f} ms are ahead, in which compiling would "
                 f"save {gain:.0f} s and take {COMPILING_S:.0f} s or more"
             )
             if gain <= COMPILING_S:
                 model.passes = Passes("eager", "auto", why)
-                reporter.note(f"passes of the {role} stay eager: {why}")
+                reporter.note(f"passes of {_called(role, name)} stay eager: {why}")
                 continue
-        with reporter.task(f"compiling or capturing passes of the {role}"):
+        with reporter.task(f"compiling or capturing passes of {_called(role, name)}"):
             choose_passes(model, "auto", draft=role == "draft")
         passes = model.passes
         if passes.kind == "compiled":
@@ -98,17 +103,76 @@ def choose_by_length(
             said = f"compiled ({passes.seconds:.0f} s): {why}"
         else:
             said = passes.kind + (f": {passes.why}" if passes.why else "")
-        reporter.note(f"passes of the {role} are {said}")
+        reporter.note(f"passes of {_called(role, name)} are {said}")
 
 
-def ahead(experiment: Experiment, texts: int) -> tuple[int, int]:
-    """About how many passes of target and draft a run is: of our methods, warm-up and tuning apart.
+def require_same_passes(folder: Path, pair: "Pair", manifest: Mapping[str, Any]) -> None:
+    """Refuse to go on with other passes than a run was started with: its times would be of two kinds.
+
+    Args:
+        folder: of the run.
+        pair: with its passes chosen.
+        manifest: of the run; one of an earlier version may not say how its passes were run.
+
+    Raises:
+        RunFolderError: with the model, both kinds, the reason, and the ways out.
+    """
+    for role, name, model in _roles(pair):
+        now, then = model.passes, _recorded(manifest, role, name)
+        if then is None:
+            continue
+        packed = then.get("frozen", now.frozen)
+        if (now.kind, now.frozen) != (then["kind"], packed):
+            why = now.unpacked or now.why
+            raise RunFolderError(
+                f"{folder} was started with {_in_words(then['kind'], packed)} passes of "
+                f"{_called(role, name)}, which are {_in_words(now.kind, now.frozen)} now"
+                + (f" ({why})" if why else "")
+                + ": go on where they can be run as before, give another folder with --out, or start anew "
+                "with --fresh"
+            )
+
+
+def _roles(pair: "Pair") -> Iterator[tuple[str, str | None, "TransformersModel"]]:
+    """All models that are loaded, as target or draft; drafts that methods bring have their names."""
+    from treespec.models.load import NoDraftModel
+
+    yield "target", None, pair.target
+    if not isinstance(pair.draft, NoDraftModel):
+        yield "draft", None, pair.draft
+    for name, model in pair.others.items():
+        yield "draft", name, model
+
+
+def _recorded(manifest: Mapping[str, Any], role: str, name: str | None) -> Mapping[str, Any] | None:
+    """What a manifest says of a model's passes; None if it says nothing."""
+    models = manifest["models"]
+    entry = models[role] if name is None else models.get("others", {}).get(name, {})
+    return entry.get("passes")
+
+
+def _called(role: str, name: str | None) -> str:
+    return f"the {role}" + ("" if name is None else f" {name!r}")
+
+
+def _in_words(kind: str, frozen: bool) -> str:
+    if kind != "compiled":
+        return kind
+    return f"compiled ({'with' if frozen else 'without'} packed weights)"
+
+
+def ahead(experiment: Experiment, texts: int) -> tuple[int, Counter[str | None]]:
+    """About how many passes a run is: of our methods, warm-up and tuning apart.
 
     Args:
         experiment: methods, settings and budget.
         texts: prompts times repeats.
+
+    Returns:
+        Passes of the target, and of each draft model: of the pair's own (None), and of those that methods
+        bring, by name.
     """
-    of_target = of_draft = 0.0
+    of_target, of_drafts = 0.0, Counter[str | None]()
     new = experiment.config.max_new_tokens * texts
     for method in experiment.methods:
         for _ in method.choices:
@@ -118,18 +182,20 @@ def ahead(experiment: Experiment, texts: int) -> tuple[int, int]:
             steps = new / TOKENS_A_STEP
             of_target += steps
             if isinstance(method.config.draft, ModelDraft):
-                of_draft += steps * method.max_depth
-    return round(of_target), round(of_draft)
+                of_drafts[method.own_model] += round(steps * method.max_depth)
+    return round(of_target), of_drafts
 
 
 def _pass_seconds(model: "TransformersModel") -> float:
-    """What an eager pass over a few nodes takes here, now."""
-    one, tokens = model.fresh(), torch.arange(TIMED_NODES) % model.vocab_size
+    """What an eager pass over a few nodes behind a prompt takes here, now."""
+    length = max(1, min(TIMED_PREFIX, model.max_length - TIMED_NODES))
+    one, tokens = model.fresh(), torch.arange(length) % model.vocab_size
     one.prefill(tokens)
+    nodes = torch.arange(TIMED_NODES) % model.vocab_size
     seconds = []
     for _ in range(TIMED_PASSES + 1):
         start = time.perf_counter()
-        one.run(tokens, (-1, *[0] * (TIMED_NODES - 1)))
+        one.run(nodes, (-1, *[0] * (TIMED_NODES - 1)))
         seconds.append(time.perf_counter() - start)
         one.keep(())
     return statistics.median(seconds[1:])

@@ -12,6 +12,7 @@ them inside the graph. The mask is additive and shared by all layers of one wind
 
 import gc
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -79,10 +80,8 @@ class CompiledPass:
                 "passes='captured' for the target"
             )
         self._model, self._route, self._layout = model, route, layout
-        weights = {id(p): p.nbytes for p in model.parameters()}.values()
-        free = psutil.virtual_memory().available
-        self.frozen = GRAPHS * sum(weights) <= LARGEST_SHARE * free
-        """Whether weights are packed."""
+        self.unpacked = _too_large_to_pack(model)
+        """Why weights are not packed; None if they are."""
         begin, before = time.perf_counter(), _matrices(model)
         self._one = self._compiled(nodes=1, known=6)
         self._many = self._compiled(nodes=3, known=5)
@@ -92,6 +91,13 @@ class CompiledPass:
         """What the copies of weights take, of both graphs."""
         self.seconds = time.perf_counter() - begin
         """That compiling took."""
+        self._places = [
+            (module._parameters, name)
+            for module in model.modules()
+            for name, weight in module._parameters.items()
+            if weight is not None
+        ]
+        self._weights = self._seen_weights()
 
     def bound(self, cache: TreeCache) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
         """The passes over one node and over more in this cache, as long as its memory stays.
@@ -101,6 +107,22 @@ class CompiledPass:
         """
         rows = _rows(cache)
         return self._one.bound(rows), self._many.bound(rows)
+
+    def require_weights(self) -> None:
+        """Refuse to run where the graphs would not read the weights that the model has now.
+
+        Raises:
+            UnsupportedModel: if some are others, or elsewhere, or of another dtype. Values that changed in
+                place are not seen.
+        """
+        if self._seen_weights() != self._weights:
+            raise UnsupportedModel(
+                "the model's weights were replaced after its passes were compiled: load the pair anew"
+            )
+
+    def _seen_weights(self) -> list[tuple[int, torch.dtype]]:
+        weights: Any = [owner[name] for owner, name in self._places]
+        return [(weight.data_ptr(), weight.dtype) for weight in weights]
 
     def _compiled(self, nodes: int, known: int) -> DirectCall:
         """One graph. The examples differ in all that varies, and agree in nothing else."""
@@ -112,8 +134,9 @@ class CompiledPass:
             example,
             other,
             fixed=fixed,
+            below=[((3, 0), (CHANGING, 2))],  # slots, and the rows of any layer
             options=OPTIONS,
-            frozen=self.frozen,
+            frozen=self.unpacked is None,
         )
 
     @torch.inference_mode()
@@ -134,7 +157,7 @@ class CompiledPass:
             tokens: Tensor, place: Tensor, tree: Tensor, slots: Tensor, *rows: Tensor
         ) -> Tensor:
             count, used = tokens.shape[0], slots.shape[0]
-            torch._check(used <= rows[0].shape[2])
+            torch._check(used < rows[0].shape[2])
             length, first = place[0], place[1]
             own = first + torch.arange(count, device=tokens.device)
             seen = _Seen(tree, own, slots - length, length)
@@ -159,9 +182,21 @@ class CompiledPass:
         return tree_pass
 
 
+def _too_large_to_pack(model: PreTrainedModel) -> str | None:
+    """Why no copies of a model's weights are made; None if there is room for them."""
+    copies = GRAPHS * sum({id(p): p.nbytes for p in model.parameters()}.values())
+    free = psutil.virtual_memory().available
+    if copies <= LARGEST_SHARE * free:
+        return None
+    return (
+        f"packed copies of its weights would take {copies / 2**20:,.0f} MiB, more than "
+        f"{LARGEST_SHARE:.0%} of the {free / 2**20:,.0f} MiB of memory that are free"
+    )
+
+
 def missing_for_compiling() -> str | None:
     """Why nothing can be compiled here; None if it can be tried."""
-    compiler = os.environ.get("CXX") or "g++"
+    compiler = next(iter(shlex.split(os.environ.get("CXX", ""))), "g++")
     if shutil.which(compiler) is None:
         return (
             f"compiled passes need a C++ compiler, but {compiler!r} is not found: install one (the package "

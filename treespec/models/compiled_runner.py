@@ -33,7 +33,8 @@ class CompiledRunner(TreeRunner):
         layout: Sequence[LayerShape | None] = (),
     ) -> None:
         super().__init__(model, route, layout)
-        self._compiled, self._capacity = compiled, -1
+        self._compiled = compiled
+        self._memory: tuple[int, ...] = ()
         self._one: Callable[..., Tensor]
         self._many: Callable[..., Tensor]
 
@@ -45,20 +46,25 @@ class CompiledRunner(TreeRunner):
 
         Raises:
             InvalidTree: if parents, tokens and the nodes run so far do not fit together.
-            UnsupportedModel: if the model was set to another attention since.
+            UnsupportedModel: if the model was set to another attention since, or its weights were replaced.
         """
         count, cache = len(tokens), self.cache
         self._require_nodes(count, len(parents), first)
         self._require_route()
         tree = tree_arrays(parents)
+        cache.begin(first, count + 1)  # the graphs are of fewer slots than there are rows
         cache.begin(first, count)
-        if cache.capacity != self._capacity:  # the rows have moved
+        if (memory := cache.memory) != self._memory:  # the rows have moved
             self._one, self._many = self._compiled.bound(cache)
             self._slots = torch.arange(cache.capacity)
-            self._capacity = cache.capacity
+            self._memory = memory
         run = self._one if count == 1 else self._many
         # Slots, like nodes, are at least 2: that of a first token alone is followed by an empty one.
         used = self._slots[: max(cache.end, 2)]
-        logits = run(tokens.long(), torch.tensor([cache.length, first]), tree, used)
+        logits = run(tokens.long().contiguous(), torch.tensor([cache.length, first]), tree, used)
         self._parents = parents
         return logits
+
+    def _require_route(self) -> None:
+        super()._require_route()
+        self._compiled.require_weights()

@@ -8,16 +8,20 @@ that it would run is caught at its first call, and is called directly from then 
 That code takes a flat row of tensors and integers (sizes, strides). Which argument each tensor is, one sees
 by identity; what each integer is, by comparing two rows of example arguments whose varying sizes differ:
 an integer whose meaning two candidates could have is never guessed, but refused.
+
+Nobody asks the guards again, so they are read once: those on sizes must hold for all sizes of 2 and more
+that are as the caller promises (`below`), or the function is refused.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
-from treespec.errors import UnsupportedModel
+from treespec.errors import Unavailable, UnsupportedModel
 
 __all__ = ["DirectCall"]
 
@@ -33,12 +37,15 @@ class DirectCall:
         example: arguments to compile for. Dimensions that vary together have one size, and others another.
         other: arguments in which everything that varies has another size. They are not run.
         fixed: how many of the last arguments stay the same from call to call (`bound`).
+        below: pairs of (argument, dimension), of which the first will always be smaller than the second.
         options: of the compiler.
         frozen: the weights are constants: copied into the order in which they are read, and not looked at
             again.
 
     Raises:
-        UnsupportedModel: if it cannot be seen what the compiled code wants to be given.
+        UnsupportedModel: if it cannot be seen what the compiled code wants to be given, or if it holds for
+            some sizes only.
+        Unavailable: if the compiler was told not to check strides.
     """
 
     def __init__(
@@ -48,11 +55,18 @@ class DirectCall:
         other: Sequence[Tensor],
         *,
         fixed: int,
+        below: Sequence[tuple[tuple[int, int], tuple[int, int]]] = (),
         options: dict[str, Any],
         frozen: bool,
     ) -> None:
+        inductor: Any = torch._inductor.config
+        if not inductor.size_asserts:
+            raise Unavailable(
+                "compiled passes need the checks of strides that are switched off by "
+                "TORCHINDUCTOR_SIZE_ASSERTS=0: remove it from the environment"
+            )
         self._given: tuple[Any, ...] | None = None
-        self._place = 0
+        self._place, self._narrow = 0, None
         # Functions of one code share what was compiled: each gets a code of its own.
         code: Any = getattr(function, "__code__")  # noqa: B009
         setattr(function, "__code__", code.replace(co_name=f"{code.co_name}_{id(self)}"))  # noqa: B010
@@ -61,9 +75,9 @@ class DirectCall:
             from torch._inductor.compile_fx import compile_fx
 
             self._code: Any = compile_fx(graph, inputs, config_patches=options)
+            self._narrow = _narrow_guard(example, below)  # what is raised here is wrapped by torch
             return self._first
 
-        inductor: Any = torch._inductor.config
         for one, two in zip(example, other, strict=True):
             for dim, (size, elsewhere) in enumerate(zip(one.shape, two.shape, strict=True)):
                 if size == elsewhere:
@@ -71,6 +85,10 @@ class DirectCall:
         with torch.inference_mode(), inductor.patch(freezing=frozen):
             run = torch.compile(function, fullgraph=True, dynamic=True, backend=backend)
             result = run(*example)
+        if self._narrow is not None:
+            raise UnsupportedModel(
+                f"its compiled pass would be right for some sizes only, those with {self._narrow}"
+            )
         self._place = next(i for i, one in enumerate(self._results) if one is result)
         self._first_fixed = len(example) - fixed
         assert self._given is not None
@@ -111,6 +129,65 @@ class DirectCall:
             return code(*row)[place]
 
         return call
+
+
+def _narrow_guard(
+    example: Sequence[Tensor], below: Sequence[tuple[tuple[int, int], tuple[int, int]]]
+) -> str | None:
+    """A guard of what is being compiled that does not hold for all sizes; None if there is none.
+
+    A guard is a relation of symbols: of sizes and strides of the arguments, and of numbers that the
+    function has from elsewhere, which stay as they are. Sizes are written as 2 and a number that is not
+    negative, those that have others below them as one more than these, and strides as products of sizes: a
+    guard that always holds is then simplified to a truth.
+    """
+    import sympy
+    from torch._dynamo.source import TensorProperty, TensorPropertySource
+    from torch._guards import TracingContext
+
+    mode = TracingContext.get().fake_mode
+    assert mode is not None
+    shapes: Any = mode.shape_env
+    assert shapes is not None
+    values: dict[Any, Any] = {
+        s: int(v) for s, v in shapes.backed_var_to_val.items() if s.is_integer
+    }
+    known = {s: v for s, v in shapes.backed_var_to_val.items() if s not in values}
+    of_size: dict[int, Any] = {}
+    strides: dict[Any, int] = {}
+    for symbol, value in values.items():
+        source = shapes.var_to_sources[symbol][0]
+        if not isinstance(source, TensorPropertySource):
+            known[symbol] = value
+        elif source.prop is TensorProperty.SIZE:
+            of_size[value] = symbol
+        else:
+            strides[symbol] = value
+    free: dict[int, Any] = {}
+    for value in of_size:
+        free[value] = sympy.Symbol(f"more_{value}", integer=True, nonnegative=True) + 2
+    for (one, dim), (other, elsewhere) in below:
+        small, large = example[one].shape[dim], example[other].shape[elsewhere]
+        more = sympy.Symbol(f"beyond_{small}_{large}", integer=True, nonnegative=True)
+        free[large] = free.get(small, small) + 1 + more
+    constants = dict(known)
+    known |= {symbol: free[value] for value, symbol in of_size.items()}
+    for symbol, value in strides.items():
+        known[symbol] = _contiguous(value, example, free)
+    for guard in shapes.guards:
+        told = guard.expr.subs(known)
+        if told not in (True, sympy.true) and sympy.simplify(told) is not sympy.true:
+            return str(guard.expr.subs(constants))
+    return None
+
+
+def _contiguous(stride: int, example: Sequence[Tensor], free: Mapping[int, Any]) -> Any:
+    """A stride of the examples as a product of sizes."""
+    for one in example:
+        if one.is_contiguous() and stride in one.stride():
+            behind = one.shape[one.stride().index(stride) + 1 :]
+            return prod(free.get(size, size) for size in behind)
+    return stride
 
 
 def _reading(

@@ -23,6 +23,8 @@ class Passes:
         seconds: that compiling took.
         packed_bytes: what copies of weights in compiled graphs take, besides the model's own; one set
             serves all caches.
+        frozen: whether compiled graphs read packed copies of the weights.
+        unpacked: why compiled graphs read the model's own weights, if they do.
     """
 
     kind: PassKind
@@ -30,6 +32,8 @@ class Passes:
     why: str | None = None
     seconds: float = 0.0
     packed_bytes: int = 0
+    frozen: bool = False
+    unpacked: str | None = None
 
 
 EAGER = Passes("eager")

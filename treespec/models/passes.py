@@ -1,7 +1,8 @@
 """How a model's passes are run: operation by operation, compiled, or captured. Chosen once, at load.
 
 A compiled pass is tried like the model itself (`probe`): a short prompt, the tree of the probe, once as a
-whole, once level by level as drafters run it, and the root alone. All logits must be those of ordinary
+whole, once level by level as drafters run it, and the root alone; then a tree of 64 nodes behind a prompt
+that is longer than the model's window, in a cache that has grown. All logits must be those of ordinary
 passes, as well as the probe asks, and overlooking the tree must show.
 """
 
@@ -25,6 +26,13 @@ log = logging.getLogger("treespec")
 
 LEVELS = ((0, 1), (1, 3), (3, 7), (7, 8))
 """The nodes of the probe's tree, in parts each of which has its parents before it."""
+LARGE = tuple((i - 1) // 3 if i else -1 for i in range(64))
+"""The parents of a tree of 64 nodes."""
+
+LONGEST = 300
+"""Tokens of the longer prompt, at most: more than the first rows of a cache."""
+
+NOT_CAPTURED = "passes of a draft model are over parts of a tree, which are not captured"
 
 
 def require_passes(asked: str | None) -> None:
@@ -61,12 +69,15 @@ def choose_passes(model: TransformersModel, asked: str | None, *, draft: bool = 
         model.passes = Passes("eager", asked)
         return
     on_cuda = model.device.type == "cuda"
+    if draft and on_cuda and asked == "auto":
+        model.passes = Passes("eager", asked, NOT_CAPTURED)
+        return
     captured = asked == "captured" or (asked == "auto" and on_cuda)
     try:
         if captured:
             _capture(model, asked, draft)
         else:
-            _compile(model, asked)
+            _compile(model, asked, draft)
     except TreespecError as problem:
         why = str(problem)
         if asked != "auto":
@@ -82,16 +93,14 @@ def _capture(model: TransformersModel, asked: str, draft: bool) -> None:
             f"it needs a CUDA device, but the model is on {model.device} ('compiled' is for the CPU)"
         )
     if draft:
-        raise UnsupportedModel(
-            "passes of a draft model are over parts of a tree, which are not captured: choose 'eager'"
-        )
+        raise UnsupportedModel(f"{NOT_CAPTURED}: choose 'eager'")
     from treespec.models.static_trial import require_static
 
     require_static(model)
     model.passes = Passes("captured", asked)
 
 
-def _compile(model: TransformersModel, asked: str) -> None:
+def _compile(model: TransformersModel, asked: str, draft: bool) -> None:
     kind, finding = model.model.config.model_type, model.finding
     if model.attention not in ("auto", "sdpa", "transformers"):
         raise UnsupportedModel(
@@ -114,10 +123,22 @@ def _compile(model: TransformersModel, asked: str) -> None:
     except Exception as problem:  # whatever it raises, its pass cannot be compiled
         why = in_words(problem, "the compiler")
         raise UnsupportedModel(f"{kind} models cannot be compiled here: {why}") from problem
-    model.run_by(
-        runner,
-        Passes("compiled", asked, None, compiled.seconds, compiled.packed_bytes),
+    unpacked = compiled.unpacked
+    if unpacked is not None:
+        log.warning(
+            "the passes of the %s are compiled for the model's own weights, which is slower: %s",
+            "draft" if draft else "target",
+            unpacked,
+        )
+    passes = Passes(
+        "compiled",
+        asked,
+        seconds=compiled.seconds,
+        packed_bytes=compiled.packed_bytes,
+        frozen=unpacked is None,
+        unpacked=unpacked,
     )
+    model.run_by(runner, passes)
 
 
 def _require_same(model: TransformersModel, compiled: TransformersModel) -> None:
@@ -140,7 +161,7 @@ def _require_same(model: TransformersModel, compiled: TransformersModel) -> None
     ordinary.prefill(prompt[:0])
     error = max(float(_error(logits, expected).max()) for logits in found)
     alone = _error(compiled.run(nodes[:1], (-1,)), ordinary.run(nodes[:1], (-1,)))
-    error = max(error, float(alone.max()))
+    error = max(error, float(alone.max()), _error_behind_text(ordinary, compiled))
     tolerance = TOLERANCE.get(model.model.dtype, TOLERANCE[torch.bfloat16])
     if not error <= min(tolerance, effect / 4):
         raise UnsupportedModel(
@@ -148,6 +169,21 @@ def _require_same(model: TransformersModel, compiled: TransformersModel) -> None
             f"ordinary one by {error:.2g} of their size ({tolerance:.2g} is allowed in "
             f"{model.model.dtype}; overlooking the tree makes {effect:.2g})"
         )
+
+
+def _error_behind_text(ordinary: TransformersModel, compiled: TransformersModel) -> float:
+    """How far a large tree behind a longer prompt is off, where it is furthest."""
+    config = ordinary.model.config.get_text_config(decoder=True)
+    window = getattr(config, "sliding_window", None) or LONGEST
+    rows = min(window + 8, LONGEST, ordinary.max_length - len(LARGE))
+    if rows < 1:
+        return 0.0
+    tokens = torch.arange(rows + len(LARGE), device=ordinary.device) * 7 % ordinary.vocab_size
+    found = []
+    for model in (ordinary, compiled):
+        model.prefill(tokens[:rows])
+        found.append(model.run(tokens[rows:], LARGE))
+    return float(_error(found[1], found[0]).max())
 
 
 def _error(logits: Float[Tensor, "N V"], truth: Float[Tensor, "N V"]) -> Float[Tensor, "N"]:

@@ -1,18 +1,27 @@
 """How a run's passes are chosen, recorded and told: `models.passes` and `models.draft_passes`."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from pydantic import ValidationError
 from rich.console import Console
 
 from treespec.errors import Unavailable
 from treespec.experiments.config.build import build
 from treespec.experiments.config.schema import Config, ModelsConfig
+from treespec.experiments.errors import RunFolderError
 from treespec.experiments.report.details import facts
 from treespec.experiments.run import passes
-from treespec.experiments.run.models import load_models, passes_data
-from treespec.experiments.run.passes import ahead, choose_by_length, without_auto
+from treespec.experiments.run.models import load_models, model_data, passes_data
+from treespec.experiments.run.passes import (
+    ahead,
+    choose_by_length,
+    require_same_passes,
+    without_auto,
+)
+from treespec.experiments.run.preparation import load_inputs
 from treespec.experiments.run.progress import Reporter
 from treespec.models import passes as library
 from treespec.models.pass_kinds import EAGER, Passes
@@ -40,7 +49,7 @@ def chosen(monkeypatch):
 
     def choose(model, asked, *, draft=False):
         found.append((model, asked, draft))
-        model.passes = Passes("compiled", asked, None, 12.0, 2**20)
+        model.passes = Passes("compiled", asked, None, 12.0, 2**20, frozen=True)
 
     monkeypatch.setattr(library, "choose_passes", choose)
     return found
@@ -48,8 +57,29 @@ def chosen(monkeypatch):
 
 def test_passes_that_are_ahead(experiment):
     # Two samplings; plain: 100 tokens a text; each of two trees: 40 steps, of 3 and of 2 levels.
-    assert ahead(experiment, texts=1) == (2 * (100 + 40 + 40), 2 * 40 * (3 + 2))
-    assert ahead(experiment, texts=10) == (3600, 4000)
+    assert ahead(experiment, texts=1) == (2 * (100 + 40 + 40), {None: 2 * 40 * (3 + 2)})
+    assert ahead(experiment, texts=10) == (3600, {None: 4000})
+
+
+def test_passes_of_each_draft_are_its_own(settings, pair, chosen):
+    """So many that compiling pays for both together, and for one of them only."""
+    draft = {"source": "model", "model": "other"}
+    methods = [*settings["methods"], settings["methods"][-1] | {"name": "own", "draft": draft}]
+    changed = {"max_new_tokens": 100, "methods": methods}
+    experiment = build(Config(**settings | changed))
+    count = ahead(experiment, texts=1)[1]
+    assert set(count) == {None, "other"}
+    assert count[None] > count["other"] > 0
+    pair.others["other"] = SimpleNamespace(
+        passes=EAGER, device=torch.device("cpu"), seconds=pair.draft.seconds
+    )
+    texts = round(25 / (0.6 * pair.draft.seconds * (count[None] + count["other"]) / 2))
+    choose_by_length(
+        pair, ModelsConfig(draft_passes="auto"), experiment, texts, Reporter(None), None
+    )
+    assert pair.draft.passes.kind == "compiled"
+    assert pair.others["other"].passes.kind == "eager"
+    assert len(chosen) == 1
 
 
 def test_auto_is_decided_when_the_models_are_there():
@@ -57,7 +87,7 @@ def test_auto_is_decided_when_the_models_are_there():
     assert without_auto(config) == ModelsConfig(passes=None, draft_passes="eager", grow="1M")
 
 
-@pytest.mark.parametrize(("texts", "kinds"), [(1, ("eager", "eager")), (20, ("compiled", "eager"))])
+@pytest.mark.parametrize(("texts", "kinds"), [(1, ("eager", "eager")), (40, ("compiled", "eager"))])
 def test_only_what_pays_is_compiled(texts, kinds, pair, experiment, chosen):
     config = ModelsConfig(passes="auto", draft_passes="auto")
     console = Console(record=True, width=300)
@@ -69,7 +99,7 @@ def test_only_what_pays_is_compiled(texts, kinds, pair, experiment, chosen):
         assert "passes of" in model.passes.why
     said = console.export_text()
     assert "passes of the draft stay eager: about" in said
-    assert ("passes of the target are compiled (12 s)" in said) == (texts == 20)
+    assert ("passes of the target are compiled (12 s)" in said) == (texts == 40)
 
 
 def test_what_was_not_asked_for_is_left_alone(pair, experiment, chosen):
@@ -99,8 +129,103 @@ def test_what_cannot_be_had_names_its_key():
         Unavailable, match=r"^models\.passes='captured' cannot be had: it needs a CUDA"
     ):
         load_models(ModelsConfig(passes="captured"))
-    with pytest.raises(Unavailable, match=r"^models\.draft_passes='captured' cannot be had"):
-        load_models(ModelsConfig(draft_passes="captured"))
+
+
+def test_a_draft_is_never_captured():
+    with pytest.raises(
+        ValidationError, match=r"draft_passes\s+Input should be 'eager', 'compiled' or 'auto'"
+    ):
+        ModelsConfig(draft_passes="captured")
+
+
+def test_a_draft_of_a_method_keeps_its_own_choice(pair, experiment, chosen):
+    compiled = {"passes": {"kind": "compiled", "why": "long"}}
+    eager = {"passes": {"kind": "eager", "why": "short"}}
+    pair.others["other"] = SimpleNamespace(passes=EAGER, device=torch.device("cpu"))
+    manifest = {"models": {"target": eager, "draft": compiled, "others": {"other": eager}}}
+    config = ModelsConfig(draft_passes="auto")
+    choose_by_length(pair, config, experiment, 1, Reporter(None), manifest)
+    assert (pair.draft.passes.kind, pair.draft.passes.why) == ("compiled", "long")
+    assert pair.others["other"].passes == Passes("eager", "auto", "short")
+
+
+def test_a_draft_that_there_is_not_has_no_passes():
+    def model(passes):
+        return SimpleNamespace(passes=passes, max_length=8, model=torch.nn.Linear(2, 2))
+
+    pair = SimpleNamespace(target=model(Passes("compiled", "auto", "long")), others={})
+    told = model_data(ModelsConfig(draft="none"), pair)
+    assert told["target"]["passes"]["kind"] == "compiled"
+    assert told["draft"]["passes"] is None
+
+
+@pytest.mark.parametrize(
+    ("then", "said"),
+    [
+        ({"kind": "eager"}, r"eager passes of the target, which are compiled \(with packed weights\) now"),
+        (
+            {"kind": "compiled", "frozen": False},
+            r"compiled \(without packed weights\) passes of the target, which are compiled \(with packed",
+        ),
+        ({"kind": "compiled", "frozen": True}, None),
+        ({"kind": "compiled"}, None),
+        (None, None),
+    ],
+)  # fmt: skip
+def test_a_run_does_not_go_on_with_other_passes(then, said, pair):
+    pair.target.passes = Passes("compiled", "auto", "long", frozen=True)
+    manifest = {"models": {"target": {"passes": then}, "draft": {}}}
+    if said is None:
+        require_same_passes(Path("runs/x"), pair, manifest)
+        return
+    with pytest.raises(RunFolderError, match=said) as refused:
+        require_same_passes(Path("runs/x"), pair, manifest)
+    assert "runs/x" in str(refused.value)
+    assert "--fresh" in str(refused.value)
+
+
+def test_passes_are_compared_when_a_run_goes_on(settings, tmp_path, monkeypatch):
+    """A run that was compiled does not go on eager where the compiler is gone."""
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    config = Config(**settings | {"models": ModelsConfig(passes="auto")})
+    session = SimpleNamespace(
+        config=config,
+        reporter=Reporter(None),
+        ready=SimpleNamespace(measured=[], spare=[]),
+        records=SimpleNamespace(path=tmp_path),
+        manifest={"models": {"target": {"passes": {"kind": "compiled"}}, "draft": {}}},
+    )
+    with pytest.raises(
+        RunFolderError, match=r"compiled .* are eager now .*'no-such-compiler' is not"
+    ):
+        load_inputs(session, build(config), load_models)
+
+
+def test_passes_are_timed_behind_a_prompt():
+    class Model:
+        vocab_size, max_length = 50, 1000
+        rows, runs = 0, 0
+
+        def fresh(self):
+            return self
+
+        def prefill(self, tokens):
+            assert int(tokens.max()) < self.vocab_size
+            self.rows = len(tokens)
+
+        def run(self, tokens, parents):
+            assert len(tokens) == len(parents)
+            self.runs += 1
+
+        def keep(self, nodes):
+            assert not nodes
+
+    model = Model()
+    assert passes._pass_seconds(model) >= 0
+    assert (model.rows, model.runs) == (256, 6)
+    model.max_length = 100
+    passes._pass_seconds(model)
+    assert model.rows == 96
 
 
 def test_the_report_tells(monkeypatch):
@@ -122,5 +247,7 @@ def test_the_report_tells(monkeypatch):
         "(it is long)"
     )
     assert told["draft model"].endswith("float32")
+    models["target"]["passes"] |= {"unpacked": "it is large"}
+    assert "5 MiB for all methods; it is large) (it is long)" in facts(run)["target model"]
     models["target"]["passes"] = passes_data(SimpleNamespace(passes=EAGER))
     assert "passes" not in facts(run)["target model"]

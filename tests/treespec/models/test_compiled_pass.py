@@ -6,6 +6,7 @@ and the graph, its inputs and the direct call are the same.
 """
 
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import jaxtyping
@@ -17,6 +18,7 @@ from attention_masks.errors import NotATree
 from treespec import TreeShape, load_pair
 from treespec.errors import InvalidArgument, InvalidTree, Unavailable, UnsupportedModel
 from treespec.models import compiled_pass, compiled_runner, passes
+from treespec.models.direct_call import DirectCall
 from treespec.models.passes import choose_passes
 from treespec.models.transformers_model import TransformersModel
 
@@ -166,6 +168,84 @@ class TestCompiled:
             compiled.run(torch.arange(2), (-1, 0))
         compiled.run(torch.arange(2), (-1, 0))
 
+    def test_tokens_that_are_not_contiguous(self, both):
+        ordinary, compiled = both
+        tokens = torch.arange(20)
+        for one in both:
+            one.prefill(tokens[:9])
+        expected = ordinary.run(tokens[1:9:2], (-1, 0, 0, 1))
+        torch.testing.assert_close(compiled.run(tokens[1:9:2], (-1, 0, 0, 1)), expected, **CLOSE)
+
+    def test_rows_that_moved_without_growing(self, both):
+        tokens = torch.arange(20)
+        for one in both:
+            one.prefill(tokens[:9])
+            one.run(tokens[:3], (-1, 0, 0))
+            one.keep((0, 2))
+        cache = both[1]._runner.cache
+        kept = [one.clone() for one in rows(both[1])]
+        old = [one for pool in cache._pools for one in (pool.keys, pool.values)]
+        for pool in cache._pools:
+            pool.grow(cache.capacity, used=cache.length)
+        with torch.inference_mode():
+            for one in old:
+                one.zero_()
+        torch.testing.assert_close(rows(both[1]), kept)
+        found = [one.run(tokens[4:8], (-1, 0, 0, 1)) for one in both]
+        torch.testing.assert_close(found[1], found[0], **CLOSE)
+
+    def test_a_pass_that_fills_the_cache(self, both):
+        """Graphs may take it that there are more rows than slots."""
+        ordinary, compiled = both
+        tokens = torch.arange(300) * 7 % VOCAB
+        for one in both:
+            one.prefill(tokens[:252])
+        logits = compiled.run(tokens[252:256], (-1, 0, 0, 1))
+        expected = ordinary.run(tokens[252:256], (-1, 0, 0, 1))
+        torch.testing.assert_close(logits, expected, **CLOSE)
+        assert compiled._runner.cache.end == 256 < compiled._runner.cache.capacity
+
+    def test_weights_that_were_replaced(self, both):
+        _, compiled = both
+        compiled.prefill(torch.arange(4))
+        compiled.run(torch.arange(2), (-1, 0))
+        norm = compiled.model.model.norm
+        weight = norm.weight
+        for other in (
+            torch.nn.Parameter(weight.detach().clone()),
+            torch.nn.Parameter(weight.half()),
+        ):
+            norm.weight = other
+            try:
+                with pytest.raises(
+                    UnsupportedModel, match="weights were replaced after its passes"
+                ):
+                    compiled.run(torch.arange(2), (-1, 0))
+            finally:
+                norm.weight = weight
+        compiled.run(torch.arange(2), (-1, 0))
+
+    def test_what_shows_in_large_trees_only_is_seen_by_the_trial(self, llama, monkeypatch):
+        arrays = compiled_pass.tree_arrays
+
+        def wrong(parents):
+            return arrays(tuple(range(-1, 63)) if len(parents) == 64 else parents)
+
+        monkeypatch.setattr(compiled_runner, "tree_arrays", wrong)
+        with pytest.raises(UnsupportedModel, match="logits of a compiled pass differ"):
+            passes._require_same(*llama)
+
+    def test_what_shows_behind_long_texts_only_is_seen_by_the_trial(self, llama, monkeypatch):
+        run = compiled_runner.CompiledRunner.run
+
+        def later(self, tokens, parents, first=0):
+            self.cache.length -= self.cache.length > 256
+            return run(self, tokens, parents, first)
+
+        monkeypatch.setattr(compiled_runner.CompiledRunner, "run", later)
+        with pytest.raises(UnsupportedModel, match="logits of a compiled pass differ"):
+            passes._require_same(*llama)
+
     @pytest.mark.parametrize("mutant", ["a stale mask", "the tree overlooked", "flat positions"])
     def test_wrong_trees_are_seen_by_the_trial(self, mutant, llama, monkeypatch):
         arrays, first = compiled_pass.tree_arrays, []
@@ -201,6 +281,83 @@ class TestCompiled:
         monkeypatch.setattr(compiled_runner.CompiledRunner, "run", later)
         with pytest.raises(UnsupportedModel, match="logits of a compiled pass differ"):
             passes._require_same(*llama)
+
+
+class TestGuards:
+    """Functions of any number of rows, and such as hold for some numbers only."""
+
+    @pytest.fixture
+    def call(self, traced):
+        def made(function, below=(((0, 0), (1, 0)),)):
+            return DirectCall(
+                function, [torch.ones(3, 4), torch.ones(7, 4)], [torch.ones(5, 4), torch.ones(9, 4)],
+                fixed=1, below=below, options={}, frozen=False,
+            )  # fmt: skip
+
+        return made
+
+    def test_any_size(self, call):
+        def total(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+            torch._check(one.shape[0] < other.shape[0])
+            return one + other[: one.shape[0]]
+
+        made = call(total)
+        for rows in (2, 6, 11):
+            one, other = torch.rand(rows, 4), torch.rand(rows + 1, 4)
+            torch.testing.assert_close(made.bound([other])(one), one + other[:rows])
+
+    @pytest.mark.parametrize("many", [2, 3, 5])
+    def test_a_branch_on_a_size_is_refused(self, many, call):
+        def branching(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+            return one + 1 if one.shape[0] > many else one + 2
+
+        with pytest.raises(UnsupportedModel, match=f"for some sizes only, those with .*{many}"):
+            call(branching)
+
+    def test_a_relation_that_nobody_promised_is_refused(self, call):
+        def total(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+            return one + other[: one.shape[0]] if one.shape[0] <= other.shape[0] else one
+
+        call(total)
+        with pytest.raises(UnsupportedModel, match="for some sizes only"):
+            call(total, below=())
+
+    def test_without_checks_of_strides(self, call):
+        config: Any = torch._inductor.config
+        with (
+            config.patch(size_asserts=False),
+            pytest.raises(Unavailable, match="TORCHINDUCTOR_SIZE_ASSERTS=0: remove it"),
+        ):
+            call(lambda one, other: one + 1)
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("draft", [False, True])
+@pytest.mark.parametrize("free", [2**40, 2**10])
+def test_weights_are_packed_where_memory_allows(free, draft, load, monkeypatch, caplog):
+    monkeypatch.setattr(
+        compiled_pass.psutil, "virtual_memory", lambda: SimpleNamespace(available=free)
+    )
+    asked = []
+
+    def direct(*args, frozen, **options):
+        asked.append(frozen)
+        return DirectCall(*args, frozen=frozen, **options)
+
+    monkeypatch.setattr(compiled_pass, "DirectCall", direct)
+    model = TransformersModel(load("llama"))
+    with caplog.at_level(logging.WARNING, "treespec"):
+        choose_passes(model, "compiled", draft=draft)
+    fits = free > 2**30
+    assert asked == [fits, fits]
+    assert model.passes.frozen == fits
+    if fits:
+        assert model.passes.unpacked is None
+        assert not caplog.text
+    else:
+        role = "draft" if draft else "target"
+        assert f"the passes of the {role} are compiled for the model's own weights" in caplog.text
+        assert "more than 25% of the 0 MiB of memory that are free" in str(model.passes.unpacked)
 
 
 @pytest.mark.slow
@@ -279,6 +436,26 @@ class TestWhatCannotBeHad:
         assert model.passes.kind == "eager"
         assert model.passes.asked == "auto"
         model.fresh().run(torch.arange(2), (-1, 0))
+
+    def test_a_compiler_with_arguments(self, monkeypatch):
+        monkeypatch.setenv("CXX", "g++ -march=native")
+        monkeypatch.setattr(
+            compiled_pass.shutil, "which", lambda name: name if name == "g++" else None
+        )
+        assert compiled_pass.missing_for_compiling() is None
+
+    @pytest.mark.usefixtures("without_shape_checks")
+    def test_a_draft_on_cuda_is_eager_by_auto_without_a_warning(self, caplog):
+        model: Any = SimpleNamespace(device=torch.device("cuda"))
+        with caplog.at_level(logging.WARNING, "treespec"):
+            choose_passes(model, "auto", draft=True)
+        assert (model.passes.kind, model.passes.asked) == ("eager", "auto")
+        assert "are not captured" in model.passes.why
+        assert not caplog.text
+        with pytest.raises(
+            UnsupportedModel, match="draft_passes='captured' cannot be had: passes of"
+        ):
+            choose_passes(model, "captured", draft=True)
 
     def test_nowhere_to_write(self, load, monkeypatch, tmp_path):
         (tmp_path / "file").write_text("")
