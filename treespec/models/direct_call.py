@@ -165,7 +165,8 @@ def _narrow_guard(
             strides[symbol] = value
     free: dict[int, Any] = {}
     for value in of_size:
-        free[value] = sympy.Symbol(f"more_{value}", integer=True, nonnegative=True) + 2
+        more = sympy.Symbol(f"more_{value}", integer=True, nonnegative=True)
+        free[value] = sympy.Add(more, sympy.Integer(2))
     for (one, dim), (other, elsewhere) in below:
         small, large = example[one].shape[dim], example[other].shape[elsewhere]
         more = sympy.Symbol(f"beyond_{small}_{large}", integer=True, nonnegative=True)
