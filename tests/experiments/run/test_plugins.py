@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from treespec import plugin_files, plugins
 from treespec.experiments.cli.main import app
+from treespec.experiments.run import proof_of_parts
 
 FOUR = Path(__file__).parents[2] / "helpers" / "plugins" / "four_parts.py"
 MORE = FOUR.with_name("more_parts.py")
@@ -38,6 +39,7 @@ def biased(tree, target_probs, coins):
 @pytest.fixture(autouse=True)
 def _alone(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(proof_of_parts, "_PROVED", set())
     monkeypatch.chdir(tmp_path)
     yield
     plugin_files.load()
