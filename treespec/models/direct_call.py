@@ -138,8 +138,8 @@ def _narrow_guard(
 
     A guard is a relation of symbols: of sizes and strides of the arguments, and of numbers that the
     function has from elsewhere, which stay as they are. Sizes are written as 2 and a number that is not
-    negative, those that have others below them as one more than these, and strides as products of sizes: a
-    guard that always holds is then simplified to a truth.
+    negative, those that have others below them as one more than these, and strides and offsets as products
+    of sizes: a guard that always holds is then simplified to a truth.
     """
     import sympy
     from torch._dynamo.source import TensorProperty, TensorPropertySource
@@ -183,11 +183,15 @@ def _narrow_guard(
 
 
 def _contiguous(stride: int, example: Sequence[Tensor], free: Mapping[int, Any]) -> Any:
-    """A stride of the examples as a product of sizes."""
+    """A stride or offset of the examples by sizes: arguments are whole, or equal parts of a whole."""
     for one in example:
-        if one.is_contiguous() and stride in one.stride():
+        if not one.is_contiguous():
+            continue
+        if stride in one.stride():
             behind = one.shape[one.stride().index(stride) + 1 :]
             return prod(free.get(size, size) for size in behind)
+        if stride == one.storage_offset() and stride % one.numel() == 0:
+            return stride // one.numel() * prod(free.get(size, size) for size in one.shape)
     return stride
 
 
