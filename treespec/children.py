@@ -13,7 +13,7 @@ from torch import Tensor
 from treespec.distributions import without
 from treespec.door import instance, integer, shown
 from treespec.errors import InvalidArgument, InvalidTree
-from treespec.token_tree import Law
+from treespec.law import Law
 
 __all__ = ["chosen_children", "next_child", "require_children", "too_many", "top_k"]
 

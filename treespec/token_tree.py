@@ -1,71 +1,21 @@
-"""A tree of drafted tokens, and the law that its children were drawn by."""
+"""A tree of drafted tokens, and the laws that its children were drawn by."""
 
-import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.door import instance, plainly_laid_out, sequence, shown, token_ids
+from treespec.door import instance, plainly_laid_out, token_ids
 from treespec.drawing import Look, captioned, draw_looks, draw_svg
 from treespec.errors import InvalidTree
+from treespec.law import Group, Law, LawOfNode, laws_by_node
 from treespec.probabilities import no_distributions, require_distribution
 from treespec.shape import TreeShape
 
-__all__ = ["Law", "TokenTree"]
-
-
-class Law(enum.Enum):
-    """How the children of a node were chosen. Whether a rule is lossless depends on it."""
-
-    IID = "iid"
-    """Drawn independently from the node's draft distribution; siblings may repeat."""
-    WITHOUT_REPLACEMENT = "without_replacement"
-    """Drawn one after the other from the draft distribution, each token at most once."""
-    DETERMINISTIC = "deterministic"
-    """Chosen without chance (the k most probable, a lookup): distinct, whatever the coins."""
-    TOP_THEN_SAMPLE = "top_then_sample"
-    """The k - 1 most probable tokens, best first, then one drawn from the rest (arXiv:2502.18779)."""
-    HUB = "hub"
-    """A pair (i, a) with probability q(i), or (a, i) with q(a) q(i) / (1 - q(a)), where a is the most
-    probable token and i any other (SpecHub, arXiv:2411.05289). A single child is drawn from q."""
-
-    def __str__(self) -> str:
-        return self.value
-
-    @property
-    def together(self) -> bool:
-        """Whether one child more changes how the others of its node are chosen."""
-        return self in (Law.TOP_THEN_SAMPLE, Law.HUB)
-
-    @classmethod
-    def of(cls, given: "Law | str", name: str = "law") -> "Law":
-        """The law itself, or the one of this name.
-
-        Raises:
-            InvalidTree: if there is none.
-        """
-        try:
-            return cls(given)
-        except (ValueError, TypeError):  # the second: what has no hash
-            names = ", ".join(map(str, cls))
-            raise InvalidTree(f"{name} = {shown(given)} is no law: one of {names}") from None
-
-    @classmethod
-    def by_node(cls, given: "Law | str | Sequence[Law | str]", size: int) -> "tuple[Law, ...]":
-        """The law of each of `size` nodes: one for all, or as many as there are nodes.
-
-        Raises:
-            InvalidTree: if there is no such law, or their number is another.
-        """
-        if isinstance(given, Law | str):
-            return (cls.of(given),) * size
-        laws = sequence("law", given, "laws, or one law", InvalidTree)
-        if len(laws) != size:
-            raise InvalidTree(f"{len(laws)} laws for {size} nodes")
-        return tuple(cls.of(law, f"law[{node}]") for node, law in enumerate(laws))
+__all__ = ["Group", "Law", "TokenTree"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +29,12 @@ class TokenTree:
         draft_probs: the *initial* distribution, after sampling settings, that the children of each node
             were drawn from: one row for each of the M nodes with children, in node order. None when every
             node is deterministic. Rules check that a row is a distribution when they first read it.
+            In a mixed tree each *group* of drawn children has a row of its own instead, in node order and
+            within a node in the order of its groups; deterministic groups have none.
         law: how the children of each node were drawn; one law stands for all nodes, and the name of a
-            law (`"iid"`) for the law. Children in index order are in draw order.
+            law (`"iid"`) for the law. Children in index order are in draw order. A tree is mixed if a node
+            has, instead of its law, a sequence of groups: pairs of a law and of how many children it
+            drew, as in `[("iid", 2), ("deterministic", 1)]`. Rules decide the groups one after the other.
 
     Raises:
         InvalidTree: if a part is of another kind (tokens that are floats or truth values), lengths do not
@@ -92,13 +46,13 @@ class TokenTree:
     shape: TreeShape
     tokens: Int[Tensor, "N"]
     draft_probs: Float[Tensor, "M V"] | None
-    law: Law | str | Sequence[Law | str]
+    law: Law | str | Sequence[Law | str | Sequence[tuple[Law | str, int]]]
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
         instance("shape", self.shape, TreeShape, "a TreeShape", InvalidTree)
         token_ids("tokens", self.tokens, InvalidTree)
-        object.__setattr__(self, "law", Law.by_node(self.law, self.shape.size))
+        object.__setattr__(self, "law", laws_by_node(self.law, self.shape))
         if self.tokens.shape != (self.shape.size,):
             raise InvalidTree(
                 f"a tree of {self.shape.size} nodes needs tokens of shape [{self.shape.size}], "
@@ -119,15 +73,16 @@ class TokenTree:
         wanted = "a tensor of one row of probabilities for each node with children, or None"
         instance("draft_probs", self.draft_probs, Tensor, wanted, InvalidTree)
         plainly_laid_out("draft_probs", self.draft_probs, InvalidTree)
-        rows = len(self.shape.internal)
+        rows = self._rows
         if not self.draft_probs.is_floating_point():
             raise InvalidTree(
                 f"draft_probs is {self.draft_probs.dtype}, but probabilities are floating numbers"
             )
         if self.draft_probs.ndim != 2 or self.draft_probs.shape[0] != rows:
+            whose = "groups of drawn children" if self.is_mixed else "nodes that have children"
             raise InvalidTree(
                 f"draft_probs has shape {list(self.draft_probs.shape)}, but needs one row for each of "
-                f"the {rows} nodes that have children"
+                f"the {rows} {whose}"
             )
 
     @cached_property
@@ -153,25 +108,57 @@ class TokenTree:
     @cached_property
     def laws(self) -> frozenset[Law]:
         """The laws that occur at nodes with children."""
-        return frozenset(self.law_of(node) for node in self.shape.internal)
+        return frozenset(
+            group.law for node in self.shape.internal for group in self.groups_of(node)
+        )
+
+    @cached_property
+    def is_mixed(self) -> bool:
+        """Whether a node has its children in groups."""
+        return not all(isinstance(law, Law) for law in self._laws)
 
     def law_of(self, node: int) -> Law:
         """How the children of `node` were drawn.
 
         Raises:
+            InvalidTree: if there is no such node, or it has its children in groups.
+        """
+        law = self._laws[self.shape.node(node)]
+        if not isinstance(law, Law):
+            raise InvalidTree(f"the children of node {node} are in groups: ask groups_of({node})")
+        return law
+
+    def groups_of(self, node: int) -> tuple[Group, ...]:
+        """The children of `node` by how they were drawn: one group, unless the tree is mixed.
+
+        Raises:
             InvalidTree: if there is no such node.
         """
-        return self.law[self.shape.node(node)]  # pyrefly: ignore[bad-index,bad-return]  (a tuple since __post_init__)
+        law, children = self._laws[self.shape.node(node)], self.shape.children[node]
+        if not children:
+            return ()
+        if isinstance(law, Law):
+            row = None if law is Law.DETERMINISTIC else self._first_row[node]
+            return (Group(law, children, row),)
+        groups, first, row = [], 0, self._first_row[node]
+        for drawn_by, count in law:
+            drawn = drawn_by is not Law.DETERMINISTIC
+            members = children[first : first + count]
+            groups.append(Group(drawn_by, members, row if drawn else None))
+            first, row = first + count, row + drawn
+        return tuple(groups)
 
     def draft_probs_of(self, node: int) -> Float[Tensor, "V"]:
         """The initial distribution that the children of `node` were drawn from.
 
         Raises:
-            InvalidTree: if the node has no children or the tree carries no distributions.
+            InvalidTree: if the node has no children, the tree carries no distributions, or it is mixed.
         """
         if self.draft_probs is None or not self.shape.children[self.shape.node(node)]:
             raise InvalidTree(f"node {node} has no draft distribution")
-        return self.draft_probs[self._row[node]]
+        if self.is_mixed:
+            raise InvalidTree(f"node {node} is of a mixed tree: ask checked_row of a group's row")
+        return self.draft_probs[self._first_row[node]]
 
     def checked_draft_probs_of(self, node: int) -> Float[Tensor, "V"]:
         """The same, looked at: whether it is a distribution, once for each node.
@@ -180,15 +167,29 @@ class TokenTree:
             InvalidTree: see `draft_probs_of`.
             NotADistribution: naming node and value.
         """
-        row = self.draft_probs_of(node)
-        if node not in self._checked:
-            require_distribution(row, f"the draft's row of node {node}")
-            self._checked.add(node)
-        return row
+        self.draft_probs_of(node)
+        return self.checked_row(node, self._first_row[node])
+
+    def checked_row(self, node: int, row: int) -> Float[Tensor, "V"]:
+        """A row of `draft_probs`, looked at: whether it is a distribution, once for each row.
+
+        Args:
+            node: whose children were drawn from it, for the message.
+            row: of one of its groups.
+
+        Raises:
+            NotADistribution: naming node and value.
+        """
+        assert self.draft_probs is not None
+        probs = self.draft_probs[row]
+        if row not in self._checked:
+            require_distribution(probs, f"the draft's row of node {node}")
+            self._checked.add(row)
+        return probs
 
     def vouched(self) -> "TokenTree":
         """This tree, its rows taken for distributions without a look: for who has just computed them."""
-        self._checked.update(self.shape.internal)
+        self._checked.update(range(self._rows))
         return self
 
     def look_at_rows(self) -> bool:
@@ -196,8 +197,8 @@ class TokenTree:
         if self.draft_probs is None or not self.draft_probs.numel():
             return True
         bad = no_distributions(self.draft_probs).tolist()
-        wrong = [n for n in self.shape.internal if bad[self._row[n]]]
-        fine = all(self.law_of(node) is Law.DETERMINISTIC for node in wrong)
+        drawn = (g.row for node in self.shape.internal for g in self.groups_of(node))
+        fine = not any(bad[row] for row in drawn if row is not None)
         if fine:
             self.vouched()
         return fine
@@ -205,15 +206,38 @@ class TokenTree:
     @property
     def is_vouched(self) -> bool:
         """Whether every row of `draft_probs` has been looked at, or vouched for."""
-        return self.draft_probs is None or self._checked.issuperset(self.shape.internal)
+        return self.draft_probs is None or len(self._checked) == self._rows
 
     @cached_property
     def _checked(self) -> set[int]:
         return set()
 
+    @property
+    def _laws(self) -> tuple[LawOfNode, ...]:
+        return self.law  # pyrefly: ignore[bad-return]  (since __post_init__)
+
+    @property
+    def _rows(self) -> int:
+        """Rows that `draft_probs` has."""
+        internal = self.shape.internal
+        if not internal:
+            return 0
+        return self._first_row[internal[-1]] + self._rows_of(internal[-1])
+
     @cached_property
-    def _row(self) -> dict[int, int]:
-        return {node: row for row, node in enumerate(self.shape.internal)}
+    def _first_row(self) -> dict[int, int]:
+        """Of each node with children, the first of its rows."""
+        if not self.is_mixed:
+            return {node: row for row, node in enumerate(self.shape.internal)}
+        rows = [0, *accumulate(map(self._rows_of, self.shape.internal))]
+        return dict(zip(self.shape.internal, rows, strict=False))
+
+    def _rows_of(self, node: int) -> int:
+        if not self.is_mixed:
+            return 1
+        law = self._laws[node]
+        laws = [law] if isinstance(law, Law) else [of_group for of_group, _ in law]
+        return sum(of_group is not Law.DETERMINISTIC for of_group in laws)
 
     def __str__(self) -> str:
         return self.shape.draw([f"{node}:{token}" for node, token in enumerate(self.token_ids)])

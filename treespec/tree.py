@@ -1,11 +1,12 @@
 """The tree types: `TreeShape`, a shape without tokens, and `TokenTree`, a tree of drafted tokens.
 
 Node 0 is the root, the last committed token. `size` counts it; draft tokens = size - 1. `depth` counts
-edges. A chain is a tree with one child per node. This module gathers `treespec.shape` and
-`treespec.token_tree`.
+edges. A chain is a tree with one child per node. This module gathers `treespec.shape`,
+`treespec.law` and `treespec.token_tree`.
 """
 
+from treespec.law import Group, Law
 from treespec.shape import TreeShape
-from treespec.token_tree import Law, TokenTree
+from treespec.token_tree import TokenTree
 
-__all__ = ["Law", "TokenTree", "TreeShape"]
+__all__ = ["Group", "Law", "TokenTree", "TreeShape"]

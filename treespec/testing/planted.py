@@ -56,6 +56,7 @@ def planted(rule: Rule, total_variation: float, *, root: int | None = None) -> R
         reference=rule.reference,
         lossless=rule.lossless,
         one_hot=rule.one_hot,
+        mixes=rule.mixes,
     )
 
 

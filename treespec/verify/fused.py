@@ -96,6 +96,11 @@ class Fused(WrappedRule):
         # Only what does not read tokens; repeated siblings are the kernel's to find.
         if reason := rule.covers(shape, tree.law):
             raise RefusedTree(reason)
+        if tree.is_mixed and plain not in (greedy, naive):
+            raise Unavailable(
+                f"fused({rule}) does not decide on mixed trees: use on_host({rule}), which synchronises "
+                "once too"
+            )
         kernel = _kernel()
         rows = _device_rows(target_probs, rule)
         device, vocabulary = rows.values.device, rows.values.shape[1]

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from treespec.law import LawOfNode
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree, TreeShape
@@ -16,7 +17,7 @@ from treespec.verify.rule import Scope, ratio, rule
 __all__ = ["gbv"]
 
 
-def _not_paths(shape: TreeShape, laws: Sequence[Law]) -> str | None:
+def _not_paths(shape: TreeShape, laws: Sequence[LawOfNode]) -> str | None:
     width, depth = len(shape.children[0]), shape.depth
     if depth and shape.breadth_first() != TreeShape.independent_chains(width, depth):
         return "needs paths of one length that share only the root (TreeShape.independent_chains)"

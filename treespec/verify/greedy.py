@@ -12,6 +12,7 @@ __all__ = ["greedy"]
 
 @rule(
     laws=Law,
+    mixes=Law,
     reference="arXiv:2305.09781",
     one_hot=True,
     scope=Scope.ELDERS,

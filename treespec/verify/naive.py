@@ -14,7 +14,13 @@ from treespec.verify.rule import NodeChoice, Scope, rule, top_down
 __all__ = ["naive"]
 
 
-@rule(laws=Law, reference="arXiv:2305.09781", scope=Scope.ELDERS, child_acceptance=of_target_mass)
+@rule(
+    laws=Law,
+    mixes=Law,
+    reference="arXiv:2305.09781",
+    scope=Scope.ELDERS,
+    child_acceptance=of_target_mass,
+)
 def naive(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     """At each node draw y from the target; if y is a child go there, else y is the bonus.
 

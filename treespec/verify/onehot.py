@@ -1,15 +1,11 @@
 """One-hot (target-only) acceptance for distinct, deterministic children."""
 
-from collections.abc import Sequence
-
-from jaxtyping import Float
-from torch import Tensor
-
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
 from treespec.verify.child_acceptance import of_target_mass
-from treespec.verify.rule import NodeChoice, Scope, rule, top_down
+from treespec.verify.one_by_one import one_by_one
+from treespec.verify.rule import Scope, rule
 
 __all__ = ["onehot"]
 
@@ -36,22 +32,4 @@ def onehot(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     Raises:
         RefusedTree: if children were sampled or repeat.
     """
-    return top_down(tree, target_probs, coins, _at_node)
-
-
-def _at_node(
-    target_probs: Float[Tensor, "V"],
-    draft_probs: Float[Tensor, "V"] | None,
-    children: Sequence[int],
-    coins: Coins,
-) -> NodeChoice:
-    left = target_probs
-    for child, token in enumerate(children):
-        if coins.accept(left[token]):
-            return NodeChoice(child=child)
-        rest = left.clone()
-        rest[token] = 0
-        mass = rest.sum()
-        # Rounding can leave nothing (p(x) just below 1): then p stands, and x itself is drawn.
-        left = rest / mass if mass > 0 else left
-    return NodeChoice(token=coins.draw(left))
+    return one_by_one(tree, target_probs, coins)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from treespec.children import require_children
 from treespec.errors import RefusedTree
+from treespec.law import LawOfNode
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree, TreeShape
@@ -46,7 +47,7 @@ class Plan:
         return sum(map(sum, self.masses))
 
 
-def _both_laws(shape: TreeShape, laws: Sequence[Law]) -> str | None:
+def _both_laws(shape: TreeShape, laws: Sequence[LawOfNode]) -> str | None:
     if len({laws[node] for node in shape.internal if len(shape.children[node]) > 1}) > 1:
         return "needs one law at all nodes of several children, but the tree has both of its laws"
     return None

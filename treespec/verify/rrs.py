@@ -5,18 +5,19 @@ from collections.abc import Sequence
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.distributions import residual
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
 from treespec.verify.child_acceptance import of_iid_children
-from treespec.verify.rule import NodeChoice, Scope, ratio, rule, top_down
+from treespec.verify.one_by_one import MIXES, Sibling, accept_in_turn, one_by_one
+from treespec.verify.rule import NodeChoice, Scope, rule
 
 __all__ = ["in_draw_order", "rrs"]
 
 
 @rule(
     laws={Law.IID},
+    mixes=MIXES,
     reference="arXiv:2305.09781",
     scope=Scope.ELDERS,
     child_acceptance=of_iid_children,
@@ -27,8 +28,12 @@ def rrs(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     SpecInfer's multi-step speculative sampling (arXiv:2305.09781, Algorithm 2, VerifyStochastic). If no
     child is accepted the bonus is drawn from what is left of p.
 
+    In a mixed tree each child is tested against the row that it was drawn from, given its elders in its
+    group, and a deterministic child x as a draw from the row that has all its mass on x. A node of several
+    groups accepts most if the deterministic ones come last.
+
     Args:
-        tree: children drawn i.i.d. from `draft_probs`; siblings may repeat.
+        tree: children drawn i.i.d. from `draft_probs`, siblings may repeat; or a mixed tree.
         target_probs: `[V]` rows by node.
         coins: one coin for each child tried and one draw at the end.
 
@@ -36,7 +41,7 @@ def rrs(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
         RefusedTree: for children drawn by another law; on top-k children this rule is biased. Also for a
             child tried whose draft probability is 0.
     """
-    return top_down(tree, target_probs, coins, in_draw_order)
+    return one_by_one(tree, target_probs, coins)
 
 
 def in_draw_order(
@@ -47,9 +52,4 @@ def in_draw_order(
 ) -> NodeChoice:
     """What `rrs` does at one node; with one child, the acceptance of a chain."""
     assert draft_probs is not None
-    left = target_probs
-    for child, token in enumerate(children):
-        if coins.accept(ratio(left, draft_probs, token)):
-            return NodeChoice(child=child)
-        left = residual(left, draft_probs)
-    return NodeChoice(token=coins.draw(left))
+    return accept_in_turn(target_probs, (Sibling(token, draft_probs) for token in children), coins)

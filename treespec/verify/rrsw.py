@@ -1,23 +1,18 @@
 """Recursive rejection sampling over drafts drawn without replacement."""
 
-from collections.abc import Sequence
-
-import torch
-from jaxtyping import Float
-from torch import Tensor
-
-from treespec.distributions import residual, without
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
 from treespec.verify.child_acceptance import of_distinct_children
-from treespec.verify.rule import NodeChoice, Scope, ratio, rule, top_down
+from treespec.verify.one_by_one import MIXES, one_by_one
+from treespec.verify.rule import Scope, rule
 
 __all__ = ["rrsw"]
 
 
 @rule(
     laws={Law.WITHOUT_REPLACEMENT},
+    mixes=MIXES,
     reference="arXiv:2402.12374",
     distinct=True,
     scope=Scope.ELDERS,
@@ -30,10 +25,10 @@ def rrsw(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     support is exhausted it becomes uniform over the tokens not yet rejected. Ours differs from Sequoia
     in that the drafter goes on drawing by the same function (`treespec.distributions.without`): padding
     with anything else is biased. Acceptance is 1 - TV(p, q) with one child, and 1 when the children
-    cover the target's support.
+    cover the target's support. Mixed trees are decided as by `rrs`, child by child.
 
     Args:
-        tree: children drawn without replacement from `draft_probs`.
+        tree: children drawn without replacement from `draft_probs`; or a mixed tree.
         target_probs: `[V]` rows by node.
         coins: one coin for each child tried and one draw at the end.
 
@@ -41,21 +36,4 @@ def rrsw(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
         RefusedTree: for children drawn by another law, siblings that repeat, or a child tried that the
             draft could not have drawn after its elder siblings.
     """
-    return top_down(tree, target_probs, coins, _at_node)
-
-
-def _at_node(
-    target_probs: Float[Tensor, "V"],
-    draft_probs: Float[Tensor, "V"] | None,
-    children: Sequence[int],
-    coins: Coins,
-) -> NodeChoice:
-    assert draft_probs is not None
-    left, draft = target_probs, draft_probs
-    for child, token in enumerate(children):
-        if child > 0:
-            draft = without(draft_probs, torch.tensor(children[:child], device=draft_probs.device))
-        if coins.accept(ratio(left, draft, token)):
-            return NodeChoice(child=child)
-        left = residual(left, draft)
-    return NodeChoice(token=coins.draw(left))
+    return one_by_one(tree, target_probs, coins)

@@ -14,6 +14,7 @@ from torch import Tensor
 from treespec.children import too_many
 from treespec.door import able, instance, number, shown
 from treespec.errors import InvalidArgument, InvalidSetting, NotADistribution, RefusedTree
+from treespec.law import LawOfNode, laws_by_node
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree, TreeShape
@@ -31,6 +32,7 @@ __all__ = [
     "require_rows",
     "rule",
     "top_down",
+    "walk_down",
 ]
 
 
@@ -90,7 +92,7 @@ ChildAcceptance = Callable[
 ]
 """From the target's row, the draft's and the children, in draw order: how probably each is accepted."""
 
-Needs = Callable[[TreeShape, Sequence[Law]], str | None]
+Needs = Callable[[TreeShape, Sequence[LawOfNode]], str | None]
 """From the shape of a tree and the law of each node: what is wrong with it, or None."""
 
 
@@ -101,6 +103,7 @@ class Rule:
 
     Attributes:
         laws: how children may have been drawn for the rule to be lossless (lossy rules: to be run).
+        mixes: the same of the groups of a mixed tree; empty if the rule decides on no such trees.
         lossless: whether the emitted tokens follow the target's own law.
         one_hot: whether target rows must be one-hot (temperature 0).
         reference: where the rule was published.
@@ -123,10 +126,11 @@ class Rule:
         scope: Scope = Scope.TREE,
         child_acceptance: ChildAcceptance | None = None,
         on_trees: Mapping[Law, "Rule"] | None = None,
+        mixes: Collection[Law] = (),
     ) -> None:
         wraps(decide)(self)
         self._decide, self._needs, self._distinct = decide, needs, distinct
-        self.laws, self.reference = frozenset(laws), reference
+        self.laws, self.mixes, self.reference = frozenset(laws), frozenset(mixes), reference
         self.lossless, self.one_hot = lossless, one_hot
         self.scope, self.child_acceptance = scope, child_acceptance
         self.on_trees: Mapping[Law, Rule] = on_trees or {}
@@ -171,7 +175,10 @@ class Rule:
         return other
 
     def covers(
-        self, shape: TreeShape, law: Law | str | Sequence[Law | str], vocabulary: int | None = None
+        self,
+        shape: TreeShape,
+        law: Law | str | Sequence[Law | str | Sequence[tuple[Law | str, int]]],
+        vocabulary: int | None = None,
     ) -> str | None:
         """Why the rule cannot decide on trees of this shape and law, or None: then it can.
 
@@ -179,37 +186,44 @@ class Rule:
 
         Args:
             shape: the tree.
-            law: how children are drawn: one law for all nodes, or one for each.
+            law: how children are drawn: one law for all nodes, or for each node one or its groups, as a
+                `TokenTree` has them.
             vocabulary: tokens to draw from; None for as many as it takes.
         """
-        return self._refusal(shape, Law.by_node(law, shape.size), vocabulary)
+        return self._refusal(shape, laws_by_node(law, shape), vocabulary)
 
     def require(self, tree: TokenTree) -> None:
         """Raise `RefusedTree` unless the rule covers this tree; its tokens count besides its shape."""
         instance("tree", tree, TokenTree, "a TokenTree")
-        laws = [tree.law_of(node) for node in range(tree.shape.size)]
+        laws: Any = tree.law  # a tuple since __post_init__
         reason = self._refusal(tree.shape, laws)
         if reason:
             raise RefusedTree(reason)
-        for node in tree.shape.internal if self._distinct else ():
-            tokens = [tree.token_ids[child] for child in tree.shape.children[node]]
-            if len(set(tokens)) < len(tokens) and laws[node] is not Law.IID:
-                raise RefusedTree(
-                    f"rule '{self}' needs distinct children, but node {node} has the tokens {tokens}"
-                )
+        for node in tree.shape.internal if self._distinct or tree.is_mixed else ():
+            for group in tree.groups_of(node):
+                tokens = [tree.token_ids[child] for child in group.children]
+                if len(set(tokens)) < len(tokens) and group.law is not Law.IID:
+                    raise RefusedTree(
+                        f"rule '{self}' needs distinct children, but node {node} has the tokens {tokens}"
+                    )
 
     def _refusal(
-        self, shape: TreeShape, laws: Sequence[Law], vocabulary: int | None = None
+        self, shape: TreeShape, laws: Sequence[LawOfNode], vocabulary: int | None = None
     ) -> str | None:
-        foreign = {laws[node] for node in shape.internal} - self.laws
+        mixed = not all(isinstance(law, Law) for law in laws)
+        if mixed and not self.mixes:
+            return f"rule '{self}' does not cover mixed trees, whose nodes have children of several groups"
+        groups = [group for node in shape.internal for group in _groups(laws[node], shape, node)]
+        covers = self.mixes if mixed else self.laws
+        foreign = {law for law, _ in groups} - covers
         if foreign:
-            given, covered = (", ".join(sorted(map(str, laws))) for laws in (foreign, self.laws))
+            given, covered = (", ".join(sorted(map(str, laws))) for laws in (foreign, covers))
             return (
-                f"rule '{self}' does not cover children drawn {given}: "
-                f"it is made for {covered} only"
+                f"rule '{self}' does not cover children drawn {given}"
+                f"{' in mixed trees' if mixed else ''}: it is made for {covered} only"
             )
-        for node in shape.internal:
-            reason = too_many(len(shape.children[node]), vocabulary, laws[node])
+        for law, count in groups:
+            reason = too_many(count, vocabulary, law)
             if reason:
                 return reason
         reason = self._needs(shape, laws)
@@ -231,6 +245,11 @@ class Rule:
         return f"<acceptance rule {self}{settings}: {laws}; {kind}>"
 
 
+def _groups(law: LawOfNode, shape: TreeShape, node: int) -> tuple[tuple[Law, int], ...]:
+    """Law and number of children of each group of a node."""
+    return ((law, len(shape.children[node])),) if isinstance(law, Law) else law
+
+
 def _with_settings(plain: Rule, settings: Mapping[str, float]) -> Rule:
     return plain.using(**settings)
 
@@ -246,6 +265,7 @@ def rule(
     scope: Scope = Scope.TREE,
     child_acceptance: ChildAcceptance | None = None,
     on_trees: Mapping[Law, Rule] | None = None,
+    mixes: Collection[Law] = (),
 ) -> Callable[[Callable[..., Verdict]], Rule]:
     """Make a `Rule` of a function `(tree, target_probs, coins) -> Verdict`.
 
@@ -261,8 +281,9 @@ def rule(
         scope: what the acceptance of a child depends on; as long as nothing is said, the whole tree.
         child_acceptance: how probably each child is accepted; for rules of scope `ELDERS`.
         on_trees: of a rule for chains, by law: the rule for any tree that is this one on a chain.
+        mixes: the laws that it covers in groups of mixed trees; none if it does not decide on them.
     """
-    facts = lossless, one_hot, needs, distinct, scope, child_acceptance, on_trees
+    facts = lossless, one_hot, needs, distinct, scope, child_acceptance, on_trees, mixes
     return lambda decide: Rule(decide, laws, reference, *facts)
 
 
@@ -271,36 +292,60 @@ def top_down(tree: TokenTree, target_probs: Rows, coins: Coins, node_rule: NodeR
 
     At a leaf the bonus is a draw from the target's distribution there. Only rows of visited nodes are
     read. `node_rule` gets no draft distribution at a node whose children are deterministic, whatever row
-    the tree holds for it.
+    the tree holds for it, nor at any node of a mixed tree.
 
     Raises:
         RefusedTree: if draft and target distributions of a visited node have different lengths, or
             `node_rule` refuses its children; the error names the node.
         NotADistribution: if a visited row is none; likewise.
     """
-    rows, path = CheckedRows.of(tree, target_probs), [0]
-    able("coins", coins, "accept draw", "coins, such as TorchCoins(0)")
     if not callable(node_rule):
         raise InvalidArgument(f"node_rule = {shown(node_rule)} is no function: see NodeRule")
+
+    def decide(node: int, row: Float[Tensor, "V"]) -> NodeChoice:
+        sure = tree.is_mixed or tree.law_of(node) is Law.DETERMINISTIC
+        draft_probs = None if sure else draft_row(tree, node, row)
+        return node_rule(row, draft_probs, _tokens(tree, node), coins)
+
+    return walk_down(tree, target_probs, coins, decide)
+
+
+def walk_down(
+    tree: TokenTree,
+    target_probs: Rows,
+    coins: Coins,
+    decide: Callable[[int, Float[Tensor, "V"]], NodeChoice],
+) -> Verdict:
+    """The walk of `top_down`, with a decision that reads the tree itself.
+
+    Args:
+        tree: what was drafted.
+        target_probs: `[V]` rows by node.
+        coins: for the draw at a leaf.
+        decide: from a node with children and its target row.
+    """
+    rows, path = CheckedRows.of(tree, target_probs), [0]
+    able("coins", coins, "accept draw", "coins, such as TorchCoins(0)")
     while True:
         node = path[-1]
         children = tree.shape.children[node]
         if not children:
             return Verdict(tuple(path), coins.draw(rows[node]))
-        tokens = [tree.token_ids[child] for child in children]
         row = rows[node]
-        sure = tree.law_of(node) is Law.DETERMINISTIC
-        draft_probs = None if sure else draft_row(tree, node, row)
         try:
-            choice = node_rule(row, draft_probs, tokens, coins)
+            choice = decide(node, row)
         except RefusedTree as error:
             raise RefusedTree(
-                f"the children of node {node}, in draw order {tokens}: {error}"
+                f"the children of node {node}, in draw order {_tokens(tree, node)}: {error}"
             ) from None
         if choice.token is not None:
             return Verdict(tuple(path), choice.token)
         assert choice.child is not None
         path.append(children[choice.child])
+
+
+def _tokens(tree: TokenTree, node: int) -> list[int]:
+    return [tree.token_ids[child] for child in tree.shape.children[node]]
 
 
 def ratio(
@@ -328,6 +373,6 @@ def require_number(value: Float[Tensor, ""], node: int | None = None) -> None:
         raise NotADistribution(f"the target's or the draft's row of {where} holds NaN")
 
 
-def branches(shape: TreeShape, laws: Sequence[Law]) -> str | None:
+def branches(shape: TreeShape, laws: Sequence[LawOfNode]) -> str | None:
     """What is wrong with a tree that is no chain, for rules that need one."""
     return None if shape.is_chain else "needs a chain, but the tree has siblings"

@@ -1,13 +1,14 @@
 """Traversal verification: a tree is judged from its leaves up."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
-from treespec.children import next_child
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
-from treespec.verify.checked import draft_row
+from treespec.verify.one_by_one import MIXES, Sibling, siblings
 from treespec.verify.rule import Scope, ratio, require_number, rule
 
 __all__ = ["traversal"]
@@ -15,6 +16,7 @@ __all__ = ["traversal"]
 
 @rule(
     laws={Law.IID, Law.WITHOUT_REPLACEMENT},
+    mixes=MIXES,
     reference="arXiv:2505.12398",
     distinct=True,
     scope=Scope.TREE,
@@ -27,12 +29,13 @@ def traversal(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     kept, and the bonus drawn from p_c. Otherwise, with r = [a(v) p_v - q_v]+ and s = sum r at its parent
     v: p_v <- r / s, a(v) <- s / (s + 1 - a(v)) (the root stays 1), and q_v loses the token if the
     children were drawn without replacement. A node whose children are all deleted is a leaf. On a chain
-    this is block verification. Ours starts at the shares, so a subtree of share 0 is deleted at once.
+    this is block verification. Ours starts at the shares, so a subtree of share 0 is deleted at once,
+    and takes for q_v what the next child was drawn from, so that it decides on mixed trees too.
 
     Unlike the rules that go top-down it reads the rows of every node on its way, most of the tree.
 
     Args:
-        tree: children drawn i.i.d. or without replacement from `draft_probs`, by nodes.
+        tree: children drawn i.i.d. or without replacement from `draft_probs`, by nodes; or a mixed tree.
         target_probs: `[V]` rows by node.
         coins: one coin for each leaf tested and one draw at the end.
 
@@ -40,20 +43,24 @@ def traversal(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
         RefusedTree: for children drawn by another law, siblings drawn without replacement that repeat, or
             a child tried that the draft could not have drawn.
     """
-    shape, tokens = tree.shape, tree.token_ids
+    shape = tree.shape
     rows: dict[int, Tensor] = {}
     shares: dict[int, Tensor] = {0: torch.ones_like(target_probs[0][0])}
+    waiting: dict[int, Iterator[Sibling]] = {}
+    draft: dict[
+        int, Tensor
+    ] = {}  # of each node, what its first child that is not deleted was drawn from
     deleted = [0] * shape.size
     node = 0
     while True:
-        children = shape.children[node][deleted[node] :]
         if node not in rows:
             rows[node] = target_probs[node]
-            if children:
-                draft_row(tree, node, rows[node])
+            waiting[node] = siblings(tree, node, rows[node])
+        children = shape.children[node][deleted[node] :]
         if children:
             child = children[0]
-            odds = ratio(rows[node], _draft(tree, node, deleted[node]), tokens[child])
+            draft[node] = _row(next(waiting[node]), rows[node])
+            odds = ratio(rows[node], draft[node], tree.token_ids[child])
             require_number(odds, node)
             shares[child] = (shares[node] * odds).clamp_max(1)
             if shares[child] > 0:
@@ -63,8 +70,7 @@ def traversal(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
             return Verdict(shape.path(node), coins.draw(rows[node]))
         else:
             node = shape.parents[node]
-        rest = shares[node] * rows[node] - _draft(tree, node, deleted[node])
-        rest = rest.clamp_min(0)
+        rest = (shares[node] * rows[node] - draft[node]).clamp_min(0)
         mass = rest.sum()
         require_number(mass, node)
         if mass > 0:
@@ -74,9 +80,10 @@ def traversal(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
         deleted[node] += 1
 
 
-def _draft(tree: TokenTree, node: int, deleted: int) -> Tensor:
-    """What the first child that is not deleted was drawn from."""
-    draft = tree.draft_probs_of(node)
-    elder = [tree.token_ids[child] for child in tree.shape.children[node][:deleted]]
-    before = torch.tensor([elder], dtype=torch.long, device=draft.device)
-    return next_child(draft[None], before, tree.law_of(node))[0]
+def _row(sibling: Sibling, like: Tensor) -> Tensor:
+    """What a child was drawn from; a row with all mass on it if it is sure."""
+    if sibling.draft_probs is not None:
+        return sibling.draft_probs
+    sure = torch.zeros_like(like)
+    sure[sibling.token] = 1
+    return sure

@@ -12,7 +12,7 @@ from treespec.verify.rule import Scope, require_number, rule
 __all__ = ["threshold", "typical"]
 
 
-@rule(laws=Law, reference="arXiv:2401.10774", lossless=False, scope=Scope.TREE)
+@rule(laws=Law, mixes=Law, reference="arXiv:2401.10774", lossless=False, scope=Scope.TREE)
 def typical(
     tree: TokenTree,
     target_probs: Rows,

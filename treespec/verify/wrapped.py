@@ -22,6 +22,7 @@ class WrappedRule:
 
     __name__: str
     laws: Collection[Law]
+    mixes: Collection[Law]
     settings: Mapping[str, float]
 
     def __init__(self, rule: Rule) -> None:
@@ -31,13 +32,17 @@ class WrappedRule:
                 "treespec.verify, such as verify.rrs (by name: verify.RULES['rrs'])"
             )
         self.rule, self.__name__ = rule, str(rule)
-        self.laws, self.lossless, self.one_hot = rule.laws, rule.lossless, rule.one_hot
+        self.laws, self.mixes, self.lossless = rule.laws, rule.mixes, rule.lossless
+        self.one_hot = rule.one_hot
         self.reference, self.settings = rule.reference, rule.settings
         self.scope, self.child_acceptance = rule.scope, rule.child_acceptance
         self.on_trees = rule.on_trees
 
     def covers(
-        self, shape: TreeShape, law: Law | str | Sequence[Law | str], vocabulary: int | None = None
+        self,
+        shape: TreeShape,
+        law: Law | str | Sequence[Law | str | Sequence[tuple[Law | str, int]]],
+        vocabulary: int | None = None,
     ) -> str | None:
         """Why the rule cannot decide on trees of this shape and law; None if it can."""
         return self.rule.covers(shape, law, vocabulary)

@@ -1,0 +1,109 @@
+"""How the children of a node were chosen: by one law, or in groups that each have one."""
+
+import enum
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from treespec.door import plain_integer, sequence, shown
+from treespec.errors import InvalidTree
+from treespec.shape import TreeShape
+
+__all__ = ["Group", "Law", "LawOfNode", "laws_by_node"]
+
+
+class Law(enum.Enum):
+    """How the children of a node were chosen. Whether a rule is lossless depends on it."""
+
+    IID = "iid"
+    """Drawn independently from the node's draft distribution; siblings may repeat."""
+    WITHOUT_REPLACEMENT = "without_replacement"
+    """Drawn one after the other from the draft distribution, each token at most once."""
+    DETERMINISTIC = "deterministic"
+    """Chosen without chance (the k most probable, a lookup): distinct, whatever the coins."""
+    TOP_THEN_SAMPLE = "top_then_sample"
+    """The k - 1 most probable tokens, best first, then one drawn from the rest (arXiv:2502.18779)."""
+    HUB = "hub"
+    """A pair (i, a) with probability q(i), or (a, i) with q(a) q(i) / (1 - q(a)), where a is the most
+    probable token and i any other (SpecHub, arXiv:2411.05289). A single child is drawn from q."""
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def together(self) -> bool:
+        """Whether one child more changes how the others of its node are chosen."""
+        return self in (Law.TOP_THEN_SAMPLE, Law.HUB)
+
+    @classmethod
+    def of(cls, given: "Law | str", name: str = "law") -> "Law":
+        """The law itself, or the one of this name.
+
+        Raises:
+            InvalidTree: if there is none.
+        """
+        if isinstance(given, Law):
+            return given
+        try:
+            return cls(given)
+        except (ValueError, TypeError):  # the second: what has no hash
+            names = ", ".join(map(str, cls))
+            raise InvalidTree(f"{name} = {shown(given)} is no law: one of {names}") from None
+
+
+LawOfNode = Law | tuple[tuple[Law, int], ...]
+"""Of all children of a node; or, for each of its groups in the order of the children, law and number."""
+
+
+class Group(NamedTuple):
+    """Siblings that were chosen together.
+
+    Args:
+        law: by which they were.
+        children: their nodes, in draw order.
+        row: of `TokenTree.draft_probs`, that they were drawn from; None if they are deterministic.
+    """
+
+    law: Law
+    children: tuple[int, ...]
+    row: int | None
+
+
+def laws_by_node(given: Any, shape: TreeShape) -> tuple[LawOfNode, ...]:
+    """How the children of each node of a shape were chosen.
+
+    Args:
+        given: a law, or its name, for all nodes; or for each node a law or its groups, pairs of a law and
+            a number of children.
+        shape: of the tree.
+
+    Raises:
+        InvalidTree: if there is no such law, or the numbers do not fit the shape.
+    """
+    if isinstance(given, Law | str):
+        return (Law.of(given),) * shape.size
+    entries = sequence("law", given, "laws, or one law", InvalidTree)
+    if len(entries) != shape.size:
+        raise InvalidTree(f"{len(entries)} laws for {shape.size} nodes")
+    return tuple(_of_node(node, entry, shape) for node, entry in enumerate(entries))
+
+
+def _of_node(node: int, entry: Any, shape: TreeShape) -> LawOfNode:
+    if not isinstance(entry, Sequence) or isinstance(entry, str):
+        return Law.of(entry, f"law[{node}]")
+    pairs = []
+    for i, pair in enumerate(entry):
+        count = None
+        if isinstance(pair, Sequence) and not isinstance(pair, str) and len(pair) == 2:
+            count = plain_integer(pair[1])
+        if count is None or count < 1:
+            raise InvalidTree(
+                f"law[{node}][{i}] = {shown(pair)}, but a group of children is a law and their number, at "
+                "least 1"
+            )
+        pairs.append((Law.of(pair[0], f"law[{node}][{i}]"), count))
+    children, grouped = len(shape.children[node]), sum(count for _, count in pairs)
+    if grouped != children:
+        raise InvalidTree(
+            f"law[{node}] has groups of {grouped} children, but the node has {children}"
+        )
+    return tuple(pairs)

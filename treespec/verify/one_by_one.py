@@ -1,0 +1,114 @@
+"""Children tested in turn, each against what it was drawn from: the decision of several rules."""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from treespec.distributions import residual, without
+from treespec.law import Group
+from treespec.protocols import Coins, Rows
+from treespec.step import Verdict
+from treespec.tree import Law, TokenTree
+from treespec.verify.checked import require_rows
+from treespec.verify.rule import NodeChoice, ratio, walk_down
+
+__all__ = ["MIXES", "Sibling", "accept_in_turn", "one_by_one", "siblings"]
+
+MIXES = frozenset({Law.IID, Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC})
+"""Laws of groups whose children can be tested in turn: each has a row of its own, given its elders."""
+
+
+class Sibling(NamedTuple):
+    """A child as a draw.
+
+    Args:
+        token: its id.
+        draft_probs: what it was drawn from, given its elders; None if it is sure, a draw from a one-hot
+            row.
+    """
+
+    token: int
+    draft_probs: Float[Tensor, "V"] | None
+
+
+def one_by_one(tree: TokenTree, target_probs: Rows, coins: Coins) -> Verdict:
+    """Top-down: at each node the children in turn, group after group, by `accept_in_turn`.
+
+    Args:
+        tree: children of the laws in `MIXES`.
+        target_probs: `[V]` rows by node.
+        coins: one coin for each child tried and one draw at the end.
+    """
+    return walk_down(tree, target_probs, coins, partial(_at_node, tree, coins))
+
+
+def _at_node(
+    tree: TokenTree, coins: Coins, node: int, target_probs: Float[Tensor, "V"]
+) -> NodeChoice:
+    return accept_in_turn(target_probs, siblings(tree, node, target_probs), coins)
+
+
+def accept_in_turn(
+    target_probs: Float[Tensor, "V"], children: Iterable[Sibling], coins: Coins
+) -> NodeChoice:
+    """Accept each child with min(1, p / q), q its own row; after a rejection p <- norm([p - q]+).
+
+    Lossless for any children of which each was drawn from its row, given its elders. If none is
+    accepted the bonus is drawn from what is left of p.
+
+    Args:
+        target_probs: p at the node.
+        children: in the order in which they are tried; asked for one by one.
+        coins: one coin for each child tried and one draw at the end.
+
+    Raises:
+        RefusedTree: if a child tried has draft probability 0.
+    """
+    left = target_probs
+    for child, (token, draft_probs) in enumerate(children):
+        odds = left[token] if draft_probs is None else ratio(left, draft_probs, token)
+        if coins.accept(odds):
+            return NodeChoice(child=child)
+        left = _struck(left, token) if draft_probs is None else residual(left, draft_probs)
+    return NodeChoice(token=coins.draw(left))
+
+
+def siblings(tree: TokenTree, node: int, target_probs: Float[Tensor, "V"]) -> Iterator[Sibling]:
+    """The children of a node as draws, in index order, rows computed when they are asked for.
+
+    Args:
+        tree: what was drafted.
+        node: one with children.
+        target_probs: its target row, for the width.
+    """
+    for group in tree.groups_of(node):
+        yield from _of_group(tree, node, group, target_probs)
+
+
+def _of_group(
+    tree: TokenTree, node: int, group: Group, target_probs: Float[Tensor, "V"]
+) -> Iterator[Sibling]:
+    tokens = [tree.token_ids[child] for child in group.children]
+    if group.row is None:
+        yield from (Sibling(token, None) for token in tokens)
+        return
+    first = tree.checked_row(node, group.row)
+    require_rows(node, target_probs, first)
+    for i, token in enumerate(tokens):
+        if i and group.law is Law.WITHOUT_REPLACEMENT:
+            elders = torch.tensor(tokens[:i], device=first.device)
+            yield Sibling(token, without(first, elders))
+        else:
+            yield Sibling(token, first)
+
+
+def _struck(probs: Float[Tensor, "V"], token: int) -> Float[Tensor, "V"]:
+    """The row without a token; itself where rounding leaves nothing else (p(x) just below 1)."""
+    rest = probs.clone()
+    rest[token] = 0
+    mass = rest.sum()
+    return rest / mass if mass > 0 else probs
