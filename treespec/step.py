@@ -79,12 +79,22 @@ class Step:
         verdict: what was accepted.
         scores: what the target computed; some draft sources learn from it.
         tokens: the emitted token ids that decoding keeps (all of them but in a last, cut step).
+        further: emitted tokens between the path and the bonus that this tree does not have: of the step
+            that a merge of sources hands to one of them, whose own tree was left on the way. `path` are
+            the nodes of its own, and the bonus is the next root, as always.
     """
 
     tree: TokenTree
     verdict: Verdict
     scores: Scores
     tokens: tuple[int, ...]
+    further: tuple[int, ...] = ()
+
+    @property
+    def emitted_ids(self) -> list[int]:
+        """What follows the root: the tokens of the path, further ones, and the bonus."""
+        ids, verdict = self.tree.token_ids, self.verdict
+        return [*(ids[node] for node in verdict.path[1:]), *self.further, verdict.bonus]
 
     def _repr_svg_(self) -> str:
         from treespec.drawing import draw_step

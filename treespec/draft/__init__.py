@@ -1,5 +1,6 @@
 """Draft sources, one a file."""
 
+from treespec.draft.cascade import Cascade
 from treespec.draft.datastore import Datastore
 from treespec.draft.documents import Documents
 from treespec.draft.growth import StaticGrowth
@@ -7,8 +8,10 @@ from treespec.draft.jacobi import Jacobi
 from treespec.draft.lookahead import Lookahead
 from treespec.draft.lookup import PromptLookup
 from treespec.draft.make import make_drafter
+from treespec.draft.merge import Merge
 from treespec.draft.model import ModelDrafter
 from treespec.draft.nothing import NoDrafter
+from treespec.draft.rates import acceptance_rates
 from treespec.draft.recycling import TokenRecycling
 from treespec.draft.retrieval import Retrieval
 from treespec.draft.suffix_automaton import SuffixAutomaton
@@ -16,10 +19,12 @@ from treespec.draft.suffix_counts import SuffixCounts
 from treespec.draft.suffix_tree import SuffixTree
 
 __all__ = [
+    "Cascade",
     "Datastore",
     "Documents",
     "Jacobi",
     "Lookahead",
+    "Merge",
     "ModelDrafter",
     "NoDrafter",
     "PromptLookup",
@@ -29,5 +34,6 @@ __all__ = [
     "SuffixCounts",
     "SuffixTree",
     "TokenRecycling",
+    "acceptance_rates",
     "make_drafter",
 ]

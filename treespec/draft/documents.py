@@ -7,14 +7,14 @@ from torch import Tensor
 from treespec.door import sequence
 from treespec.draft.best_first import Limits, best_first
 from treespec.draft.ngrams import Ngrams, most_places, seen_last
-from treespec.draft.text_source import TextSource
+from treespec.draft.text_source import AheadSource
 from treespec.draft.vocabulary import plain_tokens
 from treespec.errors import InvalidArgument
 
 __all__ = ["Documents"]
 
 
-class Documents(TextSource):
+class Documents(AheadSource):
     """Drafts from texts that are known before decoding: a file that is edited, retrieved passages.
 
     Prompt lookup (`PromptLookup`) over these texts alone: the last `ngram` tokens of prompt and output are
@@ -65,7 +65,7 @@ class Documents(TextSource):
         ngram = self._documents.ngram
         self._ending = [*self._ending, *tokens[-ngram:]][-ngram:]
 
-    def _continuations(self) -> tuple[Sequence[int], Sequence[int]]:
-        places = self._documents.places(self._ending, self.places)
+    def _after(self, ahead: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+        places = self._documents.places([*self._ending, *ahead], self.places)
         found = best_first(places, self._documents.followers, self.limits, seen_last)
         return found.parents, found.tokens

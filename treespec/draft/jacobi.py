@@ -27,8 +27,15 @@ class Jacobi(TextSource):
         InvalidArgument: if that is no such integer.
     """
 
+    reads_any_tree = False
+
     def __init__(self, depth: int) -> None:
         self.max_depth = integer("depth", depth, least=1)
+
+    @property
+    def size(self) -> int:
+        """Nodes of a tree, the root included."""
+        return self.max_depth + 1
 
     def commit(self, step: Step) -> None:
         """Read what was accepted, and guess anew by the rows of the nodes after it.
@@ -40,7 +47,7 @@ class Jacobi(TextSource):
         super().commit(step)
         chain = argmax_tokens(step)
         # Nodes of a chain are its positions: the row of the last accepted one gave the bonus.
-        self._guesses = chain[step.verdict.path[-1] + 1 :]
+        self._guesses = chain[len(step.emitted_ids) :]
 
     def _restart(self) -> None:
         self._latest: list[int] = []

@@ -50,6 +50,8 @@ class Lookahead(TextSource):
         InvalidArgument: if one of them is no such integer, or the pool has other n-grams.
     """
 
+    reads_any_tree = False
+
     def __init__(
         self,
         window: int = 7,

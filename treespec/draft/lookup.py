@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from treespec.draft.best_first import Limits, best_first
 from treespec.draft.ngrams import Ngrams, most_places, seen_last
-from treespec.draft.text_source import TextSource
+from treespec.draft.text_source import AheadSource
 
 __all__ = ["PromptLookup"]
 
 
-class PromptLookup(TextSource):
+class PromptLookup(AheadSource):
     """Drafts from the text itself, prompt and output; no model runs.
 
     The last `ngram` tokens are looked up earlier in the text. If they never stood there the last
@@ -58,8 +58,8 @@ class PromptLookup(TextSource):
     def _read(self, tokens: Sequence[int]) -> None:
         self._text.read(tokens)
 
-    def _continuations(self) -> tuple[Sequence[int], Sequence[int]]:
-        ending = self._text.text[-self.ngram :]
+    def _after(self, ahead: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+        ending = [*self._text.text[-self.ngram :], *ahead]
         places = self._text.places(ending, self.places)
         found = best_first(places, self._text.followers, self.limits, seen_last)
         return found.parents, found.tokens

@@ -1,6 +1,6 @@
 """Drafting with an autoregressive model, level by level, along any growth."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache, partial
 
 import torch
@@ -16,7 +16,7 @@ from treespec.protocols import Coins, Growth, PruningGrowth, TreeModel
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
 
-__all__ = ["ModelDrafter"]
+__all__ = ["ModelDrafter", "Passes"]
 
 
 class ModelDrafter:
@@ -41,6 +41,9 @@ class ModelDrafter:
         InvalidTree: if the law is none, or the growth states that it is not made for it.
     """
 
+    draws_where_told = True
+    """Whether a merge may ask it for single nodes (`draw_into`)."""
+
     def __init__(
         self, model: TreeModel, growth: Growth | TreeShape, law: Law, sampling: Sampling
     ) -> None:
@@ -49,6 +52,7 @@ class ModelDrafter:
         if not isinstance(growth, TreeShape):
             able("growth", growth, "next max_depth", "a TreeShape or a Growth")
         self.model, self.law, self.sampling = model.fresh(), Law.of(law), sampling
+        self.given = model
         self.growth = StaticGrowth(growth) if isinstance(growth, TreeShape) else growth
         laws = getattr(growth, "laws", Law)
         if self.law not in laws:
@@ -92,7 +96,7 @@ class ModelDrafter:
                 chooses together; if it keeps nodes that are no tree, or some of the drawn nodes only.
         """
         parents, tokens = [-1], [self._root]
-        drawn, passes = DrawnChildren(self.law, self.sampling), _Passes(self.model, self._pending)
+        drawn, passes = DrawnChildren(self.law, self.sampling), Passes(self.model, self._pending)
         probs = partial(drawn.node_probs, parents, tokens, self._device)
         while True:
             shape = _shape(tuple(parents))
@@ -141,9 +145,72 @@ class ModelDrafter:
             )
         return sorted(kept)
 
+    def propose_below(self, tokens: Sequence[int], coins: Coins) -> TokenTree:
+        """A tree over the last of these tokens, which follow the root; nothing of it is kept.
+
+        Args:
+            tokens: in the order of the text, run again each time; none for the tree of `propose`.
+            coins: as for `propose`.
+
+        Raises:
+            NonFiniteLogits, InvalidTree: see `propose`.
+        """
+        pending, root = self._pending, self._root
+        *self._pending, self._root = [*pending, root, *tokens]
+        try:
+            return self.propose(coins)
+        finally:
+            self._pending, self._root, self._rows = pending, root, {}
+
+    def draw_into(
+        self,
+        parents: Sequence[int],
+        tokens: list[int],
+        wanted: Mapping[int, Sequence[int]],
+        avoided: Mapping[int, Collection[int]],
+        coins: Coins,
+    ) -> dict[int, Float[Tensor, "V"]]:
+        """Draw some nodes of a tree that several sources fill; the step of that tree is then committed.
+
+        Args:
+            parents: of all nodes, the root first, each before its children.
+            tokens: of all nodes, written here for those that are drawn.
+            wanted: by node, those of its children that are drawn, in draw order. The node has a token, or
+                is drawn itself.
+            avoided: by node, tokens that are not drawn: other children of it.
+            coins: for the laws that draw.
+
+        Returns:
+            By node, what its children were drawn from: the model's distribution without the tokens avoided.
+
+        Raises:
+            NonFiniteLogits: if the draft model returns NaN or infinite logits.
+        """
+        drawn, passes = DrawnChildren(self.law, self.sampling), Passes(self.model, self._pending)
+        run = {0, *wanted}
+        for node in range(len(parents) - 1, 0, -1):
+            if node in run:
+                run.add(parents[node])
+        known = set(range(len(parents))).difference(*wanted.values())
+        waiting = sorted(run)
+        while waiting:
+            new = [node for node in waiting if node in known]
+            logits = passes.run(new, [tokens[node] for node in new], parents, self._device)
+            require_finite(logits, "draft", new)
+            drawn.add(new, _without(logits, [avoided.get(node, ()) for node in new]))
+            places = [(node, len(wanted[node])) for node in new if node in wanted]
+            for (node, _), found in zip(places, drawn.draw(places, coins), strict=True):
+                for child, token in zip(wanted[node], found, strict=True):
+                    tokens[child] = token
+                    known.add(child)
+            waiting = [node for node in waiting if node not in passes.rows]
+        self._rows = passes.rows
+        return {node: drawn.row(node) for node in wanted}
+
     def commit(self, step: Step) -> None:
         """Keep the rows that the model ran for committed tokens; the other tokens become pending."""
-        tokens = self._pending + [step.tree.token_ids[node] for node in step.verdict.path]
+        path = (step.tree.token_ids[node] for node in step.verdict.path)
+        tokens = [*self._pending, *path, *step.further]
         ran = [self._rows[node] for node in step.verdict.path if node in self._rows]
         opened = list(range(len(self._pending))) if ran else []
         self.model.keep(opened + ran)
@@ -151,7 +218,7 @@ class ModelDrafter:
         self._rows = {}
 
 
-class _Passes:
+class Passes:
     """The passes over one tree, in the numbering of the rows that the model runs.
 
     Rows 0 .. p - 1 are the pending tokens, row p is the root; expanded nodes follow in the order in which
@@ -184,6 +251,17 @@ class _Passes:
 def _shape(parents: tuple[int, ...]) -> TreeShape:
     """The shape with these parents, checked and worked out once: most trees are drafted over and over."""
     return TreeShape(parents)
+
+
+def _without(
+    logits: Float[Tensor, "T V"], avoided: Sequence[Collection[int]]
+) -> Float[Tensor, "T V"]:
+    """The logits, of some tokens of each row -inf: these are never drawn."""
+    if any(avoided):
+        logits = logits.clone()
+        for row, tokens in zip(logits, avoided, strict=True):
+            row[list(tokens)] = -torch.inf
+    return logits
 
 
 def _require_places(places: Sequence[tuple[int, int]], size: int) -> None:

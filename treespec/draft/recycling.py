@@ -10,7 +10,7 @@ from treespec.children import top_k
 from treespec.door import instance, integer
 from treespec.draft.best_first import Limits
 from treespec.draft.state import load_state, save_state
-from treespec.draft.text_source import TextSource
+from treespec.draft.text_source import AheadSource
 from treespec.draft.vocabulary import plain_tokens
 from treespec.errors import InvalidArgument
 from treespec.step import Step
@@ -68,7 +68,7 @@ def template(limits: Limits) -> TreeShape:
     return TreeShape.from_paths(paths[: limits.drafted])
 
 
-class TokenRecycling(TextSource):
+class TokenRecycling(AheadSource):
     """Drafts a static tree of ranks, filled with the successors that each token had when it was last seen.
 
     Token recycling (arXiv:2408.08696). A table has, for each token, the `successors` most probable tokens
@@ -177,8 +177,8 @@ class TokenRecycling(TextSource):
     def _read(self, tokens: Sequence[int]) -> None:
         """The root is all that is needed of the text."""
 
-    def _continuations(self) -> tuple[Sequence[int], Sequence[int]]:
-        parents, tokens = [-1], [self._root]
+    def _after(self, ahead: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+        parents, tokens = [-1], [ahead[-1] if ahead else self._root]
         placed = {0: 0}
         ranks = self.shape.ranks
         for node, parent in enumerate(self.shape.parents[1:], start=1):

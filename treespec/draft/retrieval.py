@@ -9,7 +9,7 @@ from treespec.door import instance, integer
 from treespec.draft.best_first import Follower, Limits, best_first
 from treespec.draft.datastore import SORTED, Datastore
 from treespec.draft.ngrams import END
-from treespec.draft.text_source import TextSource
+from treespec.draft.text_source import AheadSource
 from treespec.errors import InvalidArgument
 
 __all__ = ["Retrieval"]
@@ -17,7 +17,7 @@ __all__ = ["Retrieval"]
 Places = NDArray[np.int64]
 
 
-class Retrieval(TextSource):
+class Retrieval(AheadSource):
     """Drafts the most frequent continuations that a datastore has of the end of the text.
 
     REST (arXiv:2311.08252, commit 50a5fc1). The longest ending of the text of at most `longest` and at
@@ -73,8 +73,9 @@ class Retrieval(TextSource):
     def _read(self, tokens: Sequence[int]) -> None:
         self._ending = [*self._ending, *tokens[-self.longest :]][-self.longest :]
 
-    def _continuations(self) -> tuple[Sequence[int], Sequence[int]]:
-        length, found = self.datastore.longest(self._ending, self.shortest)
+    def _after(self, ahead: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+        ending = [*self._ending, *ahead][-self.longest :]
+        length, found = self.datastore.longest(ending, self.shortest)
         asked = min(len(found), self.hits)
         chosen = found.start + np.arange(asked) * len(found) // max(asked, 1)
         places = self.datastore.places[chosen].astype(np.int64) + length

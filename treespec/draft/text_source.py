@@ -14,7 +14,7 @@ from treespec.protocols import Coins
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
 
-__all__ = ["TextSource", "emitted_tokens"]
+__all__ = ["AheadSource", "TextSource"]
 
 
 class TextSource(ABC):
@@ -27,6 +27,8 @@ class TextSource(ABC):
 
     max_length = sys.maxsize
     max_depth: int
+    reads_any_tree = True
+    """Whether `commit` reads whatever tree was verified; else it must be the source's own, whole."""
     _proposed: TokenTree | None = None
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
@@ -49,7 +51,7 @@ class TextSource(ABC):
 
     def commit(self, step: Step) -> None:
         """Read what was accepted, and the bonus."""
-        self._take(emitted_tokens(step))
+        self._take(step.emitted_ids)
 
     def _require_own(self, step: Step) -> None:
         """Refuse a step of another tree, for sources that read its rows by their own nodes."""
@@ -77,7 +79,24 @@ class TextSource(ABC):
         """The parents of all nodes, that of the root included, and the tokens of all but the root."""
 
 
-def emitted_tokens(step: Step) -> list[int]:
-    """The accepted tokens of a step, and the bonus."""
-    accepted = [step.tree.token_ids[node] for node in step.verdict.path[1:]]
-    return [*accepted, step.verdict.bonus]
+class AheadSource(TextSource):
+    """A text source that can draft after tokens which are not committed, and keeps nothing of them."""
+
+    def propose_below(self, tokens: Sequence[int], coins: Coins) -> TokenTree:
+        """A tree over the last of these tokens, which follow the root; they are read for it alone.
+
+        Args:
+            tokens: in the order of the text; without any the tree is that of `propose`.
+            coins: not used.
+        """
+        parents, drafted = self._after(tokens)
+        root = tokens[-1] if tokens else self._root
+        ids = torch.tensor([root, *drafted], device=self._device)
+        return TokenTree(TreeShape(tuple(parents)), ids, None, Law.DETERMINISTIC)
+
+    def _continuations(self) -> tuple[Sequence[int], Sequence[int]]:
+        return self._after(())
+
+    @abstractmethod
+    def _after(self, ahead: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+        """What `_continuations` gives, where these tokens follow the text."""

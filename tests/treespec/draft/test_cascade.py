@@ -1,0 +1,283 @@
+"""Cascades: the law on two and three levels, what the levels keep, and what is refused."""
+
+import pytest
+import torch
+
+from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
+from treespec.draft import (
+    Cascade,
+    Documents,
+    Jacobi,
+    ModelDrafter,
+    PromptLookup,
+    SuffixAutomaton,
+    TokenRecycling,
+)
+from treespec.errors import InvalidArgument
+from treespec.target import ModelTarget
+from treespec.testing import TabularModel, output_law, random_table, step_law, target_law
+from treespec.tree import TokenTree
+
+IID, SURE = Law.IID, Law.DETERMINISTIC
+PROMPT = (0, 1, 0, 0, 1)
+COLD = Sampling(temperature=0.0)
+
+
+def table(seed, vocab=2):
+    return TabularModel(random_table(vocab, seed), vocab)
+
+
+def small(seed=5, shape=None, law=IID, sampling=None, kind=ModelDrafter):
+    return kind(table(seed), shape or TreeShape.chain(1), law, sampling or Sampling())
+
+
+def lookup():
+    return PromptLookup(2, ngram=2, size=4, branching=2)
+
+
+def two_levels():
+    return Cascade(table(4), lookup(), verify.onehot, 1, Sampling())
+
+
+CASCADES = {
+    "model": lambda: Cascade(table(4), small(), verify.chain, 2, Sampling()),
+    "tree of a model": lambda: Cascade(
+        table(4), small(shape=TreeShape.expansion([2])), verify.rrs, 2, Sampling()
+    ),
+    "lookup": lambda: Cascade(table(4), lookup(), verify.onehot, 2, Sampling()),
+    "recycling": lambda: Cascade(
+        table(4), TokenRecycling(TreeShape.expansion([2, 1])), verify.onehot, 2, Sampling()
+    ),
+    "documents": lambda: Cascade(table(4), Documents([PROMPT], 2), verify.onehot, 2, Sampling()),
+    "three levels": lambda: Cascade(table(6), two_levels(), verify.chain, 2, Sampling()),
+    "best tokens": lambda: Cascade(table(4), lookup(), verify.onehot, 2, Sampling(), law=SURE),
+}
+QUICK = ("lookup",)
+
+
+def rules(name):
+    return (
+        [verify.onehot, verify.greedy]
+        if name == "best tokens"
+        else [verify.chain, verify.block, verify.greedy]
+    )
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        pytest.param(
+            name, rule, id=f"{name}-{rule}",
+            marks=[] if name in QUICK and rule is verify.chain else [pytest.mark.slow],
+        )
+        for name in CASCADES
+        for rule in rules(name)
+    ],
+)  # fmt: skip
+def test_several_steps_keep_the_law(name, rule):
+    target, shapes = table(3), set()
+    sampling = COLD if rule.one_hot else Sampling()
+
+    def make(*_):
+        drafter = CASCADES[name]()
+        propose = drafter.propose
+        drafter.propose = lambda coins: shapes.add((tree := propose(coins)).shape) or tree
+        return drafter
+
+    found = output_law(
+        rule, TreeShape.chain(2), IID, target=target, draft=target, tokens=3, prompt=PROMPT,
+        sampling=sampling, draft_with=make,
+    )  # fmt: skip
+    right = target_law(target, PROMPT, 3, sampling)
+    assert float((found.probs - right).abs().max()) <= 1e-12
+    assert shapes == {TreeShape.chain(2)}
+
+
+def toy(row):
+    logits = torch.tensor(row, dtype=torch.float64).log()
+    return TabularModel(lambda context: logits, len(row))
+
+
+TARGET, MIDDLE, SMALL = (0.5, 0.3, 0.2), (0.3, 0.4, 0.3), (0.6, 0.3, 0.1)
+
+
+class Mistaken(Cascade):
+    """Tells of the small model's rows, by whose law its tokens were once drawn."""
+
+    def propose(self, coins):
+        tree = super().propose(coins)
+        rows = torch.tensor([SMALL], dtype=torch.float64).expand(tree.shape.depth, -1)
+        return TokenTree(tree.shape, tree.tokens, rows, self.law)
+
+
+@pytest.mark.parametrize(
+    "rule", [verify.chain, verify.block, verify.rrs, verify.traversal], ids=str
+)
+def test_the_row_of_a_token_is_that_of_the_model_that_verified_it(rule):
+    """With the small model's row the law is .25, .4, .35 instead of .5, .3, .2."""
+
+    def law(kind):
+        def draft_with(draft, shape, law, sampling):
+            below = ModelDrafter(toy(SMALL), TreeShape.chain(1), IID, sampling)
+            return kind(toy(MIDDLE), below, verify.chain, 1, sampling)
+
+        found = step_law(
+            rule,
+            TreeShape.chain(1),
+            IID,
+            target=toy(TARGET),
+            draft=toy(MIDDLE),
+            draft_with=draft_with,
+        )
+        return found.probs.sum(-1).tolist()
+
+    assert law(Cascade) == pytest.approx(TARGET, abs=1e-12)
+    assert law(Mistaken) == pytest.approx((0.25, 0.4, 0.35), abs=1e-12)
+
+
+def test_a_chain_is_the_text_of_the_model():
+    """At temperature 0 the drafts are the model's greedy text, whoever drafts for it."""
+    alone = ModelDrafter(table(4), TreeShape.chain(6), IID, COLD)
+    alone.prefill(torch.tensor(PROMPT))
+    right = alone.propose(TorchCoins(0))
+    for below, rule in (
+        (small(sampling=COLD), verify.greedy),
+        (lookup(), verify.onehot),
+        (TokenRecycling(), verify.greedy),
+    ):
+        cascade = Cascade(table(4), below, rule, 6, COLD)
+        cascade.prefill(torch.tensor(PROMPT))
+        tree = cascade.propose(TorchCoins(0))
+        assert tree.token_ids == right.token_ids
+        torch.testing.assert_close(tree.draft_probs, right.draft_probs)
+
+
+class Watched(TabularModel):
+    """Counts its passes."""
+
+    passes = 0
+
+    def fresh(self):
+        return self
+
+    def run(self, tokens, parents, first=0):
+        self.passes += 1
+        return super().run(tokens, parents, first)
+
+
+def test_a_source_that_is_right_spares_passes():
+    watched, plain = (Watched(random_table(2, 4), 2) for _ in range(2))
+    same = ModelDrafter(table(4), TreeShape.chain(3), IID, COLD)
+    for drafter in (
+        Cascade(watched, same, verify.greedy, 8, COLD),
+        ModelDrafter(plain, TreeShape.chain(8), IID, COLD),
+    ):
+        drafter.prefill(torch.tensor(PROMPT))
+        drafter.propose(TorchCoins(0))
+    assert (watched.passes, plain.passes) == (2, 8)
+
+
+class Follows:
+    """Checks that cache and pending tokens are the text."""
+
+    def prefill(self, tokens):
+        super().prefill(tokens)
+        self.text = tokens.tolist()
+
+    def commit(self, step):
+        super().commit(step)
+        self.text += step.emitted_ids
+        assert [*self.model._committed, *self._pending, self._root] == self.text
+
+
+class FollowingModel(Follows, ModelDrafter):
+    pass
+
+
+class FollowingCascade(Follows, Cascade):
+    pass
+
+
+def test_all_levels_follow_the_text_and_forget_the_rest():
+    low = small(7, kind=FollowingModel, shape=TreeShape.chain(2))
+    middle = FollowingCascade(table(5), low, verify.chain, 2, Sampling())
+    top = FollowingCascade(table(4), middle, verify.chain, 4, Sampling())
+    steps = list(decode(
+        ModelTarget(table(3)), top, verify.chain, torch.tensor(PROMPT), sampling=Sampling(),
+        coins=TorchCoins(0), max_new_tokens=60,
+    ))  # fmt: skip
+    text = [*PROMPT, *(token for step in steps for token in step.emitted_ids)]
+    assert low.text == middle.text == top.text == text
+    assert {step.verdict.accepted for step in steps} >= {0, 4}
+    assert len(top.model._committed) > len(PROMPT)
+
+
+@pytest.mark.parametrize("make", [lookup, lambda: Documents([PROMPT], 2), small, two_levels])
+def test_drafting_below_a_path_is_drafting_after_the_text(make):
+    """And leaves no trace: what follows is as if nobody had asked."""
+    asked, fresh = make(), make()
+    asked.prefill(torch.tensor(PROMPT))
+    fresh.prefill(torch.tensor((*PROMPT, 0, 1)))
+    before = asked.propose(TorchCoins(0))
+    after = asked.propose_below((0, 1), TorchCoins(0))
+    right = fresh.propose(TorchCoins(0))
+    if not isinstance(asked, PromptLookup):  # which looks up in what is committed alone
+        assert (after.token_ids, after.shape) == (right.token_ids, right.shape)
+    assert after.token_ids[0] == 1
+    assert asked.propose(TorchCoins(0)).token_ids == before.token_ids
+    assert asked.propose_below((), TorchCoins(0)).token_ids == before.token_ids
+
+
+MODEL = table(4)
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Cascade(MODEL, lookup(), verify.onehot, 0, Sampling()), "depth = 0"),
+        (lambda: Cascade(MODEL, Jacobi(2), verify.onehot, 2, Sampling()), "Jacobi cannot draft after"),
+        (
+            lambda: Cascade(MODEL, SuffixAutomaton(2), verify.onehot, 2, Sampling()),
+            "SuffixAutomaton cannot draft after",
+        ),
+        (lambda: Cascade(MODEL, 3, verify.onehot, 2, Sampling()), "a draft source"),
+        (lambda: Cascade(MODEL, small(), verify.lenient, 2, Sampling()), "'lenient' is lossy"),
+        (lambda: Cascade(MODEL, lookup(), verify.greedy, 2, Sampling()), "needs temperature 0"),
+        (
+            lambda: Cascade(MODEL, small(), verify.onehot, 2, Sampling()),
+            "made for children drawn deterministic, but its source drafts iid",
+        ),
+        (
+            lambda: Cascade(MODEL, lookup(), verify.onehot, 2, Sampling(), law=Law.HUB),
+            "a cascade drafts chains",
+        ),
+        (
+            lambda: Cascade(
+                MODEL, ModelDrafter(MODEL, TreeShape.chain(1), IID, Sampling()), verify.chain, 2, Sampling()
+            ),
+            "ends in itself",
+        ),
+        (
+            lambda: Cascade(
+                MODEL, Cascade(table(5), ModelDrafter(MODEL, TreeShape.chain(1), IID, Sampling()),
+                verify.chain, 2, Sampling()), verify.chain, 2, Sampling(),
+            ),
+            "ends in itself",
+        ),
+    ],
+)  # fmt: skip
+def test_cascades_that_cannot_be_are_refused(make, said):
+    with pytest.raises(InvalidArgument, match=said):
+        make()
+
+
+def test_a_lossy_rule_is_no_bias_at_temperature_0():
+    Cascade(MODEL, small(sampling=COLD), verify.lenient, 2, COLD)
+
+
+def test_levels_draft_no_further_than_they_can():
+    short = TabularModel(random_table(2, 5), 2, max_length=40)
+    below = ModelDrafter(short, TreeShape.chain(3), IID, Sampling())
+    assert Cascade(table(4), below, verify.chain, 2, Sampling()).max_length == 37

@@ -1,0 +1,356 @@
+"""Merges: the law, what each source is told, how nodes are shared out, and what is refused."""
+
+import pytest
+import torch
+
+from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, decode, verify
+from treespec.draft import (
+    Cascade,
+    Jacobi,
+    Lookahead,
+    Merge,
+    ModelDrafter,
+    NoDrafter,
+    PromptLookup,
+    SuffixAutomaton,
+    TokenRecycling,
+)
+from treespec.errors import InvalidArgument, InvalidTree
+from treespec.protocols import Drafter
+from treespec.target import ModelTarget
+from treespec.testing import TabularModel, acceptance, output_law, random_table, target_law
+
+IID, WITHOUT, SURE = Law.IID, Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC
+PROMPT = (0, 1, 0, 0, 1)
+HIGH, LOW = ((0.9, 0.5, 0.2),), ((0.6, 0.3, 0.1),)
+
+
+def table(seed, vocab=2):
+    return TabularModel(random_table(vocab, seed), vocab)
+
+
+def model(seed, law=IID, depth=2, vocab=2, sampling=None):
+    return ModelDrafter(table(seed, vocab), TreeShape.chain(depth), law, sampling or Sampling())
+
+
+def lookup(depth=2, **settings):
+    return PromptLookup(depth, ngram=2, size=5, branching=2, **settings)
+
+
+def merge(size=5, rates=None, **sources):
+    given = dict.fromkeys(sources, HIGH) | (rates or {})
+    return Merge(sources, size, rates=given)
+
+
+def cascade(depth):
+    return Cascade(table(7), lookup(1), verify.onehot, depth, Sampling())
+
+
+MERGES = {
+    "model, lookup": (lambda: merge(model=model(4), lookup=lookup()), IID),
+    "model, recycling": (
+        lambda: merge(
+            model=model(4, WITHOUT, depth=1), table=TokenRecycling(TreeShape.expansion([2, 1])), size=6
+        ),
+        WITHOUT,
+    ),
+    "two models, lookup": (
+        lambda: merge(a=model(4, depth=1), b=model(5, WITHOUT, depth=1), lookup=lookup(1)), IID,
+    ),
+    "model, jacobi": (lambda: merge(model=model(4), jacobi=Jacobi(2)), IID),
+    "model, lookahead": (
+        lambda: merge(model=model(4, depth=1), lookahead=Lookahead(1, 2, 1), size=5), IID,
+    ),
+    "cascade, lookup": (lambda: merge(cascade=cascade(2), lookup=lookup()), IID),
+    "lookup, recycling": (
+        lambda: merge(lookup=lookup(), table=TokenRecycling(TreeShape.chain(2))), SURE,
+    ),
+    "model's best, lookup": (lambda: merge(model=model(4, SURE), lookup=lookup()), SURE),
+}  # fmt: skip
+
+
+def rules(law):
+    if law is SURE:
+        return [verify.onehot, verify.naive, verify.greedy]
+    return [verify.rrs, verify.rrsw, verify.traversal, verify.naive, verify.greedy]
+
+
+def watched(drafter, trees):
+    """The drafter; what it proposes is collected."""
+    propose = drafter.propose
+
+    def collected(coins):
+        trees.append(propose(coins))
+        return trees[-1]
+
+    drafter.propose = collected
+    return drafter
+
+
+CASES = [(name, rule) for name, (_, law) in MERGES.items() for rule in rules(law)]
+QUICK = [("model, lookup", verify.rrs), ("lookup, recycling", verify.onehot)]
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        pytest.param(*case, marks=[] if case in QUICK else [pytest.mark.slow], id="-".join(map(str, case)))
+        for case in CASES
+    ],
+)  # fmt: skip
+def test_several_steps_keep_the_law(name, rule):
+    """Every coin on every side, through `decode`, each branch with sources of its own."""
+    target, trees = table(3), []
+    make, law = MERGES[name]
+    sampling = Sampling(temperature=0.0) if rule.one_hot else Sampling()
+    found = output_law(
+        rule, TreeShape.chain(2), law, target=target, draft=target, tokens=3, prompt=PROMPT,
+        sampling=sampling, draft_with=lambda *_: watched(make(), trees),
+    )  # fmt: skip
+    right = target_law(target, PROMPT, 3, sampling)
+    assert float((found.probs - right).abs().max()) <= 1e-12
+    assert all(tree.is_mixed == (law is not SURE) for tree in trees)
+    assert max(tree.shape.size for tree in trees) >= 4
+    if name == "model, lookup":
+        below = (
+            g for tree in trees for node in tree.shape.internal[1:] for g in [tree.groups_of(node)]
+        )
+        assert any(len(groups) > 1 for groups in below)  # mixed nodes below the root too
+
+
+def played(drafter, rule, sampling, vocab=2, tokens=40, seed=0):
+    target = TabularModel(random_table(vocab, 3), vocab)
+    return list(decode(
+        ModelTarget(target), drafter, rule, torch.tensor(PROMPT), sampling=sampling,
+        coins=TorchCoins(seed), max_new_tokens=tokens,
+    ))  # fmt: skip
+
+
+class Follows(ModelDrafter):
+    """Checks that its cache and its pending tokens are the text."""
+
+    def prefill(self, tokens):
+        super().prefill(tokens)
+        self.text = tokens.tolist()
+
+    def commit(self, step):
+        super().commit(step)
+        self.text += step.emitted_ids
+        assert [*self.model._committed, *self._pending, self._root] == self.text
+
+
+class ByItself(Follows):
+    """One that a merge cannot tell where to draw: its trees are taken as they are proposed."""
+
+    draws_where_told = False
+
+
+@pytest.mark.parametrize("kind", [Follows, ByItself])
+@pytest.mark.parametrize("size", [3, 5, 12])
+def test_sources_follow_what_they_did_not_propose(kind, size):
+    shape = TreeShape.expansion([2, 1])
+    drafters = [kind(table(seed), shape, IID, Sampling()) for seed in (4, 5)]
+    sources = dict(zip("ab", drafters, strict=True)) | {"lookup": lookup(), "jacobi": Jacobi(2)}
+    steps = played(merge(size=size, **sources), verify.rrs, Sampling())
+    text = [*PROMPT, *(token for step in steps for token in step.emitted_ids)]
+    assert all(drafter.text == text for drafter in drafters)
+    assert sources["lookup"]._text.text == text
+    assert any(step.verdict.accepted for step in steps)
+    assert max(step.tree.shape.size for step in steps) <= size
+
+
+class Rows(Lookahead):
+    """Checks that the rows that it is handed are those of its own nodes."""
+
+    def commit(self, step):
+        own = self._proposed
+        for node in range(own.shape.size):
+            context = (*self.text, *(own.token_ids[n] for n in own.shape.path(node)[1:]))
+            torch.testing.assert_close(step.scores.logits[node], random_table(2, 3)(context))
+        super().commit(step)
+        self.text += tuple(step.emitted_ids)
+
+    def prefill(self, tokens):
+        super().prefill(tokens)
+        self.text = tuple(tokens.tolist())
+
+
+def test_sources_that_read_all_their_rows_get_them():
+    window = Rows(2, 3, 2)
+    merged = merge(size=16, model=model(4), lookahead=window, lookup=lookup())
+    steps = played(merged, verify.rrs, Sampling())
+    assert window.text == (*PROMPT, *(token for step in steps for token in step.emitted_ids))
+    assert any(step.verdict.accepted for step in steps)
+
+
+def test_equal_sure_children_are_one_node_and_know_both_sources():
+    merged = merge(one=PromptLookup(2), two=PromptLookup(3), rates={"two": LOW})
+    merged.prefill(torch.tensor([0, 1, 2, 0]))
+    tree = merged.propose(TorchCoins(0))
+    assert tree.token_ids == (0, 1, 2, 0)
+    assert tree.shape.is_chain
+    assert not tree.is_mixed
+    assert merged.origins == ((), ("one", "two"), ("one", "two"), ("two",))
+
+
+def test_nodes_go_where_the_rates_say():
+    """Best first by products of rates; a drawn child's rank counts all elder children."""
+    rates = {"model": ((0.8, 0.3), (0.5,)), "lookup": ((0.6,), (0.9,))}
+    sources = {"model": model(4, depth=3, vocab=9), "lookup": PromptLookup(2)}
+    merged = Merge(sources, 6, rates=rates)
+    merged.prefill(torch.tensor([7, 8, 6, 7]))
+    tree = merged.propose(TorchCoins(1))
+    # .8 model, .6 lookup, .6 * .9 lookup, .8 * .5 model, then .54 * .5 model before .8 * .5 * .5 and .3 * 0
+    assert merged.origins == ((), ("model",), ("lookup",), ("model",), ("lookup",), ("model",))
+    assert tree.shape.parents == (-1, 0, 0, 1, 2, 4)
+    assert [tree.token_ids[node] for node in (0, 2, 4)] == [7, 8, 6]
+    assert tree.token_ids[1] != 8
+    assert tree.draft_probs[0][8] == 0  # drawn beside what is sure
+    assert tree.draft_probs[1][8] > 0
+
+
+def toy(row):
+    logits = torch.tensor(row, dtype=torch.float64).log()
+    return TabularModel(lambda context: logits, len(row))
+
+
+@pytest.mark.parametrize("rule", [verify.rrs, verify.rrsw, verify.traversal], ids=str)
+def test_a_drawn_child_beside_a_looked_up_one_accepts_what_theory_says(rule):
+    """p = (.3, .4, .3), q = (.6, .3, .1), token 0 looked up: .95."""
+
+    def draft_with(draft, shape, law, sampling):
+        sources = {
+            "m": ModelDrafter(draft, TreeShape.chain(1), law, sampling),
+            "l": PromptLookup(1),
+        }
+        return Merge(sources, 3, rates={"m": HIGH, "l": LOW})
+
+    found = acceptance(
+        rule, TreeShape.expansion([2]), IID, target=toy((0.3, 0.4, 0.3)), draft=toy((0.6, 0.3, 0.1)),
+        prompt=(0, 0), draft_with=draft_with,
+    )  # fmt: skip
+    assert found.expected == pytest.approx(0.95, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "sources", [{"a": NoDrafter(), "b": NoDrafter()}, {"a": lookup(), "b": SuffixAutomaton(2)}]
+)
+def test_sources_without_drafts_leave_the_root(sources):
+    merged = Merge(sources, 4, rates={"a": HIGH, "b": HIGH})
+    assert isinstance(merged, Drafter)
+    steps = played(merged, verify.onehot, Sampling(), tokens=3)
+    assert sum(len(step.tokens) for step in steps) == 3
+
+
+class Answers:
+    """A source that gives one tree, whatever the text is."""
+
+    max_depth, max_length = 1, 10**6
+
+    def __init__(self, *tokens, root=PROMPT[-1], law=SURE, shape=None, probs=None):
+        shape = shape or TreeShape.expansion([len(tokens)])
+        self.tree = TokenTree(shape, torch.tensor([root, *tokens]), probs, law)
+
+    def prefill(self, tokens):
+        pass
+
+    def propose(self, coins):
+        return self.tree
+
+    def commit(self, step):
+        self.step = step
+
+
+def test_duplicates_of_a_source_are_united():
+    merged = Merge({"a": Answers(1, 1, 0), "b": lookup(1)}, 6, rates={"a": HIGH, "b": LOW})
+    steps = played(merged, verify.onehot, Sampling(), tokens=1)
+    assert sorted(steps[0].tree.token_ids[1:]) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (Answers(1, 5), "source 'a' drafts the token 5, but the target's ids are 0..1"),
+        (Answers(1, root=0), "source 'a' has the root 0, but the last committed token is 1"),
+        (
+            Answers(0, 1, law=Law.HUB, probs=torch.tensor([[0.5, 0.5]])),
+            "source 'a' has children chosen hub",
+        ),
+    ],
+)
+def test_trees_that_cannot_be_merged_are_refused_by_the_name_of_their_source(source, said):
+    merged = Merge({"a": source, "b": lookup()}, 6, rates={"a": HIGH, "b": HIGH}, vocab_size=2)
+    with pytest.raises(InvalidTree, match=said):
+        played(merged, verify.onehot, Sampling())
+
+
+def test_what_is_no_tree_is_refused():
+    source = Answers(1)
+    source.tree = None
+    with pytest.raises(InvalidTree, match="what source 'a' proposed"):
+        played(merge(a=source, b=lookup()), verify.onehot, Sampling())
+
+
+def test_unverified_rows_are_no_numbers():
+    """Of nodes that were cut a source gets no rows that it could take for the target's."""
+    source = Answers(1, 0)
+    played(
+        Merge({"a": source, "b": NoDrafter()}, 2, rates={"a": LOW, "b": LOW}),
+        verify.onehot,
+        Sampling(),
+        tokens=1,
+    )
+    rows = source.step.scores.logits
+    assert rows[:2].isfinite().all()
+    assert rows[2].isnan().all()
+    assert source.step.tree is source.tree
+
+
+def test_a_step_of_another_tree_is_refused():
+    merged = merge(a=lookup(), b=lookup())
+    merged.prefill(torch.tensor(PROMPT))
+    (step,) = played(lookup(), verify.onehot, Sampling(), tokens=1)
+    with pytest.raises(InvalidTree, match="did not propose last"):
+        merged.commit(step)
+
+
+GOOD = {"a": HIGH, "b": HIGH}
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Merge({"a": lookup(), "b": lookup()}, rates=GOOD), "a merge needs a size"),
+        (lambda: Merge({"a": lookup(), "b": lookup()}, 1, rates=GOOD), "size = 1"),
+        (lambda: Merge({"a": lookup()}, 4, rates=GOOD), "two draft sources at least"),
+        (lambda: Merge({"a": 3, "b": lookup()}, 4, rates=GOOD), r"sources\['a'\]"),
+        (lambda: Merge({"a": lookup(), "b": lookup()}, 4, rates={"a": HIGH}), "missing: b"),
+        (lambda: Merge({"a": lookup(), "b": lookup()}, 4, rates=GOOD | {"c": HIGH}), "no source: c"),
+        (lambda: Merge({"a": lookup(), "b": lookup()}, 4, rates=GOOD | {"b": ()}), "'b'.* is empty"),
+        (
+            lambda: Merge({"a": lookup(), "b": lookup()}, 4, rates=GOOD | {"b": [[1.5]]}),
+            r"rates\['b'\]\[0\] = 1.5, but rates are probabilities",
+        ),
+        (lambda: merge(a=Lookahead(), b=lookup(), size=20), "they need 56, root included"),
+        (
+            lambda: Merge({"a": Jacobi(4), "b": lookup()}, 9, rates=GOOD, depth=2),
+            "'a' reads the rows of all its nodes, which have depth 4",
+        ),
+    ],
+)  # fmt: skip
+def test_merges_that_cannot_be_are_refused(make, said):
+    with pytest.raises(InvalidArgument, match=said):
+        make()
+
+
+def test_one_drafter_stands_once():
+    one = lookup()
+    with pytest.raises(InvalidArgument, match="'a' and 'b' are one drafter"):
+        merge(a=one, b=one)
+
+
+def test_children_drawn_together_are_refused():
+    with pytest.raises(InvalidTree, match="chooses children hub"):
+        merge(a=model(4, Law.HUB), b=lookup())
