@@ -8,7 +8,14 @@ from treespec import plugins
 from treespec.distributions import Sampling
 from treespec.draft import NoDrafter
 from treespec.errors import TreespecError
-from treespec.experiments.config.drafts import NO_DRAFT, ModelDraft, by_pair, source_of
+from treespec.experiments.config.drafts import (
+    NO_DRAFT,
+    Combined,
+    by_pair,
+    draft_models,
+    laws_of,
+    source_of,
+)
 from treespec.experiments.config.schema import (
     AssistedMethod,
     Config,
@@ -96,10 +103,14 @@ class BuiltMethod:
         return isinstance(self.config, TreeMethod) and by_pair(self.config.draft)
 
     @property
-    def own_model(self) -> str | None:
-        """The draft model that it brings itself."""
-        draft = self.config.draft if isinstance(self.config, TreeMethod) else None
-        return draft.model if isinstance(draft, ModelDraft) else None
+    def draft_models(self) -> tuple[str | None, ...]:
+        """The draft models that its source runs; None for that of the config's `models`."""
+        return draft_models(self.config.draft) if isinstance(self.config, TreeMethod) else ()
+
+    @property
+    def own_models(self) -> tuple[str, ...]:
+        """The draft models that it brings itself."""
+        return tuple(name for name in self.draft_models if name is not None)
 
 
 @dataclass(frozen=True)
@@ -166,10 +177,11 @@ def _require_draft(path: str, method: Method, config: Config) -> None:
     """Refuse what needs a draft model where there is none."""
     if config.models.draft != NO_DRAFT:
         return
-    if isinstance(method, TreeMethod) and by_pair(method.draft):
+    if isinstance(method, TreeMethod) and None in draft_models(method.draft):
         raise ConfigError(
-            f"{path}.draft = {{source: model}} needs a draft model, but models.draft is {NO_DRAFT!r}: name "
-            f"one there or here ({path}.draft.model), or take another source"
+            f"{path}.draft = {{source: {source_of(method.draft).name}}} needs a draft model, but "
+            f"models.draft is {NO_DRAFT!r}: name one there or here ({path}.draft.model), or take another "
+            "source"
         )
     if isinstance(method, AssistedMethod):
         raise ConfigError(
@@ -242,11 +254,12 @@ def _choice(
     law = None if config.law is None else _look_up(f"{path}.law", config.law, LAWS)
     rules = {name: part.make for name, part in plugins.parts("rule").items()}
     rule = None if config.rule is None else _look_up(f"{path}.rule", config.rule, rules)
-    possible = getattr(tree, "laws", frozenset(Law)) & source.laws
-    if law is not None and law not in source.laws:
+    laws = laws_of(config.draft)
+    possible = getattr(tree, "laws", frozenset(Law)) & laws
+    if law is not None and law not in laws:
         raise ConfigError(
             f"{path}.law: the draft source {source.name!r} does not draw children {law}, but "
-            f"{', '.join(sorted(map(str, source.laws)))}"
+            f"{', '.join(sorted(map(str, laws)))}"
         )
     if law is None:
         preferred = [law for law in _preferred_laws(tree, sampling) if law in possible]
@@ -263,7 +276,10 @@ def _choice(
             f"{path}.law: {law} is no law for this growth, which chooses children by their tokens or by "
             f"the order of their draws; it takes {', '.join(sorted(map(str, possible)))}"
         )
-    reason = rule.covers(_like(tree), law)
+    like = _like(tree)
+    mixes = isinstance(config.draft, Combined) and config.draft.mixes
+    mixed = mixes and law is not Law.DETERMINISTIC
+    reason = rule.covers(like, _mixed_laws(like, law) if mixed else law)
     if reason:
         raise ConfigError(f"{path}: {reason}")
     try:
@@ -277,6 +293,13 @@ def _like(tree: TreeShape | Growth | Budget) -> TreeShape:
     if isinstance(tree, Budget):
         return TreeShape.chain(2) if tree.branching == 1 else TreeShape.expansion([2, 1])
     return tree if isinstance(tree, TreeShape) else TreeShape.expansion([2, 1])
+
+
+def _mixed_laws(shape: TreeShape, law: Law) -> list[list[tuple[Law, int]]]:
+    """For the door: of each node the first child is drawn, the others are deterministic."""
+    counts = [len(children) for children in shape.children]
+    groups = [[(law, min(count, 1)), (Law.DETERMINISTIC, count - 1)] for count in counts]
+    return [[group for group in of if group[1] > 0] for of in groups]
 
 
 def _preferred_laws(tree: TreeShape | Growth | Budget, sampling: Sampling) -> tuple[Law, ...]:

@@ -1,5 +1,7 @@
 """Where the trees of a method come from: the draft model, and the settings of all draft sources."""
 
+from abc import abstractmethod
+from collections.abc import Collection
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, GetCoreSchemaHandler, create_model
@@ -14,7 +16,18 @@ from treespec.protocols import Drafter, Models, TreeModel
 from treespec.reading_models import Strict
 from treespec.tree import Law
 
-__all__ = ["NO_DRAFT", "Draft", "ModelDraft", "OneOf", "by_pair", "source_of"]
+__all__ = [
+    "NO_DRAFT",
+    "Combined",
+    "Draft",
+    "ModelDraft",
+    "OneOf",
+    "by_pair",
+    "draft_model",
+    "draft_models",
+    "laws_of",
+    "source_of",
+]
 
 NO_DRAFT = "none"
 """As `models.draft`: there is no draft model (`treespec.models.load.NO_DRAFT`)."""
@@ -29,16 +42,46 @@ class ModelDraft(Settings):
     """A folder or hub id; null for `models.draft`."""
 
 
+class Combined(Settings):
+    """A source that is made of others."""
+
+    @property
+    @abstractmethod
+    def inner(self) -> tuple[Settings, ...]:
+        """The settings of the others."""
+
+    @property
+    @abstractmethod
+    def own_models(self) -> tuple[str | None, ...]:
+        """The draft models that it needs, those of the others too; None for `models.draft`."""
+
+    @property
+    @abstractmethod
+    def laws(self) -> frozenset[Law]:
+        """How its children can be chosen."""
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """In names of methods."""
+
+    @property
+    def mixes(self) -> bool:
+        """Whether its trees are mixed, unless all is deterministic."""
+        return False
+
+
 class OneOf:
     """A tagged union over what is registered of a kind, besides the members that a field states.
 
     Args:
         kind: of the parts.
         key: whose value is the name of the part.
+        without: parts that are left out.
     """
 
-    def __init__(self, kind: Kind, key: str) -> None:
-        self.kind, self.key = kind, key
+    def __init__(self, kind: Kind, key: str, without: Collection[str] = ()) -> None:
+        self.kind, self.key, self.without = kind, key, without
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -47,7 +90,7 @@ class OneOf:
         members = list(get_args(source))
         for part in plugins.parts(self.kind).values():
             settings = tagged(part, self.key)
-            if settings not in members:
+            if settings not in members and part.name not in self.without:
                 members.append(settings)
         union: Any = members[0]
         for member in members[1:]:
@@ -89,15 +132,32 @@ def by_pair(draft: Settings) -> bool:
     return isinstance(draft, ModelDraft) and draft.model is None
 
 
+def draft_models(draft: Settings) -> tuple[str | None, ...]:
+    """The draft models that settings ask for; None for `models.draft`."""
+    if isinstance(draft, Combined):
+        return draft.own_models
+    return (draft.model,) if isinstance(draft, ModelDraft) else ()
+
+
+def laws_of(draft: Settings) -> frozenset[Law]:
+    """How a source with these settings can choose children."""
+    return draft.laws if isinstance(draft, Combined) else source_of(draft).laws
+
+
 @plugins.drafter("model", settings=ModelDraft, laws=Law)
 def _model(wanted: Wanted, settings: ModelDraft) -> Drafter:
     """A smaller model drafts, level by level, along any shape or growth."""
     assert not isinstance(wanted.tree, Budget)
-    model = _own_model(wanted.pair, settings.model)
+    model = draft_model(wanted.pair, settings.model)
     return make_drafter(model, wanted.tree, wanted.law, wanted.sampling)
 
 
-def _own_model(pair: Models, name: str | None) -> TreeModel:
+def draft_model(pair: Models, name: str | None) -> TreeModel:
+    """The draft model of a name, or that of the pair.
+
+    Raises:
+        LoadError: if it was not loaded.
+    """
     if name is None:
         return pair.draft
     others = getattr(pair, "others", {})

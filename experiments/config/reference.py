@@ -55,6 +55,8 @@ _TITLES = {
     "TokenRecyclingDraft": "draft: token_recycling",
     "LookaheadDraft": "draft: lookahead",
     "JacobiDraft": "draft: jacobi",
+    "CascadeDraft": "draft: cascade",
+    "MergeDraft": "draft: merge",
 }
 _GROUPS = (
     ("prompts", "One of these kinds.", ("Prompts",)),

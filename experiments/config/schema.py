@@ -21,6 +21,7 @@ from treespec.experiments.config.base import (
     Seed,
     Tokens,
 )
+from treespec.experiments.config.combined import CascadeDraft, MergeDraft
 from treespec.experiments.config.drafts import Draft, ModelDraft
 from treespec.experiments.config.names import LAW, RULE
 from treespec.experiments.config.shapes import Shape
@@ -73,6 +74,9 @@ def _size(text: str) -> str:
 
 
 Size = Annotated[Name, AfterValidator(_size)]
+
+for _combined in (CascadeDraft, MergeDraft):
+    _combined.model_rebuild(force=True)  # with the sources that were registered since
 
 PassesAsked = Literal["eager", "compiled", "captured", "auto"]
 DraftPassesAsked = Literal["eager", "compiled", "auto"]
@@ -361,6 +365,7 @@ _BUILT = {"version": plugins.version()}
 def refresh() -> None:
     """Let configs name the parts that are registered now, and no others."""
     if _BUILT["version"] != plugins.version():
-        TreeMethod.model_rebuild(force=True)
+        for settings in (CascadeDraft, MergeDraft, TreeMethod):
+            settings.model_rebuild(force=True)
         Config.model_rebuild(force=True)
         _BUILT["version"] = plugins.version()

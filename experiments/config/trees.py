@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from treespec import plugins
 from treespec.errors import InvalidPlugin, TreespecError, in_words
-from treespec.experiments.config.drafts import by_pair, source_of
+from treespec.experiments.config.drafts import Combined, by_pair, source_of
 from treespec.experiments.config.schema import Method, TreeMethod
 from treespec.experiments.config.search_files import read_acceptance, read_calibration
 from treespec.experiments.config.shapes import (
@@ -31,7 +31,7 @@ from treespec.experiments.config.shapes import (
     SpecExecGrowth,
 )
 from treespec.experiments.errors import ConfigError
-from treespec.plugins import Budget
+from treespec.plugins import Budget, Settings
 from treespec.protocols import Growth
 from treespec.search import optimal_tree
 from treespec.search.growth import POLICIES
@@ -51,12 +51,17 @@ def label_of(method: TreeMethod) -> str:
     chosen = ", ".join(part for part in (method.law, method.rule) if part)
     drafted = ""
     if not by_pair(method.draft):
-        source = source_of(method.draft)
-        given = method.draft.model_dump(exclude={"source"}, exclude_defaults=True)
-        drafted = " ".join([source.name, *(f"{key}={value}" for key, value in given.items()), ""])
+        drafted = f"{_source_label(method.draft)} "
     shape: Any = method.shape
     label = LABELS.get(type(shape), _label_of_plugged)
     return drafted + label(shape) + (f" ({chosen})" if chosen else "")
+
+
+def _source_label(draft: Settings) -> str:
+    if isinstance(draft, Combined):
+        return draft.label
+    given = draft.model_dump(exclude={"source"}, exclude_defaults=True)
+    return " ".join([source_of(draft).name, *(f"{key}={value}" for key, value in given.items())])
 
 
 def tree_of(shape: Any) -> TreeShape | Growth | Budget:

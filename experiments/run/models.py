@@ -93,7 +93,7 @@ def outline_own_drafts(outline: "PairOutline", methods: Iterable[BuiltMethod]) -
 
 def _own_drafts(methods: Iterable[BuiltMethod]) -> list[str]:
     """The draft models that methods bring themselves, each once."""
-    return list(dict.fromkeys(m.own_model for m in methods if m.own_model is not None))
+    return list(dict.fromkeys(name for method in methods for name in method.own_models))
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treespec.experiments.config.build import Experiment
-from treespec.experiments.config.drafts import ModelDraft
 from treespec.experiments.config.schema import ModelsConfig, TreeMethod
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.run.progress import Reporter
@@ -181,8 +180,8 @@ def ahead(experiment: Experiment, texts: int) -> tuple[int, Counter[str | None]]
                 continue
             steps = new / TOKENS_A_STEP
             of_target += steps
-            if isinstance(method.config.draft, ModelDraft):
-                of_drafts[method.own_model] += round(steps * method.max_depth)
+            for name in method.draft_models:
+                of_drafts[name] += round(steps * method.max_depth)
     return round(of_target), of_drafts
 
 

@@ -125,6 +125,8 @@ def _require_sources(experiment: Experiment, pair: "Pair | PairOutline") -> None
             continue
         if source_of(method.config.draft).plugged:
             continue
+        if method.draft_models and not hasattr(pair.target, "fresh"):
+            continue  # a source that runs models is made of loaded ones
         for sampling in method.choices:
             try:
                 # They look at its vocabulary and tokenizer, which an outline has too.
@@ -145,10 +147,11 @@ def require_fits(
     _require_sources(experiment, pair)
     new = experiment.config.max_new_tokens
     for method in experiment.methods:
-        drafts = method.by_pair or method.kind == "assisted"
+        drafts = None in method.draft_models or method.kind == "assisted"
         lengths = [m.max_length for m in ((pair.target, pair.draft) if drafts else (pair.target,))]
-        if method.own_model in pair.others:
-            lengths.append(pair.others[method.own_model].max_length)
+        lengths += [
+            pair.others[name].max_length for name in method.own_models if name in pair.others
+        ]
         for prompt in prompts:
             try:
                 require_room(len(prompt.ids), new, method.max_depth, min(lengths))

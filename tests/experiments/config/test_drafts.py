@@ -38,7 +38,7 @@ def test_the_pair_drafts_where_nothing_is_said():
     method = build(config(tree(CHAIN))).methods[0]
     assert method.config.draft == ModelDraft()
     assert method.by_pair
-    assert method.own_model is None
+    assert (method.draft_models, method.own_models) == ((None,), ())
     assert method.name == "chain 4"
     assert config_data(config(tree(CHAIN)))["methods"][0]["draft"] == {
         "source": "model",
@@ -77,7 +77,8 @@ def test_settings_of_a_source_are_part_of_the_experiment():
 
 REFUSED = {
     "methods[0].draft.source: unknown source 'lokup'; did you mean 'lookup'? (sources: model, lookup, "
-    "documents, suffix_tree, suffix_automaton, retrieval, token_recycling, lookahead, jacobi)": (
+    "documents, suffix_tree, suffix_automaton, retrieval, token_recycling, lookahead, jacobi, cascade, "
+    "merge)": (
         tree(BUDGET, draft={"source": "lokup"}), {}
     ),
     "methods[0].draft.ngrams: unknown key; did you mean 'ngram'? (keys here: source, ngram, places)": (
@@ -127,7 +128,7 @@ def test_a_pair_without_a_draft_and_methods_with_their_own():
     assert pair.models == [pair.target]
     own = {"source": "model", "model": "embedded"}
     method = build(config(tree(CHAIN, draft=own), models={"draft": "none"})).methods[0]
-    assert (method.own_model, method.by_pair) == ("embedded", False)
+    assert (method.own_models, method.by_pair) == (("embedded",), False)
     assert method.name == "model model=embedded chain 4"
     from treespec.experiments.run.models import load_own_drafts, model_data
 

@@ -194,6 +194,15 @@ def test_equal_sure_children_are_one_node_and_know_both_sources():
     assert merged.origins == ((), ("one", "two"), ("one", "two"), ("two",))
 
 
+def test_a_child_of_two_sources_counts_with_the_better_value():
+    sources = {"one": Answers(1), "two": Answers(1), "three": Answers(0)}
+    rates = {"one": HIGH, "two": LOW, "three": ((0.7,),)}
+    merged = Merge(sources, 2, rates=rates)
+    merged.prefill(torch.tensor(PROMPT))
+    assert merged.propose(TorchCoins(0)).token_ids == (1, 1)
+    assert merged.origins == ((), ("one", "two"))
+
+
 def test_nodes_go_where_the_rates_say():
     """Best first by products of rates; a drawn child's rank counts all elder children."""
     rates = {"model": ((0.8, 0.3), (0.5,)), "lookup": ((0.6,), (0.9,))}

@@ -62,6 +62,7 @@ NODES = {
     "drawn beside the sure": lambda q, r: (Part(WITHOUT, 2, q, beside=True), Part(SURE, 1)),
     "two sources": lambda q, r: (Part(IID, 1, q), Part(WITHOUT, 2, r)),
     "three": lambda q, r: (Part(IID, 1, q), Part(IID, 1, r), Part(SURE, 1)),
+    "a group of three": lambda q, r: (Part(WITHOUT, 3, q), Part(SURE, 1)),
     "sure twice": lambda q, r: (Part(SURE, 1), Part(SURE, 2)),
 }
 

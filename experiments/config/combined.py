@@ -1,0 +1,206 @@
+"""Draft sources made of others: merges and cascades, their settings in configs, and how each is made."""
+
+from collections import Counter
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from treespec import plugins
+from treespec.draft import Cascade, Merge
+from treespec.errors import InvalidArgument
+from treespec.experiments.config.base import Count, Name
+from treespec.experiments.config.drafts import (
+    Combined,
+    OneOf,
+    draft_model,
+    draft_models,
+    laws_of,
+    source_of,
+)
+from treespec.experiments.config.names import RULE
+from treespec.experiments.config.sources import LookupDraft  # noqa: F401  (what they may be made of)
+from treespec.plugins import Budget, Settings, Wanted
+from treespec.protocols import Drafter
+from treespec.tree import Law, TreeShape
+from treespec.verify import usual_rule
+
+__all__ = ["CascadeDraft", "MergeDraft"]
+
+COMBINED = frozenset({"merge", "cascade"})
+
+DRAWN = (Law.IID, Law.WITHOUT_REPLACEMENT)
+"""How children of mixed trees are drawn; the others are deterministic."""
+
+Rate = Annotated[float, Field(ge=0, le=1)]
+RatesOfDepth = Annotated[tuple[Rate, ...], Field(max_length=64)]
+RatesOfSource = Annotated[tuple[RatesOfDepth, ...], Field(min_length=1, max_length=64)]
+
+Single = Annotated[Settings, OneOf("source", "source", without=COMBINED)]
+NotMerged = Annotated[Settings, OneOf("source", "source", without=frozenset({"merge"}))]
+
+
+class CascadeDraft(Combined):
+    """A cascade: models that draft for each other, and a source that drafts for the last of them."""
+
+    source: Literal["cascade"] = "cascade"
+    """Another source drafts for a draft model, whose text is the draft: chains within a `budget`."""
+    models: Annotated[tuple[Name | None, ...], Field(min_length=1, max_length=8)] = (None,)
+    """Draft models, the one that drafts for the target first; null for `models.draft`."""
+    draft: Single
+    """The source that drafts for the last of them."""
+    depth: Count = 4
+    """Draft tokens of every level but the first, whose number the `budget` says."""
+    rule: Annotated[Name, RULE] | None = None
+    """How each model accepts the drafts of the level below; null for one that fits their law."""
+
+    @property
+    def inner(self) -> tuple[Settings, ...]:
+        """The source at the end."""
+        return (self.draft,)
+
+    @property
+    def own_models(self) -> tuple[str | None, ...]:
+        """Its models and those of the source at the end."""
+        return (*self.models, *draft_models(self.draft))
+
+    @property
+    def laws(self) -> frozenset[Law]:
+        """Of a chain."""
+        return frozenset({*DRAWN, Law.DETERMINISTIC})
+
+    @property
+    def label(self) -> str:
+        """In names of methods."""
+        models = "".join(f" {name}" for name in self.models if name is not None)
+        return f"cascade{models} over {source_of(self.draft).name}"
+
+    @model_validator(mode="after")
+    def _ends(self) -> "CascadeDraft":
+        twice = [name for name, times in Counter(self.own_models).items() if times > 1]
+        if twice:
+            model = "models.draft" if twice[0] is None else repr(twice[0])
+            raise ValueError(
+                f"the cascade ends in itself: {model} stands at two of its levels; a lower level must be "
+                "cheaper than the one that it drafts for"
+            )
+        return self
+
+
+class MergeDraft(Combined):
+    """A merge: several sources in one tree, each node from the one that is accepted most often there."""
+
+    source: Literal["merge"] = "merge"
+    """Other sources draft together: trees within a `budget` that they share."""
+    sources: Annotated[tuple[NotMerged, ...], Field(min_length=2, max_length=16)]
+    """The sources; of drawn children those of the first are decided first."""
+    rates: Annotated[tuple[RatesOfSource, ...], Field(min_length=2, max_length=16)]
+    """Of each source in turn: for each depth, by rank, how often a child is accepted if its parent is,
+    measured on other prompts. The last depth stands for deeper ones; further ranks are not drafted."""
+
+    @property
+    def inner(self) -> tuple[Settings, ...]:
+        """The sources."""
+        return self.sources
+
+    @property
+    def own_models(self) -> tuple[str | None, ...]:
+        """Those of the sources."""
+        return tuple(name for source in self.sources for name in draft_models(source))
+
+    @property
+    def laws(self) -> frozenset[Law]:
+        """Drawn if a source can draw; deterministic if all can be."""
+        of_sources = [laws_of(source) for source in self.sources]
+        drawn = {law for law in DRAWN if any(law in laws for laws in of_sources)}
+        sure = (
+            {Law.DETERMINISTIC} if all(Law.DETERMINISTIC in laws for laws in of_sources) else set()
+        )
+        return frozenset(drawn | sure)
+
+    @property
+    def mixes(self) -> bool:
+        """Whether its trees are mixed, unless all is deterministic."""
+        return True
+
+    @property
+    def label(self) -> str:
+        """In names of methods."""
+        return f"merge of {', '.join(source_of(source).name for source in self.sources)}"
+
+    @model_validator(mode="after")
+    def _rated(self) -> "MergeDraft":
+        if len(self.rates) != len(self.sources):
+            raise ValueError(
+                f"rates has {len(self.rates)} entries for {len(self.sources)} sources: give one for each, "
+                "in their order"
+            )
+        return self
+
+
+@plugins.drafter(
+    "cascade",
+    settings=CascadeDraft,
+    laws=(*DRAWN, Law.DETERMINISTIC),
+    trees="chain",
+)
+def _cascade(wanted: Wanted, settings: CascadeDraft) -> Drafter:
+    """A cascade: models that draft for each other, and a source that drafts for the last of them."""
+    depths = [_budget(wanted).depth, *(settings.depth for _ in settings.models[1:])]
+    law = wanted.law
+    inner = wanted.law if wanted.law in laws_of(settings.draft) else Law.DETERMINISTIC
+    below = _made(settings.draft, wanted, Budget(settings.depth + 1, settings.depth, 1), inner)
+    for name, depth in reversed(list(zip(settings.models, depths, strict=True))):
+        rule = usual_rule(inner, wanted.sampling)
+        if settings.rule is not None:
+            parts = plugins.parts("rule")
+            if settings.rule not in parts:
+                raise InvalidArgument(f"rule: there is no acceptance rule {settings.rule!r}")
+            rule = parts[settings.rule].make
+        model = draft_model(wanted.pair, name)
+        below = Cascade(model, below, rule, depth, wanted.sampling, law=law)  # pyrefly: ignore[bad-argument-type]
+        inner = law
+    return below
+
+
+@plugins.drafter("merge", settings=MergeDraft, laws=(*DRAWN, Law.DETERMINISTIC), trees="budget")
+def _merge(wanted: Wanted, settings: MergeDraft) -> Drafter:
+    """A merge: several sources in one tree, each node from the one that is accepted most often there."""
+    budget, sources, rates = _budget(wanted), dict[str, Drafter](), {}
+    if budget.size < 2 or budget.branching < 2:
+        raise InvalidArgument(
+            "a merge needs a budget that its sources share, with a size and a branching: "
+            "{kind: budget, depth: 6, size: 16, branching: 4}"
+        )
+    for of_source, source in zip(settings.rates, settings.sources, strict=True):
+        name = source_of(source).name
+        while name in sources:
+            name += "'"
+        laws = laws_of(source)
+        law = wanted.law if wanted.law in laws else Law.DETERMINISTIC
+        sources[name] = _made(source, wanted, budget, law)
+        rates[name] = of_source
+    return Merge(
+        sources,
+        budget.size,
+        rates=rates,
+        depth=budget.depth,
+        branching=budget.branching,
+        vocab_size=wanted.pair.target.vocab_size,
+    )
+
+
+def _made(source: Settings, wanted: Wanted, budget: Budget, law: Law) -> Drafter:
+    """A source within another."""
+    part = source_of(source)
+    if part.trees == "any":
+        tree = TreeShape.chain(budget.depth)
+    elif part.trees == "chain":
+        tree = Budget(budget.depth + 1, budget.depth, 1)
+    else:
+        tree = budget
+    return part.make(Wanted(tree, law, wanted.sampling, wanted.pair), source)
+
+
+def _budget(wanted: Wanted) -> Budget:
+    assert isinstance(wanted.tree, Budget)
+    return wanted.tree

@@ -1,0 +1,147 @@
+"""Merges and cascades in configs: what is built of them, and what is refused before a model is loaded."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from treespec.draft import Cascade, Merge, ModelDrafter, PromptLookup, TokenRecycling
+from treespec.experiments.config.build import build
+from treespec.experiments.config.file import validated
+from treespec.experiments.errors import ConfigError
+from treespec.testing import TabularModel, random_table
+from treespec.tree import Law
+
+SMALL = {"kind": "budget", "depth": 4, "size": 12, "branching": 3}
+CHAIN = {"kind": "budget", "depth": 4}
+RATES = [[[0.7, 0.2]], [[0.4]]]
+MERGE = {"source": "merge", "sources": [{"source": "model"}, {"source": "lookup"}], "rates": RATES}
+TEXTS = MERGE | {"sources": [{"source": "token_recycling"}, {"source": "lookup"}]}
+CASCADE = {"source": "cascade", "draft": {"source": "lookup"}}
+
+
+def config(draft, shape=SMALL, temperature=1.0, models=None, **more):
+    data = {
+        "name": "combined",
+        "prompts": {"kind": "embedded", "count": 1},
+        "max_new_tokens": 8,
+        "samplings": [{"temperature": temperature}],
+        "methods": [{"kind": "tree", "draft": draft, "shape": shape, **more}],
+    }
+    return validated("test.yaml", data | ({"models": models} if models else {}))
+
+
+def method(*args, **more):
+    (built,) = build(config(*args, **more)).methods
+    return built
+
+
+def pair():
+    target, draft, other = (TabularModel(random_table(3, seed), 3) for seed in range(3))
+    return SimpleNamespace(target=target, draft=draft, others={"other": other})
+
+
+def choice(built):
+    (found,) = built.choices.values()
+    return found.law, str(found.rule)
+
+
+def test_law_and_rule_of_a_merge_fit_its_sources():
+    assert choice(method(MERGE)) == (Law.WITHOUT_REPLACEMENT, "rrsw")
+    assert choice(method(MERGE, rule="rrs")) == (Law.IID, "rrs")
+    assert choice(method(MERGE, rule="traversal")) == (Law.WITHOUT_REPLACEMENT, "traversal")
+    assert choice(method(MERGE, rule="onehot")) == (Law.DETERMINISTIC, "onehot")
+    assert choice(method(MERGE, temperature=0.0)) == (Law.DETERMINISTIC, "greedy")
+    assert choice(method(TEXTS)) == (Law.DETERMINISTIC, "onehot")
+
+
+def test_a_merge_is_made_of_its_sources_with_their_rates():
+    built = method(MERGE)
+    assert built.name == "merge of model, lookup budget 12"
+    assert (built.draft_models, built.own_models, built.by_pair) == ((None,), (), False)
+    drafter = built.drafter(pair(), "T=1")
+    assert isinstance(drafter, Merge)
+    assert [type(source) for source in drafter.sources.values()] == [ModelDrafter, PromptLookup]
+    assert drafter.sources["model"].law is Law.WITHOUT_REPLACEMENT
+    assert drafter.rates == {"model": ((0.7, 0.2),), "lookup": ((0.4,),)}
+    assert drafter.room == (12, 4, 3)
+    texts = method(TEXTS).drafter(pair(), "T=1")
+    assert [type(source) for source in texts.sources.values()] == [TokenRecycling, PromptLookup]
+
+
+def test_one_source_twice_and_a_cascade_among_them():
+    sources = [
+        {"source": "model"},
+        {"source": "model", "model": "other"},
+        CASCADE | {"models": ["third"]},
+    ]
+    built = method(MERGE | {"sources": sources, "rates": [*RATES, [[0.5]]]})
+    assert built.own_models == ("other", "third")
+    models = pair()
+    models.others["third"] = models.draft
+    drafter = built.drafter(models, "T=1")
+    assert list(drafter.sources) == ["model", "model'", "cascade"]
+
+
+def test_a_cascade_is_made_from_its_end():
+    built = method(CASCADE, CHAIN)
+    assert built.name == "cascade over lookup chain 4"
+    assert choice(built) == (Law.WITHOUT_REPLACEMENT, "rrsw")
+    drafter = built.drafter(pair(), "T=1")
+    assert isinstance(drafter, Cascade)
+    assert isinstance(drafter.drafter, PromptLookup)
+    assert (str(drafter.rule), drafter.max_depth) == ("onehot", 4)
+    two = CASCADE | {"models": [None, "other"], "depth": 2}
+    drafter = method(two, CHAIN).drafter(pair(), "T=1")
+    assert [drafter.max_depth, drafter.drafter.max_depth] == [4, 2]
+    assert [str(drafter.rule), str(drafter.drafter.rule)] == ["rrsw", "onehot"]
+    below = CASCADE | {"draft": {"source": "model", "model": "other"}, "rule": "rrs"}
+    drafter = method(below, CHAIN, rule="rrs").drafter(pair(), "T=1")
+    assert (drafter.law, drafter.drafter.law, str(drafter.rule)) == (Law.IID, Law.IID, "rrs")
+
+
+REFUSED = {
+    "'kseq' does not cover mixed trees": ((MERGE, SMALL), {"rule": "kseq"}),
+    "rule 'onehot'": ((MERGE, SMALL), {"rule": "onehot", "law": "iid"}),
+    "the draft source 'merge' does not draw children iid, but deterministic": (
+        (TEXTS, SMALL), {"law": "iid"}
+    ),
+    "takes limits instead of 'chain'": ((MERGE, {"kind": "chain", "depth": 3}), {}),
+    "give one for each, in their order": ((MERGE | {"rates": [*RATES, [[0.1]]]}, SMALL), {}),
+    "methods[0].draft.sources[1].source: unknown source 'merge'": (
+        (MERGE | {"sources": [{"source": "lookup"}, MERGE]}, SMALL), {}
+    ),
+    "methods[0].draft.draft.source: unknown source 'cascade'": ((CASCADE | {"draft": CASCADE}, CHAIN), {}),
+    "the cascade ends in itself: models.draft stands at two of its levels": (
+        (CASCADE | {"draft": {"source": "model"}}, CHAIN), {}
+    ),
+    "the cascade ends in itself: 'other' stands at two": (
+        (CASCADE | {"models": ["other", None, "other"]}, CHAIN), {}
+    ),
+    "draft source 'cascade' drafts chains": ((CASCADE, SMALL), {}),
+    "{source: cascade} needs a draft model": ((CASCADE, CHAIN), {"models": {"draft": "none"}}),
+    "{source: merge} needs a draft model": ((MERGE, SMALL), {"models": {"draft": "none"}}),
+    "must be less than or equal to 1": ((MERGE | {"rates": [[[1.5]], [[0.4]]]}, SMALL), {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_what_cannot_be_combined_is_refused(said):
+    args, more = REFUSED[said]
+    with pytest.raises(ConfigError) as refused:
+        build(config(*args, **more))
+    assert said in str(refused.value)
+
+
+def test_a_merge_without_a_budget_to_share_is_refused():
+    from treespec.errors import InvalidArgument
+
+    with pytest.raises(InvalidArgument, match="a merge needs a budget that its sources share"):
+        method(MERGE, CHAIN).drafter(pair(), "T=1")
+
+
+def test_rules_of_a_cascade_that_do_not_fit_are_refused():
+    from treespec.errors import InvalidArgument
+
+    for rule, said in (("kseq", "made for children drawn iid"), ("nosuch", "no acceptance rule")):
+        with pytest.raises(InvalidArgument, match=said):
+            method(CASCADE | {"rule": rule}, CHAIN).drafter(pair(), "T=1")
