@@ -178,6 +178,18 @@ def test_a_source_that_is_right_spares_passes():
     assert (watched.passes, plain.passes) == (2, 8)
 
 
+@pytest.mark.parametrize("ahead", [(0, 1), (1, 1, 0), (0, 0)])
+def test_lower_levels_draft_after_all_that_is_ahead(ahead):
+    watched, same = (
+        Watched(random_table(2, 4), 2),
+        ModelDrafter(table(4), TreeShape.chain(3), IID, COLD),
+    )
+    cascade = Cascade(watched, same, verify.greedy, 4, COLD)
+    cascade.prefill(torch.tensor(PROMPT))
+    cascade.propose_below(ahead, TorchCoins(0))
+    assert watched.passes == 1  # three drafts are right, and the model adds the fourth
+
+
 class Follows:
     """Checks that cache and pending tokens are the text."""
 

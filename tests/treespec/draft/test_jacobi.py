@@ -6,6 +6,7 @@ import torch
 from treespec import Sampling, TorchCoins, decode, verify
 from treespec.draft import Jacobi
 from treespec.errors import InvalidArgument
+from treespec.step import Scores, Step, Verdict
 from treespec.target import ModelTarget
 from treespec.testing import TabularModel, random_table
 
@@ -42,3 +43,13 @@ def test_the_chain_is_of_the_rows_after_the_accepted_nodes():
 def test_depth():
     with pytest.raises(InvalidArgument, match="depth"):
         Jacobi(0)
+
+
+def test_guesses_move_on_by_tokens_of_other_sources_too():
+    """A guess is for its place: behind three emitted tokens those of the last two nodes are left."""
+    drafter = Jacobi(4)
+    drafter.prefill(torch.tensor([4, 5, 6]))
+    tree = drafter.propose(TorchCoins(0))
+    scores = Scores(torch.eye(9)[[1, 2, 3, 4, 5]])
+    drafter.commit(Step(tree, Verdict((0, 1), 8), scores, (), further=(7,)))
+    assert drafter.propose(TorchCoins(0)).token_ids == (8, 4, 5, 7, 8)
