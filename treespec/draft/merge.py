@@ -8,9 +8,10 @@ from jaxtyping import Int
 from torch import Tensor
 
 from treespec.distributions import Sampling
-from treespec.door import able, instance, integer, number, require_tokens, sequence, shown
-from treespec.draft.merge_plan import DrawingSource, Node, Rates, Room, Trie, numbered, planned
+from treespec.door import able, instance, integer, require_tokens, shown
+from treespec.draft.merge_plan import DrawingSource, Node, Room, Trie, numbered, planned
 from treespec.draft.model import ModelDrafter
+from treespec.draft.rates import checked_rates
 from treespec.errors import InvalidArgument, InvalidTree
 from treespec.protocols import Coins, Drafter
 from treespec.step import Scores, Step, Verdict
@@ -80,7 +81,7 @@ class Merge:
         )
         widest = size if branching is None else integer("branching", branching, least=1)
         self.room = Room(size, self.max_depth, widest)
-        self.rates = _rates(rates, self.sources)
+        self.rates = checked_rates(rates, self.sources)
         self._vocab_size = vocab_size
         # Those that are sure first: the others draw beside what these take.
         drawing = sorted(
@@ -328,36 +329,3 @@ def _sources(given: Any) -> dict[str, Drafter]:
                 "drawn iid or without_replacement, or are deterministic"
             )
     return dict(given)
-
-
-def _rates(given: Any, sources: Mapping[str, Drafter]) -> dict[str, Rates]:
-    instance("rates", given, Mapping, "a mapping of the sources' names to rates")
-    if set(given) != set(sources):
-        missing, unknown = (
-            ", ".join(sorted(x)) for x in (set(sources) - set(given), set(given) - set(sources))
-        )
-        raise InvalidArgument(
-            "rates must be those of the sources"
-            + (f"; missing: {missing}" if missing else "")
-            + (f"; no source: {unknown}" if unknown else "")
-        )
-    found: dict[str, Rates] = {}
-    for name in sources:
-        rows = sequence(f"rates[{name!r}]", given[name], "rows of rates, one for each depth")
-        if not rows:
-            raise InvalidArgument(f"rates[{name!r}] is empty: give a row for depth 1 at least")
-        found[name] = tuple(
-            tuple(
-                _rate(f"rates[{name!r}][{i}]", x)
-                for x in sequence(f"rates[{name!r}][{i}]", row, "rates")
-            )
-            for i, row in enumerate(rows)
-        )
-    return found
-
-
-def _rate(name: str, given: Any) -> float:
-    value = number(name, given)
-    if not 0 <= value <= 1:
-        raise InvalidArgument(f"{name} = {shown(given)}, but rates are probabilities: 0 to 1")
-    return float(value)

@@ -6,19 +6,10 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import NamedTuple
 
+from treespec.draft.rates import Rates, rate
 from treespec.tree import TokenTree
 
-__all__ = ["DrawingSource", "Node", "Rates", "Room", "Trie", "planned"]
-
-Rates = tuple[tuple[float, ...], ...]
-"""By depth, then rank: how often a child is accepted if its parent is. The last depth stands for deeper
-ones; a rank that is missing is never accepted."""
-
-
-def rate(rates: Rates, depth: int, rank: int) -> float:
-    """Of a child at a depth (1 below the root) with so many elder siblings."""
-    of_depth = rates[min(depth, len(rates)) - 1]
-    return of_depth[rank] if rank < len(of_depth) else 0.0
+__all__ = ["DrawingSource", "Node", "Room", "Trie", "numbered", "planned"]
 
 
 class Room(NamedTuple):

@@ -1,15 +1,27 @@
 """How often the children of a source are accepted, by depth and rank: the table that merges go by."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
+from treespec.door import instance, number, sequence, shown
 from treespec.errors import InvalidArgument
 from treespec.step import Step
 
-__all__ = ["acceptance_rates"]
+__all__ = ["Rates", "acceptance_rates", "checked_rates", "rate"]
+
+Rates = tuple[tuple[float, ...], ...]
+"""By depth, then rank: how often a child is accepted if its parent is. The last depth stands for deeper
+ones; a rank that is missing is never accepted."""
 
 
-def acceptance_rates(steps: Iterable[Step]) -> tuple[tuple[float, ...], ...]:
+def rate(rates: Rates, depth: int, rank: int) -> float:
+    """Of a child at a depth (1 below the root) with so many elder siblings."""
+    of_depth = rates[min(depth, len(rates)) - 1]
+    return of_depth[rank] if rank < len(of_depth) else 0.0
+
+
+def acceptance_rates(steps: Iterable[Step]) -> Rates:
     """How often a child was accepted if its parent was, by depth and rank.
 
     A child counts each time that its parent is on the accepted path; a depth with fewer ranks than another
@@ -48,3 +60,45 @@ def acceptance_rates(steps: Iterable[Step]) -> tuple[tuple[float, ...], ...]:
         tuple(accepted[depth, rank] / tried[depth, rank] for rank in range(width))
         for depth, width in zip(depths, widths, strict=True)
     )
+
+
+def checked_rates(given: Any, sources: Collection[str]) -> dict[str, Rates]:
+    """Rates by source, as an argument.
+
+    Args:
+        given: by name of the source, for each depth a row of rates, by rank.
+        sources: names of all sources.
+
+    Raises:
+        InvalidArgument: if these are not the sources, or a rate is no probability.
+    """
+    instance("rates", given, Mapping, "a mapping of the sources' names to rates")
+    if set(given) != set(sources):
+        missing, unknown = (
+            ", ".join(sorted(x)) for x in (set(sources) - set(given), set(given) - set(sources))
+        )
+        raise InvalidArgument(
+            "rates must be those of the sources"
+            + (f"; missing: {missing}" if missing else "")
+            + (f"; no source: {unknown}" if unknown else "")
+        )
+    found: dict[str, Rates] = {}
+    for name in sources:
+        rows = sequence(f"rates[{name!r}]", given[name], "rows of rates, one for each depth")
+        if not rows:
+            raise InvalidArgument(f"rates[{name!r}] is empty: give a row for depth 1 at least")
+        found[name] = tuple(
+            tuple(
+                _rate(f"rates[{name!r}][{i}]", x)
+                for x in sequence(f"rates[{name!r}][{i}]", row, "rates")
+            )
+            for i, row in enumerate(rows)
+        )
+    return found
+
+
+def _rate(name: str, given: Any) -> float:
+    value = number(name, given)
+    if not 0 <= value <= 1:
+        raise InvalidArgument(f"{name} = {shown(given)}, but rates are probabilities: 0 to 1")
+    return float(value)

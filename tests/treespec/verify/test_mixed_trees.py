@@ -105,7 +105,11 @@ def levels(rule, q, r):
 
 
 @pytest.mark.usefixtures("without_shape_checks")
-@pytest.mark.parametrize("rule", MIXING, ids=str)
+@pytest.mark.parametrize(
+    "rule",
+    [pytest.param(r, marks=[pytest.mark.slow] * (r is verify.naive)) for r in MIXING],
+    ids=str,
+)
 def test_several_steps_keep_the_law(rule):
     """Every coin on every side through `decode`, mixed nodes below the root too."""
     target, q, r = (TabularModel(random_table(2, seed), 2) for seed in (3, 4, 5))
