@@ -102,6 +102,9 @@ class Merge:
                 f"size = {size}, but {' and '.join(sorted(self._whole))} read the rows of all their nodes: "
                 f"they need {whole}, root included"
             )
+        # Distinct children of a node, drawn beside each other, are no more than there are tokens.
+        fewest = min((s.model.vocab_size for s in self._drawing.values()), default=widest)
+        self.room = self.room._replace(branching=min(widest, fewest))
         # What is sure is decided after what is drawn.
         self._groups_in_order = sorted(
             self.sources, key=lambda n: _law(self.sources[n]) is Law.DETERMINISTIC
@@ -154,7 +157,7 @@ class Merge:
             else:
                 drawn[name] = tree, self.rates[name]
         drawing = [
-            DrawingSource(name, self.rates[name], source.max_depth, source.model.vocab_size)
+            DrawingSource(name, self.rates[name], source.max_depth)
             for name, source in self._drawing.items()
         ]
         nodes = planned(trie, drawn, drawing, self.room)

@@ -33,13 +33,11 @@ class DrawingSource(NamedTuple):
         name: of the source.
         rates: its own.
         depth: most edges from the root that it drafts.
-        vocabulary: tokens that it draws from.
     """
 
     name: str
     rates: Rates
     depth: int
-    vocabulary: int
 
 
 @dataclass(eq=False)
@@ -227,8 +225,6 @@ class _Planner:
             return parent.value * rate(rates, parent.depth + 1, tree.shape.ranks[candidate.own])
         source = candidate.draws
         assert source is not None
-        if len(parent.children) >= source.vocabulary:
-            return 0.0
         return parent.value * rate(source.rates, parent.depth + 1, len(parent.children))
 
     def _node(self, candidate: _Candidate, value: float) -> Node:
