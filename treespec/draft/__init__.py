@@ -4,6 +4,7 @@ from treespec.draft.datastore import Datastore
 from treespec.draft.documents import Documents
 from treespec.draft.growth import StaticGrowth
 from treespec.draft.jacobi import Jacobi
+from treespec.draft.layers import EarlyExit, LayerSkip
 from treespec.draft.lookahead import Lookahead
 from treespec.draft.lookup import PromptLookup
 from treespec.draft.make import make_drafter
@@ -18,7 +19,9 @@ from treespec.draft.suffix_tree import SuffixTree
 __all__ = [
     "Datastore",
     "Documents",
+    "EarlyExit",
     "Jacobi",
+    "LayerSkip",
     "Lookahead",
     "ModelDrafter",
     "NoDrafter",
