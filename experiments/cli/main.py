@@ -19,6 +19,7 @@ from treespec.experiments.cli import datastore as cli_datastore
 from treespec.experiments.cli import doctor as cli_doctor
 from treespec.experiments.cli import generate as cli_generate
 from treespec.experiments.cli import search as cli_search
+from treespec.experiments.cli import skip_set as cli_skip_set
 from treespec.experiments.cli import sweep as cli_sweep
 from treespec.experiments.cli.common import (
     FAILED,
@@ -66,7 +67,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
     epilog=FIRST_STEPS,
 )
-for _part in (cli_sweep, cli_search, cli_datastore, cli_configs, cli_generate, cli_doctor):
+for _part in (
+    cli_sweep, cli_search, cli_datastore, cli_skip_set, cli_configs, cli_generate, cli_doctor,
+):  # fmt: skip
     app.add_typer(_part.app)
 
 FAILURES_SHOWN = 5

@@ -22,6 +22,7 @@ from treespec.experiments.config.base import (
     Tokens,
 )
 from treespec.experiments.config.drafts import Draft, ModelDraft
+from treespec.experiments.config.layers import EarlyExitDraft  # noqa: F401  (registers both)
 from treespec.experiments.config.names import LAW, RULE
 from treespec.experiments.config.shapes import Shape
 from treespec.experiments.config.sources import LookupDraft  # noqa: F401  (registers them all)

@@ -76,8 +76,9 @@ def test_settings_of_a_source_are_part_of_the_experiment():
 
 
 REFUSED = {
-    "methods[0].draft.source: unknown source 'lokup'; did you mean 'lookup'? (sources: model, lookup, "
-    "documents, suffix_tree, suffix_automaton, retrieval, token_recycling, lookahead, jacobi)": (
+    "methods[0].draft.source: unknown source 'lokup'; did you mean 'lookup'? (sources: model, "
+    "early_exit, layer_skip, lookup, documents, suffix_tree, suffix_automaton, retrieval, token_recycling, "
+    "lookahead, jacobi)": (
         tree(BUDGET, draft={"source": "lokup"}), {}
     ),
     "methods[0].draft.ngrams: unknown key; did you mean 'ngram'? (keys here: source, ngram, places)": (
