@@ -33,7 +33,7 @@ from treespec.tree import Law
 
 __all__ = ["LookupDraft"]
 
-Ngram = Annotated[int, Field(strict=True, ge=1, le=64)]
+Ngram = Annotated[int, Field(strict=True, ge=1, le=16)]
 Window = Annotated[int, Field(strict=True, ge=2, le=4096)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
