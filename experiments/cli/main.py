@@ -53,7 +53,6 @@ First steps:
   treespec doctor              what this machine can do
   treespec run smoke           every kind of method, in seconds
   treespec run tree_vs_chain   do trees beat chains here?
-  treespec COMMAND --help      explains a command and gives examples
 """
 
 SOON_S = 0.01

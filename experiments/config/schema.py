@@ -43,6 +43,7 @@ __all__ = [
     "SamplingConfig",
     "SearchConfig",
     "SpecBenchPrompts",
+    "TaskPrompts",
     "TextPrompts",
     "TreeMethod",
     "refresh",
@@ -129,6 +130,15 @@ class EmbeddedPrompts(_Selection):
     """Take several of each file: the token at which each begins, by category; `start` is added to it."""
 
 
+class TaskPrompts(_Selection):
+    """Short texts by category: `code`, `prose`, `editing` a file that stands in the prompt, and `logs`.
+
+    They were written for treespec and are under its licence. There are three of each category.
+    """
+
+    kind: Literal["tasks"]
+
+
 class TextPrompts(_Selection):
     """A UTF-8 text file: one prompt, or several between lines that hold `separator` alone."""
 
@@ -185,7 +195,12 @@ class HfDatasetPrompts(_Selection):
 
 
 Prompts = Annotated[
-    EmbeddedPrompts | TextPrompts | JsonlPrompts | SpecBenchPrompts | HfDatasetPrompts,
+    EmbeddedPrompts
+    | TaskPrompts
+    | TextPrompts
+    | JsonlPrompts
+    | SpecBenchPrompts
+    | HfDatasetPrompts,
     Field(discriminator="kind"),
 ]
 
