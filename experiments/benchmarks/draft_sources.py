@@ -6,7 +6,8 @@ The text is Python code of installed packages, encoded by the embedded pair's to
 it in one piece; the time of a token is that of the last tenth, so it is the cost at that length and no
 mean over shorter ones. Proposals are timed every few tokens after it. Goals: a token at 1,000,000 takes at
 most 3 times what it takes at 10,000; the suffix tree at most 600 bytes a token. LARGEST (1,000,000) bounds
-the texts; the datastore has DATASTORE (10,000,000) tokens, of texts that come again if there are fewer.
+the texts; the datastore has DATASTORE (10,000,000) tokens, of texts that come again if there are fewer, and
+is asked along the embedded prompts, which it does not hold.
 """
 
 import gc
@@ -28,9 +29,11 @@ from treespec import TorchCoins
 from treespec.draft import Datastore, PromptLookup, Retrieval, SuffixAutomaton, SuffixTree
 from treespec.draft.text_source import TextSource
 from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.config.schema import EmbeddedPrompts
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.held_out import HeldOut, installed_code
+from treespec.experiments.run.prompts import read_prompts
 from treespec.models.load import outline_pair
 
 SIZES = (10_000, 100_000, 1_000_000)
@@ -70,6 +73,14 @@ def texts() -> Iterator[list[int]]:
         read = [(path.name, path.read_text("utf-8", "replace")) for path in batch]
         kept = [text for name, text in read if not held_out.has_copy(name, text)]
         yield from tokenizer(kept, add_special_tokens=False, verbose=False)["input_ids"]
+
+
+def held_out() -> list[int]:
+    """The embedded prompts' token ids, one after the other: texts that no datastore of ours holds."""
+    tokenizer = outline_pair("embedded", "none").tokenizer
+    given = [prompt.text for prompt in read_prompts(EmbeddedPrompts(kind="embedded"))]
+    rows = tokenizer(given, add_special_tokens=False, verbose=False)["input_ids"]
+    return [token for row in rows for token in row]
 
 
 def some(tokens: int) -> list[list[int]]:
@@ -157,9 +168,8 @@ def main(
                 rows.append({"source": name, "tokens": size, **costs})
     print_table(Table("reading and proposing", COLUMNS, rows), console)
     say(console, f"datastore of {datastore:,} tokens")
-    given = some(datastore)
-    asked = [token for text in given[:: max(1, len(given) // 20)] for token in text[:200]]
-    store = stored(given, (asked * (more // len(asked) + 2))[: more + 16])
+    asked = held_out()
+    store = stored(some(datastore), (asked * (more // len(asked) + 2))[: more + 16])
     print_table(Table("datastore", STORE_COLUMNS, [store]), console)
     say(console, f"written: {save('draft_sources', {'sources': rows, 'datastore': store})}")
 

@@ -14,7 +14,17 @@ PANELS = ("Experiments", "Trees", "Checks")
 
 ORDER = (
     *("init", "run", "sweep", "report", "diff", "generate"),
-    *("search", "regret", "estimate", "trace", "replay", "profile", "export", "datastore"),
+    *(
+        "search",
+        "regret",
+        "estimate",
+        "trace",
+        "replay",
+        "profile",
+        "export",
+        "datastore",
+        "skip-set",
+    ),
     *("check-lossless", "configs", "parts", "doctor"),
 )
 """The commands that come first in their panels; the others follow by name."""

@@ -19,6 +19,7 @@ from treespec.experiments.cli import datastore as cli_datastore
 from treespec.experiments.cli import doctor as cli_doctor
 from treespec.experiments.cli import generate as cli_generate
 from treespec.experiments.cli import search as cli_search
+from treespec.experiments.cli import skip_set as cli_skip_set
 from treespec.experiments.cli import sweep as cli_sweep
 from treespec.experiments.cli.common import (
     FAILED,
@@ -52,7 +53,6 @@ First steps:
   treespec doctor              what this machine can do
   treespec run smoke           every kind of method, in seconds
   treespec run tree_vs_chain   do trees beat chains here?
-  treespec COMMAND --help      explains a command and gives examples
 """
 
 SOON_S = 0.01
@@ -66,7 +66,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
     epilog=FIRST_STEPS,
 )
-for _part in (cli_sweep, cli_search, cli_datastore, cli_configs, cli_generate, cli_doctor):
+for _part in (
+    cli_sweep, cli_search, cli_datastore, cli_skip_set, cli_configs, cli_generate, cli_doctor,
+):  # fmt: skip
     app.add_typer(_part.app)
 
 FAILURES_SHOWN = 5

@@ -16,6 +16,7 @@ from treespec.experiments.config.drafts import (
     laws_of,
     source_of,
 )
+from treespec.experiments.config.layers import PartOfTarget
 from treespec.experiments.config.schema import (
     AssistedMethod,
     Config,
@@ -174,7 +175,15 @@ def build(config: Config) -> Experiment:
 
 
 def _require_draft(path: str, method: Method, config: Config) -> None:
-    """Refuse what needs a draft model where there is none."""
+    """Refuse what needs a draft model where there is none, and a draft of layers that do nothing."""
+    if isinstance(method, TreeMethod) and isinstance(method.draft, PartOfTarget):
+        grow = config.models.grow
+        if grow is not None and (not isinstance(grow, dict) or "num_hidden_layers" in grow):
+            raise ConfigError(
+                f"{path}.draft: models.grow adds layers that change nothing: a draft without them makes no "
+                "mistakes, at a price that no trained model has. Grow widths alone, as in "
+                "models.grow={hidden_size: 768, intermediate_size: 1920}, or take another source"
+            )
     if config.models.draft != NO_DRAFT:
         return
     if isinstance(method, TreeMethod) and None in draft_models(method.draft):

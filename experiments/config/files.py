@@ -17,6 +17,7 @@ __all__ = [
     "require_new",
     "require_own",
     "require_within",
+    "stamp",
     "write_new",
 ]
 
@@ -40,6 +41,15 @@ def is_there(text: str) -> bool:
         return True
     except (OSError, ValueError):  # too long for a name, or with a zero byte in it
         return False
+
+
+def stamp(file: str) -> tuple[int, int] | None:
+    """What changes when a file does; None if there is none, which its reader then says."""
+    try:
+        about = os.stat(file)
+    except (OSError, ValueError):
+        return None
+    return about.st_mtime_ns, about.st_size
 
 
 def require_within(name: str, value: int, least: int, most: int) -> None:

@@ -14,7 +14,10 @@ __all__ = ["inputs_of", "place_of", "require_apart"]
 LONGEST_NAME = 200
 """Bytes of a folder's name: file systems allow 255, and files written beside it have longer names."""
 
-INPUTS = ("target", "draft", "model", "path", "rates", "acceptance", "latency", "calibration")
+INPUTS = (
+    *("target", "draft", "model", "path", "rates", "acceptance", "latency", "calibration"),
+    *("warm", "datastore", "file", "files"),
+)
 """Keys of a config that may name files and folders."""
 
 
@@ -96,6 +99,9 @@ def _named(data: Any, where: str) -> Iterator[tuple[str, Path]]:
             inner = f"{where}.{key}" if where else key
             if key in INPUTS and isinstance(value, str) and value != MEASURED and _there(value):
                 yield inner, Path(value)
+            elif key in INPUTS and isinstance(value, list):
+                names = [name for name in value if isinstance(name, str) and _there(name)]
+                yield from ((inner, Path(name)) for name in names)
             yield from _named(value, inner)
     elif isinstance(data, list):
         for i, value in enumerate(data):

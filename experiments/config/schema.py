@@ -23,6 +23,7 @@ from treespec.experiments.config.base import (
 )
 from treespec.experiments.config.combined import CascadeDraft, MergeDraft
 from treespec.experiments.config.drafts import Draft, ModelDraft
+from treespec.experiments.config.layers import EarlyExitDraft  # noqa: F401  (registers both)
 from treespec.experiments.config.names import LAW, RULE
 from treespec.experiments.config.shapes import Shape
 from treespec.experiments.config.sources import LookupDraft  # noqa: F401  (registers them all)
@@ -43,6 +44,7 @@ __all__ = [
     "SamplingConfig",
     "SearchConfig",
     "SpecBenchPrompts",
+    "TaskPrompts",
     "TextPrompts",
     "TreeMethod",
     "refresh",
@@ -132,6 +134,15 @@ class EmbeddedPrompts(_Selection):
     """Take several of each file: the token at which each begins, by category; `start` is added to it."""
 
 
+class TaskPrompts(_Selection):
+    """Short texts by category: `code`, `prose`, `editing` a file that stands in the prompt, and `logs`.
+
+    They were written for treespec and are under its licence. There are three of each category.
+    """
+
+    kind: Literal["tasks"]
+
+
 class TextPrompts(_Selection):
     """A UTF-8 text file: one prompt, or several between lines that hold `separator` alone."""
 
@@ -188,7 +199,12 @@ class HfDatasetPrompts(_Selection):
 
 
 Prompts = Annotated[
-    EmbeddedPrompts | TextPrompts | JsonlPrompts | SpecBenchPrompts | HfDatasetPrompts,
+    EmbeddedPrompts
+    | TaskPrompts
+    | TextPrompts
+    | JsonlPrompts
+    | SpecBenchPrompts
+    | HfDatasetPrompts,
     Field(discriminator="kind"),
 ]
 

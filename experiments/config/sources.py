@@ -1,6 +1,5 @@
 """Draft sources without a model: their settings in configs, and how each is made."""
 
-import os
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Annotated, Any, Literal
@@ -26,6 +25,7 @@ from treespec.draft.recycling import template
 from treespec.draft.state import tokenizer_digest
 from treespec.errors import InvalidArgument, LoadError
 from treespec.experiments.config.base import Count, Name
+from treespec.experiments.config.files import stamp
 from treespec.plugins import Budget, Settings, Wanted
 from treespec.protocols import Drafter
 from treespec.reading import read_text
@@ -33,7 +33,7 @@ from treespec.tree import Law
 
 __all__ = ["LookupDraft"]
 
-Ngram = Annotated[int, Field(strict=True, ge=1, le=64)]
+Ngram = Annotated[int, Field(strict=True, ge=1, le=16)]
 Window = Annotated[int, Field(strict=True, ge=2, le=4096)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -150,7 +150,7 @@ def _lookup(wanted: Wanted, settings: LookupDraft) -> Drafter:
 def _documents(wanted: Wanted, settings: DocumentsDraft) -> Drafter:
     """Documents: what followed the last tokens in files that are given, never in the text itself."""
     tokenizer = _tokenizer(wanted)
-    texts = [_encoded(file, _stamp(file), tokenizer) for file in settings.files]
+    texts = [_encoded(file, stamp(file), tokenizer) for file in settings.files]
     return Documents(
         texts,
         **_limits(wanted),
@@ -164,9 +164,7 @@ def _documents(wanted: Wanted, settings: DocumentsDraft) -> Drafter:
 def _suffix_tree(wanted: Wanted, settings: SuffixTreeDraft) -> Drafter:
     """Suffix decoding: what followed endings of the text, in it and in past texts, by counts."""
     vocab_size = wanted.pair.target.vocab_size
-    past = settings.warm and _past(
-        settings.warm, _stamp(settings.warm), vocab_size, _digest(wanted)
-    )
+    past = settings.warm and _past(settings.warm, stamp(settings.warm), vocab_size, _digest(wanted))
     return SuffixTree(
         **_limits(wanted),
         window=settings.window,
@@ -247,15 +245,6 @@ def _digest(wanted: Wanted) -> str:
 @lru_cache(maxsize=4)
 def _digest_of(tokenizer: Any) -> str:
     return tokenizer_digest(tokenizer)
-
-
-def _stamp(file: str) -> tuple[int, int] | None:
-    """What changes when a file does; None if there is none, which its reader then says."""
-    try:
-        about = os.stat(file)
-    except (OSError, ValueError):
-        return None
-    return about.st_mtime_ns, about.st_size
 
 
 @lru_cache(maxsize=4)

@@ -70,7 +70,8 @@ def drafted(method: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, An
         told["growth"] = {k: v for k, v in told["growth"].items() if k in other["growth"]}
     files = [side.get("files") or {} for side in (method, other)]
     known = [key for key in files[0] if files[0][key] and files[1].get(key)]
-    if known and told.get("growth"):
-        told["growth"] = {k: v for k, v in told["growth"].items() if k not in known}
+    if known:
         told["files"] = {key: files[0][key] for key in known}
+        if told.get("growth"):
+            told["growth"] = {k: v for k, v in told["growth"].items() if k not in known}
     return told

@@ -5,7 +5,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -17,7 +17,7 @@ from treespec.experiments.config.plugged import told
 from treespec.experiments.config.schema import Config, TreeMethod
 from treespec.experiments.records.rows import SCHEMA_VERSION
 from treespec.plugins import parts
-from treespec.reading import read_bytes
+from treespec.reading import open_file
 
 __all__ = [
     "NO_PART",
@@ -45,6 +45,12 @@ _PACKAGES = (
 
 _FILES = ("calibration", "latency")
 """Keys of a growth that name files."""
+
+_DRAFT_FILES = ("warm", "datastore", "file", "files")
+"""Keys of draft sources that name one, or several."""
+
+LARGEST_FILE = 2**35
+"""Bytes of a file that is hashed: a datastore of four thousand million tokens."""
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -141,10 +147,14 @@ def method_data(method: BuiltMethod) -> dict[str, Any]:
     """What a manifest says of a method: how it drafts and decides."""
     drafts, choices = isinstance(method.config, TreeMethod), method.choices
     shape = method.shape if drafts else None
-    grown, files, size = None, None, getattr(method.tree, "size", None)
+    grown, size = None, getattr(method.tree, "size", None)
+    files: dict[str, str | None] = {}
     if isinstance(method.config, TreeMethod) and shape is None:
         grown = method.config.shape.model_dump(mode="json")
-        files = {key: _sha256(grown[key]) for key in _FILES if grown.get(key) is not None} or None
+        files = {key: _sha256(grown[key]) for key in _FILES if grown.get(key) is not None}
+    if isinstance(method.config, TreeMethod):
+        draft = method.config.draft.model_dump(mode="json")
+        files |= {place: _sha256(path) for place, path in _named_files(draft, "draft")}
     return {
         "name": method.name,
         "kind": method.kind,
@@ -156,7 +166,7 @@ def method_data(method: BuiltMethod) -> dict[str, Any]:
         if isinstance(method.config, TreeMethod)
         else None,
         "growth": grown,
-        "files": files,
+        "files": files or None,
         "law": {name: str(choice.law) for name, choice in choices.items()} or None,
         "rule": {name: str(choice.rule) for name, choice in choices.items()} or None,
         "settings": getattr(method.config, "settings", None) or None,
@@ -164,10 +174,27 @@ def method_data(method: BuiltMethod) -> dict[str, Any]:
     }
 
 
+def _named_files(draft: Any, place: str) -> Iterator[tuple[str, str]]:
+    """The files that a draft source reads, those of its parts too, and where the config names them."""
+    if isinstance(draft, dict):
+        for key, value in draft.items():
+            inner = f"{place}.{key}"
+            if key in _DRAFT_FILES and isinstance(value, str):
+                yield inner, value
+            elif key in _DRAFT_FILES and isinstance(value, list):
+                yield from ((f"{inner}[{i}]", path) for i, path in enumerate(value))
+            else:
+                yield from _named_files(value, inner)
+    elif isinstance(draft, list):
+        for i, part in enumerate(draft):
+            yield from _named_files(part, f"{place}[{i}]")
+
+
 def _sha256(path: str) -> str | None:
     try:
-        return hashlib.sha256(read_bytes(path, 2**31)).hexdigest()
-    except Unreadable:
+        with open_file(path, LARGEST_FILE) as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()  # pyrefly: ignore[bad-argument-type]
+    except (Unreadable, OSError):
         return None
 
 

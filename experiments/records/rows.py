@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SCHEMA_VERSION",
+    "SOURCES_JOINED",
     "PromptRow",
     "StepRow",
     "TreeRow",
@@ -39,6 +40,9 @@ SCHEMA_VERSION = 3
 READABLE_VERSIONS = (2, 3)
 """Versions whose rows the types below hold."""
 
+
+SOURCES_JOINED = " + "
+"""Between the names of sources that drafted the same node."""
 
 Metrics = dict[str, float | None]
 """Of plug-ins, by name; a list of names and values in tables, whose columns are the same for all runs."""
@@ -113,6 +117,8 @@ class StepRow(Row):
     commit_s: float | None
     at_s: float | None = None
     step_s: float | None = None
+    parents: list[int] | None = None
+    origins: list[str] | None = None
 
 
 class TreeRow(Row):

@@ -4,6 +4,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from treespec.experiments.report.by_source import source_data
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.summary import MethodSummary, SamplingSummary
 from treespec.experiments.report.times import resolution
@@ -48,6 +49,7 @@ def _sampling(run: Run, summary: SamplingSummary) -> dict[str, Any]:
             for duel in run.comparisons[summary.sampling]
         ],
         "methods": [_method(row, summary.sampling) for row in summary.rows],
+        "sources": source_data(run.by_source, summary.sampling),
     }
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.acceptance import NodeAcceptance, acceptance_finding, count_all
 from treespec.experiments.report.budgets import Budget, budget_finding, budgets
+from treespec.experiments.report.by_source import SourceLevel, source_finding, sources_of
 from treespec.experiments.report.categories import Category, categories, category_finding
 from treespec.experiments.report.explanation import (
     Explanation,
@@ -107,6 +108,15 @@ class Run(RunRecords):
         return count_all(self)
 
     @cached_property
+    def by_source(self) -> list[SourceLevel]:
+        """Acceptance by source, depth and rank, of methods whose trees have several sources.
+
+        Raises:
+            RunFolderError: if a recorded tree is none, or accepted ranks that it does not have.
+        """
+        return sources_of(self)
+
+    @cached_property
     def accepted_shares(self) -> dict[str, dict[str, NDArray[np.float64]]]:
         """Share of the steps that brought 0, 1, 2, ... tokens more than one, by method."""
         return {s: accepted_shares(self, data) for s, data in self.measurements.items()}
@@ -168,6 +178,7 @@ class Run(RunRecords):
             "categories": category_finding(self.categories),
             "explanations": explanation_finding(self.explanation_tables),
             "acceptance": acceptance_finding(self.methods, self.acceptance),
+            "sources": source_finding(self.by_source),
             "predictions": prediction_finding(self.predictions, self.choices),
             "speedups": speedup_finding(self.summaries),
             "times": times_finding(self.times, self.measurements),

@@ -12,6 +12,7 @@ from treespec.decoding import decode
 from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.records.outcome import STAGES, StepOutcome
 from treespec.experiments.run.observers import StageTimer, now
+from treespec.protocols import Drafter
 from treespec.stopping import Stop
 from treespec.target import make_target
 from treespec.verify import on_host
@@ -47,9 +48,10 @@ def decode_ours(
         Every step when it is done; nothing runs between two.
     """
     choice, timer = method.choices[sampling], StageTimer(prompt.device)
+    drafter = method.drafter(pair, sampling)
     steps = decode(
         make_target(pair.target),
-        method.drafter(pair, sampling),
+        drafter,
         on_host(choice.rule),  # on a GPU one synchronisation a step, whatever the rule
         prompt,
         sampling=choice.sampling,
@@ -73,5 +75,15 @@ def decode_ours(
             at=at + prefill,
             took=took - prefill,
             prefill_s=prefill,
+            origins=_origins(drafter, step.tree.shape.size),
         )
         at, start = now(), time.perf_counter()
+
+
+def _origins(drafter: Drafter, size: int) -> tuple[tuple[str, ...], ...]:
+    """Of each node of the last tree, the sources that drafted it, where the drafter has several.
+
+    Such a drafter (`treespec.draft.Merge`) has `origins`: a row of names for each node.
+    """
+    origins = tuple(tuple(names) for names in getattr(drafter, "origins", ()))
+    return origins if len(origins) == size else ()

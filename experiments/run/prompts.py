@@ -1,4 +1,4 @@
-"""Where prompts come from: the embedded held-out set, a text file, JSONL, Spec-Bench, a data set."""
+"""Where prompts come from: the embedded sets, a text file, JSONL, Spec-Bench, a data set."""
 
 import json
 import re
@@ -17,6 +17,7 @@ from treespec.experiments.config.schema import (
     HfDatasetPrompts,
     JsonlPrompts,
     Prompts,
+    TaskPrompts,
     TextPrompts,
 )
 from treespec.experiments.errors import ConfigError, PromptError, TooFewPrompts
@@ -109,6 +110,9 @@ def read_prompts(config: Prompts, more: int | None = None) -> list[RawPrompt]:
     if isinstance(config, EmbeddedPrompts):
         path = Path(str(files("treespec"))) / "embedded" / "held_out.jsonl"
         prompts = _jsonl(path, field="text", name="file")
+    elif isinstance(config, TaskPrompts):
+        path = Path(str(files("treespec"))) / "embedded" / "tasks.jsonl"
+        prompts = _jsonl(path, field="turns", name="id")
     elif isinstance(config, TextPrompts):
         path = Path(config.path)
         prompts = _text(path, config.separator)

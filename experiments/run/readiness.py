@@ -9,6 +9,7 @@ from treespec.decoding import require_room
 from treespec.errors import TreespecError
 from treespec.experiments.config.build import Experiment, build
 from treespec.experiments.config.drafts import source_of
+from treespec.experiments.config.layers import PartOfTarget
 from treespec.experiments.config.schema import Config, TreeMethod
 from treespec.experiments.errors import ConfigError, PromptError, TooFewPrompts
 from treespec.experiments.run.prompts import Prompt, RawPrompt, read_prompts, search_prompts
@@ -119,20 +120,23 @@ def _split(
 
 
 def _require_sources(experiment: Experiment, pair: "Pair | PairOutline") -> None:
-    """Make the drafters that need no model once: their files are read before the first token."""
+    """Make our drafters but those of draft models once: their files are read before the first token."""
     for i, method in enumerate(experiment.methods):
-        if not isinstance(method.tree, Budget) or not isinstance(method.config, TreeMethod):
+        if not isinstance(method.config, TreeMethod) or source_of(method.config.draft).plugged:
             continue
-        if source_of(method.config.draft).plugged:
-            continue
-        if method.draft_models and not hasattr(pair.target, "fresh"):
-            continue  # a source that runs models is made of loaded ones
-        for sampling in method.choices:
-            try:
-                # They look at its vocabulary and tokenizer, which an outline has too.
+        draft = method.config.draft
+        try:
+            if isinstance(draft, PartOfTarget):
+                draft.skipped(pair.target.layer_count)
+                made = hasattr(pair.target, "without")
+            else:  # a source that runs models is made of loaded ones
+                loaded = hasattr(pair.target, "fresh") or not method.draft_models
+                made = loaded and isinstance(method.tree, Budget)
+            for sampling in method.choices if made else ():
+                # Sources without models look at a vocabulary and tokenizer, which an outline has too.
                 method.drafter(pair, sampling)  # pyrefly: ignore[bad-argument-type]
-            except TreespecError as error:
-                raise ConfigError(f"methods[{i}].draft: {error}") from None
+        except TreespecError as error:
+            raise ConfigError(f"methods[{i}].draft: {error}") from None
 
 
 def require_fits(

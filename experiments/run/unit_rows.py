@@ -6,7 +6,7 @@ from typing import Any
 
 from treespec.errors import InvalidPlugin, in_words
 from treespec.experiments.records.outcome import STAGES, Outcome, StepOutcome
-from treespec.experiments.records.rows import PromptRow, StepRow, TreeRow
+from treespec.experiments.records.rows import SOURCES_JOINED, PromptRow, StepRow, TreeRow
 from treespec.plugins import parts
 
 __all__ = ["failed_row", "metrics_of", "prompt_row", "step_row", "tree_rows"]
@@ -93,6 +93,9 @@ def step_row(key: Mapping[str, Any], index: int, step: StepOutcome) -> StepRow:
     }
     times = {f"{stage}_s": step.seconds.get(stage) for stage in STAGES}
     times |= {"at_s": step.at, "step_s": step.took}
+    if step.origins:
+        joined = [SOURCES_JOINED.join(names) for names in step.origins]
+        row |= {"parents": list(step.shape.parents), "origins": joined}
     return StepRow.model_validate({**key, **row, **times})
 
 

@@ -5,6 +5,7 @@ from treespec.draft.datastore import Datastore
 from treespec.draft.documents import Documents
 from treespec.draft.growth import StaticGrowth
 from treespec.draft.jacobi import Jacobi
+from treespec.draft.layers import EarlyExit, LayerSkip
 from treespec.draft.lookahead import Lookahead
 from treespec.draft.lookup import PromptLookup
 from treespec.draft.make import make_drafter
@@ -22,7 +23,9 @@ __all__ = [
     "Cascade",
     "Datastore",
     "Documents",
+    "EarlyExit",
     "Jacobi",
+    "LayerSkip",
     "Lookahead",
     "Merge",
     "ModelDrafter",

@@ -193,7 +193,9 @@ def _header(name: str, file: IO[bytes]) -> dict[str, Any]:
             "install a newer treespec, or build it anew"
         )
     count = header.get("tokens")
-    if type(count) is not int or count < 1 or header.get("sorted_by") != SORTED:
+    texts = header.get("texts")
+    whole = type(count) is int and type(texts) is int and 1 <= texts <= count
+    if not whole or header.get("sorted_by") != SORTED:
         raise Unreadable(f"{name}: a damaged datastore: build it anew")
     if size != HEAD + 8 * count:
         raise Unreadable(

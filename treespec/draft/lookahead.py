@@ -11,7 +11,7 @@ from treespec.draft.path_tree import PathTree
 from treespec.draft.state import load_state, save_state
 from treespec.draft.text_source import TextSource
 from treespec.draft.vocabulary import plain_tokens
-from treespec.errors import InvalidArgument
+from treespec.errors import InvalidArgument, Unreadable
 from treespec.step import Step
 
 __all__ = ["Lookahead"]
@@ -131,7 +131,13 @@ class Lookahead(TextSource):
         """
         pool: Pool = {}
         rows = load_state(path, KIND, {"ngrams": 2}, vocab_size, tokenizer)["ngrams"]
-        for first, *rest in rows.tolist():
+        if len(rows) and rows.shape[1] < 2:
+            raise Unreadable(f"{path}: damaged: n-grams have two tokens at least; make it anew")
+        for ngram in rows.tolist():
+            try:
+                first, *rest = plain_tokens("ngrams", ngram, vocab_size)
+            except InvalidArgument as error:
+                raise Unreadable(f"{path}: damaged: {error}; make it anew") from None
             pool.setdefault(first, []).append(tuple(rest))
         return pool
 

@@ -25,6 +25,8 @@ MOST_BYTES = 2**31
 
 HEADER = "header"
 
+DAMAGED = "damaged, or no file of a draft source: make it anew"
+
 Arrays = dict[str, NDArray[np.int64]]
 
 
@@ -83,14 +85,22 @@ def load_state(
             newer, or was made of another model's tokens.
     """
     try:
-        with open_file(path, MOST_BYTES) as file, np.load(file, allow_pickle=False) as members:
+        with (
+            open_file(path, MOST_BYTES) as file,
+            _zipped(np.load(file, allow_pickle=False)) as members,
+        ):
             header = parse_json(members[HEADER].tobytes())
             _require_kind(path, header, kind)
             arrays = {name: members[name] for name in dimensions}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        if isinstance(error, Unreadable) and str(error).startswith(os.fspath(path)):
+    except Unreadable as error:
+        if str(error).startswith(os.fspath(path)):
             raise
-        raise Unreadable(f"{path}: damaged, or no file of a draft source: make it anew") from None
+        raise Unreadable(f"{path}: {DAMAGED}") from None
+    except (
+        *(OSError, ValueError, KeyError, EOFError, MemoryError, NotImplementedError, RuntimeError),
+        *(zipfile.BadZipFile, zlib.error),
+    ):
+        raise Unreadable(f"{path}: {DAMAGED}") from None
     for name, array in arrays.items():
         if array.ndim != dimensions[name] or not np.issubdtype(array.dtype, np.integer):
             raise Unreadable(f"{path}: damaged: {name!r} is no array of whole numbers that fits")
@@ -110,8 +120,10 @@ def require_same_tokens(
         tokenizer: digest of the target's; empty to look at nothing.
 
     Raises:
-        Unreadable: saying what differs.
+        Unreadable: saying what differs, or that the header does not say of which tokens the file is.
     """
+    if type(header.get("vocab_size")) is not int or type(header.get("tokenizer")) is not str:
+        raise Unreadable(f"{name}: damaged: it does not say of which tokens it is; make it anew")
     if vocab_size is not None and header["vocab_size"] > vocab_size:
         raise Unreadable(
             f"{name}: made of a vocabulary of {header['vocab_size']} tokens, but the target has "
@@ -138,7 +150,7 @@ def tokenizer_digest(tokenizer: Any) -> str:
 
 
 def _require_kind(path: str | os.PathLike[str], header: Any, kind: str) -> None:
-    if not isinstance(header, dict) or set(header) < {"kind", "version", "vocab_size", "tokenizer"}:
+    if not isinstance(header, dict) or not {"kind", "version"} <= set(header):
         raise Unreadable(f"{path}: no file of a draft source")
     if header["kind"] != kind:
         raise Unreadable(f"{path}: a {header['kind']}, but a {kind} is needed here")
@@ -147,3 +159,14 @@ def _require_kind(path: str | os.PathLike[str], header: Any, kind: str) -> None:
             f"{path}: of version {header['version']}, but version {VERSION} is read here: "
             "install a newer treespec, or make it anew"
         )
+
+
+def _zipped(loaded: Any) -> Any:
+    """What numpy loaded, if it is a file of several arrays.
+
+    Raises:
+        ValueError: if it is a single one.
+    """
+    if not isinstance(loaded, np.lib.npyio.NpzFile):
+        raise ValueError("a single array")
+    return loaded

@@ -13,7 +13,7 @@ from treespec.door import integer
 from treespec.draft.best_first import Follower
 from treespec.draft.state import load_state, save_state
 from treespec.draft.vocabulary import plain_tokens
-from treespec.errors import Unreadable
+from treespec.errors import InvalidArgument, Unreadable
 
 __all__ = ["Locus", "SuffixCounts"]
 
@@ -152,8 +152,11 @@ class SuffixCounts:
         window, lengths = arrays["window"].tolist(), arrays["lengths"].tolist()
         if len(window) != 1 or sum(lengths) != len(arrays["tokens"]) or min(lengths, default=1) < 1:
             raise Unreadable(f"{path}: damaged: its texts have other lengths than it says")
-        counts, done = cls(*window), 0
-        tokens = plain_tokens(f"{path}: tokens", arrays["tokens"].tolist(), vocab_size)
+        try:
+            counts, done = cls(*window), 0
+            tokens = plain_tokens("tokens", arrays["tokens"].tolist(), vocab_size)
+        except InvalidArgument as error:
+            raise Unreadable(f"{path}: damaged: {error}; make it anew") from None
         for length in lengths:
             counts.read(tokens[done : done + length])
             counts.end()

@@ -243,10 +243,12 @@ class ModelOutline:
     Args:
         max_length: positions that it was made for.
         vocab_size: width of its logits.
+        layer_count: its layers; 0 where there is no model.
     """
 
     max_length: int
     vocab_size: int
+    layer_count: int
 
 
 @dataclass(frozen=True)
@@ -280,9 +282,9 @@ def outline_pair(name_or_target: Source, draft: Source | None = None) -> PairOut
     target_place, draft_place, tokenizer = _found(name_or_target, draft)
     target = _outline(target_place)
     if draft_place is None:
-        return PairOutline(target, ModelOutline(sys.maxsize, target.vocab_size), tokenizer)
-    limits = ModelOutline(_outline(draft_place).max_length, target.vocab_size)
-    return PairOutline(target, limits, tokenizer)
+        return PairOutline(target, ModelOutline(sys.maxsize, target.vocab_size, 0), tokenizer)
+    draft_limits = replace(_outline(draft_place), vocab_size=target.vocab_size)
+    return PairOutline(target, draft_limits, tokenizer)
 
 
 def outline_with_drafts(outline: PairOutline, names: Iterable[str]) -> PairOutline:
@@ -298,7 +300,7 @@ def outline_with_drafts(outline: PairOutline, names: Iterable[str]) -> PairOutli
     others = {}
     for name in names:
         limits = _outline(_further(name, outline.tokenizer))
-        others[name] = ModelOutline(limits.max_length, outline.target.vocab_size)
+        others[name] = replace(limits, vocab_size=outline.target.vocab_size)
     return replace(outline, others={**outline.others, **others})
 
 
@@ -313,7 +315,9 @@ def _further(name: str, tokenizer: Tokenizer) -> Place:
 def _outline(place: Place) -> ModelOutline:
     config = read_config(place)
     require_weights(place)
-    return ModelOutline(context_length(config), config.get_text_config(decoder=True).vocab_size)
+    text = config.get_text_config(decoder=True)
+    layers = getattr(text, "num_hidden_layers", 0)
+    return ModelOutline(context_length(config), text.vocab_size, layers)
 
 
 def _found(name_or_target: Source, draft: Source | None) -> tuple[Place, Place | None, Tokenizer]:

@@ -1,7 +1,8 @@
 """Any decoder-only model of transformers, as a model that can run the nodes of a tree."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -14,6 +15,8 @@ from treespec.models.pass_kinds import EAGER, Passes
 from treespec.models.probe import Finding, probe
 from treespec.models.routes import OwnAttention
 from treespec.models.runner import TreeRunner
+from treespec.models.shortened import layer_count, shortened
+from treespec.models.sublayers import Sublayer, require_sublayers
 from treespec.models.support import context_length, embedding_count
 
 __all__ = ["TransformersModel"]
@@ -61,6 +64,7 @@ class TransformersModel:
     ) -> None:
         self.model, self.finding, self.make_runner = model, finding, runner
         self.passes = EAGER
+        self._shortened: dict[frozenset[Sublayer], TransformersModel] = {}
         self.vocab_size = vocab_size or finding.vocab_size
         self.max_length = context_length(model.config)
         self._runner = runner(model, finding.route, finding.layout)
@@ -80,6 +84,32 @@ class TransformersModel:
         twin._set_up(self.model, self.finding, width, runner or self.make_runner)
         twin.passes = self.passes
         return twin
+
+    @property
+    def layer_count(self) -> int:
+        """Decoder layers."""
+        return layer_count(self.model)
+
+    def without(self, skip: Iterable[str | Sublayer]) -> "TransformersModel":
+        """A model that leaves sublayers out: the same weights, the same final norm and head.
+
+        It has a cache of its own, whose rows are those of the shortened model. Its passes are eager. It is
+        made once for each set.
+
+        Args:
+            skip: sublayers, or their names, such as `attention.3`; nothing gives a model of equal logits.
+
+        Raises:
+            InvalidArgument: if one is not there, or none would be left.
+            UnsupportedModel: if models of this architecture cannot leave them out.
+        """
+        wanted = require_sublayers("skip", skip, self.layer_count)
+        if wanted not in self._shortened:
+            model, layout = shortened(self.model, self.finding.route, wanted)
+            twin = object.__new__(type(self))
+            twin._set_up(model, replace(self.finding, layout=layout), self.vocab_size, TreeRunner)
+            self._shortened[wanted] = twin
+        return self._shortened[wanted]
 
     def run_by(self, runner: Callable[..., TreeRunner], passes: Passes) -> None:
         """Run passes in another way from now on, with an empty cache; see `treespec.models.passes`.

@@ -214,8 +214,8 @@ def test_values_of_overrides_are_completed():
     assert completed("treespec", "run", "smoke", "methods.3.draft.source=") == [
         f"methods.3.draft.source={name}" for name in plugins.parts("source")
     ]
-    assert completed("treespec", "run", "draft_sources", "methods.5.draft.n") == [
-        "methods.5.draft.ngram="
+    assert completed("treespec", "run", "draft_sources", "methods.8.draft.n") == [
+        "methods.8.draft.ngram="
     ]
 
 

@@ -1,5 +1,6 @@
 """The draft of a method is a choice of its own."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -76,9 +77,9 @@ def test_settings_of_a_source_are_part_of_the_experiment():
 
 
 REFUSED = {
-    "methods[0].draft.source: unknown source 'lokup'; did you mean 'lookup'? (sources: model, lookup, "
-    "documents, suffix_tree, suffix_automaton, retrieval, token_recycling, lookahead, jacobi, cascade, "
-    "merge)": (
+    "methods[0].draft.source: unknown source 'lokup'; did you mean 'lookup'? (sources: model, "
+    "early_exit, layer_skip, lookup, documents, suffix_tree, suffix_automaton, retrieval, token_recycling, "
+    "lookahead, jacobi, cascade, merge)": (
         tree(BUDGET, draft={"source": "lokup"}), {}
     ),
     "methods[0].draft.ngrams: unknown key; did you mean 'ngram'? (keys here: source, ngram, places)": (
@@ -86,6 +87,9 @@ REFUSED = {
     ),
     "methods[0].draft.ngram = 0: must be greater than or equal to 1": (
         tree(BUDGET, draft={"source": "lookup", "ngram": 0}), {}
+    ),
+    "methods[0].draft.ngram = 17: must be less than or equal to 16": (
+        tree(BUDGET, draft={"source": "lookup", "ngram": 17}), {}
     ),
     "methods[0].draft: a mapping with a 'source' is needed": (tree(BUDGET, draft={"ngram": 0}), {}),
     "takes limits instead of 'chain': {kind: budget, depth: 4}": (tree(CHAIN, **LOOKUP), {}),
@@ -138,3 +142,34 @@ def test_a_pair_without_a_draft_and_methods_with_their_own():
     data = model_data(models, loaded)
     assert data["draft"]["parameters"] == 0
     assert data["others"]["embedded"]["parameters"] < data["target"]["parameters"]
+
+
+def test_a_manifest_has_the_hashes_of_files_that_sources_read(tmp_path):
+    """So that a run whose files have changed since does not go on."""
+    from treespec.experiments.records.changes import drafted
+
+    named = {key: tmp_path / key for key in ("a", "b", "store")}
+    for path in named.values():
+        path.write_text(path.name)
+
+    def data(**draft):
+        (method,) = build(config(tree(BUDGET, draft=draft))).methods
+        return method_data(method)
+
+    texts = {"source": "documents", "files": [str(named["a"]), str(named["b"])]}
+    before = data(**texts)
+    assert set(before["files"]) == {"draft.files[0]", "draft.files[1]"}
+    assert all(len(digest) == 64 for digest in before["files"].values())
+    named["b"].write_text("changed")
+    after = data(**texts)
+    assert drafted(before, before) == drafted(before, json.loads(json.dumps(before)))
+    assert drafted(before, after) != drafted(after, before)
+    store = data(source="retrieval", datastore=str(named["store"]))
+    warm = data(source="suffix_tree", warm=str(named["a"]))
+    assert (set(store["files"]), set(warm["files"])) == ({"draft.datastore"}, {"draft.warm"})
+    assert warm["files"]["draft.warm"] == before["files"]["draft.files[0]"]
+    skip = {"source": "layer_skip", "file": str(named["a"])}
+    (method,) = build(config(tree(CHAIN, draft=skip))).methods
+    assert set(method_data(method)["files"]) == {"draft.file"}
+    assert data(source="lookup")["files"] is None
+    assert data(source="suffix_tree", warm=str(tmp_path / "none"))["files"] == {"draft.warm": None}

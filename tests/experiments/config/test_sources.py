@@ -7,6 +7,7 @@ from treespec.draft import Datastore, Lookahead, SuffixCounts, TokenRecycling
 from treespec.draft.state import tokenizer_digest
 from treespec.experiments.config.build import build
 from treespec.experiments.config.file import validated
+from treespec.experiments.config.places import inputs_of
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.run.readiness import require_fits
 from treespec.models.load import outline_pair
@@ -132,3 +133,21 @@ def test_files_of_others_are_refused_before_the_first_token(outline, files, tmp_
         with pytest.raises(ConfigError, match=said) as refused:
             made(outline, source, **settings)
         assert str(refused.value).startswith("methods[0].draft: ")
+
+
+def test_files_that_sources_read_are_inputs(files, tmp_path):
+    """So that no run writes into the folder of one, or clears it."""
+    text, store = str(files / "text.py"), str(files / "store")
+    found = {}
+    for source, given in {
+        "documents": {"files": [text, text]},
+        "retrieval": {"datastore": store},
+        "suffix_tree": {"warm": str(files / "past")},
+    }.items():
+        found |= dict(inputs_of(experiment(source, **given).config))
+        assert dict(inputs_of(experiment("documents", files=[str(tmp_path / "x")]).config)) == {}
+    assert {key: path.name for key, path in found.items()} == {
+        "methods[0].draft.files": "text.py",
+        "methods[0].draft.datastore": "store",
+        "methods[0].draft.warm": "past",
+    }

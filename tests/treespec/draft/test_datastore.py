@@ -91,6 +91,9 @@ def test_files_that_are_refused(store, tmp_path):
         "of version 2": {"version": 2},
         "cut off or changed": {"tokens": 12},
         "damaged": {"tokens": -1},
+        "a damaged datastore": {"texts": None},
+        "does not say of which tokens": {"vocab_size": None},
+        "damaged: it does not say": {"tokenizer": 3},
         "no datastore": {"format": "other"},
     }.items():
         path.write_bytes(whole)

@@ -76,6 +76,13 @@ def by_definition(text, past, *, size, branching, window, factor, offset, least)
 def test_the_own_ending_counts():
     """`ababa`: b follows two of three a; aba stood once before, so b and a have 1/2 each: score 1.0."""
     assert tree([A, B, A, B, A]) == ((-1, 0, 1), (B, A))
+    drafter = SuffixTree(8)
+    drafter.prefill(torch.tensor([A, B, A, B, A]))
+    scores = {}
+    for length, place, seen in drafter._matches_in_text():
+        found = drafter._drafted(drafter._text, place, seen, drafter._limits(64, length))
+        scores[length] = sum(found.counts) / seen
+    assert scores == {1: pytest.approx(2 / 3), 2: 1.0, 3: 1.0}  # of 2 and 3 the longer one wins
     # At match 1 the probability is 2/3, not 1: below a bound of 0.7 nothing is left of it.
     assert tree([A, B, A, B, A], window=2, least=0.7)[1] == ()
     assert tree([A, B, A, B, A], window=2, least=0.6)[1] == (B,)

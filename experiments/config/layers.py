@@ -1,0 +1,110 @@
+"""Draft sources that are a part of the target: their settings in configs, and how each is made."""
+
+from abc import abstractmethod
+from functools import lru_cache
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from treespec import plugins
+from treespec.draft import EarlyExit, LayerSkip
+from treespec.draft.skip_set import SkipSet
+from treespec.errors import InvalidArgument
+from treespec.experiments.config.base import Count, Name
+from treespec.experiments.config.files import stamp
+from treespec.models.sublayers import Sublayer, layers_from, require_sublayers
+from treespec.plugins import Budget, Settings, Wanted
+from treespec.protocols import Drafter
+from treespec.tree import Law
+
+__all__ = ["EarlyExitDraft", "LayerSkipDraft", "PartOfTarget"]
+
+
+def _sublayer(name: str) -> str:
+    try:
+        return str(Sublayer.of(name))
+    except InvalidArgument as error:
+        raise ValueError(str(error)) from None
+
+
+SublayerName = Annotated[Name, AfterValidator(_sublayer)]
+
+
+class PartOfTarget(Settings):
+    """A source whose draft is the target without some sublayers."""
+
+    @abstractmethod
+    def skipped(self, layers: int) -> frozenset[Sublayer]:
+        """What is left out of a target of so many layers.
+
+        Raises:
+            TreespecError: if it has no such sublayers, or a file that names them cannot be used.
+        """
+
+
+class EarlyExitDraft(PartOfTarget):
+    """Early exit: the target's first layers, its final norm and its head."""
+
+    source: Literal["early_exit"] = "early_exit"
+    """The target's first layers draft: along shapes and growths."""
+    layers: Count
+    """How many of them."""
+
+    def skipped(self, layers: int) -> frozenset[Sublayer]:
+        """All sublayers of the layers behind the last that drafts."""
+        if self.layers > layers:
+            raise InvalidArgument(
+                f"layers = {self.layers}, but the target has {layers} layers: name at most as many"
+            )
+        return frozenset(layers_from(self.layers, layers))
+
+
+class LayerSkipDraft(PartOfTarget):
+    """Skipped sublayers: the target without a set of its attentions and feed-forward parts."""
+
+    source: Literal["layer_skip"] = "layer_skip"
+    """The target without some sublayers drafts: along shapes and growths."""
+    skip: Annotated[tuple[SublayerName, ...], Field(max_length=20_000)] | None = None
+    """What is left out, such as `[attention.1, mlp.2]`; null for what `file` names."""
+    file: Name | None = None
+    """A file that `treespec skip-set search` wrote; null for none."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "LayerSkipDraft":
+        if (self.skip is None) == (self.file is None):
+            raise ValueError("give skip, such as [attention.1, mlp.2], or file, and not both")
+        return self
+
+    def skipped(self, layers: int) -> frozenset[Sublayer]:
+        """The set that is named, or that of the file."""
+        if self.file is None:
+            return require_sublayers("skip", self.skip or (), layers)
+        found = _skip_set(self.file, stamp(self.file))
+        if found.layers != layers:
+            raise InvalidArgument(
+                f"{self.file}: searched for a model of {found.layers} layers, but the target has {layers}: "
+                "search anew"
+            )
+        return require_sublayers("skip", found.skip, layers)
+
+
+@lru_cache(maxsize=16)
+def _skip_set(file: str, stamp: object) -> SkipSet:
+    return SkipSet.load(file)
+
+
+@plugins.drafter("early_exit", settings=EarlyExitDraft, laws=Law)
+def _early_exit(wanted: Wanted, settings: EarlyExitDraft) -> Drafter:
+    """Early exit: the target's first layers, its final norm and its head."""
+    assert not isinstance(wanted.tree, Budget)
+    target = wanted.pair.target
+    return EarlyExit(target, settings.layers, wanted.tree, wanted.law, wanted.sampling)  # pyrefly: ignore[bad-argument-type]
+
+
+@plugins.drafter("layer_skip", settings=LayerSkipDraft, laws=Law)
+def _layer_skip(wanted: Wanted, settings: LayerSkipDraft) -> Drafter:
+    """Skipped sublayers: the target without a set of its attentions and feed-forward parts."""
+    assert not isinstance(wanted.tree, Budget)
+    target = wanted.pair.target
+    skip = settings.skipped(target.layer_count)  # pyrefly: ignore[missing-attribute]
+    return LayerSkip(target, skip, wanted.tree, wanted.law, wanted.sampling)  # pyrefly: ignore[bad-argument-type]

@@ -1,0 +1,220 @@
+"""How often the drafts of each source were accepted where several draft one tree, by depth and rank."""
+
+from collections import Counter
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from treespec.errors import TreespecError
+from treespec.experiments.errors import RunFolderError
+from treespec.experiments.records.loading import RunRecords
+from treespec.experiments.records.rows import SOURCES_JOINED
+from treespec.experiments.report.statistics import Interval, bootstrap
+from treespec.experiments.report.table import NONE, Cell, Column, Finding, Table
+from treespec.tree import TreeShape
+
+__all__ = ["SourceLevel", "source_data", "source_finding", "sources_of"]
+
+LEAST_TRIES = 20
+"""Tries below which a share is shown without an interval."""
+
+DARKEST = 50
+"""Percent of a colour behind a text, so that it stays legible."""
+
+NOTE = (
+    "Trees that several sources draft. In each cell: of the steps whose accepted path came to a node that "
+    "has children of this source, at the depth above, the share that accepted one of them, ± half of its "
+    "95 % interval over prompts; below it the shares of the first, second, ... child of the node, whoever "
+    "drafted those before it, which add up to it; and how many steps these are. A child that several "
+    "sources drafted counts for each of them."
+)
+
+
+@dataclass(frozen=True)
+class SourceLevel:
+    """Acceptance of the children of one source at one depth.
+
+    Args:
+        sampling: name of the setting.
+        method: name of the method.
+        source: that drafted them, among others.
+        depth: from 1.
+        tries: steps whose path came to a node of the depth above that has children of the source.
+        share: of the tries, those that accepted one of these.
+        by_rank: of the tries, those that accepted one that is the first, second, ... child of its node.
+        drafted: children of the source at this depth, in all steps, reached or not.
+    """
+
+    sampling: str
+    method: str
+    source: str
+    depth: int
+    tries: int
+    share: Interval
+    by_rank: tuple[float, ...]
+    drafted: int
+
+
+def sources_of(run: RunRecords) -> list[SourceLevel]:
+    """All sources of all methods whose trees have several, in the order of the methods.
+
+    Raises:
+        RunFolderError: if a recorded tree is none, or accepted ranks that it does not have.
+    """
+    return [
+        level
+        for sampling in run.samplings
+        for method in run.methods
+        for level in _levels(run, sampling, method.name)
+    ]
+
+
+def source_finding(levels: list[SourceLevel]) -> Finding | None:
+    """A row for each source of a method and a column for each depth, by sampling setting."""
+    tables = []
+    for sampling in dict.fromkeys(level.sampling for level in levels):
+        rows: dict[tuple[str, str], dict[int, SourceLevel]] = {}
+        for level in levels:
+            if level.sampling == sampling:
+                rows.setdefault((level.method, level.source), {})[level.depth] = level
+        deepest = max(depth for row in rows.values() for depth in row)
+        columns = [
+            Column[_Row]("method", lambda row: row[0][0], left=True),
+            Column[_Row]("source", lambda row: row[0][1], left=True),
+            *map(_column, range(1, deepest + 1)),
+        ]
+        tables.append(Table(sampling, columns, list(rows.items()), colour=lambda row: "tree"))
+    return Finding("Acceptance by source, depth and rank", tables, (NOTE,)) if tables else None
+
+
+def source_data(levels: list[SourceLevel], sampling: str) -> list[dict[str, object]]:
+    """The same of one sampling setting as plain data."""
+    return [
+        {
+            "method": level.method,
+            "source": level.source,
+            "depth": level.depth,
+            "drafted": level.drafted,
+            "tries": level.tries,
+            "share": level.share,
+            "by_rank": level.by_rank,
+        }
+        for level in levels
+        if level.sampling == sampling
+    ]
+
+
+_Row = tuple[tuple[str, str], dict[int, SourceLevel]]
+
+
+def _column(depth: int) -> Column[_Row]:
+    def write(row: _Row) -> Cell:
+        level = row[1].get(depth)
+        if level is None:
+            return Cell("")
+        if not level.tries:
+            return Cell(NONE)
+        share, spread = level.share, ""
+        if level.tries >= LEAST_TRIES and share.bounded and not share.exact:
+            spread = f"± {100 * share.half_width:.0f}"
+        ranks = " + ".join(f"{100 * part:.0f}" for part in level.by_rank)
+        below = f"{ranks} · {level.tries}" if len(level.by_rank) > 1 else f"{level.tries}"
+        return Cell(
+            f"{100 * share.estimate:.0f} %", spread, below, round(DARKEST * share.estimate), share
+        )
+
+    return Column(f"depth {depth}", write)
+
+
+@dataclass(frozen=True)
+class _Child:
+    """A drafted node of one step."""
+
+    source: str
+    depth: int
+    rank: int
+    parent_accepted: bool
+    accepted: bool
+
+
+def _levels(run: RunRecords, sampling: str, method: str) -> Iterator[SourceLevel]:
+    tried: dict[tuple[str, int], Counter[int]] = {}
+    kept: dict[tuple[str, int], Counter[int]] = {}
+    ranks: dict[tuple[str, int], Counter[int]] = {}
+    drafted: Counter[tuple[str, int]] = Counter()
+    prompts: dict[int, None] = {}
+    for prompt, children in _steps(run, sampling, method):
+        prompts[prompt] = None
+        for child in children:
+            drafted[child.source, child.depth] += 1
+        for key in {(c.source, c.depth) for c in children if c.parent_accepted}:
+            tried.setdefault(key, Counter())[prompt] += 1
+        for child in children:
+            if child.accepted:
+                key = child.source, child.depth
+                kept.setdefault(key, Counter())[prompt] += 1
+                ranks.setdefault(key, Counter())[child.rank] += 1
+    if not drafted:
+        return
+    order = sorted(prompts)
+    columns: dict[Hashable, NDArray[np.int64]] = {}
+    for key in drafted:
+        for what, counts in (("tried", tried), ("kept", kept)):
+            found = counts.get(key, Counter())
+            columns[what, key] = np.array([found[prompt] for prompt in order])
+    files = None if run.files is None else tuple(run.files[prompt] for prompt in order)
+    totals = bootstrap(columns, files=files)
+    for key in sorted(drafted):
+        hits, tries = ranks.get(key, Counter()), sum(tried.get(key, Counter()).values())
+        last = max(hits, default=-1) + 1
+        yield SourceLevel(
+            sampling,
+            method,
+            *key,
+            tries,
+            totals.ratio([("kept", key)], [("tried", key)]),
+            tuple(hits[rank] / tries for rank in range(last)),
+            drafted[key],
+        )
+
+
+def _steps(run: RunRecords, sampling: str, method: str) -> Iterator[tuple[int, list[_Child]]]:
+    """The prompt of each step whose tree has several sources, and its drafted nodes, once a source."""
+    import polars as pl
+
+    rows = run.steps.filter(
+        pl.col("method") == method, pl.col("sampling") == sampling, pl.col("origins").is_not_null()
+    )
+    columns = ("prompt", "parents", "origins", "path_ranks")
+    for prompt, parents, origins, path_ranks in (
+        rows.sort("prompt", "step").select(columns).iter_rows()
+    ):
+        try:
+            shape = TreeShape(tuple(parents or ()))
+            path = {0}
+            node = 0
+            for rank in path_ranks:
+                node = shape.children[node][rank]
+                path.add(node)
+            names = [origin.split(SOURCES_JOINED) for origin in origins]
+            drafted = [(node, source) for node in range(1, shape.size) for source in names[node]]
+        except (TreespecError, IndexError):
+            raise RunFolderError(
+                f"{run.folder}: a step of {method!r} on prompt {prompt} has a tree of several sources that "
+                "is none, or that its accepted path does not fit: start anew with --fresh"
+            ) from None
+        yield (
+            prompt,
+            [
+                _Child(
+                    source,
+                    shape.depths[node],
+                    shape.ranks[node],
+                    shape.parents[node] in path,
+                    node in path,
+                )
+                for node, source in drafted
+            ],
+        )

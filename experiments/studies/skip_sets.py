@@ -1,0 +1,133 @@
+"""What a searched skip set is worth beside random ones of its size: acceptance and speed.
+
+    python -m treespec.experiments.studies.skip_sets [SIZE] [RANDOM]
+
+SIZE sublayers (4) of the embedded target are left out, in its width only enlarged so that a pass costs what
+it costs in larger models. The set is searched on the second parts of some held-out files, and judged, like
+RANDOM sets (50) drawn uniformly, on the first parts of others:
+
+- *acceptance*: mean over positions of the sum of min(target, draft) at temperature 1, without drafting;
+- *tokens per step* and *tokens per second* of greedy decoding with a chain of 4.
+
+Times are meant for a quiet machine; sets take turns text by text, so that what slows it down meets all.
+"""
+
+import time
+from collections.abc import Sequence
+from statistics import median
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from treespec import Law, Sampling, TorchCoins, TreeShape, decode
+from treespec.draft import LayerSkip
+from treespec.draft.skip_set import SkipSets, random_skip_sets
+from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.config.schema import EmbeddedPrompts
+from treespec.experiments.report.table import Table, keyed
+from treespec.experiments.report.terminal import print_table, say
+from treespec.experiments.run.prompts import encode, read_prompts
+from treespec.models.load import Pair, load_pair
+from treespec.models.sublayers import Sublayer
+from treespec.target import make_target
+from treespec.verify import greedy
+
+SEARCHED, JUDGED = 8, 8
+"""Files of each."""
+
+FROM, TOKENS = 1024, 128
+"""Where the texts of the search begin, and tokens of every text."""
+
+DECODED, NEW = 3, 32
+"""Texts that every set decodes, and new tokens of each."""
+
+WIDE = {"hidden_size": 1536, "intermediate_size": 1920}
+
+COLUMNS = (
+    keyed("set", "set", left=True),
+    keyed("acceptance", "acceptance", ".3f"),
+    keyed("tokens a step", "tokens_per_step", ".2f"),
+    keyed("tokens a second", "tokens_per_second", ".1f"),
+)
+
+
+def texts(pair: Pair, start: int, files: slice) -> list[list[int]]:
+    """A part of some of the held-out files that are long enough for both."""
+    least = 4 * (FROM + TOKENS)
+    config = EmbeddedPrompts(kind="embedded", start=start, tokens=TOKENS, least_characters=least)
+    found = encode(read_prompts(config)[files], config, pair.tokenizer)
+    return [list(prompt.ids) for prompt in found]
+
+
+def speeds(
+    pair: Pair, sets: Sequence[frozenset[Sublayer]], given: Sequence[Sequence[int]]
+) -> list[dict[str, float]]:
+    """Tokens per step and per second of each set, over all texts."""
+    cold, steps, seconds = Sampling(0.0), [0] * len(sets), [0.0] * len(sets)
+    for text in track(given, description="decoding"):
+        prompt = torch.tensor(text)
+        for i, skip in enumerate(sets):
+            drafter = LayerSkip(pair.target, skip, TreeShape.chain(4), Law.DETERMINISTIC, cold)
+            start = time.perf_counter()
+            steps[i] += sum(
+                1
+                for _ in decode(
+                    make_target(pair.target),
+                    drafter,
+                    greedy,
+                    prompt,
+                    sampling=cold,
+                    coins=TorchCoins(0),
+                    max_new_tokens=NEW,
+                )
+            )
+            seconds[i] += time.perf_counter() - start
+    tokens = NEW * len(given)
+    return [
+        {"tokens_per_step": tokens / n, "tokens_per_second": tokens / s}
+        for n, s in zip(steps, seconds, strict=True)
+    ]
+
+
+def compared(pair: Pair, size: int, count: int) -> dict[str, Any]:
+    """The searched set and random ones, each with what was measured of it."""
+    found = SkipSets(pair.target, texts(pair, FROM, slice(SEARCHED))).search(size)
+    judge = SkipSets(pair.target, texts(pair, 0, slice(SEARCHED, SEARCHED + JUDGED)))
+    searched = frozenset(map(Sublayer.of, found.skip))
+    sets = [searched, *random_skip_sets(pair.target.layer_count, size, count)]
+    measured = speeds(pair, sets, texts(pair, 0, slice(SEARCHED, SEARCHED + DECODED)))
+    rows = [
+        {"set": ", ".join(map(str, sorted(skip))), "acceptance": judge.acceptance(skip), **speed}
+        for skip, speed in zip(sets, measured, strict=True)
+    ]
+    return {"search": found.model_dump(), "searched": rows[0], "random": rows[1:]}
+
+
+def summary(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """The searched set, the best random one of each column, and their median."""
+    keys = ("acceptance", "tokens_per_step", "tokens_per_second")
+    random = found["random"]
+    return [
+        found["searched"] | {"set": f"searched: {found['searched']['set']}"},
+        {"set": f"best of {len(random)} random ones, by column"}
+        | {key: max(row[key] for row in random) for key in keys},
+        {"set": "their median"} | {key: median(row[key] for row in random) for key in keys},
+    ]
+
+
+def main(
+    size: Annotated[int, typer.Argument(help="Sublayers to leave out.")] = 4,
+    random: Annotated[int, typer.Argument(help="Random sets.")] = 50,
+) -> None:
+    """Search, compare, print, and keep the figures."""
+    console = Console()
+    found = compared(load_pair("embedded", "none", dtype="bfloat16", grow=WIDE), size, random)
+    print_table(Table(f"{size} sublayers left out", COLUMNS, summary(found)), console)
+    say(console, f"written: {save('skip_sets', found)}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

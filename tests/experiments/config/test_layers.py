@@ -1,0 +1,120 @@
+"""Sources that are a part of the target, in configs: made, and refused before the first token."""
+
+import pytest
+
+from treespec.draft import EarlyExit, LayerSkip
+from treespec.draft.skip_set import SkipSet
+from treespec.experiments.config.build import build
+from treespec.experiments.config.file import validated
+from treespec.experiments.errors import ConfigError
+from treespec.experiments.run.readiness import require_fits
+from treespec.models.load import load_pair, outline_pair
+from treespec.models.sublayers import Sublayer
+
+
+def experiment(draft, shape="kary:2x3", **more):
+    data = {
+        "name": "layers",
+        "models": {"draft": "none", **more},
+        "prompts": {"kind": "embedded", "count": 1},
+        "max_new_tokens": 8,
+        "samplings": [{"temperature": 0}, {"temperature": 1}],
+        "methods": [{"kind": "tree", "draft": draft, "shape": shape}],
+    }
+    return build(validated("test.yaml", data))
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return load_pair("embedded", "none")
+
+
+@pytest.fixture(scope="module")
+def outline():
+    return outline_pair("embedded", "none")
+
+
+def saved(folder, layers=5, skip=("mlp.1", "attention.3")):
+    path = folder / f"skip-{layers}.json"
+    SkipSet(layers=layers, skip=skip, acceptance=0.5, tokens=9, tried=3).save(path)
+    return str(path)
+
+
+def test_each_is_made_along_its_shape(pair, tmp_path):
+    wanted = {Sublayer(1, "mlp"), Sublayer(3, "attention")}
+    for draft, kind, about in (
+        ({"source": "early_exit", "layers": 2}, EarlyExit, 2),
+        ({"source": "layer_skip", "skip": ["mlp.1", "attention.3"]}, LayerSkip, wanted),
+        ({"source": "layer_skip", "file": saved(tmp_path)}, LayerSkip, wanted),
+        ({"source": "layer_skip", "skip": []}, LayerSkip, set()),
+    ):
+        built = experiment(draft)
+        require_fits(built, pair, [])
+        (method,) = built.methods
+        assert (method.by_pair, method.own_model, method.max_depth) == (False, None, 3)
+        drafter = method.drafter(pair, "T=1")
+        assert type(drafter) is kind
+        assert (drafter.layers if kind is EarlyExit else drafter.skip) == about
+        assert [str(c.rule) for c in method.choices.values()] == ["greedy", "rrsw"]
+    assert (
+        experiment({"source": "early_exit", "layers": 2})
+        .methods[0]
+        .name.startswith("early_exit layers=2 ")
+    )
+
+
+AT_THE_DOOR = {
+    "layers = 6, but the target has 5 layers": {"source": "early_exit", "layers": 6},
+    "skip names mlp.5, but the model has 5 layers": {"source": "layer_skip", "skip": ["mlp.5"]},
+    "names every sublayer": {
+        "source": "layer_skip",
+        "skip": [f"{part}.{i}" for i in range(5) for part in ("attention", "mlp")],
+    },
+    "No such file": {"source": "layer_skip", "file": "none.json"},
+}
+
+
+@pytest.mark.parametrize("said", AT_THE_DOOR)
+def test_what_the_target_lacks_is_refused_before_its_weights_are_read(said, outline):
+    built = experiment(AT_THE_DOOR[said])
+    with pytest.raises(ConfigError, match=said) as refused:
+        require_fits(built, outline, [])
+    assert str(refused.value).startswith("methods[0].draft: ")
+
+
+def test_a_file_of_another_model_is_refused(outline, tmp_path):
+    built = experiment({"source": "layer_skip", "file": saved(tmp_path, layers=32)})
+    with pytest.raises(ConfigError, match="for a model of 32 layers, but the target has 5"):
+        require_fits(built, outline, [])
+
+
+def test_what_means_nothing_is_refused_by_key():
+    for said, draft in {
+        "methods[0].draft.layers = 0: must be greater": {"source": "early_exit", "layers": 0},
+        "methods[0].draft.layers is missing": {"source": "early_exit"},
+        "'mlp' is no sublayer": {"source": "layer_skip", "skip": ["mlp"]},
+        "give skip, such as": {"source": "layer_skip"},
+        "and not both": {"source": "layer_skip", "skip": [], "file": "x"},
+    }.items():
+        with pytest.raises(ConfigError) as refused:
+            experiment(draft)
+        assert said in str(refused.value)
+
+
+def test_layers_that_change_nothing_are_no_draft():
+    draft = {"source": "early_exit", "layers": 2}
+    for grow in ("50M", 50_000_000, {"num_hidden_layers": 9}):
+        with pytest.raises(ConfigError, match=r"methods\[0\]\.draft: models\.grow adds layers"):
+            experiment(draft, grow=grow)
+    experiment(draft, grow={"hidden_size": 768})
+
+
+def test_an_architecture_that_cannot_is_refused_with_its_key(pair, monkeypatch):
+    from treespec.errors import UnsupportedModel
+
+    def refuse(skip):
+        raise UnsupportedModel("x models cannot leave layers out")
+
+    monkeypatch.setattr(pair.target, "without", refuse)
+    with pytest.raises(ConfigError, match=r"methods\[0\]\.draft: x models cannot"):
+        require_fits(experiment({"source": "early_exit", "layers": 2}), pair, [])

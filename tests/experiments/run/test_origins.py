@@ -1,0 +1,69 @@
+"""Steps say which source drafted each node, where a drafter says so."""
+
+import pytest
+import torch
+
+from treespec import plugins
+from treespec.draft import PromptLookup
+from treespec.experiments.config.build import build
+from treespec.experiments.config.file import validated
+from treespec.experiments.run.ours import decode_ours
+from treespec.experiments.run.unit_rows import step_row
+from treespec.models.load import load_pair
+from treespec.plugins import Law
+from treespec.stopping import stop_at_tokens
+
+
+class Two(PromptLookup):
+    """Lookup that says that two sources drafted its nodes in turn."""
+
+    def __init__(self, wanted, settings):
+        super().__init__(wanted.tree.depth)
+
+    def propose(self, coins):
+        tree = super().propose(coins)
+        names = [("a",), ("a", "b")]
+        self.origins = ((), *(names[node % 2] for node in range(1, tree.shape.size)))
+        return tree
+
+
+@pytest.fixture
+def two():
+    before = plugins.kept()
+    plugins.drafter("two", laws={Law.DETERMINISTIC}, trees="budget")(Two)
+    yield "two"
+    plugins.restore(before)
+
+
+def steps_of(source):
+    data = {
+        "name": "origins",
+        "models": {"draft": "none"},
+        "prompts": {"kind": "embedded", "count": 1},
+        "max_new_tokens": 8,
+        "samplings": [{"temperature": 0}],
+        "methods": [
+            {"kind": "tree", "draft": {"source": source}, "shape": {"kind": "budget", "depth": 3}}
+        ],
+    }
+    (method,) = build(validated("test.yaml", data)).methods
+    pair = load_pair("embedded", "none")
+    prompt = torch.tensor(pair.tokenizer.encode("a = 1\na = 1\na = 1\na"))
+    stop = stop_at_tokens(())
+    return list(decode_ours(pair, method, "T=0", prompt, max_new_tokens=8, stop=stop, seed=0))
+
+
+def test_a_step_and_its_row_say_it(two):
+    steps = steps_of(two)
+    assert any(step.shape.size > 2 for step in steps)
+    key = {"prompt": 0, "sampling": "T=0", "method": "m", "repeat": 0}
+    for i, step in enumerate(steps):
+        row = step_row(key, i, step)
+        assert row.parents == list(step.shape.parents)
+        assert row.origins == ["", "a + b", "a", "a + b"][: step.shape.size]
+
+
+def test_one_source_says_nothing():
+    step = steps_of("lookup")[0]
+    row = step_row({"prompt": 0, "sampling": "T=0", "method": "m", "repeat": 0}, 0, step)
+    assert (step.origins, row.parents, row.origins) == ((), None, None)

@@ -1,0 +1,146 @@
+"""Files of what sources have learned: whatever is in one, it is loaded or refused by name."""
+
+import json
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from treespec.draft import Lookahead, SuffixCounts, TokenRecycling
+from treespec.draft.state import save_state
+from treespec.errors import Unreadable
+
+KINDS = {
+    "counts": (SuffixCounts.load, "suffix tree of texts"),
+    "table": (TokenRecycling.load, "token recycling table"),
+    "pool": (Lookahead.load, "lookahead pool"),
+}
+
+
+def whole(name, path):
+    """A good file of each kind."""
+    if name == "counts":
+        counts = SuffixCounts(6)
+        counts.read([1, 2, 3])
+        counts.end()
+        counts.save(path, vocab_size=9)
+    elif name == "table":
+        TokenRecycling(table={1: [2, 3], 4: [5]}).save(path, vocab_size=9)
+    else:
+        Lookahead(2, 3, 2, pool={1: [(2, 3)]}).save(path, vocab_size=9)
+
+
+def rewritten(path, header=None, **arrays):
+    with np.load(path) as members:
+        found = dict(members)
+    if header is not None:
+        found["header"] = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
+    found |= arrays
+    with path.open("wb") as file:
+        np.savez(file, **{name: array for name, array in found.items() if array is not None})
+
+
+def header_of(path):
+    with np.load(path) as members:
+        return json.loads(members["header"].tobytes())
+
+
+HEADERS = {
+    "without a vocabulary": lambda h: {k: v for k, v in h.items() if k != "vocab_size"},
+    "without a tokenizer": lambda h: {k: v for k, v in h.items() if k != "tokenizer"},
+    "with one key more instead": lambda h: {
+        **{k: v for k, v in h.items() if k != "vocab_size"}, "a": 1, "b": 2
+    },
+    "with a vocabulary in words": lambda h: h | {"vocab_size": "nine"},
+    "with a truth value for one": lambda h: h | {"vocab_size": True},
+    "with a number for a tokenizer": lambda h: h | {"tokenizer": 3},
+    "with a list for a tokenizer": lambda h: h | {"tokenizer": ["a"]},
+    "with a kind that is none": lambda h: h | {"kind": None},
+    "with a version in words": lambda h: h | {"version": "one"},
+    "that is a list": lambda h: [h],
+    "that is a number": lambda h: 7,
+    "that is nothing": lambda h: None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("what", HEADERS)
+def test_a_header(name, what, tmp_path):
+    path, (load, _) = tmp_path / "state", KINDS[name]
+    whole(name, path)
+    assert load(path, vocab_size=9, tokenizer="x") is not None
+    changed = HEADERS[what](header_of(path))
+    rewritten(path, header=changed if changed is not None else "")
+    with pytest.raises(Unreadable) as refused:
+        load(path, vocab_size=9, tokenizer="x")
+    assert str(refused.value).startswith(f"{path}: ")
+
+
+def ints(*rows):
+    return np.array(rows, dtype=np.int64)
+
+
+ARRAYS = {
+    "counts": [
+        {"window": ints()}, {"window": ints(-5)}, {"window": ints(0)}, {"tokens": ints(1, -2, 3)},
+        {"tokens": ints(1, 2, 99)}, {"lengths": ints(4)}, {"lengths": ints(0, 3)},
+        {"lengths": ints(-1, 4)}, {"lengths": None}, {"tokens": np.array([1.5, 2.0, 3.0])},
+    ],
+    "table": [
+        {"rows": np.zeros((2, 0), dtype=np.int64)}, {"rows": ints([-1, 2, 3])},
+        {"rows": ints([1, 2, 2])}, {"rows": ints([1, 2, 99])}, {"rows": ints([99, 2, 3])},
+        {"rows": None}, {"rows": ints(1, 2, 3)},
+    ],
+    "pool": [
+        {"ngrams": np.zeros((2, 0), dtype=np.int64)}, {"ngrams": ints([1])},
+        {"ngrams": ints([1, -1, 2])}, {"ngrams": ints([1, 2, 99])}, {"ngrams": None},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"), [(n, c) for n, cases in ARRAYS.items() for c in cases], ids=str
+)
+def test_arrays(name, changed, tmp_path):
+    path, (load, _) = tmp_path / "state", KINDS[name]
+    whole(name, path)
+    rewritten(path, **changed)
+    with pytest.raises(Unreadable) as refused:
+        load(path, vocab_size=9)
+    assert str(refused.value).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_files_of_numpy_that_are_no_archive(name, tmp_path):
+    path = tmp_path / "state"
+    with path.open("wb") as file:
+        np.save(file, np.arange(4))
+    with pytest.raises(Unreadable, match="damaged, or no file of a draft source"):
+        KINDS[name][0](path)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_byte_may_be_wrong(name, tmp_path):
+    """Loaded or refused, whatever single byte has changed; never another error."""
+    path, (load, _) = tmp_path / "state", KINDS[name]
+    whole(name, path)
+    good, rng = path.read_bytes(), np.random.default_rng(0)
+    for at in rng.choice(len(good), 150, replace=False).tolist():
+        path.write_bytes(good[:at] + bytes([good[at] ^ int(rng.integers(1, 256))]) + good[at + 1 :])
+        with suppress(Unreadable):
+            load(path, vocab_size=9)
+
+
+def test_wide_rows_come_back_whole(tmp_path):
+    rows = {1: list(range(2, 20))}
+    TokenRecycling(successors=30, table=rows).save(tmp_path / "t", vocab_size=30)
+    assert TokenRecycling.load(tmp_path / "t", vocab_size=30) == rows
+
+
+def test_kinds_are_those_that_are_written(tmp_path):
+    for name, (load, kind) in KINDS.items():
+        whole(name, tmp_path / name)
+        assert header_of(tmp_path / name)["kind"] == kind
+        save_state(tmp_path / "other", "something else", {}, 9)
+        with pytest.raises(Unreadable, match=f"a something else, but a {kind}"):
+            load(tmp_path / "other")
