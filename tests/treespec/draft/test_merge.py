@@ -25,11 +25,11 @@ PROMPT = (0, 1, 0, 0, 1)
 HIGH, LOW = ((0.9, 0.5, 0.2),), ((0.6, 0.3, 0.1),)
 
 
-def table(seed, vocab=3):
+def table(seed, vocab=2):
     return TabularModel(random_table(vocab, seed), vocab)
 
 
-def model(seed, law=IID, depth=2, vocab=3, sampling=None):
+def model(seed, law=IID, depth=2, vocab=2, sampling=None):
     return ModelDrafter(table(seed, vocab), TreeShape.chain(depth), law, sampling or Sampling())
 
 
@@ -88,22 +88,17 @@ def watched(drafter, trees):
 
 
 CASES = [(name, rule) for name, (_, law) in MERGES.items() for rule in rules(law)]
-QUICK = [
-    ("model, lookup", verify.rrs),
-    ("model, recycling", verify.rrsw),
-    ("two models, lookup", verify.traversal),
-    ("lookup, recycling", verify.onehot),
-]
+SLOW = [("cascade, lookup", verify.naive)]
 
 
 @pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
-        pytest.param(*case, marks=[] if case in QUICK else [pytest.mark.slow], id="-".join(map(str, case)))
+        pytest.param(*case, marks=[pytest.mark.slow] * (case in SLOW), id="-".join(map(str, case)))
         for case in CASES
     ],
-)  # fmt: skip
+)
 def test_several_steps_keep_the_law(name, rule):
     """Every coin on every side, through `decode`, each branch with sources of its own."""
     target, trees = table(3), []
@@ -116,7 +111,7 @@ def test_several_steps_keep_the_law(name, rule):
     right = target_law(target, PROMPT, 3, sampling)
     assert float((found.probs - right).abs().max()) <= 1e-12
     assert all(tree.is_mixed == (law is not SURE) for tree in trees)
-    assert max(tree.shape.size for tree in trees) >= 4
+    assert max(tree.shape.size for tree in trees) >= 3
     if law is not SURE:
         groups = [tree.groups_of(node) for tree in trees for node in tree.shape.internal]
         assert max(map(len, groups)) >= 2
@@ -127,7 +122,7 @@ def test_several_steps_keep_the_law(name, rule):
         assert any(len(groups) > 1 for groups in below)  # mixed nodes below the root too
 
 
-def played(drafter, rule, sampling, vocab=3, tokens=40, seed=0):
+def played(drafter, rule, sampling, vocab=2, tokens=40, seed=0):
     target = TabularModel(random_table(vocab, 3), vocab)
     return list(decode(
         ModelTarget(target), drafter, rule, torch.tensor(PROMPT), sampling=sampling,
@@ -175,7 +170,7 @@ class Rows(Lookahead):
         own = self._proposed
         for node in range(own.shape.size):
             context = (*self.text, *(own.token_ids[n] for n in own.shape.path(node)[1:]))
-            torch.testing.assert_close(step.scores.logits[node], random_table(3, 3)(context))
+            torch.testing.assert_close(step.scores.logits[node], random_table(2, 3)(context))
         super().commit(step)
         self.text += tuple(step.emitted_ids)
 
@@ -288,16 +283,16 @@ def test_duplicates_of_a_source_are_united():
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        (Answers(1, 5), "source 'a' drafts the token 5, but the target's ids are 0..2"),
+        (Answers(1, 5), "source 'a' drafts the token 5, but the target's ids are 0..1"),
         (Answers(1, root=0), "source 'a' has the root 0, but the last committed token is 1"),
         (
-            Answers(0, 1, law=Law.HUB, probs=torch.tensor([[0.5, 0.5, 0.0]])),
+            Answers(0, 1, law=Law.HUB, probs=torch.tensor([[0.5, 0.5]])),
             "source 'a' has children chosen hub",
         ),
     ],
 )
 def test_trees_that_cannot_be_merged_are_refused_by_the_name_of_their_source(source, said):
-    merged = Merge({"a": source, "b": lookup()}, 6, rates={"a": HIGH, "b": HIGH}, vocab_size=3)
+    merged = Merge({"a": source, "b": lookup()}, 6, rates={"a": HIGH, "b": HIGH}, vocab_size=2)
     with pytest.raises(InvalidTree, match=said):
         played(merged, verify.onehot, Sampling())
 
