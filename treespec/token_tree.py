@@ -4,6 +4,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -32,6 +33,10 @@ class Law(enum.Enum):
     """A pair (i, a) with probability q(i), or (a, i) with q(a) q(i) / (1 - q(a)), where a is the most
     probable token and i any other (SpecHub, arXiv:2411.05289). A single child is drawn from q."""
 
+    __hash__ = (
+        object.__hash__
+    )  # that of `Enum` is written in Python, and laws are looked up by node
+
     def __str__(self) -> str:
         return self.value
 
@@ -47,6 +52,8 @@ class Law(enum.Enum):
         Raises:
             InvalidTree: if there is none.
         """
+        if isinstance(given, Law):
+            return given
         try:
             return cls(given)
         except (ValueError, TypeError):  # the second: what has no hash
@@ -153,7 +160,8 @@ class TokenTree:
     @cached_property
     def laws(self) -> frozenset[Law]:
         """The laws that occur at nodes with children."""
-        return frozenset(self.law_of(node) for node in self.shape.internal)
+        laws: Any = self.law  # a tuple since __post_init__
+        return frozenset(laws[node] for node in self.shape.internal)
 
     def law_of(self, node: int) -> Law:
         """How the children of `node` were drawn.
