@@ -187,12 +187,13 @@ class Rule:
     def require(self, tree: TokenTree) -> None:
         """Raise `RefusedTree` unless the rule covers this tree; its tokens count besides its shape."""
         instance("tree", tree, TokenTree, "a TokenTree")
-        laws = [tree.law_of(node) for node in range(tree.shape.size)]
+        laws: Any = tree.law  # a tuple since __post_init__
         reason = self._refusal(tree.shape, laws)
         if reason:
             raise RefusedTree(reason)
+        ids, children = tree.token_ids, tree.shape.children
         for node in tree.shape.internal if self._distinct else ():
-            tokens = [tree.token_ids[child] for child in tree.shape.children[node]]
+            tokens = [ids[child] for child in children[node]]
             if len(set(tokens)) < len(tokens) and laws[node] is not Law.IID:
                 raise RefusedTree(
                     f"rule '{self}' needs distinct children, but node {node} has the tokens {tokens}"
@@ -313,7 +314,7 @@ def ratio(
             would always be accepted, whatever the target thinks of it.
     """
     draft = draft_probs[token]
-    if not draft > 0:
+    if not draft.item() > 0:
         raise RefusedTree(
             f"token {token} cannot have been drawn: its draft probability is {float(draft):g}"
         )
