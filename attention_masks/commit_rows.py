@@ -11,11 +11,15 @@ from torch import Tensor
 
 from attention_masks._inputs import checked_integer, checked_items, checked_tensor
 from attention_masks._kernels import load_kernels
+from attention_masks._plain import plain_integers
 from attention_masks.errors import InvalidInput, Unavailable, Unsupported
 
-__all__ = ["commit_rows"]
+__all__ = ["RowMover", "commit_rows"]
 
 log = logging.getLogger("attention_masks")
+
+FEW = 3
+"""Rows that are copied one by one where there is no kernel: gathering costs as much as four."""
 
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -58,22 +62,62 @@ def commit_rows(
         Unsupported: for tensors that need gradients.
         Unavailable: if `impl="triton"` cannot run: not installed, or a CPU outside its interpreter.
     """
-    if not isinstance(impl, str) or impl not in ("auto", "torch", "triton"):
-        raise InvalidInput(f"impl = {impl!r} is not known: it must be 'auto', 'torch' or 'triton'")
-    _check_tensors(keys, values)
-    start = checked_integer("start", start)
-    index = _checked_source(source, start, keys)
-    kernel = None
-    if impl == "triton" or (impl == "auto" and _choose(keys.device) == "triton"):
-        kernel = _kernel(keys.device)
-    if not len(index):
-        return
-    if kernel is None:
+    RowMover(keys, values, impl=impl)(source, start)
+
+
+class RowMover:
+    """`commit_rows` for a cache whose memory stays: its tensors are looked at once.
+
+    Args:
+        keys: see `commit_rows`, as the others and what is raised.
+        values: likewise.
+        impl: likewise.
+    """
+
+    def __init__(
+        self,
+        keys: Shaped[Tensor, "layers batch kv_heads slots key_dim"],
+        values: Shaped[Tensor, "layers batch kv_heads slots value_dim"] | None,
+        *,
+        impl: str = "auto",
+    ) -> None:
+        if not isinstance(impl, str) or impl not in ("auto", "torch", "triton"):
+            raise InvalidInput(
+                f"impl = {impl!r} is not known: it must be 'auto', 'torch' or 'triton'"
+            )
+        _check_tensors(keys, values)
+        self._keys, self._values, self._kernel = keys, values, None
+        if impl == "triton" or (impl == "auto" and _choose(keys.device) == "triton"):
+            self._kernel = _kernel(keys.device)
+
+    def __call__(self, source: Sequence[int] | Int[Tensor, " rows"], start: int) -> None:
+        """Move slot `source[i]` to slot `start + i`, for all i."""
+        keys, values = self._keys, self._values
+        for name, rows in (("keys", keys), ("values", values)):
+            if rows is not None and rows.requires_grad and torch.is_grad_enabled():
+                raise Unsupported(
+                    f"{name} need gradients, and rows are moved in place: use no_grad"
+                )
+        start = checked_integer("start", start)
+        slots = _checked_source(source, start, keys)
+        if not len(slots):
+            return
+        if self._kernel is not None:
+            _launch(self._kernel, keys, values, _index(slots, keys.device), start)
+            return
         for rows in (keys, values):
             if rows is not None:
-                rows[:, :, :, start : start + len(index)] = rows.index_select(3, index)
-        return
-    _launch(kernel, keys, values, index, start)
+                _move(rows, slots, start)
+
+
+def _move(rows: Tensor, slots: list[int] | Tensor, start: int) -> None:
+    if isinstance(slots, list) and len(slots) <= FEW:
+        # Rows never move upwards: none is written before it is read.
+        for target, slot in enumerate(slots, start):
+            rows.select(3, target).copy_(rows.select(3, slot))
+    else:
+        index = _index(slots, rows.device)
+        rows.narrow(3, start, len(index)).copy_(rows.index_select(3, index))
 
 
 def _launch(kernel: Any, keys: Tensor, values: Tensor | None, index: Tensor, start: int) -> None:
@@ -117,12 +161,10 @@ def _check_tensors(keys: Tensor, values: Tensor | None) -> None:
             raise InvalidInput(f"{name} are expanded: several rows share memory and cannot move")
         if rows.itemsize not in _WORDS:
             raise Unsupported(f"{name} are {rows.dtype}: elements have at most 8 bytes")
-        if rows.requires_grad and torch.is_grad_enabled():
-            raise Unsupported(f"{name} need gradients, and rows are moved in place: use no_grad")
 
 
-def _checked_source(source: Any, start: int, keys: Tensor) -> Int[Tensor, " rows"]:
-    """The slots on the device of the rows; checked if that needs no waiting for it."""
+def _checked_source(source: Any, start: int, keys: Tensor) -> list[int] | Int[Tensor, " rows"]:
+    """The slots, checked; or as they are, where one would have to wait for the device."""
     slots, device = keys.shape[3], keys.device
     if not isinstance(source, Tensor) or not source.ndim:
         source = checked_items("source", source, "slots")
@@ -141,7 +183,10 @@ def _checked_source(source: Any, start: int, keys: Tensor) -> Int[Tensor, " rows
                 raise InvalidInput(f"source is on {source.device}, keys on {device}")
             return source.contiguous()
         source = source.tolist()
-    numbers = [checked_integer(f"source[{i}]", slot) for i, slot in enumerate(source)]
+    plain = plain_integers(source)
+    if plain is None:
+        plain = [checked_integer(f"source[{i}]", slot) for i, slot in enumerate(source)]
+    numbers = [*plain]
     for i, slot in enumerate(numbers):
         if i and slot <= numbers[i - 1]:
             raise InvalidInput(
@@ -155,12 +200,14 @@ def _checked_source(source: Any, start: int, keys: Tensor) -> Int[Tensor, " rows
         raise InvalidInput(
             f"source[{len(numbers) - 1}] = {numbers[-1]}, but there are {slots} slots: {numbers}"
         )
-    index = torch.tensor(numbers, dtype=torch.int64)
-    return index if device.type == "cpu" else _onto(index, device)
+    return numbers
 
 
-def _onto(index: Tensor, device: torch.device) -> Tensor:
-    """The same numbers on the device, by a copy that does not wait."""
+def _index(slots: list[int] | Tensor, device: torch.device) -> Tensor:
+    """The slots on the device, by a copy that does not wait."""
+    if isinstance(slots, Tensor):
+        return slots
+    index = torch.tensor(slots, dtype=torch.int64)
     return (index.pin_memory() if device.type == "cuda" else index).to(device, non_blocking=True)
 
 

@@ -4,6 +4,7 @@ Drawing for real, drawing on every branch and the tables of the transport rules 
 that a law is written down once.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -23,7 +24,16 @@ def chosen_children(scores: Float[Tensor, "R V"], k: int, law: Law | str) -> Int
     law = Law.of(law)
     if law is Law.DETERMINISTIC:
         return top_k(scores, k)
-    return top_k(scores, k - 1 if law is Law.TOP_THEN_SAMPLE else 0)
+    if law is Law.TOP_THEN_SAMPLE:
+        return top_k(scores, k - 1)
+    _require_rows("scores", scores)
+    return _nothing(scores.shape[0], scores.device)
+
+
+@lru_cache(maxsize=64)
+def _nothing(rows: int, device: torch.device) -> Int[Tensor, "R 0"]:
+    with torch.inference_mode(False):
+        return torch.empty((rows, 0), dtype=torch.long, device=device)
 
 
 def next_child(

@@ -103,7 +103,8 @@ class TorchCoins:
             return inverse_cdf(probabilities, uniforms)
         for i in range(k - first):
             row = next_child(probabilities, drawn, law)
-            drawn = torch.cat([drawn, inverse_cdf(row, uniforms[:, i : i + 1])], dim=1)
+            next_one = inverse_cdf(row, uniforms[:, i : i + 1])
+            drawn = torch.cat([drawn, next_one], dim=1) if drawn.shape[1] else next_one
         return drawn
 
 
@@ -121,26 +122,33 @@ def inverse_cdf(
     instance("uniforms", uniforms, Tensor, "a tensor of numbers in [0, 1)")
     cumulative = probabilities.cumsum(-1, dtype=torch.float64)
     total = cumulative[..., -1:]
-    if total.numel():
-        ends = torch.stack([total.amin(), total.amax(), probabilities.amin().double()])
-        _require_mass(probabilities.dtype, *ends.tolist())  # waits for the device once
-    # u * total can round up to total, past which only tokens without mass lie.
-    points = torch.minimum(uniforms * total, torch.nextafter(total, torch.zeros_like(total)))
+    points = uniforms * total
+    if total.numel() and _require_mass(probabilities, total) < torch.finfo(torch.float64).tiny:
+        # Only there u * total can round up to total, past which only tokens without mass lie.
+        points = torch.minimum(points, torch.nextafter(total, torch.zeros_like(total)))
     return torch.searchsorted(cumulative, points, right=True)
 
 
-def _require_mass(dtype: torch.dtype, lightest: float, heaviest: float, least: float) -> None:
-    """Refuse rows by the mass of the lightest and the heaviest of them, and the least of all numbers."""
-    if not 0 < lightest <= heaviest < math.inf:
+def _require_mass(
+    probabilities: Float[Tensor, "*rows V"], total: Float[Tensor, "*rows 1"]
+) -> float:
+    """Refuse rows by their mass and the least of all numbers; the mass of the lightest."""
+    least = probabilities.amin()
+    if total.is_cpu:
+        masses, least = total.flatten().tolist(), least.item()
+    else:  # waits for the device once
+        *masses, least = torch.cat([total.flatten(), least.double()[None]]).tolist()
+    if not all(0 < mass < math.inf for mass in masses):
         raise NotADistribution(
             "probabilities without finite, positive mass (NaN, infinite or all zero): "
             "check the logits that they come from"
         )
     # What rules make by differences may round to just below 0.
-    if least < -4 * torch.finfo(dtype).eps * heaviest:
+    if least < -4 * torch.finfo(probabilities.dtype).eps * max(masses):
         raise NotADistribution(
             f"negative probabilities, the least is {least:g}: no token is drawn from them"
         )
+    return min(masses)
 
 
 def _chance(probability: Any) -> float:

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from treespec.door import integer, number, plain_integer, shown
 from treespec.errors import InvalidArgument, InvalidSampling, InvalidTree, NonFiniteLogits
 
-__all__ = ["SampledRows", "Sampling", "require_finite", "residual", "without"]
+__all__ = ["SampledRows", "Sampling", "read_numbers", "require_finite", "residual", "without"]
 
 BEST = 1024
 """Tokens among which top-p looks first."""
@@ -88,7 +88,7 @@ class Sampling:
             InvalidArgument: if the logits are no tensor of real numbers with at least one token.
         """
         _require_logits(logits, "[..., V]")
-        logits = logits if logits.dtype == torch.float64 else logits.float()
+        logits = _wide(logits)
         if self.greedy:
             best = logits.argmax(-1, keepdim=True)
             return torch.zeros_like(logits).scatter_(-1, best, 1.0)
@@ -136,29 +136,53 @@ class SampledRows:
 
     def __getitem__(self, node: int) -> Float[Tensor, "V"]:
         if type(node) is not int or node not in self._rows:
-            size = len(self.logits)
             node = integer("node", node, error=InvalidTree)
-            if not 0 <= node < size:
-                raise InvalidTree(f"there is no row of node {node}: the nodes are 0..{size - 1}")
-            logits = self.logits[node]
-            require_finite(logits[None], self.model, [node])
-            self._rows[node] = self.sampling(logits)
+            self._rows[node] = self.sampling(self._finite(node))
         return self._rows[node]
 
+    def greedy_token(self, node: int) -> int:
+        """The token that has all the mass of a node's row at temperature 0; the row is not made.
 
-def require_finite(logits: Float[Tensor, "T V"], model: str, nodes: Sequence[int]) -> None:
+        Raises:
+            InvalidTree, NonFiniteLogits: as for the row.
+        """
+        return int(_wide(self._finite(node)).argmax())
+
+    def _finite(self, node: int) -> Float[Tensor, "V"]:
+        """The logits of a node that is there, looked at."""
+        size = self.logits.shape[0]
+        if not 0 <= node < size:
+            raise InvalidTree(f"there is no row of node {node}: the nodes are 0..{size - 1}")
+        logits = self.logits[node]
+        require_finite(logits, self.model, [node])
+        return logits
+
+
+def require_finite(logits: Float[Tensor, "*T V"], model: str, nodes: Sequence[int]) -> None:
     """Raise `NonFiniteLogits` naming the first node whose row holds NaN or an infinity.
 
     Args:
-        logits: one row for each node.
+        logits: one row for each node, or the row of one node.
         model: what to call the model in the message.
         nodes: the node of each row.
     """
     _require_logits(logits, "[..., V]")
-    low, high = torch.stack(logits.aminmax()).tolist()  # waits for the device once
+    low, high = read_numbers(*logits.aminmax())
     if not (math.isfinite(low) and math.isfinite(high)):
-        bad = (~torch.isfinite(logits)).any(-1).nonzero()[0]
+        bad = (~torch.isfinite(logits)).any(-1).reshape(-1).nonzero()[0]
         raise NonFiniteLogits(nodes[int(bad)], model)
+
+
+def _wide(logits: Tensor) -> Tensor:
+    """Half precision is computed in float32."""
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def read_numbers(*numbers: Shaped[Tensor, ""]) -> list[float]:
+    """Scalars of one device and dtype as plain numbers; waits for the device once."""
+    if numbers[0].is_cpu:  # where one more operation costs more than it spares
+        return [number.item() for number in numbers]
+    return torch.stack(numbers).tolist()
 
 
 def _nucleus(logits: Float[Tensor, "*rows V"], top_p: float) -> Float[Tensor, "*rows V"]:
@@ -201,7 +225,7 @@ def residual(
         )
     rest = (target_probs - draft_probs).clamp_min_(0)  # in place: rows are long, and this is ours
     mass = rest.sum()
-    return rest.div_(mass) if mass > 0 else target_probs
+    return rest.div_(mass) if mass.item() > 0 else target_probs
 
 
 def without(
@@ -229,7 +253,7 @@ def without(
         )
     rest = draft_probs.scatter(-1, removed, 0.0)
     mass = rest.sum(-1, keepdim=True)
-    if bool((mass > 0).all()):
+    if all(left > 0 for left in mass.flatten().tolist()):
         return rest.div_(mass)
     others = torch.ones_like(rest).scatter_(-1, removed, 0.0)
     others = others / others.sum(-1, keepdim=True)

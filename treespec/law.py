@@ -26,6 +26,9 @@ class Law(enum.Enum):
     """A pair (i, a) with probability q(i), or (a, i) with q(a) q(i) / (1 - q(a)), where a is the most
     probable token and i any other (SpecHub, arXiv:2411.05289). A single child is drawn from q."""
 
+    __hash__ = object.__hash__
+    """That of `Enum` is written in Python, and laws are looked up by node."""
+
     def __str__(self) -> str:
         return self.value
 

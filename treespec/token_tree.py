@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import Any
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -108,6 +109,9 @@ class TokenTree:
     @cached_property
     def laws(self) -> frozenset[Law]:
         """The laws that occur at nodes with children."""
+        if not self.is_mixed:
+            laws: Any = self._laws
+            return frozenset(laws[node] for node in self.shape.internal)
         return frozenset(
             group.law for node in self.shape.internal for group in self.groups_of(node)
         )

@@ -2,6 +2,17 @@
 
 What one builds from library kernels where none takes a tree: the long part runs at the full speed of
 unmasked attention, at the price of a second set of launches and of reading both outputs once more.
+
+On a CPU it gains nothing, since there the mask costs nothing: attention of a tree is bound by arithmetic.
+Time over that of impl="sdpa" (one core of an AMD EPYC, torch 2.13, Hq/Hkv = 12/4, head dim 64; 1 / 4 / 8 /
+22 nodes):
+
+    bf16   256 keys   1.80 / 1.69 / 1.65 / 1.30
+    bf16  2048 keys   1.15 / 1.16 / 1.07 / 1.05
+    bf16  8192 keys   1.08 / 1.00 / 1.01 / 0.99
+    fp32   256 keys   1.70 / 1.57 / 1.47 / 1.29
+    fp32  2048 keys   1.22 / 1.09 / 1.06 / 1.03
+    fp32  8192 keys   1.06 / 1.03 / 1.03 / 0.96
 """
 
 from jaxtyping import Float

@@ -269,7 +269,11 @@ def check_lossless_command(
         ),
     ] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Write check.json into this folder.")
+        Path | None,
+        typer.Option(
+            "--out",
+            help="Write check.json into this folder; a check that was stopped goes on from there.",
+        ),
     ] = None,
     plugin: Plugins = None,
     as_json: AsJson = False,
@@ -306,6 +310,7 @@ def check_lossless_command(
                 tokens=tokens,
                 prompts=prompts,
                 exact=not against_samples,
+                out=out,
                 console=progress(quiet),
             )
             written = None if out is None else write_check(check, out)

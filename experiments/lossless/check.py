@@ -6,6 +6,7 @@ statement of what it would have noticed. At temperature 0 the law is one text, w
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,12 +20,15 @@ from treespec.experiments.config.trees import label_of, wants_measured
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.lossless.greedy import GreedyCheck, split
 from treespec.experiments.lossless.law import CHUNK, LawCheck, LawChecker
+from treespec.experiments.lossless.samples import KeptSamples, code_hash
+from treespec.experiments.records.manifest import config_data, environment
 from treespec.experiments.run.baselines import generate_plain
 from treespec.experiments.run.models import load_models, load_own_drafts
 from treespec.experiments.run.ours import decode_ours
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt, encode, read_prompts
 from treespec.experiments.run.turns import finish
+from treespec.models.pass_kinds import EAGER
 from treespec.stopping import stop_at_tokens
 
 if TYPE_CHECKING:
@@ -86,6 +90,7 @@ def check_lossless(
     tokens: int = TOKENS,
     prompts: int = PROMPTS,
     exact: bool = True,
+    out: Path | None = None,
     console: Console | None = None,
     load: Callable[[ModelsConfig], "Pair"] = load_models,
 ) -> Check:
@@ -100,11 +105,14 @@ def check_lossless(
         tokens: of each of these texts; their joint law is tested.
         prompts: that they are drawn after, the first of the config.
         exact: against the exact law of plain decoding; else against as many samples of our plain loop.
+        out: a folder in which texts are kept as they come: a check that was stopped goes on with those of
+            the same config, sizes, passes, versions and code. `write_check` removes them.
         console: where progress is shown; nowhere by default.
         load: gives the models.
 
     Raises:
-        ConfigError: if there is no tree to check, or an argument is out of range.
+        ConfigError: if there is no tree to check, an argument is out of range, or `out` holds texts of
+            another check.
         TooFewSamples: with the number needed.
         PromptError, ContextOverflow, LoadError: see `treespec.experiments.run.runner.run`.
     """
@@ -128,9 +136,13 @@ def check_lossless(
     warm = [name for name, sampling in experiment.samplings.items() if not sampling.greedy]
     few = encoded[:prompts]
     each = -(-samples // len(few))
-    chunks = len(few) * -(-each // CHUNK) * len(warm) * (len(methods) + (not exact))
+    kept = None
+    if out is not None:
+        kept = KeptSamples(out, _about(config, pair, (samples, tokens, prompts)))
+    there = 0 if kept is None else len(kept)
+    chunks = (len(few) * len(warm) * (len(methods) + (not exact)) - there) * -(-each // CHUNK)
     cold = len(experiment.samplings) - len(warm)
-    with reporter.units(chunks + cold * len(encoded), done=0) as begin:
+    with reporter.units(chunks + cold * len(encoded), done=there) as begin:
         greedy_checks = [
             check
             for name in experiment.samplings
@@ -138,7 +150,7 @@ def check_lossless(
             for check in _greedy(experiment, methods, pair, encoded, name, begin)
         ]
         checker = LawChecker(
-            pair, few, samples=samples, tokens=tokens, seed=config.seed, progress=begin
+            pair, few, samples=samples, tokens=tokens, seed=config.seed, kept=kept, progress=begin
         )
         level = false_alarm / max(1, len(warm) * len(methods))
         laws = [
@@ -159,6 +171,18 @@ def check_lossless(
         recalled=checker.memory.recalled / max(1, checker.memory.asked),
         text_of=lambda ids: str(pair.tokenizer.decode(ids)),
     )
+
+
+def _about(config: Config, pair: "Pair", sizes: tuple[int, int, int]) -> dict[str, Any]:
+    """What texts depend on."""
+    models = {"target": pair.target, "draft": pair.draft, **pair.others}
+    return {
+        "config": config_data(config),
+        "samples_tokens_prompts": sizes,
+        "passes": {name: getattr(model, "passes", EAGER).kind for name, model in models.items()},
+        "versions": environment()["versions"],
+        "code": code_hash(),
+    }
 
 
 def require_sizes(

@@ -27,6 +27,7 @@ from treespec.decoding import decode
 from treespec.distributions import Sampling
 from treespec.experiments.config.build import BuiltMethod, plain_method
 from treespec.experiments.lossless.passes import PassMemory, RememberingModel
+from treespec.experiments.lossless.samples import KeptSamples, Texts
 from treespec.experiments.run.baselines import next_logits
 from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.unit import seed_of
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from treespec.models.load import Pair
 
 __all__ = ["CHUNK", "LawCheck", "LawChecker"]
+
+REFERENCE = "reference"
+"""The name of our own plain loop, where samples of it are the reference."""
 
 CHUNK = 50
 """Samples between two signs of progress."""
@@ -85,6 +89,7 @@ class LawChecker:
         samples: of each method, all prompts together.
         tokens: of each text.
         seed: of the coins, and of the redraws of the tests.
+        kept: texts of the same check that was stopped; new ones are added.
         progress: told what is going on, once for each `CHUNK` of samples.
     """
 
@@ -96,6 +101,7 @@ class LawChecker:
         samples: int,
         tokens: int,
         seed: int = 0,
+        kept: KeptSamples | None = None,
         progress: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.pair, self.prompts, self.tokens, self.seed = pair, prompts, tokens, seed
@@ -109,7 +115,7 @@ class LawChecker:
             {name: RememberingModel(model) for name, model in pair.others.items()},
             pair.tokenizer,
         )
-        self._progress = progress
+        self._kept, self._progress = kept, progress
         self._plain: dict[str, list[list[int]]] = {}
 
     @property
@@ -140,11 +146,11 @@ class LawChecker:
         reference: Samples | ConditionalLaw = partial(self._plain_law, sampling)
         if not exact:
             if name not in self._plain:
-                self._plain[name] = self._texts(plain_method("reference", {name: sampling}), name)
+                self._plain[name] = self._texts(
+                    plain_method(REFERENCE, {name: sampling}), name
+                ).rows
             reference = self._plain[name]
-        start = time.perf_counter()
-        texts = self._texts(method, name)
-        seconds = time.perf_counter() - start
+        texts, seconds = self._texts(method, name)
         comparison = compare_laws(
             texts, reference, given=1, false_alarm=false_alarm,
             seed=seed_of(self.seed, "redraws", name, method.name) % 2**32,
@@ -162,20 +168,31 @@ class LawChecker:
         ids = [*self.prompts[prefix[0]].ids, *prefix[1:]]
         return sampling(next_logits(self.pair, ids))
 
-    def _texts(self, method: BuiltMethod, name: str) -> list[list[int]]:
+    def _texts(self, method: BuiltMethod, name: str) -> Texts:
         """Rows of the prompt's number and the tokens after it."""
+        found: list[Texts] = []
+        for i in range(len(self.prompts)):
+            texts = None if self._kept is None else self._kept.of(name, method.name, i)
+            if texts is None:
+                texts = self._sampled(method, name, i)
+                if self._kept is not None:
+                    self._kept.add(name, method.name, i, texts)
+            found.append(texts)
+        rows = [row for texts in found for row in texts.rows]
+        return Texts(rows, sum(texts.seconds for texts in found))
+
+    def _sampled(self, method: BuiltMethod, name: str, i: int) -> Texts:
+        """The texts after one prompt."""
         choice, drafter = method.choices[name], method.drafter(self._remembering, name)
-        target = ModelTarget(self._remembering.target)
-        rows = []
-        for i, prompt in enumerate(self.prompts):
-            coins = TorchCoins(seed_of(self.seed, "samples", i, name, method.name))
-            ids = torch.tensor(prompt.ids, dtype=torch.long, device=self.pair.target.device)
-            for count in range(self._each):
-                if count % CHUNK == 0:
-                    self._progress(f"{name}: {method.name}, prompt {i + 1}/{len(self.prompts)}")
-                steps = decode(
-                    target, drafter, choice.rule, ids, sampling=choice.sampling, coins=coins,
-                    max_new_tokens=self.tokens,
-                )  # fmt: skip
-                rows.append([i, *(token for step in steps for token in step.tokens)])
-        return rows
+        target, start, rows = ModelTarget(self._remembering.target), time.perf_counter(), []
+        coins = TorchCoins(seed_of(self.seed, "samples", i, name, method.name))
+        ids = torch.tensor(self.prompts[i].ids, dtype=torch.long, device=self.pair.target.device)
+        for count in range(self._each):
+            if count % CHUNK == 0:
+                self._progress(f"{name}: {method.name}, prompt {i + 1}/{len(self.prompts)}")
+            steps = decode(
+                target, drafter, choice.rule, ids, sampling=choice.sampling, coins=coins,
+                max_new_tokens=self.tokens,
+            )  # fmt: skip
+            rows.append([i, *(token for step in steps for token in step.tokens)])
+        return Texts(rows, time.perf_counter() - start)

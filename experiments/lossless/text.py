@@ -13,6 +13,7 @@ from treespec.experiments.config.schema import SamplingConfig
 from treespec.experiments.lossless.check import Check
 from treespec.experiments.lossless.greedy import GreedyCheck, Split, near_tie_limit
 from treespec.experiments.lossless.law import LawCheck
+from treespec.experiments.lossless.samples import NAME
 from treespec.experiments.records.manifest import config_data, environment, now
 from treespec.experiments.records.plain_data import plain_data
 from treespec.experiments.report.table import NONE, Column, Table
@@ -102,7 +103,9 @@ def check_data(check: Check) -> dict[str, Any]:
 def write_check(check: Check, folder: Path) -> Path:
     """Write `check_data` as `check.json`; infinities, of something impossible that was seen, are null."""
     text = json.dumps(plain_data(check_data(check)), indent=1) + "\n"
-    return write_whole(folder / "check.json", text)
+    path = write_whole(folder / "check.json", text)
+    (folder / NAME).unlink(missing_ok=True)  # texts of this check while it was unfinished
+    return path
 
 
 def require_check(folder: Path) -> None:

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from attention_masks import InvalidInput, Unavailable, Unsupported
 from attention_masks.ahead_of_time import compile_kernel, table
-from attention_masks.commit_rows import commit_rows
+from attention_masks.commit_rows import RowMover, commit_rows
 
 module = importlib.import_module("attention_masks.commit_rows")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -244,6 +244,25 @@ def test_other_wrong_inputs():
     ):
         with pytest.raises(error, match=message):
             commit_rows(*arguments, **options)
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 9])
+def test_a_mover_moves_again_and_again(count):
+    keys, values = cache(40)
+    mover = RowMover(keys, values, impl="torch")
+    for start in (5, 2):
+        source = [start + 2 + i for i in range(count)]
+        hoped = [by_hand(rows, source, start) for rows in (keys, values)]
+        mover(source, start)
+        assert torch.equal(keys, hoped[0])
+        assert torch.equal(values, hoped[1])
+    with pytest.raises(InvalidInput, match="source must increase strictly"):
+        mover([7, 7], 3)
+    learned = RowMover(keys.clone().requires_grad_(), None, impl="torch")
+    with torch.no_grad():
+        learned([3], 1)
+    with pytest.raises(Unsupported, match="keys need gradients"):
+        learned([3], 1)
 
 
 @plain

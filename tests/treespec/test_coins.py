@@ -95,6 +95,15 @@ def test_a_uniform_of_zero_never_gives_a_token_without_mass(row, dtype):
         assert Zero(0).draw_many(row[None], 1, law).tolist() == [[first]]
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0])
+@pytest.mark.parametrize("first", [False, True])
+def test_one_row_without_mass_among_others_is_refused(bad, first):
+    rows = [[0.5, 0.5], [bad, 0.0]]
+    probs = torch.tensor(rows[::-1] if first else rows)
+    with pytest.raises(NotADistribution, match="without finite, positive mass"):
+        inverse_cdf(probs, torch.full((2, 1), 0.5))
+
+
 def test_a_uniform_on_a_border_belongs_to_what_lies_behind_it():
     """Tokens without mass on a border get nothing: the next one with mass does."""
     row = torch.tensor([0.25, 0.0, 0.25, 0.0, 0.0, 0.5, 0.0], dtype=torch.float64)

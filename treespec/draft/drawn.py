@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import groupby
 
 import torch
@@ -27,15 +28,19 @@ class DrawnChildren:
 
     def __init__(self, law: Law, sampling: Sampling) -> None:
         self._law, self._sampling = law, sampling
-        # Deterministic children are ranked by these probabilities: a one-hot row could not rank them.
-        plain = {"temperature": 1.0, "top_k": None, "top_p": None, "min_p": None}
-        self._plain = replace(sampling, **plain) if sampling.greedy else sampling
         # By pass: the rows that children are chosen by (logits if they are deterministic).
         self._passes: list[Tensor] = []
         self._place: dict[int, tuple[int, int]] = {}
         self._children: dict[int, list[int]] = {}
         self._rows: dict[int, Tensor] = {}
         self._scored: Tensor | None = None
+
+    @cached_property
+    def _ranking(self) -> Sampling:
+        """What deterministic children are ranked by: a one-hot row could not rank them."""
+        if not self._sampling.greedy:
+            return self._sampling
+        return replace(self._sampling, temperature=1.0, top_k=None, top_p=None, min_p=None)
 
     def add(self, nodes: Sequence[int], logits: Float[Tensor, "T V"]) -> None:
         """Take the logits after these nodes, which a pass has just run."""
@@ -57,7 +62,7 @@ class DrawnChildren:
         Raises:
             InvalidTree: if the law cannot give a node so many children, or none after its first ones.
         """
-        first = [(node, k) for node, k in places if not self._children[node]]
+        first = [place for place in places if not self._children[place[0]]]
         drawn = self._first_children(first, coins) if first else {}
         for node, k in places:
             if node not in drawn:
@@ -69,16 +74,16 @@ class DrawnChildren:
         self, places: Sequence[tuple[int, int]], coins: Coins
     ) -> dict[int, list[int]]:
         """Children of nodes that have none. All were run in the last pass: a place draws at once."""
-        rows = self._passes[-1]
-        if len(places) < len(rows):
+        rows, counts = self._passes[-1], {k for _, k in places}
+        if len(places) < rows.shape[0]:
             rows = rows[[self._place[node][1] for node, _ in places]]
         if self._law is Law.DETERMINISTIC:
-            widest = top_k(rows, max(k for _, k in places)).tolist()
+            widest = top_k(rows, max(counts)).tolist()
             return {node: best[:k] for (node, k), best in zip(places, widest, strict=True)}
         drawn: dict[int, list[int]] = {}
-        for k in sorted({k for _, k in places}):
+        for k in sorted(counts):
             group = [i for i, (_, wanted) in enumerate(places) if wanted == k]
-            own = rows if len(group) == len(places) else rows[group]
+            own = rows if len(counts) == 1 else rows[group]
             nodes = [places[i][0] for i in group]
             drawn |= zip(nodes, coins.draw_many(own, k, self._law).tolist(), strict=True)
         return drawn
@@ -133,7 +138,7 @@ class DrawnChildren:
         probs = self._passes[at]
         if self._law is Law.DETERMINISTIC:
             used = sorted(set(rows))
-            probs = self._plain(probs if len(used) == len(probs) else probs[used])
+            probs = self._ranking(probs if len(used) == len(probs) else probs[used])
             place = {row: i for i, row in enumerate(used)}
             rows = [place[row] for row in rows]
         return probs[rows, tokens]
@@ -142,4 +147,6 @@ class DrawnChildren:
         """One row for each node with children, in node order; None if nothing was drawn."""
         if self._law is Law.DETERMINISTIC or not self._passes:
             return None
+        if tuple(self._place) == shape.internal:  # run in node order: a level, then the next
+            return torch.cat(self._passes)
         return torch.stack([self.row(node) for node in shape.internal])

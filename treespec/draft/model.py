@@ -244,7 +244,7 @@ class Passes:
             above.append(self.rows[parents[node]] if node else len(self._pending) - 1)
         self._parents = tuple(above)
         logits = self._model.run(torch.tensor(tokens, device=device), self._parents, first)
-        return logits[-len(nodes) :]
+        return logits[-len(nodes) :] if len(tokens) > len(nodes) else logits
 
 
 @lru_cache(maxsize=1024)

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from attention_masks.commit_rows import commit_rows
+from attention_masks.commit_rows import RowMover
 
 __all__ = ["LayerShape", "TreeCache", "TreeLayer"]
 
@@ -209,6 +209,7 @@ class _Pool:
         self.shape, self.layers = shape, layers
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
+        self._mover: RowMover | None = None
 
     def grow(self, capacity: int, used: int) -> None:
         """Move to larger tensors, of which the first `used` rows are copied."""
@@ -217,11 +218,12 @@ class _Pool:
         for i, layer in enumerate(self.layers):
             layer.keys, layer.values = keys[i], values[i]
             layer.is_initialized = True
+        self._mover = RowMover(keys, values)
 
     def move(self, sources: Sequence[int], target: int) -> None:
         """Copy rows `sources` to target, target + 1, ...; read before written, so they may overlap."""
-        if self.keys is not None:
-            commit_rows(self.keys, self.values, sources, target)
+        if self._mover is not None:
+            self._mover(sources, target)
 
     def _larger(self, old: Tensor | None, dim: int, capacity: int, used: int) -> Tensor:
         shape = (len(self.layers), self.shape.batch, self.shape.kv_heads, capacity, dim)

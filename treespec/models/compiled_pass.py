@@ -7,7 +7,10 @@ no pass is padded, no bucket is compiled later, and caches of all methods go thr
 
 What a pass is about is read from three small tensors: tokens, (committed rows, first node to run), and the
 tree's intervals (`attention_masks.topology`) with its depths. Positions, rows and mask are computed from
-them inside the graph. The mask is additive and shared by all layers of one window.
+them inside the graph. The mask is additive and shared by all layers of one window. Of a mixture of
+experts and of layers with a softcap or sinks, what the compiler would make for some sizes only is promised
+(`MOST_NODES`) or written otherwise (`_MaskedAttention`). Probabilities and draws are made outside:
+`experiments.benchmarks.draft_heads` measures what graphs of them would spare.
 """
 
 import gc
@@ -50,6 +53,9 @@ GRAPHS = 2
 
 CHANGING = 4
 """Arguments that change from pass to pass: tokens, place, tree, slots."""
+
+MOST_NODES = 2048
+"""Of a compiled pass: of mixtures of experts, the compiler counts in 16 bits."""
 
 BEYOND = 1 << 30
 """No rank of a node is as large."""
@@ -135,6 +141,7 @@ class CompiledPass:
             other,
             fixed=fixed,
             below=[((3, 0), (CHANGING, 2))],  # slots, and the rows of any layer
+            at_most={(0, 0): MOST_NODES},
             options=OPTIONS,
             frozen=self.unpacked is None,
         )
@@ -307,12 +314,15 @@ class _MaskedAttention:
             scores = softcap * torch.tanh(scores / softcap)
         used = scores.shape[-1]
         scores = scores.view(batch, heads, rows, used) + self._seen.bias(window, wide)
-        if sinks is not None:
-            sink = sinks.to(wide)[:, None, None].expand(batch, heads, rows, 1)
-            scores = torch.cat([scores, sink], dim=-1)
-        weights = scores.softmax(-1)[..., :used].reshape(batch, shared, group * rows, used)
-        out = weights @ value.to(wide)
-        return out.to(query.dtype).reshape(batch, heads, rows, -1)
+        top = scores.amax(-1, keepdim=True)
+        sink = None if sinks is None else sinks.to(wide)[:, None, None]
+        top = top if sink is None else torch.maximum(top, sink)
+        weights = (scores - top).exp().reshape(batch, shared, group * rows, used)
+        # The compiler makes sums over slots for at most 4096 of them, or for more; products for any number.
+        total = (weights @ weights.new_ones(used, 2))[..., :1].reshape(batch, heads, rows, 1)
+        total = total if sink is None else total + (sink - top).exp()
+        out = (weights @ value.to(wide)).reshape(batch, heads, rows, -1)
+        return (out / total).to(query.dtype)
 
 
 @no_type_check

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from treespec.models.cache import LayerShape
-from treespec.models.compiled_pass import CompiledPass, tree_arrays
+from treespec.models.compiled_pass import MOST_NODES, CompiledPass, tree_arrays
 from treespec.models.routes import Route
 from treespec.models.runner import TreeRunner
 
@@ -17,6 +17,8 @@ __all__ = ["CompiledRunner"]
 
 class CompiledRunner(TreeRunner):
     """Trees and parts of trees by the graphs that all caches of a model share; prompts as ever.
+
+    So are passes over more than `MOST_NODES` nodes.
 
     Args:
         compiled: the graphs.
@@ -49,8 +51,12 @@ class CompiledRunner(TreeRunner):
             UnsupportedModel: if the model was set to another attention since, or its weights were replaced.
         """
         count, cache = len(tokens), self.cache
+        if count > MOST_NODES:
+            return super().run(tokens, parents, first)
         self._require_nodes(count, len(parents), first)
         self._require_route()
+        if not first:  # all passes over a tree are by one set of weights
+            self._compiled.require_weights()
         tree = tree_arrays(parents)
         cache.begin(first, count + 1)  # the graphs are of fewer slots than there are rows
         cache.begin(first, count)
@@ -64,7 +70,3 @@ class CompiledRunner(TreeRunner):
         logits = run(tokens.long().contiguous(), torch.tensor([cache.length, first]), tree, used)
         self._parents = parents
         return logits
-
-    def _require_route(self) -> None:
-        super()._require_route()
-        self._compiled.require_weights()

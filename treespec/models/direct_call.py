@@ -10,7 +10,7 @@ by identity; what each integer is, by comparing two rows of example arguments wh
 an integer whose meaning two candidates could have is never guessed, but refused.
 
 Nobody asks the guards again, so they are read once: those on sizes must hold for all sizes of 2 and more
-that are as the caller promises (`below`), or the function is refused.
+that are as the caller promises (`below`, `at_most`), or the function is refused.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +38,7 @@ class DirectCall:
         other: arguments in which everything that varies has another size. They are not run.
         fixed: how many of the last arguments stay the same from call to call (`bound`).
         below: pairs of (argument, dimension), of which the first will always be smaller than the second.
+        at_most: the largest size that an (argument, dimension) will ever have.
         options: of the compiler.
         frozen: the weights are constants: copied into the order in which they are read, and not looked at
             again.
@@ -56,6 +57,7 @@ class DirectCall:
         *,
         fixed: int,
         below: Sequence[tuple[tuple[int, int], tuple[int, int]]] = (),
+        at_most: Mapping[tuple[int, int], int] | None = None,
         options: dict[str, Any],
         frozen: bool,
     ) -> None:
@@ -75,7 +77,8 @@ class DirectCall:
             from torch._inductor.compile_fx import compile_fx
 
             self._code: Any = compile_fx(graph, inputs, config_patches=options)
-            self._narrow = _narrow_guard(example, below)  # what is raised here is wrapped by torch
+            # What is raised here is wrapped by torch.
+            self._narrow = _narrow_guard(example, below, at_most or {})
             return self._first
 
         for one, two in zip(example, other, strict=True):
@@ -132,7 +135,9 @@ class DirectCall:
 
 
 def _narrow_guard(
-    example: Sequence[Tensor], below: Sequence[tuple[tuple[int, int], tuple[int, int]]]
+    example: Sequence[Tensor],
+    below: Sequence[tuple[tuple[int, int], tuple[int, int]]],
+    at_most: Mapping[tuple[int, int], int],
 ) -> str | None:
     """A guard of what is being compiled that does not hold for all sizes; None if there is none.
 
@@ -164,9 +169,13 @@ def _narrow_guard(
         else:
             strides[symbol] = value
     free: dict[int, Any] = {}
+    bounds = {example[one].shape[dim]: most for (one, dim), most in at_most.items()}
+    most_more: dict[Any, int] = {}
     for value in of_size:
         more = sympy.Symbol(f"more_{value}", integer=True, nonnegative=True)
         free[value] = sympy.Add(more, sympy.Integer(2))
+        if value in bounds:
+            most_more[more] = bounds[value] - 2
     for (one, dim), (other, elsewhere) in below:
         small, large = example[one].shape[dim], example[other].shape[elsewhere]
         more = sympy.Symbol(f"beyond_{small}_{large}", integer=True, nonnegative=True)
@@ -177,9 +186,27 @@ def _narrow_guard(
         known[symbol] = _contiguous(value, example, free)
     for guard in shapes.guards:
         told = guard.expr.subs(known)
-        if told not in (True, sympy.true) and sympy.simplify(told) is not sympy.true:
+        if told in (True, sympy.true) or sympy.simplify(told) is sympy.true:
+            continue
+        if not _holds_up_to(told, most_more):
             return str(guard.expr.subs(constants))
     return None
+
+
+def _holds_up_to(told: Any, most: Mapping[Any, int]) -> bool:
+    """Whether a linear inequality of one bounded number holds at both ends, and so in between."""
+    import sympy
+
+    inequality = isinstance(told, sympy.StrictLessThan | sympy.LessThan)
+    inequality = inequality or isinstance(told, sympy.StrictGreaterThan | sympy.GreaterThan)
+    if not inequality or len(told.free_symbols) != 1 or not told.free_symbols <= set(most):
+        return False
+    (more,) = told.free_symbols
+    left: Any = told.lhs
+    linear = (left - told.rhs).as_poly(more)
+    if linear is None or linear.degree() > 1:
+        return False
+    return all(told.subs(more, end) is sympy.true for end in (0, most[more]))
 
 
 def _contiguous(stride: int, example: Sequence[Tensor], free: Mapping[int, Any]) -> Any:

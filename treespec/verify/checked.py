@@ -75,7 +75,24 @@ class CheckedRows:
             raise RefusedTree(f"{size} nodes, but there is no target row of node {node}") from None
         if not self._made_here:
             require_distribution(row, f"the target's row of node {node}")
-        ids, size = self._tree.token_ids, row.shape[0]
+        self._require_children(node, row.shape[0])
+        return row
+
+    def greedy_token(self, node: int) -> int | None:
+        """The token that has all the mass of a row; None if there is none.
+
+        Rows that `Sampling` makes at temperature 0 are not made for this.
+        """
+        given = self._given
+        if self._made_here and isinstance(given, SampledRows) and given.sampling.greedy:
+            self._require_children(node, given.logits.shape[1])
+            return given.greedy_token(node)
+        mass, token = self[node].max(-1)
+        return int(token) if mass == 1 else None
+
+    def _require_children(self, node: int, size: int) -> None:
+        """Refuse children, and draft rows, beyond the end of a node's row."""
+        ids = self._tree.token_ids
         for child in self._tree.shape.children[node]:
             if ids[child] >= size:
                 raise RefusedTree(
@@ -83,7 +100,6 @@ class CheckedRows:
                     f"{node}, ends at token {size - 1}"
                 )
         require_width(self._tree, size)
-        return row
 
 
 def draft_row(tree: TokenTree, node: int, target_probs: Float[Tensor, "V"]) -> Float[Tensor, "V"]:

@@ -4,6 +4,7 @@ from treespec.errors import RefusedTree
 from treespec.protocols import Coins, Rows
 from treespec.step import Verdict
 from treespec.tree import Law, TokenTree
+from treespec.verify.checked import CheckedRows
 from treespec.verify.child_acceptance import of_target_mass
 from treespec.verify.rule import Scope, rule
 
@@ -32,15 +33,14 @@ def greedy(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     Raises:
         RefusedTree: if a visited row is not one-hot; sampling needs a sampling rule.
     """
-    path = [0]
+    rows, path = CheckedRows.of(tree, target_probs), [0]
     while True:
-        mass, token = target_probs[path[-1]].max(-1)
-        if mass != 1:
+        token = rows.greedy_token(path[-1])
+        if token is None:
             raise RefusedTree(
                 f"rule 'greedy' needs one-hot target rows (temperature 0), but the best token of node "
-                f"{path[-1]} has probability {float(mass):.6g}"
+                f"{path[-1]} has probability {float(rows[path[-1]].max()):.6g}"
             )
-        token = int(token)
         matches = [c for c in tree.shape.children[path[-1]] if tree.token_ids[c] == token]
         if not matches:
             return Verdict(tuple(path), token)

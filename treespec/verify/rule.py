@@ -199,9 +199,10 @@ class Rule:
         reason = self._refusal(tree.shape, laws)
         if reason:
             raise RefusedTree(reason)
+        ids = tree.token_ids
         for node in tree.shape.internal if self._distinct or tree.is_mixed else ():
             for group in tree.groups_of(node):
-                tokens = [tree.token_ids[child] for child in group.children]
+                tokens = [ids[child] for child in group.children]
                 if len(set(tokens)) < len(tokens) and group.law is not Law.IID:
                     raise RefusedTree(
                         f"rule '{self}' needs distinct children, but node {node} has the tokens {tokens}"
@@ -358,7 +359,7 @@ def ratio(
             would always be accepted, whatever the target thinks of it.
     """
     draft = draft_probs[token]
-    if not draft > 0:
+    if not draft.item() > 0:
         raise RefusedTree(
             f"token {token} cannot have been drawn: its draft probability is {float(draft):g}"
         )

@@ -18,7 +18,9 @@ from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.lossless.check import check_lossless
 from treespec.experiments.lossless.greedy import near_tie_limit, split
+from treespec.experiments.lossless.law import LawChecker
 from treespec.experiments.lossless.passes import PassMemory, RememberingModel
+from treespec.experiments.lossless.samples import KeptSamples, Texts, code_hash
 from treespec.experiments.lossless.text import print_check, verdict
 from treespec.step import Verdict
 from treespec.target import ModelTarget
@@ -83,6 +85,55 @@ def test_lossless_methods_pass(call, tmp_path):
         "expansion 2x1 (rrsw)",
     ]
     assert all(row["comparison"]["samples"] == 60 for row in data["laws"])
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_check_that_was_stopped_goes_on(call, tmp_path, monkeypatch, cut):
+    warm = ("exp.yaml", "samplings=[{temperature: 3.0}]", "prompts.count=2", *SMALL[:-1], "2")
+    assert call(*warm, "--out", "whole").exit_code == 0
+    sampled, done = LawChecker._sampled, []
+
+    def stopping(self, method, name, prompt):
+        done.append((method.name, prompt))
+        if len(done) == 4:
+            raise KeyboardInterrupt
+        return sampled(self, method, name, prompt)
+
+    monkeypatch.setattr(LawChecker, "_sampled", stopping)
+    assert call(*warm, "--out", "parts").exit_code != 0
+    kept = tmp_path / "parts" / "samples.jsonl"
+    assert len(kept.read_text().splitlines()) == 1 + 3
+    refused(call(*warm, "seed=5", "--out", "parts"), "samples.jsonl", "texts of another check")
+    if cut:
+        kept.write_bytes(kept.read_bytes()[:-5])
+    done += [None] * 4
+    result = call(*warm, "--out", "parts")
+    assert result.exit_code == 0, result.output + result.stderr
+    again = [one for one in done if one is not None]
+    assert (
+        len(again) == len(set(again)) + 1 + cut
+    )  # the one that was stopped, and the one cut short
+    whole, parts = (
+        json.loads((tmp_path / f / "check.json").read_text()) for f in ("whole", "parts")
+    )
+    for row in (*whole["laws"], *parts["laws"]):
+        del row["seconds"]
+    assert parts["laws"] == whole["laws"]
+    assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == ["check.json"]
+
+
+def test_texts_of_other_code_are_not_taken(tmp_path):
+    about = {"code": code_hash(), "sizes": (1, 2)}
+    kept = KeptSamples(tmp_path, about)
+    kept.add("T=1", "tree", 0, Texts([[0, 7]], 0.5))
+    assert KeptSamples(tmp_path, about).of("T=1", "tree", 0) == ([[0, 7]], 0.5)
+    assert KeptSamples(tmp_path, about).of("T=1", "tree", 1) is None
+    with pytest.raises(ConfigError, match="or of other code: remove it"):
+        KeptSamples(tmp_path, about | {"code": "another"})
+    kept.path.write_text("")
+    with pytest.raises(ConfigError, match="texts of another check"):
+        KeptSamples(tmp_path, about)
 
 
 @pytest.mark.usefixtures("without_shape_checks")

@@ -6,6 +6,7 @@ and the graph, its inputs and the direct call are the same.
 """
 
 import logging
+from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,12 +16,17 @@ import torch
 from torch._inductor import compile_fx
 
 from attention_masks.errors import NotATree
-from treespec import TreeShape, load_pair
+from treespec import Law, Sampling, TreeShape, decode, load_pair
+from treespec.draft import ModelDrafter
 from treespec.errors import InvalidArgument, InvalidTree, Unavailable, UnsupportedModel
+from treespec.experiments.lossless.passes import RememberingModel
 from treespec.models import compiled_pass, compiled_runner, passes
 from treespec.models.direct_call import DirectCall
 from treespec.models.passes import choose_passes
 from treespec.models.transformers_model import TransformersModel
+from treespec.target import ModelTarget
+from treespec.testing.coins import EnumeratingCoins, outcomes
+from treespec.verify import rrsw
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 BUSHY = TreeShape.expansion([3, 2, 1])
@@ -155,6 +161,39 @@ class TestCompiled:
         assert sum(accepted) > 0
         assert generated(target, 48) == expected
 
+    def test_the_law_of_a_text_is_that_of_ordinary_passes(self, both, prompt):
+        """Every branch of drafting and acceptance, steps behind one another, in machine code."""
+        ordinary, compiled = both
+        sampling, drafting = Sampling(top_k=2), Sampling(temperature=1.5, top_k=3)
+        target, draft = RememberingModel(compiled), RememberingModel(compiled)
+
+        def play(coins: EnumeratingCoins) -> tuple[int, ...]:
+            shape, law = TreeShape.expansion([2]), Law.WITHOUT_REPLACEMENT
+            steps = decode(
+                ModelTarget(target), ModelDrafter(draft, shape, law, drafting), rrsw, prompt,
+                sampling=sampling, coins=coins, max_new_tokens=3,
+            )  # fmt: skip
+            return tuple(token for step in steps for token in step.tokens)
+
+        found: Counter[tuple[int, ...]] = Counter()
+        for weight, text in outcomes(play):
+            found[text] += weight
+        ordinary.prefill(prompt[:-1])
+        right = {(): 1.0}
+        for _ in range(3):
+            longer = {}
+            for text, chance in right.items():
+                nodes = torch.cat([prompt[-1:], torch.tensor(text, dtype=torch.long)])
+                row = sampling(ordinary.run(nodes, tuple(range(-1, len(text))))[-1])
+                ordinary.keep(())
+                longer |= {(*text, int(t)): chance * float(row[t]) for t in row.nonzero()}
+            right = longer
+        assert len(right) == 8
+        assert set(found) == set(right)
+        assert max(right.values()) < 0.9
+        for text, chance in right.items():
+            assert found[text] == pytest.approx(chance, abs=1e-5)
+
     def test_what_does_not_fit_is_refused_as_ever(self, both):
         _, compiled = both
         compiled.prefill(torch.arange(4))
@@ -207,6 +246,18 @@ class TestCompiled:
         expected = ordinary.run(tokens[252:256], (-1, 0, 0, 1))
         torch.testing.assert_close(logits, expected, **CLOSE)
         assert compiled._runner.cache.end == 256 < compiled._runner.cache.capacity
+
+    def test_passes_over_very_many_nodes_are_run_one_operation_after_the_other(
+        self, both, monkeypatch
+    ):
+        ordinary, compiled = both
+        for one in both:
+            one.prefill(torch.arange(9))
+        monkeypatch.setattr(compiled_runner, "MOST_NODES", 3)
+        for nodes, parents in ((3, (-1, 0, 0)), (4, (-1, 0, 0, 1))):
+            found, right = (one.run(torch.arange(nodes), parents) for one in (compiled, ordinary))
+            torch.testing.assert_close(found, right, **CLOSE)
+            assert torch.equal(found, right) == (nodes > 3)
 
     def test_weights_that_were_replaced(self, both):
         _, compiled = both
@@ -291,10 +342,10 @@ class TestGuards:
 
     @pytest.fixture
     def call(self, traced):
-        def made(function, below=(((0, 0), (1, 0)),)):
+        def made(function, below=(((0, 0), (1, 0)),), **more):
             return DirectCall(
                 function, [torch.ones(3, 4), torch.ones(7, 4)], [torch.ones(5, 4), torch.ones(9, 4)],
-                fixed=1, below=below, options={}, frozen=False,
+                fixed=1, below=below, options={}, frozen=False, **more,
             )  # fmt: skip
 
         return made
@@ -324,6 +375,25 @@ class TestGuards:
         call(total)
         with pytest.raises(UnsupportedModel, match="for some sizes only"):
             call(total, below=())
+
+    def test_a_bound_that_was_promised(self, call):
+        def counting(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+            return one + 1 if 2 * one.shape[0] < 100 else one + 2
+
+        made = call(counting, at_most={(0, 0): 49})
+        torch.testing.assert_close(
+            made.bound([torch.ones(60, 4)])(torch.ones(49, 4)), 2 * torch.ones(49, 4)
+        )
+        for most in ({(0, 0): 50}, {(1, 0): 49}, {}):
+            with pytest.raises(UnsupportedModel, match=r"for some sizes only, those with .*100"):
+                call(counting, at_most=most)
+
+    def test_a_branch_in_the_middle_is_refused_whatever_the_bound(self, call):
+        def branching(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+            return one + 1 if one.shape[0] ** 2 - 20 * one.shape[0] < -40 else one + 2
+
+        with pytest.raises(UnsupportedModel, match="for some sizes only"):
+            call(branching, at_most={(0, 0): 10})
 
     def test_without_checks_of_strides(self, call):
         config: Any = torch._inductor.config
@@ -401,7 +471,7 @@ class TestTraced:
         assert "logits of a compiled pass differ" in str(model.passes.why)
 
     @pytest.mark.usefixtures("without_shape_checks")
-    @pytest.mark.parametrize("name", ["gemma2", "gpt_oss", "mixtral", "gpt2", "stablelm", "falcon"])
+    @pytest.mark.parametrize("name", ["gemma2", "gpt_oss", "mixtral", "gpt2", "stablelm"])
     def test_compiled_text(self, name, load, generated, decoded):
         """Softcap, windows, sinks, experts, learned positions and our mask, all in machine code."""
         model = TransformersModel(load(name))
@@ -409,6 +479,12 @@ class TestTraced:
         expected = generated(model, 48)
         choose_passes(model, "compiled")
         assert decoded(model, draft, BUSHY, 48)[0] == expected
+
+    @pytest.mark.usefixtures("without_shape_checks")
+    def test_a_softmax_of_the_models_own_is_refused_in_machine_code(self, load):
+        """The compiler makes its sum for up to 4096 slots, or for more; `_MaskedAttention` has none."""
+        with pytest.raises(UnsupportedModel, match=r"for some sizes only, those with .* <= 4096"):
+            choose_passes(TransformersModel(load("falcon")), "compiled")
 
 
 class TestWhatCannotBeHad:

@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, verify
-from treespec.errors import InvalidArgument, InvalidTree, NotADistribution, RefusedTree
+from treespec.errors import (
+    InvalidArgument,
+    InvalidTree,
+    NonFiniteLogits,
+    NotADistribution,
+    RefusedTree,
+)
+from treespec.step import Verdict
 from treespec.testing import EnumeratingCoins
 from treespec.verify.checked import CheckedRows
 
@@ -233,6 +240,30 @@ def test_rows_of_sampling_are_not_summed(monkeypatch):
     assert not looked
     verify.rrs(tree, logits.softmax(-1), TorchCoins(0))
     assert looked
+
+
+def test_greedy_reads_tokens_of_logits_without_making_rows(monkeypatch):
+    cold, rule = Sampling(temperature=0.0), verify.greedy
+    tree = TokenTree(TreeShape((-1, 0, 0, 2)), torch.tensor([0, 2, 1, 0]), None, Law.DETERMINISTIC)
+    logits = torch.tensor([[0, 3, 3], [5, 0, 0], [2, 1, 2], [0, 0, 1.0]]).bfloat16()
+    by_rows = rule(tree, cold(logits), TorchCoins(0))
+    with monkeypatch.context() as patch:
+        patch.setattr(Sampling, "__call__", None)
+        assert rule(tree, cold.rows(logits), TorchCoins(0)) == by_rows == Verdict((0, 2, 3), 2)
+    logits[2, 2] = -torch.inf
+    with pytest.raises(NonFiniteLogits, match="node 2"):
+        rule(tree, cold.rows(logits), TorchCoins(0))
+    with pytest.raises(RefusedTree, match=r"node 1 has the token 2, .* ends at token 1"):
+        rule(tree, cold.rows(logits[:, :2]), TorchCoins(0))
+    with pytest.raises(RefusedTree, match=r"needs one-hot target rows .* has probability 0.5"):
+        rule(tree, Sampling().rows(torch.tensor([[0.0, 0.0, -1e4]] * 4)), TorchCoins(0))
+
+    class Doubled(Sampling):
+        def __call__(self, logits):
+            return 2 * super().__call__(logits)
+
+    with pytest.raises(NotADistribution, match=r"target's row of node 0 .* sum to 2"):
+        rule(tree, Doubled(temperature=0.0).rows(torch.eye(3)[[0] * 4]), TorchCoins(0))
 
 
 def test_what_a_drafter_vouches_for_is_not_looked_at():

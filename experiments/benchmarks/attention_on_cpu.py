@@ -1,0 +1,116 @@
+"""Attention of a short tree behind a long prefix on the CPU: one pass under a mask, or two that are joined.
+
+    python -m treespec.experiments.benchmarks.attention_on_cpu [--rounds 12] [--no-save]
+
+One layer of the 100M target in bfloat16 and float32: all keys under one additive mask (`sdpa`, which
+compiled passes use as well), or the prefix without a mask and the tree under its own, joined by their
+log-sum-exps (`two_pass`). Layers take turns, more of them than caches hold, so that keys and values come
+from memory; what that takes at least is their bytes over the bandwidth, measured in the same process.
+"""
+
+import statistics
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from torch import Tensor
+
+from attention_masks import TreePass, topology
+from attention_masks.tree_attention.options import Options
+from attention_masks.tree_attention.sdpa import sdpa
+from attention_masks.tree_attention.two_pass import two_pass
+from treespec.experiments.benchmarks.passes import bandwidth, ternary
+from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.benchmarks.timing import in_turns, seconds_of
+from treespec.experiments.report.table import Table, keyed
+from treespec.experiments.report.terminal import print_table, say
+
+HEADS, KV_HEADS, HEAD_DIM = 12, 4, 64
+PREFIXES, NODES, DTYPES = (256, 2048, 8192), (1, 4, 8, 22), ("bfloat16", "float32")
+CACHED_MIB, MOST_LAYERS = 64, 40
+WAYS = {"one_pass": sdpa, "two_passes": two_pass}
+
+COLUMNS = (
+    keyed("dtype", "dtype", left=True),
+    keyed("prefix", "prefix"),
+    keyed("nodes", "nodes"),
+    keyed("floor µs", "floor_us", ".0f"),
+    keyed("one pass µs", "one_pass_us", ".0f"),
+    keyed("over floor", "one_pass_over_floor", ".1f"),
+    keyed("two passes µs", "two_passes_us", ".0f"),
+    keyed("two / one", "two_over_one", ".2f"),
+)
+
+
+def calls(prefix: int, nodes: int, dtype: torch.dtype) -> dict[str, Callable[[], float]]:
+    """Both ways, each timing a call on the keys and values of the next layer."""
+    slots = prefix + nodes
+    layer_bytes = 2 * KV_HEADS * slots * HEAD_DIM * dtype.itemsize
+    layers = min(MOST_LAYERS, max(2, CACHED_MIB * 2**20 // layer_bytes))
+    keys, values = torch.randn(2, layers, 1, KV_HEADS, slots, HEAD_DIM).to(dtype)
+    query = torch.randn(1, HEADS, nodes, HEAD_DIM).to(dtype)
+    tree = TreePass(topology(ternary(nodes)), prefix, range(nodes))
+    options, turn = Options(scale=HEAD_DIM**-0.5), iter(range(10**9))
+
+    def timed(way: Callable[..., Tensor]) -> Callable[[], float]:
+        def run() -> float:
+            layer = next(turn) % layers
+            return seconds_of(lambda: way(query, keys[layer], values[layer], tree, options))
+
+        return run
+
+    return {name: timed(way) for name, way in WAYS.items()}
+
+
+def measure(rounds: int, read: float) -> list[dict[str, Any]]:
+    """Median microseconds of a layer for each dtype, prefix and size of tree.
+
+    Args:
+        rounds: calls of each way that count.
+        read: bytes that memory gives in a second.
+    """
+    rows = []
+    for name in DTYPES:
+        dtype = getattr(torch, name)
+        for prefix in PREFIXES:
+            for nodes in NODES:
+                with torch.inference_mode():
+                    spent = in_turns(calls(prefix, nodes, dtype), rounds, warm_up=3)
+                one, two = (1e6 * statistics.median(spent[way]) for way in WAYS)
+                floor = 1e6 * 2 * KV_HEADS * (prefix + nodes) * HEAD_DIM * dtype.itemsize / read
+                ratios = [b / a for a, b in zip(*(spent[way] for way in WAYS), strict=True)]
+                rows.append({
+                    "dtype": name,
+                    "prefix": prefix,
+                    "nodes": nodes,
+                    "floor_us": round(floor, 1),
+                    "one_pass_us": round(one, 1),
+                    "one_pass_over_floor": round(one / floor, 1),
+                    "two_passes_us": round(two, 1),
+                    "two_over_one": round(statistics.median(ratios), 2),
+                })  # fmt: skip
+    return rows
+
+
+def main(
+    rounds: Annotated[int, typer.Option(min=3, help="calls of each way that count")] = 12,
+    no_save: Annotated[bool, typer.Option("--no-save", help="write no file")] = False,
+) -> None:
+    """Measure a layer's attention both ways, print and save it."""
+    console, read = Console(width=110), bandwidth()
+    rows = measure(rounds, read)
+    heads = f"{HEADS}/{KV_HEADS} heads of {HEAD_DIM}"
+    title = (
+        f"attention of a layer, {heads}; {read / 1e9:.0f} GB/s, {torch.get_num_threads()} threads"
+    )
+    print_table(Table(title, COLUMNS, rows), console)
+    setting = {"heads": HEADS, "kv_heads": KV_HEADS, "head_dim": HEAD_DIM, "read_gb_s": read / 1e9}
+    if not no_save:
+        setting["threads"] = torch.get_num_threads()
+        say(console, f"written: {save('attention_on_cpu', {'setting': setting, 'rows': rows})}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,103 @@
+"""The texts of an unfinished `treespec check-lossless`, so that a check that was stopped goes on.
+
+One line for each prompt of a method and a setting, written when all its texts are there. The first line
+says what they are samples of: config, sizes, passes, versions, and the code itself, since texts of other
+code would prove nothing about this. Of a line that a kill cut short nothing is taken.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import attention_masks
+import treespec
+from treespec.experiments.errors import ConfigError
+from treespec.search.whole_file import write_whole
+
+__all__ = ["NAME", "KeptSamples", "Texts", "code_hash"]
+
+NAME = "samples.jsonl"
+
+FIELDS = {"sampling", "method", "prompt", "rows", "seconds"}
+"""Of a line."""
+
+
+class Texts(NamedTuple):
+    """The texts after one prompt.
+
+    Args:
+        rows: token ids of each.
+        seconds: that they took.
+    """
+
+    rows: list[list[int]]
+    seconds: float
+
+
+class KeptSamples:
+    """Texts that are kept in a file as they come.
+
+    Args:
+        folder: of the check; it must be there.
+        about: what they are samples of, as plain data.
+
+    Raises:
+        ConfigError: if the folder holds texts of anything else.
+    """
+
+    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
+        self.path = folder / NAME
+        self._texts: dict[tuple[str, str, int], Texts] = {}
+        head = json.loads(json.dumps(about))
+        lines = self.path.read_bytes().split(b"\n") if os.path.lexists(self.path) else []
+        whole = lines[:-1]
+        if lines and (not whole or _data(whole[0]) != head):
+            raise ConfigError(
+                f"{self.path} holds texts of another check, or of other code: remove it, or give another "
+                "folder with --out"
+            )
+        for line in whole[1:]:
+            row = _data(line)
+            if isinstance(row, dict) and set(row) == FIELDS:
+                key = row["sampling"], row["method"], row["prompt"]
+                self._texts[key] = Texts(row["rows"], row["seconds"])
+        kept = whole or [json.dumps(head).encode()]
+        if len(whole) + 1 != len(lines) or lines[-1:] != [b""]:
+            write_whole(self.path, b"".join(line + b"\n" for line in kept))
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def of(self, sampling: str, method: str, prompt: int) -> Texts | None:
+        """What is there already."""
+        return self._texts.get((sampling, method, prompt))
+
+    def add(self, sampling: str, method: str, prompt: int, texts: Texts) -> None:
+        """Keep the texts after a prompt."""
+        row = {"sampling": sampling, "method": method, "prompt": prompt, **texts._asdict()}
+        with self.path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        self._texts[sampling, method, prompt] = texts
+
+
+def code_hash() -> str:
+    """SHA-256 of all Python files of the installed packages."""
+    found = hashlib.sha256()
+    for package in (attention_masks, treespec):
+        assert package.__file__ is not None
+        for folder, folders, files in os.walk(Path(package.__file__).parent, followlinks=True):
+            folders.sort()
+            for name in sorted(files):
+                if name.endswith(".py"):
+                    found.update(name.encode() + b"\0" + Path(folder, name).read_bytes())
+    return found.hexdigest()
+
+
+def _data(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
