@@ -110,10 +110,45 @@ def _sources(
         raise ConfigError("a source is named twice: name each once")
     stems = [Path(source).stem for source in sources]
     names = stems if len(set(stems)) == len(stems) else list(sources)
-    times = [LatencyModel.load(path) for path in latencies]
-    times = times * len(sources) if len(times) == 1 else times
-    read = map(read_source, sources)
-    return dict(zip(names, zip(read, times, strict=True), strict=True))
+    read = [read_source(source) for source in sources]
+    files = [*latencies] * (len(sources) // len(latencies))
+    known = {path: LatencyModel.load(path) for path in latencies}
+    for source, acceptance, path in zip(sources, read, files, strict=True):
+        _require_same_pair(source, acceptance, path, known[path])
+    return {
+        name: (acceptance, known[path])
+        for name, acceptance, path in zip(names, read, files, strict=True)
+    }
+
+
+def _require_same_pair(source: str, acceptance: Any, path: Path, times: LatencyModel) -> None:
+    """Refuse times of other models than acceptance is of, where both name theirs.
+
+    How large the target was made (`grow`), dtype and device may differ: they change times alone, and to
+    compare these is what several latency files are for.
+
+    Raises:
+        ConfigError: naming both, and the way out.
+    """
+    about = getattr(acceptance, "about", {})
+    recorded, timed = (_pair_of(named.get("models")) for named in (about, times.about))
+    other = [key for key in recorded if key in timed and recorded[key] != timed[key]]
+    if other:
+        ours, theirs = (
+            " and ".join(f"{key} {models[key] or 'none named'}" for key in other)
+            for models in (recorded, timed)
+        )
+        raise ConfigError(
+            f"{source} is of {ours}, but the times of {path} are of {theirs}: profile that pair "
+            "(`treespec profile`) and give --latency for each source, in their order; or, if its passes "
+            f"take as long, take `models` out of `about` in {path}"
+        )
+
+
+def _pair_of(models: Any) -> dict[str, Any]:
+    """Target and draft, as far as they are named."""
+    given = models if isinstance(models, Mapping) else {}
+    return {key: given[key] for key in ("target", "draft") if key in given}
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,6 +247,8 @@ def _rankings(
     if len(sources) == 1 and len(latencies) > 1:
         given = read_source(sources[0])
         places = {path.stem: (given, LatencyModel.load(path)) for path in latencies}
+        for path in latencies:
+            _require_same_pair(sources[0], given, path, places[path.stem][1])
         if len(places) < len(latencies):
             raise ConfigError(
                 "--latency names files of the same name: rename them, to tell them apart"
