@@ -99,6 +99,8 @@ def _ordered(speeds: dict[TreeShape, float]) -> list[TreeShape]:
 def cross_fitted(side: TraceSpeed, bounds: Bounds, kind: Kind, best: TreeShape) -> Speed:
     """The speed of choosing: on each part of the texts, that of the shape chosen on the others.
 
+    Texts are dealt to parts by lot, all excerpts of a file to the same one.
+
     Tokens and steps of all parts are pooled. A step of a shape that was chosen without a part counts as
     many steps of `best` as it takes their time, so that the speed is that of the procedure, said as tokens
     per step of the shape that it ends with. That one was chosen on all texts, a few more than any other.
@@ -110,8 +112,8 @@ def cross_fitted(side: TraceSpeed, bounds: Bounds, kind: Kind, best: TreeShape) 
         best: the shape that was chosen on all texts.
     """
     folds = min(FOLDS, side.texts)
-    part_of = np.arange(side.texts) % folds
-    emitted, steps = np.zeros(side.texts), np.zeros(side.texts)
+    part_of = side.parts(folds)
+    emitted, steps = np.zeros(len(part_of)), np.zeros(len(part_of))
     for part in range(folds):
         chosen = next(iter(choose(side, bounds, kind, part_of[side.sampled] != part)), best)
         mine = part_of == part

@@ -29,8 +29,8 @@ than twice as many texts, half."""
 
 MOST_POSITIONS = 2**16
 """Positions of the texts that shapes are chosen on. What is chosen is valued on all."""
-MOST_TEXTS = 512
-"""Texts of these."""
+WHOLE_TEXTS = 24
+"""Texts that are enough to choose on. Where fewer fit, a stretch is taken of each of so many."""
 MOST_DRAWS = 8
 """Draws of the ranks that choices are made on where these are random, the recorded one among them."""
 MOST_GROUPS = 2048
@@ -51,7 +51,8 @@ class TraceSpeed:
         times: prefix and batch are the same for all laws.
 
     Attributes:
-        texts: how many there are.
+        texts: how many there are; files, where several are excerpts of one, which are alike.
+        file_of: of each text of the trace, the place of its file among these.
         sample: positions of all texts that choices are made on; the trace itself unless it is large.
         sampled: the place in the trace of each of its texts.
         rates: by depth, of the levels and children that the trace supports.
@@ -63,8 +64,9 @@ class TraceSpeed:
 
     def __init__(self, law: str, trace: Trace, times: Times) -> None:
         _require_replays(trace)
-        self.law, self.times, self.trace, self.texts = law, times, trace, trace.texts
-        self.sample, self.sampled = _sampled(trace)
+        self.law, self.times, self.trace = law, times, trace
+        self.texts, self.file_of = trace.samples, trace.file_of
+        self.sample, self.sampled = _sampled(trace, times.seed)
         self._all = TextTotals(trace)
         self._draws = [TextTotals(draw) for draw in _draws(self.sample, times.seed)]
         self._known: dict[TreeShape, tuple[np.ndarray, np.ndarray]] = {}
@@ -76,10 +78,22 @@ class TraceSpeed:
     @cached_property
     def weights(self) -> Float[np.ndarray, "draws groups"]:
         """How often each group of texts is drawn in each resample: alike for traces of the same prompts."""
-        prompts = crc32(str(self.trace.about.get("prompts_hash", "")).encode())
-        rng = np.random.default_rng([self.times.seed, self.texts, prompts])
         even = np.full(self.groups, 1 / self.groups)
-        return rng.multinomial(self.groups, even, size=self.times.draws).astype(np.float64)
+        drawn = self._stream().multinomial(self.groups, even, size=self.times.draws)
+        return drawn.astype(np.float64)
+
+    def parts(self, number: int) -> Int[np.ndarray, "texts"]:
+        """The part that each text of the trace belongs to, of parts of equally many files; by lot.
+
+        Files of one kind often stand together, so that their order would say which part is hard.
+        """
+        places = self._stream(1).permutation(self.texts) % number
+        return places[self.file_of]
+
+    def _stream(self, *purpose: int) -> np.random.Generator:
+        """What texts are drawn by; the same for traces of the same prompts."""
+        prompts = crc32(str(self.trace.about.get("prompts_hash", "")).encode())
+        return np.random.default_rng([self.times.seed, self.texts, prompts, *purpose])
 
     @property
     def groups(self) -> int:
@@ -159,7 +173,7 @@ class TraceSpeed:
         parts = times.latency.at(times.prefix, self.law, times.batch)
         seconds, drawn = times.seconds(parts.plain() if shape.size == 1 else parts.tree([shape]))
         require_time(self.law, min(seconds, float(drawn.min())), shape.size)
-        group = np.arange(self.texts) % self.groups
+        group = self.file_of % self.groups
         over, under = (np.bincount(group, each) for each in (emitted, steps))
         tokens = (self.weights @ over) / (self.weights @ under)
         return Speed(float(emitted.sum() / steps.sum()), seconds, tokens, drawn, self.texts)
@@ -208,9 +222,10 @@ def _require_replays(trace: Trace) -> None:
             "the trace is of given texts, so there are no steps to replay: record one while decoding "
             "(`treespec trace` without --follow), or search with its rates (`treespec estimate --out`)"
         )
-    if trace.texts < 2:
+    if trace.samples < 2:
+        of = "text" if trace.texts == 1 else f"text ({trace.texts} excerpts of one file)"
         raise InvalidTrace(
-            f"the trace has {trace.texts} text, but shapes are chosen on some texts and valued on others: "
+            f"the trace has 1 {of}, but shapes are chosen on some texts and valued on others: "
             "record at least 2, better 24 (`prompts.count=24`), or search with its rates "
             "(`treespec estimate --out`)"
         )
@@ -230,14 +245,15 @@ def _supported(trace: Trace, deepest: int) -> tuple[Rates, tuple[str, ...]]:
     Raises:
         InvalidTrace: if that is nothing.
     """
-    fewest = min(FEWEST_TEXTS, trace.texts // 2)
-    ranks, ends = trace.ranks[trace.inside], trace.text_of[trace.inside]
+    fewest = min(FEWEST_TEXTS, trace.samples // 2)
+    ranks, ends = trace.ranks[trace.inside], trace.file_of[trace.text_of[trace.inside]]
     mass = trace.accepted[trace.inside].sum(axis=0)
     seen = [len(np.unique(ends[ranks == rank])) for rank in range(trace.width)]
     poor = np.flatnonzero((mass < FEWEST_HITS) | (np.array(seen) < fewest))
     width = max(1, int(poor[0]) if len(poor) else trace.width)
     table, trials = rates_from(trace, np.flatnonzero(trace.inside), deepest, width)
-    total, texts = trials.sum(axis=1), (trials > 0).sum(axis=1)
+    total, reached = trials.sum(axis=1), trials > 0
+    texts = np.array([len(np.unique(trace.file_of[level])) for level in reached])
     poor = np.flatnonzero((total < FEWEST_TRIALS) | (texts < fewest))
     depth = int(poor[0]) if len(poor) else len(table)
     if depth == 0:
@@ -261,6 +277,10 @@ def _supported(trace: Trace, deepest: int) -> tuple[Rates, tuple[str, ...]]:
         said.append(
             f"levels from depth {depth + 1} on were not used: the shortest text has {deepest} positions"
         )
+    if trace.samples < trace.texts:
+        said.append(
+            f"{trace.texts} texts are excerpts of {trace.samples} files, and count as {trace.samples}"
+        )
     rates = np.clip(table[:depth] / total[:depth, None], 0.0, 1.0)
     return Rates(rates, by_depth=True), tuple(said)
 
@@ -274,10 +294,21 @@ def _draws(trace: Trace, seed: int) -> list[Trace]:
     return [trace, *(replace(trace, ranks=(throw >= reached).sum(axis=1)) for throw in throws)]
 
 
-def _sampled(trace: Trace) -> tuple[Trace, Int[np.ndarray, "sampled"]]:
-    """Texts evenly chosen, the first positions of each: enough to choose on, and their places."""
+def _sampled(trace: Trace, seed: int) -> tuple[Trace, Int[np.ndarray, "sampled"]]:
+    """Texts drawn by lot, whole ones: enough to choose on, and their places.
+
+    Of texts so long that fewer than `WHOLE_TEXTS` would fit, a stretch each, which begins anywhere: the
+    beginnings of texts are not like the rest of them.
+    """
     if len(trace.tokens) <= MOST_POSITIONS:
         return trace, np.arange(trace.texts)
-    number = min(trace.texts, MOST_TEXTS)
-    texts = np.unique(np.linspace(0, trace.texts - 1, number).round().astype(np.int64))
-    return trace.part(texts, MOST_POSITIONS // len(texts)), texts
+    rng = np.random.default_rng(seed)
+    order, lengths = rng.permutation(trace.texts), np.diff(trace.offsets)
+    whole = int(np.searchsorted(np.cumsum(lengths[order]), MOST_POSITIONS, side="right"))
+    if whole >= WHOLE_TEXTS:
+        texts = np.sort(order[:whole])
+        return trace.part(texts), texts
+    texts = np.sort(order[:WHOLE_TEXTS])
+    most = MOST_POSITIONS // len(texts)
+    latest = np.minimum(lengths[texts] - most, trace.text_kept[texts] - 1).clip(min=0)
+    return trace.part(texts, most, rng.integers(latest + 1)), texts

@@ -34,7 +34,7 @@ from treespec.search.errors import InvalidTrace
 from treespec.search.growth.values import read_values
 from treespec.search.intervals import RESAMPLES, Interval, ratio
 from treespec.search.rates.draft_rows import DraftRows
-from treespec.search.rates.replay import replay
+from treespec.search.rates.replay import by_file, replay
 from treespec.search.rates.trace import Trace
 from treespec.tree import Law, TreeShape
 
@@ -54,6 +54,7 @@ class GrowthReplay:
         sizes: verified nodes of every step, the root included.
         sure: whether the step is what a live run does, see the head of this file.
         offsets: `[texts + 1]`; steps of text i are `offsets[i]` up to, not including, `offsets[i + 1]`.
+        file_of: `[texts]`, the place of the file that each text is an excerpt of (`Trace.file_of`).
         max_depth: most edges that a tree of the growth can have.
     """
 
@@ -62,6 +63,7 @@ class GrowthReplay:
     sizes: Int[np.ndarray, "steps"]
     sure: Bool[np.ndarray, "steps"]
     offsets: Int[np.ndarray, "texts_1"]
+    file_of: Int[np.ndarray, "texts"]
     max_depth: int
 
     @property
@@ -90,7 +92,8 @@ class GrowthReplay:
     ) -> Interval:
         """Tokens per step with an interval from texts drawn with replacement, as `Replay.interval`."""
         emitted = np.add.reduceat(self.accepted + 1, self.offsets[:-1])
-        return ratio(emitted, np.diff(self.offsets), level=level, resamples=resamples, seed=seed)
+        over, under = (by_file(each, self.file_of) for each in (emitted, np.diff(self.offsets)))
+        return ratio(over, under, level=level, resamples=resamples, seed=seed)
 
 
 @takes(InvalidTrace, trace=of_class("a search.Trace", "Trace"))
@@ -139,7 +142,7 @@ def replay_growth(trace: Trace, growth: Growth) -> GrowthReplay:
         counts.append(len(of_text))
     accepted, kept, sizes, sure = (np.array(column) for column in zip(*steps, strict=True))
     offsets = np.concatenate([[0], np.cumsum(counts)])
-    return GrowthReplay(accepted, kept, sizes, sure, offsets, growth.max_depth)
+    return GrowthReplay(accepted, kept, sizes, sure, offsets, trace.file_of, growth.max_depth)
 
 
 def _of_chain(trace: Trace, depth: int) -> GrowthReplay:
@@ -147,7 +150,9 @@ def _of_chain(trace: Trace, depth: int) -> GrowthReplay:
     shape = TreeShape.chain(depth)
     found = replay(trace, shape)
     sizes = np.full(len(found.accepted), shape.size)
-    return GrowthReplay(found.accepted, found.kept, sizes, sizes > 0, found.offsets, depth)
+    return GrowthReplay(
+        found.accepted, found.kept, sizes, sizes > 0, found.offsets, trace.file_of, depth
+    )
 
 
 def _require_rows(trace: Trace, name: str) -> DraftRows:

@@ -119,7 +119,8 @@ def test_cross_fitting_is_choosing_on_four_fifths_and_valuing_on_the_last():
     seconds = np.array([CHEAP.step_s(chain) for chain in chains])
     tokens, time = 0.0, 0.0
     for part in range(5):
-        here = np.arange(10) % 5 == part
+        here = side.parts(5) == part
+        assert here.sum() == 2
         chosen = int(np.argmax(some[:, ~here].sum(1) / often[:, ~here].sum(1) / seconds))
         tokens += emitted[chosen, here].sum()
         time += steps[chosen, here].sum() * seconds[chosen]
@@ -147,22 +148,73 @@ def test_what_is_chosen_does_not_depend_on_the_texts_left_out(stretchy):
         assert chosen[0] == chosen[1]
 
 
-def test_large_traces_are_chosen_on_in_part_and_valued_on_whole(stretchy, monkeypatch):
+def test_large_traces_are_chosen_on_in_whole_texts_by_lot_and_valued_on_all(stretchy, monkeypatch):
     monkeypatch.setattr(trace_speed, "MOST_POSITIONS", 1000)
-    monkeypatch.setattr(trace_speed, "MOST_TEXTS", 10)
+    monkeypatch.setattr(trace_speed, "WHOLE_TEXTS", 7)
     side = side_of(stretchy)
-    assert side.sample.texts == 10
-    assert len(side.sample.tokens) == 1000
-    assert side.sampled.tolist() == [0, 3, 5, 8, 10, 13, 15, 18, 20, 23]
+    assert side.sample.texts == 7  # of 136 positions each
+    assert len(set(np.diff(side.sampled))) > 1
     for i, text in enumerate(side.sampled):
-        start, mine = stretchy.offsets[text], side.sample.offsets[i]
-        assert (side.sample.ranks[mine : mine + 100] == stretchy.ranks[start : start + 100]).all()
+        (start, end), mine = stretchy.offsets[[text, text + 1]], side.sample.offsets[[i, i + 1]]
+        assert (side.sample.ranks[slice(*mine)] == stretchy.ranks[start:end]).all()
+    assert (side.sample.text_kept == 120).all()
+    assert (side_of(stretchy).sampled == side.sampled).all()
     ranking = best_tree(stretchy, CHEAP, max_size=8, draws=100)
     value = replay.replay(stretchy, ranking.chain.shape).tokens_per_step
     assert ranking.chain.tokens_per_step.estimate == pytest.approx(value, rel=0.1)
     assert ranking.speed(TreeShape.chain(2), "iid").tokens == pytest.approx(
         replay.replay(stretchy, TreeShape.chain(2)).tokens_per_step, rel=0.05
     )
+
+
+def test_of_long_texts_stretches_are_chosen_on_that_begin_anywhere(stretchy, monkeypatch):
+    monkeypatch.setattr(trace_speed, "MOST_POSITIONS", 1000)
+    side, begins = side_of(stretchy), []
+    assert side.sample.texts == 24
+    assert set(np.diff(side.sample.offsets)) == {1000 // 24}
+    for i, text in enumerate(side.sampled):
+        whole = stretchy.accepted[stretchy.offsets[text] : stretchy.offsets[text + 1]]
+        mine = side.sample.accepted[side.sample.offsets[i] : side.sample.offsets[i + 1]]
+        places = [at for at in range(96) if (whole[at : at + 41] == mine).all()]
+        begins.append(min(places))
+        kept = int(side.sample.text_kept[i])
+        assert any(kept == min(41, 120 - at) for at in places)
+    assert max(begins) > 48  # not the beginnings
+
+
+def excerpts_of(trace, times):
+    """Each text several times, as if it had so many excerpts that are alike."""
+    places = np.tile(np.arange(trace.texts), times)
+    return trace_speed.replace(trace.part(places), files=places)
+
+
+def test_excerpts_of_a_file_count_as_one_text(stretchy):
+    """Copies of texts say nothing new: not in intervals, in parts, or in how much is believed."""
+    few = stretchy.part(np.arange(8))
+    many, shape = excerpts_of(few, 3), TreeShape.chain(3)
+    one, three = side_of(few, draws=2000), side_of(many, draws=2000)
+    assert three.texts == 8
+    spread = [side.speed(shape).tokens_drawn.std() for side in (one, three)]
+    assert spread[1] == pytest.approx(spread[0], rel=1e-9)
+    assert replay.replay(many, shape).interval() == pytest.approx(
+        replay.replay(few, shape).interval()
+    )
+    parts = three.parts(4)
+    assert (parts.reshape(3, 8) == one.parts(4)).all()
+    assert sorted(np.bincount(parts).tolist()) == [6, 6, 6, 6]
+    notes = best_tree(many, CHEAP, max_size=4, draws=100).notes
+    assert "iid: 24 texts are excerpts of 8 files, and count as 8" in notes
+    with pytest.raises(InvalidTrace, match=r"1 text \(3 excerpts of one file\)"):
+        best_tree(excerpts_of(few.part(np.arange(1)), 3), CHEAP)
+
+
+def test_parts_are_dealt_by_lot(stretchy):
+    """Files that stand together are of one kind."""
+    side = side_of(stretchy)
+    parts = side.parts(5)
+    assert sorted(np.bincount(parts)) == [4, 5, 5, 5, 5]
+    assert (parts != np.arange(24) % 5).any()
+    assert (parts == side_of(stretchy).parts(5)).all()
 
 
 def test_choices_are_made_on_several_draws_and_values_on_the_recorded_one(stretchy):

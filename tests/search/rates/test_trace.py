@@ -26,6 +26,19 @@ def test_what_is_saved_is_loaded(make_trace, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["trace.npz"]
 
 
+def test_files_of_excerpts_are_kept(make_trace, tmp_path):
+    trace = make_trace(texts=4, files=[7, 3, 7, 3])
+    again = Trace.load(trace.save(tmp_path / "trace.npz"))
+    assert again.files.tolist() == [7, 3, 7, 3]
+    assert again.file_of.tolist() == [1, 0, 1, 0]
+    assert again.samples == 2
+    assert again.part([2, 0, 1]).files.tolist() == [7, 7, 3]
+    alone = make_trace(texts=3)
+    assert (alone.samples, alone.file_of.tolist()) == (3, [0, 1, 2])
+    with zipfile.ZipFile(alone.save(tmp_path / "alone.npz")) as file:
+        assert "files.npy" not in file.namelist()  # as older versions wrote it
+
+
 def test_texts_and_what_is_inside():
     trace = Trace(
         offsets=[0, 3, 5], tokens=[1] * 5, ranks=[0] * 5, probs=np.ones((5, 1)), accepted=np.ones((5, 1)),
@@ -65,6 +78,8 @@ def test_nobody_writes_into_a_trace(make_trace):
         ({"kept": [0]}, "kept must be at least 1"),
         ({"kept": [49]}, "kept must be at least 1"),
         ({"kept": [1, 1]}, "kept has shape"),
+        ({"files": [1, 1]}, "files has shape"),
+        ({"files": ["a"]}, "files = "),
         ({"law": "bogus"}, "'bogus' is no law"),
         ({"width": 0}, "width = 0"),
         ({"width": True}, "width = True"),
