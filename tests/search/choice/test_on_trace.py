@@ -128,6 +128,45 @@ def test_cross_fitting_is_choosing_on_four_fifths_and_valuing_on_the_last():
     assert found.seconds == pytest.approx(CHEAP.step_s(best))
 
 
+def timed_in_rounds(rng, rounds, noise=0.3):
+    """Times of chains of up to 8 nodes, each size measured once in each round."""
+
+    def measured(milliseconds):
+        return [[milliseconds * np.exp(noise * rng.standard_normal())] for _ in range(rounds)]
+
+    verify = {str(size): measured(20 + size) for size in range(1, 9)}
+    law = {"level_ms": {"1": measured(1.0), "8": measured(1.5)}}
+    batch = {"verify_ms": verify, "laws": {"iid": law}}
+    return LatencyModel.from_json(json.dumps({"version": 1, "batches": {"1": batch}}))
+
+
+def test_half_of_the_rounds_choose_and_the_other_half_values():
+    trace = stretches(np.random.default_rng(6), texts=10, positions=60)
+    latency = timed_in_rounds(np.random.default_rng(1), rounds=8)
+    side, best = side_of(trace, latency), TreeShape.chain(3)
+    found = cross_fitting.cross_fitted(side, Bounds(8, 7, 1), "chain", best)
+    halves = [half.latency for half in side.times.halves()]
+    sizes = [half.times().verify.curves[None].rounds[4] for half in halves]
+    assert sorted(sizes[0] + sizes[1]) == list(range(8))
+    assert len(sizes[0]) == 4
+    chains = [TreeShape.chain(deep) for deep in range(1, 8)]
+    (some, often), (emitted, steps) = side.sampled_totals(chains), side.totals(chains)
+    tokens, time = 0.0, 0.0
+    for part in range(5):
+        here, (choosing, valuing) = side.parts(5) == part, halves[:: 1 if part % 2 else -1]
+        rates = some[:, ~here].sum(1) / often[:, ~here].sum(1)
+        chosen = int(np.argmax(rates / [choosing.step_s(chain) for chain in chains]))
+        tokens += emitted[chosen, here].sum()
+        time += steps[chosen, here].sum() * valuing.step_s(chains[chosen])
+    assert found.rate == pytest.approx(tokens / time)
+    assert found.seconds == pytest.approx(latency.step_s(best))
+
+
+def test_of_few_rounds_all_choose(stretchy):
+    for latency in (CHEAP, timed_in_rounds(np.random.default_rng(1), rounds=3)):
+        assert side_of(stretchy, latency).times.halves() is None
+
+
 def test_what_is_chosen_does_not_depend_on_the_texts_left_out(stretchy):
     other = stretches(np.random.default_rng(8), texts=24, positions=120)
     half = np.arange(24) < 12
@@ -178,8 +217,38 @@ def test_of_long_texts_stretches_are_chosen_on_that_begin_anywhere(stretchy, mon
         places = [at for at in range(96) if (whole[at : at + 41] == mine).all()]
         begins.append(min(places))
         kept = int(side.sample.text_kept[i])
-        assert any(kept == min(41, 120 - at) for at in places)
+        most = min(41 - 10, 41 - side.deepest + 1)  # a quarter for deep trees
+        assert any(kept == min(most, 120 - at) for at in places)
     assert max(begins) > 48  # not the beginnings
+
+
+def test_all_shapes_are_valued_on_the_same_positions(stretchy):
+    """A deep tree is not known at the end of a text, where the others are not to be valued either."""
+    short = trace_speed.replace(stretchy, kept=np.full(24, 130))  # six positions beyond the end
+    side = side_of(short)
+    assert side.deepest == trace_speed.DEEP
+    chains = [TreeShape.chain(deep) for deep in range(1, side.deepest + 1)]
+    emitted, steps = side.totals(chains)
+    limit = 136 - side.deepest + 1
+    assert emitted.min() >= limit
+    assert emitted.max() <= limit + side.deepest
+    for row, deep in enumerate(chains):
+        cut = trace_speed.replace(short, kept=np.full(24, limit))
+        assert steps[row].tolist() == replay.replay(cut, deep).steps.tolist()
+    sampled, _ = side.sampled_totals(chains)
+    assert sampled.max() <= trace_speed.MOST_DRAWS * (limit + side.deepest)
+    beyond = TreeShape.chain(side.deepest + 1)
+    assert side.totals([beyond])[1][0].tolist() == replay.replay(short, beyond).steps.tolist()
+    notes = best_tree(short, CHEAP, draws=40).notes
+    assert any("are not known at the ends of texts: record more beyond" in note for note in notes)
+
+
+def test_nothing_is_left_out_where_enough_was_recorded_beyond_the_ends(stretchy):
+    assert side_of(stretchy).valued is stretchy
+    narrow = LatencyModel.from_tables(verify={1: 0.02, 6: 0.02}, draft=0.001)
+    short = trace_speed.replace(stretchy, kept=np.full(24, 132))
+    assert side_of(short, narrow).deepest == 5  # of six nodes
+    assert side_of(short, narrow).valued is short
 
 
 def excerpts_of(trace, times):

@@ -14,7 +14,9 @@ from treespec.experiments.search_then_run.profile.plan import (
     shapes_for,
 )
 from treespec.experiments.search_then_run.profile.profile import profile_pair
+from treespec.experiments.search_then_run.profile.samples import json_of_samples
 from treespec.models.transformers_model import TransformersModel
+from treespec.search import LatencyModel
 from treespec.verify import RULES
 
 SIZES = (1, 2, 3, 5, 8, 14)
@@ -101,6 +103,10 @@ def test_every_table_gets_its_cells(loaded_pair):
         s for table in own.values() for cells in table.values() for c in cells.values() for s in c
     ]
     assert all(0 <= seconds < 5 for seconds in times)
+    told = json_of_samples(timed.parts, [trees, chains], {})
+    model = LatencyModel.from_json(told, "the profile")
+    assert model.round_count == 2
+    assert model.times().verify.curves[16].rounds[2] == (0, 0, 1, 1)
 
 
 def test_times_go_where_they_belong(loaded_pair, monkeypatch):
