@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from treespec.experiments.errors import ConfigError
 from treespec.experiments.report.table import Column, Table
 from treespec.experiments.search_then_run.commands import LARGEST_DRAWN, dumped, read_source
 from treespec.experiments.search_then_run.traces import read_shapes
-from treespec.search import LatencyModel, Ranking, SearchError, best_tree, best_tree_among
+from treespec.search import LatencyModel, Ranking, SearchError, Trace, best_tree, best_tree_among
 from treespec.search.intervals import Interval
 from treespec.shape import TreeShape
 
@@ -33,13 +33,27 @@ class Advised:
 
     @property
     def shape(self) -> TreeShape:
-        """The first shape of the first ranking."""
+        """The first shape of the first ranking.
+
+        Raises:
+            ConfigError: if it is a tree that grows, which no format of trees can hold.
+        """
+        growth = self.rankings[0].best.growth
+        if growth is not None:
+            raise ConfigError(
+                f"the first row is {growth.name}, a tree that grows, and no file of a tree holds it: write "
+                f"`shape: {flow(growth.config)}` into a config"
+            )
         return self.rankings[0].best.shape
 
     def __str__(self) -> str:
-        lines = [str(ranking) for ranking in self.rankings]
-        if len(lines) > 1 or self.shape.size == 1:
+        lines, growth = [str(ranking) for ranking in self.rankings], self.rankings[0].best.growth
+        if len(lines) > 1:
             return "\n\n".join(lines)
+        if growth is not None:
+            return f"{lines[0]}\nin a config: shape: {flow(growth.config)}"
+        if self.shape.size == 1:
+            return lines[0]
         lines += [str(self.shape)] if self.shape.size <= LARGEST_DRAWN else []
         return "\n".join([*lines, *dumped(self.shape, self.form)])
 
@@ -47,6 +61,11 @@ class Advised:
         """The ranking as plain data; of several, `rankings`."""
         made = [json.loads(ranking.to_json()) for ranking in self.rankings]
         return made[0] if len(made) == 1 else {"rankings": made}
+
+
+def flow(settings: Mapping[str, Any]) -> str:
+    """Settings as configs write them in one line."""
+    return "{" + ", ".join(f"{key}: {value}" for key, value in settings.items()) + "}"
 
 
 def search_fastest(
@@ -256,6 +275,8 @@ def _rankings(
     else:
         places = _sources(sources, latencies)
     for place, (acceptance, times) in places.items():
+        if isinstance(acceptance, Trace):  # a tree that grows is none that another place could use
+            acceptance = replace(acceptance, draft_rows=None)
         try:
             yield place, best_tree(acceptance, times, **options)
         except SearchError as error:
