@@ -162,6 +162,16 @@ def test_half_of_the_rounds_choose_and_the_other_half_values():
     assert found.seconds == pytest.approx(latency.step_s(best))
 
 
+def test_what_all_shapes_share_in_a_round_is_no_noise_of_their_ratio(stretchy):
+    slow = [[30.0 * one] for one in np.exp(0.3 * np.random.default_rng(0).standard_normal(9))]
+    law = {"level_ms": [[one[0] / 20] for one in slow]}
+    batch = {"verify_ms": {"1": slow, "8": slow}, "laws": {"iid": law}}
+    latency = LatencyModel.from_json(json.dumps({"version": 1, "batches": {"1": batch}}))
+    drawn = [side_of(stretchy, latency).speed(TreeShape.chain(deep)) for deep in (2, 5)]
+    np.testing.assert_allclose(drawn[1].seconds_drawn / drawn[0].seconds_drawn, 1.25 / 1.1)
+    assert drawn[0].seconds_drawn.std() > 0.02 * drawn[0].seconds
+
+
 def test_of_few_rounds_all_choose(stretchy):
     for latency in (CHEAP, timed_in_rounds(np.random.default_rng(1), rounds=3)):
         assert side_of(stretchy, latency).times.halves() is None

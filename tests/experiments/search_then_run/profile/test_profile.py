@@ -7,6 +7,7 @@ import torch
 
 from treespec import Law, Sampling, TorchCoins, TreeShape
 from treespec.draft import ModelDrafter
+from treespec.experiments.search_then_run.profile import deciding
 from treespec.experiments.search_then_run.profile.plan import (
     Setting,
     bundle,
@@ -94,6 +95,8 @@ def test_every_table_gets_its_cells(loaded_pair):
     own = samples.of_law["deterministic"]
     assert set(own["level"][16]) == {1, 3, 4, 6}
     assert set(own["draw"][None]) == {1, 3, 4}
+    assert set(own["decide"][None]) == set(deciding.SIZES)
+    assert "decide" not in samples.of_law["iid"]  # whose trees do not grow
     assert set(own["first"]) == {16, 40}
     assert set(own["accept"][None]) == {1, 2, 3, 5, 8, 9, 13, 14}
     assert set(own["assemble"][None]) == {1, 2, 3, 5, 8, 9, 13, 14}
