@@ -152,7 +152,7 @@ def best_tree(
         notes += [f"chains: {text}" for text in said]
     law = min(sides, key=lambda law: latency.plain_s(prefix, law=law, batch=batch))
     plain = Entry(ROOT, law, sides[law].speed(ROOT))
-    speeds = {(entry.law, entry.shape): entry.speed for entry in entries if not entry.growth}
+    speeds = {(entry.law, entry.shape): entry.speed for entry in entries}
 
     def speed(shape: TreeShape, law: str) -> Speed:
         if shape.size == 1:

@@ -16,9 +16,9 @@ from treespec.shape import TreeShape
 __all__ = ["CHOSEN", "Choice", "Ranking", "Setting", "Speed", "bounds", "ranked"]
 
 CHOSEN = (
-    "the first tree and the first chain (of each law and trace) have the speed of choosing them, on texts "
-    "that the choice did not see; the shapes after them have their own replay on all texts, which flatters "
-    "the luckiest, and stay in the order of the choice"
+    "the first of each kind (tree, chain, tree that grows; of each law and trace) has the speed of "
+    "choosing it, on texts that the choice did not see; those after it have their own replay on all texts, "
+    "which flatters the luckiest, and stay in the order of the choice"
 )
 """Said of rankings on traces."""
 

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +11,8 @@ from typer.testing import CliRunner
 
 from treespec import Law, Sampling, TreeShape, verify
 from treespec.experiments.cli.main import app
+from treespec.experiments.errors import ConfigError
+from treespec.experiments.search_then_run.fastest import Advised
 from treespec.experiments.search_then_run.recording import record
 from treespec.search import LatencyModel, best_tree
 from treespec.search.choice.candidates import Limits, room_for
@@ -21,6 +24,8 @@ from treespec.search.latency.step_parts import seconds_of
 from treespec.search.latency.tables import levels_of
 from treespec.search.rates.growth_replay import replay_growth
 from treespec.testing import TabularModel, random_table
+
+pytestmark = pytest.mark.usefixtures("without_shape_checks")
 
 TIMES = LatencyModel.from_tables(
     verify={1: 0.020, 8: 0.022, 64: 0.060}, draft={1: 0.0005, 64: 0.0007}, draw={1: 0.0, 64: 1e-5}
@@ -34,8 +39,8 @@ def trace():
     draft = TabularModel(lambda context: target(context) + 0.6 * other(context), 8)
     pair = SimpleNamespace(target=TabularModel(target, 8), draft=draft)
     return record(
-        pair, [(i, j) for i in range(5) for j in range(2)], sampling=Sampling(temperature=0.0),
-        law=Law.DETERMINISTIC, rule=verify.greedy, width=4, max_new_tokens=24, beyond=16, beam=4,
+        pair, [(i, j) for i in range(3) for j in range(2)], sampling=Sampling(temperature=0.0),
+        law=Law.DETERMINISTIC, rule=verify.greedy, width=4, max_new_tokens=20, beyond=16, beam=4,
         beam_depth=5,
     )  # fmt: skip
 
@@ -110,15 +115,17 @@ def test_deciding_takes_time_too(trace):
     assert steps[1] > steps[0] + 1e-5
 
 
-def test_a_static_tree_takes_as_long_by_its_levels(trace):
-    parts, shapes = TIMES.at(law="deterministic"), [TreeShape.kary(2, 3), TreeShape.chain(4)]
-    levels, sizes = [levels_of(shape) for shape in shapes], [shape.size for shape in shapes]
-    np.testing.assert_allclose(
-        seconds_of(parts.drafted(levels, sizes)), seconds_of(parts.tree(shapes))
-    )
-    nothing = seconds_of(parts.drafted([[], [Counter({2: 1})]], [1, 3]))
-    assert nothing[0] == pytest.approx(TIMES.plain_s())
-    assert nothing[1] == pytest.approx(TIMES.step_s(TreeShape.expansion([2])))
+def test_a_static_tree_takes_as_long_by_its_levels():
+    first = LatencyModel.from_tables(verify={1: 0.02, 64: 0.06}, draft=0.001, first=0.003)
+    for times in (TIMES, first):
+        parts, shapes = times.at(law="deterministic"), [TreeShape.kary(2, 3), TreeShape.chain(4)]
+        levels, sizes = [levels_of(shape) for shape in shapes], [shape.size for shape in shapes]
+        np.testing.assert_allclose(
+            seconds_of(parts.drafted(levels, sizes)), seconds_of(parts.tree(shapes))
+        )
+        nothing = seconds_of(parts.drafted([[], [Counter({2: 1})]], [1, 3]))
+        assert nothing[0] == pytest.approx(times.plain_s())
+        assert nothing[1] == pytest.approx(times.step_s(TreeShape.expansion([2])))
 
 
 def test_the_first_is_cross_fitted(trace):
@@ -170,21 +177,18 @@ def test_what_rows_or_times_do_not_cover_is_passed_over_by_name(trace):
     assert not any(row.kind == "growth" for row in best_tree(trace, TIMES, sizes=[4]).rows)
 
 
-def test_a_growth_is_shown_as_configs_write_it(trace, tmp_path):
-    path, times = trace.save(tmp_path / "rows.npz"), tmp_path / "times.json"
-    slow = LatencyModel.from_tables(
-        verify={1: 1.0, 3: 1.0, 4: 9.0, 64: 9.0}, draft={1: 1e-4, 64: 1e-4}
-    )
-    slow.save(times)
-    asked = ["search", str(path), "--latency", str(times)]
-    told = CliRunner().invoke(app, asked)
-    assert told.exit_code == 0, told.output
-    first = json.loads(CliRunner().invoke(app, [*asked, "--json"]).stdout)["rows"][0]
-    out = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / "tree.json")])
-    if first["kind"] == "growth":
-        assert f"in a config: shape: {{kind: {first['growth']['kind']}, " in told.stdout
-        assert out.exit_code == 2
-        assert "a tree that grows, and no file of a tree holds it" in " ".join(out.output.split())
-    lost = CliRunner().invoke(app, ["regret", str(path), "--latency", str(times), "--json"])
-    assert lost.exit_code == 0, lost.output
-    assert len(json.loads(lost.stdout)["regret"]) >= 1
+def test_a_growth_is_shown_as_configs_write_it(ranking):
+    growth = next(row for row in ranking.rows if row.kind == "growth")
+    advised = Advised((replace(ranking, rows=(growth, *ranking.rows)),), "medusa")
+    assert f"in a config: shape: {{kind: {growth.growth.config['kind']}, " in str(advised)
+    with pytest.raises(ConfigError, match="a tree that grows, and no file of a tree holds it"):
+        _ = advised.shape
+
+
+def test_commands_take_such_traces(trace, tmp_path):
+    path, times = trace.save(tmp_path / "rows.npz"), TIMES.save(tmp_path / "times.json")
+    for command in ("search", "regret"):
+        done = CliRunner().invoke(app, [command, str(path), "--latency", str(times), "--json"])
+        assert done.exit_code == 0, done.output
+        told = json.loads(done.stdout)
+    assert not any("cost" in row["shape"] for row in told["regret"])  # static shapes alone

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from treespec.search import InvalidTrace, SearchError, Trace
+from treespec.search import InvalidTrace, SearchError, Trace, calibration_data, estimate_acceptance
 from treespec.search.rates.draft_rows import DraftRows
 from treespec.search.rates.trace import VERSION
 
@@ -37,6 +37,19 @@ def test_files_of_excerpts_are_kept(make_trace, tmp_path):
     assert (alone.samples, alone.file_of.tolist()) == (3, [0, 1, 2])
     with zipfile.ZipFile(alone.save(tmp_path / "alone.npz")) as file:
         assert "files.npy" not in file.namelist()  # as older versions wrote it
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_excerpts_of_a_file_are_counted_together(make_trace):
+    trace = make_trace(texts=6, positions=30)
+    apart, together = (
+        estimate_acceptance(one, interval="bootstrap")
+        for one in (trace, replace(trace, files=[0, 0, 1, 1, 2, 2]))
+    )
+    assert (apart.texts, together.texts) == (6, 3)
+    np.testing.assert_allclose(apart.rates, together.rates)
+    samples = calibration_data(replace(trace, law="deterministic", files=[0, 0, 1, 1, 2, 2]))
+    assert set(samples.text) == {0, 1, 2}
 
 
 def test_texts_and_what_is_inside():
