@@ -21,7 +21,7 @@ __all__ = ["even_times", "independent", "many_equals", "two_equals"]
 
 RATES = (0.65, 0.17, 0.08)
 """Chains are best up to five nodes, trees beyond."""
-LARGEST = 12
+LARGEST = 10
 FIRST, LEVEL = 0.05, 0.04
 """Of a step of plain decoding: the first draft pass, and each further one."""
 WIDEST = 4
@@ -104,7 +104,7 @@ def many_equals(
     drift: float = 0.03,
     noise: float = 0.1,
     texts: int = 24,
-    positions: int = 100,
+    positions: int = 60,
 ) -> dict[str, Any]:
     """How often anything is advised where the best of every size is as fast as plain decoding.
 
@@ -117,9 +117,8 @@ def many_equals(
     flattered: dict[str, list[float]] = {"tree": [], "chain": []}
     for _ in track(range(searches), description="many equals"):
         trace = independent(rng, RATES, texts, positions, LARGEST)
-        ranking = best_tree(
-            trace, measured(rng, rounds, drift, noise), seed=int(rng.integers(2**31))
-        )
+        times = measured(rng, rounds, drift, noise)
+        ranking = best_tree(trace, times, draws=400, seed=int(rng.integers(2**31)))
         if ranking.advice.use is not None:
             told[ranking.advice.use.kind] += 1
         for row in (ranking.tree, ranking.chain):

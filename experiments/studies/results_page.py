@@ -486,7 +486,7 @@ def _advice(data: Row) -> Parts:
 def _advice_live(figures: Row) -> list[str]:
     """What was found of noisy times and of live runs, as far as it was measured."""
     said = []
-    if many := figures["equals"].get("many"):
+    if many := figures.get("noisy"):
         said.append(
             f"With times from {many['rounds']} rounds, each sample {_percent(many['noise'])} off, and the "
             f"best of every size as fast as plain decoding, {_percent(many['share'], 1)} of "
