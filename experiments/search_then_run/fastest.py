@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from treespec.experiments.errors import ConfigError
 from treespec.experiments.report.table import Column, Table
 from treespec.experiments.search_then_run.commands import LARGEST_DRAWN, dumped, read_source
 from treespec.experiments.search_then_run.traces import read_shapes
-from treespec.search import LatencyModel, Ranking, SearchError, best_tree, best_tree_among
+from treespec.search import LatencyModel, Ranking, SearchError, Trace, best_tree, best_tree_among
 from treespec.search.intervals import Interval
 from treespec.shape import TreeShape
 
@@ -33,13 +33,27 @@ class Advised:
 
     @property
     def shape(self) -> TreeShape:
-        """The first shape of the first ranking."""
+        """The first shape of the first ranking.
+
+        Raises:
+            ConfigError: if it is a tree that grows, which no format of trees can hold.
+        """
+        growth = self.rankings[0].best.growth
+        if growth is not None:
+            raise ConfigError(
+                f"the first row is {growth.name}, a tree that grows, and no file of a tree holds it: write "
+                f"`shape: {flow(growth.config)}` into a config"
+            )
         return self.rankings[0].best.shape
 
     def __str__(self) -> str:
-        lines = [str(ranking) for ranking in self.rankings]
-        if len(lines) > 1 or self.shape.size == 1:
+        lines, growth = [str(ranking) for ranking in self.rankings], self.rankings[0].best.growth
+        if len(lines) > 1:
             return "\n\n".join(lines)
+        if growth is not None:
+            return f"{lines[0]}\nin a config: shape: {flow(growth.config)}"
+        if self.shape.size == 1:
+            return lines[0]
         lines += [str(self.shape)] if self.shape.size <= LARGEST_DRAWN else []
         return "\n".join([*lines, *dumped(self.shape, self.form)])
 
@@ -47,6 +61,11 @@ class Advised:
         """The ranking as plain data; of several, `rankings`."""
         made = [json.loads(ranking.to_json()) for ranking in self.rankings]
         return made[0] if len(made) == 1 else {"rankings": made}
+
+
+def flow(settings: Mapping[str, Any]) -> str:
+    """Settings as configs write them in one line."""
+    return "{" + ", ".join(f"{key}: {value}" for key, value in settings.items()) + "}"
 
 
 def search_fastest(
@@ -110,10 +129,45 @@ def _sources(
         raise ConfigError("a source is named twice: name each once")
     stems = [Path(source).stem for source in sources]
     names = stems if len(set(stems)) == len(stems) else list(sources)
-    times = [LatencyModel.load(path) for path in latencies]
-    times = times * len(sources) if len(times) == 1 else times
-    read = map(read_source, sources)
-    return dict(zip(names, zip(read, times, strict=True), strict=True))
+    read = [read_source(source) for source in sources]
+    files = [*latencies] * (len(sources) // len(latencies))
+    known = {path: LatencyModel.load(path) for path in latencies}
+    for source, acceptance, path in zip(sources, read, files, strict=True):
+        _require_same_pair(source, acceptance, path, known[path])
+    return {
+        name: (acceptance, known[path])
+        for name, acceptance, path in zip(names, read, files, strict=True)
+    }
+
+
+def _require_same_pair(source: str, acceptance: Any, path: Path, times: LatencyModel) -> None:
+    """Refuse times of other models than acceptance is of, where both name theirs.
+
+    How large the target was made (`grow`), dtype and device may differ: they change times alone, and to
+    compare these is what several latency files are for.
+
+    Raises:
+        ConfigError: naming both, and the way out.
+    """
+    about = getattr(acceptance, "about", {})
+    recorded, timed = (_pair_of(named.get("models")) for named in (about, times.about))
+    other = [key for key in recorded if key in timed and recorded[key] != timed[key]]
+    if other:
+        ours, theirs = (
+            " and ".join(f"{key} {models[key] or 'none named'}" for key in other)
+            for models in (recorded, timed)
+        )
+        raise ConfigError(
+            f"{source} is of {ours}, but the times of {path} are of {theirs}: profile that pair "
+            "(`treespec profile`) and give --latency for each source, in their order; or, if its passes "
+            f"take as long, take `models` out of `about` in {path}"
+        )
+
+
+def _pair_of(models: Any) -> dict[str, Any]:
+    """Target and draft, as far as they are named."""
+    given = models if isinstance(models, Mapping) else {}
+    return {key: given[key] for key in ("target", "draft") if key in given}
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,6 +266,8 @@ def _rankings(
     if len(sources) == 1 and len(latencies) > 1:
         given = read_source(sources[0])
         places = {path.stem: (given, LatencyModel.load(path)) for path in latencies}
+        for path in latencies:
+            _require_same_pair(sources[0], given, path, places[path.stem][1])
         if len(places) < len(latencies):
             raise ConfigError(
                 "--latency names files of the same name: rename them, to tell them apart"
@@ -219,6 +275,8 @@ def _rankings(
     else:
         places = _sources(sources, latencies)
     for place, (acceptance, times) in places.items():
+        if isinstance(acceptance, Trace):  # a tree that grows is none that another place could use
+            acceptance = replace(acceptance, draft_rows=None)
         try:
             yield place, best_tree(acceptance, times, **options)
         except SearchError as error:

@@ -240,6 +240,7 @@ def record(
     beyond: int = BEYOND,
     beam: int = 0,
     beam_depth: int = DEPTH,
+    files: Sequence[int] | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Trace:
     """Record which of `width` drafted children is accepted at every position of texts.
@@ -265,6 +266,7 @@ def record(
         beam: nodes of a level whose children are recorded at each position, and how many of them, so that
             growths can be replayed (`DraftRows`); 0 for none. Only for deterministic children.
         beam_depth: levels of these: growths of up to so many edges can be replayed.
+        files: a number for the file that each prompt is an excerpt of; None if each stands for itself.
         progress: told as each text begins.
 
     Raises:
@@ -325,6 +327,7 @@ def record(
         forced=follow is not None and not targets_own,
         about=settings,
         kept=np.array([text.kept for text in texts]),
+        files=None if files is None else np.array(files),
         draft_rows=draft_rows,
     )
 

@@ -130,6 +130,7 @@ def trace(
             beyond=beyond,
             beam=beam,
             beam_depth=beam_depth,
+            files=_files_of(raw),
             progress=begin,
         )
     return _described(recorded, config, setting, hash_of(prompts))
@@ -195,6 +196,13 @@ def _continuations(
                 "take fewer, or longer texts"
             )
     return [text[len(prompt.ids) :] for text, prompt in zip(texts, prompts, strict=True)]
+
+
+def _files_of(prompts: Sequence[RawPrompt]) -> list[int] | None:
+    """A number for the file that each prompt is an excerpt of; None if they are none."""
+    files = [prompt.file for prompt in prompts]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(files))}
+    return None if None in numbers else [numbers[name] for name in files]
 
 
 def _described(trace: Trace, config: Config, setting: SamplingConfig, prompts_hash: str) -> Trace:
@@ -337,13 +345,13 @@ def _row(path: str, trace: Trace, name: str, replay: Replay) -> dict[str, Any]:
 
 def _shared(path: str, trace: Trace, name: str, replay: Replay | GrowthReplay) -> dict[str, Any]:
     estimate, low, high = replay.interval()
-    bounded = trace.texts > 1
+    bounded = trace.samples > 1
     return {
         "trace": path,
         "rule": trace.rule,
         "law": trace.law,
         "sampling": trace.about.get("sampling", f"T={trace.sampling.get('temperature')}"),
-        "texts": trace.texts,
+        "texts": trace.samples,
         "shape": name,
         "steps": len(replay.accepted),
         "tokens_per_step": estimate,

@@ -429,6 +429,19 @@ def _replay(data: Row) -> Parts:
     }
 
 
+def _growth_replay(data: Row) -> Parts:
+    columns: dict[str, Callable[[Row], Any]] = {
+        "growth": lambda row: row["growth"],
+        "steps": lambda row: row["steps"],
+        "proved to be the live run's": lambda row: _percent(row["sure"] / row["steps"], 1),
+        "of these, others than live": lambda row: row["sure and differ"],
+        "not proved, and others than live": lambda row: row["unsure and differ"],
+        "tokens per step": lambda row: row["tokens_per_step"],
+    }
+    rows = [row | {"growth": name} for name, row in data["figures"]["growths"].items()]
+    return {"": [_table(columns, rows)]}
+
+
 def _advice(data: Row) -> Parts:
     figures = data["figures"]
     columns: dict[str, Callable[[Row], Any]] = {
@@ -465,8 +478,34 @@ def _advice(data: Row) -> Parts:
             f"choice by rates, valued by replay: {nodes}. Of {equals['searches']:,} searches among equally "
             f"fast shapes {_percent(equals['share'], 1)} advised one. A search took {seconds}, and "
             f"{figures['time']['gigabytes']:.1f} GB at most.",
+            *_advice_live(figures),
         ]
     }
+
+
+def _advice_live(figures: Row) -> list[str]:
+    """What was found of noisy times and of live runs, as far as it was measured."""
+    said = []
+    if many := figures.get("noisy"):
+        said.append(
+            f"With times from {many['rounds']} rounds, each sample {_percent(many['noise'])} off, and the "
+            f"best of every size as fast as plain decoding, {_percent(many['share'], 1)} of "
+            f"{many['searches']:,} searches advised anything."
+        )
+    for name, one in figures.get("live", {}).items():
+        error, which = one["worst"]
+        said.append(
+            f"Live, {name}: tokens per step of {len(one['shapes'])} shapes on {one['texts']} other texts "
+            f"were off by {_percent(one['median error'], 1)} in the median, at worst by "
+            f"{_percent(error, 1)} ({which})."
+        )
+    for pair, settings in figures.get("runs", {}).items():
+        for setting, one in settings.items():
+            said.append(
+                f"Target of {pair}, {setting}: `search_then_run` chose {one['chosen']}, which reached "
+                f"{one['over'][0]:.3f} of the speed of the fastest ({one['fastest']})."
+            )
+    return said
 
 
 def _coverage(data: Row) -> Parts:
@@ -638,6 +677,12 @@ SECTIONS = {
     ),
     "replay": _benchmark(
         "replay", "studies", "Does replaying a trace give what a live run gives?", _replay
+    ),
+    "growth_replay": _benchmark(
+        "growth_replay",
+        "studies",
+        "Does replaying trees that grow give what a live run gives, at temperature 0?",
+        _growth_replay,
     ),
     "search_advice": _benchmark(
         "search_advice",

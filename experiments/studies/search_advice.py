@@ -1,28 +1,35 @@
 """Whether the advice of a search holds on texts that it has not seen.
 
-    python -m treespec.experiments.studies.search_advice [TRACE ... --latency latency.json] [--splits 30]
+    python -m treespec.experiments.studies.search_advice [TRACE ... --latency l.json] [--only PART ...]
 
-Traces are those of `treespec trace`, times those of `treespec profile` of the same pair; without them the
-simulations alone are done.
+Traces are those of `treespec trace`, times those of `treespec profile` of the same pair. Each part takes a
+few minutes at most, and replaces its own figures in the file alone. Without `--only` all are done but live
+runs; without traces the simulations.
 
 - *unseen*: each trace is split in halves of its texts, again and again. From one half: the prediction for
   the advised shape and for 20 others (chains of up to 31 among them), over their replay on the other half,
   and how often both agree within their intervals (the root of the sum of squares of both half-widths, since
-  the other half has an error of its own).
-- *choice*: the speed on the other half of what was chosen, over that of the best of all shapes *chosen on
-  that half* (which flatters that best), and over the choice by rates alone, as it was made before.
+  the other half has an error of its own). And the choice: the speed on the other half of what was chosen,
+  over that of the best of all shapes *chosen on that half* (which flatters that best), and over the choice
+  by rates alone, as it was made before.
+- *live*: the same predictions over live runs of each shape, on what follows the trace's texts in their
+  files.
 - *exhaustive*: over the best of all trees of up to eight nodes by replay, on long simulated traces; and
   over the choice by rates alone at 16 to 64 nodes, valued by replay.
+- *runs*: what `search_then_run` chose over the fastest of its run, by the run's adjusted times, for one of
+  three targets (`--pair`). Wants a quiet machine, as `live` does not.
 - *stretches*: texts in which easy and hard stretches take turns. Predictions from the trace, and from rates
   by depth of all its positions, over what thousands of other texts give.
-- *equals*: a tree and a chain of the same true speed; how often either is advised.
+- *equals*: a tree and a chain of the same true speed; how often either is advised (`false_advice`).
+- *noisy*: the same of many shapes of one speed, with times that were measured with noise.
 - *time*: of a search on 24 texts, and on a million positions.
 """
 
+import json
 import resource
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median
 from typing import Annotated, Any
@@ -32,9 +39,11 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.benchmarks.results_file import described, path_of, write
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.report.terminal import print_table, say
+from treespec.experiments.studies.advice_live import PAIRS, chosen_among, live
+from treespec.experiments.studies.false_advice import many_equals, two_equals
 from treespec.search import LatencyModel, Ranking, Trace, best_tree, estimate_acceptance
 from treespec.search.errors import SearchError
 from treespec.search.rates.replay import replay, replay_many
@@ -47,7 +56,6 @@ __all__ = [
     "HARD",
     "by_rates",
     "exhaustive",
-    "false_advice",
     "halves",
     "stretches",
     "unseen",
@@ -65,6 +73,14 @@ OTHERS = {
     "3 chains x 3": TreeShape.independent_chains(3, 3),
 }  # fmt: skip
 SPLITS, SEARCHES = 30, 1000
+NAME = "search_advice"
+PARTS = {
+    "unseen": "traces", "live": "live", "exhaustive": "exhaustive", "runs": "runs",
+    "stretches": "stretches", "equals": "equals", "noisy": "noisy", "time": "time",
+}  # fmt: skip
+"""Parts, and their keys in the file."""
+LIVE, SEVERAL = ("live", "runs"), ("unseen", "live", "runs")
+"""Parts with live runs, and parts of several traces or runs."""
 UNIT = LatencyModel.from_tables(
     verify={1: 20.0, 8: 22.0, 16: 25.0, 32: 33.0, 64: 50.0}, draft={1: 1.0, 32: 1.6}
 )
@@ -234,32 +250,6 @@ def turns(repeats: int) -> dict[str, Any]:
     }
 
 
-def false_advice(searches: int, texts: int = 24, positions: int = 40) -> dict[str, Any]:
-    """How often a tree or a chain is advised, where the best tree and the best chain are equally fast.
-
-    Three nodes at most, and independent acceptance: a chain of two keeps 1.96 tokens and two children 1.8,
-    so that they are equally fast where the second draft level takes 1.96 / 1.8 - 1 of the rest.
-    """
-    rng, rates = np.random.default_rng(3), (0.6, 0.2)
-    latency = LatencyModel.from_tables(
-        verify={1: 0.75, 2: 0.97, 3: 0.97}, first=0.03, draft=1.96 / 1.8 - 1
-    )
-    told = {"tree": 0, "chain": 0}
-    for _ in track(range(searches), description="equals"):
-        length = positions + 4
-        accepted = np.tile(rates, (texts * length, 1))
-        ranks = (rng.random((texts * length, 1)) >= accepted.cumsum(axis=1)).sum(axis=1)
-        trace = Trace(
-            offsets=np.arange(texts + 1) * length, tokens=np.zeros_like(ranks), ranks=ranks,
-            probs=accepted, accepted=accepted, law="iid", rule="rrs", sampling={}, width=2,
-            kept=np.full(texts, positions),
-        )  # fmt: skip
-        use = best_tree(trace, latency, draws=400).advice.use
-        if use is not None:
-            told[use.kind] += 1
-    return {"searches": searches, "told": told, "share": sum(told.values()) / searches}
-
-
 def duration(positions: int) -> dict[str, Any]:
     """Seconds of a search on 24 texts and on so many positions, and the most memory so far."""
     seconds = {}
@@ -277,36 +267,75 @@ def duration(positions: int) -> dict[str, Any]:
 def main(
     traces: Annotated[list[Path] | None, typer.Argument(help="of `treespec trace`")] = None,
     latency: Annotated[Path | None, typer.Option(help="of `treespec profile`")] = None,
+    only: Annotated[list[str] | None, typer.Option(help=f"of {', '.join(PARTS)}")] = None,
+    pair: Annotated[list[str] | None, typer.Option(help=f"of runs: {', '.join(PAIRS)}")] = None,
+    runs: Annotated[Path, typer.Option(help="where folders of runs are")] = Path("runs"),
     splits: Annotated[int, typer.Option(min=2, help="of each trace in halves")] = SPLITS,
     searches: Annotated[int, typer.Option(min=1, help="of equally fast shapes")] = SEARCHES,
     cases: Annotated[int, typer.Option(min=1, help="searches against all trees")] = 20,
     positions: Annotated[int, typer.Option(min=800, help="of the search that is timed")] = 10**6,
 ) -> None:
     """Hold advice against texts that it has not seen, print it, and save it."""
-    console = Console(width=120)
+    parts = only or [part for part in PARTS if part not in LIVE and (traces or part != "unseen")]
+    unknown = [*(set(parts) - {*PARTS}), *(set(pair or ()) - {*PAIRS})]
+    if unknown:
+        raise typer.BadParameter(
+            f"{unknown[0]}: parts are {', '.join(PARTS)}; pairs {', '.join(PAIRS)}"
+        )
+    if {"unseen", "live"} & {*parts} and not traces:
+        raise typer.BadParameter(f"{parts[0]} needs traces of `treespec trace`")
+    console, known = Console(width=120), dict[str, tuple[Trace, LatencyModel]]()
     times = UNIT if latency is None else LatencyModel.load(latency)
-    figures: dict[str, Any] = {"traces": {}}
     for path in traces or ():
         trace = Trace.load(path)
         name = f"{trace.about.get('name', path.stem)}, {trace.about.get('sampling', trace.law)}"
-        figures["traces"][name] = unseen(trace, times if trace.law in times.laws else UNIT, splits)
-    figures |= {
-        "stretches": turns(splits),
-        "exhaustive": exhaustive(cases, 60),
-        "equals": false_advice(searches),
-        "time": duration(positions),
+        known[name] = trace, times if trace.law in times.laws else UNIT
+    make: dict[str, Callable[[], dict[str, Any]]] = {
+        "unseen": lambda: {name: unseen(*one, splits) for name, one in known.items()},
+        "live": lambda: {name: _live(*one) for name, one in known.items()},
+        "exhaustive": lambda: exhaustive(cases, 60),
+        "runs": lambda: {one: chosen_among(one, runs) for one in pair or PAIRS},
+        "stretches": lambda: turns(splits),
+        "equals": lambda: two_equals(searches),
+        "noisy": lambda: many_equals(searches),
+        "time": lambda: duration(positions),
     }
-    show(console, figures)
-    say(console, f"written: {save('search_advice', figures)}")
+    for part in parts:
+        figures = make[part]()
+        show(console, part, figures)
+        say(console, f"written: {kept(PARTS[part], figures, several=part in SEVERAL)}")
 
 
-def show(console: Console, figures: Mapping[str, Any]) -> None:
-    """Print what was found."""
+def kept(part: str, figures: Mapping[str, Any], *, several: bool) -> Path:
+    """Write a part's figures into the file, beside those of other parts.
+
+    Args:
+        part: its key in the file.
+        figures: what was found.
+        several: whether figures of other traces, or runs, stay.
+    """
+    path, head = path_of(NAME), described(NAME)
+    known = json.loads(path.read_text())["figures"] if path.is_file() else {}
+    of_part = known.get(part, {}) | figures if several else figures
+    measured = known.get("parts", {}) | {part: {key: head[key] for key in ("measured", "git_hash")}}
+    return write(NAME, head | {"figures": known | {part: of_part, "parts": measured}})
+
+
+def _live(trace: Trace, latency: LatencyModel) -> dict[str, Any]:
+    shapes = {name: tree for name, tree in OTHERS.items() if _covered(trace, tree)}
+    return live(trace, best_tree(trace, latency, draws=40, laws=[trace.law]), shapes)
+
+
+def show(console: Console, part: str, figures: Mapping[str, Any]) -> None:
+    """Print what a part found."""
+    if part != "unseen":
+        say(console, f"{part}: {figures}")
+        return
     rows = [
         {"trace": name, "advised": one["quotients"]["advised"], "off": one["worst"][0]}
         | {"worst": one["worst"][1], "agreed": one["agreed"]}
         | {"best": one["choice"]["of best there"], "rates": one["choice"]["over rates"]}
-        for name, one in figures["traces"].items()
+        for name, one in figures.items()
     ]
     columns = (
         keyed("trace", "trace", left=True),
@@ -317,10 +346,7 @@ def show(console: Console, figures: Mapping[str, Any]) -> None:
         keyed("speed/best there", "best", ".3f"),
         keyed("speed/choice by rates", "rates", ".3f"),
     )
-    if rows:
-        print_table(Table("halves of the texts", columns, rows), console)
-    for part in ("stretches", "exhaustive", "equals", "time"):
-        say(console, f"{part}: {figures[part]}")
+    print_table(Table("halves of the texts", columns, rows), console)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,6 @@ __all__ = ["MOST_DRAWS", "Advice", "Needed", "advise", "shared_level"]
 
 HARDLY = 100
 """Times the texts there are: as many more are no advice."""
-NEGLIGIBLE = 1e-4
-"""Share of the variance that a decision allows, below which texts do not matter."""
 MOST_DRAWS = 100_000
 """Resamples beyond which more texts are asked for instead of more of them."""
 EQUAL = 0.005
@@ -28,14 +26,17 @@ EQUAL = 0.005
 class Needed:
     """What would decide between two shapes, if their difference is as large as it looks.
 
-    Both errors shrink with the square root of the measurements. If more texts alone would decide, that is
-    asked for; else the times have to be steadier, too, and each of both gets half of what is allowed.
+    Both errors shrink with the square root of the measurements. While the times take at most half of the
+    variance that a decision allows, texts get the rest of it and only they are asked for. Else texts get
+    what those there are take, at most half, and the times have to be steadier. So what is asked for changes
+    little with what was measured.
 
     Args:
         texts: how many more; 0 if texts do not matter, None if it is not known how many there are.
         steadier: how many times smaller the error of the times has to be, which takes the square of it
             times as many repeats; 1 if they will do.
-        hopeless: the difference is so small that neither is worth the trouble.
+        hopeless: neither is worth the trouble: the difference is too small, or, with `texts`, even so many
+            more would not do.
         draws: resamples that the bounds need; 0 if there are enough.
     """
 
@@ -45,8 +46,16 @@ class Needed:
     draws: int = 0
 
     def __str__(self) -> str:
+        if self.hopeless and self.texts:
+            return (
+                f"More than {self.texts:,} more texts like these would be needed to decide: take what is "
+                "simpler"
+            )
         if self.hopeless:
-            return "They look equally fast, and hardly any measurement would decide: take what is simpler"
+            return (
+                f"They look equally fast, less than {100 * EQUAL:g} % apart, and hardly any measurement "
+                "would decide: take what is simpler"
+            )
         parts = []
         if self.texts is None:
             parts.append("more steps of acceptance")
@@ -83,6 +92,7 @@ class Advice:
         over: the speed of `first` over each of the others, by kind.
         others: the best of the other kinds, fastest first.
         needed: what would decide; None if it is decided.
+        alike: of `between`, those that even this would not tell from the first, while it would the others.
     """
 
     use: Choice | None
@@ -91,6 +101,7 @@ class Advice:
     over: dict[str, Interval]
     others: tuple[Choice, ...]
     needed: Needed | None
+    alike: tuple[Choice, ...] = ()
 
     def __str__(self) -> str:
         first = self.first
@@ -101,7 +112,14 @@ class Advice:
                 if one not in self.between:
                     share = text_of(_inverse(self.over[one.kind]))
                     said += f" {_sentence(_the(one))} has {share} of the speed of the first."
-            return f"{said} {self.needed}."
+            if not self.alike:
+                return f"{said} {self.needed}."
+            others = [one for one in self.between[1:] if one not in self.alike]
+            told, alike = (" and ".join(map(_the, some)) for some in (others, self.alike))
+            return (
+                f"{said} {self.needed} between the first and {told}; hardly any measurement would between "
+                f"the first and {alike}: take what is simpler."
+            )
         if first.kind == "plain":
             near = "".join(
                 f"; the best {one.kind}, a {one.label}, has {text_of(one.speedup)} of its speed"
@@ -122,6 +140,7 @@ class Advice:
             "use": None if self.use is None else self.use.kind,
             "first": self.first.kind,
             "between": [one.kind for one in self.between],
+            "alike": [one.kind for one in self.alike],
             "over": {kind: ratio._asdict() for kind, ratio in self.over.items()},
             "needed": None
             if needed is None
@@ -154,6 +173,7 @@ def advise(contenders: Sequence[tuple[Choice, Speed]], level: float) -> Advice:
             open_ones.append(choice)
             needs.append(_needed(fastest, speed, texts, level))
     decided = len(open_ones) == 1
+    alike = [one for one, need in zip(open_ones[1:], needs, strict=True) if need.hopeless]
     return Advice(
         first if decided else None,
         first,
@@ -161,6 +181,7 @@ def advise(contenders: Sequence[tuple[Choice, Speed]], level: float) -> Advice:
         over,
         tuple(choice for choice, _ in others),
         None if decided else _together(needs),
+        tuple(alike) if len(alike) < len(needs) else (),
     )
 
 
@@ -184,41 +205,50 @@ def _needed(first: Speed, other: Speed, texts: int | None, level: float) -> Need
     of_times = float(np.var(np.log(first.seconds_drawn / other.seconds_drawn)))
     allowed = (difference / z) ** 2
     left, steadier = allowed - of_times, 1.0
-    if of_texts < NEGLIGIBLE * allowed:
-        left, steadier = np.inf, max(1.0, sqrt(of_times / allowed))
-    elif of_times > allowed / 2:
-        left, steadier = allowed / 2, sqrt(2 * of_times / allowed)
+    if of_times > allowed / 2:
+        taken = of_texts if texts is None else of_texts * _widened(texts, level)
+        left = min(allowed / 2, taken)
+        steadier = max(1.0, sqrt(of_times / (allowed - left)))
     if texts is None:
-        return Needed(0 if left == np.inf else None, steadier)
-    excess, draws = of_texts / left, len(first.tokens_drawn)
-    more = _more_texts(texts, excess, level, draws)
+        enough = of_texts <= left and steadier > 1
+        return Needed(0 if enough else None, steadier)
+    draws = len(first.tokens_drawn)
+    more = _more_texts(texts, of_texts, left, level, draws)
     if more is not None:
         return Needed(more, steadier)
-    more = _more_texts(texts, excess, level, MOST_DRAWS)
+    more = _more_texts(texts, of_texts, left, level, MOST_DRAWS)
     if more is None:
-        return Needed(None, steadier, hopeless=True)
+        return Needed(HARDLY * texts, steadier, hopeless=True)
     return Needed(more, steadier, draws=ceil(1 / expanded_tail(texts + more, level)))
 
 
-def _more_texts(texts: int, excess: float, level: float, draws: int) -> int | None:
+def _widened(texts: int, level: float) -> float:
+    """How many times the variance of a normal interval the expanded one of so few texts allows for."""
+    normal = NormalDist()
+    few = normal.inv_cdf(max(expanded_tail(texts, level), 1e-300))
+    return (few / normal.inv_cdf((1 + level) / 2)) ** 2
+
+
+def _more_texts(
+    texts: int, variance: float, allowed: float, level: float, draws: int
+) -> int | None:
     """How many more texts put an interval above 1 and its bounds within the resamples.
 
     Args:
         texts: that there are.
-        excess: the variance that they leave, over the one that a normal interval allows.
+        variance: that they leave.
+        allowed: the one that a normal interval allows.
         level: of the interval.
         draws: resamples.
 
     Returns:
         None if it is more than anybody would record.
     """
-    z = NormalDist().inv_cdf((1 + level) / 2)
 
     def enough(number: int) -> bool:
         if not _within(number, draws, level):
             return False
-        few = NormalDist().inv_cdf(expanded_tail(number, level))  # wider than z for few texts
-        return number >= texts * excess * (few / z) ** 2
+        return number * allowed * (1 + 1e-12) >= texts * variance * _widened(number, level)
 
     numbers = range(texts, texts * (1 + HARDLY) + 1)
     found = bisect_left(numbers, True, key=enough)

@@ -74,6 +74,10 @@ def best_tree(
     and over measured times. Levels and children that the trace has too little of are not used, and the
     notes name them.
 
+    Where a trace holds what the draft thinks off the text's path (`treespec trace --beam`), trees that grow
+    are ranked beside static ones: EAGLE-2, OPT-Tree, SpecExec, equal and cost-aware growth over a few of
+    their settings, by their own replay, timed step by step and cross-fitted in the same way (`grown`).
+
     Of rates, tokens per step are `expected_tokens`, as if levels were independent (Sequoia,
     arXiv:2402.12374, section 3.4, over sizes and depths; ours also over laws, with the cost of wide draft
     levels). Candidates are the trees of `optimal_frontier` and all chains. Rates that count every position

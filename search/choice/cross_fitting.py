@@ -99,9 +99,15 @@ def _ordered(speeds: dict[TreeShape, float]) -> list[TreeShape]:
 def cross_fitted(side: TraceSpeed, bounds: Bounds, kind: Kind, best: TreeShape) -> Speed:
     """The speed of choosing: on each part of the texts, that of the shape chosen on the others.
 
+    Texts are dealt to parts by lot, all excerpts of a file to the same one.
+
     Tokens and steps of all parts are pooled. A step of a shape that was chosen without a part counts as
     many steps of `best` as it takes their time, so that the speed is that of the procedure, said as tokens
     per step of the shape that it ends with. That one was chosen on all texts, a few more than any other.
+
+    Of many shapes that are equally fast, the one chosen is also the one whose times came out short. So
+    where the rounds of measuring are known, and enough, one half of them chooses, and the other values; the
+    halves take turns from part to part.
 
     Args:
         side: trace and times.
@@ -110,12 +116,16 @@ def cross_fitted(side: TraceSpeed, bounds: Bounds, kind: Kind, best: TreeShape) 
         best: the shape that was chosen on all texts.
     """
     folds = min(FOLDS, side.texts)
-    part_of = np.arange(side.texts) % folds
-    emitted, steps = np.zeros(side.texts), np.zeros(side.texts)
+    part_of = side.parts(folds)
+    emitted, steps = np.zeros(len(part_of)), np.zeros(len(part_of))
+    halves = side.times.halves()
+    timed = [side, side] if halves is None else [side.timed_by(half) for half in halves]
+    whole = side.seconds([best])[0]
     for part in range(folds):
-        chosen = next(iter(choose(side, bounds, kind, part_of[side.sampled] != part)), best)
+        choosing, valuing = timed[:: 1 if part % 2 else -1]
+        chosen = next(iter(choose(choosing, bounds, kind, part_of[side.sampled] != part)), best)
         mine = part_of == part
         tokens, counts = (each[0, mine] for each in side.totals([chosen]))
-        share = side.seconds([chosen, best])
-        emitted[mine], steps[mine] = tokens, counts * (share[0] / share[1])
+        share = valuing.seconds([chosen])[0] / whole
+        emitted[mine], steps[mine] = tokens, counts * share
     return side.pooled(best, emitted, steps)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import combinations, product
 from typing import TypeAlias
 
 import numpy as np
@@ -19,6 +19,8 @@ SINGLE = 12
 """Nodes whose adding, and leaves whose removal, are tried one by one: those that promise most."""
 PAIRED = 6
 """Of them, those that are tried together: a node moved is one removed and another added."""
+TRADED = 4
+"""Of them, those of which two are traded for one: neither half of that need help by itself."""
 BUNDLES = (2, 4, 8)
 """How many nodes are added, or removed, at once."""
 MOST_ROUNDS = 100
@@ -95,8 +97,8 @@ def neighbours(
     """The trees one move away, each once.
 
     One node more promises as many tokens as steps end where it would be; one less loses those that end at
-    it. Those that promise most and lose least are tried one by one, several at once and in pairs, as are
-    whole levels.
+    it. Those that promise most and lose least are tried one by one, several at once, traded for each other,
+    one or two for one or two, as are whole levels.
 
     Args:
         shape: the tree.
@@ -131,11 +133,21 @@ def _changes(
     for number in BUNDLES:
         yield kept | set(added[:number])
         yield kept - set(removed[:number])
-    for out, into in product(removed[:PAIRED], added[:PAIRED]):
-        if into[: len(out)] != out and into != (*out[:-1], out[-1] + 1):
-            yield (kept - {out}) | {into}
+    pairs = product(removed[:PAIRED], added[:PAIRED])
+    for out, into in (
+        *(((one,), (other,)) for one, other in pairs),
+        *product(combinations(removed[:TRADED], 2), ((one,) for one in added[:TRADED])),
+        *product(((one,) for one in removed[:TRADED]), combinations(added[:TRADED], 2)),
+    ):
+        if all(_apart(one, other) for one, other in product(out, into)):
+            yield (kept - {*out}) | {*into}
     for level in range(shape.depth + 1):
         yield from _level_changes(shape, paths, kept, level, bounds)
+
+
+def _apart(out: Path, into: Path) -> bool:
+    """Whether a node can be added where a leaf is removed: not below it, nor as its next sibling."""
+    return into[: len(out)] != out and into != (*out[:-1], out[-1] + 1)
 
 
 def _level_changes(

@@ -16,9 +16,9 @@ from treespec.shape import TreeShape
 __all__ = ["CHOSEN", "Choice", "Ranking", "Setting", "Speed", "bounds", "ranked"]
 
 CHOSEN = (
-    "the first tree and the first chain (of each law and trace) have the speed of choosing them, on texts "
-    "that the choice did not see; the shapes after them have their own replay on all texts, which flatters "
-    "the luckiest, and stay in the order of the choice"
+    "the first of each kind (tree, chain, tree that grows; of each law and trace) has the speed of "
+    "choosing it, on texts that the choice did not see; those after it have their own replay on all texts, "
+    "which flatters the luckiest, and stay in the order of the choice"
 )
 """Said of rankings on traces."""
 
@@ -96,7 +96,7 @@ class Ranking:
 
     @property
     def best(self) -> Choice:
-        """The fastest of all: a tree, a chain, or plain decoding."""
+        """The fastest of all: a tree, a chain, a tree that grows, or plain decoding."""
         return self.rows[0]
 
     @property
@@ -139,7 +139,7 @@ class Ranking:
             NotMeasured, InvalidAcceptance: if times or rates do not cover the shape.
         """
         law = self.best.law if law is None else str(law)
-        here, best = self._speed(shape, law), self._speed(self.best.shape, self.best.law)
+        here, best = self._speed(shape, law), self.entries[0].speed
         drawn = 1 - here.rate_drawn / best.rate_drawn
         texts = min((s.texts for s in (here, best) if s.texts is not None), default=None)
         return bounds(1 - here.rate / best.rate, drawn, self.level, texts)
@@ -166,7 +166,7 @@ class Ranking:
                 (
                     place,
                     *([row.source] if named else []),
-                    *(row.kind, row.law, str(row.size), str(row.depth)),
+                    *(str(row.growth or row.kind), row.law, f"{row.nodes:.4g}", str(row.depth)),
                     *(text_of(row.tokens_per_step), text_of(step)),
                     *(f"{row.tokens_per_s.estimate:.1f}", text_of(row.speedup)),
                 )
@@ -186,15 +186,24 @@ class Ranking:
         def numbers(interval: Interval, scale: float = 1.0) -> dict[str, float]:
             return {name: scale * value for name, value in interval._asdict().items()}
 
+        def shape(choice: Choice) -> dict[str, Any]:
+            if choice.growth is None:
+                size, parents = choice.size, list(choice.shape.parents)
+                return {"size": size, "depth": choice.depth, "parents": parents}
+            return {
+                "growth": dict(choice.growth.config),
+                "nodes": choice.nodes,
+                "depth": choice.depth,
+                "sure": choice.growth.sure,
+            }
+
         def row(place: int, choice: Choice) -> dict[str, Any]:
             return {
                 "rank": place,
                 "kind": choice.kind,
                 **({"source": choice.source} if choice.source else {}),
                 "law": choice.law,
-                "size": choice.size,
-                "depth": choice.depth,
-                "parents": list(choice.shape.parents),
+                **shape(choice),
                 "basis": choice.basis,
                 "tokens_per_step": numbers(choice.tokens_per_step),
                 "step_ms": numbers(choice.step_s, 1e3),
@@ -234,9 +243,9 @@ def ranked(
         speed: of any other shape, by law.
     """
     plain = max(
-        (entry for entry in entries if entry.shape.size == 1), key=lambda one: one.speed.rate
+        (entry for entry in entries if entry.kind == "plain"), key=lambda one: one.speed.rate
     )
-    kept = [entry for entry in entries if entry.shape.size > 1 or entry is plain]
+    kept = [entry for entry in entries if entry.kind != "plain" or entry is plain]
     kept = _ordered(kept)
     rows = tuple(row_of(one, plain.speed, setting.batch, setting.level) for one in kept)
     firsts: dict[str, int] = {}

@@ -1,7 +1,8 @@
 """The rows of a ranking: a shape's tokens, time and speed, as estimated and under every resample."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
@@ -9,7 +10,7 @@ from jaxtyping import Float
 from treespec.search.intervals import Interval, expanded_tail
 from treespec.shape import TreeShape
 
-__all__ = ["Basis", "Choice", "Entry", "Speed", "bounds", "row_of", "text_of"]
+__all__ = ["Basis", "Choice", "Entry", "Growing", "Kind", "Speed", "bounds", "row_of", "text_of"]
 
 Basis: TypeAlias = Literal["", "replay", "cross-fitted"]
 """What the tokens of a shape come from: rates (or nothing, of plain decoding), its own replay on all texts
@@ -44,13 +45,38 @@ class Speed:
         return self.tokens_drawn / self.seconds_drawn
 
 
+@dataclass(frozen=True)
+class Growing:
+    """A tree that grows by what the draft thinks of each text: what a ranking says of it.
+
+    Args:
+        name: of the growth, with its settings.
+        config: the same as configs write it.
+        nodes: verified in the mean step, the root included.
+        depth: the most edges of a tree.
+        sure: the share of its replayed steps that are proved to be those of a live run.
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    nodes: float
+    depth: int
+    sure: float
+
+    def __str__(self) -> str:
+        return self.name if self.sure == 1 else f"{self.name} ({self.sure:.1%} of steps sure)"
+
+
+Kind: TypeAlias = Literal["tree", "chain", "growth", "plain"]
+
+
 @dataclass(frozen=True, eq=False)
 class Choice:
     """One row of a ranking.
 
     Args:
-        kind: a tree, a chain, or plain decoding (the root alone).
-        shape: the topology.
+        kind: a tree, a chain, a tree that grows, or plain decoding (the root alone).
+        shape: the topology; the root alone of one that grows, which has another at each step.
         law: how children are drawn; of plain decoding, the law whose sampling settings it has.
         tokens_per_step: expected tokens of a step, of each text.
         step_s: seconds of a step.
@@ -58,9 +84,10 @@ class Choice:
         speedup: over plain decoding.
         source: which of several traces it is of; empty if there is one.
         basis: what its tokens come from.
+        growth: which one, of a tree that grows.
     """
 
-    kind: Literal["tree", "chain", "plain"]
+    kind: Kind
     shape: TreeShape
     law: str
     tokens_per_step: Interval
@@ -69,20 +96,28 @@ class Choice:
     speedup: Interval
     source: str = ""
     basis: Basis = ""
+    growth: Growing | None = None
 
     @property
     def size(self) -> int:
-        """Nodes, the root included."""
+        """Nodes, the root included; 1 of a tree that grows."""
         return self.shape.size
 
     @property
+    def nodes(self) -> float:
+        """Nodes that a step verifies; of a tree that grows, in the mean."""
+        return self.size if self.growth is None else self.growth.nodes
+
+    @property
     def depth(self) -> int:
-        """Edges between the root and the deepest node."""
-        return self.shape.depth
+        """Edges between the root and the deepest node; at most, of a tree that grows."""
+        return self.shape.depth if self.growth is None else self.growth.depth
 
     @property
     def label(self) -> str:
         """What it is, in words."""
+        if self.growth is not None:
+            return str(self.growth)
         if self.kind == "plain":
             return "plain decoding"
         if self.kind == "chain":
@@ -100,6 +135,7 @@ class Entry:
         speed: of its steps.
         source: which of several traces it is of.
         basis: what its tokens come from. Those of a trace stand in the order of the choice, kind by kind.
+        growth: see `Choice`.
     """
 
     shape: TreeShape
@@ -107,10 +143,13 @@ class Entry:
     speed: Speed
     source: str = ""
     basis: Basis = ""
+    growth: Growing | None = None
 
     @property
-    def kind(self) -> Literal["tree", "chain", "plain"]:
-        """A tree, a chain, or plain decoding (the root alone)."""
+    def kind(self) -> Kind:
+        """A tree, a chain, a tree that grows, or plain decoding (the root alone)."""
+        if self.growth is not None:
+            return "growth"
         return "plain" if self.shape.size == 1 else "chain" if self.shape.is_chain else "tree"
 
 
@@ -128,6 +167,7 @@ def row_of(entry: Entry, plain: Speed, batch: int, level: float) -> Choice:
         bounds(speed.rate / plain.rate, ratio, level, speed.texts),
         entry.source,
         entry.basis,
+        entry.growth,
     )
 
 

@@ -41,6 +41,9 @@ class Smoothed:
         trees: Sequence[TreeShape],
     ) -> None:
         self._side, self._texts, self._rates = side, texts, rates
+        files = side.sample.file_of[texts]
+        self._order = np.argsort(files, kind="stable")
+        self._firsts = np.unique(files[self._order], return_index=True)[1]
         logs, shifts = self._replayed(trees)
         features = self._features(trees)
         inverse = np.linalg.pinv(features)
@@ -75,10 +78,11 @@ class Smoothed:
     def _replayed(
         self, trees: Sequence[TreeShape]
     ) -> tuple[Float[np.ndarray, "trees"], Float[np.ndarray, "trees texts"]]:
-        """Logarithms of tokens per step, and how each text shifts them (its influence)."""
+        """Logarithms of tokens per step, and how each text (all excerpts of a file) shifts them."""
         emitted, steps = (part[:, self._texts] for part in self._side.sampled_totals(trees))
         over, under = emitted.sum(axis=1, keepdims=True), steps.sum(axis=1, keepdims=True)
-        return np.log(over / under)[:, 0], emitted / over - steps / under
+        shifts = (emitted / over - steps / under)[:, self._order]
+        return np.log(over / under)[:, 0], np.add.reduceat(shifts, self._firsts, axis=1)
 
     def _features(self, trees: Sequence[TreeShape]) -> Float[np.ndarray, "trees features"]:
         worth = [float(tokens_of(tree, self._rates[None], by_depth=True)[0]) for tree in trees]

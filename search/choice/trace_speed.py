@@ -1,6 +1,7 @@
 """The speed of shapes on a trace: tokens by replay of its texts, seconds from measured times."""
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from zlib import crc32
@@ -12,7 +13,8 @@ from treespec.search.choice.law_speed import Times, require_time
 from treespec.search.choice.rows import Speed
 from treespec.search.errors import InvalidTrace
 from treespec.search.latency.errors import NotMeasured
-from treespec.search.latency.step_parts import seconds_of
+from treespec.search.latency.interpolation import Term
+from treespec.search.latency.step_parts import StepParts, seconds_of
 from treespec.search.rates.acceptance import Rates
 from treespec.search.rates.counts import FEWEST_TRIALS
 from treespec.search.rates.rule_notes import in_order, note_on
@@ -29,8 +31,12 @@ than twice as many texts, half."""
 
 MOST_POSITIONS = 2**16
 """Positions of the texts that shapes are chosen on. What is chosen is valued on all."""
-MOST_TEXTS = 512
-"""Texts of these."""
+WHOLE_TEXTS = 24
+"""Texts that are enough to choose on. Where fewer fit, a stretch is taken of each of so many."""
+DEEP = 16
+"""Levels of trees that are looked at although they are not known at the ends of texts, if they are known at
+`NEARLY_ALL` positions."""
+NEARLY_ALL = 0.85
 MOST_DRAWS = 8
 """Draws of the ranks that choices are made on where these are random, the recorded one among them."""
 MOST_GROUPS = 2048
@@ -45,15 +51,21 @@ class TraceSpeed:
     probabilities of acceptance: that takes noise away, and supposes that what comes next in a text does not
     depend on which child was accepted, which no value has to rely on.
 
+    The end of a text is not like its beginning, and how deep a tree is decides up to where its steps are
+    known. So all shapes are valued on the positions that the deepest one is known at.
+
     Args:
         law: name of the law.
         trace: of decoding, of at least two texts.
         times: prefix and batch are the same for all laws.
 
     Attributes:
-        texts: how many there are.
+        texts: how many there are; files, where several are excerpts of one, which are alike.
+        file_of: of each text of the trace, the place of its file among these.
         sample: positions of all texts that choices are made on; the trace itself unless it is large.
         sampled: the place in the trace of each of its texts.
+        deepest: edges of the deepest tree that is looked at.
+        valued: the trace, up to where such a tree is known.
         rates: by depth, of the levels and children that the trace supports.
         warnings: what it does not support, and what its rule is known for.
 
@@ -63,28 +75,51 @@ class TraceSpeed:
 
     def __init__(self, law: str, trace: Trace, times: Times) -> None:
         _require_replays(trace)
-        self.law, self.times, self.trace, self.texts = law, times, trace, trace.texts
-        self.sample, self.sampled = _sampled(trace)
-        self._all = TextTotals(trace)
+        self.law, self.times, self.trace = law, times, trace
+        self.texts, self.file_of = trace.samples, trace.file_of
+        sample, self.sampled = _sampled(trace, times.seed)
+        known = min(_deepest(trace), _deepest(sample))
+        self.rates, said = _supported(sample, known)
+        largest = times.latency.largest(times.prefix, law=law, batch=times.batch)
+        self.deepest = min(self.rates.levels or known, largest - 1 if largest else known)
+        self.sample, self.valued = (_known_to(self.deepest, one) for one in (sample, trace))
+        self._all, self._whole = TextTotals(self.valued), TextTotals(trace)
         self._draws = [TextTotals(draw) for draw in _draws(self.sample, times.seed)]
         self._known: dict[TreeShape, tuple[np.ndarray, np.ndarray]] = {}
         self._seconds: dict[TreeShape, float] = {}
         self._unmeasured = ""
-        self.rates, said = _supported(self.sample, min(self._all.deepest, self._draws[0].deepest))
         self.warnings = (*said, *note_on(trace.rule))
 
     @cached_property
     def weights(self) -> Float[np.ndarray, "draws groups"]:
         """How often each group of texts is drawn in each resample: alike for traces of the same prompts."""
-        prompts = crc32(str(self.trace.about.get("prompts_hash", "")).encode())
-        rng = np.random.default_rng([self.times.seed, self.texts, prompts])
         even = np.full(self.groups, 1 / self.groups)
-        return rng.multinomial(self.groups, even, size=self.times.draws).astype(np.float64)
+        drawn = self._stream().multinomial(self.groups, even, size=self.times.draws)
+        return drawn.astype(np.float64)
+
+    def parts(self, number: int) -> Int[np.ndarray, "texts"]:
+        """The part that each text of the trace belongs to, of parts of equally many files; by lot.
+
+        Files of one kind often stand together, so that their order would say which part is hard.
+        """
+        places = self._stream(1).permutation(self.texts) % number
+        return places[self.file_of]
+
+    def _stream(self, *purpose: int) -> np.random.Generator:
+        """What texts are drawn by; the same for traces of the same prompts."""
+        prompts = crc32(str(self.trace.about.get("prompts_hash", "")).encode())
+        return np.random.default_rng([self.times.seed, self.texts, prompts, *purpose])
 
     @property
     def groups(self) -> int:
         """Groups of texts that are resampled; a text each, unless there are very many."""
         return min(self.texts, MOST_GROUPS)
+
+    def timed_by(self, times: Times) -> "TraceSpeed":
+        """The same trace and replays with other times."""
+        other = copy(self)
+        other.times, other._seconds = times, {}
+        return other
 
     def seconds(self, shapes: Sequence[TreeShape]) -> Float[np.ndarray, "trees"]:
         """Seconds of a step of each; infinite where a part of it was not measured."""
@@ -117,8 +152,12 @@ class TraceSpeed:
     def totals(
         self, shapes: Sequence[TreeShape]
     ) -> tuple[Int[np.ndarray, "trees texts"], Int[np.ndarray, "trees texts"]]:
-        """Emitted tokens and steps on all texts, as they were recorded."""
-        return self._all.of(shapes)
+        """Emitted tokens and steps on all texts, as they were recorded.
+
+        Of a shape deeper than all that are looked at, up to where it is known.
+        """
+        within = max(shape.depth for shape in shapes) <= self.deepest
+        return (self._all if within else self._whole).of(shapes)
 
     def ends(
         self, shape: TreeShape, texts: Bool[np.ndarray, "sampled"]
@@ -155,20 +194,34 @@ class TraceSpeed:
             emitted: by text.
             steps: by text, whole or not.
         """
-        times = self.times
-        parts = times.latency.at(times.prefix, self.law, times.batch)
-        seconds, drawn = times.seconds(parts.plain() if shape.size == 1 else parts.tree([shape]))
-        require_time(self.law, min(seconds, float(drawn.min())), shape.size)
-        group = np.arange(self.texts) % self.groups
+        parts = self.parts_of_steps
+        terms = parts.plain() if shape.size == 1 else parts.tree([shape])
+        return self.pooled_steps(terms, shape.size, emitted, steps)
+
+    def pooled_steps(
+        self,
+        terms: Sequence[Term],
+        size: int,
+        emitted: Float[np.ndarray, "texts"],
+        steps: Float[np.ndarray, "texts"],
+    ) -> Speed:
+        """The same of steps whose time is that of the first of these terms; `size` is for messages."""
+        seconds, drawn = self.times.seconds(terms)
+        require_time(self.law, min(seconds, float(drawn.min())), size)
+        group = self.file_of % self.groups
         over, under = (np.bincount(group, each) for each in (emitted, steps))
         tokens = (self.weights @ over) / (self.weights @ under)
         return Speed(float(emitted.sum() / steps.sum()), seconds, tokens, drawn, self.texts)
 
-    def _timed(self, shapes: list[TreeShape]) -> Float[np.ndarray, "trees"]:
+    @property
+    def parts_of_steps(self) -> StepParts:
+        """What steps are sums of."""
         times = self.times
-        parts = times.latency.at(times.prefix, self.law, times.batch)
+        return times.latency.at(times.prefix, self.law, times.batch)
+
+    def _timed(self, shapes: list[TreeShape]) -> Float[np.ndarray, "trees"]:
         try:
-            seconds = seconds_of(parts.tree(shapes))
+            seconds = seconds_of(self.parts_of_steps.tree(shapes))
         except NotMeasured as error:
             if len(shapes) == 1:
                 self._unmeasured = self._unmeasured or str(error)
@@ -208,9 +261,10 @@ def _require_replays(trace: Trace) -> None:
             "the trace is of given texts, so there are no steps to replay: record one while decoding "
             "(`treespec trace` without --follow), or search with its rates (`treespec estimate --out`)"
         )
-    if trace.texts < 2:
+    if trace.samples < 2:
+        of = "text" if trace.texts == 1 else f"text ({trace.texts} excerpts of one file)"
         raise InvalidTrace(
-            f"the trace has {trace.texts} text, but shapes are chosen on some texts and valued on others: "
+            f"the trace has 1 {of}, but shapes are chosen on some texts and valued on others: "
             "record at least 2, better 24 (`prompts.count=24`), or search with its rates "
             "(`treespec estimate --out`)"
         )
@@ -230,14 +284,15 @@ def _supported(trace: Trace, deepest: int) -> tuple[Rates, tuple[str, ...]]:
     Raises:
         InvalidTrace: if that is nothing.
     """
-    fewest = min(FEWEST_TEXTS, trace.texts // 2)
-    ranks, ends = trace.ranks[trace.inside], trace.text_of[trace.inside]
+    fewest = min(FEWEST_TEXTS, trace.samples // 2)
+    ranks, ends = trace.ranks[trace.inside], trace.file_of[trace.text_of[trace.inside]]
     mass = trace.accepted[trace.inside].sum(axis=0)
     seen = [len(np.unique(ends[ranks == rank])) for rank in range(trace.width)]
     poor = np.flatnonzero((mass < FEWEST_HITS) | (np.array(seen) < fewest))
     width = max(1, int(poor[0]) if len(poor) else trace.width)
     table, trials = rates_from(trace, np.flatnonzero(trace.inside), deepest, width)
-    total, texts = trials.sum(axis=1), (trials > 0).sum(axis=1)
+    total, reached = trials.sum(axis=1), trials > 0
+    texts = np.array([len(np.unique(trace.file_of[level])) for level in reached])
     poor = np.flatnonzero((total < FEWEST_TRIALS) | (texts < fewest))
     depth = int(poor[0]) if len(poor) else len(table)
     if depth == 0:
@@ -259,10 +314,34 @@ def _supported(trace: Trace, deepest: int) -> tuple[Rates, tuple[str, ...]]:
         )
     elif depth == deepest:
         said.append(
-            f"levels from depth {depth + 1} on were not used: the shortest text has {deepest} positions"
+            f"levels from depth {depth + 1} on were not used: trees so deep are not known at the ends of "
+            "texts: record more beyond these (`treespec trace --beyond`)"
+        )
+    if trace.samples < trace.texts:
+        said.append(
+            f"{trace.texts} texts are excerpts of {trace.samples} files, and count as {trace.samples}"
         )
     rates = np.clip(table[:depth] / total[:depth, None], 0.0, 1.0)
     return Rates(rates, by_depth=True), tuple(said)
+
+
+def _deepest(trace: Trace) -> int:
+    """Edges of the deepest tree that is known wherever a step may begin.
+
+    Where that is less than `DEEP`, up to so many, as long as the trees are known at nearly all positions.
+    """
+    lengths, kept = np.diff(trace.offsets), trace.text_kept
+    everywhere = 1 + int((lengths - kept).min())
+    for depth in range(min(DEEP, int(lengths.min())), everywhere, -1):
+        if np.minimum(kept, lengths - depth + 1).sum() >= NEARLY_ALL * kept.sum():
+            return depth
+    return everywhere
+
+
+def _known_to(depth: int, trace: Trace) -> Trace:
+    """The trace, of which as much is kept as trees of this depth are known at."""
+    kept = np.minimum(trace.text_kept, np.diff(trace.offsets) - depth + 1)
+    return trace if (kept == trace.text_kept).all() else replace(trace, kept=kept)
 
 
 def _draws(trace: Trace, seed: int) -> list[Trace]:
@@ -274,10 +353,23 @@ def _draws(trace: Trace, seed: int) -> list[Trace]:
     return [trace, *(replace(trace, ranks=(throw >= reached).sum(axis=1)) for throw in throws)]
 
 
-def _sampled(trace: Trace) -> tuple[Trace, Int[np.ndarray, "sampled"]]:
-    """Texts evenly chosen, the first positions of each: enough to choose on, and their places."""
+def _sampled(trace: Trace, seed: int) -> tuple[Trace, Int[np.ndarray, "sampled"]]:
+    """Texts drawn by lot, whole ones: enough to choose on, and their places.
+
+    Of texts so long that fewer than `WHOLE_TEXTS` would fit, a stretch each, which begins anywhere: the
+    beginnings of texts are not like the rest of them.
+    """
     if len(trace.tokens) <= MOST_POSITIONS:
         return trace, np.arange(trace.texts)
-    number = min(trace.texts, MOST_TEXTS)
-    texts = np.unique(np.linspace(0, trace.texts - 1, number).round().astype(np.int64))
-    return trace.part(texts, MOST_POSITIONS // len(texts)), texts
+    rng = np.random.default_rng(seed)
+    order, lengths = rng.permutation(trace.texts), np.diff(trace.offsets)
+    whole = int(np.searchsorted(np.cumsum(lengths[order]), MOST_POSITIONS, side="right"))
+    if whole >= WHOLE_TEXTS:
+        texts = np.sort(order[:whole])
+        return trace.part(texts), texts
+    texts = np.sort(order[:WHOLE_TEXTS])
+    most = MOST_POSITIONS // len(texts)
+    latest = np.minimum(lengths[texts] - most, trace.text_kept[texts] - 1).clip(min=0)
+    part = trace.part(texts, most, rng.integers(latest + 1))
+    beyond = np.minimum(lengths[texts] - trace.text_kept[texts], most // 4)
+    return replace(part, kept=np.minimum(part.text_kept, most - beyond)), texts

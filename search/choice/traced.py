@@ -6,6 +6,7 @@ import numpy as np
 
 from treespec.search.choice.candidates import RANKED_TREES, Limits, Room
 from treespec.search.choice.cross_fitting import Kind, choose, cross_fitted
+from treespec.search.choice.growths import grown
 from treespec.search.choice.local_moves import Bounds
 from treespec.search.choice.rows import Entry
 from treespec.search.choice.trace_speed import TraceSpeed
@@ -16,7 +17,7 @@ __all__ = ["traced"]
 def traced(
     side: TraceSpeed, limits: Limits, room: Room, kinds: Sequence[Kind]
 ) -> tuple[list[Entry], list[str]]:
-    """The best trees and all chains by replayed tokens over measured time.
+    """The best trees, all chains, and trees that grow, by replayed tokens over measured time.
 
     The first of each kind is the chosen one, with the speed of the procedure that chose it
     (`cross_fitted`). The others follow in the order of the choice, each with its own replay on all texts.
@@ -47,4 +48,8 @@ def traced(
         fitted = cross_fitted(side, bounds, kind, best)
         entries.append(Entry(best, side.law, fitted, basis="cross-fitted"))
         entries += [Entry(shape, side.law, side.speed(shape), basis="replay") for shape in others]
+    if "tree" in kinds:
+        found, said = grown(side, limits, room)
+        entries += found
+        notes += said
     return entries, [*notes, *(f"{side.law}: {note}" for note in side.passed_over)]

@@ -8,11 +8,12 @@
        "commit_ms": ..., "rest_ms": ...,
        "laws": {"deterministic": {"level_ms": ..., "first_ms": ..., "accept_ms": ..., ...}}}}}
 
-A table is one number (any size), `{"size": time}`, or `{"prefix": {"size": time}}`; a time is a number or a
-list of measurements. `first_ms` and `plain_ms` know no size: a number, a list, or `{"prefix": time}`. Only
-`verify_ms` and, for each law, `level_ms` are needed; what is left out takes no time. The law `"any"` stands
-for all. `disturbed` is there only if something else used the machine while times were taken, and says so in
-a sentence.
+A table is one number (any size), `{"size": time}`, or `{"prefix": {"size": time}}`; a time is a number, a
+list of measurements, or a list of the measurements of each round (`[[18.4, 18.6], [], [18.3]]`), where all
+tables were measured in the same rounds. `first_ms` and `plain_ms` know no size: a number, a list, or
+`{"prefix": time}`. Only `verify_ms` and, for each law, `level_ms` are needed; what is left out takes no
+time, but `decide_ms`, of trees that grow, is then not known. The law `"any"` stands for all. `disturbed` is
+there only if something else used the machine while times were taken, and says so in a sentence.
 """
 
 import json
@@ -29,7 +30,7 @@ from treespec.errors import Unreadable
 from treespec.reading import read_text
 from treespec.reading_models import Strict, misplaced, only, problems, read_model
 from treespec.search.latency.errors import InvalidLatency
-from treespec.search.latency.interpolation import Curve, Samples, Table
+from treespec.search.latency.interpolation import Curve, Rounds, Samples, Table
 from treespec.search.latency.tables import BatchTimes, LawTimes
 
 __all__ = ["model_of_tables", "read_file", "read_json", "write_json"]
@@ -42,7 +43,7 @@ UNIT = "_ms"
 
 AXES = {
     "verify": "size", "commit": "size", "rest": "size", "level": "width", "draft": "width", "first": "",
-    "draw": "number of nodes", "assemble": "size", "accept": "size", "plain": "",
+    "draw": "number of nodes", "assemble": "size", "accept": "size", "plain": "", "decide": "size",
 }  # fmt: skip
 """Tables, and what their sizes count; nothing for those that know only prefixes."""
 
@@ -65,7 +66,10 @@ LARGEST_TIME = 1e12
 MOST_ENTRIES = 64
 """Batch sizes of a file, and laws of a batch size."""
 
-Curves: TypeAlias = dict[int | None, dict[int | None, Samples]]
+Given: TypeAlias = tuple[float | Samples, ...]
+"""Measurements, or those of each round."""
+
+Curves: TypeAlias = dict[int | None, dict[int | None, Given]]
 """Measurements by prefix and size; None stands for all."""
 
 
@@ -78,19 +82,27 @@ def _count(key: Any, least: int, place: str = "") -> int:
     return int(text)
 
 
-def _samples(value: Any, place: str) -> Samples:
+def _samples(value: Any, place: str) -> Given:
     value = value.tolist() if isinstance(value, np.ndarray) else value
     times = value if isinstance(value, list | tuple) else [value]
-    if not times:
+    rounds = [isinstance(time, list | tuple) for time in times]
+    if any(rounds) and not all(rounds):
+        raise misplaced(place, value, "mixes times with lists of the times of rounds")
+    if not any(times if any(rounds) else [times]):
         raise misplaced(place, value, "is an empty list, but needs at least one time")
-    for time in times:
-        number = isinstance(time, Real) and not isinstance(time, bool)
-        if not number or not 0 <= time < LARGEST_TIME:  # pyrefly: ignore[unsupported-operation]
-            raise misplaced(place, time, "a time must be a number of at least 0")
-    return tuple(float(time) for time in times)
+    if any(rounds):
+        return tuple(tuple(_time(time, place) for time in of_round) for of_round in times)
+    return tuple(_time(time, place) for time in times)
 
 
-def _by_size(value: Any, place: str) -> dict[int | None, Samples]:
+def _time(time: Any, place: str) -> float:
+    number = isinstance(time, Real) and not isinstance(time, bool)
+    if not number or not 0 <= time < LARGEST_TIME:  # pyrefly: ignore[unsupported-operation]
+        raise misplaced(place, time, "a time must be a number of at least 0")
+    return float(time)
+
+
+def _by_size(value: Any, place: str) -> dict[int | None, Given]:
     if not isinstance(value, Mapping):
         return {None: _samples(value, place)}
     if not value:
@@ -151,6 +163,7 @@ class _Law(Strict):
     assemble_ms: Sized = NO_TIME
     accept_ms: Sized = NO_TIME
     plain_ms: Unsized = None
+    decide_ms: Sized = None
     sampling: str = ""
     rule: str = ""
 
@@ -258,11 +271,24 @@ def _tables(entry: BaseModel, scale: float) -> dict[str, Any]:
 def _table(name: str, curves: Curves, scale: float) -> Table:
     advice = ADVICE.get(name, "measure them (`treespec profile --sizes`), or ask for less")
     axis = AXES[name] or "prefix"
-    scaled = {
-        prefix: {size: tuple(time * scale for time in times) for size, times in samples.items()}
-        for prefix, samples in curves.items()
-    }
-    return Table(name, {p: Curve(name, axis, samples, advice) for p, samples in scaled.items()})
+    return Table(
+        name,
+        {p: _curve(name, axis, advice, samples, scale) for p, samples in curves.items()},
+    )
+
+
+def _curve(
+    name: str, axis: str, advice: str, given: Mapping[int | None, Given], scale: float
+) -> Curve:
+    samples: dict[int | None, Samples] = {}
+    rounds: dict[int | None, Rounds] = {}
+    for size, times in given.items():
+        of_rounds = [of for of in times if isinstance(of, tuple)]
+        if of_rounds:
+            rounds[size] = tuple(i for i, of in enumerate(of_rounds) for _ in of)
+        flat = [time for of in of_rounds for time in of] or times
+        samples[size] = tuple(time * scale for time in flat if not isinstance(time, tuple))
+    return Curve(name, axis, samples, advice, rounds)
 
 
 def _law(item: tuple[str, _Law]) -> tuple[str, LawTimes]:
@@ -284,11 +310,20 @@ def _plain_tables(owner: BatchTimes | LawTimes) -> dict[str, Any]:
 
 def _plain(curve: Curve) -> Any:
     by_size = {
-        size: [float(f"{1e3 * time:.6g}") for time in times]
-        for size, times in curve.samples.items()
+        size: _plain_times(times, curve.rounds.get(size)) for size, times in curve.samples.items()
     }
-    short = {size: times[0] if len(times) == 1 else times for size, times in by_size.items()}
-    return short[None] if curve.anywhere else {str(size): times for size, times in short.items()}
+    return by_size[None] if curve.anywhere else {str(size): by_size[size] for size in by_size}
+
+
+def _plain_times(times: Samples, rounds: Rounds | None) -> Any:
+    """One time, several, or those of each round, in milliseconds."""
+    shown = [float(f"{1e3 * time:.6g}") for time in times]
+    if rounds is None:
+        return shown[0] if len(shown) == 1 else shown
+    lists: list[list[float]] = [[] for _ in range(1 + max(rounds))]
+    for time, number in zip(shown, rounds, strict=True):
+        lists[number].append(time)
+    return lists
 
 
 def _lines(data: Any, indent: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Times between measured sizes: medians, monotone but for what is proved, joined by straight lines."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from statistics import NormalDist
@@ -16,6 +16,7 @@ from treespec.search.latency.errors import InvalidLatency, NotMeasured
 __all__ = ["Curve", "Samples", "Table", "Term", "gathered"]
 
 Samples: TypeAlias = tuple[float, ...]
+Rounds: TypeAlias = tuple[int, ...]
 
 FALSE_ALARMS = 0.01
 """Share of curves without any fall of which one is believed to have one."""
@@ -37,11 +38,17 @@ class Curve:
     it is linear. It is linear in the fitted times, too, so a whole step is a
     weighted sum of them (`weights`), and a bootstrap of thousands of steps is one matrix product.
 
+    A machine is a little faster in one round of measuring than in the next, for all sizes alike. So where
+    it is known which round a sample is of, rounds are resampled and left out, and not samples.
+
     Args:
         name: what was measured, for messages.
         axis: what the size counts, for messages.
         samples: seconds by size; the only key None stands for every size.
         advice: the way out, for messages.
+        rounds: by size, the round of measuring that each sample is of, from 0; those of all curves of a
+            model are the same rounds. Samples of a size that is not there are no parts of rounds.
+        proved: places of the falls, where they are known from more samples than these.
 
     Raises:
         InvalidLatency: if there is no sample, or one is negative or not finite.
@@ -51,6 +58,8 @@ class Curve:
     axis: str
     samples: Mapping[int | None, Samples]
     advice: str = "measure them, or ask for less"
+    rounds: Mapping[int | None, Rounds] = field(default_factory=dict)
+    proved: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what is no time."""
@@ -86,13 +95,45 @@ class Curve:
         medians = np.array([[np.median(times) for times in self.samples.values()]])
         return self._isotonic(medians)[0]
 
-    def drawn(self, rng: np.random.Generator, draws: int) -> Float[np.ndarray, "draws sizes"]:
-        """The fit again for resamples of every size's samples, drawn with replacement."""
-        medians = [
-            np.median(np.asarray(times)[rng.integers(len(times), size=(draws, len(times)))], axis=1)
-            for times in self.samples.values()
-        ]
+    def drawn(
+        self,
+        rng: np.random.Generator,
+        draws: int,
+        rounds: Float[np.ndarray, "draws rounds"] | None = None,
+    ) -> Float[np.ndarray, "draws sizes"]:
+        """The fit again for resamples of every size's samples, drawn with replacement.
+
+        Args:
+            rng: what samples are drawn from whose rounds are not known.
+            draws: resamples.
+            rounds: how often each round is drawn in each resample.
+        """
+        medians = []
+        for size, times in self.samples.items():
+            if rounds is not None and size in self.rounds:
+                medians.append(_medians(np.array(times), rounds[:, self.rounds[size]]))
+            else:
+                places = rng.integers(len(times), size=(draws, len(times)))
+                medians.append(np.median(np.asarray(times)[places], axis=1))
         return self._isotonic(np.stack(medians, axis=1))
+
+    def of_rounds(self, kept: Collection[int]) -> "Curve":
+        """The curve of some rounds alone; where they have no sample of a size, all of it stay.
+
+        Falls of the time are those that are proved by all rounds.
+        """
+        samples, rounds = dict(self.samples), dict(self.rounds)
+        for size, of in self.rounds.items():
+            places = [place for place, number in enumerate(of) if number in kept]
+            if places:
+                samples[size] = tuple(self.samples[size][place] for place in places)
+                rounds[size] = tuple(of[place] for place in places)
+        return replace(self, samples=samples, rounds=rounds, proved=self.falls)
+
+    @property
+    def round_count(self) -> int:
+        """One more than the last round that a sample is of; 0 if no rounds are known."""
+        return 1 + max((max(of) for of in self.rounds.values()), default=-1)
 
     def weights(self, sizes: Int[np.ndarray, "asked"]) -> Float[np.ndarray, "asked sizes"]:
         """How much each fitted time counts in the time at the sizes asked for; rows sum to 1.
@@ -121,6 +162,8 @@ class Curve:
     @cached_property
     def falls(self) -> tuple[int, ...]:
         """Places of the sizes at which the time is lower than at the size before, beyond chance."""
+        if self.proved is not None:
+            return self.proved
         samples = [np.asarray(times) for times in self.samples.values()]
         limit = NormalDist().inv_cdf(1 - FALSE_ALARMS / max(1, len(samples) - 1))
         pairs = enumerate(pairwise(samples), start=1)
@@ -135,6 +178,20 @@ class Curve:
             for row in wrong:  # one by one: the regression takes memory by the square of the sizes
                 block[row] = -non_increasing(-block[row], counts[part])
         return medians
+
+
+def _medians(
+    times: Float[np.ndarray, "n"], numbers: Float[np.ndarray, "draws n"]
+) -> Float[np.ndarray, "draws"]:
+    """The median of the samples as often as each draw has them; of all, where it has none."""
+    order = np.argsort(times, kind="stable")
+    counts = numbers[:, order].cumsum(axis=1)
+    total = counts[:, -1:]
+    if not total.all():
+        counts = np.where(total > 0, counts, np.arange(1, len(times) + 1))
+        total = counts[:, -1:]
+    low, high = ((counts < rank).sum(axis=1) for rank in (total / 2, total / 2 + 0.5))
+    return (times[order][low] + times[order][high]) / 2
 
 
 def _rank_sum(left: np.ndarray, right: np.ndarray) -> float:
@@ -161,6 +218,15 @@ class Table:
 
     name: str
     curves: Mapping[int | None, Curve]
+
+    def of_rounds(self, kept: Collection[int]) -> "Table":
+        """The table of some rounds alone, see `Curve.of_rounds`."""
+        return replace(self, curves={p: c.of_rounds(kept) for p, c in self.curves.items()})
+
+    @property
+    def round_count(self) -> int:
+        """See `Curve.round_count`."""
+        return max(curve.round_count for curve in self.curves.values())
 
     @property
     def prefixes(self) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -42,18 +43,55 @@ class StepParts:
         Raises:
             NotMeasured: naming the table, what was asked of it, its range and the way out.
         """
+        return self.drafted(
+            [levels_of(shape) for shape in shapes], [shape.size for shape in shapes]
+        )
+
+    def drafted(self, levels: Sequence[Sequence[Counter[int]]], sizes: Sequence[int]) -> list[Term]:
+        """Steps that draft these levels and verify so many nodes, as those of trees that grow do.
+
+        Args:
+            levels: of each step, for each pass of the draft, how many nodes are given k children, by k;
+                the first pass runs the root. None where nothing is drafted.
+            sizes: of each step, nodes that are verified, the root included.
+
+        Raises:
+            NotMeasured: see `tree`.
+        """
         law = self.law_times
-        levels = [levels_of(shape) for shape in shapes]
         narrow = [Counter(sum(level.values()) for level in one[1:]) for one in levels]
         terms: list[Term] = []
         if law.first is None:
-            terms += gathered(law.level, self.prefix, [one + Counter([1]) for one in narrow])
+            whole = [
+                more + Counter([1] if one else []) for more, one in zip(narrow, levels, strict=True)
+            ]
+            terms += gathered(law.level, self.prefix, whole)
         else:
-            terms += gathered(law.first, self.prefix, [{1: 1.0} for _ in shapes])
+            firsts = [{1: 1.0} if one else {} for one in levels]
+            terms += gathered(law.first, self.prefix, firsts)
             terms += gathered(law.level, self.prefix, narrow)
         draws = [further_draws(one, self.together) for one in levels]
         terms += gathered(law.draw, self.prefix, draws)
-        return terms + self._sized([law.assemble, *self._pass()], [shape.size for shape in shapes])
+        return terms + self._sized([law.assemble, *self._pass()], sizes)
+
+    def deciding(self, levels: Sequence[Sequence[Counter[int]]]) -> list[Term]:
+        """What the growth of each of these steps takes to decide; nothing where that is not known.
+
+        It decides before each level where to go on, and once what is kept.
+
+        Args:
+            levels: see `drafted`.
+
+        Raises:
+            NotMeasured: see `tree`.
+        """
+        if self.law_times.decide is None:
+            return []
+        counts = []
+        for one in levels:
+            more = (sum(k * nodes for k, nodes in level.items()) for level in one)
+            counts.append(Counter(accumulate(more, initial=1)))
+        return gathered(self.law_times.decide, self.prefix, counts)
 
     def root(self) -> list[Term]:
         """A step over the root alone, as the sum of its parts."""

@@ -1,8 +1,8 @@
 """The tables that a latency model is made of, and what a step of a shape takes from them."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 
 from treespec.search.latency.interpolation import Table
 from treespec.shape import TreeShape
@@ -27,6 +27,8 @@ class LawTimes:
         plain: a step of plain decoding under the same settings; None: the sum of its parts.
         sampling: the settings under which this was measured.
         rule: the acceptance rule.
+        decide: what a tree that grows takes to decide once, where it goes on or what is kept, by the nodes
+            drafted so far; None if it is not known.
     """
 
     level: Table
@@ -37,6 +39,16 @@ class LawTimes:
     plain: Table | None
     sampling: str | None = None
     rule: str | None = None
+    decide: Table | None = None
+
+    @property
+    def tables(self) -> Mapping[str, Table]:
+        """The tables that there are, by name."""
+        return _tables_of(self)
+
+    def of_rounds(self, kept: Collection[int]) -> "LawTimes":
+        """The times of some rounds of measuring alone."""
+        return replace(self, **{name: t.of_rounds(kept) for name, t in self.tables.items()})
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +66,29 @@ class BatchTimes:
     commit: Table
     rest: Table
     laws: Mapping[str, LawTimes]
+
+    @property
+    def tables(self) -> Mapping[str, Table]:
+        """The tables that all laws share, by name."""
+        return _tables_of(self)
+
+    def of_rounds(self, kept: Collection[int]) -> "BatchTimes":
+        """The times of some rounds of measuring alone."""
+        laws = {name: law.of_rounds(kept) for name, law in self.laws.items()}
+        return replace(
+            self, laws=laws, **{name: t.of_rounds(kept) for name, t in self.tables.items()}
+        )
+
+    @property
+    def round_count(self) -> int:
+        """Rounds in which everything was measured once; 0 if they are not known."""
+        owners = [self.tables, *(law.tables for law in self.laws.values())]
+        return max(table.round_count for tables in owners for table in tables.values())
+
+
+def _tables_of(owner: LawTimes | BatchTimes) -> dict[str, Table]:
+    named = {each.name: getattr(owner, each.name) for each in fields(owner)}
+    return {name: table for name, table in named.items() if isinstance(table, Table)}
 
 
 def levels_of(shape: TreeShape) -> list[Counter[int]]:
@@ -95,10 +130,9 @@ def middle_prefix(times: BatchTimes) -> int | None:
     Where there is none that all cover, the middle one of the first table that has prefixes: asking for it
     says which table does not.
     """
-    tables: list[Table | None] = [times.verify, times.commit, times.rest]
-    for entry in times.laws.values():
-        tables += [entry.level, entry.first, entry.draw, entry.assemble, entry.accept, entry.plain]
-    known = [table.prefixes for table in tables if table is not None and table.prefixes]
+    owners = [times.tables, *(law.tables for law in times.laws.values())]
+    tables = [table for owner in owners for table in owner.values()]
+    known = [table.prefixes for table in tables if table.prefixes]
     if not known:
         return None
     low, high = max(prefixes[0] for prefixes in known), min(prefixes[-1] for prefixes in known)

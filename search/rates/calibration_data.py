@@ -113,7 +113,7 @@ def calibration_data(trace: Trace, *, depth: int = 1) -> CalibrationData:
         rank=np.tile(np.arange(width), len(at)),
         depth=np.repeat(depths, width),
         path=(above[:, None] * trace.probs[at]).ravel(),
-        text=np.repeat(trace.text_of[at], width),
+        text=np.repeat(trace.file_of[trace.text_of[at]], width),
         path_exact=whole.ravel(),
         weight=np.repeat(1 / np.maximum(reached, LEAST_PATH), width),
     )

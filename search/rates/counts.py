@@ -114,11 +114,14 @@ def _there(table: Int[np.ndarray, "nodes most_1"], ranks: int) -> Bool[np.ndarra
 def _level(
     trace: Trace, positions: Int[np.ndarray, "P"], there: Bool[np.ndarray, "P ranks"]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Hits, trials and expected hits of the children there are, `[texts, ranks]` each."""
-    text, ranks = trace.text_of[positions], there.shape[1]
+    """Hits, trials and expected hits of the children there are, `[texts, ranks]` each.
+
+    Excerpts of one file count as one text.
+    """
+    text, ranks = trace.file_of[trace.text_of[positions]], there.shape[1]
 
     def by_text(cells: np.ndarray) -> np.ndarray:
-        sums = [np.bincount(text, column, minlength=trace.texts) for column in cells.T]
+        sums = [np.bincount(text, column, minlength=trace.samples) for column in cells.T]
         return np.stack(sums, axis=1)
 
     hits = there & (trace.ranks[positions, None] == np.arange(ranks))

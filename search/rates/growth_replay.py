@@ -11,10 +11,8 @@ the position where it leaves the text. Its children then count as worth nothing,
 unless it is proved that they change nothing: where the best nodes are kept whatever they are
 (`keeps_best`), and all that are kept are worth more than every node whose children are not known. Then the
 nodes above that worth are drafted in any case, and the others could not have been kept. `GrowthReplay.sure`
-says which steps these are. Measured on six texts of 48 tokens of the embedded pair at temperature 0, with
-a beam of 8 and 8 levels: all steps of EAGLE-2 (4 and 8 children, 6 deep) and of cost-aware growth are sure,
-95 % of SpecExec's and of equal growth's, 91 % of OPT-Tree's (16 nodes, 8 deep); and every step, unsure ones
-included, was that of the live run.
+says which steps these are; the study `growth_replay` holds them, and the others, against live runs of the
+embedded pair.
 
 Draws decide where a growth of the law WITHOUT_REPLACEMENT (`DySpec`) goes on, and draws off the text are
 not recorded: it is replayed at temperature 0, where each node has one child, and refused above.
@@ -22,6 +20,7 @@ not recorded: it is replayed at temperature 0, where each node has one child, an
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -34,14 +33,18 @@ from treespec.search.errors import InvalidTrace
 from treespec.search.growth.values import read_values
 from treespec.search.intervals import RESAMPLES, Interval, ratio
 from treespec.search.rates.draft_rows import DraftRows
-from treespec.search.rates.replay import replay
+from treespec.search.rates.replay import by_file, replay
 from treespec.search.rates.trace import Trace
 from treespec.tree import Law, TreeShape
 
-__all__ = ["GrowthReplay", "replay_growth"]
+__all__ = ["GrowthReplay", "Levels", "replay_growth"]
 
 RULES_OF_MEMBERS = ("greedy", "naive", "onehot")
 """Rules under which a deterministic child is accepted if and only if the text goes on with it."""
+
+
+Levels: TypeAlias = tuple[tuple[int, ...], ...]
+"""The passes of one step: how many children each of the nodes was given that the pass ran."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +57,9 @@ class GrowthReplay:
         sizes: verified nodes of every step, the root included.
         sure: whether the step is what a live run does, see the head of this file.
         offsets: `[texts + 1]`; steps of text i are `offsets[i]` up to, not including, `offsets[i + 1]`.
+        file_of: `[texts]`, the place of the file that each text is an excerpt of (`Trace.file_of`).
         max_depth: most edges that a tree of the growth can have.
+        levels: of every step, for each pass of the draft, how many children each node was given that ran.
     """
 
     accepted: Int[np.ndarray, "steps"]
@@ -62,7 +67,9 @@ class GrowthReplay:
     sizes: Int[np.ndarray, "steps"]
     sure: Bool[np.ndarray, "steps"]
     offsets: Int[np.ndarray, "texts_1"]
+    file_of: Int[np.ndarray, "texts"]
     max_depth: int
+    levels: Sequence[Levels]
 
     @property
     def tokens_per_step(self) -> float:
@@ -90,7 +97,8 @@ class GrowthReplay:
     ) -> Interval:
         """Tokens per step with an interval from texts drawn with replacement, as `Replay.interval`."""
         emitted = np.add.reduceat(self.accepted + 1, self.offsets[:-1])
-        return ratio(emitted, np.diff(self.offsets), level=level, resamples=resamples, seed=seed)
+        over, under = (by_file(each, self.file_of) for each in (emitted, np.diff(self.offsets)))
+        return ratio(over, under, level=level, resamples=resamples, seed=seed)
 
 
 @takes(InvalidTrace, trace=of_class("a search.Trace", "Trace"))
@@ -137,9 +145,12 @@ def replay_growth(trace: Trace, growth: Growth) -> GrowthReplay:
         of_text = list(_steps(grown, start, limit))
         steps += of_text
         counts.append(len(of_text))
-    accepted, kept, sizes, sure = (np.array(column) for column in zip(*steps, strict=True))
+    *columns, levels = zip(*steps, strict=True)
+    accepted, kept, sizes, sure = map(np.array, columns)
     offsets = np.concatenate([[0], np.cumsum(counts)])
-    return GrowthReplay(accepted, kept, sizes, sure, offsets, growth.max_depth)
+    return GrowthReplay(
+        accepted, kept, sizes, sure, offsets, trace.file_of, growth.max_depth, levels
+    )
 
 
 def _of_chain(trace: Trace, depth: int) -> GrowthReplay:
@@ -147,7 +158,10 @@ def _of_chain(trace: Trace, depth: int) -> GrowthReplay:
     shape = TreeShape.chain(depth)
     found = replay(trace, shape)
     sizes = np.full(len(found.accepted), shape.size)
-    return GrowthReplay(found.accepted, found.kept, sizes, sizes > 0, found.offsets, depth)
+    levels = [((1,),) * depth] * len(sizes)
+    return GrowthReplay(
+        found.accepted, found.kept, sizes, sizes > 0, found.offsets, trace.file_of, depth, levels
+    )
 
 
 def _require_rows(trace: Trace, name: str) -> DraftRows:
@@ -169,11 +183,11 @@ def _require_rows(trace: Trace, name: str) -> DraftRows:
     return trace.draft_rows
 
 
-def _steps(grown: "_Grown", start: int, limit: int) -> Iterator[tuple[int, int, int, bool]]:
-    """Accepted and kept tokens, nodes, and whether they are sure, of the steps of one text."""
+def _steps(grown: "_Grown", start: int, limit: int) -> Iterator[tuple[int, int, int, bool, Levels]]:
+    """Accepted and kept tokens, nodes, whether they are sure, and passes, of the steps of one text."""
     while start < limit:
-        accepted, size, sure = grown.step(start)
-        yield accepted, min(accepted + 1, limit - start), size, sure
+        accepted, size, sure, levels = grown.step(start)
+        yield accepted, min(accepted + 1, limit - start), size, sure, levels
         start += accepted + 1
 
 
@@ -187,9 +201,10 @@ class _Grown:
         self._position_of = {int(row): t for t, row in enumerate(rows.offsets[:-1])}
         self._ends = np.repeat(trace.offsets[1:], np.diff(trace.offsets))
 
-    def step(self, start: int) -> tuple[int, int, bool]:
-        """Accepted tokens and nodes of the tree at a position, and whether they are sure."""
+    def step(self, start: int) -> tuple[int, int, bool, Levels]:
+        """Accepted tokens and nodes of the tree at a position, whether they are sure, and its passes."""
         growth, parents, probs = self._growth, [-1], [1.0]
+        levels: list[tuple[int, ...]] = []
         rows, counts = [int(self._rows.offsets[start])], [0]
         unknown: list[int] = []
 
@@ -201,6 +216,7 @@ class _Grown:
             places = growth.next(shape, known)
             if not places:
                 break
+            levels.append(tuple(int(k) for _, k in places))
             for node, k in places:
                 first, counts[node] = counts[node], counts[node] + k
                 self._require_width(counts[node])
@@ -216,7 +232,7 @@ class _Grown:
         if isinstance(growth, PruningGrowth):
             kept = set(map(int, growth.keep(shape, known)))
         accepted = self._accepted(start, shape, kept)
-        return accepted, len(kept), self._sure(shape, known, kept, unknown)
+        return accepted, len(kept), self._sure(shape, known, kept, unknown), tuple(levels)
 
     def _require_width(self, children: int) -> None:
         if children > self._rows.width:

@@ -27,7 +27,7 @@ from treespec.search.rates.rule_notes import require_replayable
 from treespec.search.rates.trace import Trace
 from treespec.tree import TreeShape
 
-__all__ = ["Replay", "child_table", "replay", "replay_many", "step_starts"]
+__all__ = ["Replay", "by_file", "child_table", "replay", "replay_many", "step_starts"]
 
 LARGEST_TABLE = 2**24
 """Places for children of a tree that is replayed: its nodes times the most children of one."""
@@ -42,12 +42,14 @@ class Replay:
         accepted: accepted draft tokens of every step, text after text.
         kept: tokens of every step that the text keeps: accepted + 1, but in a last, cut step.
         offsets: `[texts + 1]`; steps of text i are `offsets[i]` up to, not including, `offsets[i + 1]`.
+        file_of: `[texts]`, the place of the file that each text is an excerpt of (`Trace.file_of`).
     """
 
     shape: TreeShape
     accepted: Int[np.ndarray, "steps"]
     kept: Int[np.ndarray, "steps"]
     offsets: Int[np.ndarray, "texts_1"]
+    file_of: Int[np.ndarray, "texts"]
 
     @cached_property
     def steps(self) -> Int[np.ndarray, "texts"]:
@@ -89,10 +91,20 @@ class Replay:
     ) -> Interval:
         """Tokens per step with an interval from texts drawn with replacement.
 
-        The same seed draws the same texts for every tree on a trace. With a single text there is no
-        interval, and its bounds are NaN.
+        Excerpts of one file count as one text. The same seed draws the same texts for every tree on a
+        trace. With a single text there is no interval, and its bounds are NaN.
         """
-        return ratio(self.emitted, self.steps, level=level, resamples=resamples, seed=seed)
+        over, under = (by_file(each, self.file_of) for each in (self.emitted, self.steps))
+        return ratio(over, under, level=level, resamples=resamples, seed=seed)
+
+
+def by_file(
+    values: Int[np.ndarray, "texts"], file_of: Int[np.ndarray, "texts"]
+) -> Int[np.ndarray, "files"]:
+    """The sums of what texts have over the excerpts of each file."""
+    sums = np.zeros(int(file_of.max()) + 1, dtype=values.dtype)
+    np.add.at(sums, file_of, values)
+    return sums
 
 
 @takes(InvalidTrace, trace=of_class("a search.Trace", "Trace"), shape=SHAPE)
@@ -222,7 +234,8 @@ class _Walk:
         accepted = np.array([lengths[step] for step in steps])
         last = np.repeat(limits, counts)
         offsets = np.concatenate([[0], np.cumsum(counts)])
-        return Replay(shape, accepted, np.minimum(accepted + 1, last - places), offsets)
+        kept = np.minimum(accepted + 1, last - places)
+        return Replay(shape, accepted, kept, offsets, self._trace.file_of)
 
     def _lengths(self, table: Int[np.ndarray, "nodes ranks"], depth: int) -> Int[np.ndarray, "T"]:
         """What a step accepts that begins at each position."""

@@ -3,6 +3,7 @@
 As a file it is an .npz archive of plain arrays, with the metadata as JSON among them.
 
     offsets, tokens, ranks, probs, accepted, kept    as in `Trace`; probabilities in float32
+    files                                            as in `Trace`; only there if texts share files
     meta                                             uint8, UTF-8 JSON: version, law, rule, sampling, width,
                                                      forced, about
 
@@ -56,6 +57,9 @@ _ROW_ARRAYS = {
     "draft_row_probs": "<f4", "draft_row_text_ranks": "<i4",
 }  # fmt: skip
 """Of a trace with draft rows; older files, and those without, have none of them."""
+
+_FILES = {"files": "<i8"}
+"""Of a trace of excerpts; older files, and those whose texts stand each for itself, have none."""
 
 _ROWS_OF = "draft_row_"
 
@@ -123,6 +127,9 @@ class Trace:
         kept: `[texts]`, how many positions of each text decoding keeps (up to the budget and the stop
             token). Those after them only serve steps that begin before the end and reach beyond it. All by
             default.
+        files: `[texts]`, a number for the file that each text is an excerpt of. Excerpts of one file are
+            alike, and count as one text where texts are resampled or left out. By default each stands for
+            itself.
         draft_rows: what the draft thinks off the texts' path too, for growths
             (`treespec.search.rates.growth_replay`); None if that was not recorded.
 
@@ -142,6 +149,7 @@ class Trace:
     forced: bool = False
     about: Mapping[str, Any] = field(default_factory=dict)
     kept: Int[np.ndarray, "texts"] | None = None
+    files: Int[np.ndarray, "texts"] | None = None
     draft_rows: DraftRows | None = None
 
     def __post_init__(self) -> None:
@@ -158,6 +166,8 @@ class Trace:
         _check_offsets(self.offsets, len(self.tokens))
         kept = np.diff(self.offsets) if self.kept is None else self.kept
         object.__setattr__(self, "kept", _array("kept", kept, np.int64))
+        if self.files is not None:
+            object.__setattr__(self, "files", _array("files", self.files, np.int64))
         self._check()
 
     def _check(self) -> None:
@@ -174,11 +184,12 @@ class Trace:
         count = len(self.tokens)
         for name, right in (
             ("ranks", (count,)), ("probs", (count, self.width)), ("accepted", (count, self.width)),
-            ("kept", (self.texts,)),
+            ("kept", (self.texts,)), ("files", (self.texts,)),
         ):  # fmt: skip
-            if getattr(self, name).shape != right:
+            array = getattr(self, name)
+            if array is not None and array.shape != right:
                 raise InvalidTrace(
-                    f"{name} has shape {list(getattr(self, name).shape)}, but {self.texts} texts with "
+                    f"{name} has shape {list(array.shape)}, but {self.texts} texts with "
                     f"{count} positions and {self.width} children each need {list(right)}"
                 )
         if count and not (self.ranks.min() >= 0 and self.ranks.max() <= self.width):
@@ -214,6 +225,18 @@ class Trace:
         return self.kept
 
     @cached_property
+    def file_of(self) -> Int[np.ndarray, "texts"]:
+        """The place of each text's file among all files, from 0; that of the text itself by default."""
+        if self.files is None:
+            return np.arange(self.texts)
+        return np.unique(self.files, return_inverse=True)[1]
+
+    @cached_property
+    def samples(self) -> int:
+        """How many texts count: files, where several texts are excerpts of one."""
+        return int(self.file_of.max()) + 1
+
+    @cached_property
     def inside(self) -> Bool[np.ndarray, "T"]:
         """Which positions are kept, not beyond the end of their text."""
         starts = np.repeat(self.offsets[:-1], np.diff(self.offsets))
@@ -225,22 +248,30 @@ class Trace:
         """The text that each position belongs to."""
         return np.repeat(np.arange(self.texts), np.diff(self.offsets))
 
-    def part(self, texts: Int[np.ndarray, "some"], most: int | None = None) -> "Trace":
+    def part(
+        self,
+        texts: Int[np.ndarray, "some"],
+        most: int | None = None,
+        first: Int[np.ndarray, "some"] | int = 0,
+    ) -> "Trace":
         """These texts alone, in this order, without `draft_rows`.
 
         Args:
             texts: places of texts.
-            most: positions of each that are taken, from its first on; all by default.
+            most: positions of each that are taken; all by default.
+            first: the position of each from which on they are taken, one that is kept.
         """
-        starts, ends = self.offsets[texts], self.offsets[np.asarray(texts) + 1]
+        texts = np.asarray(texts)
+        starts, ends = self.offsets[texts] + first, self.offsets[texts + 1]
         lengths = ends - starts if most is None else np.minimum(ends - starts, most)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         places = np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
         arrays = {
             name: getattr(self, name)[places] for name in ("tokens", "ranks", "probs", "accepted")
         }
-        kept = np.minimum(self.text_kept[texts], lengths)
-        return replace(self, offsets=offsets, kept=kept, draft_rows=None, **arrays)
+        kept = np.minimum(self.text_kept[texts] - first, lengths)
+        files = None if self.files is None else self.files[texts]
+        return replace(self, offsets=offsets, kept=kept, files=files, draft_rows=None, **arrays)
 
     @takes(InvalidTrace, path=PATH)
     def save(self, path: Path | str) -> Path:
@@ -322,6 +353,8 @@ def _pack(trace: Trace) -> bytes:
         for name, kind in _ARRAYS.items()
         if name != "meta"
     }
+    if trace.files is not None:
+        arrays["files"] = np.ascontiguousarray(trace.files, dtype=_FILES["files"])
     if trace.draft_rows is not None:
         arrays |= {
             name: np.ascontiguousarray(
@@ -379,10 +412,8 @@ def _require_directory(file: BinaryIO, path: Path) -> None:
 def _read(archive: zipfile.ZipFile, path: Path) -> dict[str, Any]:
     members = archive.infolist()
     names = sorted(member.filename for member in members)
-    usual, with_rows = (
-        sorted(f"{name}.npy" for name in known) for known in (_ARRAYS, _ARRAYS | _ROW_ARRAYS)
-    )
-    if names not in (usual, with_rows):
+    known = [_ARRAYS | files | rows for files in ({}, _FILES) for rows in ({}, _ROW_ARRAYS)]
+    if names not in [sorted(f"{name}.npy" for name in one) for one in known]:
         raise InvalidTrace(
             f"{path} is no trace: it holds {', '.join(names[:8])[:200] or 'nothing'} instead of "
             f"{', '.join(_ARRAYS)}"
@@ -406,7 +437,7 @@ def _member(file: IO[bytes], name: str, size: int, path: Path) -> np.ndarray:
     if version != (1, 0):
         raise InvalidTrace(f"{path}: {name} is in version {version} of numpy's format, not (1, 0)")
     shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-    kind = (_ARRAYS | _ROW_ARRAYS)[name]
+    kind = (_ARRAYS | _FILES | _ROW_ARRAYS)[name]
     if dtype != np.dtype(kind) or fortran:
         raise InvalidTrace(f"{path}: {name} holds {dtype} instead of {kind}")
     wanted = math.prod(shape) * dtype.itemsize

@@ -100,7 +100,7 @@ def profile(
     notes = list(plan.notes)
     timed = _measured(pair, plan, repeats, config.seed, console, watch)
     about = about_times(config, pair, timed, repeats)
-    data = json_of_samples(timed.samples, plan.settings, about, timed.disturbed)
+    data = json_of_samples(timed.parts, plan.settings, about, timed.disturbed)
     try:
         model = LatencyModel.from_json(data, "the profile")
     except TreespecError as error:

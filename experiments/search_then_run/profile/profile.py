@@ -19,12 +19,13 @@ from treespec.experiments.config.schema import Config
 from treespec.experiments.records.machine_load import LoadWatch
 from treespec.experiments.records.manifest import environment, now
 from treespec.experiments.run.models import weights_data
+from treespec.experiments.search_then_run.profile.deciding import measure_deciding
 from treespec.experiments.search_then_run.profile.loop import Loop
 from treespec.experiments.search_then_run.profile.plan import Setting
 from treespec.experiments.search_then_run.profile.rounds import Round, judged
 from treespec.experiments.search_then_run.profile.samples import Samples, together
 from treespec.target import make_target
-from treespec.tree import TreeShape
+from treespec.tree import Law, TreeShape
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -43,18 +44,23 @@ class Timed:
     """What was measured.
 
     Args:
-        samples: of the rounds that count, and of the part of one that the user interrupted.
+        parts: samples of the rounds that count, and of the part of one that the user interrupted.
         rounds: whole rounds that count.
         measured: whole rounds, with those that were disturbed and measured again.
         disturbed: what disturbed the rounds that count, as a sentence; None if nothing did.
         interrupted: whether the user stopped it.
     """
 
-    samples: Samples
+    parts: tuple[Samples, ...]
     rounds: int
     measured: int
     disturbed: str | None
     interrupted: bool
+
+    @property
+    def samples(self) -> Samples:
+        """All that count, together."""
+        return together(self.parts)
 
 
 def profile_pair(
@@ -103,14 +109,16 @@ def profile_pair(
     except KeyboardInterrupt:
         interrupted = True
     if not rounds:
-        return Timed(part, 0, 0, None, interrupted)
+        return Timed((part,), 0, 0, None, interrupted)
     if all(one.busy is None for one in rounds):  # too short for the counters
         busy = whole.busy_percent()
         rounds = [Round(one.samples, busy) for one in rounds]
     best = judged(rounds).best(repeats)
-    samples = together([*(one.samples for one in best.rounds), part])
+    parts = tuple(one.samples for one in best.rounds)
     said = best.sentence(len(rounds))
-    return Timed(samples, len(best.rounds), len(rounds), said, interrupted)
+    return Timed(
+        (*parts, part) if interrupted else parts, len(best.rounds), len(rounds), said, interrupted
+    )
 
 
 def _measure_round(
@@ -147,6 +155,8 @@ def _measure_place(trees: Loop, alone: Loop, order: random.Random, into: Samples
             _measure_plain(alone, into)
         else:
             _measure_tree(trees, shape, into, second)
+    if trees.setting.law is Law.DETERMINISTIC:
+        measure_deciding(order, into.of_law[str(trees.setting.law)]["decide"][None])
     draw = into.of_law[str(trees.setting.law)]["draw"]
     for (width, most), taken in second.items():
         if most == 2 and (width, 1) in second:  # as many nodes had one child each in another step

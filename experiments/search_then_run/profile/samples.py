@@ -2,14 +2,14 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from treespec.experiments.search_then_run.profile.plan import Setting
 from treespec.search.latency.file import VERSION
 
-__all__ = ["Samples", "json_of_samples", "together"]
+__all__ = ["Samples", "by_round", "json_of_samples", "together"]
 
 
 def _by_prefix() -> Any:
@@ -21,47 +21,64 @@ class Samples:
     """Seconds of everything that was measured, by table and place in it.
 
     Args:
-        shared: `[name][prefix][size]`; the prefix is None where it does not matter.
+        shared: `[name][prefix][size]`, a list of seconds, or of lists of them by round; the prefix is None
+            where it does not matter.
         of_law: the same by law.
     """
 
-    shared: dict[str, dict[int | None, dict[int | None, list[float]]]] = field(
+    shared: dict[str, dict[int | None, dict[int | None, list[Any]]]] = field(
         default_factory=lambda: defaultdict(_by_prefix)
     )
-    of_law: dict[str, dict[str, dict[int | None, dict[int | None, list[float]]]]] = field(
+    of_law: dict[str, dict[str, dict[int | None, dict[int | None, list[Any]]]]] = field(
         default_factory=lambda: defaultdict(lambda: defaultdict(_by_prefix))
     )
 
 
 def together(parts: Iterable[Samples]) -> Samples:
     """All samples of several rounds."""
+    return _merged(parts, lambda lists, number, seconds: lists.extend(seconds))
+
+
+def by_round(parts: Iterable[Samples]) -> Samples:
+    """The same, but in each place a list for each round, empty ones included."""
+
+    def insert(lists: list[Any], number: int, seconds: list[Any]) -> None:
+        lists += [[] for _ in range(number - len(lists))]
+        lists.append(seconds)
+
+    return _merged(parts, insert)
+
+
+def _merged(
+    parts: Iterable[Samples], insert: Callable[[list[Any], int, list[Any]], object]
+) -> Samples:
     whole = Samples()
-    for part in parts:
+    for number, part in enumerate(parts):
         pairs = [(part.shared, whole.shared)]
         pairs += [(tables, whole.of_law[law]) for law, tables in part.of_law.items()]
         for tables, into in pairs:
             for name, by_prefix in tables.items():
                 for prefix, by_size in by_prefix.items():
                     for size, seconds in by_size.items():
-                        into[name][prefix][size] += seconds
+                        insert(into[name][prefix][size], number, seconds)
     return whole
 
 
 def json_of_samples(
-    samples: Samples,
+    parts: Sequence[Samples],
     settings: Sequence[Setting],
     about: Mapping[str, Any],
     disturbed: str | None = None,
 ) -> str:
-    """The samples as the JSON of a latency model, in milliseconds.
+    """The samples of rounds as the JSON of a latency model, in milliseconds.
 
     Args:
-        samples: the times.
+        parts: the times, round by round.
         settings: laws and rules that were measured.
         about: where the times are from.
         disturbed: what else used the machine meanwhile, as a sentence.
     """
-    laws = {}
+    samples, laws = by_round(parts), {}
     for setting in settings:
         tables = _tables(samples.of_law.get(str(setting.law), {}))
         if "level_ms" in tables:
@@ -76,9 +93,11 @@ def _tables(samples: Mapping[str, Mapping[int | None, Any]]) -> dict[str, Any]:
 
 
 def _milliseconds(samples: Any) -> Any:
-    """Seconds by prefix, by size, or as a list; where the key None stands, its value alone."""
+    """Seconds by prefix, by size, by round, or as a list; where the key None stands, its value alone."""
     if isinstance(samples, list):
-        return [round(1e3 * seconds, 4) for seconds in samples]
+        return [_milliseconds(seconds) for seconds in samples]
+    if isinstance(samples, float | int):
+        return round(1e3 * samples, 4)
     if None in samples:
         return _milliseconds(samples[None])
     return {str(key): _milliseconds(samples[key]) for key in sorted(samples)}

@@ -1,6 +1,7 @@
 """`treespec search --latency` over several sources and circumstances, and `treespec regret`."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from typer.testing import CliRunner
 from treespec import TreeShape
 from treespec.experiments.cli.main import app
 from treespec.experiments.studies.search_advice import stretches
-from treespec.search import LatencyModel, best_tree, best_tree_among, replay
+from treespec.search import LatencyModel, Trace, best_tree, best_tree_among, replay
 from treespec.search.choice import best as searching
 
 
@@ -75,6 +76,36 @@ def test_each_source_may_have_its_own_times(files):
     assert "1 sources, but --latency names 2 files" in wrong.output
 
 
+def test_times_of_another_draft_are_refused_by_name(files, tmp_path):
+    """Else a draft of other size is ranked by times that it does not have."""
+
+    def models(draft, **more):
+        return {"models": {"target": "big", "draft": draft, **more}}
+
+    for name in ("small", "large"):
+        trace = replace(Trace.load(files / "long.npz"), about=models(name))
+        trace.save(tmp_path / f"{name}.npz")
+        times = LatencyModel.load(files / "cheap.json")
+        replace(times, about=models(name, grow="1B")).save(tmp_path / f"{name}.json")
+    traces = tmp_path / "small.npz", tmp_path / "large.npz"
+    for command in ("search", "regret"):
+        wrong = call(command, *traces, "--latency", tmp_path / "small.json")
+        assert wrong.exit_code == 2
+        said = " ".join(wrong.output.split())
+        assert "large.npz is of draft large, but the times of" in said
+        assert "small.json are of draft small" in said
+        assert "give --latency for each source" in said
+    swapped = call("regret", traces[0], "--latency", tmp_path / "large.json")
+    assert swapped.exit_code == 2
+    several = call("regret", traces[0], *("--latency", tmp_path / "small.json"),
+                   *("--latency", tmp_path / "large.json"))  # fmt: skip
+    assert several.exit_code == 2
+    own = ("--latency", tmp_path / "small.json", "--latency", tmp_path / "large.json")
+    assert call("search", *traces, *own, "--size", 4).exit_code == 0
+    unnamed = call("search", *traces, "--latency", files / "cheap.json", "--size", 4)
+    assert unnamed.exit_code == 0
+
+
 def test_prefixes_and_batches_are_searched_one_by_one(files):
     done = call(
         "search",
@@ -123,8 +154,6 @@ def test_without_times_the_tree_of_a_size_has_most_replayed_tokens(files):
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert found["shape"]["size"] == 6
-    from treespec.search import Trace
-
     trace = Trace.load(files / "short.npz")
     shape = TreeShape(tuple(found["shape"]["parents"]))
     value = replay.replay(trace, shape).tokens_per_step
@@ -159,9 +188,7 @@ def test_what_a_wrong_tree_costs(files):
 
 
 def test_sources_of_different_settings_are_not_mixed(files):
-    from dataclasses import replace
-
-    from treespec.search import InvalidLimit, Trace
+    from treespec.search import InvalidLimit
 
     one, times = Trace.load(files / "long.npz"), LatencyModel.load(files / "dear.json")
     other = replace(one, sampling={"temperature": 0.5})

@@ -55,6 +55,13 @@ def test_law_and_rule_are_those_of_a_run(traced):
     assert traced(sampling="T=1", rule="naive", law="deterministic").law == "deterministic"
 
 
+def test_the_file_of_each_excerpt_is_recorded(traced):
+    starts = {"early": 0, "late": 20}
+    prompts = {"kind": "embedded", "count": 4, "tokens": 8, "excerpts": starts}
+    assert traced({"prompts": prompts}, sampling="T=0", width=2).files.tolist() == [0, 0, 1, 1]
+    assert traced(sampling="T=0", width=2).files is None
+
+
 def test_law_and_rule_of_a_method(traced):
     chain = traced(sampling="T=1", method="chain 3")
     assert (chain.law, chain.rule) == ("iid", "rrs")

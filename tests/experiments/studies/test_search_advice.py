@@ -1,10 +1,15 @@
 """Small versions of the study of advice."""
 
+import json
+
 import numpy as np
 import pytest
 
+from treespec.experiments.benchmarks import results_file
+from treespec.experiments.studies import false_advice
 from treespec.experiments.studies import search_advice as module
-from treespec.search import replay
+from treespec.search import expected_tokens, replay
+from treespec.testing import plane_trees
 
 
 def test_halves_are_all_texts_once():
@@ -39,12 +44,50 @@ def test_predictions_hold_on_unseen_texts_and_rates_do_not():
 
 
 def test_one_of_two_equals_is_rarely_advised():
-    found = module.false_advice(25)
+    found = false_advice.two_equals(25)
     assert found["share"] <= 0.12
     assert found["searches"] == 25
 
 
+def test_the_best_of_every_size_is_as_fast_as_plain_decoding():
+    rng = np.random.default_rng(0)
+    times, speeds = false_advice.measured(rng, 6, 0.0, 0.0), {}
+    assert times.round_count == 6
+    for size in range(2, false_advice.LARGEST + 1):
+        trees = list(plane_trees(size)) if size < 8 else []
+        trees = [t for t in trees if max(map(len, t.children)) <= 3]
+        if trees:
+            speeds[size] = max(
+                (expected_tokens(t, false_advice.RATES) / times.step_s(t), t.is_chain)
+                for t in trees
+            )
+    assert {round(speed, 6) for speed, _ in speeds.values()} == {1.0}
+    assert {chain for _, chain in speeds.values()} == {True, False}
+    drifted = false_advice.measured(rng, 6, 0.3, 0.0).times().verify.curves[None]
+    assert np.std(np.log(drifted.samples[4])) == pytest.approx(np.std(np.log(drifted.samples[9])))
+
+
+def test_nothing_is_advised_where_all_are_equal():
+    found = false_advice.many_equals(4, positions=60)
+    assert sum(found["told"].values()) <= 1
+    assert set(found["flattered"]) == {"tree", "chain"}
+
+
+def test_parts_are_kept_beside_each_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(results_file, "RESULTS", tmp_path)
+    monkeypatch.setattr(module, "path_of", lambda name: tmp_path / f"{name}.json")
+    monkeypatch.setattr(results_file, "path_of", lambda name: tmp_path / f"{name}.json")
+    module.kept("time", {"seconds": 1}, several=False)
+    module.kept("traces", {"a": 1}, several=True)
+    module.kept("traces", {"b": 2}, several=True)
+    path = module.kept("time", {"gigabytes": 2}, several=False)
+    figures = json.loads(path.read_text())["figures"]
+    assert figures["traces"] == {"a": 1, "b": 2}
+    assert figures["time"] == {"gigabytes": 2}
+    assert set(figures["parts"]) == {"time", "traces"}
+
+
 def test_the_best_of_all_small_trees_is_found():
     found = module.exhaustive(1, 40, nodes=(16,))
-    assert found["of the best"]["worst"] > 0.99
+    assert found["of the best"]["worst"] > 0.995
     assert found["over rates"]["16"]["worst"] > 0.99

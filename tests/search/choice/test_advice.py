@@ -218,3 +218,53 @@ def test_disturbed_times_are_told(flat):
     noisy = replace(flat, disturbed="3 of 5 rounds were disturbed: profile again")
     assert "times: 3 of 5 rounds were disturbed: profile again" in best_tree([0.6], noisy).notes
     assert not any("disturbed" in note for note in best_tree([0.6], flat).notes)
+
+
+def test_what_would_not_decide_is_not_said_to():
+    """More texts tell the tree from plain decoding, and never from a chain that is as fast."""
+    error = {"of_texts": 0.03}
+    tree, chain = speed(1.5, **error), speed(1.497, seed=1, **error)
+    found = advised(tree=tree, chain=chain, plain=speed(1.47, seed=2))
+    assert [one.kind for one in found.between] == ["tree", "chain", "plain"]
+    assert [one.kind for one in found.alike] == ["chain"]
+    assert not found.needed.hopeless
+    said = str(found)
+    assert (
+        f"About {found.needed.texts} more texts like these would decide between the first" in said
+    )
+    assert (
+        "and plain decoding; hardly any measurement would between the first and the chain" in said
+    )
+    assert found.to_dict()["alike"] == ["chain"]
+    other = advised(tree=tree, chain=chain, plain=speed(0.5))
+    assert (other.alike, other.needed.hopeless) == ((), True)
+
+
+def test_what_is_asked_for_changes_little_with_what_was_measured():
+    """No step where times, or texts, begin to matter."""
+    allowed = np.log(1.5 / 1.4) / NormalDist().inv_cdf(1 - 0.05 / 4)
+
+    def asked(of_texts, of_times):
+        first = speed(1.5, of_texts=of_texts * allowed, of_times=of_times * allowed)
+        still = speed(1.4, seed=1)
+        needed = advised(tree=first, chain=still, plain=speed(0.5)).needed
+        return None if needed is None else (needed.texts, needed.steadier)
+
+    for of_texts in (0.0, 0.005, 0.02, 0.5, 1.0, 1.5, 3.0):
+        times = [x for x in np.linspace(0.0, 2.0, 81) if asked(of_texts, x) is not None]
+        found = np.array([asked(of_texts, x) for x in times])
+        step = np.abs(np.diff(found, axis=0))
+        assert (step[:, 0] <= 3 + 0.1 * found[1:, 0]).all()
+        assert (step[:, 1] <= 0.05).all()
+    for of_times in (1.1, 1.5):
+        texts = np.array([asked(x, of_times) for x in np.linspace(0.0, 0.3, 61)])
+        assert (np.abs(np.diff(texts[:, 1])) < 0.05).all()
+        assert (texts[:, 0] == 0).all()
+
+
+def test_too_many_texts_are_no_advice():
+    found = advised(
+        tree=speed(1.5, of_texts=0.3), chain=speed(1.49, of_texts=0.3, seed=1), plain=speed(0.2)
+    )
+    assert found.needed.hopeless
+    assert "More than 2,400 more texts like these would be needed to decide" in str(found)

@@ -57,6 +57,18 @@ def test_a_node_is_added_removed_and_moved():
         assert shape_of_paths(change) in near
 
 
+def test_two_nodes_are_traded_for_one_and_one_for_two():
+    """Where neither half of the move leads to a better tree."""
+    shape = TreeShape((-1, 0, 0, 0, 1, 1, 2, 3))
+    paths, bounds = set(paths_of(shape)), Bounds(size=9, depth=4, branching=3)
+    near = neighbours(shape, no_ends(shape), bounds)
+    for change in (
+        (paths - {(1, 0), (2, 0)}) | {(0, 2)},
+        (paths - {(2, 0)}) | {(0, 2), (1, 1)},
+    ):
+        assert shape_of_paths(change) in near
+
+
 @settings(max_examples=40)
 @given(
     st.lists(st.floats(0.02, 1), min_size=3, max_size=3),

@@ -119,12 +119,62 @@ def test_cross_fitting_is_choosing_on_four_fifths_and_valuing_on_the_last():
     seconds = np.array([CHEAP.step_s(chain) for chain in chains])
     tokens, time = 0.0, 0.0
     for part in range(5):
-        here = np.arange(10) % 5 == part
+        here = side.parts(5) == part
+        assert here.sum() == 2
         chosen = int(np.argmax(some[:, ~here].sum(1) / often[:, ~here].sum(1) / seconds))
         tokens += emitted[chosen, here].sum()
         time += steps[chosen, here].sum() * seconds[chosen]
     assert found.rate == pytest.approx(tokens / time)
     assert found.seconds == pytest.approx(CHEAP.step_s(best))
+
+
+def timed_in_rounds(rng, rounds, noise=0.3):
+    """Times of chains of up to 8 nodes, each size measured once in each round."""
+
+    def measured(milliseconds):
+        return [[milliseconds * np.exp(noise * rng.standard_normal())] for _ in range(rounds)]
+
+    verify = {str(size): measured(20 + size) for size in range(1, 9)}
+    law = {"level_ms": {"1": measured(1.0), "8": measured(1.5)}}
+    batch = {"verify_ms": verify, "laws": {"iid": law}}
+    return LatencyModel.from_json(json.dumps({"version": 1, "batches": {"1": batch}}))
+
+
+def test_half_of_the_rounds_choose_and_the_other_half_values():
+    trace = stretches(np.random.default_rng(6), texts=10, positions=60)
+    latency = timed_in_rounds(np.random.default_rng(1), rounds=8)
+    side, best = side_of(trace, latency), TreeShape.chain(3)
+    found = cross_fitting.cross_fitted(side, Bounds(8, 7, 1), "chain", best)
+    halves = [half.latency for half in side.times.halves()]
+    sizes = [half.times().verify.curves[None].rounds[4] for half in halves]
+    assert sorted(sizes[0] + sizes[1]) == list(range(8))
+    assert len(sizes[0]) == 4
+    chains = [TreeShape.chain(deep) for deep in range(1, 8)]
+    (some, often), (emitted, steps) = side.sampled_totals(chains), side.totals(chains)
+    tokens, time = 0.0, 0.0
+    for part in range(5):
+        here, (choosing, valuing) = side.parts(5) == part, halves[:: 1 if part % 2 else -1]
+        rates = some[:, ~here].sum(1) / often[:, ~here].sum(1)
+        chosen = int(np.argmax(rates / [choosing.step_s(chain) for chain in chains]))
+        tokens += emitted[chosen, here].sum()
+        time += steps[chosen, here].sum() * valuing.step_s(chains[chosen])
+    assert found.rate == pytest.approx(tokens / time)
+    assert found.seconds == pytest.approx(latency.step_s(best))
+
+
+def test_what_all_shapes_share_in_a_round_is_no_noise_of_their_ratio(stretchy):
+    slow = [[30.0 * one] for one in np.exp(0.3 * np.random.default_rng(0).standard_normal(9))]
+    law = {"level_ms": [[one[0] / 20] for one in slow]}
+    batch = {"verify_ms": {"1": slow, "8": slow}, "laws": {"iid": law}}
+    latency = LatencyModel.from_json(json.dumps({"version": 1, "batches": {"1": batch}}))
+    drawn = [side_of(stretchy, latency).speed(TreeShape.chain(deep)) for deep in (2, 5)]
+    np.testing.assert_allclose(drawn[1].seconds_drawn / drawn[0].seconds_drawn, 1.25 / 1.1)
+    assert drawn[0].seconds_drawn.std() > 0.02 * drawn[0].seconds
+
+
+def test_of_few_rounds_all_choose(stretchy):
+    for latency in (CHEAP, timed_in_rounds(np.random.default_rng(1), rounds=3)):
+        assert side_of(stretchy, latency).times.halves() is None
 
 
 def test_what_is_chosen_does_not_depend_on_the_texts_left_out(stretchy):
@@ -147,22 +197,103 @@ def test_what_is_chosen_does_not_depend_on_the_texts_left_out(stretchy):
         assert chosen[0] == chosen[1]
 
 
-def test_large_traces_are_chosen_on_in_part_and_valued_on_whole(stretchy, monkeypatch):
+def test_large_traces_are_chosen_on_in_whole_texts_by_lot_and_valued_on_all(stretchy, monkeypatch):
     monkeypatch.setattr(trace_speed, "MOST_POSITIONS", 1000)
-    monkeypatch.setattr(trace_speed, "MOST_TEXTS", 10)
+    monkeypatch.setattr(trace_speed, "WHOLE_TEXTS", 7)
     side = side_of(stretchy)
-    assert side.sample.texts == 10
-    assert len(side.sample.tokens) == 1000
-    assert side.sampled.tolist() == [0, 3, 5, 8, 10, 13, 15, 18, 20, 23]
+    assert side.sample.texts == 7  # of 136 positions each
+    assert len(set(np.diff(side.sampled))) > 1
     for i, text in enumerate(side.sampled):
-        start, mine = stretchy.offsets[text], side.sample.offsets[i]
-        assert (side.sample.ranks[mine : mine + 100] == stretchy.ranks[start : start + 100]).all()
+        (start, end), mine = stretchy.offsets[[text, text + 1]], side.sample.offsets[[i, i + 1]]
+        assert (side.sample.ranks[slice(*mine)] == stretchy.ranks[start:end]).all()
+    assert (side.sample.text_kept == 120).all()
+    assert (side_of(stretchy).sampled == side.sampled).all()
     ranking = best_tree(stretchy, CHEAP, max_size=8, draws=100)
     value = replay.replay(stretchy, ranking.chain.shape).tokens_per_step
     assert ranking.chain.tokens_per_step.estimate == pytest.approx(value, rel=0.1)
     assert ranking.speed(TreeShape.chain(2), "iid").tokens == pytest.approx(
         replay.replay(stretchy, TreeShape.chain(2)).tokens_per_step, rel=0.05
     )
+
+
+def test_of_long_texts_stretches_are_chosen_on_that_begin_anywhere(stretchy, monkeypatch):
+    monkeypatch.setattr(trace_speed, "MOST_POSITIONS", 1000)
+    side, begins = side_of(stretchy), []
+    assert side.sample.texts == 24
+    assert set(np.diff(side.sample.offsets)) == {1000 // 24}
+    for i, text in enumerate(side.sampled):
+        whole = stretchy.accepted[stretchy.offsets[text] : stretchy.offsets[text + 1]]
+        mine = side.sample.accepted[side.sample.offsets[i] : side.sample.offsets[i + 1]]
+        places = [at for at in range(96) if (whole[at : at + 41] == mine).all()]
+        begins.append(min(places))
+        kept = int(side.sample.text_kept[i])
+        most = min(41 - 10, 41 - side.deepest + 1)  # a quarter for deep trees
+        assert any(kept == min(most, 120 - at) for at in places)
+    assert max(begins) > 48  # not the beginnings
+
+
+def test_all_shapes_are_valued_on_the_same_positions(stretchy):
+    """A deep tree is not known at the end of a text, where the others are not to be valued either."""
+    short = trace_speed.replace(stretchy, kept=np.full(24, 130))  # six positions beyond the end
+    side = side_of(short)
+    assert side.deepest == trace_speed.DEEP
+    chains = [TreeShape.chain(deep) for deep in range(1, side.deepest + 1)]
+    emitted, steps = side.totals(chains)
+    limit = 136 - side.deepest + 1
+    assert emitted.min() >= limit
+    assert emitted.max() <= limit + side.deepest
+    for row, deep in enumerate(chains):
+        cut = trace_speed.replace(short, kept=np.full(24, limit))
+        assert steps[row].tolist() == replay.replay(cut, deep).steps.tolist()
+    sampled, _ = side.sampled_totals(chains)
+    assert sampled.max() <= trace_speed.MOST_DRAWS * (limit + side.deepest)
+    beyond = TreeShape.chain(side.deepest + 1)
+    assert side.totals([beyond])[1][0].tolist() == replay.replay(short, beyond).steps.tolist()
+    notes = best_tree(short, CHEAP, draws=40).notes
+    assert any("are not known at the ends of texts: record more beyond" in note for note in notes)
+
+
+def test_nothing_is_left_out_where_enough_was_recorded_beyond_the_ends(stretchy):
+    assert side_of(stretchy).valued is stretchy
+    narrow = LatencyModel.from_tables(verify={1: 0.02, 6: 0.02}, draft=0.001)
+    short = trace_speed.replace(stretchy, kept=np.full(24, 132))
+    assert side_of(short, narrow).deepest == 5  # of six nodes
+    assert side_of(short, narrow).valued is short
+
+
+def excerpts_of(trace, times):
+    """Each text several times, as if it had so many excerpts that are alike."""
+    places = np.repeat(np.arange(trace.texts), times)
+    return trace_speed.replace(trace.part(places), files=places)
+
+
+def test_excerpts_of_a_file_count_as_one_text(stretchy):
+    """Copies of texts say nothing new: not in intervals, in parts, or in how much is believed."""
+    few = stretchy.part(np.arange(8))
+    many, shape = excerpts_of(few, 3), TreeShape.chain(3)
+    one, three = side_of(few, draws=2000), side_of(many, draws=2000)
+    assert three.texts == 8
+    spread = [side.speed(shape).tokens_drawn.std() for side in (one, three)]
+    assert spread[1] == pytest.approx(spread[0], rel=1e-9)
+    assert replay.replay(many, shape).interval() == pytest.approx(
+        replay.replay(few, shape).interval()
+    )
+    parts = three.parts(4)
+    assert (parts.reshape(8, 3) == one.parts(4)[:, None]).all()
+    assert sorted(np.bincount(parts).tolist()) == [6, 6, 6, 6]
+    notes = best_tree(many, CHEAP, max_size=4, draws=100).notes
+    assert "iid: 24 texts are excerpts of 8 files, and count as 8" in notes
+    with pytest.raises(InvalidTrace, match=r"1 text \(3 excerpts of one file\)"):
+        best_tree(excerpts_of(few.part(np.arange(1)), 3), CHEAP)
+
+
+def test_parts_are_dealt_by_lot(stretchy):
+    """Files that stand together are of one kind."""
+    side = side_of(stretchy)
+    parts = side.parts(5)
+    assert sorted(np.bincount(parts)) == [4, 5, 5, 5, 5]
+    assert (parts != np.arange(24) % 5).any()
+    assert (parts == side_of(stretchy).parts(5)).all()
 
 
 def test_choices_are_made_on_several_draws_and_values_on_the_recorded_one(stretchy):

@@ -132,3 +132,18 @@ def test_levels_that_no_step_reaches_have_the_rates_of_all():
     assert np.isfinite(rates).all()
     assert (rates[-1] == rates[-2]).all()
     assert rates[-1, 0] > 0
+
+
+def test_excerpts_of_a_file_are_believed_as_one_text():
+    """Copies of texts say nothing new."""
+    trace, places = side_of(8).trace, np.tile(np.arange(8), 3)
+    once, copied = (of_trace(one) for one in (trace, replace(trace.part(places), files=places)))
+    starts = np.flatnonzero(trace.inside)
+    rates = rates_at(trace, starts, np.ones(8, dtype=bool), BOUNDS)
+    trees = proposed(rates, BOUNDS)
+    few, many = (
+        Smoothed(side, np.ones(side.trace.texts, dtype=bool), rates, trees).tokens(trees)
+        for side in (once, copied)
+    )
+    np.testing.assert_allclose(few, many, rtol=1e-9)
+    assert smoothed(of_trace(trace.part(places)))[0].tokens(trees) != pytest.approx(few, rel=1e-4)

@@ -234,6 +234,83 @@ def test_resamples_are_of_the_samples():
     assert set(drawn[:, 0]) == set(again[:, 0])
 
 
+def of_rounds(*rounds, more=""):
+    verify = json.dumps({"1": 20.0, "4": [list(of) for of in rounds]})
+    return LatencyModel.from_json(
+        f'{{"version": 1, "batches": {{"1": {{"verify_ms": {verify}, "laws": {{"iid": '
+        f'{{"level_ms": {[[1.0] for _ in rounds]}}}}}{more}}}}}}}'
+    )
+
+
+def test_rounds_are_read_and_written():
+    model = of_rounds([24.0, 26.0], [], [28.0])
+    curve = model.times().verify.curves[None]
+    assert curve.samples[4] == pytest.approx((0.024, 0.026, 0.028))
+    assert curve.rounds == {4: (0, 0, 2)}
+    assert model.round_count == 3
+    assert '"4": [[24.0, 26.0], [], [28.0]]' in model.to_json()
+    assert LatencyModel.from_json(model.to_json()).to_json() == model.to_json()
+    assert full().round_count == 0
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        ("[[1.0], 2.0]", "mixes times with lists of the times of rounds"),
+        ("[[], []]", "is an empty list"),
+        ('[["a"]]', "must be a number"),
+        ("[[[1.0]]]", "must be a number"),
+    ],
+)
+def test_rounds_that_are_none(times, words):
+    text = of_rounds([1.0]).to_json().replace("[[1.0]]", times, 1)
+    with pytest.raises(InvalidLatency, match=words):
+        LatencyModel.from_json(text)
+
+
+def test_some_rounds_alone():
+    model = of_rounds([24.0, 26.0], [40.0], [28.0])
+    assert model.of_rounds({0, 2}).verify_s(4) == pytest.approx(0.026)
+    assert model.of_rounds({1}).verify_s(4) == pytest.approx(0.040)
+    assert model.of_rounds({1}).verify_s(1) == pytest.approx(0.020)  # not of a round
+    assert model.of_rounds({7}).verify_s(4) == model.verify_s(4)
+
+
+def test_falls_are_those_of_all_rounds():
+    rng = np.random.default_rng(0)
+    samples = noisy(rng, {2: 75, 3: 99, 4: 62}, repeats=12)
+    rounds = {size: tuple(range(12)) for size in samples}
+    curve = Curve("verify", "size", samples, rounds=rounds)
+    half = curve.of_rounds(range(6))
+    assert {len(own) for own in half.samples.values()} == {6}
+    assert half.falls == curve.falls == (2,)
+    assert half.fitted[2] < half.fitted[1]
+
+
+def test_rounds_are_resampled_together():
+    """A slow round is slow for all; what two sizes have in common drops out of their ratio."""
+    rng, rounds = np.random.default_rng(0), 9
+    slow = np.exp(0.2 * rng.standard_normal(rounds))
+    model = of_rounds(*([24.0 * one] for one in slow))
+    level = tuple(0.001 * one for one in slow)
+    verify = model.times().verify.curves[None]
+    other = Curve("draft", "width", {1: level}, rounds={1: tuple(range(rounds))})
+    times = rng.multinomial(rounds, np.full(rounds, 1 / rounds), size=400).astype(float)
+    drawn = [curve.drawn(rng, 400, times)[:, -1] for curve in (verify, other)]
+    np.testing.assert_allclose(drawn[0] / drawn[1], 24.0)
+    assert drawn[0].std() > 0.5e-3
+    each = np.array([np.median(np.repeat(slow, row.astype(int))) for row in times])
+    np.testing.assert_allclose(drawn[0], 0.024 * each)
+    apart = [curve.drawn(rng, 400)[:, -1] for curve in (verify, other)]
+    assert (apart[0] / apart[1]).std() > 1
+
+
+def test_a_size_that_no_drawn_round_has_keeps_its_median():
+    curve = Curve("draft", "width", {1: (1.0, 3.0)}, rounds={1: (0, 2)})
+    numbers = np.array([[0.0, 3.0, 0.0], [2.0, 1.0, 0.0], [1.0, 0.0, 2.0]])
+    assert curve.drawn(np.random.default_rng(0), 3, numbers)[:, 0].tolist() == [2.0, 1.0, 3.0]
+
+
 def test_json_and_back(tmp_path):
     model = LatencyModel.of_batches({1: full(law="iid", about={"pair": "a"}), 4: full(batch=4)})
     again = LatencyModel.load(model.save(tmp_path / "latency.json"))

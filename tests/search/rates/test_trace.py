@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from treespec.search import InvalidTrace, SearchError, Trace
+from treespec.search import InvalidTrace, SearchError, Trace, calibration_data, estimate_acceptance
 from treespec.search.rates.draft_rows import DraftRows
 from treespec.search.rates.trace import VERSION
 
@@ -24,6 +24,32 @@ def test_what_is_saved_is_loaded(make_trace, tmp_path):
     for name in ("law", "rule", "sampling", "width", "forced", "about"):
         assert getattr(again, name) == getattr(trace, name)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["trace.npz"]
+
+
+def test_files_of_excerpts_are_kept(make_trace, tmp_path):
+    trace = make_trace(texts=4, files=[7, 3, 7, 3])
+    again = Trace.load(trace.save(tmp_path / "trace.npz"))
+    assert again.files.tolist() == [7, 3, 7, 3]
+    assert again.file_of.tolist() == [1, 0, 1, 0]
+    assert again.samples == 2
+    assert again.part([2, 0, 1]).files.tolist() == [7, 7, 3]
+    alone = make_trace(texts=3)
+    assert (alone.samples, alone.file_of.tolist()) == (3, [0, 1, 2])
+    with zipfile.ZipFile(alone.save(tmp_path / "alone.npz")) as file:
+        assert "files.npy" not in file.namelist()  # as older versions wrote it
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_excerpts_of_a_file_are_counted_together(make_trace):
+    trace = make_trace(texts=6, positions=30)
+    apart, together = (
+        estimate_acceptance(one, interval="bootstrap")
+        for one in (trace, replace(trace, files=[0, 0, 1, 1, 2, 2]))
+    )
+    assert (apart.texts, together.texts) == (6, 3)
+    np.testing.assert_allclose(apart.rates, together.rates)
+    samples = calibration_data(replace(trace, law="deterministic", files=[0, 0, 1, 1, 2, 2]))
+    assert set(samples.text) == {0, 1, 2}
 
 
 def test_texts_and_what_is_inside():
@@ -65,6 +91,8 @@ def test_nobody_writes_into_a_trace(make_trace):
         ({"kept": [0]}, "kept must be at least 1"),
         ({"kept": [49]}, "kept must be at least 1"),
         ({"kept": [1, 1]}, "kept has shape"),
+        ({"files": [1, 1]}, "files has shape"),
+        ({"files": ["a"]}, "files = "),
         ({"law": "bogus"}, "'bogus' is no law"),
         ({"width": 0}, "width = 0"),
         ({"width": True}, "width = True"),

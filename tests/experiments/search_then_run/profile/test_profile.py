@@ -7,6 +7,7 @@ import torch
 
 from treespec import Law, Sampling, TorchCoins, TreeShape
 from treespec.draft import ModelDrafter
+from treespec.experiments.search_then_run.profile import deciding
 from treespec.experiments.search_then_run.profile.plan import (
     Setting,
     bundle,
@@ -14,7 +15,9 @@ from treespec.experiments.search_then_run.profile.plan import (
     shapes_for,
 )
 from treespec.experiments.search_then_run.profile.profile import profile_pair
+from treespec.experiments.search_then_run.profile.samples import json_of_samples
 from treespec.models.transformers_model import TransformersModel
+from treespec.search import LatencyModel
 from treespec.verify import RULES
 
 SIZES = (1, 2, 3, 5, 8, 14)
@@ -92,6 +95,8 @@ def test_every_table_gets_its_cells(loaded_pair):
     own = samples.of_law["deterministic"]
     assert set(own["level"][16]) == {1, 3, 4, 6}
     assert set(own["draw"][None]) == {1, 3, 4}
+    assert set(own["decide"][None]) == set(deciding.SIZES)
+    assert "decide" not in samples.of_law["iid"]  # whose trees do not grow
     assert set(own["first"]) == {16, 40}
     assert set(own["accept"][None]) == {1, 2, 3, 5, 8, 9, 13, 14}
     assert set(own["assemble"][None]) == {1, 2, 3, 5, 8, 9, 13, 14}
@@ -101,6 +106,10 @@ def test_every_table_gets_its_cells(loaded_pair):
         s for table in own.values() for cells in table.values() for c in cells.values() for s in c
     ]
     assert all(0 <= seconds < 5 for seconds in times)
+    told = json_of_samples(timed.parts, [trees, chains], {})
+    model = LatencyModel.from_json(told, "the profile")
+    assert model.round_count == 2
+    assert model.times().verify.curves[16].rounds[2] == (0, 0, 1, 1)
 
 
 def test_times_go_where_they_belong(loaded_pair, monkeypatch):

@@ -55,7 +55,7 @@ def profiled(law, rule, sizes):
     setting = Setting(Sampling(1.0), law, RULES[rule], "T=1", shapes)
     loop, samples = Priced(setting, 16), Samples()
     _measure_place(loop, Priced(setting, 16), random.Random(0), samples)
-    return LatencyModel.from_json(json_of_samples(samples, [setting], {}), "test"), loop
+    return LatencyModel.from_json(json_of_samples([samples], [setting], {}), "test"), loop
 
 
 def some_trees(largest):

@@ -1,0 +1,111 @@
+"""Advice against live runs: predicted tokens per step on other texts, and the chosen shape among others."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from pydantic import TypeAdapter
+from rich.console import Console
+from rich.progress import track
+
+from treespec import Sampling, TorchCoins, TreeShape, decode
+from treespec.draft import ModelDrafter
+from treespec.experiments.config.file import load_config
+from treespec.experiments.config.schema import ModelsConfig, Prompts
+from treespec.experiments.report.prediction import chosen
+from treespec.experiments.report.run import load_run
+from treespec.experiments.run.models import load_models
+from treespec.experiments.run.prompts import encode, read_prompts
+from treespec.experiments.run.unit import seed_of
+from treespec.experiments.search_then_run.run import run
+from treespec.search import Ranking, Trace
+from treespec.stopping import stop_at_tokens
+from treespec.target import ModelTarget
+from treespec.tree import Law
+from treespec.verify import RULES
+
+__all__ = ["PAIRS", "chosen_among", "live"]
+
+PAIRS = {
+    "9M": ("models={target: embedded, dtype: float32}",),
+    "50M": ("models={target: embedded, dtype: bfloat16, grow: 50M}",),
+    "100M": ("models={target: embedded, dtype: bfloat16, grow: 100M}",),
+}
+"""Targets of three sizes, by what they override in the config `search_then_run`."""
+SMALLER = (
+    "prompts.count=16", "max_new_tokens=32", "search.max_new_tokens=64", "samplings=[{temperature: 0}]",
+)  # fmt: skip
+"""What makes a run of it short: one setting, fewer and shorter texts."""
+
+
+def live(trace: Trace, ranking: Ranking, shapes: Mapping[str, TreeShape]) -> dict[str, Any]:
+    """Predicted tokens per step over those of live runs on what follows the trace's texts in their files.
+
+    How large a target was made changes no token, so that the runs are of the smallest one.
+
+    Args:
+        trace: with what it was recorded on in `about`.
+        ranking: of a search on it.
+        shapes: besides the advised one, by name.
+    """
+    models = ModelsConfig.model_validate({**trace.about["models"], "grow": None})
+    prompts: Prompts = TypeAdapter(Prompts).validate_python(trace.about["prompts"])
+    after = prompts.start + (prompts.tokens or 0) + int(trace.about["max_new_tokens"])
+    prompts = prompts.model_copy(update={"start": after})
+    pair = load_models(models)
+    ids = [
+        one.ids for one in encode(read_prompts(prompts)[: prompts.count], prompts, pair.tokenizer)
+    ]
+    sampling, law = Sampling(**trace.sampling), Law.of(trace.law)
+    first = next(row for row in ranking.rows if row.kind in ("tree", "chain"))
+    found: dict[str, dict[str, float]] = {}
+    for name, shape in track({"advised": first.shape, **shapes}.items(), description="live"):
+        emitted = steps = 0
+        for i, prompt in enumerate(ids):
+            decoding = decode(
+                ModelTarget(pair.target), ModelDrafter(pair.draft, shape, law, sampling),
+                RULES[trace.rule], torch.tensor(prompt), sampling=sampling,
+                coins=TorchCoins(seed_of("advice", i)), stop=stop_at_tokens(pair.end_tokens),
+                max_new_tokens=int(trace.about["max_new_tokens"]),
+            )  # fmt: skip
+            for step in decoding:
+                emitted, steps = emitted + step.verdict.emitted, steps + 1
+        value = ranking.speed(shape, trace.law).tokens
+        found[name] = {
+            "predicted": value,
+            "live": emitted / steps,
+            "error": value * steps / emitted - 1,
+        }
+    worst = max(found, key=lambda name: abs(found[name]["error"]))
+    return {
+        "texts": len(ids),
+        "shapes": found,
+        "median error": median(abs(one["error"]) for one in found.values()),
+        "worst": [found[worst]["error"], worst],
+    }
+
+
+def chosen_among(pair: str, runs: Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
+    """The speed of what `search_then_run` chose over the fastest of its run, by the run's adjusted times.
+
+    A run that was interrupted goes on.
+
+    Args:
+        pair: one of `PAIRS`.
+        runs: where its folder is.
+        overrides: more changes of the config.
+    """
+    config = load_config("search_then_run", [*PAIRS[pair], *SMALLER, *overrides])
+    folder = runs / f"search_advice-{pair}"
+    loaded = load_run(run(config, folder=folder, console=Console(stderr=True)).folder)
+    told = {}
+    for setting, data in loaded.measurements.items():
+        choice = chosen(loaded, data)
+        if choice is not None:
+            name, fastest, ratio, advice = choice
+            told[setting] = {
+                "chosen": name, "fastest": fastest, "over": list(vars(ratio).values()), "advice": advice,
+            }  # fmt: skip
+    return told

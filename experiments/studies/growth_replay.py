@@ -1,0 +1,143 @@
+"""Replayed growths beside live runs of them, step by step at temperature 0.
+
+    python -m treespec.experiments.studies.growth_replay [--prompts 6] [--tokens 48]
+
+The embedded pair in float32, and a trace with the draft's eight best children on eight levels. A step is
+*sure* if it is proved to be the live run's (`treespec.search.rates.growth_replay`). Live rows come out of
+passes of other shapes, so that their last digits may differ; what differs by that would be seen here, and
+so would steps that are not sure and go another way. After a step that differs a text is compared from where
+both runs begin a step at the same position.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from treespec import Law, Sampling, TorchCoins, decode, load_pair, verify
+from treespec.draft import ModelDrafter
+from treespec.experiments.benchmarks.results_file import save
+from treespec.experiments.report.table import Table, keyed
+from treespec.experiments.report.terminal import print_table, say
+from treespec.experiments.run.prompts import embedded_prompts
+from treespec.experiments.search_then_run.recording import record
+from treespec.models.load import Pair
+from treespec.protocols import Growth
+from treespec.search import LatencyModel, Trace
+from treespec.search.growth import CostAware, Eagle2, EqualGrowth, OptTree, SpecExec
+from treespec.search.rates.growth_replay import GrowthReplay, replay_growth
+from treespec.stopping import Stop, stop_at_tokens
+from treespec.target import ModelTarget
+
+__all__ = ["compared", "live_steps"]
+
+GREEDY = Sampling(temperature=0.0)
+TIMES = LatencyModel.from_tables(
+    verify={1: 0.020, 8: 0.022, 64: 0.060}, draft={1: 0.002, 64: 0.004}
+)
+"""Of a made-up machine, for growths that weigh time."""
+GROWTHS: dict[str, Growth] = {
+    "EAGLE-2, 4 children": Eagle2(4, 6, 16),
+    "EAGLE-2, 8 children": Eagle2(8, 6, 16),
+    "SpecExec": SpecExec(16, 8, 8),
+    "OPT-Tree": OptTree(16, 0.0, 8, 8),
+    "equal growth": EqualGrowth(4, 6, 16),
+    "cost-aware": CostAware(TIMES, 16, 8, 8),
+}
+PROMPTS, TOKENS, PROMPT_TOKENS = 6, 48, 48
+BEAM, LEVELS = 8, 8
+
+Place = tuple[int, int, int, int]
+"""Where a step begins, its accepted and kept tokens, and its nodes."""
+
+
+def live_steps(
+    pair: Pair, growth: Growth, prompt: Sequence[int], tokens: int, stop: Stop
+) -> list[Place]:
+    """The steps of a live run of one text."""
+    steps = list(
+        decode(
+            ModelTarget(pair.target), ModelDrafter(pair.draft, growth, Law.DETERMINISTIC, GREEDY),
+            verify.greedy, torch.tensor(prompt), sampling=GREEDY, coins=TorchCoins(0),
+            max_new_tokens=tokens, stop=stop,
+        )
+    )  # fmt: skip
+    starts = accumulate((step.verdict.emitted for step in steps), initial=0)
+    return [
+        (at, step.verdict.accepted, len(step.tokens), step.tree.shape.size)
+        for at, step in zip(starts, steps, strict=False)
+    ]
+
+
+def replayed_steps(replayed: GrowthReplay, text: int) -> list[tuple[Place, bool]]:
+    """The replayed steps of one text, and whether they are sure."""
+    of_text = range(*replayed.offsets[text : text + 2])
+    starts = accumulate((int(replayed.accepted[step]) + 1 for step in of_text), initial=0)
+    return [
+        (
+            (at, int(replayed.accepted[step]), int(replayed.kept[step]), int(replayed.sizes[step])),
+            bool(replayed.sure[step]),
+        )
+        for at, step in zip(starts, of_text, strict=False)
+    ]
+
+
+def compared(
+    replayed: GrowthReplay, texts: int, live: Callable[[int], list[Place]]
+) -> dict[str, Any]:
+    """How many replayed steps are sure, and how many differ from the live run's.
+
+    Args:
+        replayed: of one growth.
+        texts: how many there are.
+        live: the steps of a live run, by text.
+    """
+    counts = {"steps": 0, "sure": 0, "sure and differ": 0, "unsure and differ": 0}
+    for text in range(texts):
+        lived = {place[0]: place for place in live(text)}
+        for place, sure in replayed_steps(replayed, text):
+            counts["steps"] += 1
+            counts["sure"] += sure
+            if lived.get(place[0]) != place:
+                counts["sure and differ" if sure else "unsure and differ"] += 1
+    return counts | {"tokens_per_step": replayed.tokens_per_step}
+
+
+def main(
+    prompts: Annotated[int, typer.Option(min=1, help="texts")] = PROMPTS,
+    tokens: Annotated[int, typer.Option(min=1, help="new tokens of each text")] = TOKENS,
+) -> None:
+    """Replay growths beside live runs of them, print it, and save it for the usual sizes."""
+    pair, console = load_pair("embedded", dtype="float32"), Console(width=120)
+    ids = [prompt.ids for prompt in embedded_prompts(pair.tokenizer, prompts, PROMPT_TOKENS)]
+    stop = stop_at_tokens(pair.end_tokens)
+    trace: Trace = record(
+        pair, ids, sampling=GREEDY, law=Law.DETERMINISTIC, rule=verify.greedy, width=BEAM,
+        max_new_tokens=tokens, stop=stop, beyond=LEVELS, beam=BEAM, beam_depth=LEVELS,
+    )  # fmt: skip
+    rows = {
+        name: compared(
+            replay_growth(trace, growth),
+            trace.texts,
+            lambda text, growth=growth: live_steps(pair, growth, ids[text], tokens, stop),
+        )
+        for name, growth in track(GROWTHS.items(), description="growths")
+    }
+    columns = (
+        keyed("growth", "growth", left=True),
+        *(keyed(name, name) for name in ("steps", "sure", "sure and differ", "unsure and differ")),
+        keyed("tokens/step", "tokens_per_step", ".3f"),
+    )
+    shown = [{"growth": name} | row for name, row in rows.items()]
+    print_table(Table("temperature 0", columns, shown), console)
+    if (prompts, tokens) == (PROMPTS, TOKENS):
+        figures = {"prompts": prompts, "tokens": tokens, "beam": BEAM, "levels": LEVELS}
+        say(console, f"written: {save('growth_replay', figures | {'growths': rows})}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
