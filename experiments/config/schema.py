@@ -81,7 +81,6 @@ for _combined in (CascadeDraft, MergeDraft):
     _combined.model_rebuild(force=True)  # with the sources that were registered since
 
 PassesAsked = Literal["eager", "compiled", "captured", "auto"]
-DraftPassesAsked = Literal["eager", "compiled", "auto"]
 
 
 class ModelsConfig(Strict):
@@ -111,8 +110,8 @@ class ModelsConfig(Strict):
     a CPU), or as a CUDA graph (`captured`); one that is named is used, or the pair is refused. `auto` takes
     the best that can be had, but compiles only where the run is long enough to gain by it. Null for
     `captured` on CUDA where that can be, else `eager`."""
-    draft_passes: DraftPassesAsked | None = None
-    """The same of the draft, whose passes are not captured."""
+    draft_passes: PassesAsked | None = None
+    """The same of the draft; null for `eager` on CUDA too."""
 
 
 class _Selection(Strict):

@@ -160,7 +160,7 @@ def load_pair(
             "captured", or "auto", which stays eager where the better ones cannot be had and says why
             (`pair.target.passes`). Compiling takes 10 to 30 seconds a model. None: captured on CUDA where
             that can be, else eager.
-        draft_passes: likewise of the draft, whose passes are not captured.
+        draft_passes: likewise of the draft; None for eager passes on CUDA too.
 
     Returns:
         The pair, loaded without a word on stderr unless something is downloaded.

@@ -18,6 +18,7 @@ from treespec.models.compiled_pass import CompiledPass
 from treespec.models.compiled_runner import CompiledRunner
 from treespec.models.pass_kinds import PASSES, Passes
 from treespec.models.probe import PARENTS, PREFIX, TOKENS, TOLERANCE
+from treespec.models.runner import TreeRunner
 from treespec.models.transformers_model import TransformersModel
 
 __all__ = ["choose_passes", "require_passes"]
@@ -31,8 +32,6 @@ LARGE = tuple((i - 1) // 3 if i else -1 for i in range(64))
 
 LONGEST = 300
 """Tokens of the longer prompt, at most: more than the first rows of a cache."""
-
-NOT_CAPTURED = "passes of a draft model are over parts of a tree, which are not captured"
 
 
 def require_passes(asked: str | None) -> None:
@@ -52,10 +51,10 @@ def choose_passes(model: TransformersModel, asked: str | None, *, draft: bool = 
     Args:
         model: probed.
         asked: "eager", "compiled" or "captured", which is had or refused; "auto": compiled on a CPU, and
-            on CUDA captured (for a target), where that can be, and else eager, with the reason in
-            `model.passes.why` and in the log. None leaves the model as it is: eager on a CPU, and on CUDA
-            a target is captured where it can be (`make_target`).
-        draft: whether it drafts: its passes are over parts of trees, which are not captured.
+            on CUDA captured, where that can be, and else eager, with the reason in `model.passes.why` and
+            in the log. None leaves the model as it is: eager on a CPU, and on CUDA a target is captured
+            where it can be (`make_target`).
+        draft: whether it drafts.
 
     Raises:
         InvalidArgument: if there is no such kind.
@@ -66,13 +65,9 @@ def choose_passes(model: TransformersModel, asked: str | None, *, draft: bool = 
     if asked is None:
         return
     if asked == "eager":
-        model.passes = Passes("eager", asked)
+        model.run_by(TreeRunner, Passes("eager", asked))
         return
-    on_cuda = model.device.type == "cuda"
-    if draft and on_cuda and asked == "auto":
-        model.passes = Passes("eager", asked, NOT_CAPTURED)
-        return
-    captured = asked == "captured" or (asked == "auto" and on_cuda)
+    captured = asked == "captured" or (asked == "auto" and model.device.type == "cuda")
     try:
         if captured:
             _capture(model, asked, draft)
@@ -92,12 +87,16 @@ def _capture(model: TransformersModel, asked: str, draft: bool) -> None:
         raise Unavailable(
             f"it needs a CUDA device, but the model is on {model.device} ('compiled' is for the CPU)"
         )
-    if draft:
-        raise UnsupportedModel(f"{NOT_CAPTURED}: choose 'eager'")
+    # Triton is there on CUDA only.
+    from treespec.models.captured_runner import Places
     from treespec.models.static_trial import require_static
 
     require_static(model)
-    model.passes = Passes("captured", asked)
+    passes = Passes("captured", asked)
+    if draft:
+        model.run_by(Places().copying_runner, passes)
+    else:  # `GraphTarget` lends logits instead of copying them
+        model.passes = passes
 
 
 def _compile(model: TransformersModel, asked: str, draft: bool) -> None:

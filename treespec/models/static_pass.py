@@ -1,18 +1,21 @@
-"""A whole tree's pass in memory that stays where it is: what a captured CUDA graph can run again.
+"""A pass over nodes of a tree in memory that stays where it is: what a captured CUDA graph can run again.
 
 A graph repeats the same operations on the same addresses, so whatever changes from step to step must be
 read on the device. Here that is one integer buffer (`attention_masks.PassArrays`: prefix length, depths,
 intervals of the tree) and the tokens. Positions and cache rows are computed from it inside the pass, the
 attention is the Triton kernel, which reads lengths and tree from it too, and the cache hands out all its
-rows (`TreeCache.static`). Trees are padded to a bucket. Padding nodes see only themselves: in the
-attention they are no nodes (nothing is read for them, their output is 0), and no node sees them; their
-cache rows lie behind the tree's, where the next pass writes.
+rows (`TreeCache.static`). The nodes of a pass are padded to a bucket. Padding nodes see only themselves:
+in the attention they are no nodes (nothing is read for them, their output is 0), and no node sees them;
+their cache rows lie behind the tree's, where the next pass writes.
+
+A drafter runs a tree in parts, level by level: nodes from some node on, which see nodes of earlier passes.
+Such a pass is told the whole tree so far, and which of its nodes it runs.
 
 Nothing in this file knows of graphs: it is an ordinary pass, and runs in Triton's interpreter too.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -28,7 +31,7 @@ from treespec.models.cache import LayerShape, TreeCache
 from treespec.models.routes import Route
 from treespec.models.runner import TreeRunner
 
-__all__ = ["StaticPass", "StaticRunner", "bucket"]
+__all__ = ["Size", "StaticPass", "StaticRunner", "bucket", "size_of"]
 
 STEP = 64
 """Buckets up to this size are powers of two, larger ones its multiples."""
@@ -47,8 +50,34 @@ def bucket(size: int) -> int:
     return 1 << (size - 1).bit_length() if size <= STEP else -(-size // STEP) * STEP
 
 
+class Size(NamedTuple):
+    """What a pass has room for.
+
+    Args:
+        rows: nodes that it runs.
+        nodes: of the tree so far, those that it runs among them.
+    """
+
+    rows: int
+    nodes: int
+
+
+def size_of(first: int, count: int) -> Size:
+    """The room that nodes first .. first + count - 1 of a tree are given.
+
+    The nodes of earlier passes cost nothing but numbers to be copied, so there is room for 64 of them or a
+    multiple: that keeps sizes few.
+
+    Example:
+        >>> size_of(0, 5), size_of(5, 3), size_of(70, 70)
+        (Size(rows=8, nodes=8), Size(rows=4, nodes=64), Size(rows=128, nodes=192))
+    """
+    rows = bucket(count)
+    return Size(rows, -(-(first + count) // STEP) * STEP if first else rows)
+
+
 class StaticPass:
-    """Fixed memory for passes over trees of at most `size` nodes; `load`, then `run`.
+    """Fixed memory for passes over nodes of trees; `load`, then `run`.
 
     Args:
         model: set to our attention.
@@ -56,47 +85,52 @@ class StaticPass:
         size: nodes that there is room for.
     """
 
-    def __init__(self, model: PreTrainedModel, cache: TreeCache, size: int) -> None:
+    def __init__(self, model: PreTrainedModel, cache: TreeCache, size: Size) -> None:
         self.model, self.cache, self.size = model, cache, size
         device = model.device
-        self.input_ids = torch.zeros(1, size, dtype=torch.long, device=device)
-        self.arrays = PassArrays.empty(1, size, size, device)
-        self._index = torch.arange(size, device=device)
+        self.input_ids = torch.zeros(1, size.rows, dtype=torch.long, device=device)
+        self.arrays = PassArrays.empty(1, size.rows, size.nodes, device)
+        self._index = torch.arange(size.rows, device=device)
         self._attention = _KernelAttention(BufferedPass(self.arrays, cache.capacity))
 
     @torch.inference_mode()
-    def load(self, tokens: Int[Tensor, "T"], tree: Topology, prefix_len: int) -> None:
-        """Put a tree behind `prefix_len` committed rows into the buffers, without waiting for the device.
+    def load(
+        self, tokens: Int[Tensor, "T"], tree: Topology, prefix_len: int, first: int = 0
+    ) -> None:
+        """Put nodes behind `prefix_len` committed rows into the buffers, without waiting for the device.
 
         Args:
-            tokens: of the tree's nodes, on the model's device.
-            tree: at most `size` nodes; behind them the tokens of earlier trees stay, as padding.
+            tokens: of the nodes to run, on the model's device. Behind them those of earlier trees stay, as
+                padding.
+            tree: of these nodes and those that have run.
             prefix_len: number of committed rows.
+            first: node to run; all behind it are run, too.
 
         Raises:
             InvalidTree: if the cache has no room for so many rows: on the device nobody would notice.
         """
-        if prefix_len + self.size > self.cache.capacity:
+        rows, nodes = self.size
+        if prefix_len + first + rows > self.cache.capacity:
             raise InvalidTree(
-                f"{prefix_len} rows and a bucket of {self.size} nodes do not fit into a cache of "
+                f"{prefix_len + first} rows and a bucket of {rows} nodes do not fit into a cache of "
                 f"{self.cache.capacity} rows: call `cache.begin` first"
             )
         # Pinned memory of its own for every copy: the allocator does not give it away before it was read.
         pinned = self.arrays.buffer.is_cuda
         buffer = torch.empty(self.arrays.buffer.shape, dtype=torch.int32, pin_memory=pinned)
-        fill(PassArrays(buffer, self.size, self.size), 0, tree, prefix_len, range(tree.size))
+        fill(PassArrays(buffer, rows, nodes), 0, tree, prefix_len, range(first, tree.size))
         self.arrays.buffer.copy_(buffer, non_blocking=True)
-        self.input_ids[0, : tree.size].copy_(tokens, non_blocking=True)
+        self.input_ids[0, : len(tokens)].copy_(tokens, non_blocking=True)
 
     @torch.inference_mode()
-    def run(self) -> Float[Tensor, "size V"]:
-        """Logits of all nodes, padding included, of what is in the buffers; nodes are written to the cache.
+    def run(self) -> Float[Tensor, "rows V"]:
+        """Logits of all rows, padding included, of what is in the buffers; nodes are written to the cache.
 
         Can be repeated: it leaves the buffers as they are.
         """
-        line = self.arrays.buffer[0].long()
-        depths = line[HEADER + 2 * self.size : HEADER + 3 * self.size]  # 0 for padding
-        with self.cache.static(self._index + line[0]):
+        line, rows = self.arrays.buffer[0].long(), self.size.rows
+        depths = line[HEADER + 2 * rows : HEADER + 3 * rows]  # 0 for padding
+        with self.cache.static(self._index + line[0] + line[HEADER]):  # behind the nodes before
             output = self.model(
                 input_ids=self.input_ids,
                 position_ids=(depths + line[0])[None],
@@ -108,9 +142,9 @@ class StaticPass:
 
 
 class StaticRunner(TreeRunner):
-    """Runs whole trees by static passes, one for each bucket; prompts and parts of trees as ever.
+    """Runs nodes of trees by static passes, one for each size; prompts as ever.
 
-    Logits are rows of memory that the next pass of the same bucket may write to: `TreeRunner` has no such
+    Logits are rows of memory that the next pass of the same size may write to: `TreeRunner` has no such
     bound, and whoever hands them on must see to it.
     """
 
@@ -118,7 +152,7 @@ class StaticRunner(TreeRunner):
         self, model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None] = ()
     ) -> None:
         super().__init__(model, route, layout)
-        self._passes: dict[int, StaticPass] = {}
+        self._passes: dict[Size, StaticPass] = {}
         self._memory: tuple[int, ...] = ()
 
     @torch.inference_mode()
@@ -131,28 +165,28 @@ class StaticRunner(TreeRunner):
             InvalidTree: if parents, tokens and the nodes run so far do not fit together.
             UnsupportedModel: if the model was set to another attention since.
         """
-        if first:
-            return super().run(tokens, parents, first)
-        self._require_nodes(len(tokens), len(parents), 0)
+        count = len(tokens)
+        self._require_nodes(count, len(parents), first)
         self._require_route()
         tree = topology(parents)
-        static = self._static(bucket(tree.size))
-        static.load(tokens, tree, self.cache.length)
+        static = self._static(first, size_of(first, count))
+        static.load(tokens, tree, self.cache.length, first)
         logits = self._launch(static)
         self._parents = tree.parents
-        return logits[: tree.size]
+        return logits[:count]
 
-    def _static(self, size: int) -> StaticPass:
-        """The pass of this bucket, with room for its rows in the cache."""
-        self.cache.begin(0, size)
-        if self.cache.memory != self._memory:
+    def _static(self, first: int, size: Size) -> StaticPass:
+        """The pass of this size, with room for its rows in the cache."""
+        cache = self.cache
+        cache.begin(first, max(size.rows, size.nodes - first))
+        if cache.memory != self._memory:
             self._forget_memory()
-            self._memory = self.cache.memory
+            self._memory = cache.memory
         if size not in self._passes:
-            self._passes[size] = StaticPass(self.model, self.cache, size)
+            self._passes[size] = StaticPass(self.model, cache, size)
         return self._passes[size]
 
-    def _launch(self, static: StaticPass) -> Float[Tensor, "size V"]:
+    def _launch(self, static: StaticPass) -> Float[Tensor, "rows V"]:
         """Run what was loaded."""
         return static.run()
 

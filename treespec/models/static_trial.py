@@ -11,7 +11,8 @@ Three ways in which a model can be unfit, none of which its configuration tells:
 3. It does not run on our attention, or not by the kernel.
 
 So: a short prompt, a tree of 5 nodes in a bucket of 8, by a static pass and by an ordinary one; then the
-static pass once more, watched. Logits must agree as well as the probe asks (`probe.TOLERANCE`).
+static pass once more, watched, and the same tree in parts, as drafters run it, watched too. Logits must
+agree as well as the probe asks (`probe.TOLERANCE`).
 """
 
 import warnings
@@ -20,6 +21,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attention_masks.tree_attention.triton import available
@@ -33,6 +36,8 @@ __all__ = ["NoHostReads", "require_static"]
 
 PREFIX = 3
 PARENTS = (-1, 0, 0, 2, 1)
+PARTS = ((0, 1), (1, 3), (3, 5))
+"""The nodes of the tree in parts, each of which has its parents before it."""
 
 
 def require_static(model: TransformersModel) -> None:
@@ -77,18 +82,29 @@ def require_static(model: TransformersModel) -> None:
 
 
 def _error(model: TransformersModel) -> float:
-    """How far a static pass is from an ordinary one, where it is furthest; and the watched pass."""
+    """How far static passes are from an ordinary one, where they are furthest; and watched passes."""
     tokens = torch.arange(1, PREFIX + len(PARENTS) + 1, device=model.device) % model.vocab_size
     ordinary, static = model.fresh(), model.fresh(runner=StaticRunner)
     ordinary.prefill(tokens[:PREFIX])
     static.prefill(tokens[:PREFIX])
     expected = ordinary.run(tokens[PREFIX:], PARENTS).double()
-    logits = static.run(tokens[PREFIX:], PARENTS).double()
+    whole = static.run(tokens[PREFIX:], PARENTS).double()
     with NoHostReads(), _no_synchronisation(model.device):
         static.run(tokens[PREFIX:], PARENTS)
+    static.prefill(tokens[:PREFIX])
+    parts = []
+    for first, end in PARTS:
+        nodes = tokens[PREFIX + first : PREFIX + end]
+        parts.append(static.run(nodes, PARENTS[:end], first).double())
+        with NoHostReads(), _no_synchronisation(model.device):
+            static.run(nodes, PARENTS[:end], first)
+    return max(_distance(whole, expected), _distance(torch.cat(parts), expected))
+
+
+def _distance(logits: Float[Tensor, "N V"], expected: Float[Tensor, "N V"]) -> float:
+    """Of centred rows, relative to the length of the true one, where it is longest."""
     expected, logits = (x - x.mean(-1, keepdim=True) for x in (expected, logits))
-    distance = (logits - expected).norm(dim=-1) / expected.norm(dim=-1).clamp_min(1e-30)
-    return float(distance.max())
+    return float(((logits - expected).norm(dim=-1) / expected.norm(dim=-1).clamp_min(1e-30)).max())
 
 
 class NoHostReads(TorchDispatchMode):

@@ -122,6 +122,11 @@ class TransformersModel:
         self._runner = runner(self.model, self.finding.route, self.finding.layout)
 
     @property
+    def runner(self) -> TreeRunner:
+        """What runs its passes, with its cache."""
+        return self._runner
+
+    @property
     def device(self) -> torch.device:
         """Where tokens must be."""
         return self.model.device

@@ -1,26 +1,15 @@
 """The target on CUDA: a tree's pass is captured once for each bucket of sizes, and replayed.
 
-A pass over a small tree is hundreds of short kernels, and launching them takes the host longer than the
-device takes to run them. A captured graph launches all at once. What is captured is the static pass
-(`treespec.models.static_pass`), which is an ordinary one and tested as such; prompts are not captured,
-since their lengths differ and their kernels are long.
-
 Nothing here runs on a CPU, and the CPU path does not import it (`make_target`).
 """
 
 import weakref
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
-from transformers import PreTrainedModel
 
 from treespec.errors import StaleScores, Unavailable
-from treespec.models.cache import LayerShape
-from treespec.models.routes import Route
-from treespec.models.static_pass import StaticPass, StaticRunner
+from treespec.models.captured_runner import CapturedRunner, Place, Places
 from treespec.models.static_trial import require_static
 from treespec.models.transformers_model import TransformersModel
 from treespec.step import Scores
@@ -28,10 +17,6 @@ from treespec.target.model import ModelTarget
 from treespec.tree import TokenTree
 
 __all__ = ["GraphTarget"]
-
-WARM_UPS = 2
-"""Passes before a capture: they compile kernels, choose algorithms and allocate scratch, all of which
-fail or would be captured too."""
 
 
 class GraphTarget(ModelTarget):
@@ -63,55 +48,19 @@ class GraphTarget(ModelTarget):
 
     def __init__(self, model: TransformersModel) -> None:
         _require_cuda(model)
-        self._place = place = _idle_place(model)
-        self.model = place.model
-        handing_back: Any = weakref.finalize(self, _IDLE[model].append, place)
-        handing_back.atexit = False
+        if model not in _PLACES:
+            require_static(model)
+            _PLACES[model] = Places()
+        self.model = model.fresh(runner=_PLACES[model].runner)
+        runner = self.model.runner
+        assert isinstance(runner, CapturedRunner)
+        self._place = runner.place
 
     def score(self, tree: TokenTree) -> Scores:
         """Logits after every node of the tree, lent until the next call."""
-        self._place.take_back()
-        return self._place.lend(self.model.run(tree.tokens, tree.shape.parents))
-
-
-class GraphRunner(StaticRunner):
-    """Runs static passes by replaying them."""
-
-    def __init__(
-        self, model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None] = ()
-    ) -> None:
-        super().__init__(model, route, layout)
-        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
-        self._side, self._pool = torch.cuda.Stream(model.device), torch.cuda.graph_pool_handle()
-
-    def _launch(self, static: StaticPass) -> Float[Tensor, "size V"]:
-        if static.size not in self._graphs:
-            self._graphs[static.size] = self._capture(static)
-        graph, logits = self._graphs[static.size]
-        graph.replay()
-        return logits
-
-    def _capture(self, static: StaticPass) -> tuple[torch.cuda.CUDAGraph, Tensor]:
-        """The graph of `static.run`, and the memory that it writes logits to.
-
-        Warm-up and capture share a stream, so that the workspaces of cuBLAS, one for each stream, are
-        there before the capture. All graphs share a pool: they run one at a time, and the logits of each
-        are held, so no other is given their memory.
-        """
-        self._side.wait_stream(torch.cuda.current_stream(self.model.device))
-        with torch.cuda.stream(self._side):
-            for _ in range(WARM_UPS):
-                static.run()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._side):
-            logits = static.run()
-        return graph, logits
-
-    def _forget_memory(self) -> None:
-        super()._forget_memory()
-        self._graphs.clear()
-        # A pool without graphs may not be used again.
-        self._pool = torch.cuda.graph_pool_handle()
+        _take_back(self._place)
+        self._place.lent = LentScores(self.model.run(tree.tokens, tree.shape.parents))
+        return self._place.lent
 
 
 class LentScores(Scores):
@@ -130,32 +79,14 @@ class LentScores(Scores):
         )
 
 
-class _Place:
-    """A cache with its graphs, and the scores that were lent last."""
-
-    def __init__(self, model: TransformersModel) -> None:
-        self.model = model.fresh(runner=GraphRunner)
-        self._lent: LentScores | None = None
-
-    def lend(self, logits: Float[Tensor, "N V"]) -> LentScores:
-        self._lent = LentScores(logits)
-        return self._lent
-
-    def take_back(self) -> None:
-        if self._lent is not None:
-            object.__delattr__(self._lent, "logits")
-            self._lent = None
+_PLACES: weakref.WeakKeyDictionary[TransformersModel, Places] = weakref.WeakKeyDictionary()
+"""Of each model that has been tried out."""
 
 
-_IDLE: weakref.WeakKeyDictionary[TransformersModel, list[_Place]] = weakref.WeakKeyDictionary()
-"""Places whose targets are gone, for each model that has been tried out."""
-
-
-def _idle_place(model: TransformersModel) -> _Place:
-    if model not in _IDLE:
-        require_static(model)
-        _IDLE[model] = []
-    return _IDLE[model].pop() if _IDLE[model] else _Place(model)
+def _take_back(place: Place) -> None:
+    if place.lent is not None:
+        object.__delattr__(place.lent, "logits")
+        place.lent = None
 
 
 def _require_cuda(model: TransformersModel) -> None:

@@ -2,8 +2,9 @@
 
 The embedded target is enlarged to the shapes of Llama 3's 1B, 3B and 8B (heads of 64 rather than 128, the
 vocabulary its own): it says what it said, so drafts are accepted as often, and costs what models of these
-shapes cost. Plain decoding, a chain and a tree, with the target's passes launched one
-kernel after another (eager) and as captured graphs. The draft stays small, and eager.
+shapes cost. Plain decoding, a chain and a tree, with passes launched one kernel after another ("eager"),
+with the target's as captured graphs ("graph"), and with those of the draft, too ("graphs"). The draft stays
+small.
 
 The floor of a step is the sum over its passes of the bytes that each must read, weights and cache, over the
 bandwidth of the data sheet.
@@ -24,6 +25,7 @@ from treespec.experiments.benchmarks.timing import ForwardTimer, TimedText, time
 from treespec.experiments.run.observers import StageTimer
 from treespec.experiments.run.prompts import embedded_prompts
 from treespec.models.load import Pair
+from treespec.models.passes import choose_passes
 from treespec.protocols import Target
 from treespec.target import ModelTarget
 
@@ -56,7 +58,9 @@ SHAPES = {
     "chain 4": TreeShape.chain(4),
     "tree 3x2x1x1": TreeShape.expansion([3, 2, 1, 1]),
 }
-TARGETS = ("graph", "eager")
+TARGETS = ("graphs", "graph", "eager")
+"""Whose passes are captured. Plain decoding has no draft."""
+
 STAGES = ("draft", "verify", "accept", "commit")
 SIZES = 2, 512, 48
 """Prompts, tokens of each, new tokens."""
@@ -88,6 +92,7 @@ def cases(dry: bool) -> list[Case]:
         for temperature in ((0.0,) if dry else (0.0, 1.0))
         for method in SHAPES
         for target in TARGETS
+        if target != "graphs" or SHAPES[method].size > 1
     ]
 
 
@@ -127,7 +132,8 @@ def _cell(
 ) -> dict[str, Any]:
     try:
         make = _target_maker(case.target)
-    except ImportError as error:
+        choose_passes(pair.draft, "captured" if case.target == "graphs" else "eager", draft=True)
+    except (ImportError, Unavailable, UnsupportedModel) as error:
         return {"unavailable": in_words(error, "the decoding")}
     prompts = [
         torch.tensor(prompt.ids, device=session.device)

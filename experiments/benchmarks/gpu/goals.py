@@ -88,7 +88,7 @@ class DecodeRow:
     @property
     def goals(self) -> dict[str, bool | None]:
         """By goal: reached or not; None where it does not apply."""
-        aimed = self.measured and self.cell["target"] == "graph"
+        aimed = self.measured and self.cell["target"] != "eager"
         met = self.cell["step_over_floor"] <= OVER_BYTES if aimed else None
         return {f"a step within {OVER_BYTES} x its bytes": met}
 

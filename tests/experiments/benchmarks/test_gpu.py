@@ -91,7 +91,8 @@ def test_the_grid_of_the_issue():
         (size, method, target)
         for size in ("1B", "3B", "8B")
         for method in ("plain", "chain 4", "tree 3x2x1x1")
-        for target in ("eager", "graph")
+        for target in ("eager", "graph", "graphs")
+        if (method, target) != ("plain", "graphs")
     }
 
 
@@ -251,7 +252,7 @@ def test_the_dry_run_goes_to_its_end(tmp_path):
             assert own["disagreement"] < kernel_times.AGREE
     decoding = read(tmp_path, "decode")
     for own in decoding["cells"].values():
-        assert ("unavailable" in own) == (own["target"] == "graph")
+        assert ("unavailable" in own) == (own["target"] != "eager")
     eager = [own for own in decoding["cells"].values() if own["target"] == "eager"]
     assert [own["nodes"] for own in eager] == [1, 5, 22]
     assert [own["draft_passes_per_step"] > 0 for own in eager] == [False, True, True]

@@ -23,6 +23,7 @@ from treespec.experiments.lossless.passes import RememberingModel
 from treespec.models import compiled_pass, compiled_runner, passes
 from treespec.models.direct_call import DirectCall
 from treespec.models.passes import choose_passes
+from treespec.models.runner import TreeRunner
 from treespec.models.transformers_model import TransformersModel
 from treespec.target import ModelTarget
 from treespec.testing.coins import EnumeratingCoins, outcomes
@@ -487,6 +488,14 @@ class TestTraced:
             choose_passes(TransformersModel(load("falcon")), "compiled")
 
 
+def test_eager_again(llama):
+    """What is said of a model is what it does."""
+    model = llama[1].fresh()
+    choose_passes(model, "eager")
+    assert type(model.runner) is TreeRunner
+    assert type(model.fresh().runner) is TreeRunner
+
+
 class TestWhatCannotBeHad:
     def test_unknown(self):
         with pytest.raises(
@@ -522,19 +531,6 @@ class TestWhatCannotBeHad:
             compiled_pass.shutil, "which", lambda name: name if name == "g++" else None
         )
         assert compiled_pass.missing_for_compiling() is None
-
-    @pytest.mark.usefixtures("without_shape_checks")
-    def test_a_draft_on_cuda_is_eager_by_auto_without_a_warning(self, caplog):
-        model: Any = SimpleNamespace(device=torch.device("cuda"))
-        with caplog.at_level(logging.WARNING, "treespec"):
-            choose_passes(model, "auto", draft=True)
-        assert (model.passes.kind, model.passes.asked) == ("eager", "auto")
-        assert "are not captured" in model.passes.why
-        assert not caplog.text
-        with pytest.raises(
-            UnsupportedModel, match="draft_passes='captured' cannot be had: passes of"
-        ):
-            choose_passes(model, "captured", draft=True)
 
     def test_nowhere_to_write(self, load, monkeypatch, tmp_path):
         (tmp_path / "file").write_text("")

@@ -11,7 +11,7 @@ import torch
 
 from treespec import TreeShape
 from treespec.errors import InvalidTree, Unavailable, UnsupportedModel
-from treespec.models.static_pass import StaticRunner, bucket
+from treespec.models.static_pass import Size, StaticRunner, bucket, size_of
 from treespec.models.static_trial import NoHostReads, require_static
 from treespec.models.transformers_model import TransformersModel
 
@@ -96,7 +96,7 @@ def test_whatever_the_padding_holds(name, load):
     for step in range(6):
         shape, tokens, path = random_tree(generator, 13)
         with torch.inference_mode():
-            passing = runner._static(bucket(shape.size))
+            passing = runner._static(0, size_of(0, shape.size))
             passing.input_ids.fill_(POISON)
             for layer in runner.cache.layers:
                 layer.keys[:, :, static.length :] = torch.nan
@@ -117,7 +117,7 @@ def test_padding_sees_only_itself(load):
     for prompt, tokens in (([1, 2, 3], [4, 5, 6]), ([9, 8, 7], [30, 31, 32])):
         static.prefill(torch.tensor(prompt))
         with torch.inference_mode():
-            passing = static._runner._static(4)
+            passing = static._runner._static(0, Size(4, 4))
             passing.input_ids[0, 3] = 50
         static.run(torch.tensor(tokens), (-1, 0, 0))
         seen.append(passing.run()[3])
@@ -139,7 +139,7 @@ def test_the_cache_grows(load):
         logits = static.run(tokens, chain.parents)
         torch.testing.assert_close(logits, ordinary.run(tokens, chain.parents), **CLOSE)
         memories.add(static._runner.cache.memory)
-        passes.add(static._runner._passes[4])
+        passes.add(static._runner._passes[Size(4, 4)])
         assert len(static._runner._passes) == 1
         ordinary.keep((0, 1, 2, 3))
         static.keep((0, 1, 2, 3))
@@ -148,9 +148,10 @@ def test_the_cache_grows(load):
 
 
 @interpreted
-def test_a_tree_in_parts(load):
-    """Only whole trees are static; their nodes can be continued as ever."""
-    ordinary, static = both(TransformersModel(load("gemma2")))
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_a_tree_in_parts(name, load):
+    """A level sees the nodes of earlier passes, and the padding of these does no harm."""
+    ordinary, static = both(TransformersModel(load(name)))
     tokens = torch.arange(10, 16)
     parents = (-1, 0, 0, 2, 1, 2)
     for one in (ordinary, static):

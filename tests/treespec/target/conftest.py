@@ -76,7 +76,8 @@ class Tape(TorchDispatchMode):
 
 @pytest.fixture
 def taped(monkeypatch):
-    """Has GraphTarget record tapes on the CPU; gives the list of them. Needs Triton's interpreter."""
+    """Has captured runners record tapes on the CPU; gives the list of them. Needs Triton's interpreter."""
+    from treespec.models import captured_runner
     from treespec.target import graph
 
     api = importlib.import_module("attention_masks.tree_attention.api")
@@ -90,7 +91,7 @@ def taped(monkeypatch):
         return out
 
     def capture(self, static):
-        for _ in range(graph.WARM_UPS):
+        for _ in range(captured_runner.WARM_UPS):
             static.run()
         tape = Tape()
         tapes.append(tape)
@@ -101,7 +102,7 @@ def taped(monkeypatch):
         return tape, logits
 
     monkeypatch.setattr(api, "triton", launch)
-    monkeypatch.setattr(graph.GraphRunner, "_capture", capture)
+    monkeypatch.setattr(captured_runner.CapturedRunner, "_capture", capture)
     monkeypatch.setattr(graph, "_require_cuda", lambda model: None)
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)

@@ -13,8 +13,10 @@ import torch
 from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, decode, verify
 from treespec.draft import ModelDrafter
 from treespec.errors import StaleScores, Unavailable, UnsupportedModel
+from treespec.models.captured_runner import Places
+from treespec.models.pass_kinds import Passes
 from treespec.models.static_pass import StaticPass
-from treespec.step import Step, Verdict
+from treespec.step import Scores, Step, Verdict
 from treespec.target import ModelTarget
 from treespec.target.graph import GraphTarget
 
@@ -187,13 +189,72 @@ def test_nothing_is_kept_of_a_model_that_is_gone(make_model, taped):
     from treespec.target import graph
 
     gc.collect()
-    before = len(graph._IDLE)
+    before = len(graph._PLACES)
     model = make_model()
     target = GraphTarget(model)
-    assert len(graph._IDLE) == before + 1
+    assert len(graph._PLACES) == before + 1
     del model, target
     gc.collect()
-    assert len(graph._IDLE) == before
+    assert len(graph._PLACES) == before
+
+
+@interpreted
+@pytest.mark.parametrize("family", ["Llama", "Gemma2"])
+@pytest.mark.parametrize("law", [Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC])
+def test_a_captured_draft(family, law, make_model, taped, monkeypatch):
+    """Its trees are those of the eager draft; graphs outlive their drafter."""
+    draft = make_model(family, seed=1)
+    plain = draft.fresh()
+    monkeypatch.setattr(Places, "_give", _counted(made := [], Places._give))
+    draft.run_by(Places().copying_runner, Passes("captured"))
+    prompt = torch.randint(96, (20,), generator=torch.Generator().manual_seed(3))
+    captures = []
+    for _ in range(2):
+        trees = []
+        for model in (plain, draft):
+            drafter = ModelDrafter(model, TreeShape.expansion([3, 2, 1]), law, WARM)
+            drafter.prefill(prompt)
+            coins, mine = TorchCoins(0), []
+            for _ in range(
+                3
+            ):  # the accepted leaf opens the next tree: another part of another size
+                tree = drafter.propose(coins)
+                path = tree.shape.path(tree.shape.leaves[-1])
+                drafter.commit(Step(tree, Verdict(path, 7), Scores(torch.zeros(tree.size, 96)), ()))
+                mine.append(tree)
+            trees.append(mine)
+        for ours, theirs in zip(*trees, strict=True):
+            assert ours.token_ids == theirs.token_ids
+            torch.testing.assert_close(ours.draft_probs, theirs.draft_probs, **CLOSE)
+        del drafter, tree
+        captures.append(len(taped))
+    assert captures[0] == captures[1] <= 5
+    assert sum(tape.replays for tape in taped) == 18  # three levels of three trees, twice
+    assert len(set(made)) == 1
+
+
+@interpreted
+def test_logits_of_a_captured_draft_are_kept(make_model, taped):
+    """Growths come back to rows of earlier levels."""
+    model = make_model()
+    model.run_by(Places().copying_runner, Passes("captured"))
+    model.prefill(torch.arange(5))
+    first = model.run(torch.tensor([7, 8, 9]), (-1, 0, 0))
+    kept = first.clone()
+    model.run(torch.tensor([10]), (-1, 0, 0, 1), 3)
+    model.run(torch.tensor([11]), (-1, 0, 0, 1, 2), 4)
+    assert torch.equal(first, kept)
+
+
+def _counted(made, give):
+    """Notes which place each runner got."""
+
+    def giving(self, *args):
+        runner = give(self, *args)
+        made.append(id(runner.place))
+        return runner
+
+    return giving
 
 
 @interpreted

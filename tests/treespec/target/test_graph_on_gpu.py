@@ -132,12 +132,14 @@ def test_buffers_are_not_overtaken(make_model):
 
 
 def test_targets_after_and_beside_each_other(make_model, monkeypatch):
-    from treespec.target import graph
+    from treespec.models import captured_runner
 
     captures = []
-    capture = graph.GraphRunner._capture
+    capture = captured_runner.CapturedRunner._capture
     monkeypatch.setattr(
-        graph.GraphRunner, "_capture", lambda *args: (captures.append(args), capture(*args))[1]
+        captured_runner.CapturedRunner,
+        "_capture",
+        lambda *args: (captures.append(args), capture(*args))[1],
     )
     model = make_model(device="cuda")
     tree = random_tree(4, torch.Generator().manual_seed(0))
