@@ -262,7 +262,7 @@ def main(
             figures[name] = {row.way: row.figures for row in these}
             figures[name]["runs"] = turns
             figures[name]["by prompts runs"] = prompts
-            save("interleaving", figures)
+            save(f"interleaving_{name}", {name: figures[name]})
     print_table(Table("A/A and A/B beside neighbours", COLUMNS, rows), console, 110)
     alone = [f.alone for f in figures.get("quiet", {}).get("runs", ())]
     for method in alone[0] if alone else ():

@@ -608,6 +608,15 @@ def _benchmark(file: str, room: str, question: str, parts: Callable[[Row], Parts
     return Section(file, question, f"python -m treespec.experiments.{room}.{file}", parts)
 
 
+def _beside(neighbour: str, question: str) -> Section:
+    """Runs beside one neighbour."""
+    name = "interleaving"
+    command = (
+        f"python -m treespec.experiments.benchmarks.{name} --by-prompts 6 --neighbour {neighbour}"
+    )
+    return Section(f"{name}_{neighbour}", question, command, _interleaving)
+
+
 def _tests(file: str, question: str, parts: Callable[[Row], Parts]) -> Section:
     return Section(file, question, f"PYTHONPATH=tests/helpers python -m {file}", parts)
 
@@ -705,11 +714,11 @@ SECTIONS = {
         "every 2 s.",
         _interleaving,
     ),
-    "interleaving, quiet": Section(
-        "interleaving_quiet",
-        "The same on the quiet machine alone, in more runs.",
-        "python -m treespec.experiments.benchmarks.interleaving --runs 40 --by-prompts 6 --neighbour quiet",
-        _interleaving,
+    "interleaving, quiet": _beside("quiet", "The same on the quiet machine alone, in more runs."),
+    "interleaving, bursts": _beside(
+        "bursts",
+        "The same beside the bursts, in more runs, at an hour when the machine itself changed from step "
+        "to step: pieces of equal work took 0.8 to 1.7 times their median without any neighbour.",
     ),
     "honest_cost": _benchmark(
         "honest_cost",

@@ -220,7 +220,9 @@ def test_a_captured_draft(family, law, make_model, taped, monkeypatch):
             ):  # the accepted leaf opens the next tree: another part of another size
                 tree = drafter.propose(coins)
                 path = tree.shape.path(tree.shape.leaves[-1])
-                drafter.commit(Step(tree, Verdict(path, 7), Scores(torch.zeros(tree.size, 96)), ()))
+                drafter.commit(
+                    Step(tree, Verdict(path, 7), Scores(torch.zeros(tree.shape.size, 96)), ())
+                )
                 mine.append(tree)
             trees.append(mine)
         for ours, theirs in zip(*trees, strict=True):
