@@ -50,7 +50,8 @@ MERGES = {
     "model, lookup": (lambda: merge(model=model(4), lookup=lookup()), IID),
     "model, recycling": (
         lambda: merge(
-            model=model(4, WITHOUT, depth=1), table=TokenRecycling(TreeShape.expansion([2, 1])), size=6
+            model=model(4, WITHOUT, depth=1), table=TokenRecycling(TreeShape.expansion([2, 1])), size=6,
+            rates={"model": ((0.95, 0.5),)},
         ),
         WITHOUT,
     ),
