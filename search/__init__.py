@@ -2,12 +2,13 @@
 
 `expected_tokens` is the value of a tree under acceptance rates by rank, by depth and rank, or by node
 (`NodeRates`); `optimal_tree` the tree of most value within a size, depth and branching, and
-`optimal_frontier` those of all sizes and depths at once. `estimate_acceptance` gets the rates from a
-recorded `Trace` or from steps of real decoding; `replay` tries any tree on a trace; `calibration` holds the
-draft's own probabilities against acceptance. A `LatencyModel` holds measured times, and `best_tree` ranks
-trees, chains and plain decoding by what replay of a trace, or rates, and these times promise, and says
-which to use or what would decide (`Advice`); `best_tree_among` does it for several drafts or laws. `growth`
-has the policies of dynamic trees, and `formats` reads and writes shapes in the words of other tools.
+`optimal_frontier` those of all sizes and depths at once, `marginal_tree` that of a distribution for each
+position. `estimate_acceptance` gets the rates from a recorded `Trace` or from steps of real decoding;
+`replay` tries any tree on a trace; `calibration` holds the draft's own probabilities against acceptance. A
+`LatencyModel` holds measured times, and `best_tree` ranks trees, chains and plain decoding by what replay
+of a trace, or rates, and these times promise, and says which to use or what would decide (`Advice`);
+`best_tree_among` does it for several drafts or laws. `growth` has the policies of dynamic trees, and
+`formats` reads and writes shapes in the words of other tools.
 """
 
 from treespec.search import formats, growth
@@ -30,6 +31,7 @@ from treespec.search.latency.errors import InvalidLatency, NotMeasured
 from treespec.search.latency.latency import LatencyModel
 from treespec.search.optimum.expected import expected_tokens
 from treespec.search.optimum.frontier import Frontier, optimal_frontier
+from treespec.search.optimum.marginals import marginal_tree
 from treespec.search.optimum.optimal import optimal_tree
 from treespec.search.rates import calibration, replay
 from treespec.search.rates.acceptance import NodeRates
@@ -77,6 +79,7 @@ __all__ = [
     "fit_calibration",
     "formats",
     "growth",
+    "marginal_tree",
     "optimal_frontier",
     "optimal_tree",
     "replay",
