@@ -11,6 +11,7 @@ from treespec.errors import TreespecError
 from treespec.experiments.config.drafts import (
     NO_DRAFT,
     Combined,
+    all_of,
     by_pair,
     draft_models,
     laws_of,
@@ -176,7 +177,9 @@ def build(config: Config) -> Experiment:
 
 def _require_draft(path: str, method: Method, config: Config) -> None:
     """Refuse what needs a draft model where there is none, and a draft of layers that do nothing."""
-    if isinstance(method, TreeMethod) and isinstance(method.draft, PartOfTarget):
+    if isinstance(method, TreeMethod) and any(
+        isinstance(source, PartOfTarget) for source in all_of(method.draft)
+    ):
         grow = config.models.grow
         if grow is not None and (not isinstance(grow, dict) or "num_hidden_layers" in grow):
             raise ConfigError(

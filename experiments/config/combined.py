@@ -17,6 +17,7 @@ from treespec.experiments.config.drafts import (
     laws_of,
     source_of,
 )
+from treespec.experiments.config.layers import PartOfTarget  # noqa: F401  (what they may be made of)
 from treespec.experiments.config.names import RULE
 from treespec.experiments.config.sources import LookupDraft  # noqa: F401  (what they may be made of)
 from treespec.plugins import Budget, Settings, Wanted

@@ -22,6 +22,7 @@ __all__ = [
     "Draft",
     "ModelDraft",
     "OneOf",
+    "all_of",
     "by_pair",
     "draft_model",
     "draft_models",
@@ -137,6 +138,12 @@ def draft_models(draft: Settings) -> tuple[str | None, ...]:
     if isinstance(draft, Combined):
         return draft.own_models
     return (draft.model,) if isinstance(draft, ModelDraft) else ()
+
+
+def all_of(draft: Settings) -> tuple[Settings, ...]:
+    """Settings of a source, and of all that it is made of."""
+    inner = draft.inner if isinstance(draft, Combined) else ()
+    return (draft, *(one for source in inner for one in all_of(source)))
 
 
 def laws_of(draft: Settings) -> frozenset[Law]:

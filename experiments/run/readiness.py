@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from treespec.decoding import require_room
 from treespec.errors import TreespecError
 from treespec.experiments.config.build import Experiment, build
-from treespec.experiments.config.drafts import source_of
+from treespec.experiments.config.drafts import all_of, source_of
 from treespec.experiments.config.layers import PartOfTarget
 from treespec.experiments.config.schema import Config, TreeMethod
 from treespec.experiments.errors import ConfigError, PromptError, TooFewPrompts
@@ -125,13 +125,13 @@ def _require_sources(experiment: Experiment, pair: "Pair | PairOutline") -> None
         if not isinstance(method.config, TreeMethod) or source_of(method.config.draft).plugged:
             continue
         draft = method.config.draft
+        parts = [one for one in all_of(draft) if isinstance(one, PartOfTarget)]
         try:
-            if isinstance(draft, PartOfTarget):
-                draft.skipped(pair.target.layer_count)
-                made = hasattr(pair.target, "without")
-            else:  # a source that runs models is made of loaded ones
-                loaded = hasattr(pair.target, "fresh") or not method.draft_models
-                made = loaded and isinstance(method.tree, Budget)
+            for part in parts:
+                part.skipped(pair.target.layer_count)
+            # What runs a model is made of a loaded one. That of a draft model alone can be made.
+            loaded = hasattr(pair.target, "fresh") or not (parts or method.draft_models)
+            made = loaded and (bool(parts) or isinstance(method.tree, Budget))
             for sampling in method.choices if made else ():
                 # Sources without models look at a vocabulary and tokenizer, which an outline has too.
                 method.drafter(pair, sampling)  # pyrefly: ignore[bad-argument-type]
