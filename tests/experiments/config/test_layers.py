@@ -2,7 +2,7 @@
 
 import pytest
 
-from treespec.draft import EarlyExit, LayerSkip
+from treespec.draft import EarlyExit, LayerSkip, Merge
 from treespec.draft.skip_set import SkipSet
 from treespec.experiments.config.build import build
 from treespec.experiments.config.file import validated
@@ -51,7 +51,7 @@ def test_each_is_made_along_its_shape(pair, tmp_path):
         built = experiment(draft)
         require_fits(built, pair, [])
         (method,) = built.methods
-        assert (method.by_pair, method.own_model, method.max_depth) == (False, None, 3)
+        assert (method.by_pair, method.own_models, method.max_depth) == (False, (), 3)
         drafter = method.drafter(pair, "T=1")
         assert type(drafter) is kind
         assert (drafter.layers if kind is EarlyExit else drafter.skip) == about
@@ -118,3 +118,20 @@ def test_an_architecture_that_cannot_is_refused_with_its_key(pair, monkeypatch):
     monkeypatch.setattr(pair.target, "without", refuse)
     with pytest.raises(ConfigError, match=r"methods\[0\]\.draft: x models cannot"):
         require_fits(experiment({"source": "early_exit", "layers": 2}), pair, [])
+
+
+def test_within_a_merge(pair, outline, tmp_path):
+    """Looked at before weights are loaded, and made once they are."""
+
+    def merged(layers):
+        sources = [{"source": "early_exit", "layers": layers}, {"source": "lookup"}]
+        return experiment(
+            {"source": "merge", "sources": sources, "rates": [[[0.8, 0.1]], [[0.5]]]},
+            shape={"kind": "budget", "depth": 3, "size": 6, "branching": 2},
+        )
+
+    for models in (outline, pair):
+        require_fits(merged(2), models, [])
+        with pytest.raises(ConfigError, match=r"methods\[0\].*layers = 6, but the target has 5"):
+            require_fits(merged(6), models, [])
+    assert type(merged(2).methods[0].drafter(pair, "T=1")) is Merge
