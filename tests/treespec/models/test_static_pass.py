@@ -148,14 +148,14 @@ def test_the_cache_grows(load):
 
 
 @interpreted
-@pytest.mark.parametrize("name", ["llama", "gemma2"])
-def test_a_tree_in_parts(name, load):
-    """A level sees the nodes of earlier passes, and the padding of these does no harm."""
-    ordinary, static = both(TransformersModel(load(name)))
+@pytest.mark.parametrize(("name", "prompt"), [("llama", 5), ("gemma2", 5), ("llama", 250)])
+def test_a_tree_in_parts(name, prompt, load):
+    """A level sees the nodes of earlier passes, in a cache that grows between them, too."""
+    ordinary, static = both(TransformersModel(load(name, max_position_embeddings=512)))
     tokens = torch.arange(10, 16)
     parents = (-1, 0, 0, 2, 1, 2)
     for one in (ordinary, static):
-        one.prefill(torch.arange(5))
+        one.prefill(torch.arange(prompt) % POISON)
     whole = ordinary.run(tokens, parents)
     parts = [static.run(tokens[:3], parents[:3]).clone(), static.run(tokens[3:], parents, 3)]
     torch.testing.assert_close(torch.cat(parts), whole, **CLOSE)
