@@ -95,8 +95,9 @@ def that_fit(experiment: Experiment, pair: "Pair", tokens: int) -> int:
     rows = 2 * (tokens + experiment.config.max_new_tokens + nodes)
     each = rows * sum(_row_bytes(model) for model in pair.models)
     if pair.target.device.type == "cuda":
-        captured = [model for model in pair.models if model.passes.kind == "captured"]
-        each += sum(_captured_bytes(model, nodes) for model in {pair.target, *captured})
+        drafts = [model for model in pair.models if model is not pair.target]
+        captured = [model for model in drafts if model.passes.kind == "captured"]
+        each += sum(_captured_bytes(model, nodes) for model in (pair.target, *captured))
     return max(1, int(PART_OF_MEMORY * _free_bytes(pair.target) / max(1, each)))
 
 
