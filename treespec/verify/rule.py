@@ -3,7 +3,7 @@
 import enum
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from inspect import signature
 from typing import Any, Protocol, runtime_checkable
 
@@ -302,13 +302,15 @@ def top_down(tree: TokenTree, target_probs: Rows, coins: Coins, node_rule: NodeR
     """
     if not callable(node_rule):
         raise InvalidArgument(f"node_rule = {shown(node_rule)} is no function: see NodeRule")
+    return walk_down(tree, target_probs, coins, partial(_at_node, tree, node_rule, coins))
 
-    def decide(node: int, row: Float[Tensor, "V"]) -> NodeChoice:
-        sure = tree.is_mixed or tree.law_of(node) is Law.DETERMINISTIC
-        draft_probs = None if sure else draft_row(tree, node, row)
-        return node_rule(row, draft_probs, _tokens(tree, node), coins)
 
-    return walk_down(tree, target_probs, coins, decide)
+def _at_node(
+    tree: TokenTree, node_rule: NodeRule, coins: Coins, node: int, row: Float[Tensor, "V"]
+) -> NodeChoice:
+    sure = tree.is_mixed or tree.law_of(node) is Law.DETERMINISTIC
+    draft_probs = None if sure else draft_row(tree, node, row)
+    return node_rule(row, draft_probs, _tokens(tree, node), coins)
 
 
 def walk_down(
