@@ -588,6 +588,28 @@ def _speedup(data: Row) -> Parts:
     return {"": [_table(columns, rows), said]}
 
 
+def _passes(data: Row) -> Parts:
+    figures = data["figures"]
+    columns: dict[str, Callable[[Row], Any]] = {
+        "nodes": lambda row: row["nodes"],
+        "eager, ms": lambda row: row["eager_ms"],
+        "compiled, ms": lambda row: row["compiled_ms"],
+        "eager over compiled": lambda row: row["eager_over_compiled"],
+        "compiled over reading the weights": lambda row: row["compiled_over_floor"],
+    }
+    models = [
+        name for name, part in figures.items() if isinstance(part, Mapping) and "rows" in part
+    ]
+    prefix = figures["setting"]["prefix"]
+    return {
+        name: [
+            f"**{'The draft' if name == 'draft' else f'A target of {name}'}**, behind {prefix} tokens.",
+            _table(columns, figures[name]["rows"]),
+        ]
+        for name in models
+    }
+
+
 def _overhead(data: Row) -> Parts:
     columns: dict[str, Callable[[Row], Any]] = {
         "tree": lambda row: row["tree"],
@@ -705,6 +727,12 @@ SECTIONS = {
         "benchmarks",
         "Beside what a user would pick instead, at temperature 0.",
         _speedup,
+    ),
+    "passes": Section(
+        "passes",
+        "What does a pass over a tree cost, operation by operation and compiled?",
+        "python -m treespec.experiments.benchmarks.passes --size 50M",
+        _passes,
     ),
     "interleaving": _benchmark(
         "interleaving",
