@@ -1,0 +1,56 @@
+"""Tables of result files in Markdown."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from treespec.experiments.report.markdown import markdown
+from treespec.experiments.report.statistics import Interval
+from treespec.experiments.report.table import NONE, Cell, Column, Table, interval
+
+__all__ = ["Parts", "Row", "bounds", "by", "percent", "table"]
+
+Row = Mapping[str, Any]
+Parts = Mapping[str, Sequence[str]]
+"""Paragraphs and tables, by sampling setting or whatever they are about."""
+
+
+def table(columns: Mapping[str, Callable[[Row], Any]], rows: Iterable[Row], words: int = 1) -> str:
+    """Rows under columns, the first `words` of which hold words."""
+    heads = [
+        Column[Row](name, partial(_cell, write), left=i < words)
+        for i, (name, write) in enumerate(columns.items())
+    ]
+    return markdown(Table("", heads, list(rows)))
+
+
+def _cell(write: Callable[[Row], Any], row: Row) -> Cell:
+    """A value as it is written: intervals with their bounds, numbers with two digits, words as they are."""
+    value = write(row)
+    if isinstance(value, Mapping):
+        return interval(
+            Interval(value["estimate"], *(value[k] or float("nan") for k in ("low", "high")))
+        )
+    if value is None:
+        return Cell(NONE)
+    return Cell(f"{value:.2f}" if isinstance(value, float) else str(value))
+
+
+def percent(share: float | None, digits: int = 0) -> str:
+    """A share as percent; a dash for none."""
+    return NONE if share is None else f"{100 * share:.{digits}f} %"
+
+
+def bounds(row: Row, name: str) -> Row:
+    """An estimate of a sweep's row, whose bounds are columns of their own."""
+    return {"estimate": row[name], "low": row[f"{name}_low"], "high": row[f"{name}_high"]}
+
+
+def by(
+    name: str, columns: Mapping[str, Callable[[Row], Any]], rows: Sequence[Row], words: int = 1
+) -> Parts:
+    """A table for each value in a column."""
+    return {
+        value: [f"**{value}**", table(columns, (row for row in rows if row[name] == value), words)]
+        for value in dict.fromkeys(row[name] for row in rows)
+    }

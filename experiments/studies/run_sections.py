@@ -1,0 +1,121 @@
+"""What RESULTS.md says of runs and sweeps: paragraphs and tables of a file of `studies`."""
+
+from collections.abc import Callable
+from typing import Any
+
+from treespec.experiments.studies.result_tables import Parts, Row, bounds, by, percent, table
+
+__all__ = ["categories", "equal_budgets", "grid", "methods", "prediction", "scaling"]
+
+
+def methods(data: Row) -> Parts:
+    """A run: its verdicts, and its methods."""
+    columns: dict[str, Callable[[Row], Any]] = {
+        "method": lambda row: row["method"],
+        "tokens per step": lambda row: row["tokens_per_step"],
+        "tokens per second": lambda row: f"{row['tokens_per_second']['estimate']:.1f}",
+        "speedup over plain decoding": lambda row: row["speedup"],
+        "draft, ms/step": lambda row: _stage(row, "draft"),
+        "verify, ms/step": lambda row: _stage(row, "verify"),
+        "wasted draft tokens": lambda row: percent(row["wasted"]),
+    }
+    return {
+        setting["sampling"]: [
+            f"**{setting['sampling']}**, {setting['prompts']} prompts.",
+            table(columns, setting["methods"]),
+            " ".join(setting["verdict"]),
+        ]
+        for setting in data["figures"]["samplings"]
+    }
+
+
+def _stage(row: Row, stage: str) -> str | None:
+    return f"{row['stage_ms'][stage]:.1f}" if row.get("stage_ms") else None
+
+
+def equal_budgets(data: Row) -> Parts:
+    """Trees against chains at equal budgets, by sampling setting."""
+    duels = [row | row["duel"] for row in data["figures"]["budgets"]]
+    columns: dict[str, Callable[[Row], Any]] = {
+        "equal": lambda row: row["name"],
+        "compared by": lambda row: row["measure"],
+        "best tree": lambda row: _chosen(row["left"]),
+        "best chain": lambda row: _chosen(row["right"]),
+        "tree over chain": lambda row: row["ratio"],
+        "": lambda row: _decided(row["ratio"]),
+    }
+    return by("sampling", columns, duels, words=4)
+
+
+def _chosen(side: Row) -> str:
+    return " or ".join(dict.fromkeys(side["chosen"]))
+
+
+def _decided(ratio: Row) -> str:
+    if ratio["low"] <= 1 <= ratio["high"]:
+        return "not decided"
+    return "tree better" if ratio["low"] > 1 else "chain better"
+
+
+def grid(data: Row) -> Parts:
+    """A sweep: a row for each job and method."""
+    rows = data["figures"]["rows"]
+    key = next(name for name in rows[0] if name.startswith("sweep."))
+    columns: dict[str, Callable[[Row], Any]] = {
+        key.removeprefix("sweep."): lambda row: row[key],
+        "method": lambda row: row["method"],
+        "tokens per step": lambda row: bounds(row, "tokens_per_step"),
+        "tokens per second": lambda row: f"{row['tokens_per_second']:.1f}",
+        "speedup over plain decoding": lambda row: bounds(row, "speedup"),
+    }
+    return by("sampling", columns, rows, words=2)
+
+
+def categories(data: Row) -> Parts:
+    """Speedups by kind of text."""
+    return by(
+        "sampling",
+        {"texts": lambda row: row["name"], "prompts": lambda row: row["prompts"]}
+        | {
+            name: lambda row, name=name: row["speedups"].get(name)
+            for name in data["figures"]["categories"][0]["speedups"]
+        },
+        data["figures"]["categories"],
+    )  # fmt: skip
+
+
+def scaling(data: Row) -> Parts:
+    """Tokens per step by family and number of nodes, and verdicts."""
+    columns: dict[str, Callable[[Row], Any]] = {
+        "family": lambda row: row["family"],
+        "verified nodes": lambda row: row["nodes"],
+        "tokens per step": lambda row: row["tokens"],
+    }
+    rows = [
+        point | {"family": family, "sampling": sampling}
+        for sampling, families in data["figures"]["scaling"].items()
+        for family, points in families.items()
+        for point in points
+    ]
+    return {
+        sampling: [*by("sampling", columns, rows)[sampling], " ".join(setting["verdict"])]
+        for setting in data["figures"]["samplings"]
+        for sampling in [setting["sampling"]]
+    }
+
+
+def prediction(data: Row) -> Parts:
+    """Errors of predictions, and what was chosen."""
+    figures = data["figures"]
+    rows = [row | {"sampling": name} for name, row in figures["settings"].items()]
+    columns: dict[str, Callable[[Row], Any]] = {
+        "setting": lambda row: row["sampling"],
+        "tokens per step, median error": lambda row: percent(row["tokens_error"], 1),
+        "speedup over plain decoding": lambda row: percent(row["speedup_error"], 1),
+        "chosen": lambda row: row["chosen"],
+        "its speed over that of the fastest": lambda row: dict(
+            zip(("estimate", "low", "high"), row["chosen_over_fastest"], strict=True)
+        ),
+    }
+    trees = f"{figures['trees']} predictions of trees, all made before the run from other texts."
+    return {"": [trees, table(columns, rows)]}
