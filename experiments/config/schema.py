@@ -136,7 +136,7 @@ class EmbeddedPrompts(_Selection):
 class TaskPrompts(_Selection):
     """Short texts by category: `code`, `prose`, `editing` a file that stands in the prompt, and `logs`.
 
-    They were written for treespec and are under its licence. There are three of each category.
+    They were written for treespec and are under its licence. There are six of each category.
     """
 
     kind: Literal["tasks"]

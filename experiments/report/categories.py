@@ -1,21 +1,22 @@
-"""Speedups by category of prompt (Spec-Bench and the like)."""
+"""Speedups and tokens per step by category of prompt (Spec-Bench and the like)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.measurements import Measurements
-from treespec.experiments.report.statistics import Interval
+from treespec.experiments.report.statistics import Interval, bootstrap
 from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.table import Column, Finding, Table, interval
 
 __all__ = ["Category", "categories", "category_finding"]
 
 NOTE = (
-    "Tokens per second over those of the faster plain baseline on the same prompts; 95 % intervals, paired "
-    "over the prompts of the category. A category of one prompt has no interval."
+    "Tokens per second over those of the faster plain baseline on the same prompts, and tokens kept per "
+    "pass of the target; 95 % intervals, paired over the prompts of the category. A category of one prompt "
+    "has no interval."
 )
 
 
@@ -28,12 +29,14 @@ class Category:
         name: of the category.
         prompts: compared in it.
         speedups: over plain decoding, by method.
+        tokens: kept per step, by method; those that draft.
     """
 
     sampling: str
     name: str
     prompts: int
     speedups: dict[str, Interval]
+    tokens: dict[str, Interval]
 
 
 def categories(run: RunRecords, data: Measurements) -> list[Category]:
@@ -45,30 +48,38 @@ def categories(run: RunRecords, data: Measurements) -> list[Category]:
     rows = []
     for group in groups:
         part = _only(data, np.array([names[prompt] == group for prompt in data.prompts]))
-        speedups = {
-            m.name: speed_ratio(part.totals, m.name, data.baseline)
-            for m in part.methods
-            if m.group != "plain"
+        drafting = [m.name for m in part.methods if m.group != "plain"]
+        speedups = {name: speed_ratio(part.totals, name, data.baseline) for name in drafting}
+        totals = bootstrap(part.values, files=part.files)
+        tokens = {
+            name: totals.ratio([(name, "new_tokens")], [(name, "steps")]) for name in drafting
         }
-        rows.append(Category(data.sampling, group, len(part.prompts), speedups))
+        rows.append(Category(data.sampling, group, len(part.prompts), speedups, tokens))
     return rows
 
 
 def category_finding(rows: Sequence[Category]) -> Finding | None:
-    """A table for each sampling setting, a column for each category; None without any."""
+    """Two tables for each sampling setting, a column for each category; None without any."""
     tables = [
-        _table(sampling, [row for row in rows if row.sampling == sampling])
+        table
         for sampling in dict.fromkeys(row.sampling for row in rows)
+        for table in _tables(sampling, [row for row in rows if row.sampling == sampling])
     ]
     return Finding("By category of prompt", tables, (NOTE,)) if tables else None
 
 
-def _table(sampling: str, rows: Sequence[Category]) -> Table:
-    def column(row: Category) -> Column[str]:
-        return Column(f"{row.name} ({row.prompts})", lambda name: interval(row.speedups[name]))
+def _tables(sampling: str, rows: Sequence[Category]) -> list[Table]:
+    def table(what: str, values: Callable[[Category], dict[str, Interval]]) -> Table:
+        def column(row: Category) -> Column[str]:
+            return Column(f"{row.name} ({row.prompts})", lambda name: interval(values(row)[name]))
 
-    method = Column[str]("method", lambda name: name, left=True)
-    return Table(sampling, [method, *map(column, rows)], list(rows[0].speedups))
+        method = Column[str]("method", lambda name: name, left=True)
+        return Table(f"{sampling}, {what}", [method, *map(column, rows)], list(values(rows[0])))
+
+    return [
+        table("speedup over plain decoding", lambda row: row.speedups),
+        table("tokens per step", lambda row: row.tokens),
+    ]
 
 
 def _only(data: Measurements, mask: np.ndarray) -> Measurements:

@@ -1,0 +1,273 @@
+"""What each draft source is worth by the size of its trees and by kind of text, cold and warm.
+
+    python -m treespec.experiments.studies.sources_by_size [FOLDER]
+
+Writes into FOLDER (`runs/sources_by_size`) what the sources begin with, all of it made of *other* texts
+than those that are judged: a datastore of the installed packages, the held-out files as documents and as
+past texts, tables and n-grams that decoding them leaves (`warm`), and rates of acceptance of each source,
+which lay out trees and merges. Then it runs the config `sources_by_size.yaml` that it wrote there: every
+source as a chain and as a tree of at most 8, 16 and 64 nodes, on the embedded texts by category. Some
+twenty minutes on two cores; a run that was stopped goes on.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+import yaml
+from rich.console import Console
+from rich.progress import track
+
+from treespec import Law, Sampling, Step, TorchCoins, TreeShape, decode
+from treespec.draft import (
+    Datastore,
+    EarlyExit,
+    LayerSkip,
+    Lookahead,
+    PromptLookup,
+    Retrieval,
+    SuffixCounts,
+    SuffixTree,
+    TokenRecycling,
+    acceptance_rates,
+    make_drafter,
+)
+from treespec.draft.state import tokenizer_digest
+from treespec.experiments.benchmarks.results_file import write
+from treespec.experiments.cli.datastore import build_command
+from treespec.experiments.config.file import load_config
+from treespec.experiments.config.schema import EmbeddedPrompts, ModelsConfig
+from treespec.experiments.report.run import load_run
+from treespec.experiments.report.terminal import say
+from treespec.experiments.run.models import load_models
+from treespec.experiments.run.prompts import embedded_prompts, read_prompts
+from treespec.experiments.search_then_run.run import run
+from treespec.experiments.studies.studies import study_of_run
+from treespec.models.load import Pair
+from treespec.models.sublayers import Sublayer
+from treespec.protocols import Drafter
+from treespec.target import make_target
+from treespec.verify import greedy
+
+NAME = "sources_by_size"
+
+MODELS = {
+    "target": "embedded",
+    "dtype": "bfloat16",
+    # In its width alone: layers that change nothing would be a free draft for parts of the target.
+    "grow": {"hidden_size": 1536, "intermediate_size": 1920},
+}
+
+SIZES = (8, 16, 64)
+"""Most nodes of a tree, the root included."""
+
+DRAWN_OUT = 16
+"""Chains of models have no more nodes: each costs a pass, and few texts need more."""
+
+OTHERS, TOKENS, NEW = 12, 128, 64
+"""Held-out files from which sources learn: how many, tokens of each, and new tokens decoded behind them."""
+
+WINDOWS = {8: (2, 3, 1), 16: (4, 3, 3), 64: (7, 5, 7)}
+"""Window, n-grams and guesses of `lookahead` whose trees have at most so many nodes."""
+
+DATASTORE = 2_000_000
+"""Most tokens of the datastore."""
+
+SKIP = ("mlp.1", "mlp.2", "mlp.3", "attention.4")
+"""The best 4 of 10 sublayers by `treespec skip-set search`."""
+
+LAYERS = 2
+"""Of the target, that `early_exit` drafts with."""
+
+WIDE = TreeShape.expansion((4, 2, 1, 1))
+"""The tree on which the rates of models are measured."""
+
+DEEP, DEEPEST = 6, 16
+"""Most edges of trees of models, and of trees of sources that cost nothing to draft with."""
+
+RANKS, DEPTHS = 8, 4
+"""Most ranks and depths of a table of rates; the last depth stands for deeper ones."""
+
+HELD_OUT = EmbeddedPrompts(kind="embedded")
+"""The files from which sources learn."""
+
+Learner = Callable[[Any], Drafter]
+"""The drafter of the next text, given that of the last one; None for the first."""
+
+
+def learned(
+    pair: Pair, texts: Sequence[list[int]], learner: Learner
+) -> tuple[list[list[float]], Any]:
+    """Rates of acceptance by depth and rank over greedy decoding, and the last drafter."""
+    drafters: list[Drafter] = []
+
+    def steps() -> Iterator[Step]:
+        for text in track(texts, description="learning"):
+            drafters[:] = [learner(drafters[0] if drafters else None)]
+            yield from decode(
+                make_target(pair.target),
+                drafters[0],
+                greedy,
+                torch.tensor(text),
+                sampling=Sampling(0.0),
+                coins=TorchCoins(0),
+                max_new_tokens=NEW,
+            )
+
+    rates = acceptance_rates(steps())[:DEPTHS]
+    return [[round(rate, 3) for rate in row[:RANKS]] for row in rates], drafters[0]
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What sources begin with.
+
+    Args:
+        files: by name.
+        rates: of acceptance by source, see `learned`.
+    """
+
+    files: dict[str, str]
+    rates: dict[str, list[list[float]]]
+
+
+def begin(pair: Pair, folder: Path) -> Begun:
+    """Let every source learn from other texts, and write what it learned."""
+    vocab_size, digest = pair.target.vocab_size, tokenizer_digest(pair.tokenizer)
+    kept = {"vocab_size": vocab_size, "tokenizer": digest}
+    prompts = embedded_prompts(pair.tokenizer, OTHERS, TOKENS)
+    texts = [list(prompt.ids) for prompt in prompts]
+    files = {
+        name: f"{folder / name}"
+        for name in ("python.datastore", "past.npz", "successors.npz", "ngrams.npz", "held_out.txt")
+    }
+    if not Path(files["python.datastore"]).exists():
+        build_command(Path(files["python.datastore"]), None, "embedded", DATASTORE)
+    whole = [prompt.text for prompt in read_prompts(HELD_OUT)[:OTHERS]]
+    Path(files["held_out.txt"]).write_text("\n".join(whole), encoding="utf-8")
+    past = SuffixCounts()
+    for text in whole:
+        past.read(pair.tokenizer.encode(text, add_special_tokens=False, verbose=False))
+        past.end()
+    past.save(files["past.npz"], **kept)
+    store = Datastore(files["python.datastore"], **kept)
+    room = {"depth": DEEP, "size": 64, "branching": 4}
+    cold, sure = Sampling(0.0), Law.DETERMINISTIC
+    skipped = [Sublayer.of(name) for name in SKIP]
+    learners: dict[str, Learner] = {
+        "model": lambda last: make_drafter(pair.draft, WIDE, sure, cold),
+        "early_exit": lambda last: EarlyExit(pair.target, LAYERS, WIDE, sure, cold),
+        "layer_skip": lambda last: LayerSkip(pair.target, skipped, WIDE, sure, cold),
+        "lookup": lambda last: PromptLookup(**room),
+        "suffix_tree": lambda last: SuffixTree(**room, past=None),
+        "retrieval": lambda last: Retrieval(store, **room),
+        "token_recycling": lambda last: TokenRecycling(table=last.table if last else None),
+        "lookahead": lambda last: Lookahead(*WINDOWS[64], pool=last.pool if last else None),
+    }
+    rates, drafters = {}, {}
+    for name, learner in learners.items():
+        rates[name], drafters[name] = learned(pair, texts, learner)
+    drafters["token_recycling"].save(files["successors.npz"], **kept)
+    drafters["lookahead"].save(files["ngrams.npz"], **kept)
+    return Begun(files, rates)
+
+
+def methods(begun: Begun) -> Iterator[dict[str, Any]]:
+    """Every source, as a chain and as a tree of each size."""
+    files, rates = begun.files, begun.rates
+    layered = {
+        "model": {"source": "model"},
+        "early_exit": {"source": "early_exit", "layers": LAYERS},
+        "layer_skip": {"source": "layer_skip", "skip": list(SKIP)},
+    }
+    texts = {
+        "lookup": {"source": "lookup"},
+        "documents": {"source": "documents", "files": [files["held_out.txt"]]},
+        "suffix_tree": {"source": "suffix_tree"},
+        "suffix_tree warm": {"source": "suffix_tree", "warm": files["past.npz"]},
+        "retrieval": {"source": "retrieval", "datastore": files["python.datastore"]},
+    }
+    recycling = {"source": "token_recycling"}
+    ahead = {
+        "token_recycling": recycling,
+        "token_recycling warm": recycling | {"warm": files["successors.npz"]},
+    }
+    chains = {"suffix_automaton": {"source": "suffix_automaton"}, "jacobi": {"source": "jacobi"}}
+    merges = {
+        "merge of model, suffix_tree, token_recycling": ("model", "suffix_tree", "token_recycling"),
+        "merge of suffix_tree, retrieval, token_recycling": (
+            *("suffix_tree", "retrieval", "token_recycling"),
+        ),
+    }
+    every = layered | texts | ahead
+    yield {"kind": "plain"}
+    for size in SIZES:
+        tree = {"kind": "budget", "depth": min(size - 1, DEEPEST), "size": size, "branching": 4}
+        chain = {"kind": "budget", "depth": size - 1}
+
+        def method(
+            name: str, draft: Any, shape: Any, form: str, size: int = size
+        ) -> dict[str, Any]:
+            return {
+                "kind": "tree",
+                "name": f"{name}, {form} of {size}",
+                "draft": draft,
+                "shape": shape,
+            }
+
+        for name, draft in layered.items():
+            shape = {"kind": "optimal", "rates": rates[name][0], "size": size, "depth": DEEP}
+            yield method(name, draft, shape, "tree")
+        for name, draft in (texts | ahead).items():
+            yield method(name, draft, tree, "tree")
+        for name, warm in (("lookahead", {}), ("lookahead warm", {"warm": files["ngrams.npz"]})):
+            window, ngram, guesses = WINDOWS[size]
+            if warm and ngram != WINDOWS[64][1]:
+                continue  # n-grams of another length
+            sizes = {"window": window, "ngram": ngram, "guesses": guesses}
+            room = {"kind": "budget", "depth": 2 * ngram, "size": size, "branching": 9}
+            yield method(name, {"source": "lookahead"} | sizes | warm, room, "tree")
+        for name, of in merges.items():
+            draft = {"source": "merge", "sources": [every[x] for x in of]}
+            yield method(name, draft | {"rates": [rates[x] for x in of]}, tree, "tree")
+        if size <= DRAWN_OUT:
+            for name, draft in layered.items():
+                yield method(name, draft, {"kind": "chain", "depth": size - 1}, "chain")
+            cascade = {"source": "cascade", "draft": {"source": "lookup"}}
+            yield method("cascade over lookup", cascade, chain, "chain")
+        for name, draft in (texts | chains).items():
+            yield method(name, draft, chain, "chain")
+
+
+def main(
+    folder: Annotated[Path, typer.Argument(help="where all of it is written")] = Path("runs")
+    / NAME,
+) -> None:
+    """Let the sources learn, write the config, run it, and keep what was found."""
+    console = Console(width=140, soft_wrap=True)
+    file = folder / f"{NAME}.yaml"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        begun = begin(load_models(ModelsConfig.model_validate(MODELS)), folder)
+        config: dict[str, Any] = {
+            "name": NAME,
+            "models": MODELS,
+            "prompts": {"kind": "tasks"},
+            "max_new_tokens": 32,
+            "samplings": [{"temperature": 0}],
+            "methods": list(methods(begun)),
+            "meters": [],
+            "alone": 0,
+        }
+        plain = json.loads(json.dumps(config))  # YAML writes what stands twice as an anchor
+        file.write_text(yaml.safe_dump(plain, sort_keys=False), encoding="utf-8")
+    found = run(load_config(file), folder=folder / "run", source=file, console=console)
+    say(console, f"written: {write(f'study-{NAME}', study_of_run(load_run(found.folder)))}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
