@@ -132,10 +132,13 @@ it did not slow down, and these steps are so many of all."""
 PAUSES = 4
 """Fewer steps far from their median count as cost: what is rare may be a method's own."""
 
-EXCESS, SURE = 0.01, 2.0
-"""Far steps are a method's own where it loses so much more of its time by them than the others do, and by
-so many standard deviations more than its share. To suspect a method wrongly makes intervals wider, to miss
-one makes them wrong: so it takes little."""
+EXCESS, DRAWS = 0.01, 4000
+"""Far steps are a method's own where it loses so much more of its time by them than the others do, and
+where pauses that hit methods by chance, drawn so many times, would hardly ever cost it as much."""
+
+LUCK, RESTLESS_LUCK = 0.03, 0.005
+"""How often is hardly ever. To suspect a method wrongly makes intervals wider, to miss one makes them
+wrong: so it takes little, but more where all steps count, those on a slow machine too."""
 
 ALONE = (
     "totals decide: how slow the machine was is seen in the steps of other methods of fixed shape, and for "
@@ -260,7 +263,8 @@ def adjust(steps: Steps, stages: Mapping[str, Floats] | None = None) -> Adjusted
     slowdown, calm = _slowdowns(steps, *around)
     restless = not calm.any()
     adjusted, weight = steps.seconds / slowdown, _trust(slowdown)
-    kept, own = _kept(steps, adjusted, calm | restless)
+    luck = RESTLESS_LUCK if restless else LUCK
+    kept, own = _kept(steps, adjusted, calm | restless, luck)
     return Adjusted(
         slowdown=slowdown,
         kept=kept,
@@ -407,7 +411,7 @@ def _weighted_median(values: Floats, weights: Floats) -> Floats:
     return values[rows, over - 1] * (1 - part) + values[rows, over] * part
 
 
-def _kept(steps: Steps, adjusted: Floats, calm: Bools) -> tuple[Bools, bool]:
+def _kept(steps: Steps, adjusted: Floats, calm: Bools, luck: float) -> tuple[Bools, bool]:
     """Which steps are not set aside, and whether a method has rare dear steps of its own."""
     # whether it is calm around a step does not depend on the step: no honest cost is set aside
     few = np.bincount(steps.work, calm)[steps.work] < FEW
@@ -423,25 +427,25 @@ def _kept(steps: Steps, adjusted: Floats, calm: Bools) -> tuple[Bools, bool]:
         medians[places] = median
     if far.sum() < PAUSES:
         return kept, False
-    if _own_dear_steps(steps.method[chosen], adjusted[chosen], medians[chosen], far[chosen]):
+    lost = np.abs(adjusted - medians)
+    if _own_dear_steps(steps.method[chosen], medians[chosen], (lost * far)[chosen], luck):
         return kept, True
     return kept & ~far, False
 
 
-def _own_dear_steps(method: Ints, adjusted: Floats, medians: Floats, far: Bools) -> bool:
+def _own_dear_steps(method: Ints, usual: Floats, lost: Floats, luck: float) -> bool:
     """Whether a method loses too much by steps far from their median for these to be pauses of the machine.
 
-    A pause hits a method with the probability p of the part that its steps have in the time. Given how long
-    all pauses are, what a method loses by them has mean p sum(e) and variance p (1 - p) sum(e^2).
+    A pause hits a method with the probability of the part that its steps have in the time. What methods
+    would lose so is drawn: a few long pauses make up most of it, and their sum is far from normal.
     """
-
-    def by_method(values: Floats) -> Floats:
-        return np.bincount(method, values).astype(np.float64)
-
-    off: Floats = np.where(far, np.abs(adjusted - medians), 0.0)
-    usual, lost = by_method(medians), by_method(off)
-    part = usual / usual.sum()
-    deviation = np.sqrt(part * (1 - part) * (off**2).sum())
+    pauses = lost[lost > 0]
+    loss, part = np.bincount(method, lost), np.bincount(method, usual) / usual.sum()
     with np.errstate(invalid="ignore", divide="ignore"):
-        more = lost / usual - (lost.sum() - lost) / (usual.sum() - usual)
-    return bool(((more > EXCESS) & (lost - part * lost.sum() > SURE * deviation)).any())
+        more = (loss / part - (loss.sum() - loss) / (1 - part)) / usual.sum()
+    rng = np.random.default_rng(0)
+    for suspect in np.flatnonzero(more > EXCESS):
+        hit = rng.random((DRAWS, len(pauses)), np.float32) < part[suspect]
+        if (hit @ pauses >= loss[suspect] * (1 - 1e-9)).mean() <= luck:
+            return True
+    return False
