@@ -7,11 +7,11 @@ import numpy as np
 
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.measurements import Measurements
-from treespec.experiments.report.statistics import Interval, bootstrap
+from treespec.experiments.report.statistics import Interval
 from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.table import Column, Finding, Table, interval
 
-__all__ = ["Category", "categories", "category_finding"]
+__all__ = ["Category", "by_category", "categories", "category_finding"]
 
 NOTE = (
     "Tokens per second over those of the faster plain baseline on the same prompts, and tokens kept per "
@@ -39,18 +39,26 @@ class Category:
     tokens: dict[str, Interval]
 
 
-def categories(run: RunRecords, data: Measurements) -> list[Category]:
-    """Every category of a sampling setting with at least two; none without a plain baseline."""
+def by_category(run: RunRecords, data: Measurements) -> dict[str, Measurements]:
+    """The measurements on the prompts of each category; without prompts that have none."""
     names = dict(run.prompts.select("prompt", "category").unique().iter_rows())
     groups = sorted({names[prompt] for prompt in data.prompts} - {None})
+    return {
+        group: _only(data, np.array([names[prompt] == group for prompt in data.prompts]))
+        for group in groups
+    }
+
+
+def categories(run: RunRecords, data: Measurements) -> list[Category]:
+    """Every category of a sampling setting with at least two; none without a plain baseline."""
+    groups = by_category(run, data)
     if data.baseline is None or len(groups) < 2:
         return []
     rows = []
-    for group in groups:
-        part = _only(data, np.array([names[prompt] == group for prompt in data.prompts]))
+    for group, part in groups.items():
+        totals = part.totals
         drafting = [m.name for m in part.methods if m.group != "plain"]
-        speedups = {name: speed_ratio(part.totals, name, data.baseline) for name in drafting}
-        totals = bootstrap(part.values, files=part.files)
+        speedups = {name: speed_ratio(totals, name, data.baseline) for name in drafting}
         tokens = {
             name: totals.ratio([(name, "new_tokens")], [(name, "steps")]) for name in drafting
         }

@@ -191,6 +191,12 @@ SECTIONS = {
         "Documentation or code: speedups over plain decoding.",
         runs.categories,
     ),
+    "sources_by_size": Section(
+        "study-sources_by_size",
+        "What is each draft source worth, as a chain and as a tree, by size and by kind of text?",
+        "python -m treespec.experiments.studies.sources_by_size",
+        runs.sources,
+    ),
     "verifiers": _run("verifiers", "What does each acceptance rule keep on the same trees?"),
     "rules_on_pair": _benchmark(
         "rules_on_pair",

@@ -5,7 +5,7 @@ from typing import Any
 
 from treespec.experiments.studies.result_tables import Parts, Row, bounds, by, percent, table
 
-__all__ = ["categories", "equal_budgets", "grid", "methods", "prediction", "scaling"]
+__all__ = ["categories", "equal_budgets", "grid", "methods", "prediction", "scaling", "sources"]
 
 
 def methods(data: Row) -> Parts:
@@ -119,3 +119,50 @@ def prediction(data: Row) -> Parts:
     }
     trees = f"{figures['trees']} predictions of trees, all made before the run from other texts."
     return {"": [trees, table(columns, rows)]}
+
+
+def sources(data: Row) -> Parts:
+    """Draft sources by size and kind of text: tokens per step, speedups, and merges over single sources."""
+    groups = data["figures"]["categories"]
+    names = list(groups[0]["tokens"])
+    sizes = list(dict.fromkeys(name.rpartition(" of ")[2] for name in names))
+
+    def of_size(what: str, size: str) -> str:
+        columns: dict[str, Callable[[Row], Any]] = {"draft": lambda row: row["name"]}
+        columns |= {
+            f"{group['name']} ({group['prompts']})": lambda row, group=group: group[what][
+                row["full"]
+            ]
+            for group in groups
+        }
+        rows = [
+            {"full": name, "name": name.removesuffix(f" of {size}")}
+            for name in names
+            if name.endswith(f" of {size}")
+        ]
+        return table(columns, rows)
+
+    merges: dict[str, Callable[[Row], Any]] = {
+        "texts": lambda row: row["category"],
+        "at most": lambda row: f"{row['size']} nodes",
+        "merge": lambda row: row["merge"].partition(",")[0].removeprefix("merge of "),
+        "best single source": lambda row: row["tokens"]["best"].rpartition(" of ")[0],
+        "tokens per step, merge over it": lambda row: row["tokens"]["ratio"],
+        "fastest single source": lambda row: row["speed"]["best"].rpartition(" of ")[0],
+        "tokens per second": lambda row: row["speed"]["ratio"],
+    }
+    parts = {
+        f"{size} nodes": [
+            f"**At most {size} nodes**: tokens per step.",
+            of_size("tokens", size),
+            "Speedup over plain decoding.",
+            of_size("speedups", size),
+        ]
+        for size in sizes
+    }
+    return parts | {
+        "merges": [
+            "**Merges over the best single source**, which is chosen on the same texts.",
+            table(merges, data["figures"]["merges"], words=4),
+        ]
+    }

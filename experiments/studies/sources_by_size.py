@@ -8,11 +8,14 @@ past texts, tables and n-grams that decoding them leaves (`warm`), and rates of 
 which lay out trees and merges. Then it runs the config `sources_by_size.yaml` that it wrote there: every
 source as a chain and as a tree of at most 8, 16 and 64 nodes, on the embedded texts by category. Some
 twenty minutes on two cores; a run that was stopped goes on.
+
+Merges are set beside the best single source of their size on the texts of each category. That source is
+chosen on the texts on which both are compared, which flatters it.
 """
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,7 +44,10 @@ from treespec.experiments.benchmarks.results_file import write
 from treespec.experiments.cli.datastore import build_command
 from treespec.experiments.config.file import load_config
 from treespec.experiments.config.schema import EmbeddedPrompts, ModelsConfig
-from treespec.experiments.report.run import load_run
+from treespec.experiments.report.categories import by_category
+from treespec.experiments.report.measurements import Measurements
+from treespec.experiments.report.run import Run, load_run
+from treespec.experiments.report.statistics import Interval
 from treespec.experiments.report.terminal import say
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.prompts import embedded_prompts, read_prompts
@@ -53,7 +59,7 @@ from treespec.protocols import Drafter
 from treespec.target import make_target
 from treespec.verify import greedy
 
-NAME = "sources_by_size"
+NAME, SAMPLING = "sources_by_size", "T=0"
 
 MODELS = {
     "target": "embedded",
@@ -61,6 +67,12 @@ MODELS = {
     # In its width alone: layers that change nothing would be a free draft for parts of the target.
     "grow": {"hidden_size": 1536, "intermediate_size": 1920},
 }
+
+MERGE = "merge"
+"""How the names of merges begin."""
+
+MEASURES = {"tokens": "steps", "speed": "decode_s"}
+"""What merges are compared by: new tokens per what."""
 
 SIZES = (8, 16, 64)
 """Most nodes of a tree, the root included."""
@@ -243,6 +255,32 @@ def methods(begun: Begun) -> Iterator[dict[str, Any]]:
             yield method(name, draft, chain, "chain")
 
 
+def merged(loaded: Run) -> list[dict[str, Any]]:
+    """Each merge over the best single source of its size, by category: tokens per step, and per second."""
+    return [
+        {"category": category, "size": int(size), "merge": merge}
+        | {what: best_single(part, merge, size, of) for what, of in MEASURES.items()}
+        for category, part in by_category(loaded, loaded.measurements[SAMPLING]).items()
+        for merge in (m.name for m in part.methods if m.name.startswith(MERGE))
+        for size in [merge.rpartition(" of ")[2]]
+    ]
+
+
+def best_single(part: Measurements, merge: str, size: str, of: str) -> dict[str, Any]:
+    """The best single source of a size, and the ratio of a merge to it, by tokens kept per `of`."""
+
+    def ratio(over: str) -> Interval:
+        return part.totals.ratio(
+            [(merge, "new_tokens"), (over, of)], [(merge, of), (over, "new_tokens")]
+        )
+
+    single = (m.name for m in part.methods if m.name.endswith(f" of {size}"))
+    best = min(
+        (name for name in single if not name.startswith(MERGE)), key=lambda n: ratio(n).estimate
+    )
+    return {"best": best, "ratio": asdict(ratio(best))}
+
+
 def main(
     folder: Annotated[Path, typer.Argument(help="where all of it is written")] = Path("runs")
     / NAME,
@@ -266,7 +304,10 @@ def main(
         plain = json.loads(json.dumps(config))  # YAML writes what stands twice as an anchor
         file.write_text(yaml.safe_dump(plain, sort_keys=False), encoding="utf-8")
     found = run(load_config(file), folder=folder / "run", source=file, console=console)
-    say(console, f"written: {write(f'study-{NAME}', study_of_run(load_run(found.folder)))}")
+    loaded = load_run(found.folder)
+    study = study_of_run(loaded)
+    study["figures"]["merges"] = merged(loaded)
+    say(console, f"written: {write(f'study-{NAME}', study)}")
 
 
 if __name__ == "__main__":
