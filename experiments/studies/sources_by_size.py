@@ -252,7 +252,8 @@ def methods(begun: Begun) -> Iterator[dict[str, Any]]:
             cascade = {"source": "cascade", "draft": {"source": "lookup"}}
             yield method("cascade over lookup", cascade, chain, "chain")
         for name, draft in (texts | chains).items():
-            yield method(name, draft, chain, "chain")
+            if name != "retrieval" or size <= DEEPEST:  # datastores are sorted by few tokens
+                yield method(name, draft, chain, "chain")
 
 
 def merged(loaded: Run) -> list[dict[str, Any]]:
