@@ -9,11 +9,13 @@ which lay out trees and merges. Then it runs the config `sources_by_size.yaml` t
 source as a chain and as a tree of at most 8, 16 and 64 nodes, on the embedded texts by category. Some
 twenty minutes on two cores; a run that was stopped goes on.
 
-Merges are set beside the best single source of their size on the texts of each category. That source is
-chosen on the texts on which both are compared, which flatters it.
+Merges are set beside the best of the sources that they merge, and the best of all, of their size on the
+texts of each category. These are chosen on the texts on which both are compared, which flatters them.
 """
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -41,7 +43,6 @@ from treespec.draft import (
 )
 from treespec.draft.state import tokenizer_digest
 from treespec.experiments.benchmarks.results_file import write
-from treespec.experiments.cli.datastore import build_command
 from treespec.experiments.config.file import load_config
 from treespec.experiments.config.schema import EmbeddedPrompts, ModelsConfig
 from treespec.experiments.report.categories import by_category
@@ -68,7 +69,7 @@ MODELS = {
     "grow": {"hidden_size": 1536, "intermediate_size": 1920},
 }
 
-MERGE = "merge"
+MERGE = "merge of "
 """How the names of merges begin."""
 
 MEASURES = {"tokens": "steps", "speed": "decode_s"}
@@ -158,7 +159,8 @@ def begin(pair: Pair, folder: Path) -> Begun:
         for name in ("python.datastore", "past.npz", "successors.npz", "ngrams.npz", "held_out.txt")
     }
     if not Path(files["python.datastore"]).exists():
-        build_command(Path(files["python.datastore"]), None, "embedded", DATASTORE)
+        build = ("datastore", "build", files["python.datastore"], "--most-tokens", f"{DATASTORE}")
+        subprocess.run([sys.executable, "-m", "treespec.experiments.cli", *build], check=True)
     whole = [prompt.text for prompt in read_prompts(HELD_OUT)[:OTHERS]]
     Path(files["held_out.txt"]).write_text("\n".join(whole), encoding="utf-8")
     past = SuffixCounts()
@@ -210,8 +212,8 @@ def methods(begun: Begun) -> Iterator[dict[str, Any]]:
     }
     chains = {"suffix_automaton": {"source": "suffix_automaton"}, "jacobi": {"source": "jacobi"}}
     merges = {
-        "merge of model, suffix_tree, token_recycling": ("model", "suffix_tree", "token_recycling"),
-        "merge of suffix_tree, retrieval, token_recycling": (
+        f"{MERGE}model, suffix_tree, token_recycling": ("model", "suffix_tree", "token_recycling"),
+        f"{MERGE}suffix_tree, retrieval, token_recycling": (
             *("suffix_tree", "retrieval", "token_recycling"),
         ),
     }
@@ -258,28 +260,31 @@ def methods(begun: Begun) -> Iterator[dict[str, Any]]:
 
 def merged(loaded: Run) -> list[dict[str, Any]]:
     """Each merge over the best single source of its size, by category: tokens per step, and per second."""
-    return [
-        {"category": category, "size": int(size), "merge": merge}
-        | {what: best_single(part, merge, size, of) for what, of in MEASURES.items()}
-        for category, part in by_category(loaded, loaded.measurements[SAMPLING]).items()
-        for merge in (m.name for m in part.methods if m.name.startswith(MERGE))
-        for size in [merge.rpartition(" of ")[2]]
-    ]
+    rows = []
+    for category, part in by_category(loaded, loaded.measurements[SAMPLING]).items():
+        for merge in (m.name for m in part.methods if m.name.startswith(MERGE)):
+            of, _, size = merge.removeprefix(MERGE).rpartition(", tree of ")
+            singles = [m.name for m in part.methods if m.name.endswith(f" of {size}")]
+            singles = [name for name in singles if not name.startswith(MERGE)]
+            own = [name for name in singles if name.rpartition(", ")[0] in of.split(", ")]
+            rows.append(
+                {"category": category, "size": int(size), "merge": of}
+                | {what: over_best(part, merge, own, per) for what, per in MEASURES.items()}
+                | {"speed of all": over_best(part, merge, singles, MEASURES["speed"])}
+            )
+    return rows
 
 
-def best_single(part: Measurements, merge: str, size: str, of: str) -> dict[str, Any]:
-    """The best single source of a size, and the ratio of a merge to it, by tokens kept per `of`."""
+def over_best(part: Measurements, merge: str, singles: Sequence[str], per: str) -> dict[str, Any]:
+    """The best of single sources, and the ratio of a merge to it, by new tokens per what."""
 
     def ratio(over: str) -> Interval:
         return part.totals.ratio(
-            [(merge, "new_tokens"), (over, of)], [(merge, of), (over, "new_tokens")]
+            [(merge, "new_tokens"), (over, per)], [(merge, per), (over, "new_tokens")]
         )
 
-    single = (m.name for m in part.methods if m.name.endswith(f" of {size}"))
-    best = min(
-        (name for name in single if not name.startswith(MERGE)), key=lambda n: ratio(n).estimate
-    )
-    return {"best": best, "ratio": asdict(ratio(best))}
+    best = min(singles, key=lambda name: ratio(name).estimate)
+    return {"best": best.rpartition(" of ")[0], "ratio": asdict(ratio(best))}
 
 
 def main(
