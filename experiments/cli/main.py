@@ -18,9 +18,11 @@ from treespec.experiments.cli import configs as cli_configs
 from treespec.experiments.cli import datastore as cli_datastore
 from treespec.experiments.cli import doctor as cli_doctor
 from treespec.experiments.cli import generate as cli_generate
+from treespec.experiments.cli import profile as cli_profile
 from treespec.experiments.cli import search as cli_search
 from treespec.experiments.cli import skip_set as cli_skip_set
 from treespec.experiments.cli import sweep as cli_sweep
+from treespec.experiments.cli import trace as cli_trace
 from treespec.experiments.cli.common import (
     FAILED,
     INTERRUPTED,
@@ -67,7 +69,8 @@ app = typer.Typer(
     epilog=FIRST_STEPS,
 )
 for _part in (
-    cli_sweep, cli_search, cli_datastore, cli_skip_set, cli_configs, cli_generate, cli_doctor,
+    cli_sweep, cli_search, cli_trace, cli_profile, cli_datastore, cli_skip_set, cli_configs,
+    cli_generate, cli_doctor,
 ):  # fmt: skip
     app.add_typer(_part.app)
 

@@ -13,6 +13,7 @@ from treespec.experiments.report.table import Column, Table
 from treespec.experiments.search_then_run.commands import LARGEST_DRAWN, dumped, read_source
 from treespec.experiments.search_then_run.traces import read_shapes
 from treespec.search import LatencyModel, Ranking, SearchError, Trace, best_tree, best_tree_among
+from treespec.search.choice.pairs import different_pairs
 from treespec.search.intervals import Interval
 from treespec.shape import TreeShape
 
@@ -143,31 +144,16 @@ def _sources(
 def _require_same_pair(source: str, acceptance: Any, path: Path, times: LatencyModel) -> None:
     """Refuse times of other models than acceptance is of, where both name theirs.
 
-    How large the target was made (`grow`), dtype and device may differ: they change times alone, and to
-    compare these is what several latency files are for.
-
     Raises:
-        ConfigError: naming both, and the way out.
+        ConfigError: naming both files, both pairs, and the way out.
     """
-    about = getattr(acceptance, "about", {})
-    recorded, timed = (_pair_of(named.get("models")) for named in (about, times.about))
-    other = [key for key in recorded if key in timed and recorded[key] != timed[key]]
-    if other:
-        ours, theirs = (
-            " and ".join(f"{key} {models[key] or 'none named'}" for key in other)
-            for models in (recorded, timed)
-        )
+    if (pairs := different_pairs(acceptance, times)) is not None:
+        ours, theirs = pairs
         raise ConfigError(
             f"{source} is of {ours}, but the times of {path} are of {theirs}: profile that pair "
             "(`treespec profile`) and give --latency for each source, in their order; or, if its passes "
             f"take as long, take `models` out of `about` in {path}"
         )
-
-
-def _pair_of(models: Any) -> dict[str, Any]:
-    """Target and draft, as far as they are named."""
-    given = models if isinstance(models, Mapping) else {}
-    return {key: given[key] for key in ("target", "draft") if key in given}
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,6 @@
 """Advice against live runs: predicted tokens per step on other texts, and the chosen shape among others."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,10 +16,12 @@ from treespec.experiments.config.file import load_config
 from treespec.experiments.config.schema import ModelsConfig, Prompts
 from treespec.experiments.report.prediction import chosen
 from treespec.experiments.report.run import load_run
+from treespec.experiments.report.terminal import say
 from treespec.experiments.run.models import load_models
+from treespec.experiments.run.progress import clock
 from treespec.experiments.run.prompts import encode, read_prompts
 from treespec.experiments.run.unit import seed_of
-from treespec.experiments.search_then_run.run import run
+from treespec.experiments.search_then_run.run import dry_run, run
 from treespec.search import Ranking, Trace
 from treespec.stopping import stop_at_tokens
 from treespec.target import ModelTarget
@@ -40,7 +42,9 @@ SMALLER = (
 """What makes a run of it short: one setting, fewer and shorter texts."""
 
 
-def live(trace: Trace, ranking: Ranking, shapes: Mapping[str, TreeShape]) -> dict[str, Any]:
+def live(
+    trace: Trace, ranking: Ranking, shapes: Mapping[str, TreeShape], texts: int | None = None
+) -> dict[str, Any]:
     """Predicted tokens per step over those of live runs on what follows the trace's texts in their files.
 
     How large a target was made changes no token, so that the runs are of the smallest one.
@@ -49,15 +53,15 @@ def live(trace: Trace, ranking: Ranking, shapes: Mapping[str, TreeShape]) -> dic
         trace: with what it was recorded on in `about`.
         ranking: of a search on it.
         shapes: besides the advised one, by name.
+        texts: how many are decoded; by default as many as the trace has.
     """
     models = ModelsConfig.model_validate({**trace.about["models"], "grow": None})
     prompts: Prompts = TypeAdapter(Prompts).validate_python(trace.about["prompts"])
     after = prompts.start + (prompts.tokens or 0) + int(trace.about["max_new_tokens"])
     prompts = prompts.model_copy(update={"start": after})
     pair = load_models(models)
-    ids = [
-        one.ids for one in encode(read_prompts(prompts)[: prompts.count], prompts, pair.tokenizer)
-    ]
+    read = read_prompts(prompts)[: prompts.count if texts is None else texts]
+    ids = [one.ids for one in encode(read, prompts, pair.tokenizer)]
     sampling, law = Sampling(**trace.sampling), Law.of(trace.law)
     first = next(row for row in ranking.rows if row.kind in ("tree", "chain"))
     found: dict[str, dict[str, float]] = {}
@@ -87,19 +91,26 @@ def live(trace: Trace, ranking: Ranking, shapes: Mapping[str, TreeShape]) -> dic
     }
 
 
-def chosen_among(pair: str, runs: Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
+def chosen_among(pair: str, runs: Path, texts: int | None = None) -> dict[str, Any]:
     """The speed of what `search_then_run` chose over the fastest of its run, by the run's adjusted times.
 
-    A run that was interrupted goes on.
+    A run that was interrupted goes on. How long it will take is said before it starts, and the time left
+    while it decodes.
 
     Args:
         pair: one of `PAIRS`.
         runs: where its folder is.
-        overrides: more changes of the config.
+        texts: prompts of the run, for a trial in a folder of its own; 16 by default.
     """
-    config = load_config("search_then_run", [*PAIRS[pair], *SMALLER, *overrides])
-    folder = runs / f"search_advice-{pair}"
-    loaded = load_run(run(config, folder=folder, console=Console(stderr=True)).folder)
+    fewer = [] if texts is None else [f"prompts.count={texts}"]
+    config = load_config("search_then_run", [*PAIRS[pair], *SMALLER, *fewer])
+    folder = runs / "-".join(["search_advice", pair, *map(str, filter(None, [texts]))])
+    console = Console(stderr=True)
+    plan = dry_run(config, folder=folder, console=console)
+    if plan.seconds is not None:
+        left = clock(round(plan.seconds))
+        say(console, f"target of {pair}: about {left} of decoding, besides the search")
+    loaded = load_run(run(config, folder=folder, console=console).folder)
     told = {}
     for setting, data in loaded.measurements.items():
         choice = chosen(loaded, data)

@@ -6,12 +6,12 @@ Traces are those of `treespec trace`, times those of `treespec profile` of the s
 few minutes at most, and replaces its own figures in the file alone. Without `--only` all are done but live
 runs; without traces the simulations.
 
-- *unseen*: each trace is split in halves of its texts, again and again. From one half: the prediction for
-  the advised shape and for 20 others (chains of up to 31 among them), over their replay on the other half,
-  and how often both agree within their intervals (the root of the sum of squares of both half-widths, since
-  the other half has an error of its own). And the choice: the speed on the other half of what was chosen,
-  over that of the best of all shapes *chosen on that half* (which flatters that best), and over the choice
-  by rates alone, as it was made before.
+- *unseen*: each trace is split in halves of its texts, again and again. From each half: the prediction
+  for the advised shape and for 20 others (chains of up to 31 among them), over their replay on the other
+  half, and how often both agree within their intervals (the root of the sum of squares of both
+  half-widths, since the other half has an error of its own). And the choice: the speed on the other half of
+  what was chosen, over that of the best of all shapes *chosen on that half* (which flatters that best), and
+  over the choice by rates alone, as it was made before. Over both ways of each split, and over one of them.
 - *live*: the same predictions over live runs of each shape, on what follows the trace's texts in their
   files.
 - *exhaustive*: over the best of all trees of up to eight nodes by replay, on long simulated traces; and
@@ -28,7 +28,6 @@ runs; without traces the simulations.
 import json
 import resource
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median
@@ -43,35 +42,25 @@ from treespec.experiments.benchmarks.results_file import described, path_of, wri
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.studies.advice_live import PAIRS, chosen_among, live
+from treespec.experiments.studies.advice_unseen import (
+    OTHERS,
+    by_rates,
+    covered,
+    speed_on,
+    unseen,
+)
 from treespec.experiments.studies.false_advice import many_equals, two_equals
-from treespec.search import LatencyModel, Ranking, Trace, best_tree, estimate_acceptance
-from treespec.search.errors import SearchError
-from treespec.search.rates.replay import replay, replay_many
+from treespec.search import LatencyModel, Trace, best_tree
+from treespec.search.rates.replay import replay
 from treespec.search.rates.totals import TextTotals
-from treespec.shape import TreeShape
 from treespec.testing import plane_trees
 
-__all__ = [
-    "EASY",
-    "HARD",
-    "by_rates",
-    "exhaustive",
-    "halves",
-    "stretches",
-    "unseen",
-]
+__all__ = ["EASY", "HARD", "exhaustive", "stretches"]
 
 EASY = (0.97, 0.01, 0.005)
 HARD = (0.15, 0.12, 0.1)
 """Acceptance by rank in the two kinds of stretches."""
 
-OTHERS = {
-    **{f"chain {deep}": TreeShape.chain(deep) for deep in (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 31)},
-    "2-ary 2": TreeShape.kary(2, 2), "2-ary 3": TreeShape.kary(2, 3), "3-ary 2": TreeShape.kary(3, 2),
-    "2x1x1": TreeShape.expansion([2, 1, 1]), "3x2x1x1": TreeShape.expansion([3, 2, 1, 1]),
-    "4 wide": TreeShape.expansion([4]), "2 chains x 4": TreeShape.independent_chains(2, 4),
-    "3 chains x 3": TreeShape.independent_chains(3, 3),
-}  # fmt: skip
 SPLITS, SEARCHES = 30, 1000
 NAME = "search_advice"
 PARTS = {
@@ -104,83 +93,6 @@ def stretches(
     )  # fmt: skip
 
 
-def by_rates(trace: Trace, latency: LatencyModel, **limits: Any) -> Ranking:
-    """The ranking by rates alone: of trees by depth, and of chains by first children."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        rates = estimate_acceptance(trace, by="depth")
-        first = estimate_acceptance(trace, by="depth", ranks=1)
-    return best_tree(rates, latency, chains=first, draws=40, laws=[trace.law], **limits)
-
-
-def halves(trace: Trace, rng: np.random.Generator) -> tuple[Trace, Trace]:
-    """Half of the texts, and the others."""
-    order = rng.permutation(trace.texts)
-    return (
-        trace.part(np.sort(order[: trace.texts // 2])),
-        trace.part(np.sort(order[trace.texts // 2 :])),
-    )
-
-
-def unseen(trace: Trace, latency: LatencyModel, splits: int) -> dict[str, Any]:
-    """Predictions from one half of the texts over the other half, and the choice itself there."""
-    rng = np.random.default_rng(0)
-    shapes = {name: tree for name, tree in OTHERS.items() if _covered(trace, tree)}
-    predicted: dict[str, list[float]] = {name: [] for name in ("advised", *shapes)}
-    replayed: dict[str, list[float]] = {name: [] for name in ("advised", *shapes)}
-    agreed: list[bool] = []
-    choice: dict[str, list[float]] = {"of best there": [], "over rates": []}
-    for _ in track(range(splits), description=f"{trace.about.get('name', 'trace')}"):
-        seen, other = halves(trace, rng)
-        ranking = best_tree(seen, latency, laws=[trace.law])
-        first = ranking.best if ranking.best.size > 1 else ranking.rows[1]
-        old = by_rates(seen, latency)
-        asked = [first.shape, *shapes.values()]
-        there = replay_many([other], asked)[0]
-        for name, tree, found in zip(predicted, asked, there, strict=True):
-            speed = ranking.speed(tree, trace.law)
-            value = found.interval()
-            predicted[name].append(speed.tokens)
-            replayed[name].append(value.estimate)
-            half = np.ptp(np.quantile(speed.tokens_drawn, (0.025, 0.975))) / 2
-            wide = np.hypot(half, (value.high - value.low) / 2)
-            agreed.append(bool(abs(speed.tokens - value.estimate) <= wide))
-        wide_set = best_tree(other, latency, draws=40, laws=[trace.law])
-        best = max(
-            _speed(other, shape, latency)
-            for shape in {*shapes.values(), *(row.shape for row in wide_set.rows)}
-        )
-        mine = _speed(other, ranking.best.shape, latency)
-        choice["of best there"].append(mine / best)
-        choice["over rates"].append(mine / _speed(other, old.best.shape, latency))
-    # Means first: the halves of few texts are each other's opposites, which biases a mean of quotients.
-    quotients = {name: mean(predicted[name]) / mean(replayed[name]) for name in predicted}
-    return {
-        "texts": trace.texts,
-        "quotients": quotients,
-        "worst": max((abs(one - 1), name) for name, one in quotients.items()),
-        "agreed": mean(agreed),
-        "choice": {name: median(values) for name, values in choice.items()},
-    }
-
-
-def _covered(trace: Trace, shape: TreeShape) -> bool:
-    try:
-        replay(trace, shape)
-    except SearchError:
-        return False
-    return True
-
-
-def _speed(trace: Trace, shape: TreeShape, latency: LatencyModel) -> float:
-    """Tokens per second by replay."""
-    law = trace.law if trace.law in latency.laws else None
-    plain = shape.size == 1
-    tokens = 1.0 if plain else replay(trace, shape).tokens_per_step
-    seconds = latency.plain_s(law=law) if plain else latency.step_s(shape, law=law)
-    return tokens / seconds
-
-
 def random_times(rng: np.random.Generator, largest: int) -> LatencyModel:
     """Times of a machine that is not there."""
     sizes = sorted({1, 2, 4, 8, largest})
@@ -206,12 +118,14 @@ def exhaustive(cases: int, texts: int, nodes: Sequence[int] = (16, 32, 64)) -> d
             for e, s, tree in zip(emitted, steps, narrow, strict=True)
         ]
         best = max(1 / latency.plain_s(), *speeds)
-        small.append(_speed(trace, best_tree(trace, latency, draws=40).best.shape, latency) / best)
+        small.append(
+            speed_on(trace, best_tree(trace, latency, draws=40).best.shape, latency) / best
+        )
         latency = random_times(rng, max(nodes))
         for size in nodes:
             mine = best_tree(trace, latency, max_size=size, draws=40).best.shape
             old = by_rates(trace, latency, max_size=size).best.shape
-            large[size].append(_speed(trace, mine, latency) / _speed(trace, old, latency))
+            large[size].append(speed_on(trace, mine, latency) / speed_on(trace, old, latency))
     return {
         "cases": cases,
         "texts": texts,
@@ -270,6 +184,10 @@ def main(
     only: Annotated[list[str] | None, typer.Option(help=f"of {', '.join(PARTS)}")] = None,
     pair: Annotated[list[str] | None, typer.Option(help=f"of runs: {', '.join(PAIRS)}")] = None,
     runs: Annotated[Path, typer.Option(help="where folders of runs are")] = Path("runs"),
+    prompts: Annotated[
+        int | None,
+        typer.Option(min=2, help="of live runs, for a trial: figures are printed and not saved"),
+    ] = None,
     splits: Annotated[int, typer.Option(min=2, help="of each trace in halves")] = SPLITS,
     searches: Annotated[int, typer.Option(min=1, help="of equally fast shapes")] = SEARCHES,
     cases: Annotated[int, typer.Option(min=1, help="searches against all trees")] = 20,
@@ -292,9 +210,9 @@ def main(
         known[name] = trace, times if trace.law in times.laws else UNIT
     make: dict[str, Callable[[], dict[str, Any]]] = {
         "unseen": lambda: {name: unseen(*one, splits) for name, one in known.items()},
-        "live": lambda: {name: _live(*one) for name, one in known.items()},
+        "live": lambda: {name: _live(*one, prompts) for name, one in known.items()},
         "exhaustive": lambda: exhaustive(cases, 60),
-        "runs": lambda: {one: chosen_among(one, runs) for one in pair or PAIRS},
+        "runs": lambda: {one: chosen_among(one, runs, prompts) for one in pair or PAIRS},
         "stretches": lambda: turns(splits),
         "equals": lambda: two_equals(searches),
         "noisy": lambda: many_equals(searches),
@@ -303,7 +221,8 @@ def main(
     for part in parts:
         figures = make[part]()
         show(console, part, figures)
-        say(console, f"written: {kept(PARTS[part], figures, several=part in SEVERAL)}")
+        if prompts is None or part not in LIVE:
+            say(console, f"written: {kept(PARTS[part], figures, several=part in SEVERAL)}")
 
 
 def kept(part: str, figures: Mapping[str, Any], *, several: bool) -> Path:
@@ -321,9 +240,9 @@ def kept(part: str, figures: Mapping[str, Any], *, several: bool) -> Path:
     return write(NAME, head | {"figures": known | {part: of_part, "parts": measured}})
 
 
-def _live(trace: Trace, latency: LatencyModel) -> dict[str, Any]:
-    shapes = {name: tree for name, tree in OTHERS.items() if _covered(trace, tree)}
-    return live(trace, best_tree(trace, latency, draws=40, laws=[trace.law]), shapes)
+def _live(trace: Trace, latency: LatencyModel, texts: int | None) -> dict[str, Any]:
+    shapes = {name: tree for name, tree in OTHERS.items() if covered(trace, tree)}
+    return live(trace, best_tree(trace, latency, draws=40, laws=[trace.law]), shapes, texts)
 
 
 def show(console: Console, part: str, figures: Mapping[str, Any]) -> None:
@@ -332,19 +251,27 @@ def show(console: Console, part: str, figures: Mapping[str, Any]) -> None:
         say(console, f"{part}: {figures}")
         return
     rows = [
-        {"trace": name, "advised": one["quotients"]["advised"], "off": one["worst"][0]}
-        | {"worst": one["worst"][1], "agreed": one["agreed"]}
+        {"trace": name, "texts": one["texts"], "advised": one["quotients"]["advised"]}
+        | {"off": one["worst"][0], "one way": one["one way"]["worst"][0]}
+        | {"which": one["one way"]["worst"][1], "agreed": one["agreed"]}
+        | {"chance": one["one way"]["chance"][one["one way"]["worst"][1]]}
         | {"best": one["choice"]["of best there"], "rates": one["choice"]["over rates"]}
+        | {name: one["choice"]["pooled"][name] for name in ("log", "error")}
         for name, one in figures.items()
     ]
     columns = (
         keyed("trace", "trace", left=True),
+        keyed("texts", "texts", "d"),
         keyed("advised: predicted/unseen", "advised", ".3f"),
         keyed("farthest off", "off", ".1%"),
-        keyed("which", "worst", left=True),
+        keyed("one way", "one way", ".1%"),
+        keyed("its chance", "chance", ".1%"),
+        keyed("which", "which", left=True),
         keyed("agree", "agreed", ".0%"),
         keyed("speed/best there", "best", ".3f"),
         keyed("speed/choice by rates", "rates", ".3f"),
+        keyed("pooled", "log", "+.1%"),
+        keyed("error", "error", ".1%"),
     )
     print_table(Table("halves of the texts", columns, rows), console)
 

@@ -112,7 +112,8 @@ def best_tree(
 
     Raises:
         NotMeasured: if the times do not cover the sizes, prefix, batch or law asked for.
-        InvalidAcceptance, InvalidLimit: as for `optimal_tree`; or no law is known, or settings differ.
+        InvalidAcceptance, InvalidLimit: as for `optimal_tree`; or no law is known, or settings or models
+            differ.
         InfeasibleTree: if one of `sizes` is larger than any tree within depth and branching.
         InvalidLatency: if a step takes no time.
         InvalidTrace: if a trace has one text, is of given texts, or is too short for any tree.

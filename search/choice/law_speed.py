@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from treespec.door import shown
+from treespec.search.choice.pairs import different_pairs
 from treespec.search.choice.rows import Speed
 from treespec.search.errors import InvalidAcceptance, InvalidLimit
 from treespec.search.latency.errors import InvalidLatency
@@ -204,13 +205,20 @@ def acceptance_by_law(
     """The acceptance of each law that is compared.
 
     Raises:
-        InvalidAcceptance: if it is not said which law the acceptance belongs to, or a law has none.
+        InvalidAcceptance: if it is not said which law the acceptance belongs to, a law has none, or one is
+            of other models than the times.
         InvalidLimit: if `laws` is no list of names, or an empty one; if what is known of the laws belongs
             to different sampling settings, and nobody named the laws.
     """
     known = _by_law(acceptance, latency, laws, batch)
     settings = {}
     for law, one in known.items():
+        if (pairs := different_pairs(one, latency)) is not None:
+            raise InvalidAcceptance(
+                f"acceptance of {law} is of {pairs[0]}, but the times are of {pairs[1]}: give times of "
+                "that pair (`treespec profile`); or, if its passes take as long, leave `models` out of the "
+                "`about` of the times"
+            )
         settings[f"acceptance of {law}"] = name_of(getattr(one, "sampling", None))
         settings[f"times of {law}"] = latency.law_times(law, batch).sampling
     said = {what: name for what, name in settings.items() if name}

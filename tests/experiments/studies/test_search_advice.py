@@ -1,12 +1,13 @@
 """Small versions of the study of advice."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from treespec.experiments.benchmarks import results_file
-from treespec.experiments.studies import false_advice
+from treespec.experiments.studies import advice_unseen, false_advice
 from treespec.experiments.studies import search_advice as module
 from treespec.search import expected_tokens, replay
 from treespec.testing import plane_trees
@@ -14,11 +15,19 @@ from treespec.testing import plane_trees
 
 def test_halves_are_all_texts_once():
     trace = module.stretches(np.random.default_rng(0), 7, 20)
-    one, other = module.halves(trace, np.random.default_rng(1))
+    one, other = map(trace.part, advice_unseen.halves(trace, np.random.default_rng(1)))
     assert (one.texts, other.texts) == (3, 4)
     whole = sorted(map(tuple, np.split(trace.ranks, trace.offsets[1:-1])))
     both = [text for half in (one, other) for text in np.split(half.ranks, half.offsets[1:-1])]
     assert sorted(map(tuple, both)) == whole
+
+
+def test_excerpts_of_a_file_are_in_the_same_half():
+    files = np.tile(np.arange(6), 3)
+    trace = replace(module.stretches(np.random.default_rng(0), 18, 20), files=files)
+    one, other = advice_unseen.halves(trace, np.random.default_rng(1))
+    assert len(one) == len(other) == 9
+    assert not {*files[one]} & {*files[other]}
 
 
 def test_stretches_are_easy_and_hard_for_as_long_as_asked():
@@ -31,14 +40,33 @@ def test_stretches_are_easy_and_hard_for_as_long_as_asked():
     assert first[~hard].mean() == pytest.approx(module.EASY[0], abs=0.02)
 
 
+def test_a_pooled_choice_is_that_of_all_texts_with_its_error():
+    rng = np.random.default_rng(0)
+    spent = rng.uniform(1, 2, (2, 2, 40))
+    found = advice_unseen._pooled(spent, np.arange(40))
+    sums = spent.sum(axis=2)
+    assert found["log"] == pytest.approx(np.log(sums[0, 0] / sums[0, 1] * sums[1, 1] / sums[1, 0]))
+    draws = rng.integers(40, size=(4000, 40))
+    sums = spent[:, :, draws].sum(axis=3)
+    logs = np.log(sums[0, 0] / sums[0, 1] * sums[1, 1] / sums[1, 0])
+    assert found["error"] == pytest.approx(np.std(logs), rel=0.1)
+    halves = advice_unseen._pooled(np.repeat(spent, 2, axis=2) / 2, np.repeat(np.arange(40), 2))
+    assert halves == pytest.approx(found)  # excerpts of a file count as one text
+
+
 @pytest.mark.slow
 def test_predictions_hold_on_unseen_texts_and_rates_do_not():
     trace = module.stretches(np.random.default_rng(2), 60, 120)
-    found = module.unseen(trace, module.UNIT, 3)
+    found = advice_unseen.unseen(trace, module.UNIT, 3)
     assert found["quotients"]["advised"] == pytest.approx(1, abs=0.06)
     assert found["choice"]["of best there"] > 0.93
     assert found["agreed"] > 0.9
-    old = module.by_rates(trace, module.UNIT).best
+    assert found["quotients"]["chain 8"] == pytest.approx(1, abs=1e-9)  # halves cancel, both ways
+    one_way = found["one way"]
+    off = abs(one_way["quotients"]["chain 8"] - 1)
+    assert 1e-4 < off < 5 * one_way["chance"]["chain 8"]
+    assert abs(found["choice"]["pooled"]["log"]) < 1
+    old = advice_unseen.by_rates(trace, module.UNIT).best
     value = replay.replay(trace, old.shape).tokens_per_step
     assert old.tokens_per_step.estimate > 1.3 * value
 

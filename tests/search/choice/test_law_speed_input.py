@@ -1,8 +1,10 @@
 """Which laws may be asked for, and what is said of anything else."""
 
+from dataclasses import replace
+
 import pytest
 
-from treespec.search import InvalidLimit, best_tree
+from treespec.search import InvalidAcceptance, InvalidLimit, best_tree
 
 
 @pytest.mark.parametrize("laws", ["iid", ""])
@@ -27,3 +29,21 @@ def test_what_is_no_list_is_refused(flat):
 
 def test_names_in_any_list_are_laws(two_laws):
     assert best_tree([0.6], two_laws(), max_size=4, laws=("iid",)).best.law == "iid"
+
+
+def test_times_of_other_models_are_refused_with_both_names(flat, make_trace):
+    def models(target, **more):
+        return {"models": {"target": target, "draft": "small", **more}}
+
+    trace = replace(make_trace(), about=models("big", grow="50M"))
+    options = {"max_size": 4, "draws": 40}
+    other = replace(flat, about=models("huge"))
+    refused = pytest.raises(
+        InvalidAcceptance, match="of target big, but the times are of target huge"
+    )
+    with refused:
+        best_tree(trace, other, **options)
+    with refused:
+        best_tree([0.6], other, chains={trace.law: trace}, laws=[trace.law], **options)
+    for times in (flat, replace(flat, about=models("big", grow="1B"))):
+        assert best_tree(trace, times, **options).rows

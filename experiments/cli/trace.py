@@ -1,0 +1,249 @@
+"""Commands about recorded acceptance: `trace`, `replay`, `estimate`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from treespec.experiments.cli.common import (
+    AsJson,
+    ConfigArgument,
+    Debug,
+    Overrides,
+    Plugins,
+    complain,
+    friendly,
+    load,
+    output,
+    progress,
+)
+from treespec.experiments.cli.help import examples
+from treespec.experiments.cli.json import json_text
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+
+@app.command(
+    "trace",
+    rich_help_panel="Trees",
+    epilog=examples(
+        "treespec trace speed --out trace.npz",
+        "treespec trace tree_vs_chain --sampling T=1 --out warm.npz prompts.count=24",
+        "treespec trace smoke --sampling T=0 --method 'chain 4' --out chain.npz",
+        "treespec trace speed --beam 8 --out growths.npz",
+    ),
+)
+def trace_command(
+    config: ConfigArgument,
+    out: Annotated[Path, typer.Option("--out", help="The file to write, such as trace.npz.")],
+    overrides: Overrides = None,
+    sampling: Annotated[
+        str | None,
+        typer.Option("--sampling", help="Which setting, such as T=1, if there are several."),
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option("--method", help="Take law and rule of this tree method.")
+    ] = None,
+    law: Annotated[str | None, typer.Option("--law", help="How children are drawn.")] = None,
+    rule: Annotated[str | None, typer.Option("--rule", help="How they are accepted.")] = None,
+    width: Annotated[int, typer.Option("--width", help="Children at each position.")] = 8,
+    beyond: Annotated[
+        int, typer.Option("--beyond", help="Positions after each text's end, for deep trees.")
+    ] = 16,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Follow the prompts' own texts instead of decoding.")
+    ] = False,
+    beam: Annotated[
+        int,
+        typer.Option(
+            "--beam", help="For growths: children of the N best nodes of each level, N of each."
+        ),
+    ] = 0,
+    beam_depth: Annotated[int, typer.Option("--beam-depth", help="Levels of these.")] = 8,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress.")] = False,
+    plugin: Plugins = None,
+    debug: Debug = False,
+) -> None:
+    """Record which drafted children the target accepts.
+
+    Position by position, so that the file serves `treespec replay` and `treespec search` for every static
+    tree. With --beam what the draft thinks off the text is recorded too, for trees that grow by it.
+    """
+    with friendly(debug):
+        from treespec.experiments.config.files import require_new, write_new
+        from treespec.experiments.search_then_run.profile.plan import measured_without
+        from treespec.experiments.search_then_run.traces import trace
+
+        require_new(out)
+        asked = load(config, overrides, plugin)
+        made = trace(
+            asked,
+            sampling=sampling,
+            method=method,
+            law=law,
+            rule=rule,
+            width=width,
+            beyond=beyond,
+            follow=follow,
+            beam=beam,
+            beam_depth=beam_depth,
+            console=progress(quiet),
+        )
+        path = write_new(out, made.to_bytes())
+        typer.echo(
+            f"{path}: {made.texts} texts, {len(made.tokens)} positions, {made.width} children "
+            f"each, law {made.law}, rule {made.rule}"
+        )
+        if made.draft_rows is not None:
+            typer.echo(
+                f"draft rows for growths: {made.draft_rows.depth} levels, {made.draft_rows.width} children "
+                f"each, {made.draft_rows.bytes / 2**20:.1f} MiB of the file before it is packed"
+            )
+        for note in measured_without(asked):
+            complain(note)
+
+
+@app.command(
+    "replay",
+    rich_help_panel="Trees",
+    epilog=examples(
+        "treespec replay trace.npz --shapes chain:4,kary:2x3,expansion:3x2x1",
+        "treespec replay trace.npz --shapes chains:2x4,tree.json --json",
+        "treespec replay t.npz --growth '{kind: eagle2, k: 4, depth: 6, size: 16}'",
+    ),
+)
+def replay_command(
+    traces: Annotated[list[Path], typer.Argument(metavar="TRACE", help="Of `treespec trace`.")],
+    shapes: Annotated[
+        str | None,
+        typer.Option(
+            "--shapes", help="Trees: chain:4,kary:2x3,chains:2x4,expansion:3x2x1, or files."
+        ),
+    ] = None,
+    growth: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--growth", help="A tree that grows, as in configs; of a trace with --beam. Repeatable."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Try any trees on recorded traces, without a model."""
+    with friendly(debug):
+        from treespec.experiments.report.terminal import print_table
+        from treespec.experiments.search_then_run.traces import replay_tables, replay_traces
+
+        rows = replay_traces(traces, shapes, growth or ())
+        if as_json:
+            typer.echo(json_text({"rows": rows}))
+        else:
+            for table in replay_tables(rows):
+                print_table(table, output())
+                if table.said:
+                    typer.echo(table.said)
+
+
+@app.command(
+    "estimate",
+    rich_help_panel="Trees",
+    epilog=examples(
+        "treespec estimate trace.npz --by depth --shrinkage 20 --out rates.json",
+        "treespec estimate trace.npz --for expansion:3x2x1 --interval bootstrap",
+        "treespec estimate trace.npz --by depth --starts expansion:3x2x1",
+        "treespec estimate runs/tree_vs_chain --method '2-ary 3' --sampling T=1",
+    ),
+)
+def estimate_command(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SOURCE", help="A trace (`treespec trace`), or the folder of a run."
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Write the estimate there, for `search` and configs."),
+    ] = None,
+    by: Annotated[
+        str, typer.Option("--by", help="rank: one rate for all depths. depth: a row for each.")
+    ] = "rank",
+    depth: Annotated[int | None, typer.Option("--depth", help="Levels, with --by depth.")] = None,
+    ranks: Annotated[int | None, typer.Option("--ranks", help="Children of a node.")] = None,
+    interval: Annotated[
+        str, typer.Option("--interval", help="wilson, or bootstrap over texts.")
+    ] = "wilson",
+    isotonic: Annotated[
+        bool, typer.Option("--isotonic", help="Rates that do not increase with the rank.")
+    ] = False,
+    shrinkage: Annotated[
+        float, typer.Option("--shrinkage", help="Counts that draw each level to all levels.")
+    ] = 0.0,
+    tree: Annotated[
+        str | None,
+        typer.Option("--for", help="The tree that they are for, such as expansion:3x2x1."),
+    ] = None,
+    starts: Annotated[
+        str | None,
+        typer.Option(
+            "--starts", help="Of a trace: count the steps of this tree alone, not all positions."
+        ),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="With --by depth: print every level, not the first 8.")
+    ] = False,
+    method: Annotated[str | None, typer.Option("--method", help="Of a run: whose steps.")] = None,
+    sampling: Annotated[
+        str | None, typer.Option("--sampling", help="Of a run: such as T=1.")
+    ] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Estimate how often the k-th child is accepted.
+
+    With intervals and counts. What the sample cannot support is said below the table.
+    """
+    with friendly(debug):
+        from treespec.experiments.config.files import require_new, write_new
+        from treespec.experiments.report.terminal import print_table
+        from treespec.experiments.search_then_run.estimate import (
+            LEVELS_SHOWN,
+            calibration_error,
+            estimate,
+            estimate_json,
+            estimate_table,
+            levels_left_out,
+        )
+        from treespec.search.rates.counts import FEWEST_TRIALS
+
+        if out is not None:
+            require_new(out)
+        estimated = estimate(
+            source, method=method, sampling=sampling, tree=tree, starts=starts, by=by, depth=depth,
+            ranks=ranks, interval=interval, monotone=isotonic, shrinkage=shrinkage,
+        )  # fmt: skip
+        if out is not None:
+            write_new(out, estimated.to_json())
+        error = calibration_error(source)
+        if as_json:
+            typer.echo(estimate_json(estimated, error))
+            return
+        levels = None if every or depth is not None else LEVELS_SHOWN
+        table, left_out = estimate_table(estimated, levels), levels_left_out(estimated, levels)
+        print_table(table, output())
+        typer.echo(table.said)
+        if left_out is not None:
+            typer.echo(left_out)
+        if error is not None:
+            typer.echo(f"expected calibration error {error:.2f} of the draft's probabilities")
+        whole = left_out is None and by == "depth" and not (depth or tree or starts)
+        if whole and source.is_file():
+            typer.echo(
+                f"Deeper levels have fewer than {FEWEST_TRIALS} trials each; --depth N shows N levels."
+            )
+        for text in estimated.warnings:
+            typer.echo(f"note: {text}")
+        if out is not None:
+            typer.echo(f"written: {out}")
