@@ -41,6 +41,7 @@ class Retrieval(MatchingSource):
 
     Raises:
         InvalidArgument: if one of them is no such integer, or a branching above 1 comes without a size.
+        Unreadable: while drafting, if the datastore is not what was built.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Retrieval(MatchingSource):
         """Equal tokens stand together, because places are in the order of what follows."""
         if not len(places):
             return []
-        there = self.datastore.tokens[places]  # every text has an end, so each place has a token
+        there = self.datastore.tokens_at(places)
         begins = [0, *(np.flatnonzero(there[1:] != there[:-1]) + 1).tolist(), len(there)]
         groups = zip(there[begins[:-1]].tolist(), begins, begins[1:], strict=False)
         return [
