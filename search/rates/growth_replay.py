@@ -115,6 +115,7 @@ def replay_growth(trace: Trace, growth: Growth) -> GrowthReplay:
             0, is deeper than the rows, or asks for more children than they hold; or if a text has too few
             positions for a growth so deep.
     """
+    require_given_trees(trace)
     name, laws = type(growth).__name__, getattr(growth, "laws", frozenset(Law))
     greedy = trace.sampling.get("temperature") == 0
     if Law.DETERMINISTIC not in laws:

@@ -4,8 +4,12 @@ As a file it is an .npz archive of plain arrays, with the metadata as JSON among
 
     offsets, tokens, ranks, probs, accepted, kept    as in `Trace`; probabilities in float32
     files                                            as in `Trace`; only there if texts share files
+    draft_row_*, text_draft_*                        as in `DraftRows` and `TextDrafts`; only there if the
+                                                     trace has them
     meta                                             uint8, UTF-8 JSON: version, law, rule, sampling, width,
                                                      forced, about
+
+Version 2 is that of traces with `text_drafts`; the others are version 1.
 
 Files come from anywhere: names, types and sizes of all members are checked before one is read, and no
 pickle is ever opened.
@@ -36,12 +40,13 @@ from treespec.search.arguments import PATH, shown, takes
 from treespec.search.errors import InvalidTrace
 from treespec.search.integers import integer
 from treespec.search.rates.draft_rows import DraftRows
+from treespec.search.rates.text_drafts import TextDrafts
 from treespec.search.whole_file import write_whole
 from treespec.tree import Law
 
 __all__ = ["Trace"]
 
-VERSION = 1
+VERSION = 2
 LARGEST_FILE = 1 << 27
 """Bytes of a file, packed and unpacked: a million positions of eight children take 72 MB."""
 
@@ -58,10 +63,17 @@ _ROW_ARRAYS = {
 }  # fmt: skip
 """Of a trace with draft rows; older files, and those without, have none of them."""
 
+_TEXT_ARRAYS = {
+    "text_draft_drafts": "<i8", "text_draft_nodes": "<i8", "text_draft_seen": "<i8",
+    "text_draft_most": "<i8", "text_draft_parents": "<i4", "text_draft_tokens": "<i4",
+    "text_draft_counts": "<i4", "text_draft_limits": "<i8",
+}  # fmt: skip
+"""Of a trace of a source that reads texts."""
+
 _FILES = {"files": "<i8"}
 """Of a trace of excerpts; older files, and those whose texts stand each for itself, have none."""
 
-_ROWS_OF = "draft_row_"
+_ROWS_OF, _TEXT_OF = "draft_row_", "text_draft_"
 
 _DAMAGED = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, NotImplementedError,
@@ -132,6 +144,10 @@ class Trace:
             itself.
         draft_rows: what the draft thinks off the texts' path too, for growths
             (`treespec.search.rates.growth_replay`); None if that was not recorded.
+        text_drafts: the whole drafts at every position, of a source that reads texts; None of a draft
+            model. With them ranks, probs and accepted are those of the root's children within the limits
+            recorded, and no tree that is given can be replayed, but budgets
+            (`treespec.search.rates.budget_replay`).
 
     Raises:
         InvalidTrace: if the parts do not fit together, or hold what is no probability or rank.
@@ -151,6 +167,7 @@ class Trace:
     kept: Int[np.ndarray, "texts"] | None = None
     files: Int[np.ndarray, "texts"] | None = None
     draft_rows: DraftRows | None = None
+    text_drafts: TextDrafts | None = None
 
     def __post_init__(self) -> None:
         """Copy and check all arrays."""
@@ -206,10 +223,13 @@ class Trace:
             raise InvalidTrace(
                 "accepted sums to more than 1 at a position, but at most one child is accepted"
             )
-        rows = self.draft_rows
-        if rows is not None and (not isinstance(rows, DraftRows) or rows.positions != count):
-            there = f"{rows.positions} positions" if isinstance(rows, DraftRows) else shown(rows)
-            raise InvalidTrace(f"draft_rows = {there}, but must be DraftRows of {count} positions")
+        for name, kind in (("draft_rows", DraftRows), ("text_drafts", TextDrafts)):
+            more = getattr(self, name)
+            if more is not None and (not isinstance(more, kind) or more.positions != count):
+                there = f"{more.positions} positions" if isinstance(more, kind) else shown(more)
+                raise InvalidTrace(
+                    f"{name} = {there}, but must be {kind.__name__} of {count} positions"
+                )
         if not ((self.text_kept >= 1) & (self.text_kept <= np.diff(self.offsets))).all():
             raise InvalidTrace("kept must be at least 1 and at most the positions of each text")
 
@@ -254,7 +274,7 @@ class Trace:
         most: int | None = None,
         first: Int[np.ndarray, "some"] | int = 0,
     ) -> "Trace":
-        """These texts alone, in this order, without `draft_rows`.
+        """These texts alone, in this order, without `draft_rows` and `text_drafts`.
 
         Args:
             texts: places of texts.
@@ -271,7 +291,15 @@ class Trace:
         }
         kept = np.minimum(self.text_kept[texts] - first, lengths)
         files = None if self.files is None else self.files[texts]
-        return replace(self, offsets=offsets, kept=kept, files=files, draft_rows=None, **arrays)
+        return replace(
+            self,
+            offsets=offsets,
+            kept=kept,
+            files=files,
+            draft_rows=None,
+            text_drafts=None,
+            **arrays,
+        )
 
     @takes(InvalidTrace, path=PATH)
     def save(self, path: Path | str) -> Path:
@@ -341,7 +369,8 @@ def _pack(trace: Trace) -> bytes:
         InvalidTrace: if `about` or `sampling` is no plain data.
     """
     meta = {
-        "version": VERSION, "law": trace.law, "rule": trace.rule, "sampling": dict(trace.sampling),
+        "version": 1 if trace.text_drafts is None else VERSION,
+        "law": trace.law, "rule": trace.rule, "sampling": dict(trace.sampling),
         "width": trace.width, "forced": trace.forced, "about": dict(trace.about),
     }  # fmt: skip
     try:
@@ -361,6 +390,13 @@ def _pack(trace: Trace) -> bytes:
                 getattr(trace.draft_rows, name.removeprefix(_ROWS_OF)), dtype=kind
             )
             for name, kind in _ROW_ARRAYS.items()
+        }
+    if trace.text_drafts is not None:
+        arrays |= {
+            name: np.ascontiguousarray(
+                getattr(trace.text_drafts, name.removeprefix(_TEXT_OF)), dtype=kind
+            )
+            for name, kind in _TEXT_ARRAYS.items()
         }
     buffer = io.BytesIO()
     np.savez_compressed(buffer, meta=np.frombuffer(text, np.uint8), **arrays)
@@ -387,8 +423,15 @@ def _load(path: Path) -> Trace:
     except _DAMAGED as error:
         raise InvalidTrace(f"{path} is no trace: {error}") from None
     meta = _meta(arrays.pop("meta").tobytes(), path)
-    rows = {name: arrays.pop(name) for name in _ROW_ARRAYS if name in arrays}
+    rows, drafts = (
+        {name: arrays.pop(name) for name in names if name in arrays}
+        for names in (_ROW_ARRAYS, _TEXT_ARRAYS)
+    )
     try:
+        if drafts:
+            meta["text_drafts"] = TextDrafts(
+                **{name.removeprefix(_TEXT_OF): array for name, array in drafts.items()}
+            )
         if rows:
             meta["draft_rows"] = DraftRows(
                 **{name.removeprefix(_ROWS_OF): array for name, array in rows.items()}
@@ -412,7 +455,9 @@ def _require_directory(file: BinaryIO, path: Path) -> None:
 def _read(archive: zipfile.ZipFile, path: Path) -> dict[str, Any]:
     members = archive.infolist()
     names = sorted(member.filename for member in members)
-    known = [_ARRAYS | files | rows for files in ({}, _FILES) for rows in ({}, _ROW_ARRAYS)]
+    known = [
+        _ARRAYS | files | more for files in ({}, _FILES) for more in ({}, _ROW_ARRAYS, _TEXT_ARRAYS)
+    ]
     if names not in [sorted(f"{name}.npy" for name in one) for one in known]:
         raise InvalidTrace(
             f"{path} is no trace: it holds {', '.join(names[:8])[:200] or 'nothing'} instead of "
@@ -437,7 +482,7 @@ def _member(file: IO[bytes], name: str, size: int, path: Path) -> np.ndarray:
     if version != (1, 0):
         raise InvalidTrace(f"{path}: {name} is in version {version} of numpy's format, not (1, 0)")
     shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-    kind = (_ARRAYS | _FILES | _ROW_ARRAYS)[name]
+    kind = (_ARRAYS | _FILES | _ROW_ARRAYS | _TEXT_ARRAYS)[name]
     if dtype != np.dtype(kind) or fortran:
         raise InvalidTrace(f"{path}: {name} holds {dtype} instead of {kind}")
     wanted = math.prod(shape) * dtype.itemsize
