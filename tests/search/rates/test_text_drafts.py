@@ -48,6 +48,13 @@ def test_of_equally_probable_drafts_the_first_is_chosen():
     assert equal.drafted(Budget(2, 1, 1)).tolist() == [True, False, False, False, True]
 
 
+def test_a_draft_has_no_more_nodes_than_its_string_allows():
+    two = TextDrafts(**(PARTS | {"most": [2, 1, 2]}))
+    assert two.drafted(Budget(4, 2, 2)).tolist() == [True, True, False, False, True]
+    one = TextDrafts(**(PARTS | {"most": [1, 1, 2]}))  # 3/4 against 3/3
+    assert one.drafted(Budget(4, 2, 2)).tolist() == [False, False, False, True, True]
+
+
 def test_steps():
     trace = trace_of(TextDrafts(**PARTS))
     whole, chain = (replay_budget(trace, budget) for budget in (Budget(4, 2, 2), Budget(3, 2, 1)))
