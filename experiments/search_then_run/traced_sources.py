@@ -1,5 +1,6 @@
 """Which draft sources can be recorded position by position, and what is asked of each."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from treespec.draft import MatchingSource, ModelDrafter
@@ -9,7 +10,7 @@ from treespec.experiments.config.drafts import source_of
 from treespec.experiments.config.schema import TreeMethod
 from treespec.experiments.config.sources import JacobiDraft, LookaheadDraft, TokenRecyclingDraft
 from treespec.experiments.errors import ConfigError
-from treespec.plugins import Budget
+from treespec.plugins import Budget, Settings
 from treespec.protocols import Models, TreeModel
 
 __all__ = ["TracedPair", "require_traceable", "traced_source"]
@@ -20,7 +21,7 @@ LIVE_ONLY = (
 
 RUN_IT = "run it (`treespec run`)"
 
-REASONS = {
+REASONS: Mapping[type[Settings], str] = {
     TokenRecyclingDraft: f"{LIVE_ONLY}: {RUN_IT}",
     LookaheadDraft: f"{LIVE_ONLY}: {RUN_IT}",
     JacobiDraft: f"{LIVE_ONLY}: {RUN_IT}",

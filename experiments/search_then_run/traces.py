@@ -114,17 +114,17 @@ def trace(
     setting = _setting(config, sampling)
     named = None if method is None else _named_method(config, method)
     choice = _choice(config, setting, named, law, rule, width)
-    other = named is not None and not named.by_pair
-    if other:
-        require_traceable(named)
-        _require_no_beam(named, beam)
+    own = named if named is not None and not named.by_pair else None
+    if own is not None:
+        require_traceable(own)
+        _require_no_options(own, width, beam)
     reporter = Reporter(console)
     raw = read_prompts(config.prompts, more=0)[: config.prompts.count]
     with reporter.task("loading the models"):
         pair = load(config.models)
-        if other:
-            pair = load_own_drafts(config.models, pair, [named])
-    source = traced_source(named, setting.name, pair) if other else pair
+        if own is not None:
+            pair = load_own_drafts(config.models, pair, [own])
+    source = pair if own is None else traced_source(own, setting.name, pair)
     prompts = encode(raw, config.prompts, pair.tokenizer)
     given = _continuations(config, raw, prompts, pair) if follow else None
     stop = stop_at_tokens(pair.end_tokens)
@@ -138,20 +138,23 @@ def trace(
             "follow": given, "beyond": beyond, "files": _files_of(raw), "progress": begin,
         }  # fmt: skip
         if isinstance(source, MatchingSource):
-            if width != WIDTH:
-                raise ConfigError(
-                    f"--width {width}: {method!r} brings its own continuations, as many as its budget "
-                    "allows: leave --width out"
-                )
             recorded = record_source(pair.target, source, ids, **settings)
         else:
             more = {"law": choice.law, "width": width, "beam": beam, "beam_depth": beam_depth}
             recorded = record(source, ids, **settings, **more)
-    return _described(recorded, config, setting, hash_of(prompts), named if other else None)
+    return _described(recorded, config, setting, hash_of(prompts), own)
 
 
-def _require_no_beam(method: BuiltMethod, beam: int) -> None:
-    if beam and isinstance(method.tree, Budget):
+def _require_no_options(method: BuiltMethod, width: int, beam: int) -> None:
+    """Refuse what only draft models have for a source that brings its own continuations."""
+    if not isinstance(method.tree, Budget):
+        return
+    if width != WIDTH:
+        raise ConfigError(
+            f"--width {width}: {method.name!r} brings its own continuations, as many as its budget allows: "
+            "leave --width out"
+        )
+    if beam:
         raise ConfigError(
             f"--beam {beam} is for growths, which a draft model feeds, but {method.name!r} brings its own "
             "continuations: leave it out"

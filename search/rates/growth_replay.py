@@ -33,7 +33,7 @@ from treespec.search.errors import InvalidTrace
 from treespec.search.growth.values import read_values
 from treespec.search.intervals import RESAMPLES, Interval, ratio
 from treespec.search.rates.draft_rows import DraftRows
-from treespec.search.rates.replay import by_file, replay
+from treespec.search.rates.replay import by_file, replay, require_given_trees
 from treespec.search.rates.trace import Trace
 from treespec.tree import Law, TreeShape
 

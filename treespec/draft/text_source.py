@@ -10,7 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from treespec.door import require_tokens
-from treespec.draft.best_first import Continuations, Match, all_within, best_first
+from treespec.draft.best_first import Continuations, Limits, Match, all_within, best_first
 from treespec.errors import InvalidTree
 from treespec.protocols import Coins
 from treespec.step import Step
@@ -124,6 +124,9 @@ class MatchingSource(AheadSource):
     Its tree is a function of the text alone, whatever was drafted and verified before: so it can be
     recorded at every position of a text, for all limits at once (`drafts`).
     """
+
+    limits: Limits
+    """Of every tree."""
 
     def drafts(self) -> list[Draft]:
         """What it may draft after the text, within its limits and all lower ones.
