@@ -41,9 +41,12 @@ class Advised:
         """
         growth = self.rankings[0].best.growth
         if growth is not None:
+            name = growth.name
+            if growth.config.get("kind") != "budget":
+                name += ", a tree that grows"
             raise ConfigError(
-                f"the first row is {growth.name}, which has another tree at each step, and no file of a "
-                f"tree holds it: write `shape: {flow(growth.config)}` into a config"
+                f"the first row is {name}, and no file of a tree holds it: write "
+                f"`shape: {flow(growth.config)}` into a config"
             )
         return self.rankings[0].best.shape
 
