@@ -61,7 +61,7 @@ class SourceRecorder(PositionRecorder):
             parents=_row(parent for draft in drafts for parent in draft.found.parents[1:]),
             tokens=_row(token for draft in drafts for token in draft.found.tokens),
             counts=_row(count for draft in drafts for count in draft.found.counts),
-            limits=_row([limits.depth, limits.size, limits.branching]),
+            limits=_row([limits.depth, limits.drafted + 1, limits.branching]),
         )
 
     def _prefill(self, prompt: Sequence[int]) -> None:
