@@ -33,6 +33,7 @@ app = typer.Typer()
         "treespec trace tree_vs_chain --sampling T=1 --out warm.npz prompts.count=24",
         "treespec trace smoke --sampling T=0 --method 'chain 4' --out chain.npz",
         "treespec trace speed --beam 8 --out growths.npz",
+        "treespec trace merged --sampling T=0 --method lookup --out lookup.npz",
     ),
 )
 def trace_command(
@@ -44,7 +45,7 @@ def trace_command(
         typer.Option("--sampling", help="Which setting, such as T=1, if there are several."),
     ] = None,
     method: Annotated[
-        str | None, typer.Option("--method", help="Take law and rule of this tree method.")
+        str | None, typer.Option("--method", help="Record this method's source, law and rule.")
     ] = None,
     law: Annotated[str | None, typer.Option("--law", help="How children are drawn.")] = None,
     rule: Annotated[str | None, typer.Option("--rule", help="How they are accepted.")] = None,
@@ -69,7 +70,8 @@ def trace_command(
     """Record which drafted children the target accepts.
 
     Position by position, so that the file serves `treespec replay` and `treespec search` for every static
-    tree. With --beam what the draft thinks off the text is recorded too, for trees that grow by it.
+    tree. With --beam what the draft thinks off the text is recorded too, for trees that grow by it. Of a
+    method whose source reads texts, such as lookup, all that it may draft within its budget is recorded.
     """
     with friendly(debug):
         from treespec.experiments.config.files import require_new, write_new
@@ -92,10 +94,18 @@ def trace_command(
             console=progress(quiet),
         )
         path = write_new(out, made.to_bytes())
+        most = "at most " if made.text_drafts is not None else ""
         typer.echo(
-            f"{path}: {made.texts} texts, {len(made.tokens)} positions, {made.width} children "
+            f"{path}: {made.texts} texts, {len(made.tokens)} positions, {most}{made.width} children "
             f"each, law {made.law}, rule {made.rule}"
         )
+        if made.text_drafts is not None:
+            budget = made.text_drafts.budget
+            typer.echo(
+                f"drafts within depth {budget.depth}, size {budget.size} and branching {budget.branching}: "
+                f"{len(made.text_drafts.tokens)} nodes, {made.text_drafts.bytes / 2**20:.1f} MiB of the "
+                "file before it is packed"
+            )
         if made.draft_rows is not None:
             typer.echo(
                 f"draft rows for growths: {made.draft_rows.depth} levels, {made.draft_rows.width} children "
@@ -112,6 +122,7 @@ def trace_command(
         "treespec replay trace.npz --shapes chain:4,kary:2x3,expansion:3x2x1",
         "treespec replay trace.npz --shapes chains:2x4,tree.json --json",
         "treespec replay t.npz --growth '{kind: eagle2, k: 4, depth: 6, size: 16}'",
+        "treespec replay lookup.npz --growth '{kind: budget, depth: 4}'",
     ),
 )
 def replay_command(
@@ -125,7 +136,8 @@ def replay_command(
     growth: Annotated[
         list[str] | None,
         typer.Option(
-            "--growth", help="A tree that grows, as in configs; of a trace with --beam. Repeatable."
+            "--growth",
+            help="A tree that grows, of a trace with --beam, or a budget, as in configs. Repeatable.",
         ),
     ] = None,
     as_json: AsJson = False,

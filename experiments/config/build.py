@@ -176,7 +176,7 @@ def build(config: Config) -> Experiment:
 
 
 def _require_draft(path: str, method: Method, config: Config) -> None:
-    """Refuse what needs a draft model where there is none, and a draft of layers that do nothing."""
+    """Refuse a source without what it needs, and a draft of layers that do nothing."""
     if isinstance(method, TreeMethod) and any(
         isinstance(source, PartOfTarget) for source in all_of(method.draft)
     ):
@@ -187,6 +187,10 @@ def _require_draft(path: str, method: Method, config: Config) -> None:
                 "mistakes, at a price that no trained model has. Grow widths alone, as in "
                 "models.grow={hidden_size: 768, intermediate_size: 1920}, or take another source"
             )
+    for source in all_of(method.draft) if isinstance(method, TreeMethod) else ():
+        lacks = isinstance(source, Combined) and source.lacks([s.name for s in config.samplings])
+        if lacks:
+            raise ConfigError(f"{path}.draft.{lacks}")
     if config.models.draft != NO_DRAFT:
         return
     if isinstance(method, TreeMethod) and None in draft_models(method.draft):

@@ -1,6 +1,8 @@
 """Draft sources made of others: merges and cascades, their settings in configs, and how each is made."""
 
 from collections import Counter
+from collections.abc import Collection
+from dataclasses import asdict
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -22,6 +24,7 @@ from treespec.experiments.config.names import RULE
 from treespec.experiments.config.sources import LookupDraft  # noqa: F401  (what they may be made of)
 from treespec.plugins import Budget, Settings, Wanted
 from treespec.protocols import Drafter
+from treespec.search.rates.sampling_names import name_of
 from treespec.tree import Law, TreeShape
 from treespec.verify import usual_rule
 
@@ -35,6 +38,7 @@ DRAWN = (Law.IID, Law.WITHOUT_REPLACEMENT)
 Rate = Annotated[float, Field(ge=0, le=1)]
 RatesOfDepth = Annotated[tuple[Rate, ...], Field(max_length=64)]
 RatesOfSource = Annotated[tuple[RatesOfDepth, ...], Field(min_length=1, max_length=64)]
+RatesOfSources = Annotated[tuple[RatesOfSource, ...], Field(min_length=2, max_length=16)]
 
 Single = Annotated[Settings, OneOf("source", "source", without=COMBINED)]
 NotMerged = Annotated[Settings, OneOf("source", "source", without=frozenset({"merge"}))]
@@ -94,9 +98,12 @@ class MergeDraft(Combined):
     """Other sources draft together: trees within a `budget` that they share."""
     sources: Annotated[tuple[NotMerged, ...], Field(min_length=2, max_length=16)]
     """The sources; of drawn children those of the first are decided first."""
-    rates: Annotated[tuple[RatesOfSource, ...], Field(min_length=2, max_length=16)]
+    rates: (
+        Annotated[dict[Name, RatesOfSources], Field(min_length=1, max_length=64)] | RatesOfSources
+    )
     """Of each source in turn: for each depth, by rank, how often a child is accepted if its parent is,
-    measured on other prompts. The last depth stands for deeper ones; further ranks are not drafted."""
+    measured on other prompts. The last depth stands for deeper ones; further ranks are not drafted. They
+    depend on the temperature: `{T=0: [...], T=1: [...]}` has them for each sampling setting by its name."""
 
     @property
     def inner(self) -> tuple[Settings, ...]:
@@ -128,13 +135,33 @@ class MergeDraft(Combined):
         """In names of methods."""
         return f"merge of {', '.join(source_of(source).name for source in self.sources)}"
 
+    def lacks(self, samplings: Collection[str]) -> str | None:
+        """Which settings have no rates."""
+        without = [name for name in samplings if self.rates_at(name) is None]
+        if not without:
+            return None
+        known = ", ".join(map(repr, self.rates))
+        return (
+            f"rates has none for {without[0]!r} (there: {known}): measure them under this setting, or give "
+            "one list for all settings"
+        )
+
+    def rates_at(self, sampling: str | None) -> tuple[RatesOfSource, ...] | None:
+        """The rates under a setting, by its name; None if there are none."""
+        if isinstance(self.rates, dict):
+            return None if sampling is None else self.rates.get(sampling)
+        return self.rates
+
     @model_validator(mode="after")
     def _rated(self) -> "MergeDraft":
-        if len(self.rates) != len(self.sources):
-            raise ValueError(
-                f"rates has {len(self.rates)} entries for {len(self.sources)} sources: give one for each, "
-                "in their order"
-            )
+        by_name = self.rates if isinstance(self.rates, dict) else {"": self.rates}
+        for name, rates in by_name.items():
+            if len(rates) != len(self.sources):
+                of = f"rates[{name!r}]" if name else "rates"
+                raise ValueError(
+                    f"{of} has {len(rates)} entries for {len(self.sources)} sources: give one for each, in "
+                    "their order"
+                )
         return self
 
 
@@ -172,7 +199,11 @@ def _merge(wanted: Wanted, settings: MergeDraft) -> Drafter:
             "a merge needs a budget that its sources share, with a size and a branching: "
             "{kind: budget, depth: 6, size: 16, branching: 4}"
         )
-    for of_source, source in zip(settings.rates, settings.sources, strict=True):
+    setting = name_of(asdict(wanted.sampling))
+    of_sources = settings.rates_at(setting)
+    if of_sources is None:
+        raise InvalidArgument(settings.lacks([str(setting)]) or "")
+    for of_source, source in zip(of_sources, settings.sources, strict=True):
         name = source_of(source).name
         while name in sources:
             name += "'"

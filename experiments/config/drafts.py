@@ -71,6 +71,10 @@ class Combined(Settings):
         """Whether its trees are mixed, unless all is deterministic."""
         return False
 
+    def lacks(self, samplings: Collection[str]) -> str | None:
+        """What it needs besides under sampling settings of these names, in words; None for nothing."""
+        return None
+
 
 class OneOf:
     """A tagged union over what is registered of a kind, besides the members that a field states.

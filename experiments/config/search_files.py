@@ -18,17 +18,29 @@ _T = TypeVar("_T")
 
 
 def read_acceptance(path: Path) -> "AcceptanceEstimate":
-    """Rates by depth from a file: an estimate as JSON, or a trace.
+    """Rates by depth that a tree is searched by, from a file: an estimate as JSON, or a trace.
 
     Raises:
-        ConfigError, InvalidTrace: if it is neither.
+        ConfigError, InvalidTrace: if it is neither, or of a source that no tree can be given to.
     """
-    from treespec.search import AcceptanceEstimate, SmallSample, Trace, estimate_acceptance
+    from treespec.search import (
+        AcceptanceEstimate,
+        InvalidTrace,
+        SmallSample,
+        Trace,
+        estimate_acceptance,
+    )
+    from treespec.search.rates.replay import require_given_trees
 
     if path.suffix == ".npz":
+        trace = Trace.load(path)
+        try:
+            require_given_trees(trace)
+        except InvalidTrace as error:
+            raise InvalidTrace(f"{path}: {error}") from None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SmallSample)  # the estimate keeps the warnings
-            return estimate_acceptance(Trace.load(path), by="depth")
+            return estimate_acceptance(trace, by="depth")
     return _named(path, AcceptanceEstimate.from_json)
 
 

@@ -4,6 +4,7 @@ What waits for a measurement gets a stand-in until it is made.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -40,7 +41,16 @@ from treespec.tree import TreeShape
 if TYPE_CHECKING:
     from treespec.search import LatencyModel, Ranking
 
-__all__ = ["LABELS", "TREES", "label_of", "search_best", "stand_in", "tree_of", "wants_measured"]
+__all__ = [
+    "LABELS",
+    "TREES",
+    "label_of",
+    "label_of_draft",
+    "search_best",
+    "stand_in",
+    "tree_of",
+    "wants_measured",
+]
 
 
 def label_of(method: TreeMethod) -> str:
@@ -51,13 +61,14 @@ def label_of(method: TreeMethod) -> str:
     chosen = ", ".join(part for part in (method.law, method.rule) if part)
     drafted = ""
     if not by_pair(method.draft):
-        drafted = f"{_source_label(method.draft)} "
+        drafted = f"{label_of_draft(method.draft)} "
     shape: Any = method.shape
     label = LABELS.get(type(shape), _label_of_plugged)
     return drafted + label(shape) + (f" ({chosen})" if chosen else "")
 
 
-def _source_label(draft: Settings) -> str:
+def label_of_draft(draft: Settings) -> str:
+    """The name of a draft source with its settings."""
     if isinstance(draft, Combined):
         return draft.label
     given = draft.model_dump(exclude={"source"}, exclude_defaults=True)
@@ -112,12 +123,21 @@ def stand_in(path: str, method: TreeMethod) -> TreeMethod:
 
 
 def search_best(config: BestShape, latency: "LatencyModel") -> "Ranking":
-    """`search.best_tree` within the limits of a config, by the trace or the rates that it names."""
+    """`search.best_tree` within the limits of a config, by the trace or the rates that it names.
+
+    Raises:
+        SearchError: if there is no best tree; of a source that no tree can be given to, for one.
+    """
     from treespec.search import Trace, best_tree
+    from treespec.search.rates.replay import require_given_trees
 
     path = Path(config.acceptance)
+    acceptance: Any = read_acceptance(path) if path.suffix != ".npz" else Trace.load(path)
+    if isinstance(acceptance, Trace):
+        require_given_trees(acceptance)
+        acceptance = replace(acceptance, draft_rows=None)  # a tree that grows is no shape
     return best_tree(
-        Trace.load(path) if path.suffix == ".npz" else read_acceptance(path),
+        acceptance,
         latency,
         max_size=config.max_size,
         depth=config.depth,

@@ -16,6 +16,7 @@ from treespec.experiments.config.files import (
 )
 from treespec.experiments.config.search_files import read_acceptance
 from treespec.experiments.errors import ConfigError
+from treespec.experiments.search_then_run.budgets import FoundBudget, best_budget
 from treespec.reading import brief
 from treespec.search import (
     AcceptanceEstimate,
@@ -134,7 +135,9 @@ class Found:
         }
 
 
-def search(rates: str, size: int, depth: int | None, branching: int | None, form: str) -> Found:
+def search(
+    rates: str, size: int, depth: int | None, branching: int | None, form: str
+) -> Found | FoundBudget:
     """The best tree beside a chain: by replay of a trace, or under rates.
 
     Args:
@@ -148,6 +151,8 @@ def search(rates: str, size: int, depth: int | None, branching: int | None, form
     require_within("--depth", 0 if depth is None else depth, 0, LARGEST_NUMBER)
     require_within("--branching", 1 if branching is None else branching, 1, LARGEST_NUMBER)
     given = read_source(rates)
+    if isinstance(given, Trace) and given.text_drafts is not None:
+        return best_budget(given, size, depth, branching)
     if isinstance(given, Trace):
         return _on_trace(given, size, depth, branching, form)
     acceptance = given.rates if isinstance(given, AcceptanceEstimate) else given

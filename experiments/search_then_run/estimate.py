@@ -90,7 +90,7 @@ def calibration_error(source: Path) -> float | None:
     if source.is_dir():
         return None
     trace = Trace.load(source)
-    if Law.of(trace.law) is not Law.DETERMINISTIC:
+    if Law.of(trace.law) is not Law.DETERMINISTIC or trace.text_drafts is not None:
         return None
     data = calibration_data(trace)
     return reliability(data.predicted, data.exact).expected_error

@@ -10,6 +10,7 @@ from treespec.experiments.config.base import LARGEST_NUMBER, MOST_NODES
 from treespec.experiments.config.files import require_within
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.report.table import Column, Table
+from treespec.experiments.search_then_run.budgets import flow
 from treespec.experiments.search_then_run.commands import LARGEST_DRAWN, dumped, read_source
 from treespec.experiments.search_then_run.traces import read_shapes
 from treespec.search import LatencyModel, Ranking, SearchError, Trace, best_tree, best_tree_among
@@ -37,12 +38,15 @@ class Advised:
         """The first shape of the first ranking.
 
         Raises:
-            ConfigError: if it is a tree that grows, which no format of trees can hold.
+            ConfigError: if it is a tree that grows or a budget, which no format of trees can hold.
         """
         growth = self.rankings[0].best.growth
         if growth is not None:
+            name = growth.name
+            if growth.config.get("kind") != "budget":
+                name += ", a tree that grows"
             raise ConfigError(
-                f"the first row is {growth.name}, a tree that grows, and no file of a tree holds it: write "
+                f"the first row is {name}, and no file of a tree holds it: write "
                 f"`shape: {flow(growth.config)}` into a config"
             )
         return self.rankings[0].best.shape
@@ -62,11 +66,6 @@ class Advised:
         """The ranking as plain data; of several, `rankings`."""
         made = [json.loads(ranking.to_json()) for ranking in self.rankings]
         return made[0] if len(made) == 1 else {"rankings": made}
-
-
-def flow(settings: Mapping[str, Any]) -> str:
-    """Settings as configs write them in one line."""
-    return "{" + ", ".join(f"{key}: {value}" for key, value in settings.items()) + "}"
 
 
 def search_fastest(
@@ -261,6 +260,11 @@ def _rankings(
     else:
         places = _sources(sources, latencies)
     for place, (acceptance, times) in places.items():
+        if isinstance(acceptance, Trace) and acceptance.text_drafts is not None:
+            raise ConfigError(
+                f"{place}: its draft source brings its own continuations, and no tree that was tuned "
+                "elsewhere can be given to it: compare its budgets (`treespec search --latency`)"
+            )
         if isinstance(acceptance, Trace):  # a tree that grows is none that another place could use
             acceptance = replace(acceptance, draft_rows=None)
         try:

@@ -1,7 +1,8 @@
 """Recording a trace (`search.Trace`): which drafted child was accepted at every position of texts."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,16 @@ from treespec.tree import Law, TokenTree, TreeShape
 from treespec.verify import RULES, Rule, Scope
 from treespec.verify.rule import ChildAcceptance
 
-__all__ = ["BEYOND", "CHUNK", "Position", "Recorder", "record"]
+__all__ = [
+    "BEYOND",
+    "CHUNK",
+    "Position",
+    "PositionRecorder",
+    "Recorder",
+    "Text",
+    "record",
+    "trace_of",
+]
 
 BEYOND = 16
 """Positions recorded after the end of each text: for steps of trees up to one edge deeper."""
@@ -48,54 +58,52 @@ class Position:
 
 
 @dataclass
-class _Text:
+class Text:
+    """What was recorded of one text.
+
+    Args:
+        tokens: that follow the prompt.
+        positions: what was found at each.
+        kept: positions that decoding keeps.
+    """
+
     tokens: list[int] = field(default_factory=list)
     positions: list[Position] = field(default_factory=list)
     kept: int = 0
 
 
-class Recorder:
-    """Draws children at a position and lets the rule decide, by the drafter's and the rule's own code.
+class PositionRecorder(ABC):
+    """Goes through texts, and lets the rule decide over the children of each position alone.
 
     Args:
         target: the target's weights.
-        draft: the draft's.
-        sampling: of both.
+        sampling: of target and draft.
         law: how children are drawn.
         rule: how they are accepted.
-        width: children at each position.
+        width: children at each position, at most.
 
     Raises:
         InvalidTrace: for a rule whose acceptance depends on what hangs below or elsewhere, so that no
             record can serve whole trees; or a law that depends on the number of children, with a rule that
             does not.
-        InvalidTree: if there are not so many children.
         RefusedTree: if the rule does not cover the law.
     """
 
     def __init__(
-        self,
-        target: TreeModel,
-        draft: TreeModel,
-        *,
-        sampling: Sampling,
-        law: Law,
-        rule: Rule,
-        width: int,
+        self, target: TreeModel, *, sampling: Sampling, law: Law, rule: Rule, width: int
     ) -> None:
-        self._target, self._draft = target.fresh(), draft.fresh()
+        self._target = target.fresh()
         self._device = getattr(target, "device", torch.device("cpu"))
-        self._sampling, self._law, self._rule, self._width = sampling, Law.of(law), rule, width
-        integer("width", width, 1, InvalidTrace)
+        self.sampling, self.law, self.rule = sampling, Law.of(law), rule
+        self.width = integer("width", width, 1, InvalidTrace)
         self._shape = TreeShape.expansion([width])
-        self._acceptance = _acceptance(rule, self._shape, self._law, sampling)
-        require_children(width, draft.vocab_size, self._law)
+        self._acceptance = _acceptance(rule, self._shape, self.law, sampling)
 
     def decode(
         self, prompt: Sequence[int], coins: Coins, stop: Stop, budget: int, beyond: int
-    ) -> _Text:
+    ) -> Text:
         """Decode plainly, one pass of each model a position."""
-        text, ids, over = _Text(), list(prompt), False
+        text, ids, over = Text(), list(prompt), False
         self._prefill(ids)
         while not over or len(text.tokens) < text.kept + beyond:
             (position,) = self._pass(ids[-1:], coins)
@@ -110,13 +118,13 @@ class Recorder:
     def follow(
         self, prompt: Sequence[int], given: Sequence[int], coins: Coins, stop: Stop, budget: int,
         beyond: int,
-    ) -> _Text:  # fmt: skip
+    ) -> Text:  # fmt: skip
         """Find what would be accepted along a given text, many positions in one pass."""
         ids = [*prompt, *given[: budget + beyond]]
         first = len(prompt)
         ends = (n for n in range(1, len(ids) - first + 1) if n >= budget or stop(ids[: first + n]))
         kept = next(ends, len(ids) - first)
-        text = _Text(ids[first : first + kept + beyond], kept=kept)
+        text = Text(ids[first : first + kept + beyond], kept=kept)
         self._prefill(prompt)
         roots = [prompt[-1], *text.tokens[:-1]]
         for start in range(0, len(roots), CHUNK):
@@ -124,50 +132,87 @@ class Recorder:
         return text
 
     def _prefill(self, prompt: Sequence[int]) -> None:
-        for model in (self._target, self._draft):
-            model.prefill(self._row(prompt[:-1]))
+        self._target.prefill(self._row(prompt[:-1]))
 
     def _row(self, tokens: Sequence[int]) -> Tensor:
         return torch.tensor(tokens, dtype=torch.long, device=self._device)
 
-    def _pass(self, roots: Sequence[int], coins: Coins) -> Iterator[Position]:
-        """Run a chain of tokens through both models and decide after each of them."""
-        chain = tuple(range(-1, len(roots) - 1))
-        logits = []
-        for model, name in ((self._target, "target"), (self._draft, "draft")):
-            scores = model.run(self._row(roots), chain)
-            require_finite(scores, name, range(len(roots)))
-            logits.append(scores.cpu())
-            model.keep(range(len(roots)))
-        return self._decide(logits[0], logits[1], coins)
+    def _run(self, model: TreeModel, name: str, roots: Sequence[int]) -> Float[Tensor, "R V"]:
+        """The logits of a model after each of these tokens of the text."""
+        logits = model.run(self._row(roots), tuple(range(-1, len(roots) - 1)))
+        require_finite(logits, name, range(len(roots)))
+        model.keep(range(len(roots)))
+        return logits.cpu()
 
-    def _decide(
-        self, target_logits: Float[Tensor, "R V"], draft_logits: Float[Tensor, "R V"], coins: Coins
-    ) -> Iterator[Position]:
-        deterministic = self._law is Law.DETERMINISTIC
+    @abstractmethod
+    def _pass(self, roots: Sequence[int], coins: Coins) -> Iterator[Position]:
+        """Go on with a chain of tokens and decide after each of them."""
+
+    def _decided(self, tree: TokenTree, row: Float[Tensor, "V"], coins: Coins) -> tuple[int, int]:
+        """Which child of the root was accepted, `width` if none, and the token that came out."""
+        verdict = self.rule(tree, _RootRow(row), coins)
+        if not verdict.accepted:
+            return self.width, verdict.bonus
+        return verdict.path[1] - 1, tree.token_ids[verdict.path[1]]
+
+
+class Recorder(PositionRecorder):
+    """Draws children at a position from a draft model, by the drafter's own code.
+
+    Args:
+        target: the target's weights.
+        draft: the draft's.
+        sampling: of both.
+        law: how children are drawn.
+        rule: how they are accepted.
+        width: children at each position.
+
+    Raises:
+        InvalidTrace, RefusedTree: see `PositionRecorder`.
+        InvalidTree: if there are not so many children.
+    """
+
+    def __init__(
+        self,
+        target: TreeModel,
+        draft: TreeModel,
+        *,
+        sampling: Sampling,
+        law: Law,
+        rule: Rule,
+        width: int,
+    ) -> None:
+        super().__init__(target, sampling=sampling, law=law, rule=rule, width=width)
+        self._draft = draft.fresh()
+        require_children(width, draft.vocab_size, self.law)
+
+    def _prefill(self, prompt: Sequence[int]) -> None:
+        super()._prefill(prompt)
+        self._draft.prefill(self._row(prompt[:-1]))
+
+    def _pass(self, roots: Sequence[int], coins: Coins) -> Iterator[Position]:
+        target_logits = self._run(self._target, "target", roots)
+        draft_logits = self._run(self._draft, "draft", roots)
+        deterministic = self.law is Law.DETERMINISTIC
         # As the drafter scores what it does not draw: greedy settings could not tell the children apart.
-        plain = deterministic and self._sampling.greedy
-        draft = (Sampling() if plain else self._sampling)(draft_logits)
+        plain = deterministic and self.sampling.greedy
+        draft = (Sampling() if plain else self.sampling)(draft_logits)
         if deterministic:
-            drawn = top_k(draft_logits, self._width)
+            drawn = top_k(draft_logits, self.width)
         else:
-            drawn = coins.draw_many(draft, self._width, self._law)
+            drawn = coins.draw_many(draft, self.width, self.law)
         probs = draft.gather(1, drawn).tolist()
-        rows = self._sampling(target_logits)
+        rows = self.sampling(target_logits)
         for i, children in enumerate(drawn.tolist()):
             tree = TokenTree(
                 self._shape,
                 torch.tensor([0, *children]),
                 None if deterministic else draft[i : i + 1],
-                self._law,
+                self.law,
             )
-            verdict = self._rule(tree, _RootRow(rows[i]), coins)
-            rank, token = self._width, verdict.bonus
-            if verdict.accepted:
-                rank = verdict.path[1] - 1
-                token = children[rank]
+            rank, token = self._decided(tree, rows[i], coins)
             if self._acceptance is None:
-                exact = [float(rank == child) for child in range(self._width)]
+                exact = [float(rank == child) for child in range(self.width)]
             else:
                 exact = self._acceptance(rows[i], draft[i], children)
             yield Position(rank, token, tuple(probs[i]), tuple(exact))
@@ -276,11 +321,7 @@ def record(
     """
     target, draft = pair.target, pair.draft
     recorder = Recorder(target, draft, sampling=sampling, law=law, rule=rule, width=width)
-    _require_texts(prompts_ids, follow, beyond)
     context = min(target.max_length, draft.max_length)
-    for prompt in prompts_ids:
-        require_prompt(torch.tensor(prompt), target.vocab_size)
-        require_room(len(prompt), max_new_tokens, beyond + beam_depth * bool(beam), context)
     if beam:
         if Law.of(law) is not Law.DETERMINISTIC:
             raise InvalidTrace(
@@ -288,6 +329,60 @@ def record(
                 f"'{Law.of(law)}': leave it out, or record with --law deterministic"
             )
         require_room_for_rows(len(prompts_ids) * (max_new_tokens + beyond), beam, beam_depth)
+    made = trace_of(
+        recorder, prompts_ids, vocab_size=target.vocab_size, context=context,
+        reach=beyond + beam_depth * bool(beam), max_new_tokens=max_new_tokens, stop=stop, seed=seed,
+        follow=follow, beyond=beyond, files=files, progress=progress,
+    )  # fmt: skip
+    if not beam:
+        return made
+    texts = np.split(made.tokens, made.offsets[1:-1])
+    rows = record_draft_rows(
+        draft, prompts_ids, [text.tolist() for text in texts], sampling=sampling, beam=beam,
+        depth=beam_depth, device=getattr(draft, "device", None), progress=progress,
+    )  # fmt: skip
+    return replace(made, draft_rows=rows)
+
+
+def trace_of(
+    recorder: PositionRecorder,
+    prompts_ids: Sequence[Sequence[int]],
+    *,
+    vocab_size: int,
+    context: int,
+    reach: int,
+    max_new_tokens: int,
+    stop: Stop,
+    seed: int,
+    follow: Sequence[Sequence[int]] | None,
+    beyond: int,
+    files: Sequence[int] | None,
+    progress: Callable[[str], None],
+) -> Trace:
+    """Go through all texts with a recorder.
+
+    Args:
+        recorder: of which each text is told.
+        prompts_ids: token ids of the prompts.
+        vocab_size: of the target.
+        context: positions of the models.
+        reach: positions after the end of each text that must fit in.
+        max_new_tokens: see `record`, as all that follow.
+        stop: when a text is over before that.
+        seed: of the coins.
+        follow: token ids after each prompt.
+        beyond: positions recorded after the end of each text.
+        files: a number for the file that each prompt is an excerpt of.
+        progress: told as each text begins.
+
+    Raises:
+        InvalidTrace, EmptyPrompt, InvalidPrompt, InvalidBudget, ContextOverflow, NonFiniteLogits: see
+            `record`.
+    """
+    _require_texts(prompts_ids, follow, beyond)
+    for prompt in prompts_ids:
+        require_prompt(torch.tensor(prompt), vocab_size)
+        require_room(len(prompt), max_new_tokens, reach, context)
     texts = []
     with torch.inference_mode():
         for i, prompt in enumerate(prompts_ids):
@@ -296,7 +391,7 @@ def record(
             if follow is None:
                 texts.append(recorder.decode(prompt, coins, stop, max_new_tokens, beyond))
             else:
-                require_prompt(torch.tensor(follow[i]), target.vocab_size)
+                require_prompt(torch.tensor(follow[i]), vocab_size)
                 texts.append(
                     recorder.follow(prompt, follow[i], coins, stop, max_new_tokens, beyond)
                 )
@@ -304,31 +399,24 @@ def record(
         "seed": seed, "max_new_tokens": max_new_tokens, "beyond": beyond,
         "followed": follow is not None, "prompt_tokens": [len(prompt) for prompt in prompts_ids],
     }  # fmt: skip
-    draft_rows = None
-    if beam:
-        draft_rows = record_draft_rows(
-            draft, prompts_ids, [text.tokens for text in texts], sampling=sampling, beam=beam,
-            depth=beam_depth, device=getattr(draft, "device", None), progress=progress,
-        )  # fmt: skip
     positions = [position for text in texts for position in text.positions]
     tokens = [token for text in texts for token in text.tokens]
     # What came out at every position is what the texts go on with.
-    targets_own = sampling.greedy and [position.token for position in positions] == tokens
+    targets_own = recorder.sampling.greedy and [p.token for p in positions] == tokens
     return Trace(
         offsets=np.cumsum([0, *(len(text.tokens) for text in texts)]),
         tokens=np.array(tokens),
         ranks=np.array([position.rank for position in positions]),
         probs=np.array([position.probs for position in positions]).clip(0, 1),
         accepted=np.array([position.accepted for position in positions]).clip(0, 1),
-        law=str(Law.of(law)),
-        rule=str(rule),
-        sampling=asdict(sampling),
-        width=width,
+        law=str(recorder.law),
+        rule=str(recorder.rule),
+        sampling=asdict(recorder.sampling),
+        width=recorder.width,
         forced=follow is not None and not targets_own,
         about=settings,
         kept=np.array([text.kept for text in texts]),
         files=None if files is None else np.array(files),
-        draft_rows=draft_rows,
     )
 
 

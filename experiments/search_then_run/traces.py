@@ -10,8 +10,9 @@ from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
 from treespec.distributions import Sampling
+from treespec.draft import MatchingSource
 from treespec.errors import TreespecError
-from treespec.experiments.config.build import Choice, build
+from treespec.experiments.config.build import BuiltMethod, Choice, build
 from treespec.experiments.config.files import is_file, require_within
 from treespec.experiments.config.schema import Config, ModelsConfig, SamplingConfig, TreeMethod
 from treespec.experiments.config.shapes import (
@@ -22,20 +23,24 @@ from treespec.experiments.config.shapes import (
     OptimalShape,
 )
 from treespec.experiments.config.spellings import EXAMPLES, is_spelled, spelled
-from treespec.experiments.config.trees import LABELS, TREES, tree_of
+from treespec.experiments.config.trees import LABELS, TREES, label_of_draft, tree_of
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.manifest import config_data, environment, now
 from treespec.experiments.report.table import Column, Table, keyed
-from treespec.experiments.run.models import load_models
+from treespec.experiments.run.models import load_models, load_own_drafts
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt, RawPrompt, encode, hash_of, read_prompts
 from treespec.experiments.search_then_run.draft_rows import DEPTH
 from treespec.experiments.search_then_run.recording import BEYOND, record
+from treespec.experiments.search_then_run.source_recording import record_source
+from treespec.experiments.search_then_run.traced_sources import require_traceable, traced_source
+from treespec.plugins import Budget
 from treespec.protocols import Growth
 from treespec.reading import brief
 from treespec.reading_models import problems
 from treespec.reading_yaml import parse_yaml
 from treespec.search import InvalidTrace, formats
+from treespec.search.rates.budget_replay import replay_budget
 from treespec.search.rates.growth_replay import GrowthReplay, replay_growth
 from treespec.search.rates.replay import Replay, replay_many
 from treespec.search.rates.trace import Trace
@@ -84,7 +89,8 @@ def trace(
     Args:
         config: its methods do not matter unless `method` names one.
         sampling: name of the setting, such as `T=1`; not needed if there is one only.
-        method: take law and rule of this method.
+        method: record its draft source, with its law and rule; of a source that reads texts, within its
+            budget. By default the pair's draft model.
         law: how children are drawn; else as `treespec run` chooses it for trees.
         rule: how they are accepted; likewise.
         width: children at each position.
@@ -96,7 +102,8 @@ def trace(
         load: gives the models.
 
     Raises:
-        ConfigError: if there is no such setting or method, or nothing to follow.
+        ConfigError: if there is no such setting or method, its source cannot be recorded, or there is
+            nothing to follow.
         InvalidTrace, PromptError, ContextOverflow, LoadError: see `record` and
         `treespec.experiments.run.runner.run`.
     """
@@ -105,35 +112,53 @@ def trace(
     require_within("--beam", beam, 0, MOST_WIDTH)
     require_within("--beam-depth", beam_depth, 1, MOST_BEYOND)
     setting = _setting(config, sampling)
-    choice = _choice(config, setting, method, law, rule, width)
+    named = None if method is None else _named_method(config, method)
+    choice = _choice(config, setting, named, law, rule, width)
+    own = named if named is not None and not named.by_pair else None
+    if own is not None:
+        require_traceable(own)
+        _require_no_options(own, width, beam)
     reporter = Reporter(console)
     raw = read_prompts(config.prompts, more=0)[: config.prompts.count]
     with reporter.task("loading the models"):
         pair = load(config.models)
+        if own is not None:
+            pair = load_own_drafts(config.models, pair, [own])
+    source = pair if own is None else traced_source(own, setting.name, pair)
     prompts = encode(raw, config.prompts, pair.tokenizer)
     given = _continuations(config, raw, prompts, pair) if follow else None
     stop = stop_at_tokens(pair.end_tokens)
     if config.stop_strings:
         stop = any_of(stop, stop_at_strings(config.stop_strings, pair.tokenizer))
+    ids = [prompt.ids for prompt in prompts]
     with reporter.units(len(prompts) * (1 + bool(beam)), done=0) as begin:
-        recorded = record(
-            pair,
-            [prompt.ids for prompt in prompts],
-            sampling=Sampling(**setting.model_dump()),
-            law=choice.law,
-            rule=choice.rule,
-            width=width,
-            max_new_tokens=config.max_new_tokens,
-            stop=stop,
-            seed=config.seed,
-            follow=given,
-            beyond=beyond,
-            beam=beam,
-            beam_depth=beam_depth,
-            files=_files_of(raw),
-            progress=begin,
+        settings: dict[str, Any] = {
+            "sampling": Sampling(**setting.model_dump()), "rule": choice.rule,
+            "max_new_tokens": config.max_new_tokens, "stop": stop, "seed": config.seed,
+            "follow": given, "beyond": beyond, "files": _files_of(raw), "progress": begin,
+        }  # fmt: skip
+        if isinstance(source, MatchingSource):
+            recorded = record_source(pair.target, source, ids, **settings)
+        else:
+            more = {"law": choice.law, "width": width, "beam": beam, "beam_depth": beam_depth}
+            recorded = record(source, ids, **settings, **more)
+    return _described(recorded, config, setting, hash_of(prompts), own)
+
+
+def _require_no_options(method: BuiltMethod, width: int, beam: int) -> None:
+    """Refuse what only draft models have for a source that brings its own continuations."""
+    if not isinstance(method.tree, Budget):
+        return
+    if width != WIDTH:
+        raise ConfigError(
+            f"--width {width}: {method.name!r} brings its own continuations, as many as its budget allows: "
+            "leave --width out"
         )
-    return _described(recorded, config, setting, hash_of(prompts))
+    if beam:
+        raise ConfigError(
+            f"--beam {beam} is for growths, which a draft model feeds, but {method.name!r} brings its own "
+            "continuations: leave it out"
+        )
 
 
 def _setting(config: Config, name: str | None) -> SamplingConfig:
@@ -148,10 +173,19 @@ def _setting(config: Config, name: str | None) -> SamplingConfig:
     return config.samplings[names.index(name)]
 
 
+def _named_method(config: Config, name: str) -> BuiltMethod:
+    """The tree method of a name."""
+    built = {method.name: method for method in build(config).methods if method.kind == "tree"}
+    if name not in built:
+        names = ", ".join(map(repr, built)) or "none"
+        raise ConfigError(f"no tree method {name!r} in the config (there: {names})")
+    return built[name]
+
+
 def _choice(
     config: Config,
     setting: SamplingConfig,
-    method: str | None,
+    method: BuiltMethod | None,
     law: str | None,
     rule: str | None,
     width: int,
@@ -167,11 +201,7 @@ def _choice(
         return build(only).methods[0].choices[setting.name]
     if law is not None or rule is not None:
         raise ConfigError("--method brings its law and rule: leave out --law and --rule")
-    built = {m.name: m for m in build(config).methods if m.kind == "tree"}
-    if method not in built:
-        names = ", ".join(map(repr, built)) or "none"
-        raise ConfigError(f"no tree method {method!r} in the config (there: {names})")
-    choice = built[method].choices[setting.name]
+    choice = method.choices[setting.name]
     # A trace has siblings.
     return replace(choice, rule=choice.rule.on_trees.get(choice.law, choice.rule))
 
@@ -205,8 +235,22 @@ def _files_of(prompts: Sequence[RawPrompt]) -> list[int] | None:
     return None if None in numbers else [numbers[name] for name in files]
 
 
-def _described(trace: Trace, config: Config, setting: SamplingConfig, prompts_hash: str) -> Trace:
-    """The trace with all that a reader may ask about where it is from."""
+def _described(
+    trace: Trace,
+    config: Config,
+    setting: SamplingConfig,
+    prompts_hash: str,
+    method: BuiltMethod | None,
+) -> Trace:
+    """The trace with all that a reader may ask about where it is from.
+
+    Args:
+        trace: as it was recorded.
+        config: that it was recorded by.
+        setting: of it.
+        prompts_hash: of the prompts.
+        method: whose source it is, if that is not the pair's draft model.
+    """
     data = config_data(config)
     more = {
         "created": now(),
@@ -217,6 +261,17 @@ def _described(trace: Trace, config: Config, setting: SamplingConfig, prompts_ha
         "sampling": setting.name,
         **environment(),
     }
+    if method is not None:
+        assert isinstance(method.config, TreeMethod)
+        more["draft"] = method.config.draft.model_dump(mode="json")
+        models = {key: value for key, value in data["models"].items() if key != "draft"}
+        # Times of the pair's draft model are not those of another one.
+        own = (
+            {}
+            if isinstance(method.tree, Budget)
+            else {"draft": label_of_draft(method.config.draft)}
+        )
+        more["models"] = models | own
     return replace(trace, about={**trace.about, **more})
 
 
@@ -267,13 +322,13 @@ def _spelled_tree(word: str) -> TreeShape:
     return tree
 
 
-def read_growths(texts: Sequence[str]) -> dict[str, Growth]:
-    """Growths as configs write them, `{kind: eagle2, k: 4, depth: 6, size: 16}`, by their labels.
+def read_growths(texts: Sequence[str]) -> dict[str, Growth | Budget]:
+    """Growths and budgets as configs write them, `{kind: eagle2, k: 4, depth: 6, size: 16}`, by labels.
 
     Raises:
         ConfigError: saying which one is none, and how growths are written.
     """
-    growths: dict[str, Growth] = {}
+    growths: dict[str, Growth | Budget] = {}
     for text in texts:
         data: Any = None
         try:
@@ -282,6 +337,9 @@ def read_growths(texts: Sequence[str]) -> dict[str, Growth]:
             if MEASURED in (getattr(shape, key, None) for key in ("latency", "calibration")):
                 raise ValueError("nothing is measured here: name files (latency, calibration)")
             growth = tree_of(shape)
+            if isinstance(growth, Budget):
+                growths[f"budget {growth.branching}x{growth.depth}, {growth.size}"] = growth
+                continue
             if not isinstance(shape, GrowthShape) or not isinstance(growth, Growth):
                 raise ValueError("it is no growth: name trees with --shapes")
             growths[LABELS[type(shape)](shape)] = growth
@@ -317,7 +375,12 @@ def replay_traces(
         trace = Trace.load(path)
         try:
             replays = replay_many([trace], list(trees.values()))[0] if trees else []
-            grown = {name: replay_growth(trace, growth) for name, growth in growing.items()}
+            grown = {
+                name: replay_budget(trace, one)
+                if isinstance(one, Budget)
+                else replay_growth(trace, one)
+                for name, one in growing.items()
+            }
         except InvalidTrace as error:
             raise InvalidTrace(f"{path}: {error}") from None
         rows += [

@@ -1,7 +1,7 @@
 """Trees that grow beside static ones: replayed with their own code, timed step by step, cross-fitted."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
+from treespec.plugins import Budget
 from treespec.protocols import Growth
 from treespec.search.choice.candidates import Limits, Room
 from treespec.search.choice.cross_fitting import FOLDS
@@ -19,10 +20,11 @@ from treespec.search.growth import CostAware, Eagle2, EqualGrowth, OptTree, Spec
 from treespec.search.latency.errors import NotMeasured
 from treespec.search.latency.interpolation import Term
 from treespec.search.latency.step_parts import seconds_of
+from treespec.search.rates.budget_replay import replay_budget
 from treespec.search.rates.growth_replay import GrowthReplay, replay_growth
 from treespec.shape import TreeShape
 
-__all__ = ["DECIDING", "grown"]
+__all__ = ["DECIDING", "budgeted", "grown"]
 
 SIZES = (8, 16, 32)
 """Nodes that growths of a fixed budget keep, where times were measured so far."""
@@ -31,6 +33,10 @@ DELTA = 0.2
 DECIDING = (
     "how long trees that grow take to decide where is not among these times, so that they look faster than "
     "they are: profile anew (`treespec profile`)"
+)
+SOURCES_TAKE_TIME = (
+    "what the source itself takes to read and to draft is not among these times: `treespec run` shows it "
+    "beside a pass of the target"
 )
 ROOT = TreeShape.chain(0)
 
@@ -60,7 +66,9 @@ class _Replayed:
             NotMeasured: if a step has a part that was not.
         """
         starts, parts = self.offsets[:-1], side.parts_of_steps
-        steps = [*parts.drafted(self.levels, self.sizes), *parts.deciding(self.levels)]
+        steps = parts.drafted(self.levels, self.sizes)
+        if any(self.levels):  # a source without a draft model has none, and no growth decides
+            steps += parts.deciding(self.levels)
         return [(curve, np.add.reduceat(weights, starts, axis=0)) for curve, weights in steps]
 
 
@@ -81,10 +89,44 @@ def grown(side: TraceSpeed, limits: Limits, room: Room) -> tuple[list[Entry], li
     """
     if side.trace.draft_rows is None or limits.sizes or not room.wide or room.depth < 1:
         return [], []
+    made = (
+        (growing, lambda make=make: replay_growth(side.valued, make()))
+        for growing, make in _grid(side, limits, room)
+    )
+    entries, notes = _fitted(side, made)
+    known_to_decide = side.parts_of_steps.law_times.decide is not None
+    return entries, notes if known_to_decide or not entries else [*notes, DECIDING]
+
+
+def budgeted(side: TraceSpeed, limits: Limits, room: Room) -> tuple[list[Entry], list[str]]:
+    """Budgets of a source that reads texts, by their own replay over measured time, as `grown` does it.
+
+    No pass of a draft model is run, so that a step takes what its nodes take.
+
+    Args:
+        side: a trace with `text_drafts`, and times.
+        limits: what was asked for.
+        room: what trace and times leave of that.
+
+    Returns:
+        The budgets with their speeds, in the order of the choice, and what is to be known of them.
+    """
+    made = (
+        (growing, partial(replay_budget, side.valued, budget))
+        for growing, budget in _budgets(side, limits, room)
+    )
+    entries, notes = _fitted(side, made)
+    return entries, [*notes, *([SOURCES_TAKE_TIME] if entries else [])]
+
+
+def _fitted(
+    side: TraceSpeed, made: Iterable[tuple[Growing, Callable[[], GrowthReplay]]]
+) -> tuple[list[Entry], list[str]]:
+    """What is replayed, with its speeds: the best one on all texts first, cross-fitted."""
     known, times, notes = [], {}, []
-    for growing, make in _grid(side, limits, room):
+    for growing, replayed in made:
         try:
-            one = _replayed(growing, replay_growth(side.valued, make()))
+            one = _replayed(growing, replayed())
             times[one] = seconds_of(one.terms(side))
         except (InvalidTrace, InvalidGrowth, NotMeasured) as error:
             notes.append(f"{side.law}: {growing.name} was passed over: {error}")
@@ -99,8 +141,31 @@ def grown(side: TraceSpeed, limits: Limits, room: Room) -> tuple[list[Entry], li
     entries += [
         _entry(side, one, _speed(side, one, one.emitted, times[one]), "replay") for one in others
     ]
-    known_to_decide = side.parts_of_steps.law_times.decide is not None
-    return entries, notes if known_to_decide else [*notes, DECIDING]
+    return entries, notes
+
+
+def _budgets(side: TraceSpeed, limits: Limits, room: Room) -> Iterator[tuple[Growing, Budget]]:
+    """Chains and trees within what was recorded and measured, over a small grid."""
+    drafts = side.trace.text_drafts
+    assert drafts is not None
+    known = drafts.budget
+    depth = min(known.depth, side.deepest, known.depth if limits.depth is None else limits.depth)
+    wide = min(known.branching, limits.branching or known.branching)
+    largest = min(known.size, room.size)
+    sizes = limits.sizes or sorted({*(size for size in SIZES if size <= largest), largest})
+    for deep in range(1, min(depth, largest - 1) + 1):
+        if limits.sizes is None or deep + 1 in limits.sizes:
+            yield _budget(deep + 1, deep, 1)
+    for size in sizes:
+        for deep in sorted({max(1, depth // 2), depth}) if 3 <= size <= largest and depth else ():
+            for branching in sorted({min(2, wide), wide} - {1}):
+                yield _budget(size, deep, branching)
+
+
+def _budget(size: int, depth: int, branching: int) -> tuple[Growing, Budget]:
+    told = {"kind": "budget", "depth": depth, "size": size, "branching": branching}
+    name = f"budget {branching}x{depth}, {size}"
+    return Growing(name, told, 0.0, depth, 1.0), Budget(size, depth, branching)
 
 
 def _grid(

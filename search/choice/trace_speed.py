@@ -17,6 +17,7 @@ from treespec.search.latency.interpolation import Term
 from treespec.search.latency.step_parts import StepParts, seconds_of
 from treespec.search.rates.acceptance import Rates
 from treespec.search.rates.counts import FEWEST_TRIALS
+from treespec.search.rates.replay import require_given_trees
 from treespec.search.rates.rule_notes import in_order, note_on
 from treespec.search.rates.support import FEWEST_HITS
 from treespec.search.rates.totals import TextTotals
@@ -156,6 +157,8 @@ class TraceSpeed:
 
         Of a shape deeper than all that are looked at, up to where it is known.
         """
+        if any(shape.size > 1 for shape in shapes):
+            require_given_trees(self.trace)
         within = max(shape.depth for shape in shapes) <= self.deepest
         return (self._all if within else self._whole).of(shapes)
 
@@ -301,7 +304,7 @@ def _supported(trace: Trace, deepest: int) -> tuple[Rates, tuple[str, ...]]:
             f"{FEWEST_TRIALS} in {fewest} texts before a level is used: record more or longer texts"
         )
     said = []
-    if width < trace.width:
+    if width < trace.width and trace.text_drafts is None:  # a budget has what the source gives
         said.append(
             f"child {width + 1} and those after it were not used: fewer than {FEWEST_HITS} acceptances "
             f"({mass[width]:.1f} expected of child {width + 1}) or {fewest} texts that have one "

@@ -6,7 +6,7 @@ import numpy as np
 
 from treespec.search.choice.candidates import RANKED_TREES, Limits, Room
 from treespec.search.choice.cross_fitting import Kind, choose, cross_fitted
-from treespec.search.choice.growths import grown
+from treespec.search.choice.growths import budgeted, grown
 from treespec.search.choice.local_moves import Bounds
 from treespec.search.choice.rows import Entry
 from treespec.search.choice.trace_speed import TraceSpeed
@@ -22,7 +22,8 @@ def traced(
     The first of each kind is the chosen one, with the speed of the procedure that chose it
     (`cross_fitted`). The others follow in the order of the choice, each with its own replay on all texts.
     Sorted by that, the first would be the luckiest and not the chosen one; and what the choice flatters
-    says nothing of shapes that nobody chose, so that it is not taken off them.
+    says nothing of shapes that nobody chose, so that it is not taken off them. Of a source that brings its
+    own continuations, budgets are ranked and nothing else (`budgeted`).
 
     Args:
         side: trace and times.
@@ -37,6 +38,9 @@ def traced(
     bounds = Bounds(room.size, room.depth, room.branching, sizes)
     notes, entries = [f"{side.law}: {warning}" for warning in side.warnings], []
     everything = np.ones(len(side.sampled), dtype=bool)
+    if side.trace.text_drafts is not None:
+        found, said = budgeted(side, limits, room)
+        return found, [*notes, *said]
     for kind in kinds:
         if kind == "tree" and not room.wide:
             notes.append(f"{side.law}: chains only, since no wider level of the draft was measured")

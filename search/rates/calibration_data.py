@@ -70,7 +70,8 @@ def calibration_data(trace: Trace, *, depth: int = 1) -> CalibrationData:
     Raises:
         InvalidLimit: if depth is no positive integer.
         InvalidTrace: if children were drawn, which are accepted with about min(1, p / q) and not with q;
-            if no position reaches that depth; or if depth is above 1 for given texts.
+            if it is of a source without a model; if no position reaches that depth; or if depth is above
+            1 for given texts.
     """
     depth = integer("depth", depth, 1)
     if Law.of(trace.law) is not Law.DETERMINISTIC:
@@ -78,6 +79,11 @@ def calibration_data(trace: Trace, *, depth: int = 1) -> CalibrationData:
             f"the trace is of law '{trace.law}': a drawn child is accepted with the ratio of the target's "
             "to the draft's probability, which says nothing about calibration; record one of deterministic "
             "children (`treespec trace --law deterministic`)"
+        )
+    if trace.text_drafts is not None:
+        raise InvalidTrace(
+            "the trace is of a source that counts what it has read, and no model's probabilities: there is "
+            "nothing to calibrate"
         )
     if trace.forced and depth > 1:
         raise InvalidTrace(

@@ -27,6 +27,7 @@ from treespec.search.arguments import (
 from treespec.search.errors import InvalidLimit, InvalidTrace, SmallSample
 from treespec.search.integers import integer
 from treespec.search.intervals import require_level
+from treespec.search.rates.budget_replay import count_drafts
 from treespec.search.rates.counts import Counts, Records, count_records, count_trace
 from treespec.search.rates.rate_bounds import bounds_over_texts, wilson_bounds
 from treespec.search.rates.rates import RateSettings, redrawn, stood_in
@@ -308,6 +309,14 @@ def _of_trace(
             f"ranks = {ranks}, but the trace holds {trace.width} children at each position: record "
             f"it anew with width {ranks}, or ask for fewer"
         )
+    if trace.text_drafts is not None:
+        if starts is not None:
+            raise InvalidLimit(
+                "starts is a tree, but the trace is of a draft source that brings its own continuations: "
+                "leave it out to count every position"
+            )
+        counts = count_drafts(trace, ranks or trace.width)
+        return counts.pooled() if by == "rank" else cut(counts, depth, ranks)
     if starts is None:
         return count_trace(trace, 1 if by == "rank" else depth, ranks or trace.width)
     if starts.size == 1:

@@ -33,7 +33,7 @@ from treespec.search.errors import InvalidTrace
 from treespec.search.growth.values import read_values
 from treespec.search.intervals import RESAMPLES, Interval, ratio
 from treespec.search.rates.draft_rows import DraftRows
-from treespec.search.rates.replay import by_file, replay
+from treespec.search.rates.replay import by_file, replay, require_given_trees
 from treespec.search.rates.trace import Trace
 from treespec.tree import Law, TreeShape
 
@@ -115,6 +115,7 @@ def replay_growth(trace: Trace, growth: Growth) -> GrowthReplay:
             0, is deeper than the rows, or asks for more children than they hold; or if a text has too few
             positions for a growth so deep.
     """
+    require_given_trees(trace)
     name, laws = type(growth).__name__, getattr(growth, "laws", frozenset(Law))
     greedy = trace.sampling.get("temperature") == 0
     if Law.DETERMINISTIC not in laws:

@@ -27,7 +27,15 @@ from treespec.search.rates.rule_notes import require_replayable
 from treespec.search.rates.trace import Trace
 from treespec.tree import TreeShape
 
-__all__ = ["Replay", "by_file", "child_table", "replay", "replay_many", "step_starts"]
+__all__ = [
+    "Replay",
+    "by_file",
+    "child_table",
+    "replay",
+    "replay_many",
+    "require_given_trees",
+    "step_starts",
+]
 
 LARGEST_TABLE = 2**24
 """Places for children of a tree that is replayed: its nodes times the most children of one."""
@@ -150,6 +158,7 @@ def replay_many(traces: Sequence[Trace], shapes: Sequence[TreeShape]) -> list[li
                 "the trace is of given texts: what was accepted there did not go on in the text, so there "
                 "are no steps to replay; record one while decoding (estimate_acceptance takes both)"
             )
+        require_given_trees(trace)
         for shape in shapes:
             _require_width(trace, shape)
     tables = [child_table(shape) for shape in shapes]
@@ -173,6 +182,21 @@ def step_starts(trace: Trace, shape: TreeShape) -> Int[np.ndarray, "steps"]:
     )  # emitted by all steps before, past the ends of texts too
     within = before - np.repeat(before[replayed.offsets[:-1]], replayed.steps)
     return np.repeat(trace.offsets[:-1], replayed.steps) + within
+
+
+def require_given_trees(trace: Trace) -> None:
+    """Refuse the trace of a source that brings its own continuations: no tree can be given to it.
+
+    Raises:
+        InvalidTrace: saying what is replayed instead.
+    """
+    if trace.text_drafts is not None:
+        depth, size, branching = trace.text_drafts.limits.tolist()
+        raise InvalidTrace(
+            "the trace is of a draft source that brings its own continuations, and no tree can be given to "
+            "it: replay a budget, such as "
+            f"--growth '{{kind: budget, depth: {depth}, size: {size}, branching: {branching}}}'"
+        )
 
 
 def _require_width(trace: Trace, shape: TreeShape) -> None:

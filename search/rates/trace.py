@@ -14,6 +14,7 @@ from treespec.search.arguments import PATH, shown, takes
 from treespec.search.errors import InvalidTrace
 from treespec.search.integers import integer
 from treespec.search.rates.draft_rows import DraftRows
+from treespec.search.rates.text_drafts import TextDrafts
 from treespec.search.rates.trace_file import pack, unpack
 from treespec.search.whole_file import write_whole
 from treespec.tree import Law
@@ -61,6 +62,10 @@ class Trace:
             itself.
         draft_rows: what the draft thinks off the texts' path too, for growths
             (`treespec.search.rates.growth_replay`); None if that was not recorded.
+        text_drafts: the whole drafts at every position, of a source that reads texts; None of a draft
+            model. With them ranks, probs and accepted are those of the root's children within the limits
+            recorded, and no tree that is given can be replayed, but budgets
+            (`treespec.search.rates.budget_replay`).
 
     Raises:
         InvalidTrace: if the parts do not fit together, or hold what is no probability or rank.
@@ -80,6 +85,7 @@ class Trace:
     kept: Int[np.ndarray, "texts"] | None = None
     files: Int[np.ndarray, "texts"] | None = None
     draft_rows: DraftRows | None = None
+    text_drafts: TextDrafts | None = None
 
     def __post_init__(self) -> None:
         """Copy and check all arrays."""
@@ -135,10 +141,13 @@ class Trace:
             raise InvalidTrace(
                 "accepted sums to more than 1 at a position, but at most one child is accepted"
             )
-        rows = self.draft_rows
-        if rows is not None and (not isinstance(rows, DraftRows) or rows.positions != count):
-            there = f"{rows.positions} positions" if isinstance(rows, DraftRows) else shown(rows)
-            raise InvalidTrace(f"draft_rows = {there}, but must be DraftRows of {count} positions")
+        for name, kind in (("draft_rows", DraftRows), ("text_drafts", TextDrafts)):
+            more = getattr(self, name)
+            if more is not None and (not isinstance(more, kind) or more.positions != count):
+                there = f"{more.positions} positions" if isinstance(more, kind) else shown(more)
+                raise InvalidTrace(
+                    f"{name} = {there}, but must be {kind.__name__} of {count} positions"
+                )
         if not ((self.text_kept >= 1) & (self.text_kept <= np.diff(self.offsets))).all():
             raise InvalidTrace("kept must be at least 1 and at most the positions of each text")
 
@@ -183,7 +192,7 @@ class Trace:
         most: int | None = None,
         first: Int[np.ndarray, "some"] | int = 0,
     ) -> "Trace":
-        """These texts alone, in this order, without `draft_rows`.
+        """These texts alone, in this order, without `draft_rows` and `text_drafts`.
 
         Args:
             texts: places of texts.
@@ -200,7 +209,15 @@ class Trace:
         }
         kept = np.minimum(self.text_kept[texts] - first, lengths)
         files = None if self.files is None else self.files[texts]
-        return replace(self, offsets=offsets, kept=kept, files=files, draft_rows=None, **arrays)
+        return replace(
+            self,
+            offsets=offsets,
+            kept=kept,
+            files=files,
+            draft_rows=None,
+            text_drafts=None,
+            **arrays,
+        )
 
     @takes(InvalidTrace, path=PATH)
     def save(self, path: Path | str) -> Path:

@@ -2,9 +2,12 @@
 
     offsets, tokens, ranks, probs, accepted, kept    as in `Trace`; probabilities in float32
     files                                            as in `Trace`; only there if texts share files
-    draft_row_*                                      as in `DraftRows`; only there if they were recorded
+    draft_row_*, text_draft_*                        as in `DraftRows` and `TextDrafts`; only there if the
+                                                     trace has them
     meta                                             uint8, UTF-8 JSON: version, law, rule, sampling, width,
                                                      forced, about
+
+Version 2 is that of traces with `text_drafts`; the others are version 1.
 
 Files come from anywhere: names, types and sizes of all members are checked before one is read, and no
 pickle is ever opened.
@@ -18,7 +21,7 @@ import os
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Annotated, Any, BinaryIO
 
@@ -30,10 +33,11 @@ from treespec.reading import brief, open_file
 from treespec.reading_models import Strict, read_model
 from treespec.search.errors import InvalidTrace
 from treespec.search.rates.draft_rows import DraftRows
+from treespec.search.rates.text_drafts import TextDrafts
 
 __all__ = ["LARGEST_FILE", "VERSION", "pack", "unpack"]
 
-VERSION = 1
+VERSION = 2
 LARGEST_FILE = 1 << 27
 """Bytes of a file, packed and unpacked: a million positions of eight children take 72 MB."""
 
@@ -50,10 +54,21 @@ _ROW_ARRAYS = {
 }  # fmt: skip
 """Of a trace with draft rows; older files, and those without, have none of them."""
 
+_TEXT_ARRAYS = {
+    "text_draft_drafts": "<i8", "text_draft_nodes": "<i8", "text_draft_seen": "<i8",
+    "text_draft_most": "<i8", "text_draft_parents": "<i4", "text_draft_tokens": "<i4",
+    "text_draft_counts": "<i4", "text_draft_limits": "<i8",
+}  # fmt: skip
+"""Of a trace of a source that reads texts."""
+
 _FILES = {"files": "<i8"}
 """Of a trace of excerpts; older files, and those whose texts stand each for itself, have none."""
 
-_ROWS_OF = "draft_row_"
+_PARTS: dict[str, tuple[dict[str, str], str, Callable[..., Any]]] = {
+    "draft_rows": (_ROW_ARRAYS, "draft_row_", DraftRows),
+    "text_drafts": (_TEXT_ARRAYS, "text_draft_", TextDrafts),
+}
+"""What a trace may have besides: its arrays, how their names begin, and what it is."""
 
 _DAMAGED = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, NotImplementedError,
@@ -93,7 +108,8 @@ def pack(fields: Mapping[str, Any]) -> bytes:
         InvalidTrace: if `about` or `sampling` is no plain data.
     """
     meta = {
-        "version": VERSION, "law": fields["law"], "rule": fields["rule"],
+        "version": 1 if fields["text_drafts"] is None else VERSION,
+        "law": fields["law"], "rule": fields["rule"],
         "sampling": dict(fields["sampling"]), "width": fields["width"], "forced": fields["forced"],
         "about": dict(fields["about"]),
     }  # fmt: skip
@@ -102,12 +118,13 @@ def pack(fields: Mapping[str, Any]) -> bytes:
     except (TypeError, ValueError) as error:
         raise InvalidTrace(f"sampling and about must be plain data: {error}") from None
     given = {"meta": np.frombuffer(text, np.uint8)} | fields
-    kinds, rows = {"meta": _ARRAYS["meta"]} | _ARRAYS, fields["draft_rows"]
+    kinds = {"meta": _ARRAYS["meta"]} | _ARRAYS
     if fields["files"] is not None:
         kinds |= _FILES
-    if rows is not None:
-        kinds |= _ROW_ARRAYS
-        given |= {name: getattr(rows, name.removeprefix(_ROWS_OF)) for name in _ROW_ARRAYS}
+    for part, (arrays_of, prefix, _) in _PARTS.items():
+        if fields[part] is not None:
+            kinds |= arrays_of
+            given |= {name: getattr(fields[part], name.removeprefix(prefix)) for name in arrays_of}
     buffer = io.BytesIO()
     arrays = {name: np.ascontiguousarray(given[name], dtype=kind) for name, kind in kinds.items()}
     np.savez_compressed(buffer, **arrays)
@@ -134,12 +151,11 @@ def unpack(path: Path) -> dict[str, Any]:
     except _DAMAGED as error:
         raise InvalidTrace(f"{path} is no trace: {error}") from None
     meta = _meta(arrays.pop("meta").tobytes(), path)
-    rows = {name: arrays.pop(name) for name in _ROW_ARRAYS if name in arrays}
-    if rows:
+    for part, (arrays_of, prefix, made) in _PARTS.items():
+        own = {name.removeprefix(prefix): arrays.pop(name) for name in arrays_of if name in arrays}
         try:
-            meta["draft_rows"] = DraftRows(
-                **{name.removeprefix(_ROWS_OF): array for name, array in rows.items()}
-            )
+            if own:
+                meta[part] = made(**own)
         except InvalidTrace as error:
             raise InvalidTrace(f"{path}: {error}") from None
     return arrays | meta
@@ -159,7 +175,9 @@ def _require_directory(file: BinaryIO, path: Path) -> None:
 def _read(archive: zipfile.ZipFile, path: Path) -> dict[str, Any]:
     members = archive.infolist()
     names = sorted(member.filename for member in members)
-    known = [_ARRAYS | files | rows for files in ({}, _FILES) for rows in ({}, _ROW_ARRAYS)]
+    known = [
+        _ARRAYS | files | more for files in ({}, _FILES) for more in ({}, _ROW_ARRAYS, _TEXT_ARRAYS)
+    ]
     if names not in [sorted(f"{name}.npy" for name in one) for one in known]:
         raise InvalidTrace(
             f"{path} is no trace: it holds {', '.join(names[:8])[:200] or 'nothing'} instead of "
@@ -184,7 +202,7 @@ def _member(file: IO[bytes], name: str, size: int, path: Path) -> np.ndarray:
     if version != (1, 0):
         raise InvalidTrace(f"{path}: {name} is in version {version} of numpy's format, not (1, 0)")
     shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-    kind = (_ARRAYS | _FILES | _ROW_ARRAYS)[name]
+    kind = (_ARRAYS | _FILES | _ROW_ARRAYS | _TEXT_ARRAYS)[name]
     if dtype != np.dtype(kind) or fortran:
         raise InvalidTrace(f"{path}: {name} holds {dtype} instead of {kind}")
     wanted = math.prod(shape) * dtype.itemsize

@@ -18,6 +18,7 @@ from treespec.draft.retrieval import Retrieval
 from treespec.draft.suffix_automaton import SuffixAutomaton
 from treespec.draft.suffix_counts import SuffixCounts
 from treespec.draft.suffix_tree import SuffixTree
+from treespec.draft.text_source import MatchingSource
 
 __all__ = [
     "Cascade",
@@ -27,6 +28,7 @@ __all__ = [
     "Jacobi",
     "LayerSkip",
     "Lookahead",
+    "MatchingSource",
     "Merge",
     "ModelDrafter",
     "NoDrafter",

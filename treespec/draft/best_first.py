@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 from treespec.door import integer
 from treespec.errors import InvalidArgument
 
-__all__ = ["Continuations", "Follower", "Limits", "best_first"]
+__all__ = ["Continuations", "Follower", "Limits", "Match", "all_within", "best_first"]
 
 At = TypeVar("At")
 
@@ -62,6 +62,24 @@ class Follower(NamedTuple):
     token: int
     count: int
     at: Any
+
+
+class Match(NamedTuple):
+    """A string that was seen before, from which a draft may go on.
+
+    Args:
+        start: where it ends in the trie.
+        followers: the children of a place in the trie; each token once.
+        order: a sort key of a follower and its depth, see `best_first`.
+        seen: how often the string was.
+        limits: of a draft that goes on from it.
+    """
+
+    start: Any
+    followers: Callable[[Any], Iterable[Follower]]
+    order: Callable[[Follower, int], Any]
+    seen: int
+    limits: Limits
 
 
 class Continuations(NamedTuple):
@@ -122,4 +140,44 @@ def best_first(
         found.counts.append(follower.count)
         if len(found.tokens) < limits.drafted:
             look_below(len(found.tokens), depth, follower.at)
+    return found
+
+
+def all_within(match: Match) -> Continuations:
+    """The nodes of the drafts of a match within its limits and all lower ones, in the order of choice.
+
+    Lower limits leave the order of what they allow as it is. So the draft of lower limits is the first
+    nodes, as many as there is room for, of those that are not too deep and have no rank on their path that
+    is too high. A node is among them if the lowest limits that allow it have room for it.
+
+    Args:
+        match: whose limits are the highest.
+    """
+    limits, found = match.limits, Continuations([-1], [], [])
+    # Nodes before, by the lowest depth and branching that allow them.
+    taken = [[0] * (limits.branching + 1) for _ in range(limits.depth + 1)]
+    waiting: list[tuple[Any, int, int, int, int, Follower]] = []
+    tick = count()
+
+    def look_below(node: int, depth: int, widest: int, at: Any) -> None:
+        if depth == limits.depth:
+            return
+        ranked = sorted(
+            ((match.order(follower, depth + 1), follower) for follower in match.followers(at)),
+            key=lambda pair: pair[0],
+        )
+        for rank, (key, follower) in enumerate(ranked[: limits.branching], start=1):
+            place = next(tick), node, depth + 1, max(widest, rank), follower
+            heappush(waiting, (key, *place))
+
+    look_below(0, 0, 1, match.start)
+    while waiting:
+        _, _, parent, depth, widest, follower = heappop(waiting)
+        before = sum(sum(row[: widest + 1]) for row in taken[: depth + 1])
+        if before < limits.drafted:
+            taken[depth][widest] += 1
+            found.parents.append(parent)
+            found.tokens.append(follower.token)
+            found.counts.append(follower.count)
+            look_below(len(found.tokens), depth, widest, follower.at)
     return found

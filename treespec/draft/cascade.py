@@ -54,8 +54,8 @@ class Cascade(ModelDrafter):
     Args:
         model: drafts for the target; its own cache is not touched.
         drafter: drafts for the model. It must be able to draft after tokens that are not committed
-            (`propose_below`): a `ModelDrafter`, `PromptLookup`, `Documents`, `Retrieval`, `TokenRecycling`
-            or another cascade.
+            (`propose_below`): a `ModelDrafter`, `PromptLookup`, `Documents`, `SuffixTree`,
+            `SuffixAutomaton`, `Retrieval`, `TokenRecycling` or another cascade.
         rule: decides which drafts the model accepts. A lossy one only at temperature 0: otherwise what
             comes out has no known law.
         depth: draft tokens of a chain, at least 1.
@@ -90,7 +90,8 @@ class Cascade(ModelDrafter):
         if not isinstance(drafter, DraftsBelow):
             raise InvalidArgument(
                 f"{type(drafter).__name__} cannot draft after tokens that are not committed: the source of "
-                "a cascade is a ModelDrafter, PromptLookup, Documents, Retrieval, TokenRecycling or Cascade"
+                "a cascade is a ModelDrafter, PromptLookup, Documents, SuffixTree, SuffixAutomaton, "
+                "Retrieval, TokenRecycling or Cascade"
             )
         able("rule", rule, "laws lossless one_hot", "an acceptance rule, such as verify.onehot")
         _require_rule(rule, drafter, self._inner_sampling)

@@ -120,6 +120,19 @@ class Datastore:
         first = self._first(wanted, beyond=False)
         return range(first, self._first(wanted, beyond=True, low=first))
 
+    def tokens_at(self, places: NDArray[np.int64]) -> Ids:
+        """What stands at places; every text has an end, so each place behind a token has one.
+
+        Raises:
+            Unreadable: if a place is beyond the tokens, or holds an id beyond the vocabulary: the file is
+                not what was built. So much is looked at where it is used, and not the whole file.
+        """
+        if places.max(initial=0) < len(self.tokens) and places.min(initial=0) >= 0:
+            there = self.tokens[places]
+            if there.max(initial=END) < self.about["vocab_size"] and there.min(initial=END) >= END:
+                return there
+        raise Unreadable(f"{self.path}: a damaged datastore: build it anew")
+
     def longest(self, ending: Sequence[int], shortest: int) -> tuple[int, range]:
         """The longest part of an ending that stands in a text, and where.
 

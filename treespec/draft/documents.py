@@ -5,16 +5,16 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor
 
 from treespec.door import sequence
-from treespec.draft.best_first import Limits, best_first
-from treespec.draft.ngrams import Ngrams, most_places, seen_last
-from treespec.draft.text_source import AheadSource
+from treespec.draft.best_first import Limits, Match
+from treespec.draft.ngrams import Ngrams, matches_at, most_places
+from treespec.draft.text_source import MatchingSource
 from treespec.draft.vocabulary import plain_tokens
 from treespec.errors import InvalidArgument
 
 __all__ = ["Documents"]
 
 
-class Documents(AheadSource):
+class Documents(MatchingSource):
     """Drafts from texts that are known before decoding: a file that is edited, retrieved passages.
 
     Prompt lookup (`PromptLookup`) over these texts alone: the last `ngram` tokens of prompt and output are
@@ -65,7 +65,6 @@ class Documents(AheadSource):
         ngram = self._documents.ngram
         self._ending = [*self._ending, *tokens[-ngram:]][-ngram:]
 
-    def _after(self, ahead: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    def _matches(self, ahead: Sequence[int]) -> list[Match]:
         places = self._documents.places([*self._ending, *ahead], self.places)
-        found = best_first(places, self._documents.followers, self.limits, seen_last)
-        return found.parents, found.tokens
+        return matches_at(places, self._documents.followers, self.limits)

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from treespec.draft.best_first import Limits, best_first
-from treespec.draft.ngrams import Ngrams, most_places, seen_last
-from treespec.draft.text_source import AheadSource
+from treespec.draft.best_first import Limits, Match
+from treespec.draft.ngrams import Ngrams, matches_at, most_places
+from treespec.draft.text_source import MatchingSource
 
 __all__ = ["PromptLookup"]
 
 
-class PromptLookup(AheadSource):
+class PromptLookup(MatchingSource):
     """Drafts from the text itself, prompt and output; no model runs.
 
     The last `ngram` tokens are looked up earlier in the text. If they never stood there the last
@@ -59,7 +59,9 @@ class PromptLookup(AheadSource):
         self._text.read(tokens)
 
     def _after(self, ahead: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-        ending = [*self._text.text[-self.ngram :], *ahead]
-        places = self._text.places(ending, self.places)
-        found = best_first(places, self._text.followers, self.limits, seen_last)
-        return found.parents, found.tokens
+        with self._text.reading(ahead):
+            return super()._after(())
+
+    def _matches(self, ahead: Sequence[int]) -> list[Match]:
+        places = self._text.places(self._text.text[-self.ngram :], self.places)
+        return matches_at(places, self._text.followers, self.limits)

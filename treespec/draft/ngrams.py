@@ -1,12 +1,13 @@
 """Where strings of a few tokens stand in a text, and what followed them there."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from treespec.door import integer
-from treespec.draft.best_first import Follower
+from treespec.draft.best_first import Follower, Limits, Match
 
-__all__ = ["END", "Ngrams", "followers_in", "most_places", "seen_last"]
+__all__ = ["END", "Ngrams", "followers_in", "matches_at", "most_places", "seen_last"]
 
 END = -1
 """Between two texts."""
@@ -39,6 +40,26 @@ class Ngrams:
             for n in range(1, min(self.ngram, here - self._begin) + 1):
                 self._places[tuple(text[-n:])].append(here)
             text.append(token)
+
+    @contextmanager
+    def reading(self, tokens: Sequence[int]) -> Iterator[None]:
+        """The text goes on with these tokens as long as the `with` lasts."""
+        length = len(self.text)
+        self.read(tokens)
+        try:
+            yield
+        finally:
+            while len(self.text) > length:
+                self._forget_last()
+
+    def _forget_last(self) -> None:
+        del self.text[-1]
+        for n in range(1, min(self.ngram, len(self.text) - self._begin) + 1):
+            string = tuple(self.text[-n:])
+            places = self._places[string]
+            del places[-1]
+            if not places:
+                del self._places[string]
 
     def end(self) -> None:
         """The text is over; the next one begins."""
@@ -78,6 +99,13 @@ def followers_in(text: Sequence[int], places: Sequence[int]) -> list[Follower]:
 def seen_last(follower: Follower, depth: int) -> tuple[int, int, int]:
     """An order: what was seen more often first; of equals the shorter, then what was seen last."""
     return -follower.count, depth, -follower.at[-1]
+
+
+def matches_at(
+    places: Sequence[int], followers: Callable[[Sequence[int]], list[Follower]], limits: Limits
+) -> list[Match]:
+    """What a draft may go on from: one string, that was seen at these places; nothing without a place."""
+    return [Match(places, followers, seen_last, len(places), limits)] if places else []
 
 
 def most_places(places: int) -> int:

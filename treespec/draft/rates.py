@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from treespec.door import instance, number, sequence, shown
+from treespec.door import instance, integer, number, sequence, shown
 from treespec.errors import InvalidArgument
 from treespec.step import Step
 
@@ -21,7 +21,7 @@ def rate(rates: Rates, depth: int, rank: int) -> float:
     return of_depth[rank] if rank < len(of_depth) else 0.0
 
 
-def acceptance_rates(steps: Iterable[Step]) -> Rates:
+def acceptance_rates(steps: Iterable[Step], *, least: int = 1) -> Rates:
     """How often a child was accepted if its parent was, by depth and rank.
 
     A child counts each time that its parent is on the accepted path; a depth with fewer ranks than another
@@ -29,12 +29,15 @@ def acceptance_rates(steps: Iterable[Step]) -> Rates:
 
     Args:
         steps: of any number of texts.
+        least: how often a child must have counted to have a rate. Of a depth the ranks end before the first
+            that has not, and so do the depths: a merge drafts no such rank, and takes the last depth for
+            all that are deeper.
 
     Returns:
         For each depth, 1 below the root first, the rates by rank.
 
     Raises:
-        InvalidArgument: if no node was drafted.
+        InvalidArgument: if no node was drafted, or none so often.
 
     Example:
         >>> import torch
@@ -54,12 +57,21 @@ def acceptance_rates(steps: Iterable[Step]) -> Rates:
                 accepted[depth, rank] += child in path
     if not tried:
         raise InvalidArgument("steps have no drafted node: there is nothing to measure")
-    depths = range(1, 1 + max(depth for depth, _ in tried))
-    widths = [max(rank for at, rank in tried if at == depth) + 1 for depth in depths]
-    return tuple(
-        tuple(accepted[depth, rank] / tried[depth, rank] for rank in range(width))
-        for depth, width in zip(depths, widths, strict=True)
-    )
+    least = integer("least", least, least=1)
+    if tried[1, 0] < least:
+        raise InvalidArgument(
+            f"the first child of the root was drafted {tried[1, 0]} times, but least = {least}: take more "
+            "steps"
+        )
+
+    found: list[tuple[float, ...]] = []
+    while True:
+        row, depth = list[float](), len(found) + 1
+        while tried[depth, len(row)] >= least:
+            row.append(accepted[depth, len(row)] / tried[depth, len(row)])
+        if not row:
+            return tuple(found)
+        found.append(tuple(row))
 
 
 def checked_rates(given: Any, sources: Collection[str]) -> dict[str, Rates]:

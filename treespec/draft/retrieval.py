@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treespec.door import instance, integer
-from treespec.draft.best_first import Follower, Limits, best_first
+from treespec.draft.best_first import Follower, Limits, Match
 from treespec.draft.datastore import SORTED, Datastore
 from treespec.draft.ngrams import END
-from treespec.draft.text_source import AheadSource
+from treespec.draft.text_source import MatchingSource
 from treespec.errors import InvalidArgument
 
 __all__ = ["Retrieval"]
@@ -17,7 +17,7 @@ __all__ = ["Retrieval"]
 Places = NDArray[np.int64]
 
 
-class Retrieval(AheadSource):
+class Retrieval(MatchingSource):
     """Drafts the most frequent continuations that a datastore has of the end of the text.
 
     REST (arXiv:2311.08252, commit 50a5fc1). The longest ending of the text of at most `longest` and at
@@ -41,6 +41,7 @@ class Retrieval(AheadSource):
 
     Raises:
         InvalidArgument: if one of them is no such integer, or a branching above 1 comes without a size.
+        Unreadable: while drafting, if the datastore is not what was built.
     """
 
     def __init__(
@@ -73,20 +74,19 @@ class Retrieval(AheadSource):
     def _read(self, tokens: Sequence[int]) -> None:
         self._ending = [*self._ending, *tokens[-self.longest :]][-self.longest :]
 
-    def _after(self, ahead: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    def _matches(self, ahead: Sequence[int]) -> list[Match]:
         ending = [*self._ending, *ahead][-self.longest :]
         length, found = self.datastore.longest(ending, self.shortest)
         asked = min(len(found), self.hits)
         chosen = found.start + np.arange(asked) * len(found) // max(asked, 1)
         places = self.datastore.places[chosen].astype(np.int64) + length
-        tree = best_first(places, self._followers, self.limits, _by_count)
-        return tree.parents, tree.tokens
+        return [Match(places, self._followers, _by_count, asked, self.limits)] if asked else []
 
     def _followers(self, places: Places) -> list[Follower]:
         """Equal tokens stand together, because places are in the order of what follows."""
         if not len(places):
             return []
-        there = self.datastore.tokens[places]  # every text has an end, so each place has a token
+        there = self.datastore.tokens_at(places)
         begins = [0, *(np.flatnonzero(there[1:] != there[:-1]) + 1).tolist(), len(there)]
         groups = zip(there[begins[:-1]].tolist(), begins, begins[1:], strict=False)
         return [

@@ -1,10 +1,13 @@
 """Suffix automaton: the longest ending that stood before, wherever that was."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 from treespec.door import integer
-from treespec.draft.text_source import TextSource
+from treespec.draft.best_first import Follower, Limits, Match
+from treespec.draft.text_source import MatchingSource
 
 __all__ = ["Automaton", "SuffixAutomaton"]
 
@@ -32,6 +35,8 @@ class Automaton:
         self._first = array("i", [NONE])
         self._others: dict[int, dict[int, int]] = {}
         self._last = 0
+        self._undo: list[Callable[[], object]] | None = None
+        """What takes back the changes of old states, while a text is read for a time."""
 
     @property
     def states(self) -> int:
@@ -42,6 +47,23 @@ class Automaton:
         """Go on with the text."""
         for token in tokens:
             self._extend(self._known.setdefault(token, token))
+
+    @contextmanager
+    def reading(self, tokens: Sequence[int]) -> Iterator[None]:
+        """The text goes on with these tokens as long as the `with` lasts."""
+        length, states, last, self._undo = len(self.text), self.states, self._last, []
+        try:
+            self.read(tokens)
+            yield
+        finally:
+            for undo in reversed(self._undo):
+                undo()
+            for state in range(states, self.states):
+                self._others.pop(state, None)
+            for column in (self._length, self._link, self._end, self._first):
+                del column[states:]
+            del self.text[length:]
+            self._last, self._undo = last, None
 
     def longest(self) -> tuple[int, int]:
         """The longest ending of the text that stands in it earlier too.
@@ -75,7 +97,8 @@ class Automaton:
             self._lead(state, token, twin)
             state = self._link[state]
             self.steps += 1
-        self._link[after] = self._link[new] = twin
+        self._set(self._link, after, twin)
+        self._link[new] = twin
 
     def _follow(self, state: int, token: int) -> int:
         """Where a token leads from a state; NONE if nowhere."""
@@ -86,9 +109,23 @@ class Automaton:
 
     def _lead(self, state: int, token: int, to: int) -> None:
         if self.text[self._end[state]] == token:
-            self._first[state] = to
-        else:
-            self._others.setdefault(state, {})[token] = to
+            self._set(self._first, state, to)
+            return
+        others = self._others.setdefault(state, {})
+        if self._undo is not None:
+            before = others.get(token)
+            put_back = (
+                partial(others.pop, token)
+                if before is None
+                else partial(others.update, {token: before})
+            )
+            self._undo.append(put_back)
+        others[token] = to
+
+    def _set(self, column: "array[int]", state: int, value: int) -> None:
+        if self._undo is not None:
+            self._undo.append(partial(column.__setitem__, state, column[state]))
+        column[state] = value
 
     def _new(self, length: int, link: int, end: int) -> int:
         self._length.append(length)
@@ -98,7 +135,7 @@ class Automaton:
         return len(self._length) - 1
 
 
-class SuffixAutomaton(TextSource):
+class SuffixAutomaton(MatchingSource):
     """Drafts the tokens that followed the longest ending of the text at its first place: a chain.
 
     The online half of SAM-Decoding (arXiv:2411.10666, commit 18c41f0): the automaton of prompt and output
@@ -119,7 +156,8 @@ class SuffixAutomaton(TextSource):
     """
 
     def __init__(self, depth: int, *, shortest: int = 1) -> None:
-        self.max_depth = integer("depth", depth, least=1)
+        self.limits = Limits(depth)
+        self.max_depth = self.limits.depth
         self.shortest = integer("shortest", shortest, least=1)
 
     def _restart(self) -> None:
@@ -128,9 +166,20 @@ class SuffixAutomaton(TextSource):
     def _read(self, tokens: Sequence[int]) -> None:
         self._automaton.read(tokens)
 
-    def _continuations(self) -> tuple[Sequence[int], Sequence[int]]:
+    def _after(self, ahead: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+        with self._automaton.reading(ahead):
+            return super()._after(())
+
+    def _matches(self, ahead: Sequence[int]) -> list[Match]:
         length, begin = self._automaton.longest()
         if length < self.shortest:
-            return [-1], []
-        tokens = self._automaton.text[begin : begin + self.max_depth]
-        return range(-1, len(tokens)), tokens
+            return []
+        return [Match(begin, self._follower, _by_depth, 1, self.limits)]
+
+    def _follower(self, place: int) -> list[Follower]:
+        text = self._automaton.text
+        return [Follower(text[place], 1, place + 1)] if place < len(text) else []
+
+
+def _by_depth(follower: Follower, depth: int) -> int:
+    return depth

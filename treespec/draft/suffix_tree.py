@@ -1,14 +1,15 @@
 """Suffix decoding: continuations of the longest matches, as likely as their counts say."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import inf, isfinite
 from typing import NamedTuple
 
 from treespec.door import instance, number, shown
-from treespec.draft.best_first import Continuations, Follower, Limits, best_first
+from treespec.draft.best_first import Follower, Limits, Match
 from treespec.draft.ngrams import followers_in
 from treespec.draft.suffix_counts import Locus, SuffixCounts
-from treespec.draft.text_source import TextSource
+from treespec.draft.text_source import MatchingSource
 from treespec.draft.vocabulary import require_in_vocabulary
 from treespec.errors import InvalidArgument
 
@@ -25,7 +26,7 @@ class Place(NamedTuple):
     ending: list[int]
 
 
-class SuffixTree(TextSource):
+class SuffixTree(MatchingSource):
     """Drafts what followed the end of the text where it stood before, in this text or in earlier ones.
 
     SuffixDecoding (arXiv:2411.04975): one suffix tree with counts of this text, prompt and output, and one
@@ -102,48 +103,39 @@ class SuffixTree(TextSource):
         longest = max(self.window, self.past.window if self.past else 0)
         self._ending = [*self._ending, *tokens[-longest:]][-longest:]
 
-    def _continuations(self) -> tuple[Sequence[int], Sequence[int]]:
-        best, score = Continuations([-1], [], []), 0.0
-        for counts, matches in (
-            (self._text, self._matches_in_text()),
-            (self.past, self._matches_in_past()),
-        ):
-            # The longest first: what comes later must be better to win.
-            for length, place, seen in reversed(matches):
-                assert counts is not None
-                limits = self._limits(counts.window, length)
-                if limits is None or min(limits.drafted, limits.depth) <= score:
-                    continue  # no level of a tree is worth more than one token
-                found = self._drafted(counts, place, seen, limits)
-                if sum(found.counts) / seen > score:
-                    best, score = found, sum(found.counts) / seen
-        return best.parents, best.tokens
+    def _matches(self, ahead: Sequence[int]) -> Iterator[Match]:
+        ending = [*self._ending, *ahead]
+        # The longest first: what comes later must be better to win.
+        yield from self._matches_in(self._text, [*self._text.open_ending(), *ahead], ending)
+        if self.past is not None:
+            yield from self._matches_in(self.past, [], ending)
 
-    def _matches_in_text(self) -> list[tuple[int, Place, int]]:
-        """By their length, the endings of this text that stood before: where, and how often in all."""
-        tail, found = self._text.open_ending(), []
+    def _matches_in(
+        self, counts: SuffixCounts, tail: Sequence[int], ending: Sequence[int]
+    ) -> Iterator[Match]:
+        """What endings of this text may go on from in a tree, the longest first.
+
+        Args:
+            counts: the tree.
+            tail: the open end of its text; what is ahead of that belongs to it.
+            ending: of this text.
+        """
+        window, followers = counts.window, self._followers(counts, tail)
+        found: list[tuple[int, Place, int]] = []
         ends = list(
             range(1, len(tail) + 1)
         )  # of the ending in the tail; the last is the text's own
-        for length in range(1, len(tail) + 1):
-            ends = [end for end in ends if end >= length and tail[end - length] == tail[-length]]
-            windows = self._text.find(self._ending[-length:])
-            seen = len(ends) + (self._text.count(windows) if windows else 0)
-            if seen == 1:
+        for length in range(1, min(window - 1, len(ending)) + 1):
+            ends = [end for end in ends if end >= length and tail[end - length] == ending[-length]]
+            windows = counts.find(ending[-length:])
+            seen = len(ends) + (counts.count(windows) if windows else 0)
+            if seen <= bool(tail):  # the end of the text itself
                 break
             found.append((length, Place(windows, ends), seen))
-        return found
-
-    def _matches_in_past(self) -> list[tuple[int, Place, int]]:
-        """The same of earlier texts."""
-        found: list[tuple[int, Place, int]] = []
-        if self.past is not None:
-            for length in range(1, len(self._ending) + 1):
-                windows = self.past.find(self._ending[-length:])
-                if windows is None:
-                    break
-                found.append((length, Place(windows, []), self.past.count(windows)))
-        return found
+        for length, place, seen in reversed(found):
+            limits = self._limits(window, length)
+            if limits is not None:
+                yield Match(place, partial(followers, seen), _by_count, seen, limits)
 
     def _limits(self, window: int, length: int) -> Limits | None:
         """Of a draft that continues a match of this length; None if it may have no token."""
@@ -153,12 +145,12 @@ class SuffixTree(TextSource):
             return None
         return Limits(depth, drafted + 1, self.limits.branching)
 
-    def _drafted(
-        self, counts: SuffixCounts, place: Place, seen: int, limits: Limits
-    ) -> Continuations:
-        tail = counts.open_ending()
+    def _followers(
+        self, counts: SuffixCounts, tail: Sequence[int]
+    ) -> Callable[[int, Place], list[Follower]]:
+        """What followed a place, of all that was seen so often, if that is probable enough."""
 
-        def followers(at: Place) -> list[Follower]:
+        def followers(seen: int, at: Place) -> list[Follower]:
             late = {follower.token: follower for follower in followers_in(tail, at.ending)}
             found = []
             for token, often, windows in counts.followers(at.windows) if at.windows else ():
@@ -168,7 +160,7 @@ class SuffixTree(TextSource):
             found += [Follower(f.token, f.count, Place(None, f.at)) for f in late.values()]
             return [follower for follower in found if follower.count / seen >= self.least]
 
-        return best_first(place, followers, limits, _by_count)
+        return followers
 
 
 def _by_count(follower: Follower, depth: int) -> int:

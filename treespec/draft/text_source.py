@@ -2,19 +2,21 @@
 
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from treespec.door import require_tokens
+from treespec.draft.best_first import Continuations, Limits, Match, all_within, best_first
 from treespec.errors import InvalidTree
 from treespec.protocols import Coins
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
 
-__all__ = ["AheadSource", "TextSource"]
+__all__ = ["AheadSource", "Draft", "MatchingSource", "TextSource"]
 
 
 class TextSource(ABC):
@@ -100,3 +102,59 @@ class AheadSource(TextSource):
     @abstractmethod
     def _after(self, ahead: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
         """What `_continuations` gives, where these tokens follow the text."""
+
+
+class Draft(NamedTuple):
+    """What a source may draft at a place of a text, in the order in which it is chosen.
+
+    Args:
+        found: the nodes that the source's limits allow, or lower ones.
+        seen: how often the string was seen that they go on from.
+        most: nodes of the draft that the length of that string allows, within the source's limits.
+    """
+
+    found: Continuations
+    seen: int
+    most: int
+
+
+class MatchingSource(AheadSource):
+    """A text source that goes on from strings that were seen before, and does it the same in every run.
+
+    Its tree is a function of the text alone, whatever was drafted and verified before: so it can be
+    recorded at every position of a text, for all limits at once (`drafts`).
+    """
+
+    limits: Limits
+    """Of every tree."""
+
+    def drafts(self) -> list[Draft]:
+        """What it may draft after the text, within its limits and all lower ones.
+
+        Of the nodes that limits allow, a draft has the first; of several drafts, the one is proposed whose
+        nodes are most probable together (the sum of their counts by what was seen), of equal ones the
+        first.
+        """
+        return [
+            Draft(all_within(match), match.seen, match.limits.drafted)
+            for match in self._matches(())
+        ]
+
+    def read(self, tokens: Sequence[int]) -> None:
+        """The text goes on with these tokens, one at least, whatever was proposed."""
+        self._take(tokens)
+
+    def _after(self, ahead: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+        best, score = Continuations([-1], [], []), 0.0
+        for match in self._matches(ahead):
+            if min(match.limits.drafted, match.limits.depth) <= score:
+                continue  # no level of a tree is worth more than one token
+            found = best_first(match.start, match.followers, match.limits, match.order)
+            worth = sum(found.counts) / match.seen
+            if worth > score:
+                best, score = found, worth
+        return best.parents, best.tokens
+
+    @abstractmethod
+    def _matches(self, ahead: Sequence[int]) -> Iterable[Match]:
+        """What the text, and these tokens after it, may go on from; what is preferred comes first."""

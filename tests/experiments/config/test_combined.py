@@ -68,6 +68,22 @@ def test_a_merge_is_made_of_its_sources_with_their_rates():
     assert [type(source) for source in texts.sources.values()] == [TokenRecycling, PromptLookup]
 
 
+def test_rates_of_each_setting_by_its_name():
+    warm = [[[0.5, 0.3]], [[0.3]]]
+    rates = {"T=0": RATES, "T=1": warm, "T=0.5, top_p=0.9": [[[0.6]], [[0.2]]]}
+    data = config(MERGE | {"rates": rates}).model_dump(mode="json")
+    data["samplings"] = [
+        {"temperature": 0}, {"temperature": 1}, {"temperature": 0.5, "top_p": 0.9}
+    ]  # fmt: skip
+    built = build(validated("test.yaml", data)).methods[0]
+    found = {name: built.drafter(pair(), name).rates["model"] for name in rates}
+    assert found == {
+        "T=0": ((0.7, 0.2),), "T=1": ((0.5, 0.3),), "T=0.5, top_p=0.9": ((0.6,),)
+    }  # fmt: skip
+    # The manifest holds the config, and with it what each setting went by.
+    assert data["methods"][0]["draft"]["rates"]["T=1"] == warm
+
+
 def test_one_source_twice_and_a_cascade_among_them():
     sources = [
         {"source": "model"},
@@ -120,6 +136,12 @@ REFUSED = {
     "draft source 'cascade' drafts chains": ((CASCADE, SMALL), {}),
     "{source: cascade} needs a draft model": ((CASCADE, CHAIN), {"models": {"draft": "none"}}),
     "{source: merge} needs a draft model": ((MERGE, SMALL), {"models": {"draft": "none"}}),
+    "methods[0].draft.rates has none for 'T=1' (there: 'T=0', 'T=1.0')": (
+        (MERGE | {"rates": {"T=0": RATES, "T=1.0": RATES}}, SMALL), {}
+    ),
+    "rates['T=1'] has 3 entries for 2 sources": (
+        (MERGE | {"rates": {"T=1": [*RATES, [[0.1]]]}}, SMALL), {}
+    ),
     "must be less than or equal to 1": ((MERGE | {"rates": [[[1.5]], [[0.4]]]}, SMALL), {}),
 }  # fmt: skip
 

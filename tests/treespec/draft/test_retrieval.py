@@ -1,11 +1,13 @@
 """Retrieval: the longest ending that the datastore has, and the most frequent of what followed."""
 
+import numpy as np
 import pytest
 import torch
 
 from treespec import TorchCoins
 from treespec.draft import Datastore, Retrieval
-from treespec.errors import InvalidArgument
+from treespec.draft.datastore import HEAD
+from treespec.errors import InvalidArgument, Unreadable
 
 WIDE = {"size": 65, "branching": 64}
 
@@ -57,6 +59,26 @@ def test_ids_above_two_bytes(drafted):
 def test_of_many_places_some_are_asked(drafted):
     texts = [[1, 2, 10 + i % 4] for i in range(40)]
     assert drafted(texts, [1, 2], hits=8, **WIDE)[1] == (10, 11, 12, 13)
+
+
+def test_a_file_that_is_not_what_was_built_is_refused_where_it_is_used(tmp_path):
+    """Its header and its size are right, so that it opens; what is no token must not reach the target."""
+    path = Datastore.build(tmp_path / "x", [[1, 2, i % 3, 3] for i in range(9)], vocab_size=4).path
+    whole = path.read_bytes()
+    said, numbers = [], len(np.frombuffer(whole[HEAD:], "<i4"))
+    for at in range(0, numbers, 3):
+        for wrong in (70_000, -5):
+            data = bytearray(whole)
+            data[HEAD + 4 * at : HEAD + 4 * at + 4] = wrong.to_bytes(4, "little", signed=True)
+            path.write_bytes(data)
+            drafter = Retrieval(Datastore(path, vocab_size=4), 2, shortest=1, **WIDE)
+            drafter.prefill(torch.tensor([1, 2]))
+            try:
+                assert set(drafter.propose(TorchCoins(0)).token_ids) <= {0, 1, 2, 3}
+            except Unreadable as error:
+                said.append(str(error))
+    assert set(said) == {f"{path}: a damaged datastore: build it anew"}
+    assert len(said) > numbers // 10
 
 
 def test_wrong_settings(tmp_path):

@@ -276,6 +276,33 @@ def test_a_drawn_token_that_is_dropped_for_its_confidence_biases():
     assert law(False) == pytest.approx(TARGET, abs=1e-12)
 
 
+def test_a_draft_of_another_vocabulary_is_tested_by_what_it_was_drawn_from():
+    """Tokens shared {a, b}: drawn from q renormalised on them and tested with it; with q 1/3, 4/9, 2/9."""
+    q = torch.tensor(DRAFT, dtype=torch.float64)
+    shared = torch.tensor([*DRAFT[:2], 0.0], dtype=torch.float64)
+    shared = shared / shared.sum()
+
+    class OfAnother(Fixed):
+        def propose(self, coins):
+            tokens = torch.tensor([0, coins.draw(shared)])
+            return TokenTree(TreeShape.chain(1), tokens, shared[None], Law.IID)
+
+        def commit(self, step):
+            pass
+
+    def with_its_own_row(tree, probs, coins):
+        return verify.rrs(TokenTree(tree.shape, tree.tokens, q[None], Law.IID), probs, coins)
+
+    def law(rule):
+        return output_law(
+            rule, TreeShape.chain(1), Law.IID, target=toy(TARGET), draft=toy(DRAFT), tokens=1,
+            draft_with=lambda *_: OfAnother(),
+        ).probs.tolist()  # fmt: skip
+
+    assert law(verify.rrs) == pytest.approx(TARGET, abs=1e-12)
+    assert law(with_its_own_row) == pytest.approx((1 / 3, 4 / 9, 2 / 9), abs=1e-12)
+
+
 def committed(drafter, tree, path, bonus, logits):
     """Let a drafter commit a step that was not decoded."""
     from treespec.step import Scores

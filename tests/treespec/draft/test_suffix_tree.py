@@ -78,11 +78,10 @@ def test_the_own_ending_counts():
     assert tree([A, B, A, B, A]) == ((-1, 0, 1), (B, A))
     drafter = SuffixTree(8)
     drafter.prefill(torch.tensor([A, B, A, B, A]))
-    scores = {}
-    for length, place, seen in drafter._matches_in_text():
-        found = drafter._drafted(drafter._text, place, seen, drafter._limits(64, length))
-        scores[length] = sum(found.counts) / seen
-    assert scores == {1: pytest.approx(2 / 3), 2: 1.0, 3: 1.0}  # of 2 and 3 the longer one wins
+    # Matches of 3, 2 and 1 tokens, each with a budget of as many; of 3 and 2 the longer one wins.
+    scores = [sum(draft.found.counts) / draft.seen for draft in drafter.drafts()]
+    assert scores == [1.0, 1.0, pytest.approx(2 / 3)]
+    assert [draft.most for draft in drafter.drafts()] == [3, 2, 1]
     # At match 1 the probability is 2/3, not 1: below a bound of 0.7 nothing is left of it.
     assert tree([A, B, A, B, A], window=2, least=0.7)[1] == ()
     assert tree([A, B, A, B, A], window=2, least=0.6)[1] == (B,)

@@ -1,0 +1,127 @@
+"""Budgets on the recorded drafts of a source that reads texts: every step of a live run, without it.
+
+What such a source drafts is a function of the text before it, so that its tree at a position is known
+whatever was drafted and verified before. At temperature 0 a step is the live run's, step by step; under
+`naive` and `onehot` above temperature 0 the trees are as sure, and steps have the law that they have in a
+live run, because a deterministic child is accepted if and only if the text goes on with it.
+"""
+
+import numpy as np
+from jaxtyping import Int
+
+from treespec.plugins import Budget
+from treespec.search.arguments import of_class, takes
+from treespec.search.errors import InvalidTrace
+from treespec.search.rates.counts import Counts
+from treespec.search.rates.growth_replay import GrowthReplay
+from treespec.search.rates.text_drafts import TextDrafts
+from treespec.search.rates.trace import Trace
+
+__all__ = ["count_drafts", "replay_budget"]
+
+BUDGET = of_class("a budget (treespec.plugins.Budget)", "Budget")
+
+
+@takes(InvalidTrace, trace=of_class("a search.Trace", "Trace"), budget=BUDGET)
+def replay_budget(trace: Trace, budget: Budget) -> GrowthReplay:
+    """Decode the texts of a trace again with what its source drafts within these limits.
+
+    Args:
+        trace: of decoding, of a source that reads texts.
+        budget: limits, none higher than those recorded.
+
+    Returns:
+        The steps, all of them sure, without a pass of a draft model.
+
+    Raises:
+        InvalidTrace: if the trace is of given texts or of a draft model, the limits are higher, or a text
+            has too few positions for a tree so deep.
+    """
+    drafts = _require_drafts(trace)
+    if trace.forced:
+        raise InvalidTrace(
+            "the trace is of given texts: what was accepted there did not go on in the text, so there are "
+            "no steps to replay; record one while decoding"
+        )
+    drafted = drafts.drafted(budget)
+    at = drafts.position_of[drafts.draft_of]
+    sizes = 1 + np.bincount(at[drafted], minlength=drafts.positions)
+    accepted = np.zeros(drafts.positions, dtype=np.int64)
+    taken = drafted & drafts.on_text(trace.tokens, _ends(trace))
+    np.maximum.at(accepted, at[taken], drafts.depths[taken])
+    starts = trace.offsets[:-1]
+    limits = np.minimum(starts + trace.text_kept, trace.offsets[1:] - max(budget.depth - 1, 0))
+    short = np.flatnonzero(limits <= starts)
+    if len(short):
+        text = int(short[0])
+        raise InvalidTrace(
+            f"text {text} of the trace has {int(trace.offsets[text + 1] - starts[text])} positions, but a "
+            f"tree of depth {budget.depth} needs as many: record more beyond the end of each text"
+        )
+    steps, kept, counts, lengths = [], [], [], accepted.tolist()
+    for start, limit in zip(starts.tolist(), limits.tolist(), strict=True):
+        before = len(steps)
+        while start < limit:
+            steps.append(start)
+            kept.append(min(lengths[start] + 1, limit - start))
+            start += lengths[start] + 1
+        counts.append(len(steps) - before)
+    return GrowthReplay(
+        accepted[steps],
+        np.array(kept),
+        sizes[steps],
+        np.ones(len(steps), dtype=bool),
+        np.concatenate([[0], np.cumsum(counts)]),
+        trace.file_of,
+        budget.depth,
+        [()] * len(steps),
+    )
+
+
+def count_drafts(trace: Trace, ranks: int) -> Counts:
+    """Count what the source drafts at every kept position within the limits that were recorded, by depth.
+
+    Child r of a node that the text takes is a trial if it was drafted, and a hit if the text takes it.
+
+    Args:
+        trace: of a source that reads texts.
+        ranks: children to count, at most the width.
+
+    Raises:
+        InvalidTrace: if it is of a draft model, or the source drafted nothing.
+    """
+    drafts = _require_drafts(trace)
+    start = drafts.position_of[drafts.draft_of]
+    taken, above = drafts.on_text(trace.tokens, _ends(trace)), drafts.above
+    tried = drafts.drafted(drafts.budget) & ((above < 0) | taken[above]) & (drafts.ranks < ranks)
+    kept_ends = np.repeat(trace.offsets[:-1] + trace.text_kept, np.diff(trace.offsets))
+    tried &= start + drafts.depths - 1 < kept_ends[start]
+    depth = int(drafts.depths.max(initial=0))
+    cells = (trace.file_of[trace.text_of[start]] * depth + drafts.depths - 1) * ranks + drafts.ranks
+    shape = trace.samples, depth, ranks
+    trials, hits = (
+        np.bincount(cells[which], minlength=int(np.prod(shape))).reshape(shape)
+        for which in (tried, tried & taken)
+    )
+    reached = np.flatnonzero(trials.sum(axis=(0, 2)))
+    if not len(reached):
+        raise InvalidTrace(
+            "the source drafted nothing in these texts, so there is nothing to count"
+        )
+    last = int(reached[-1]) + 1
+    return Counts(hits[:, :last], trials[:, :last], hits[:, :last].astype(np.float64))
+
+
+def _ends(trace: Trace) -> Int[np.ndarray, "T"]:
+    """Where the text of each position ends."""
+    return np.repeat(trace.offsets[1:], np.diff(trace.offsets))
+
+
+def _require_drafts(trace: Trace) -> TextDrafts:
+    if trace.text_drafts is None:
+        raise InvalidTrace(
+            "the trace is of a draft model, and a budget is for sources that bring their own "
+            "continuations: replay a tree (--shapes), or record a method of such a source (`treespec trace "
+            "--method`)"
+        )
+    return trace.text_drafts

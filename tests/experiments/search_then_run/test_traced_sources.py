@@ -1,0 +1,201 @@
+"""`treespec trace --method` of sources that are not the pair's draft model, and what reads their traces."""
+
+import json
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from treespec import TorchCoins, decode, load_pair
+from treespec.experiments.cli.main import app
+from treespec.experiments.config.build import build
+from treespec.experiments.config.schema import Config
+from treespec.experiments.errors import ConfigError
+from treespec.experiments.search_then_run.traces import trace
+from treespec.plugins import Budget
+from treespec.search import LatencyModel
+from treespec.search.rates.budget_replay import replay_budget
+from treespec.search.rates.replay import replay
+from treespec.target import ModelTarget
+
+BUDGET = {"kind": "budget", "depth": 5, "size": 10, "branching": 3}
+SETTINGS = {
+    "name": "traced",
+    "models": {"target": "embedded"},
+    "prompts": {"kind": "embedded", "count": 2, "tokens": 64},
+    "max_new_tokens": 16,
+    "samplings": [{"temperature": 0}],
+}
+LAYERS = {"source": "early_exit", "layers": 3}
+SKIPS = {"source": "layer_skip", "skip": ["mlp.1", "attention.4"]}
+
+
+def tree(draft, shape, **more):
+    return {"kind": "tree", "draft": draft, "shape": shape, **more}
+
+
+def config(*methods, **change):
+    return Config.model_validate(SETTINGS | {"methods": methods} | change)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return load_pair("embedded")
+
+
+@pytest.mark.parametrize("draft", [LAYERS, SKIPS], ids=lambda draft: draft["source"])
+def test_parts_of_the_target_are_recorded_as_the_draft_that_they_are(draft, pair):
+    """Replay of a chain and a tree is the live run of each."""
+    asked = config(tree(draft, "chain:3"), tree(draft, "expansion:2x1x2"))
+    built = build(asked).methods
+    made = trace(asked, method=built[0].name, width=2, beyond=3, load=lambda models: pair)
+    assert made.about["draft"]["source"] == draft["source"]
+    assert made.about["models"]["draft"].startswith(draft["source"])  # and not the pair's
+    offsets = made.offsets.tolist()
+    for method in built:
+        found = replay(made, method.shape)
+        accepted = []
+        for i, begin in enumerate(offsets[:-1]):
+            text = made.tokens[begin : offsets[i + 1]].tolist()
+            prompt = prompt_of(asked, pair, i)
+            steps = list(decode(
+                ModelTarget(pair.target), method.drafter(pair, "T=0"), method.choices["T=0"].rule,
+                torch.tensor(prompt), sampling=method.choices["T=0"].sampling, coins=TorchCoins(0),
+                max_new_tokens=int(made.text_kept[i]),
+            ))  # fmt: skip
+            ids = [token for step in steps for token in step.tokens]
+            assert ids == text[: made.text_kept[i]]
+            accepted += [step.verdict.accepted for step in steps]
+        assert found.accepted.tolist() == accepted
+        assert max(accepted) > 1
+
+
+def prompt_of(asked, pair, i):
+    from treespec.experiments.run.prompts import encode, read_prompts
+
+    raw = read_prompts(asked.prompts, more=0)[: asked.prompts.count]
+    return encode(raw, asked.prompts, pair.tokenizer)[i].ids
+
+
+@pytest.fixture(scope="module")
+def of_lookup(pair, tmp_path_factory):
+    """A trace of prompt lookup in a file; of a pair without a draft model, as users have it."""
+    asked = config(tree({"source": "lookup"}, BUDGET, name="lookup"))
+    made = trace(asked, method="lookup", load=lambda models: pair)
+    return made, made.save(tmp_path_factory.mktemp("traces") / "lookup.npz")
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_a_source_that_reads_texts_is_recorded_within_its_budget(of_lookup):
+    made, _ = of_lookup
+    assert made.text_drafts.budget == Budget(10, 5, 3)
+    assert (made.width, made.law, made.rule) == (3, "deterministic", "greedy")
+    assert made.about["draft"] == {"source": "lookup", "ngram": 3, "places": 256}
+    assert "draft" not in made.about["models"]  # its times are the target's alone
+
+
+def test_replay_takes_budgets_as_configs_write_them(of_lookup):
+    made, path = of_lookup
+    budgets = ["{kind: budget, depth: 4}", "{kind: budget, depth: 4, size: 8, branching: 2}"]
+    done = call(
+        "replay", path, *(part for text in budgets for part in ("--growth", text)), "--json"
+    )
+    rows = json.loads(done.output)["rows"]
+    assert [row["shape"] for row in rows] == ["budget 1x4, 5", "budget 2x4, 8"]
+    right = [replay_budget(made, budget) for budget in (Budget(5, 4, 1), Budget(8, 4, 2))]
+    assert [row["tokens_per_step"] for row in rows] == [one.tokens_per_step for one in right]
+    assert [row["nodes"] for row in rows] == [one.nodes_per_step for one in right]
+    refused = call("replay", path, "--shapes", "chain:4")
+    assert refused.exit_code == 2
+    assert "replay a budget" in refused.output
+
+
+def test_estimate_counts_what_was_drafted(of_lookup):
+    _, path = of_lookup
+    done = call("estimate", path, "--by", "depth", "--json")
+    found = json.loads(done.output)
+    assert found["expected_calibration_error"] is None
+    assert found["source"] == "on-policy"
+    assert call("estimate", path, "--starts", "chain:4").exit_code == 2
+
+
+def test_search_finds_limits(of_lookup, tmp_path):
+    made, path = of_lookup
+    found = json.loads(call("search", path, "--size", "8", "--json").output)
+    known = {
+        (depth, wide): replay_budget(made, Budget(8 if wide > 1 else depth + 1, depth, wide))
+        for depth in range(1, 6)
+        for wide in range(1, 4)
+    }
+    assert found["tokens_per_step"] == max(one.tokens_per_step for one in known.values())
+    best = known[found["budget"]["depth"], found["budget"]["branching"]]
+    assert found["nodes_per_step"] == best.nodes_per_step
+    assert "in a config: shape: {kind: budget" in call("search", path, "--size", "8").output
+    assert call("search", path, "--size", "1").exit_code == 2
+    times = tmp_path / "times.json"
+    times.write_text(LatencyModel.from_tables(verify={1: 0.02, 16: 0.022}, draft=0.001).to_json())
+    ranked = json.loads(call("search", path, "--latency", times, "--json").output)
+    rows = [row for row in ranked["rows"] if row["kind"] == "growth"]
+    assert {row["growth"]["kind"] for row in rows} == {"budget"}
+    assert {row["kind"] for row in ranked["rows"]} == {"growth", "plain"}
+    asked = rows[-1]["growth"]
+    again = replay_budget(made, Budget(asked["size"], asked["depth"], asked["branching"]))
+    assert rows[-1]["tokens_per_step"]["estimate"] == pytest.approx(again.tokens_per_step, abs=0.2)
+    # A step takes what its nodes take: no pass of a draft model is in it.
+    assert rows[-1]["step_ms"]["estimate"] < 22
+
+
+def test_no_tree_is_made_of_what_such_a_source_accepts(of_lookup, tmp_path):
+    _, path = of_lookup
+    times = tmp_path / "times.json"
+    times.write_text(LatencyModel.from_tables(verify={1: 0.02, 16: 0.022}, draft=0.001).to_json())
+    for shape in (
+        {"kind": "optimal", "rates": str(path), "size": 4},
+        {"kind": "best", "acceptance": str(path), "latency": str(times)},
+    ):
+        with pytest.raises(ConfigError, match="no tree can be given to it"):
+            build(config({"kind": "tree", "shape": shape}))
+    done = call("regret", path, "--latency", times)
+    assert done.exit_code == 2
+    assert "no tree that was tuned elsewhere" in " ".join(done.output.replace("│", " ").split())
+
+
+LIVE = [
+    (tree({"source": "token_recycling"}, BUDGET), "token_recycling cannot be traced: its trees depend"),
+    (tree({"source": "lookahead", "window": 2, "ngram": 3, "guesses": 1}, BUDGET), "lookahead cannot be"),
+    (tree({"source": "jacobi"}, {"kind": "budget", "depth": 4}), "jacobi cannot be traced"),
+    (
+        tree({"source": "cascade", "draft": {"source": "lookup"}}, {"kind": "budget", "depth": 4}),
+        "the tokens of its first model, whatever drafts for that",
+    ),
+    (
+        tree(
+            {"source": "merge", "sources": [{"source": "lookup"}, {"source": "suffix_tree"}],
+             "rates": [[[0.5]], [[0.5]]]}, BUDGET,
+        ),
+        "record them one by one",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "said"), LIVE, ids=[said[:12] for _, said in LIVE])
+def test_sources_whose_trees_depend_on_earlier_ones_are_refused_by_name(method, said, tmp_path):
+    path = tmp_path / "config.yaml"
+    path.write_text(json.dumps(SETTINGS | {"methods": [method | {"name": "it"}]}))
+    done = call("trace", path, "--method", "it", "--out", tmp_path / "x.npz")
+    assert done.exit_code == 2
+    assert said in " ".join(done.output.replace("│", " ").split())
+    assert not (tmp_path / "x.npz").exists()
+
+
+def test_options_of_draft_models_are_refused_for_sources_without_one(pair):
+    asked = config(tree({"source": "lookup"}, BUDGET, name="lookup"))
+    for more, said in (
+        ({"width": 3}, "leave --width out"),
+        ({"beam": 4}, "--beam 4 is for growths"),
+    ):
+        with pytest.raises(Exception, match=said):
+            trace(asked, method="lookup", load=lambda models: pair, **more)
