@@ -1,5 +1,7 @@
 """Cascades: the law on two and three levels, what the levels keep, and what is refused."""
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -23,6 +25,7 @@ PROMPT = (0, 1, 0, 0, 1)
 COLD = Sampling(temperature=0.0)
 
 
+@cache
 def table(seed, vocab=2):
     return TabularModel(random_table(vocab, seed), vocab)
 

@@ -1,5 +1,7 @@
 """Merges: the law, what each source is told, how nodes are shared out, and what is refused."""
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -25,6 +27,7 @@ PROMPT = (0, 1, 0, 0, 1)
 HIGH, LOW = ((0.9, 0.5, 0.2),), ((0.6, 0.3, 0.1),)
 
 
+@cache
 def table(seed, vocab=2):
     return TabularModel(random_table(vocab, seed), vocab)
 
