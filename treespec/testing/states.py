@@ -74,7 +74,11 @@ def state_of(*parts: Any) -> Hashable | None:
         return None
 
 
-def _state(value: Any, seen: dict[int, int]) -> Hashable:
+_Seen = dict[int, tuple[int, object]]
+"""By address, the objects that have been looked into, in order; they are held, like those of `_Same`."""
+
+
+def _state(value: Any, seen: _Seen) -> Hashable:
     kind = type(value)
     if kind in ATOMS:
         return kind, value
@@ -86,12 +90,12 @@ def _state(value: Any, seen: dict[int, int]) -> Hashable:
         return kind, tuple(_state(item, seen) for item in value)
     # Of two that are equal, changing one changes the other if it is the same object: so that counts.
     if id(value) in seen:
-        return "seen", seen[id(value)]
-    seen[id(value)] = len(seen)
+        return "seen", seen[id(value)][0]
+    seen[id(value)] = len(seen), value
     return kind, tuple(chain.from_iterable(_contents(value, seen)))
 
 
-def _contents(value: Any, seen: dict[int, int]) -> Iterator[tuple[Hashable, ...]]:
+def _contents(value: Any, seen: _Seen) -> Iterator[tuple[Hashable, ...]]:
     if isinstance(value, Tensor | np.ndarray):
         yield _numbers(value)
         return
@@ -100,7 +104,8 @@ def _contents(value: Any, seen: dict[int, int]) -> Iterator[tuple[Hashable, ...]
         return
     if isinstance(value, types.FunctionType):
         yield _Same(value.__code__), _Same(value.__globals__)
-        cells = [cell.cell_contents for cell in value.__closure__ or () if _filled(cell)]
+        filled = filter(_filled, value.__closure__ or ())
+        cells = tuple(cell.cell_contents for cell in filled)
         inner = (value.__defaults__, value.__kwdefaults__, cells, value.__dict__)
         yield tuple(_state(item, seen) for item in inner)
         return
@@ -116,7 +121,7 @@ def _contents(value: Any, seen: dict[int, int]) -> Iterator[tuple[Hashable, ...]
     yield from _of_attributes(value, seen)
 
 
-def _of_containers(value: Any, seen: dict[int, int]) -> Iterator[tuple[Hashable, ...]]:
+def _of_containers(value: Any, seen: _Seen) -> Iterator[tuple[Hashable, ...]]:
     if isinstance(value, dict):
         yield tuple(_state(item, seen) for item in chain.from_iterable(value.items()))
         yield (_state(getattr(value, "default_factory", None), seen),)
@@ -127,7 +132,7 @@ def _of_containers(value: Any, seen: dict[int, int]) -> Iterator[tuple[Hashable,
         yield (frozenset(_state(item, {}) for item in value),)
 
 
-def _of_attributes(value: Any, seen: dict[int, int]) -> Iterator[tuple[Hashable, ...]]:
+def _of_attributes(value: Any, seen: _Seen) -> Iterator[tuple[Hashable, ...]]:
     kind, looked_into = type(value), (dict, list, tuple, deque, set, frozenset, object)
     if any(
         not (c.__flags__ & MADE_IN_PYTHON or issubclass(c, looked_into[:-1]))

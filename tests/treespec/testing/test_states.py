@@ -92,6 +92,19 @@ def test_kinds_and_places_count():
     assert state_of(around) is not None
 
 
+def test_many_functions_that_are_made_alike_are_equal():
+    """Each is told from the others, whatever addresses what is looked at has for a while."""
+
+    def make():
+        return [closing_over([i % 2]) for i in range(100)]
+
+    assert len({state_of(make()) for _ in range(20)}) == 1
+    one = [0]
+    assert state_of([closing_over(one), closing_over(one)]) != state_of(
+        [closing_over([0]), closing_over([0])]
+    )
+
+
 def test_tables_are_equal_if_their_rows_are_the_same_function():
     assert state_of(table(1).fresh()) == state_of(table(1).fresh())
     assert state_of(table(1).fresh()) != state_of(table(2).fresh())
