@@ -23,7 +23,7 @@ from treespec.errors import InvalidTree
 from treespec.protocols import Drafter
 from treespec.step import Step, Verdict
 from treespec.target import ModelTarget
-from treespec.testing import TabularModel, output_law, random_table, target_law
+from treespec.testing import EnumeratingCoins, TabularModel, output_law, random_table, target_law
 from treespec.tree import TokenTree
 
 V = 3
@@ -272,12 +272,14 @@ def test_no_coin_is_asked_for(name, datastore):
     drafter, target = SOURCES[name](datastore), ModelTarget(TabularModel(random_table(V, 5), V))
     for source in (drafter, target):
         source.prefill(torch.tensor(PROMPT))
+    coins = EnumeratingCoins()
     for _ in range(4):
-        tree = drafter.propose(None)
+        tree = drafter.propose(coins)
         scores = target.score(tree)
         step = Step(tree, Verdict((0,), int(scores.logits[0].argmax())), scores, ())
         target.commit(step)
         drafter.commit(step)
+    assert not coins.trail
 
 
 def committed(drafter, tree, path, bonus, logits):

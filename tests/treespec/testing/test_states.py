@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from treespec import Law, Sampling, TreeShape, verify
-from treespec.draft import ModelDrafter, TokenRecycling
+from treespec.draft import ModelDrafter
 from treespec.testing import Rationals, TabularModel, output_law, random_table, target_law
 from treespec.testing.states import state_of
 from treespec.tree import TokenTree
@@ -184,7 +184,7 @@ def test_laws_are_those_of_all_branches(exact):
     tree = TreeShape.expansion([2])
     makers = [(verify.rrs, Law.IID, ModelDrafter)]
     if not exact:
-        makers.append((verify.onehot, Law.DETERMINISTIC, lambda *_: TokenRecycling(tree)))
+        makers.append((verify.rrsw, Law.WITHOUT_REPLACEMENT, ModelDrafter))
     for rule, law, make in makers:
         united, whole = (
             output_law(
