@@ -55,7 +55,7 @@ def watched(drafter):
 
 
 @pytest.mark.usefixtures("without_shape_checks")
-@pytest.mark.parametrize(("case", "rule"), _proofs())
+@pytest.mark.parametrize(("case", "rule"), list(_proofs()))
 def test_several_steps_keep_the_law(case, rule, stores):
     """Every coin on every side, through `decode`, each branch with sources of its own."""
     LATER.shapes, LATER.mixed = set(), set()
