@@ -209,11 +209,11 @@ class Operations:
         finally:
             sys.settrace(None)
 
-    def _called(self, frame: FrameType, event: str, given: object) -> Callable[..., object]:
+    def _called(self, frame: FrameType, event: str, given: Any) -> Any:
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._executed
 
-    def _executed(self, frame: FrameType, event: str, given: object) -> Callable[..., object]:
+    def _executed(self, frame: FrameType, event: str, given: Any) -> Any:
         self.count += event == "opcode"
         return self._executed
 
