@@ -1,22 +1,29 @@
-"""What the draft sources without a model cost as texts grow: seconds and bytes a token, and look-ups.
+"""What the draft sources without a model cost as what they remember grows, and a datastore of millions.
 
     python -m treespec.experiments.benchmarks.draft_sources [LARGEST] [DATASTORE]
 
-The text is Python code of installed packages, encoded by the embedded pair's tokenizer. Each source reads
-it in one piece; the time of a token is that of the last tenth, so it is the cost at that length and no
-mean over shorter ones. Proposals are timed every few tokens after it. Goals: a token at 1,000,000 takes at
-most 3 times what it takes at 10,000; the suffix tree at most 600 bytes a token. LARGEST (1,000,000) bounds
-the texts; the datastore has DATASTORE (10,000,000) tokens, of texts that come again if there are fewer, and
-is asked along the embedded prompts, which it does not hold.
+The text is Python code of installed packages, encoded by the embedded pair's tokenizer. Each source
+remembers the first so many tokens of it; then it drafts for the same stretch behind, step by step as
+decoding does: it proposes, the tree's path that agrees with the stretch is accepted, it is told. So what is
+compared between sizes differs by what is remembered alone. Operations are bytecode instructions, which no
+neighbour changes; what numpy does within one is not among them. Goals: from 10,000 to 1,000,000 tokens,
+operations a token read differ by 20 % at most and times by a factor of 3; the suffix tree has at most 600
+bytes a token. LARGEST (1,000,000) bounds what is remembered; the datastore has DATASTORE (10,000,000)
+tokens at least, each file once, and is asked along the embedded prompts, which it does not hold.
 """
 
 import gc
+import resource
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import FrameType
 from typing import Annotated, Any
 
 import numpy as np
@@ -25,8 +32,19 @@ import torch
 import typer
 from rich.console import Console
 
-from treespec import TorchCoins
-from treespec.draft import Datastore, PromptLookup, Retrieval, SuffixAutomaton, SuffixTree
+from treespec import TorchCoins, Verdict
+from treespec.draft import (
+    Datastore,
+    Documents,
+    Jacobi,
+    Lookahead,
+    PromptLookup,
+    Retrieval,
+    SuffixAutomaton,
+    SuffixCounts,
+    SuffixTree,
+    TokenRecycling,
+)
 from treespec.draft.text_source import TextSource
 from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.config.schema import EmbeddedPrompts
@@ -35,30 +53,42 @@ from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.held_out import HeldOut, installed_code
 from treespec.experiments.run.prompts import read_prompts
 from treespec.models.load import outline_pair
+from treespec.step import Scores, Step
 
 SIZES = (10_000, 100_000, 1_000_000)
-PROPOSALS, EVERY = 300, 7
-BATCH = 64
+STEPS, COUNTED = 1000, 200
+"""Steps that are timed, and further ones whose operations are counted."""
 
-SOURCES: dict[str, Callable[[], TextSource]] = {
-    "lookup": partial(PromptLookup, 10, size=64, branching=8),
-    "suffix_tree": partial(SuffixTree, 10, size=64, branching=8),
-    "suffix_automaton": partial(SuffixAutomaton, 10),
-}
+STRETCH = 32_000
+"""Tokens behind the text: more than these steps can take."""
+
+BATCH = 64
+PROMPT = 64
+"""Tokens of the text that a source begins with if it remembers other texts."""
+
+TREE = {"size": 64, "branching": 8}
+VOCABULARY = 32_768
+LOGITS = torch.rand(128, VOCABULARY, generator=torch.Generator().manual_seed(0))
+"""What the target says after any tree: what it is does not change what reading it costs."""
 
 COLUMNS = (
     keyed("source", "source", left=True),
     keyed("tokens", "tokens", ","),
-    keyed("us a token", "read_us", ".2f"),
-    keyed("bytes a token", "bytes", ".0f"),
-    keyed("propose p50 us", "propose_p50_us", ".0f"),
+    keyed("read: us a token", "read_us", ".2f"),
+    keyed("operations", "read_operations", ".0f"),
+    keyed("propose: p50 us", "propose_p50_us", ".0f"),
     keyed("p99 us", "propose_p99_us", ".0f"),
+    keyed("operations ", "propose_operations", ".0f"),
+    keyed("emitted", "emitted", ".2f"),
+    keyed("bytes a token", "bytes", ".0f"),
 )
 STORE_COLUMNS = (
     keyed("tokens", "tokens", ","),
+    keyed("texts", "texts", ","),
     keyed("sort s", "build_s", ".1f"),
+    keyed("peak MB", "build_peak_mb", ".0f"),
     keyed("file MB", "file_mb", ".0f"),
-    keyed("propose p50 us", "propose_p50_us", ".0f"),
+    keyed("propose: p50 us", "propose_p50_us", ".0f"),
     keyed("p99 us", "propose_p99_us", ".0f"),
     keyed("resident MB", "resident_mb", ".0f"),
 )
@@ -72,7 +102,9 @@ def texts() -> Iterator[list[int]]:
         batch = files[begin : begin + BATCH]
         read = [(path.name, path.read_text("utf-8", "replace")) for path in batch]
         kept = [text for name, text in read if not held_out.has_copy(name, text)]
-        yield from tokenizer(kept, add_special_tokens=False, verbose=False)["input_ids"]
+        yield from filter(
+            None, tokenizer(kept, add_special_tokens=False, verbose=False)["input_ids"]
+        )
 
 
 def held_out() -> list[int]:
@@ -83,21 +115,167 @@ def held_out() -> list[int]:
     return [token for row in rows for token in row]
 
 
-def some(tokens: int) -> list[list[int]]:
-    """Texts of so many tokens in all, one after the other again if there are fewer."""
-    found: list[list[int]] = []
-    missing = tokens
-    while missing > 0:
-        before = missing
-        for ids in texts():
-            if ids:
-                found.append(ids[:missing])
-                missing -= len(ids)
-            if missing <= 0:
+def some(tokens: int) -> Iterator[list[int]]:
+    """Whole texts until they have so many tokens; fewer if there are no more."""
+    for ids in texts():
+        yield ids
+        tokens -= len(ids)
+        if tokens <= 0:
+            return
+
+
+def reading(source: TextSource, ids: Sequence[int], folder: Path) -> TextSource:
+    """A source that remembers its own text."""
+    source.prefill(torch.tensor(ids))
+    return source
+
+
+def asking(
+    make: Callable[[Sequence[int], Path], TextSource], ids: Sequence[int], folder: Path
+) -> TextSource:
+    """One that remembers other texts."""
+    source = make(ids, folder)
+    source.prefill(torch.tensor(ids[-PROMPT:]))
+    return source
+
+
+def counted(ids: Sequence[int]) -> SuffixCounts:
+    """A text that is over, as past texts are kept."""
+    counts = SuffixCounts()
+    counts.read(ids)
+    counts.end()
+    return counts
+
+
+def followers(ids: Sequence[int], length: int, most: int) -> dict[int, list[tuple[int, ...]]]:
+    """What followed each token last: so many different strings of this length."""
+    found: dict[int, dict[tuple[int, ...], None]] = {}
+    for i in range(len(ids) - length):
+        kept = found.setdefault(ids[i], {})
+        string = tuple(ids[i + 1 : i + 1 + length])
+        kept.pop(string, None)
+        kept[string] = None
+        if len(kept) > most:
+            del kept[next(iter(kept))]
+    return {token: list(kept) for token, kept in found.items()}
+
+
+SOURCES: dict[str, Callable[[Sequence[int], Path], TextSource]] = {
+    "lookup": lambda ids, folder: reading(PromptLookup(10, **TREE), ids, folder),
+    "documents": partial(asking, lambda ids, folder: Documents([ids], 10, **TREE)),
+    "suffix_tree": lambda ids, folder: reading(SuffixTree(10, **TREE), ids, folder),
+    "suffix_tree, past texts": partial(
+        asking, lambda ids, folder: SuffixTree(10, past=counted(ids), **TREE)
+    ),
+    "suffix_automaton": lambda ids, folder: reading(SuffixAutomaton(10), ids, folder),
+    "retrieval": partial(
+        asking,
+        lambda ids, folder: Retrieval(
+            Datastore.build(folder / "store", [ids], vocab_size=VOCABULARY), 10, **TREE
+        ),
+    ),
+    "token_recycling": partial(
+        asking,
+        lambda ids, folder: TokenRecycling(
+            table={of: [one for (one,) in rows] for of, rows in followers(ids, 1, 8).items()}
+        ),
+    ),
+    "lookahead": partial(asking, lambda ids, folder: Lookahead(pool=followers(ids, 4, 7))),
+    "jacobi": lambda ids, folder: reading(Jacobi(10), ids, folder),
+}
+
+HELD_BY_TOKEN = (
+    "lookup",
+    "documents",
+    "suffix_tree",
+    "suffix_tree, past texts",
+    "suffix_automaton",
+)
+"""Sources whose memory grows with the text, and not with the vocabulary or in a file."""
+
+
+class Operations:
+    """Bytecode instructions that are executed within `counting`."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count, in functions that are called from here on."""
+        sys.settrace(self._called)
+        try:
+            yield
+        finally:
+            sys.settrace(None)
+
+    def _called(self, frame: FrameType, event: str, given: Any) -> Any:
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._executed
+
+    def _executed(self, frame: FrameType, event: str, given: Any) -> Any:
+        self.count += event == "opcode"
+        return self._executed
+
+
+class Steps:
+    """Decodes a text that is known, with one source: what comes next is what is accepted."""
+
+    def __init__(self, source: TextSource, ids: Sequence[int]) -> None:
+        self.source, self.ids, self.at, self.coins = source, ids, 0, TorchCoins(0)
+
+    def step(self, around: Callable[[Callable[[], Any]], Any]) -> int:
+        """One step, with propose and commit each called by `around`; gives how many tokens it emitted."""
+        tree = around(lambda: self.source.propose(self.coins))
+        path, shape, ids = [0], tree.shape, tree.token_ids
+        while True:
+            wanted = self.ids[self.at + len(path) - 1]
+            below = [node for node in shape.children[path[-1]] if ids[node] == wanted]
+            if not below:
                 break
-        if missing == before:
-            raise SystemExit("no package is installed whose code could be read")
-    return found
+            path.append(below[0])
+        step = Step(tree, Verdict(tuple(path), wanted), Scores(LOGITS[: shape.size]), ())
+        around(lambda: self.source.commit(step))
+        self.at += len(path)
+        return len(path)
+
+
+def costs(source: TextSource, ids: Sequence[int]) -> dict[str, float]:
+    """Times and operations of a source along a text."""
+    steps, taken, emitted = Steps(source, ids), [], 0
+
+    def timed(part: Callable[[], Any]) -> Any:
+        start = time.perf_counter()
+        result = part()
+        taken.append(time.perf_counter() - start)
+        return result
+
+    for _ in range(STEPS):
+        emitted += steps.step(timed)
+    low, high = np.percentile(taken[::2], [50, 99]) * 1e6
+    operations, counts, read = Operations(), [], 0
+
+    def followed(part: Callable[[], Any]) -> Any:
+        before = operations.count
+        with operations.counting():
+            result = part()
+        counts.append(operations.count - before)
+        return result
+
+    for _ in range(COUNTED):
+        read += steps.step(followed)
+    return {
+        "read_us": sum(taken[1::2]) / emitted * 1e6,
+        "read_operations": sum(counts[1::2]) / read,
+        "propose_p50_us": float(low),
+        "propose_p99_us": float(high),
+        "propose_operations": float(np.median(counts[::2])),
+        "emitted": emitted / STEPS,
+    }
+
+
+TEXT: list[int] = []
+"""What the sources read: filled before the processes that measure are forked."""
 
 
 def resident() -> int:
@@ -106,72 +284,73 @@ def resident() -> int:
     return psutil.Process().memory_info().rss
 
 
-def proposals(drafter: TextSource, ids: Sequence[int]) -> dict[str, float]:
-    """Median and 99th percentile of a proposal, in microseconds, while the text goes on."""
-    coins, seconds = TorchCoins(0), []
-    for i in range(PROPOSALS):
-        drafter._take(ids[i * EVERY : (i + 1) * EVERY])
-        start = time.perf_counter()
-        drafter.propose(coins)
-        seconds.append(time.perf_counter() - start)
-    low, high = np.percentile(seconds, [50, 99]) * 1e6
-    return {"propose_p50_us": float(low), "propose_p99_us": float(high)}
+def measured(name: str, size: int, stretch: int) -> dict[str, Any]:
+    """What a source costs that remembers `size` tokens, in a process that has freed no memory before."""
+    with TemporaryDirectory(prefix="treespec-") as folder:
+        before = resident()
+        source = SOURCES[name](TEXT[:size], Path(folder))
+        used = (resident() - before) / size if name in HELD_BY_TOKEN else None
+        return {"bytes": used, **costs(source, TEXT[stretch:])}
 
 
-TEXT: list[int] = []
-"""What the sources read: filled before the processes that measure are forked."""
-
-
-def measured(name: str, size: int) -> dict[str, float]:
-    """What a source costs after `size` tokens, in a process that has freed no memory before."""
-    ids = TEXT
-    drafter, before = SOURCES[name](), resident()
-    drafter.prefill(torch.tensor(ids[: size - size // 10]))
-    start = time.process_time()
-    drafter._take(ids[size - size // 10 : size])
-    seconds = time.process_time() - start
-    used = resident() - before
-    costs = {"read_us": seconds / (size // 10) * 1e6, "bytes": used / size}
-    return costs | proposals(drafter, ids[size:])
-
-
-def stored(given: Sequence[Sequence[int]], asked: Sequence[int]) -> dict[str, Any]:
-    """What a datastore of texts costs, and proposals from it along another text."""
+def stored(tokens: int, asked: Sequence[int]) -> dict[str, Any]:
+    """What a datastore of so many tokens costs, and proposals from it along another text."""
+    given = [np.array(ids, dtype=np.int32) for ids in some(tokens)]
     with TemporaryDirectory(prefix="treespec-") as folder:
         start = time.perf_counter()
         path = Path(folder) / "store"
-        Datastore.build(path, given, vocab_size=2**20)
+        Datastore.build(path, (ids.tolist() for ids in given), vocab_size=2**20)
         seconds = time.perf_counter() - start
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         before = resident()
         store = Datastore(path)
-        drafter = Retrieval(store, 10, size=65, branching=64)
-        drafter.prefill(torch.tensor(asked[:16]))
-        row: dict[str, Any] = {"tokens": store.about["tokens"], "build_s": seconds}
-        row |= {"file_mb": path.stat().st_size / 1e6, **proposals(drafter, asked[16:])}
-        return row | {"resident_mb": (resident() - before) / 1e6}
+        source = Retrieval(store, 10, size=65, branching=64)
+        source.prefill(torch.tensor(asked[:16]))
+        found = costs(source, asked[16:])
+        return {
+            **{key: store.about[key] for key in ("tokens", "texts")},
+            "build_s": seconds,
+            "build_peak_mb": peak / 1e6,
+            "file_mb": path.stat().st_size / 1e6,
+            **found,
+            "steps": STEPS + COUNTED,
+            "resident_mb": (resident() - before) / 1e6,
+        }
+
+
+def growth(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of each source, what it costs at the largest size over what it costs at the least."""
+    keys = ("read_us", "read_operations", "propose_p50_us", "propose_operations")
+    found = []
+    for name in dict.fromkeys(row["source"] for row in rows):
+        first, *_, last = [row for row in rows if row["source"] == name]
+        ratios = {key: last[key] / first[key] for key in keys}
+        found.append({"source": name, "from": first["tokens"], "to": last["tokens"], **ratios})
+    return found
 
 
 def main(
-    largest: Annotated[int, typer.Argument(help="Tokens of the longest text.")] = SIZES[-1],
+    largest: Annotated[int, typer.Argument(help="Most tokens that are remembered.")] = SIZES[-1],
     datastore: Annotated[int, typer.Argument(help="Tokens of the datastore.")] = 10_000_000,
 ) -> None:
     """Measure, print, and keep the figures."""
     console = Console()
-    more = PROPOSALS * EVERY
-    TEXT.extend(token for text in some(largest + more) for token in text)
+    sizes = [size for size in SIZES if size <= largest]
+    TEXT.extend(islice((t for text in some(largest + STRETCH) for t in text), largest + STRETCH))
+    asked = held_out()
     rows = []
     with get_context("fork").Pool(1, maxtasksperchild=1) as pool:
         for name in SOURCES:
-            for size in (size for size in SIZES if size <= largest):
+            for size in sizes:
                 say(console, f"{name}, {size:,} tokens")
-                costs = pool.apply(measured, (name, size))
-                rows.append({"source": name, "tokens": size, **costs})
-    print_table(Table("reading and proposing", COLUMNS, rows), console)
-    say(console, f"datastore of {datastore:,} tokens")
-    asked = held_out()
-    store = stored(some(datastore), (asked * (more // len(asked) + 2))[: more + 16])
+                found = pool.apply(measured, (name, size, sizes[-1]))
+                rows.append({"source": name, "tokens": size, **found})
+        print_table(Table("reading and proposing", COLUMNS, rows), console)
+        say(console, f"datastore of {datastore:,} tokens")
+        store = pool.apply(stored, (datastore, asked * (STRETCH // len(asked) + 2)))
     print_table(Table("datastore", STORE_COLUMNS, [store]), console)
-    say(console, f"written: {save('draft_sources', {'sources': rows, 'datastore': store})}")
+    figures = {"sources": rows, "growth": growth(rows), "datastore": store}
+    say(console, f"written: {save('draft_sources', figures)}")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ __all__ = [
     "advice",
     "costs",
     "coverage",
+    "draft_sources",
     "dynamic",
     "estimator",
     "faults",
@@ -293,6 +294,43 @@ def power(data: Row) -> Parts:
             f"A total variation of {setting['total_variation']} at the first token was noticed for "
             f"{percent(figures['power'])} of {setting['seeds']} seeds at {setting['samples']:,} samples; "
             f"without a bias {percent(figures['false_alarms'])} raised an alarm."
+        ]
+    }
+
+
+def draft_sources(data: Row) -> Parts:
+    """What sources cost by what they remember, how that grows, and a datastore of millions."""
+    figures = data["figures"]
+    columns: dict[str, Callable[[Row], Any]] = {
+        "source": lambda row: row["source"],
+        "tokens": lambda row: f"{row['tokens']:,}",
+        "µs a token read": lambda row: row["read_us"],
+        "operations a token read": lambda row: f"{row['read_operations']:.0f}",
+        "µs a proposal, median": lambda row: f"{row['propose_p50_us']:.0f}",
+        "99 %": lambda row: f"{row['propose_p99_us']:.0f}",
+        "operations a proposal": lambda row: f"{row['propose_operations']:.0f}",
+        "bytes a token": lambda row: None if row["bytes"] is None else f"{row['bytes']:.0f}",
+    }
+    ratios: dict[str, Callable[[Row], Any]] = {
+        "source": lambda row: row["source"],
+        "time of a token read": lambda row: row["read_us"],
+        "operations": lambda row: row["read_operations"],
+        "time of a proposal": lambda row: row["propose_p50_us"],
+        "operations of it": lambda row: row["propose_operations"],
+    }
+    first, store = figures["growth"][0], figures["datastore"]
+    return {
+        "": [
+            "By the tokens that a source remembers; all draft for the same stretch of text, as far as it "
+            "is accepted. Operations are bytecode instructions.",
+            table(columns, figures["sources"]),
+            f"At {first['to']:,} tokens over that at {first['from']:,}:",
+            table(ratios, figures["growth"]),
+            f"A datastore of {store['tokens']:,} tokens of {store['texts']:,} files was sorted and written "
+            f"in {store['build_s']:.0f} s, with {store['build_peak_mb']:,.0f} MB of memory at most, into a "
+            f"file of {store['file_mb']:.0f} MB. A look-up and its tree took {store['propose_p50_us']:.0f} "
+            f"µs in the median and {store['propose_p99_us']:.0f} µs at the 99th percentile; of "
+            f"file and source {store['resident_mb']:.0f} MB were in memory after {store['steps']:,} steps.",
         ]
     }
 

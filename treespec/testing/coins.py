@@ -124,16 +124,20 @@ class EnumeratingCoins:
 
 
 def outcomes(
-    play: Callable[[EnumeratingCoins], T], tokens: Collection[int] | None = None
+    play: Callable[[EnumeratingCoins], T],
+    tokens: Collection[int] | None = None,
+    after: Sequence[int] = (),
 ) -> Iterator[tuple[Weight, T]]:
     """Every outcome of a procedure with the exact probability of its branch.
 
     Args:
         play: the procedure; it must depend on nothing but the coins.
         tokens: see `EnumeratingCoins`.
+        after: sides of the first choices: only branches that begin with these.
 
     Yields:
-        Weight and result of each branch; the weights sum to 1. Results may repeat.
+        Weight and result of each branch; the weights sum to 1, or to that of the choices of `after`.
+        Results may repeat.
 
     Raises:
         TreespecError: if a walk does not come by the choices that led to it.
@@ -146,7 +150,7 @@ def outcomes(
         0.125 1
         0.375 0
     """
-    script: list[int] | None = []
+    script: list[int] | None = list(after)
     before: Sequence[Sequence[Weight]] = ()
     while script is not None:
         coins = EnumeratingCoins(script, tokens, before)
@@ -156,15 +160,15 @@ def outcomes(
                 f"it made {len(script)} choices in one call and {len(coins.trail)} in another"
             )
         yield coins.weight, result
-        script = _next_script(coins.trail)
+        script = _next_script(coins.trail, len(after))
         before = coins.met[: len(script or ())]
 
 
-def _next_script(trail: list[tuple[int, int]]) -> list[int] | None:
-    """The walk that differs in the last choice that has an unseen side."""
-    while trail and trail[-1][0] + 1 == trail[-1][1]:
+def _next_script(trail: list[tuple[int, int]], settled: int) -> list[int] | None:
+    """The walk that differs in the last choice that has an unseen side and is not settled."""
+    while len(trail) > settled and trail[-1][0] + 1 == trail[-1][1]:
         trail.pop()
-    if not trail:
+    if len(trail) <= settled:
         return None
     return [taken for taken, _ in trail[:-1]] + [trail[-1][0] + 1]
 

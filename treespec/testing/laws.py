@@ -1,6 +1,9 @@
 """Exact output laws, by enumeration of the drafter's and the rule's own code over tables."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from itertools import islice
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -12,8 +15,9 @@ from treespec.draft.model import ModelDrafter
 from treespec.models.tabular import TabularModel
 from treespec.protocols import Growth, Verifier
 from treespec.target.model import ModelTarget
-from treespec.testing.coins import EnumeratingCoins, outcomes
+from treespec.testing.coins import EnumeratingCoins, Weight, outcomes
 from treespec.testing.exact import AsGiven, exactly
+from treespec.testing.states import state_of
 from treespec.testing.step_oracle import DraftWith, ExactLaw, SampledTable, StepOracle
 from treespec.tree import Law, TreeShape
 
@@ -85,8 +89,11 @@ def output_law(
     """The joint law of the next tokens through the real `decode`, every coin on every side.
 
     Unlike `step_law` this runs several steps, so it also sees what is handed from step to step: pending
-    tokens, committed rows, caches that were not cut. Its cost grows with the number of branches to the
-    power of the number of steps: keep trees small.
+    tokens, committed rows, caches that were not cut. Every branch decodes from the prompt, with a target
+    and a drafter of its own. Branches that after a step have the same text, and whose target and drafter
+    remember the same (`treespec.testing.states`), have one future, which is walked once. So the cost grows
+    with the number of steps times the states that they lead to; if a drafter keeps what cannot be
+    compared, with the branches of a step to the power of the number of steps.
 
     Args:
         verifier: the rule.
@@ -103,24 +110,50 @@ def output_law(
     """
     target, draft, sampling = settled(target, draft, sampling, exact)
     total = SampledTable(target, sampling).law(prompt, tokens) * 0
-    runs = 0
 
-    def play(coins: EnumeratingCoins) -> tuple[int, ...]:
+    def play(passes: int, coins: EnumeratingCoins) -> _Branch:
+        its_target, drafter = target_with(target), draft_with(draft, shape, law, sampling)
         steps = decode(
-            target_with(target),
-            draft_with(draft, shape, law, sampling),
+            its_target,
+            drafter,
             verifier,
             torch.tensor(prompt),
             sampling=sampling,
             coins=coins,
             max_new_tokens=tokens,
         )
-        return tuple(token for step in steps for token in step.tokens)
+        text = tuple(token for step in islice(steps, passes) for token in step.tokens)
+        sides = [side for side, _ in coins.trail]
+        over = len(text) == tokens
+        return _Branch(text, None if over else state_of(its_target, drafter), sides, coins.weight)
 
-    for weight, text in outcomes(play):
-        total[text] = total[text] + weight  # pyrefly: ignore[unsupported-operation]
-        runs += 1
+    runs, passes = 0, 0
+    # One branch for each state that is reached, with the weight of all that reach it.
+    standing: list[tuple[_Branch, Weight]] = [(_Branch((), None, [], 1), 1)]
+    while standing:
+        passes += 1
+        reached: dict[Hashable, tuple[_Branch, Weight]] = {}
+        for before, weight in standing:
+            for walk, branch in outcomes(partial(play, passes), after=before.sides):
+                runs += 1
+                part = weight * (walk if before.weight == 1 else walk / before.weight)
+                if len(branch.text) == tokens:
+                    total[branch.text] = total[branch.text] + part  # pyrefly: ignore[unsupported-operation]
+                    continue
+                key = object() if branch.state is None else (branch.text, branch.state)
+                first, others = reached.get(key, (branch, 0))
+                reached[key] = first, others + part
+        standing = list(reached.values())
     return ExactLaw(total, runs)
+
+
+class _Branch(NamedTuple):
+    """One way through some steps: what came out, where it stands, and how it came there."""
+
+    text: tuple[int, ...]
+    state: Hashable | None
+    sides: Sequence[int]
+    weight: Weight
 
 
 def settled(

@@ -1,4 +1,4 @@
-"""Cascades: the law on two and three levels, what the levels keep, and what is refused."""
+"""Cascades: whose rows they tell of, what the levels keep, and what is refused."""
 
 import pytest
 import torch
@@ -11,13 +11,11 @@ from treespec.draft import (
     Lookahead,
     ModelDrafter,
     PromptLookup,
-    SuffixAutomaton,
-    SuffixTree,
     TokenRecycling,
 )
 from treespec.errors import InvalidArgument
 from treespec.target import ModelTarget
-from treespec.testing import TabularModel, output_law, random_table, step_law, target_law
+from treespec.testing import TabularModel, random_table, step_law
 from treespec.tree import TokenTree
 
 IID, SURE = Law.IID, Law.DETERMINISTIC
@@ -39,65 +37,6 @@ def lookup():
 
 def two_levels():
     return Cascade(table(4), lookup(), verify.onehot, 1, Sampling())
-
-
-CASCADES = {
-    "model": lambda: Cascade(table(4), small(), verify.chain, 2, Sampling()),
-    "tree of a model": lambda: Cascade(
-        table(4), small(shape=TreeShape.expansion([2])), verify.rrs, 2, Sampling()
-    ),
-    "lookup": lambda: Cascade(table(4), lookup(), verify.onehot, 2, Sampling()),
-    "recycling": lambda: Cascade(
-        table(4), TokenRecycling(TreeShape.expansion([2, 1])), verify.onehot, 2, Sampling()
-    ),
-    "documents": lambda: Cascade(table(4), Documents([PROMPT], 2), verify.onehot, 2, Sampling()),
-    "suffix tree": lambda: Cascade(
-        table(4), SuffixTree(2, offset=1.0), verify.onehot, 2, Sampling()
-    ),
-    "suffix automaton": lambda: Cascade(table(4), SuffixAutomaton(2), verify.onehot, 2, Sampling()),
-    "three levels": lambda: Cascade(table(6), two_levels(), verify.chain, 2, Sampling()),
-    "best tokens": lambda: Cascade(table(4), lookup(), verify.onehot, 2, Sampling(), law=SURE),
-}
-QUICK = ("lookup",)
-
-
-def rules(name):
-    return (
-        [verify.onehot, verify.greedy]
-        if name == "best tokens"
-        else [verify.chain, verify.block, verify.greedy]
-    )
-
-
-@pytest.mark.usefixtures("without_shape_checks")
-@pytest.mark.parametrize(
-    ("name", "rule"),
-    [
-        pytest.param(
-            name, rule, id=f"{name}-{rule}",
-            marks=[] if name in QUICK and rule is verify.chain else [pytest.mark.slow],
-        )
-        for name in CASCADES
-        for rule in rules(name)
-    ],
-)  # fmt: skip
-def test_several_steps_keep_the_law(name, rule):
-    target, shapes = table(3), set()
-    sampling = COLD if rule.one_hot else Sampling()
-
-    def make(*_):
-        drafter = CASCADES[name]()
-        propose = drafter.propose
-        drafter.propose = lambda coins: shapes.add((tree := propose(coins)).shape) or tree
-        return drafter
-
-    found = output_law(
-        rule, TreeShape.chain(2), IID, target=target, draft=target, tokens=3, prompt=PROMPT,
-        sampling=sampling, draft_with=make,
-    )  # fmt: skip
-    right = target_law(target, PROMPT, 3, sampling)
-    assert float((found.probs - right).abs().max()) <= 1e-12
-    assert shapes == {TreeShape.chain(2)}
 
 
 def toy(row):

@@ -13,12 +13,11 @@ from treespec.draft import (
     NoDrafter,
     PromptLookup,
     SuffixAutomaton,
-    TokenRecycling,
 )
 from treespec.errors import InvalidArgument, InvalidTree
 from treespec.protocols import Drafter
 from treespec.target import ModelTarget
-from treespec.testing import TabularModel, acceptance, output_law, random_table, target_law
+from treespec.testing import TabularModel, acceptance, random_table
 
 IID, WITHOUT, SURE = Law.IID, Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC
 PROMPT = (0, 1, 0, 0, 1)
@@ -44,83 +43,6 @@ def merge(size=5, rates=None, **sources):
 
 def cascade(depth):
     return Cascade(table(7), lookup(1), verify.onehot, depth, Sampling())
-
-
-MERGES = {
-    "model, lookup": (lambda: merge(model=model(4), lookup=lookup()), IID),
-    "model, recycling": (
-        lambda: merge(
-            model=model(4, WITHOUT, depth=1), table=TokenRecycling(TreeShape.expansion([2, 1])), size=6,
-            rates={"model": ((0.95, 0.5),)},
-        ),
-        WITHOUT,
-    ),
-    "two models, lookup": (
-        lambda: merge(a=model(4, depth=1), b=model(5, WITHOUT, depth=1), lookup=lookup(1)), IID,
-    ),
-    "model, jacobi": (lambda: merge(model=model(4), jacobi=Jacobi(2)), IID),
-    "model, lookahead": (
-        lambda: merge(model=model(4, depth=1), lookahead=Lookahead(1, 2, 1), size=5), IID,
-    ),
-    "cascade, lookup": (lambda: merge(cascade=cascade(2), lookup=lookup()), IID),
-    "lookup, recycling": (
-        lambda: merge(lookup=lookup(), table=TokenRecycling(TreeShape.chain(2))), SURE,
-    ),
-    "model's best, lookup": (lambda: merge(model=model(4, SURE), lookup=lookup()), SURE),
-}  # fmt: skip
-
-
-def rules(law):
-    if law is SURE:
-        return [verify.onehot, verify.naive, verify.greedy]
-    return [verify.rrs, verify.rrsw, verify.traversal, verify.naive, verify.greedy]
-
-
-def watched(drafter, trees):
-    """The drafter; what it proposes is collected."""
-    propose = drafter.propose
-
-    def collected(coins):
-        trees.append(propose(coins))
-        return trees[-1]
-
-    drafter.propose = collected
-    return drafter
-
-
-CASES = [(name, rule) for name, (_, law) in MERGES.items() for rule in rules(law)]
-SLOW = [("cascade, lookup", verify.naive)]
-
-
-@pytest.mark.usefixtures("without_shape_checks")
-@pytest.mark.parametrize(
-    ("name", "rule"),
-    [
-        pytest.param(*case, marks=[pytest.mark.slow] * (case in SLOW), id="-".join(map(str, case)))
-        for case in CASES
-    ],
-)
-def test_several_steps_keep_the_law(name, rule):
-    """Every coin on every side, through `decode`, each branch with sources of its own."""
-    target, trees = table(3), []
-    make, law = MERGES[name]
-    sampling = Sampling(temperature=0.0) if rule.one_hot else Sampling()
-    found = output_law(
-        rule, TreeShape.chain(2), law, target=target, draft=target, tokens=3, prompt=PROMPT,
-        sampling=sampling, draft_with=lambda *_: watched(make(), trees),
-    )  # fmt: skip
-    right = target_law(target, PROMPT, 3, sampling)
-    assert float((found.probs - right).abs().max()) <= 1e-12
-    assert all(tree.is_mixed == (law is not SURE) for tree in trees)
-    assert max(tree.shape.size for tree in trees) >= 3
-    if law is not SURE:
-        groups = [tree.groups_of(node) for tree in trees for node in tree.shape.internal]
-        assert max(map(len, groups)) >= 2
-    if name == "model, lookup":
-        below = (
-            g for tree in trees for node in tree.shape.internal[1:] for g in [tree.groups_of(node)]
-        )
-        assert any(len(groups) > 1 for groups in below)  # mixed nodes below the root too
 
 
 def played(drafter, rule, sampling, vocab=2, tokens=40, seed=0):

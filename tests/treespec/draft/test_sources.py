@@ -1,9 +1,10 @@
-"""All sources that draft without a model: the law, greedy text, and state that ends with the prompt."""
+"""Sources that draft without a model: mistakes that bias, greedy text, state that ends with a prompt."""
 
 from functools import partial
 
 import pytest
 import torch
+from proof_table import CASES, PROMPTS, TEXTS
 from transformers import GenerationConfig
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, load_pair, verify
@@ -15,7 +16,6 @@ from treespec.draft import (
     PromptLookup,
     Retrieval,
     SuffixAutomaton,
-    SuffixCounts,
     SuffixTree,
     TokenRecycling,
 )
@@ -23,78 +23,22 @@ from treespec.errors import InvalidTree
 from treespec.protocols import Drafter
 from treespec.step import Step, Verdict
 from treespec.target import ModelTarget
-from treespec.testing import TabularModel, output_law, random_table, target_law
+from treespec.testing import EnumeratingCoins, TabularModel, output_law, random_table, target_law
 from treespec.tree import TokenTree
 
 V = 3
-PROMPT = (0, 1, 2, 0, 1)
+PROMPT = PROMPTS[V]
 TEXT = "for i in range(10):\n    print(i)\nfor i in range(10):\n    "
-OTHERS = [[1, 2, 2, 0, 1, 0, 2], [0, 1, 1, 2, 0, 1, 2, 2]]
-RULES = [rule for rule in verify.RULES.values() if rule.lossless and Law.DETERMINISTIC in rule.laws]
-TREE = {"size": 6, "branching": 2}
-
-
-PAST = SuffixCounts(6)  # nobody writes to it
-for text in OTHERS:
-    PAST.read(text)
-    PAST.end()
+SOURCES = {
+    str(case): case.make
+    for case in CASES
+    if case.law is Law.DETERMINISTIC and case.vocab == V and not case.runs_a_model
+}
 
 
 @pytest.fixture(scope="session")
 def datastore(tmp_path_factory):
-    return Datastore.build(tmp_path_factory.mktemp("store") / "x.datastore", OTHERS, vocab_size=V)
-
-
-SOURCES = {
-    "lookup chain": lambda store: PromptLookup(2, ngram=2),
-    "lookup tree": lambda store: PromptLookup(2, ngram=2, **TREE),
-    "documents chain": lambda store: Documents(OTHERS, 2),
-    "documents tree": lambda store: Documents(OTHERS, 2, **TREE),
-    "suffix tree chain": lambda store: SuffixTree(2, offset=1.0),
-    "suffix tree": lambda store: SuffixTree(2, window=6, offset=4.0, **TREE),
-    "suffix tree, past texts": lambda store: SuffixTree(2, offset=4.0, past=PAST, **TREE),
-    "suffix automaton": lambda store: SuffixAutomaton(2),
-    "retrieval chain": lambda store: Retrieval(store, 2, shortest=1),
-    "retrieval tree": lambda store: Retrieval(store, 2, shortest=1, **TREE),
-    "recycling chain": lambda store: TokenRecycling(TreeShape.chain(2)),
-    "recycling tree": lambda store: TokenRecycling(TreeShape.expansion([2, 2])),
-    "lookahead chain": lambda store: Lookahead(1, 2, 1),
-    "lookahead tree": lambda store: Lookahead(2, 3, 2),
-    "jacobi": lambda store: Jacobi(2),
-}
-
-
-def seen(drafter, shapes):
-    """The drafter; the shapes that it proposes after the first step are collected."""
-    propose, first = drafter.propose, [True]
-
-    def watched(coins):
-        tree = propose(coins)
-        if not first.pop():
-            shapes.add(tree.shape)
-        first.append(False)
-        return tree
-
-    drafter.propose = watched
-    return drafter
-
-
-@pytest.mark.parametrize("rule", RULES, ids=str)
-@pytest.mark.parametrize("name", SOURCES)
-def test_several_steps_keep_the_law(name, rule, datastore):
-    """Every coin on every side, through `decode`, each branch with a source of its own."""
-    target, shapes = TabularModel(random_table(V, 5), V), set()
-    sampling = Sampling(temperature=0.0) if rule.one_hot else Sampling()
-    found = output_law(
-        rule, TreeShape.chain(2), Law.DETERMINISTIC, target=target, draft=target, tokens=3,
-        prompt=PROMPT, sampling=sampling, draft_with=lambda *_: seen(SOURCES[name](datastore), shapes),
-    )  # fmt: skip
-    right = target_law(target, PROMPT, 3, sampling)
-    assert float((found.probs - right).abs().max()) <= 1e-12
-    assert any(shape.depth for shape in shapes)  # trees in later steps, not roots alone
-    if not rule.one_hot:
-        assert max(shape.depth for shape in shapes) == SOURCES[name](datastore).max_depth
-        assert any(not s.is_chain for s in shapes) == (name.endswith("tree") or "past" in name)
+    return Datastore.build(tmp_path_factory.mktemp("store") / "x.datastore", TEXTS[V], vocab_size=V)
 
 
 @pytest.fixture(scope="module")
@@ -276,31 +220,66 @@ def test_a_drawn_token_that_is_dropped_for_its_confidence_biases():
     assert law(False) == pytest.approx(TARGET, abs=1e-12)
 
 
-def test_a_draft_of_another_vocabulary_is_tested_by_what_it_was_drawn_from():
-    """Tokens shared {a, b}: drawn from q renormalised on them and tested with it; with q 1/3, 4/9, 2/9."""
+def test_a_draft_of_another_vocabulary_has_the_row_of_the_tokens_that_both_have():
+    """Tokens 0 and 1 are shared; with the draft's row as it is, .333, .444, .222 (TLI, 2502.05202)."""
     q = torch.tensor(DRAFT, dtype=torch.float64)
-    shared = torch.tensor([*DRAFT[:2], 0.0], dtype=torch.float64)
-    shared = shared / shared.sum()
+    shared = q.index_fill(0, torch.tensor(2), 0.0) / q[:2].sum()
 
-    class OfAnother(Fixed):
+    class Translated(Fixed):
+        def __init__(self, said):
+            super().__init__()
+            self.said = said
+
         def propose(self, coins):
             tokens = torch.tensor([0, coins.draw(shared)])
-            return TokenTree(TreeShape.chain(1), tokens, shared[None], Law.IID)
+            return TokenTree(TreeShape.chain(1), tokens, self.said[None], Law.IID)
 
         def commit(self, step):
             pass
 
-    def with_its_own_row(tree, probs, coins):
-        return verify.rrs(TokenTree(tree.shape, tree.tokens, q[None], Law.IID), probs, coins)
-
-    def law(rule):
+    def law(said):
         return output_law(
-            rule, TreeShape.chain(1), Law.IID, target=toy(TARGET), draft=toy(DRAFT), tokens=1,
-            draft_with=lambda *_: OfAnother(),
+            verify.rrs, TreeShape.chain(1), Law.IID, target=toy(TARGET), draft=toy(DRAFT), tokens=1,
+            draft_with=lambda *_: Translated(said),
         ).probs.tolist()  # fmt: skip
 
-    assert law(verify.rrs) == pytest.approx(TARGET, abs=1e-12)
-    assert law(with_its_own_row) == pytest.approx((1 / 3, 4 / 9, 2 / 9), abs=1e-12)
+    assert law(q) == pytest.approx((1 / 3, 4 / 9, 2 / 9), abs=1e-12)
+    assert law(shared) == pytest.approx(TARGET, abs=1e-12)
+
+
+def test_a_step_that_is_accepted_whole_may_do_without_its_bonus():
+    """Overlap (PEARL): the last accepted draft is the next root, and no token of the target's is drawn."""
+    shape = TreeShape.from_parents([-1, 0, 0, 1])
+    ended = set()
+
+    def overlapping(tree, probs, coins):
+        verdict = verify.rrs(tree, probs, coins)
+        if tree.shape.children[verdict.path[-1]]:
+            return verdict
+        ended.add(verdict.accepted)
+        return Verdict(verdict.path[:-1], tree.token_ids[verdict.path[-1]])
+
+    target, draft = (TabularModel(random_table(2, seed), 2) for seed in (3, 4))
+    found = output_law(overlapping, shape, Law.IID, target=target, draft=draft, tokens=3)
+    right = target_law(target, (0,), 3, Sampling())
+    assert float((found.probs - right).abs().max()) <= 1e-12
+    assert ended == {1, 2}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_no_coin_is_asked_for(name, datastore):
+    """Nor where a source has nothing to draft by yet, as the first window of `Lookahead`."""
+    drafter, target = SOURCES[name](datastore), ModelTarget(TabularModel(random_table(V, 5), V))
+    for source in (drafter, target):
+        source.prefill(torch.tensor(PROMPT))
+    coins = EnumeratingCoins()
+    for _ in range(4):
+        tree = drafter.propose(coins)
+        scores = target.score(tree)
+        step = Step(tree, Verdict((0,), int(scores.logits[0].argmax())), scores, ())
+        target.commit(step)
+        drafter.commit(step)
+    assert not coins.trail
 
 
 def committed(drafter, tree, path, bonus, logits):

@@ -24,6 +24,7 @@ from treespec.models import compiled_pass, compiled_runner, passes
 from treespec.models.direct_call import DirectCall
 from treespec.models.passes import choose_passes
 from treespec.models.runner import TreeRunner
+from treespec.models.sublayers import layers_from
 from treespec.models.transformers_model import TransformersModel
 from treespec.target import ModelTarget
 from treespec.testing.coins import EnumeratingCoins, outcomes
@@ -161,6 +162,25 @@ class TestCompiled:
         assert tokens == expected
         assert sum(accepted) > 0
         assert generated(target, 48) == expected
+
+    def test_parts_of_a_compiled_target_draft_by_ordinary_passes(
+        self, llama, made, prompt, generated, decoded
+    ):
+        """Early exit and skipped sublayers: what is compiled is the whole, and its rows are not theirs."""
+        ordinary, target = llama
+        expected = generated(target, 48)
+        for names in ([*map(str, layers_from(2, 3))], ["mlp.1"], []):
+            short, right = target.without(names), ordinary.without(names)
+            assert (short.passes.kind, target.passes.kind) == ("eager", "compiled")
+            both = [one.fresh() for one in (short, right)]
+            for one in both:
+                one.prefill(prompt)
+            found = [one.run(torch.arange(4), (-1, 0, 0, 1)) for one in both]
+            assert torch.equal(*found)
+            tokens, accepted = decoded(target, short, BUSHY, 48)
+            assert tokens == expected
+            assert sum(accepted) > 0 or names
+            assert names or set(accepted[:-1]) == {BUSHY.depth}
 
     def test_the_law_of_a_text_is_that_of_ordinary_passes(self, both, prompt):
         """Every branch of drafting and acceptance, steps behind one another, in machine code."""

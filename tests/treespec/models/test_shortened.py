@@ -150,6 +150,35 @@ def test_all_layers_accept_everything(temperature, load, prompt):
     assert [step.verdict.emitted for step in steps] == [5] * 10
 
 
+def test_rows_up_to_the_first_part_that_is_left_out_are_the_targets(load):
+    """Of nodes of a tree too; a feed-forward part comes after the rows of its own layer."""
+    model = TransformersModel(load("llama", num_hidden_layers=3))
+    text, tokens = torch.arange(5, 16), torch.arange(20, 20 + SHAPE.size)
+
+    def rows(one):
+        one.prefill(text)
+        one.run(tokens, SHAPE.parents)
+        cache = one._runner.cache
+        return [
+            torch.stack((layer.keys, layer.values))[..., : len(text) + SHAPE.size, :]
+            for layer, shape in zip(cache.layers, cache.layout, strict=True)
+            if shape is not None
+        ]
+
+    whole = rows(model)
+    for names, layers, equal in (
+        ([*map(str, layers_from(2, 3))], (0, 1), 2),
+        (["mlp.1"], (0, 1, 2), 2),
+        (["attention.1"], (0, 2), 1),
+        ([], (0, 1, 2), 3),
+    ):
+        found = rows(model.without(names))
+        assert len(found) == len(layers), names
+        for i, (layer, own) in enumerate(zip(layers, found, strict=True)):
+            far = float((whole[layer] - own).abs().max())
+            assert far < 1e-5 if i < equal else far > 1e-2, (names, layer, far)
+
+
 REFUSED = {
     "layers = 0, but must be an integer of at least 1": lambda m, *a: EarlyExit(m, 0, *a),
     "layers = 3, but must be at most 2": lambda m, *a: EarlyExit(m, 3, *a),

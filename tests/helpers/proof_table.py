@@ -1,0 +1,356 @@
+"""Every draft source as it is proved: so small that all branches of several steps can be walked."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from tabulated import tiny_transformer
+
+from treespec import Law, Sampling, TreeShape, verify
+from treespec.draft import (
+    Cascade,
+    Datastore,
+    Documents,
+    EarlyExit,
+    Jacobi,
+    LayerSkip,
+    Lookahead,
+    Merge,
+    ModelDrafter,
+    PromptLookup,
+    Retrieval,
+    SuffixAutomaton,
+    SuffixCounts,
+    SuffixTree,
+    TokenRecycling,
+)
+from treespec.protocols import Drafter
+from treespec.testing import TabularModel, random_table
+from treespec.verify import Rule
+
+__all__ = ["CASES", "PROMPTS", "TEXTS", "Case", "lossless_rules"]
+
+IID, WITHOUT, SURE = Law.IID, Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC
+PROMPTS = {2: (0, 1, 0, 0, 1), 3: (0, 1, 2, 0, 1)}
+TEXTS = {
+    2: [[1, 0, 0, 0, 1, 0, 1], [0, 1, 1, 1, 0, 1, 0, 0]],
+    3: [[1, 2, 2, 0, 1, 0, 2], [0, 1, 1, 2, 0, 1, 2, 2]],
+}
+"""Other texts, by vocabulary: of documents, datastores and past texts."""
+
+CHAIN, TREE = TreeShape.chain(2), TreeShape.from_parents([-1, 0, 0, 1])
+SIZE = {"size": 6, "branching": 2}
+HIGH = ((0.9, 0.5, 0.2),)
+SKIPPED = ["mlp.0", "attention.1"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One source, or one made of several, to be proved under each rule that covers its trees.
+
+    Args:
+        source: its name in configs.
+        label: what is particular.
+        make: a new one, which may ask the datastore.
+        trees: what it drafts: chains, trees, or trees with nodes of several groups.
+        law: how its children are chosen; of mixed trees, the first law of those that are drawn.
+        vocab: tokens, 2 or 3.
+        layered: whether the target is a transformer, a part of which drafts.
+    """
+
+    source: str
+    label: str
+    make: Callable[[Datastore], Drafter]
+    trees: Literal["chain", "tree", "mixed"]
+    law: Law = SURE
+    vocab: int = 3
+    layered: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.source}-{self.label}"
+
+    @property
+    def runs_a_model(self) -> bool:
+        """Whether a model drafts, or a part of one."""
+        return self.source in ("model", "early_exit", "layer_skip", "cascade", "merge")
+
+    @property
+    def target(self) -> TabularModel:
+        """Whose law is kept."""
+        return tiny_transformer(self.vocab) if self.layered else table(3, self.vocab)
+
+    @property
+    def rules(self) -> list[Rule]:
+        """All lossless rules that cover such trees."""
+        if self.trees == "mixed":
+            groups = [[(self.law, 1), (SURE, 1)], (), ()]
+            return [
+                rule
+                for rule in lossless_rules()
+                if not rule.covers(TreeShape.expansion([2]), groups, self.vocab)
+            ]
+        shape = CHAIN if self.trees == "chain" else TREE
+        return [r for r in lossless_rules() if not r.covers(shape, self.law, self.vocab)]
+
+
+def lossless_rules() -> list[Rule]:
+    """Those that are to be proved."""
+    return [rule for rule in verify.RULES.values() if rule.lossless]
+
+
+@cache
+def table(seed: int, vocab: int = 2) -> TabularModel:
+    """Rows of every context, one object for each: by that branches are known to stand at one state."""
+    return TabularModel(random_table(vocab, seed), vocab)
+
+
+@cache
+def past(vocab: int) -> SuffixCounts:
+    """Past texts, counted; nobody writes to them."""
+    counts = SuffixCounts(6)
+    for text in TEXTS[vocab]:
+        counts.read(text)
+        counts.end()
+    return counts
+
+
+def model(law: Law = IID, shape: TreeShape = CHAIN, vocab: int = 2, seed: int = 4) -> ModelDrafter:
+    return ModelDrafter(table(seed, vocab), shape, law, Sampling())
+
+
+def early_exit(
+    law: Law = IID, shape: TreeShape = CHAIN, vocab: int = 2, layers: int = 1
+) -> EarlyExit:
+    return EarlyExit(tiny_transformer(vocab), layers, shape, law, Sampling())
+
+
+def layer_skip(law: Law = IID, shape: TreeShape = CHAIN, vocab: int = 2) -> LayerSkip:
+    return LayerSkip(tiny_transformer(vocab), SKIPPED, shape, law, Sampling())
+
+
+def lookup(depth: int = 2) -> PromptLookup:
+    return PromptLookup(depth, ngram=2, size=5, branching=2)
+
+
+def cascade(below: Drafter, rule: Rule, law: Law = IID, depth: int = 2, seed: int = 5) -> Cascade:
+    return Cascade(table(seed), below, rule, depth, Sampling(), law=law)
+
+
+def merge(size: int = 5, **sources: Drafter) -> Merge:
+    return Merge(sources, size, rates=dict.fromkeys(sources, HIGH))
+
+
+def _vocab(law: Law) -> int:
+    """Two tokens, where two children are still drawn by chance; steps multiply."""
+    return 2 if law is IID else 3
+
+
+def _without_models() -> list[Case]:
+    documents, recycling = TEXTS[3], TokenRecycling
+    return [
+        Case("lookup", "chain", lambda _: PromptLookup(2, ngram=2), "chain"),
+        Case("lookup", "tree", lambda _: PromptLookup(2, ngram=2, **SIZE), "tree"),
+        Case("documents", "chain", lambda _: Documents(documents, 2), "chain"),
+        Case("documents", "tree", lambda _: Documents(documents, 2, **SIZE), "tree"),
+        Case("suffix_tree", "chain", lambda _: SuffixTree(2, offset=1.0), "chain"),
+        Case("suffix_tree", "tree", lambda _: SuffixTree(2, window=6, offset=4.0, **SIZE), "tree"),
+        Case(
+            *("suffix_tree", "past texts"),
+            lambda _: SuffixTree(2, offset=4.0, past=past(3), **SIZE),
+            "tree",
+        ),
+        Case("suffix_automaton", "chain", lambda _: SuffixAutomaton(2), "chain"),
+        Case("retrieval", "chain", lambda store: Retrieval(store, 2, shortest=1), "chain"),
+        Case("retrieval", "tree", lambda store: Retrieval(store, 2, shortest=1, **SIZE), "tree"),
+        Case("token_recycling", "chain", lambda _: recycling(CHAIN), "chain"),
+        Case("token_recycling", "tree", lambda _: recycling(TreeShape.expansion([2, 2])), "tree"),
+        Case("lookahead", "chain", lambda _: Lookahead(1, 2, 1), "chain"),
+        Case("lookahead", "tree", lambda _: Lookahead(2, 3, 2), "tree"),
+        Case("jacobi", "chain", lambda _: Jacobi(2), "chain"),
+    ]
+
+
+def _models() -> list[Case]:
+    cases = []
+    for law in Law:
+        vocab = _vocab(law)
+        for trees, shape in (("chain", CHAIN), ("tree", TREE)):
+            more = law, shape, vocab
+            said = f"{law} {trees}"
+            cases += [
+                Case("model", said, lambda _, more=more: model(*more), trees, law, vocab),
+                Case(
+                    *("early_exit", said, lambda _, more=more: early_exit(*more)),
+                    *(trees, law, vocab, True),
+                ),
+                Case(
+                    *("layer_skip", said, lambda _, more=more: layer_skip(*more)),
+                    *(trees, law, vocab, True),
+                ),
+            ]
+    for trees, shape in (("chain", CHAIN), ("tree", TREE)):
+        cases.append(
+            Case(
+                *("early_exit", f"all layers, {trees}"),
+                lambda _, shape=shape: early_exit(shape=shape, layers=2),
+                *(trees, IID, 2, True),
+            )
+        )
+    return cases
+
+
+def _cascades() -> list[Case]:
+    two = TreeShape.expansion([2])
+    below: dict[str, tuple[Callable[[], Drafter], Rule]] = {
+        "a model": (lambda: model(shape=TreeShape.chain(1)), verify.chain),
+        "a model's tree": (lambda: model(shape=two), verify.rrs),
+        "lookup": (lookup, verify.onehot),
+        "documents": (lambda: Documents(TEXTS[2], 2, **SIZE), verify.onehot),
+        "recycling": (lambda: TokenRecycling(TreeShape.expansion([2, 1])), verify.onehot),
+        "suffix tree": (lambda: SuffixTree(2, offset=1.0), verify.onehot),
+        "suffix automaton": (lambda: SuffixAutomaton(2), verify.onehot),
+        "lookup, below a model": (
+            lambda: cascade(lookup(), verify.onehot, depth=1, seed=6),
+            verify.chain,
+        ),
+        "a model, below a model": (
+            lambda: cascade(model(shape=TreeShape.chain(1)), verify.chain, depth=1, seed=6),
+            verify.block,
+        ),
+    }  # fmt: skip
+    cases = [
+        Case("cascade", f"over {name}", lambda _, s=source, r=rule: cascade(s(), r), "chain", IID, 2)
+        for name, (source, rule) in below.items()
+    ]  # fmt: skip
+    cases += [
+        Case(
+            *("cascade", "over retrieval"),
+            lambda store: cascade(Retrieval(store, 2, shortest=1, **SIZE), verify.onehot),
+            *("chain", IID, 2),
+        ),
+        Case(
+            *("cascade", "over an early exit"),
+            lambda _: cascade(early_exit(shape=TreeShape.chain(1)), verify.chain),
+            *("chain", IID, 2, True),
+        ),
+    ]
+    for law in (WITHOUT, SURE):
+        cases += [
+            Case(
+                *("cascade", f"{law}, over lookup"),
+                lambda _, law=law: cascade(lookup(), verify.onehot, law),
+                *("chain", law, 2),
+            ),
+            Case(
+                *("cascade", f"{law}, over a model's tree"),
+                lambda _, law=law: cascade(model(shape=two), verify.rrs, law),
+                *("chain", law, 2),
+            ),
+            Case(
+                *("cascade", f"{law}, over two levels"),
+                lambda _, law=law: cascade(
+                    cascade(lookup(), verify.onehot, depth=1, seed=6), verify.chain, law
+                ),
+                *("chain", law, 2),
+            ),
+        ]
+    # Every rule that a model can verify the drafts of the level below by.
+    for law in Law:
+        for rule in lossless_rules():
+            fits = not rule.one_hot and not rule.covers(two, law, 2)
+            chain = not rule.one_hot and not rule.covers(TreeShape.chain(1), law, 2)
+            if fits or chain:
+                shape = two if fits else TreeShape.chain(1)
+                cases.append(
+                    Case(
+                        *("cascade", f"which verifies {law} by {rule}"),
+                        lambda _, law=law, shape=shape, rule=rule: cascade(
+                            model(law, shape), rule, depth=1
+                        ),
+                        *("chain", IID, 2),
+                    )
+                )
+    return cases
+
+
+def _merges() -> list[Case]:
+    one = TreeShape.chain(1)
+    beside: dict[str, Callable[[Datastore], Drafter]] = {
+        "lookup": lambda _: lookup(),
+        "documents": lambda _: Documents(TEXTS[2], 2, **SIZE),
+        "suffix tree": lambda _: SuffixTree(2, window=6, offset=4.0, **SIZE),
+        "suffix automaton": lambda _: SuffixAutomaton(2),
+        "retrieval": lambda store: Retrieval(store, 2, shortest=1, **SIZE),
+        "recycling": lambda _: TokenRecycling(TreeShape.expansion([2, 1])),
+        "lookahead": lambda _: Lookahead(1, 2, 1),
+        "jacobi": lambda _: Jacobi(2),
+    }
+    cases = []
+    for name, make in beside.items():
+        cases += [
+            Case(
+                *("merge", f"model, {name}"),
+                lambda store, make=make: merge(a=model(shape=one), b=make(store)),
+                *("mixed", IID, 2),
+            ),
+            Case(
+                *("merge", f"early exit, {name}"),
+                lambda store, make=make: merge(a=early_exit(shape=one), b=make(store)),
+                *("mixed", IID, 2, True),
+            ),
+            Case(
+                *("merge", f"model's best, {name}"),
+                lambda store, make=make: merge(a=model(SURE), b=make(store)),
+                *("tree", SURE, 2),
+            ),
+            Case(
+                *("merge", f"early exit's best, {name}"),
+                lambda store, make=make: merge(a=early_exit(SURE), b=make(store)),
+                *("tree", SURE, 2, True),
+            ),
+        ]
+    over_lookup = lambda: cascade(lookup(1), verify.onehot)  # noqa: E731
+    several: dict[str, tuple[Callable[[], Merge], Law, bool]] = {
+        "model two deep, lookup": (lambda: merge(a=model(), b=lookup()), IID, False),
+        "two models, lookup": (
+            lambda: merge(a=model(shape=one), b=model(WITHOUT, one, seed=5), c=lookup(1)), IID, False,
+        ),
+        "model without replacement, recycling": (
+            lambda: merge(
+                6, a=model(WITHOUT, one), b=TokenRecycling(TreeShape.expansion([2, 1]))
+            ), WITHOUT, False,
+        ),
+        "early exit, skipped sublayers": (
+            lambda: merge(4, a=early_exit(shape=one), b=layer_skip(shape=one)), IID, True,
+        ),
+        "early exit without replacement, lookup": (
+            lambda: merge(a=early_exit(WITHOUT, one), b=lookup()), WITHOUT, True,
+        ),
+        "skipped sublayers, lookup": (
+            lambda: merge(a=layer_skip(shape=one), b=lookup()), IID, True,
+        ),
+        "early exit, model, lookup": (
+            lambda: merge(a=early_exit(shape=one), b=model(shape=one), c=lookup(1)), IID, True,
+        ),
+        "cascade, lookup": (lambda: merge(a=over_lookup(), b=lookup()), IID, False),
+        "cascade, early exit": (
+            lambda: merge(4, a=over_lookup(), b=early_exit(shape=one)), IID, True,
+        ),
+    }  # fmt: skip
+    cases += [
+        Case("merge", name, lambda _, make=make: make(), "mixed", law, 2, layered)
+        for name, (make, law, layered) in several.items()
+    ]
+    return [
+        *cases,
+        Case(
+            *("merge", "lookup, recycling"),
+            lambda _: merge(a=lookup(), b=TokenRecycling(CHAIN)),
+            *("tree", SURE, 2),
+        ),
+    ]
+
+
+CASES = [*_without_models(), *_models(), *_cascades(), *_merges()]
+"""All of them. Labels are distinct within a source."""

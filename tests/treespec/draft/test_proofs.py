@@ -1,0 +1,116 @@
+"""Every source under every rule that covers it: the law of several steps, exactly; none is left out."""
+
+from types import SimpleNamespace
+
+import pytest
+from proof_table import CASES, PROMPTS, TEXTS, lossless_rules
+
+import treespec.draft
+import treespec.experiments.config.build
+from treespec import Sampling, TreeShape, plugins
+from treespec.draft import Datastore
+from treespec.testing import output_law, target_law
+
+TOKENS = 3
+
+
+def _proofs():
+    """All of them. The gate runs some: of cases in which a model drafts, one rule each, in turn."""
+    for place, case in enumerate(CASES):
+        for i, rule in enumerate(case.rules):
+            quick = not case.runs_a_model or i == place % len(case.rules)
+            marks = () if quick else pytest.mark.slow
+            yield pytest.param(case, rule, id=f"{case}-{rule}", marks=marks)
+
+
+@pytest.fixture(scope="session")
+def stores(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stores")
+    return {
+        vocab: Datastore.build(folder / str(vocab), texts, vocab_size=vocab)
+        for vocab, texts in TEXTS.items()
+    }
+
+
+LATER = SimpleNamespace(shapes=set(), mixed=set())
+"""What one proof proposed after the first step. As a global it is no part of what a drafter remembers."""
+
+
+def watched(drafter):
+    """The drafter; what it proposes after the first step is collected."""
+    propose, calls = drafter.propose, []
+
+    def collected(coins):
+        tree = propose(coins)
+        if calls:
+            several = [node for node in tree.shape.internal if len(tree.groups_of(node)) > 1]
+            LATER.shapes.add(tree.shape)
+            LATER.mixed |= {tree.shape.depths[node] for node in several}
+        else:
+            calls.append(1)
+        return tree
+
+    drafter.propose = collected
+    return drafter
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize(("case", "rule"), list(_proofs()))
+def test_several_steps_keep_the_law(case, rule, stores):
+    """Every coin on every side, through `decode`, each branch with sources of its own."""
+    LATER.shapes, LATER.mixed = set(), set()
+    target, prompt = case.target, PROMPTS[case.vocab]
+    sampling = Sampling(temperature=0.0) if rule.one_hot else Sampling()
+    found = output_law(
+        rule, TreeShape.chain(2), case.law, target=target, draft=target, tokens=TOKENS, prompt=prompt,
+        sampling=sampling, draft_with=lambda *_: watched(case.make(stores[case.vocab])),
+    )  # fmt: skip
+    right = target_law(target, prompt, TOKENS, sampling)
+    assert float((found.probs - right).abs().max()) <= 1e-12
+    # Trees in later steps, of the kind that is to be proved, not roots alone.
+    deepest = max(shape.depth for shape in LATER.shapes)
+    assert deepest
+    if not rule.one_hot:
+        assert all(shape.is_chain for shape in LATER.shapes) == (case.trees == "chain")
+        assert bool(LATER.mixed) == (case.trees == "mixed")
+        if case.source not in ("cascade", "merge"):
+            assert deepest == case.make(stores[case.vocab]).max_depth
+        if case.label == "model two deep, lookup":
+            assert max(LATER.mixed) > 0  # below the root too
+
+
+def test_no_source_is_left_out():
+    """Each that configs can name, by every law that it states, as chains and trees if it drafts both."""
+    ours = {name: part for name, part in plugins.parts("source").items() if not part.plugged}
+    assert {case.source for case in CASES} == set(ours)
+    for name, part in ours.items():
+        cases = [case for case in CASES if case.source == name]
+        assert {case.law for case in cases} == part.laws, name
+        trees = {case.trees for case in cases}
+        mixes = getattr(part.settings, "mixes", False)
+        wanted = (
+            {"chain"}
+            if part.trees == "chain"
+            else {"mixed", "tree"}
+            if mixes
+            else {"chain", "tree"}
+        )
+        assert trees == wanted, name
+        assert len({str(case) for case in cases}) == len(cases)
+
+
+def test_no_drafter_is_left_out(stores):
+    """Nor one without a name for configs, but for the one that drafts nothing."""
+    made = {type(case.make(stores[case.vocab])).__name__ for case in CASES}
+    public = (getattr(treespec.draft, name) for name in treespec.draft.__all__)
+    drafters = {one.__name__ for one in public if isinstance(one, type) and hasattr(one, "propose")}
+    assert made == drafters - {"NoDrafter"}
+
+
+def test_no_rule_is_left_out():
+    """And each is proved with nodes of several groups if it decides on them."""
+    assert {rule for case in CASES for rule in case.rules} == set(lossless_rules())
+    mixed = {rule for case in CASES if case.trees == "mixed" for rule in case.rules}
+    assert mixed == {rule for rule in lossless_rules() if rule.mixes}
+    below = {case.label.split(" by ")[-1] for case in CASES if " by " in case.label}
+    assert below == {str(rule) for rule in lossless_rules() if not rule.one_hot}
