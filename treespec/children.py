@@ -11,12 +11,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.distributions import without
+from treespec.distributions import best_token, without
 from treespec.door import instance, integer, shown
 from treespec.errors import InvalidArgument, InvalidTree
 from treespec.law import Law
 
 __all__ = ["chosen_children", "next_child", "require_children", "too_many", "top_k"]
+
+
+LONG = 64
+"""Tokens of rows in which `topk` finds the first of several best, as `best_token` does."""
 
 
 def chosen_children(scores: Float[Tensor, "R V"], k: int, law: Law | str) -> Int[Tensor, "R j"]:
@@ -68,6 +72,8 @@ def top_k(scores: Float[Tensor, "R V"], k: int) -> Int[Tensor, "R k"]:
     """
     _require_rows("scores", scores)
     k = require_children(k, scores.shape[-1], Law.DETERMINISTIC)
+    if k == 1 and scores.is_cpu and scores.shape[-1] >= LONG:
+        return best_token(scores)[..., None]
     return scores.topk(k, dim=-1).indices
 
 

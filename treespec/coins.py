@@ -1,6 +1,7 @@
 """Randomness for real decoding: one stream of uniforms, used by drafting and acceptance alike."""
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,9 +13,12 @@ from treespec.door import instance, integer, shown
 from treespec.errors import InvalidArgument, NotADistribution
 from treespec.tree import Law
 
-__all__ = ["TorchCoins", "inverse_cdf"]
+__all__ = ["TorchCoins", "inverse_cdf", "on_device"]
 
 _BLOCK = 256
+
+_Draw = Callable[[Tensor, Tensor], Tensor]
+"""From rows of probabilities and uniforms to tokens."""
 
 
 class TorchCoins:
@@ -91,19 +95,41 @@ class TorchCoins:
         """
         law = Law.of(law)
         _require_rows(probabilities, 2, "[R, V]")
+        return self._drawn(probabilities, k, law, inverse_cdf)
+
+    def draw_unseen(
+        self, probabilities: Float[Tensor, "R V"], k: int, law: Law
+    ) -> Int[Tensor, "R k"]:
+        """As `draw_many`, from rows that are known to be distributions: nothing waits for their device.
+
+        Of rows that are none, some tokens of the vocabulary come back.
+
+        Args:
+            probabilities: as `Sampling` makes them of logits; whether those are finite can be seen later.
+            k: children of each row.
+            law: of the children.
+
+        Raises:
+            InvalidTree: if the law cannot give so many children.
+        """
+        return self._drawn(probabilities, k, law, _first_beyond)
+
+    def _drawn(self, probabilities: Tensor, k: int, law: Law, first_draw: _Draw) -> Tensor:
+        """Children by a law; the first that is drawn is found by this function."""
         k = require_children(k, probabilities.shape[-1], law, least=1)
         drawn = chosen_children(probabilities, k, law)
         rows, first = probabilities.shape[0], drawn.shape[1]
-        uniforms = torch.tensor(
-            [self.uniform() for _ in range(rows * (k - first))],
-            dtype=torch.float64,
-            device=probabilities.device,
-        ).view(rows, k - first)
+        if k == first:
+            return drawn
+        numbers = [self.uniform() for _ in range(rows * (k - first))]
+        uniforms = on_device(numbers, torch.float64, probabilities.device).view(rows, k - first)
         if law is Law.IID:  # the same cumulative sums for all
-            return inverse_cdf(probabilities, uniforms)
+            return first_draw(probabilities, uniforms)
         for i in range(k - first):
             row = next_child(probabilities, drawn, law)
-            next_one = inverse_cdf(row, uniforms[:, i : i + 1])
+            # What `next_child` makes of distributions is one: only the first rows need a look.
+            draw = _first_beyond if i else first_draw
+            next_one = draw(row, uniforms[:, i : i + 1])
             drawn = torch.cat([drawn, next_one], dim=1) if drawn.shape[1] else next_one
         return drawn
 
@@ -127,6 +153,21 @@ def inverse_cdf(
         # Only there u * total can round up to total, past which only tokens without mass lie.
         points = torch.minimum(points, torch.nextafter(total, torch.zeros_like(total)))
     return torch.searchsorted(cumulative, points, right=True)
+
+
+def _first_beyond(probabilities: Tensor, uniforms: Tensor) -> Tensor:
+    """`inverse_cdf` of distributions, not looked at; of NaN some token."""
+    cumulative = probabilities.cumsum(-1, dtype=torch.float64)
+    found = torch.searchsorted(cumulative, uniforms * cumulative[..., -1:], right=True)
+    return found.clamp_max(probabilities.shape[-1] - 1)
+
+
+def on_device(numbers: Sequence[int | float], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Numbers as a tensor; a device is not waited for."""
+    there = torch.tensor(numbers, dtype=dtype)
+    if device.type == "cpu":
+        return there
+    return (there.pin_memory() if device.type == "cuda" else there).to(device, non_blocking=True)
 
 
 def _require_mass(

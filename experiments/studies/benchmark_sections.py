@@ -1,6 +1,6 @@
 """What RESULTS.md says of benchmarks and simulations: paragraphs and tables of a file."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from treespec.experiments.studies.result_tables import Parts, Row, by, percent, table
@@ -377,22 +377,38 @@ def speed_of_search(data: Row) -> Parts:
 
 
 def speedup(data: Row) -> Parts:
-    """Methods beside what a user would pick instead, and the best of ours in a sentence."""
-    figures = data["figures"]
+    """Methods beside what a user would pick instead, and the best of ours in a sentence, by temperature."""
     columns: dict[str, Callable[[Row], Any]] = {
         "method": lambda row: row["method"],
         "tokens per step": lambda row: row["tokens"],
         "tokens per second": lambda row: f"{row['speed']:.1f}",
     }
-    rows = [
-        {"method": name, "speed": speed, "tokens": figures["tokens_per_step"][name]}
-        for name, speed in figures["tokens_per_second"].items()
-    ]
-    said = (
-        f"The best of ours ({figures['best_of_ours']}) runs {figures['over_generate']:.2f} times as fast "
-        f"as `generate` and {figures['over_assisted']:.2f} times as fast as tuned assisted generation."
-    )
-    return {"": [table(columns, rows), said]}
+    others = {
+        "generate": "`generate`",
+        "assisted": "tuned assisted generation",
+        "plain": "our own plain decoding",
+    }
+    parts: dict[str, Sequence[str]] = {}
+    for sampling, figures in data["figures"]["samplings"].items():
+        rows = [
+            {"method": name, "speed": speed, "tokens": figures["tokens_per_step"][name]}
+            for name, speed in figures["tokens_per_second"].items()
+        ]
+        over = [
+            f"{figures[f'over_{kind}']:.2f} times as fast as {name}"
+            for kind, name in others.items()
+            if f"over_{kind}" in figures
+        ]
+        said = [f"The best of ours ({figures['best_of_ours']}) runs {', '.join(over)}."]
+        best = next((r for r in figures["steps"] if r["tree"] == figures["best_of_ours"]), None)
+        if best is not None:
+            said.append(
+                f"Of its step, {percent(best['share'], 0)} are its passes: {best['one_ms']:.1f} ms for one "
+                f"node, {best['further_ms']:.1f} for further ones, {best['draft_ms']:.1f} for drafting; "
+                f"{best['outside_ms']:.1f} ms are outside of them."
+            )
+        parts[sampling] = [f"**{sampling}**", table(columns, rows), " ".join(said)]
+    return parts
 
 
 def passes(data: Row) -> Parts:
@@ -408,6 +424,8 @@ def passes(data: Row) -> Parts:
     models = [
         name for name, part in figures.items() if isinstance(part, Mapping) and "rows" in part
     ]
+    if all("again_ms" in row for name in models for row in figures[name]["rows"]):
+        columns["right behind another, ms"] = lambda row: row["again_ms"]
     prefix = figures["setting"]["prefix"]
     return {
         name: [

@@ -236,7 +236,7 @@ SECTIONS = {
     "speedup": _benchmark(
         "speedup",
         "benchmarks",
-        "Beside what a user would pick instead, at temperature 0.",
+        "Beside what a user would pick instead.",
         benchmarks.speedup,
     ),
     "passes": Section(

@@ -3,13 +3,15 @@ import math
 
 import pytest
 import torch
+from far_away import FarAway
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from treespec import Law, TorchCoins
+from treespec.children import top_k
 from treespec.coins import inverse_cdf
-from treespec.distributions import without
+from treespec.distributions import best_token, without
 from treespec.errors import InvalidTree, NotADistribution
 from treespec.testing import EnumeratingCoins, outcomes
 
@@ -93,6 +95,34 @@ def test_a_uniform_of_zero_never_gives_a_token_without_mass(row, dtype):
     assert not Zero(0).accept(0.0)
     for law in (Law.IID, Law.WITHOUT_REPLACEMENT):
         assert Zero(0).draw_many(row[None], 1, law).tolist() == [[first]]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_the_best_token_is_that_of_topk_ties_included(dtype):
+    for size in (33, 64, 700):
+        rows = torch.randint(-3, 4, (90, size), generator=torch.Generator().manual_seed(0)).to(
+            dtype
+        )
+        assert torch.equal(top_k(rows, 1), rows.topk(1, dim=-1).indices)
+        assert torch.equal(best_token(rows), rows.argmax(-1))
+
+
+@pytest.mark.parametrize("law", [law for law in Law if law is not Law.DETERMINISTIC])
+def test_rows_that_are_not_looked_at_give_the_same_tokens(law):
+    generator = torch.Generator().manual_seed(0)
+    rows = (3 * torch.randn(50, 9, generator=generator)).softmax(-1)
+    looking, unseen = TorchCoins(5), TorchCoins(5)
+    expected = looking.draw_many(rows, 2, law)
+    assert torch.equal(unseen.draw_unseen(rows, 2, law), expected)
+    assert unseen.uniform() == looking.uniform()
+    unseen.peek(100)
+    with FarAway() as far:
+        again = unseen.draw_unseen(rows, 2, law)
+    assert torch.equal(again, looking.draw_many(rows, 2, law))
+    assert not far.reads
+    broken = unseen.draw_unseen(torch.full((4, 9), math.nan), 2, law)
+    assert broken.min() >= 0
+    assert broken.max() < 9
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 0.0])

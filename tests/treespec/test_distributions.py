@@ -1,5 +1,6 @@
 import pytest
 import torch
+from far_away import FarAway
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import (
@@ -192,3 +193,16 @@ def test_without_by_hand():
     both = without(torch.stack([q, one]), torch.tensor([[0], [1]]))
     assert torch.equal(both[0], without(q, torch.tensor([0])))
     assert torch.equal(both[1], without(one, torch.tensor([1])))
+
+
+@pytest.mark.parametrize("last", [0.25, 0.0, 5e-324])
+def test_without_gives_the_same_numbers_where_nothing_is_read(last):
+    """Whatever rows are beside it: also what is left of a row below the normal range."""
+    rows = torch.tensor([[0.5, 0.25, 0.25], [1 - last, last, 0.0]], dtype=torch.float64)
+    removed = torch.tensor([[0], [0]])
+    apart = [without(row[None], one[None]) for row, one in zip(rows, removed, strict=True)]
+    with FarAway() as far:
+        found = without(rows, removed)
+    assert not far.reads
+    assert torch.equal(found, torch.cat(apart))
+    assert torch.equal(without(rows, removed), found)

@@ -11,6 +11,7 @@ from treespec.distributions import Sampling, require_finite
 from treespec.door import able, require_tokens
 from treespec.draft.drawn import DrawnChildren
 from treespec.draft.growth import StaticGrowth
+from treespec.draft.levels import draft_levels, levels_of
 from treespec.errors import InvalidTree
 from treespec.protocols import Coins, Growth, PruningGrowth, TreeModel
 from treespec.step import Step
@@ -95,6 +96,13 @@ class ModelDrafter:
                 children of a node than the law gives, or comes back to a node whose children the law
                 chooses together; if it keeps nodes that are no tree, or some of the drawn nodes only.
         """
+        if isinstance(self.growth, StaticGrowth) and self.growth.shape.depth:
+            levels = levels_of(self.growth.shape, self._device)
+            tree, self._rows = draft_levels(
+                levels, self.model, self.law, self.sampling, coins, [*self._pending, self._root],
+                self._device,
+            )  # fmt: skip
+            return self._vouched(tree)
         parents, tokens = [-1], [self._root]
         drawn, passes = DrawnChildren(self.law, self.sampling), Passes(self.model, self._pending)
         probs = partial(drawn.node_probs, parents, tokens, self._device)
@@ -121,8 +129,10 @@ class ModelDrafter:
                 tokens = [tokens[node] for node in kept]
                 self._rows = {place[n]: row for n, row in passes.rows.items() if n in place}
         ids = torch.tensor(tokens, device=self._device)
-        tree = TokenTree(shape, ids, drawn.stacked(shape), self.law)
-        # Sampling has just made the rows of finite logits.
+        return self._vouched(TokenTree(shape, ids, drawn.stacked(shape), self.law))
+
+    def _vouched(self, tree: TokenTree) -> TokenTree:
+        """The tree, whose rows `Sampling` has just made of finite logits."""
         return tree.vouched() if type(self.sampling) is Sampling else tree
 
     def _kept(self, nodes: Sequence[int], shape: TreeShape) -> list[int]:

@@ -22,6 +22,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from treespec.errors import Unavailable, UnsupportedModel
+from treespec.models.compiled_code import without_addresses
 
 __all__ = ["DirectCall"]
 
@@ -76,7 +77,8 @@ class DirectCall:
         def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
             from torch._inductor.compile_fx import compile_fx
 
-            self._code: Any = compile_fx(graph, inputs, config_patches=options)
+            with without_addresses():
+                self._code: Any = compile_fx(graph, inputs, config_patches=options)
             # What is raised here is wrapped by torch.
             self._narrow = _narrow_guard(example, below, at_most or {})
             return self._first

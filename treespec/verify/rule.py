@@ -3,7 +3,7 @@
 import enum
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import lru_cache, partial, wraps
 from inspect import signature
 from typing import Any, Protocol, runtime_checkable
 
@@ -196,11 +196,13 @@ class Rule:
         """Raise `RefusedTree` unless the rule covers this tree; its tokens count besides its shape."""
         instance("tree", tree, TokenTree, "a TokenTree")
         laws: Any = tree.law  # a tuple since __post_init__
-        reason = self._refusal(tree.shape, laws)
+        reason = _refusal_once(self, tree.shape, laws)
         if reason:
             raise RefusedTree(reason)
         ids = tree.token_ids
         for node in tree.shape.internal if self._distinct or tree.is_mixed else ():
+            if len(tree.shape.children[node]) < 2:
+                continue
             for group in tree.groups_of(node):
                 tokens = [ids[child] for child in group.children]
                 if len(set(tokens)) < len(tokens) and group.law is not Law.IID:
@@ -244,6 +246,12 @@ class Rule:
         settings = "".join(f", {name}={value:g}" for name, value in self.settings.items())
         kind = "lossless" if self.lossless else "lossy"
         return f"<acceptance rule {self}{settings}: {laws}; {kind}>"
+
+
+@lru_cache(maxsize=1024)
+def _refusal_once(rule: Rule, shape: TreeShape, laws: tuple[LawOfNode, ...]) -> str | None:
+    """Why a rule does not cover trees of a shape and laws: most are decided on over and over."""
+    return rule._refusal(shape, laws)
 
 
 def _groups(law: LawOfNode, shape: TreeShape, node: int) -> tuple[tuple[Law, int], ...]:

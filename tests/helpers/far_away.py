@@ -1,0 +1,25 @@
+"""A stand-in for a device: tensors that say that they are elsewhere, and what is read of them."""
+
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+READS = {"item", "tolist", "__bool__", "__int__", "__float__", "__index__", "nonzero"}
+"""What waits for a device."""
+
+
+class FarAway(TorchFunctionMode):
+    """While it lasts no tensor is on the CPU, and what reads a number of one is noted in `reads`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func == torch.Tensor.is_cpu.__get__:
+            return False
+        name = getattr(func, "__name__", "")
+        if name in READS:
+            self.reads.append(name)
+        return func(*args, **(kwargs or {}))
