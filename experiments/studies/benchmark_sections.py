@@ -1,5 +1,6 @@
 """What RESULTS.md says of benchmarks and simulations: paragraphs and tables of a file."""
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ __all__ = [
     "power",
     "replay",
     "rules",
+    "skip_sets",
     "speed_of_search",
     "speedup",
     "sweep_faults",
@@ -333,6 +335,27 @@ def draft_sources(data: Row) -> Parts:
             f"file and source {store['resident_mb']:.0f} MB were in memory after {store['steps']:,} steps.",
         ]
     }
+
+
+def skip_sets(data: Row) -> Parts:
+    """A searched skip set beside random ones of its size."""
+    figures = data["figures"]
+    keys = ("acceptance", "tokens_per_step", "tokens_per_second")
+    columns: dict[str, Callable[[Row], Any]] = {
+        "left out": lambda row: row["set"],
+        "acceptance": lambda row: f"{row['acceptance']:.3f}",
+        "tokens per step": lambda row: row["tokens_per_step"],
+        "tokens per second": lambda row: f"{row['tokens_per_second']:.1f}",
+    }
+    found, random = figures["searched"], figures["random"]
+    rows = [
+        found | {"set": f"searched: {found['set']}"},
+        {"set": f"the best of {len(random)} random sets, by column"}
+        | {key: max(row[key] for row in random) for key in keys},
+        {"set": "the median of these, by column"}
+        | {key: statistics.median(row[key] for row in random) for key in keys},
+    ]
+    return {"": [table(columns, rows)]}
 
 
 def faults(data: Row) -> Parts:

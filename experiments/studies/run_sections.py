@@ -1,11 +1,20 @@
 """What RESULTS.md says of runs and sweeps: paragraphs and tables of a file of `studies`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from treespec.experiments.studies.result_tables import Parts, Row, bounds, by, percent, table
 
-__all__ = ["categories", "equal_budgets", "grid", "methods", "prediction", "scaling", "sources"]
+__all__ = [
+    "categories",
+    "equal_budgets",
+    "grid",
+    "methods",
+    "prediction",
+    "scaling",
+    "sources",
+    "which_source",
+]
 
 
 def methods(data: Row) -> Parts:
@@ -167,5 +176,27 @@ def sources(data: Row) -> Parts:
             "**Merges over the best single source**, of those that they merge and of all, chosen on the "
             "same texts.",
             table(merges, data["figures"]["merges"], words=4),
+        ]
+    }
+
+
+def which_source(data: Row) -> Parts:
+    """The fastest draft on each kind of text, beside the draft model at its best, in one paragraph."""
+
+    def said(group: Row, names: Iterable[str]) -> str:
+        speedups = group["speedups"]
+        best = max(names, key=lambda name: speedups[name]["estimate"])
+        found = speedups[best]
+        ratio = f"{found['estimate']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
+        return f"{best}, {ratio}"
+
+    found = "; ".join(
+        f"on {group['name']} the {said(group, group['speedups'])}, and the draft "
+        + said(group, [name for name in group["speedups"] if name.startswith("model, ")])
+        for group in data["figures"]["categories"]
+    )
+    return {
+        "": [
+            f"Fastest over plain decoding, of all sizes, chosen on the texts that say so: {found}."
         ]
     }
