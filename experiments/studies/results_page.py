@@ -207,6 +207,7 @@ SECTIONS = {
         "study-merged",
         "Several sources in one tree of 16 nodes, beside each alone at as many.",
         "treespec run merged prompts.count=24",
+        runs.methods,
     ),
     "skip_sets": _benchmark(
         "skip_sets",

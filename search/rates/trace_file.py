@@ -117,7 +117,7 @@ def pack(fields: Mapping[str, Any]) -> bytes:
         text = json.dumps(meta, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
         raise InvalidTrace(f"sampling and about must be plain data: {error}") from None
-    given = {"meta": np.frombuffer(text, np.uint8)} | fields
+    given: dict[str, Any] = {"meta": np.frombuffer(text, np.uint8), **fields}
     kinds = {"meta": _ARRAYS["meta"]} | _ARRAYS
     if fields["files"] is not None:
         kinds |= _FILES
@@ -126,7 +126,9 @@ def pack(fields: Mapping[str, Any]) -> bytes:
             kinds |= arrays_of
             given |= {name: getattr(fields[part], name.removeprefix(prefix)) for name in arrays_of}
     buffer = io.BytesIO()
-    arrays = {name: np.ascontiguousarray(given[name], dtype=kind) for name, kind in kinds.items()}
+    arrays: dict[str, Any] = {
+        name: np.ascontiguousarray(given[name], dtype=kind) for name, kind in kinds.items()
+    }
     np.savez_compressed(buffer, **arrays)
     return buffer.getvalue()
 
