@@ -132,9 +132,10 @@ it did not slow down, and these steps are so many of all."""
 PAUSES = 4
 """Fewer steps far from their median count as cost: what is rare may be a method's own."""
 
-EXCESS, DRAWS = 0.01, 4000
+EXCESS, DRAWS, BLOCK = 0.01, 4000, 100
 """Far steps are a method's own where it loses so much more of its time by them than the others do, and
-where pauses that hit methods by chance, drawn so many times, would hardly ever cost it as much."""
+where pauses that hit methods by chance, drawn so many times, would hardly ever cost it as much. Drawn in
+blocks, which bound the memory."""
 
 LUCK, RESTLESS_LUCK = 0.03, 0.005
 """How often is hardly ever. To suspect a method wrongly makes intervals wider, to miss one makes them
@@ -427,7 +428,7 @@ def _kept(steps: Steps, adjusted: Floats, calm: Bools, luck: float) -> tuple[Boo
         medians[places] = median
     if far.sum() < PAUSES:
         return kept, False
-    lost = np.abs(adjusted - medians)
+    lost = np.maximum(adjusted - medians, 0)
     if _own_dear_steps(steps.method[chosen], medians[chosen], (lost * far)[chosen], luck):
         return kept, True
     return kept & ~far, False
@@ -445,7 +446,10 @@ def _own_dear_steps(method: Ints, usual: Floats, lost: Floats, luck: float) -> b
         more = (loss / part - (loss.sum() - loss) / (1 - part)) / usual.sum()
     rng = np.random.default_rng(0)
     for suspect in np.flatnonzero(more > EXCESS):
-        hit = rng.random((DRAWS, len(pauses)), np.float32) < part[suspect]
-        if (hit @ pauses >= loss[suspect] * (1 - 1e-9)).mean() <= luck:
+        by_chance = 0
+        for _ in range(DRAWS // BLOCK):
+            hit = rng.random((BLOCK, len(pauses)), np.float32) < part[suspect]
+            by_chance += np.count_nonzero(hit @ pauses >= loss[suspect] * (1 - 1e-9))
+        if by_chance <= luck * DRAWS:
             return True
     return False

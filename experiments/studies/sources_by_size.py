@@ -49,6 +49,7 @@ from treespec.experiments.report.categories import by_category
 from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.run import Run, load_run
 from treespec.experiments.report.statistics import Interval
+from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.terminal import say
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.prompts import embedded_prompts, read_prompts
@@ -105,6 +106,9 @@ DEEP, DEEPEST = 6, 16
 RANKS, DEPTHS = 8, 4
 """Most ranks and depths of a table of rates; the last depth stands for deeper ones."""
 
+LEAST = 20
+"""Tries below which a rate is none: it would be chance."""
+
 HELD_OUT = EmbeddedPrompts(kind="embedded")
 """The files from which sources learn."""
 
@@ -131,7 +135,7 @@ def learned(
                 max_new_tokens=NEW,
             )
 
-    rates = acceptance_rates(steps())[:DEPTHS]
+    rates = acceptance_rates(steps(), least=LEAST)[:DEPTHS]
     return [[round(rate, 3) for rate in row[:RANKS]] for row in rates], drafters[0]
 
 
@@ -234,7 +238,8 @@ def methods(begun: Begun) -> Iterator[dict[str, Any]]:
             }
 
         for name, draft in layered.items():
-            shape = {"kind": "optimal", "rates": rates[name][0], "size": size, "depth": DEEP}
+            rows = [*rates[name], *[rates[name][-1]] * DEEP][:DEEP]
+            shape = {"kind": "optimal", "rates": rows, "size": size}
             yield method(name, draft, shape, "tree")
         for name, draft in (texts | ahead).items():
             yield method(name, draft, tree, "tree")
@@ -270,20 +275,38 @@ def merged(loaded: Run) -> list[dict[str, Any]]:
             rows.append(
                 {"category": category, "size": int(size), "merge": of}
                 | {what: over_best(part, merge, own, per) for what, per in MEASURES.items()}
-                | {"speed of all": over_best(part, merge, singles, MEASURES["speed"])}
+                | {
+                    f"{what} of all": over_best(part, merge, singles, per)
+                    for what, per in MEASURES.items()
+                }
             )
     return rows
 
 
-def over_best(part: Measurements, merge: str, singles: Sequence[str], per: str) -> dict[str, Any]:
-    """The best of single sources, and the ratio of a merge to it, by new tokens per what."""
+def fastest(loaded: Run) -> list[dict[str, Any]]:
+    """The fastest draft on each kind of text, over plain decoding and over the draft model at its best."""
+    rows = []
+    for category, part in by_category(loaded, loaded.measurements[SAMPLING]).items():
+        drafts = [m.name for m in part.methods if m.group != "plain"]
+        best = max(drafts, key=lambda name: speed_ratio(part.totals, name, "plain").estimate)
+        models = [name for name in drafts if name.startswith("model, ")]
+        rows.append(
+            {"category": category, "fastest": best}
+            | {"speedup": asdict(speed_ratio(part.totals, best, "plain"))}
+            | {"over the model": over_best(part, best, models, MEASURES["speed"])}
+        )
+    return rows
+
+
+def over_best(part: Measurements, name: str, others: Sequence[str], per: str) -> dict[str, Any]:
+    """The best of some methods, and the ratio of another to it, by new tokens per what."""
 
     def ratio(over: str) -> Interval:
         return part.totals.ratio(
-            [(merge, "new_tokens"), (over, per)], [(merge, per), (over, "new_tokens")]
+            [(name, "new_tokens"), (over, per)], [(name, per), (over, "new_tokens")]
         )
 
-    best = min(singles, key=lambda name: ratio(name).estimate)
+    best = min(others, key=lambda other: ratio(other).estimate)
     return {"best": best.rpartition(" of ")[0], "ratio": asdict(ratio(best))}
 
 
@@ -312,7 +335,7 @@ def main(
     found = run(load_config(file), folder=folder / "run", source=file, console=console)
     loaded = load_run(found.folder)
     study = study_of_run(loaded)
-    study["figures"]["merges"] = merged(loaded)
+    study["figures"] |= {"merges": merged(loaded), "fastest": fastest(loaded)}
     say(console, f"written: {write(f'study-{NAME}', study)}")
 
 

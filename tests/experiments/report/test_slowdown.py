@@ -145,6 +145,14 @@ def test_a_long_pause_is_seldom_held_against_the_method_it_met():
     assert held <= 8
 
 
+def test_rare_cheap_steps_are_not_called_dear():
+    quiet = run(prompts=12)
+    cheap = np.flatnonzero(quiet.steps.method == 0)[::20]
+    seconds = quiet.steps.seconds.copy()
+    seconds[cheap] /= 3
+    assert adjust(replace(quiet.steps, seconds=seconds)).remark is None
+
+
 @pytest.mark.parametrize("machine", ["quiet", "drift"])
 def test_rare_dear_steps_of_a_method_are_its_cost(machine):
     said = []
