@@ -6,9 +6,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from treespec import TorchCoins, decode, load_pair
+from treespec import Law, TokenTree, TorchCoins, decode, load_pair, plugins
+from treespec.draft import ModelDrafter
 from treespec.experiments.cli.main import app
 from treespec.experiments.config.build import build
+from treespec.experiments.config.file import validated
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.search_then_run.traces import trace
@@ -189,6 +191,33 @@ def test_sources_whose_trees_depend_on_earlier_ones_are_refused_by_name(method, 
     assert done.exit_code == 2
     assert said in " ".join(done.output.replace("│", " ").split())
     assert not (tmp_path / "x.npz").exists()
+
+
+class Doubled(ModelDrafter):
+    """Drafts otherwise than its model does."""
+
+    def propose(self, coins):
+        tree = super().propose(coins)
+        return TokenTree(tree.shape, tree.tokens * 0, None, tree.law)
+
+
+def test_a_drafter_that_may_draft_otherwise_than_its_model_is_refused(pair):
+    """A record of the model would be of other drafts."""
+
+    def make(wanted, settings):
+        return Doubled(wanted.pair.draft, wanted.tree, wanted.law, wanted.sampling)
+
+    before = plugins.kept()
+    try:
+        plugins.drafter("doubled", laws=(Law.DETERMINISTIC,))(make)
+        method = tree({"source": "doubled"}, "chain:2", name="it")
+        asked = validated("test.yaml", SETTINGS | {"methods": [method]})
+        with pytest.raises(
+            ConfigError, match="it drafts with a Doubled, which may draft otherwise"
+        ):
+            trace(asked, method="it", load=lambda models: pair)
+    finally:
+        plugins.restore(before)
 
 
 def test_options_of_draft_models_are_refused_for_sources_without_one(pair):
