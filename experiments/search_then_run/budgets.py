@@ -10,7 +10,10 @@ from treespec.search import Trace
 from treespec.search.rates.budget_replay import replay_budget
 from treespec.shape import TreeShape
 
-__all__ = ["FoundBudget", "best_budget", "flow"]
+__all__ = ["USUAL_SIZE", "FoundBudget", "best_budget", "flow"]
+
+USUAL_SIZE = 16
+"""Nodes of a tree, the root included, where none are given."""
 
 SAME_TEXTS = (
     "chosen and valued on the same texts, of few limits: what is gained by a hair may be luck; --latency "
@@ -74,8 +77,17 @@ def flow(settings: Mapping[str, Any]) -> str:
     return "{" + ", ".join(f"{key}: {value}" for key, value in settings.items()) + "}"
 
 
-def best_budget(trace: Trace, size: int, depth: int | None, branching: int | None) -> FoundBudget:
-    """The limits of most tokens per step; of equal ones the lowest depth and branching.
+def best_budget(
+    trace: Trace, size: int | None, depth: int | None, branching: int | None
+) -> FoundBudget:
+    """The depth and branching of most tokens per step; of equal ones the lowest.
+
+    Args:
+        trace: of a source that brings its own continuations.
+        size: nodes, the root included, which are not searched; None for `USUAL_SIZE`, or what the trace
+            holds if that is less.
+        depth: the most edges; None for what the trace holds.
+        branching: the most children of a node; likewise.
 
     Raises:
         ConfigError: if there is no room for a draft token.
@@ -84,6 +96,7 @@ def best_budget(trace: Trace, size: int, depth: int | None, branching: int | Non
     drafts = trace.text_drafts
     assert drafts is not None
     known = drafts.budget
+    size = min(USUAL_SIZE, known.size) if size is None else size
     deepest = min(size - 1, known.depth if depth is None else depth)
     if deepest < 1:
         raise ConfigError(f"--size {size}, --depth {depth}: there is no room for a draft token")

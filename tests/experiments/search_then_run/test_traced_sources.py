@@ -136,6 +136,9 @@ def test_search_finds_limits(of_lookup, tmp_path):
     best = known[found["budget"]["depth"], found["budget"]["branching"]]
     assert found["nodes_per_step"] == best.nodes_per_step
     assert "in a config: shape: {kind: budget" in call("search", path, "--size", "8").output
+    small = call("search", path)  # the trace holds fewer nodes than a tree has as a rule
+    assert small.exit_code == 0
+    assert small.output == call("search", path, "--size", "10").output
     assert call("search", path, "--size", "1").exit_code == 2
     times = tmp_path / "times.json"
     times.write_text(LatencyModel.from_tables(verify={1: 0.02, 16: 0.022}, draft=0.001).to_json())
