@@ -16,8 +16,8 @@ USUAL_SIZE = 16
 """Nodes of a tree, the root included, where none are given."""
 
 SAME_TEXTS = (
-    "chosen and valued on the same texts, of few limits: what is gained by a hair may be luck; --latency "
-    "ranks by speed, with intervals"
+    "chosen and valued on the same texts, of few limits: small differences may be chance; --latency ranks "
+    "by speed, with intervals"
 )
 
 
@@ -27,6 +27,7 @@ class FoundBudget:
 
     Args:
         config: as configs write them.
+        size: nodes that were given, the root included; a chain may have fewer.
         tokens: per step.
         nodes: verified in the mean step, the root included.
         chain: depth of the best chain within the same limits.
@@ -34,6 +35,7 @@ class FoundBudget:
     """
 
     config: Mapping[str, Any]
+    size: int
     tokens: float
     nodes: float
     chain: int
@@ -52,11 +54,16 @@ class FoundBudget:
         )
 
     def __str__(self) -> str:
+        depth, branching = self.config["depth"], self.config["branching"]
+        chosen = (
+            f"a chain of depth {depth}"
+            if branching == 1
+            else f"trees of depth at most {depth} and branching at most {branching}"
+        )
         return "\n".join([
-            f"the best budget of {self.config['size']} nodes, the root included: "
-            f"depth {self.config['depth']}, branching {self.config['branching']}",
+            f"most tokens per step within {self.size} nodes, the root included: {chosen}",
             f"tokens per step {self.tokens:.3f} (plain decoding: 1), {self.nodes:.3g} nodes in the mean",
-            f"a chain of depth {self.chain}: {self.chain_tokens:.3f}",
+            f"the best chain, of depth {self.chain}: {self.chain_tokens:.3f} tokens per step",
             f"in a config: shape: {flow(self.config)}",
             f"note: {SAME_TEXTS}",
         ])  # fmt: skip
@@ -113,6 +120,7 @@ def best_budget(
     config = {"kind": "budget", **asdict(best)}
     return FoundBudget(
         {key: config[key] for key in ("kind", "depth", "size", "branching")},
+        size,
         found.tokens_per_step,
         found.nodes_per_step,
         chained.depth,

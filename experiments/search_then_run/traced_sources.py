@@ -15,9 +15,7 @@ from treespec.protocols import Models, TreeModel
 
 __all__ = ["TracedPair", "require_traceable", "traced_source"]
 
-LIVE_ONLY = (
-    "its trees depend on what the trees before them verified, and other trees verify other nodes"
-)
+LIVE_ONLY = "what it drafts depends on the trees it drafted before"
 
 RUN_IT = "run it (`treespec run`)"
 

@@ -13,6 +13,7 @@ from treespec.experiments.config.build import build
 from treespec.experiments.config.file import validated
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError
+from treespec.experiments.search_then_run.budgets import FoundBudget
 from treespec.experiments.search_then_run.traces import trace
 from treespec.plugins import Budget
 from treespec.search import LatencyModel
@@ -153,6 +154,14 @@ def test_search_finds_limits(of_lookup, tmp_path):
     assert rows[-1]["step_ms"]["estimate"] < 22
 
 
+def test_a_found_budget_says_what_was_chosen_and_what_was_given():
+    chain = FoundBudget({"depth": 3, "size": 4, "branching": 1}, 8, 1.5, 4.0, 3, 1.5)
+    assert "within 8 nodes, the root included: a chain of depth 3\n" in str(chain)
+    tree = FoundBudget({"depth": 3, "size": 8, "branching": 2}, 8, 1.75, 6.0, 4, 1.5)
+    assert "root included: trees of depth at most 3 and branching at most 2\n" in str(tree)
+    assert "\nthe best chain, of depth 4: 1.500 tokens per step\n" in str(tree)
+
+
 def test_no_tree_is_made_of_what_such_a_source_accepts(of_lookup, tmp_path):
     _, path = of_lookup
     times = tmp_path / "times.json"
@@ -169,7 +178,7 @@ def test_no_tree_is_made_of_what_such_a_source_accepts(of_lookup, tmp_path):
 
 
 LIVE = [
-    (tree({"source": "token_recycling"}, BUDGET), "token_recycling cannot be traced: its trees depend"),
+    (tree({"source": "token_recycling"}, BUDGET), "token_recycling cannot be traced: what it"),
     (tree({"source": "lookahead", "window": 2, "ngram": 3, "guesses": 1}, BUDGET), "lookahead cannot be"),
     (tree({"source": "jacobi"}, {"kind": "budget", "depth": 4}), "jacobi cannot be traced"),
     (
