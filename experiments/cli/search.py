@@ -51,7 +51,11 @@ def search_command(
     ],
     size: Annotated[
         int | None,
-        typer.Option("--size", help="Nodes, the root included: 16. With --latency, at most."),
+        typer.Option(
+            "--size",
+            help="Nodes, the root included: 16, or fewer if the trace of a text source holds fewer. With "
+            "--latency, at most.",
+        ),
     ] = None,
     depth: Annotated[int | None, typer.Option("--depth", help="Edges from the root.")] = None,
     branching: Annotated[int | None, typer.Option("--branching", help="Children at most.")] = None,
@@ -106,7 +110,7 @@ def search_command(
                 raise ConfigError(
                     f"{len(sources)} sources are ranked together by speed: give --latency, or one source"
                 )
-            found = search(sources[0], 16 if size is None else size, depth, branching, into)
+            found = search(sources[0], size, depth, branching, into)
         else:
             found = search_fastest(
                 sources,

@@ -263,7 +263,7 @@ def _require_room(settings: LookaheadDraft, drafter: Lookahead, budget: Budget) 
     needed = {
         "size": drafter.size,
         "depth": drafter.max_depth,
-        "branching": settings.guesses + 2,  # the pool's, and two of the window
+        "branching": drafter.branching,
     }
     if any(getattr(budget, name) < least for name, least in needed.items()):
         limits = ", ".join(f"{name}: {least}" for name, least in needed.items())

@@ -10,11 +10,14 @@ from treespec.search import Trace
 from treespec.search.rates.budget_replay import replay_budget
 from treespec.shape import TreeShape
 
-__all__ = ["FoundBudget", "best_budget", "flow"]
+__all__ = ["USUAL_SIZE", "FoundBudget", "best_budget", "flow"]
+
+USUAL_SIZE = 16
+"""Nodes of a tree, the root included, where none are given."""
 
 SAME_TEXTS = (
-    "chosen and valued on the same texts, of few limits: what is gained by a hair may be luck; --latency "
-    "ranks by speed, with intervals"
+    "chosen and valued on the same texts, of few limits: small differences may be chance; --latency ranks "
+    "by speed, with intervals"
 )
 
 
@@ -24,6 +27,7 @@ class FoundBudget:
 
     Args:
         config: as configs write them.
+        size: nodes that were given, the root included; a chain may have fewer.
         tokens: per step.
         nodes: verified in the mean step, the root included.
         chain: depth of the best chain within the same limits.
@@ -31,6 +35,7 @@ class FoundBudget:
     """
 
     config: Mapping[str, Any]
+    size: int
     tokens: float
     nodes: float
     chain: int
@@ -49,11 +54,16 @@ class FoundBudget:
         )
 
     def __str__(self) -> str:
+        depth, branching = self.config["depth"], self.config["branching"]
+        chosen = (
+            f"a chain of depth {depth}"
+            if branching == 1
+            else f"trees of depth at most {depth} and branching at most {branching}"
+        )
         return "\n".join([
-            f"the best budget of {self.config['size']} nodes, the root included: "
-            f"depth {self.config['depth']}, branching {self.config['branching']}",
+            f"most tokens per step within {self.size} nodes, the root included: {chosen}",
             f"tokens per step {self.tokens:.3f} (plain decoding: 1), {self.nodes:.3g} nodes in the mean",
-            f"a chain of depth {self.chain}: {self.chain_tokens:.3f}",
+            f"the best chain, of depth {self.chain}: {self.chain_tokens:.3f} tokens per step",
             f"in a config: shape: {flow(self.config)}",
             f"note: {SAME_TEXTS}",
         ])  # fmt: skip
@@ -74,8 +84,17 @@ def flow(settings: Mapping[str, Any]) -> str:
     return "{" + ", ".join(f"{key}: {value}" for key, value in settings.items()) + "}"
 
 
-def best_budget(trace: Trace, size: int, depth: int | None, branching: int | None) -> FoundBudget:
-    """The limits of most tokens per step; of equal ones the lowest depth and branching.
+def best_budget(
+    trace: Trace, size: int | None, depth: int | None, branching: int | None
+) -> FoundBudget:
+    """The depth and branching of most tokens per step; of equal ones the lowest.
+
+    Args:
+        trace: of a source that brings its own continuations.
+        size: nodes, the root included, which are not searched; None for `USUAL_SIZE`, or what the trace
+            holds if that is less.
+        depth: the most edges; None for what the trace holds.
+        branching: the most children of a node; likewise.
 
     Raises:
         ConfigError: if there is no room for a draft token.
@@ -84,6 +103,7 @@ def best_budget(trace: Trace, size: int, depth: int | None, branching: int | Non
     drafts = trace.text_drafts
     assert drafts is not None
     known = drafts.budget
+    size = min(USUAL_SIZE, known.size) if size is None else size
     deepest = min(size - 1, known.depth if depth is None else depth)
     if deepest < 1:
         raise ConfigError(f"--size {size}, --depth {depth}: there is no room for a draft token")
@@ -100,6 +120,7 @@ def best_budget(trace: Trace, size: int, depth: int | None, branching: int | Non
     config = {"kind": "budget", **asdict(best)}
     return FoundBudget(
         {key: config[key] for key in ("kind", "depth", "size", "branching")},
+        size,
         found.tokens_per_step,
         found.nodes_per_step,
         chained.depth,

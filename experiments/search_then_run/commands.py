@@ -16,7 +16,7 @@ from treespec.experiments.config.files import (
 )
 from treespec.experiments.config.search_files import read_acceptance
 from treespec.experiments.errors import ConfigError
-from treespec.experiments.search_then_run.budgets import FoundBudget, best_budget
+from treespec.experiments.search_then_run.budgets import USUAL_SIZE, FoundBudget, best_budget
 from treespec.reading import brief
 from treespec.search import (
     AcceptanceEstimate,
@@ -136,23 +136,25 @@ class Found:
 
 
 def search(
-    rates: str, size: int, depth: int | None, branching: int | None, form: str
+    rates: str, size: int | None, depth: int | None, branching: int | None, form: str
 ) -> Found | FoundBudget:
     """The best tree beside a chain: by replay of a trace, or under rates.
 
     Args:
         rates: see `read_source`.
-        size: nodes, the root included.
+        size: nodes, the root included; None for 16, or for what the trace of a text source holds if that
+            is less.
         depth: the most edges.
         branching: the most children of a node.
         form: the format that the tree is shown in.
     """
-    require_within("--size", size, 1, MOST_NODES)
+    require_within("--size", USUAL_SIZE if size is None else size, 1, MOST_NODES)
     require_within("--depth", 0 if depth is None else depth, 0, LARGEST_NUMBER)
     require_within("--branching", 1 if branching is None else branching, 1, LARGEST_NUMBER)
     given = read_source(rates)
     if isinstance(given, Trace) and given.text_drafts is not None:
         return best_budget(given, size, depth, branching)
+    size = USUAL_SIZE if size is None else size
     if isinstance(given, Trace):
         return _on_trace(given, size, depth, branching, form)
     acceptance = given.rates if isinstance(given, AcceptanceEstimate) else given

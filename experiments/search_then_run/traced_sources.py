@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from treespec.draft import MatchingSource, ModelDrafter
+from treespec.draft import EarlyExit, LayerSkip, MatchingSource, ModelDrafter
 from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.combined import CascadeDraft, MergeDraft
 from treespec.experiments.config.drafts import source_of
@@ -15,9 +15,7 @@ from treespec.protocols import Models, TreeModel
 
 __all__ = ["TracedPair", "require_traceable", "traced_source"]
 
-LIVE_ONLY = (
-    "its trees depend on what the trees before them verified, and other trees verify other nodes"
-)
+LIVE_ONLY = "what it drafts depends on the trees it drafted before"
 
 RUN_IT = "run it (`treespec run`)"
 
@@ -31,6 +29,9 @@ REASONS: Mapping[type[Settings], str] = {
     f"and {RUN_IT}",
 }
 """Why no record of a source can serve many trees."""
+
+BARE_MODELS = (ModelDrafter, EarlyExit, LayerSkip)
+"""What a record of their model tells all of. Other kinds of them may draft in another way."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +69,21 @@ def traced_source(method: BuiltMethod, sampling: str, pair: Models) -> MatchingS
         The source, if it reads texts; target and draft, if its draft is a model or a part of the target.
 
     Raises:
-        ConfigError: if it is neither.
+        ConfigError: if it is neither, or drafts with a model in a way of its own.
         TreespecError: if the source cannot be made.
     """
     made = method.drafter(pair, sampling)
     if isinstance(made, MatchingSource):
         return made
-    if isinstance(made, ModelDrafter) and not isinstance(method.tree, Budget):
-        return TracedPair(pair.target, made.given)
     assert isinstance(method.config, TreeMethod)
+    bare = type(made) in BARE_MODELS
+    if isinstance(made, ModelDrafter) and bare and not isinstance(method.tree, Budget):
+        return TracedPair(pair.target, made.given)
+    if isinstance(made, ModelDrafter) and not bare:
+        raise ConfigError(
+            f"--method {method.name!r}: {source_of(method.config.draft).name} cannot be traced: it drafts "
+            f"with a {type(made).__name__}, which may draft otherwise than its model alone does: {RUN_IT}"
+        )
     raise ConfigError(
         f"--method {method.name!r}: {source_of(method.config.draft).name} cannot be traced: what it drafts "
         f"is not known to be a function of the text alone (treespec.draft.MatchingSource): {RUN_IT}"

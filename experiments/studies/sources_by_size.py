@@ -248,7 +248,7 @@ def methods(begun: Begun) -> Iterator[dict[str, Any]]:
             if warm and ngram != WINDOWS[64][1]:
                 continue  # n-grams of another length
             sizes = {"window": window, "ngram": ngram, "guesses": guesses}
-            room = {"kind": "budget", "depth": 2 * ngram, "size": size, "branching": 9}
+            room = {"kind": "budget", "depth": 2 * ngram, "size": size, "branching": 11}
             yield method(name, {"source": "lookahead"} | sizes | warm, room, "tree")
         for name, of in merges.items():
             draft = {"source": "merge", "sources": [every[x] for x in of]}

@@ -122,13 +122,9 @@ class Cascade(ModelDrafter):
         return self._drafted((), coins)
 
     def propose_below(self, tokens: Sequence[int], coins: Coins) -> TokenTree:
-        """The same after these tokens, which follow the root; nothing of it is kept."""
-        pending, root = self._pending, self._root
-        *self._pending, self._root = [*pending, root, *tokens]
-        try:
+        """The same after these tokens, which follow the root; it is forgotten."""
+        with self._below(tokens):
             return self._drafted(tokens, coins)
-        finally:
-            self._pending, self._root, self._rows = pending, root, {}
 
     def commit(self, step: Step) -> None:
         """Keep the rows of what was accepted, on all levels."""

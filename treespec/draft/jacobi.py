@@ -28,6 +28,8 @@ class Jacobi(TextSource):
     """
 
     reads_any_tree = False
+    branching = 1
+    """Most children of a node."""
 
     def __init__(self, depth: int) -> None:
         self.max_depth = integer("depth", depth, least=1)

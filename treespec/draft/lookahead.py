@@ -77,6 +77,11 @@ class Lookahead(TextSource):
         return window + self.guesses * (self.ngram - 1)
 
     @property
+    def branching(self) -> int:
+        """Most children of a node: one of each level of the window, and G n-grams."""
+        return self.ngram - 1 + self.guesses
+
+    @property
     def pool(self) -> Pool:
         """What was found so far, in this text and those that it began with."""
         return {first: list(others) for first, others in self._pool.items()}

@@ -54,8 +54,9 @@ class Merge:
         vocab_size: of the target, to refuse ids beyond it; None to look at nothing.
 
     Raises:
-        InvalidArgument: if there are not two sources, one stands twice or is none, there is no size or
-            one that a whole tree does not fit in, or the rates are not those of the sources.
+        InvalidArgument: if there are not two sources, one stands twice or is none, there is no size, a
+            tree that is kept whole does not fit in the size, the depth or the branching, or the rates are
+            not those of the sources.
         InvalidTree: if a source draws its children together (`Law.together`).
     """
 
@@ -101,6 +102,12 @@ class Merge:
             raise InvalidArgument(
                 f"size = {size}, but {' and '.join(sorted(self._whole))} read the rows of all their nodes: "
                 f"they need {whole}, root included"
+            )
+        widths = {name: getattr(self.sources[name], "branching", 1) for name in self._whole}
+        if branching is not None and sum(widths.values()) > branching:
+            raise InvalidArgument(
+                f"branching = {branching}, but {' and '.join(sorted(self._whole))} read the rows of all "
+                f"their nodes, of which one can have {sum(widths.values())} children"
             )
         # Distinct children of a node, drawn beside each other, are no more than there are tokens.
         fewest = min((s.model.vocab_size for s in self._drawing.values()), default=widest)

@@ -1,6 +1,7 @@
 """Drafting with an autoregressive model, level by level, along any growth."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache, partial
 
 import torch
@@ -156,7 +157,7 @@ class ModelDrafter:
         return sorted(kept)
 
     def propose_below(self, tokens: Sequence[int], coins: Coins) -> TokenTree:
-        """A tree over the last of these tokens, which follow the root; nothing of it is kept.
+        """A tree over the last of these tokens, which follow the root; it is forgotten.
 
         Args:
             tokens: in the order of the text, run again each time; none for the tree of `propose`.
@@ -165,10 +166,19 @@ class ModelDrafter:
         Raises:
             NonFiniteLogits, InvalidTree: see `propose`.
         """
+        with self._below(tokens):
+            return self.propose(coins)
+
+    @contextmanager
+    def _below(self, tokens: Sequence[int]) -> Iterator[None]:
+        """As if these tokens were committed. Of the rows that are run, those of pending tokens stay."""
         pending, root = self._pending, self._root
         *self._pending, self._root = [*pending, root, *tokens]
         try:
-            return self.propose(coins)
+            yield
+            if self._rows and pending:
+                self.model.keep(range(len(pending)))
+                pending = []
         finally:
             self._pending, self._root, self._rows = pending, root, {}
 

@@ -66,7 +66,7 @@ def state_of(*parts: Any) -> Hashable | None:
 
     Returns:
         A value to compare; None if something may remember what cannot be looked at: a generator, an open
-        file, an object of a class written in C.
+        file, an object of a class written in C, a tensor that is sparse or of numbers that numpy lacks.
     """
     try:
         return tuple(_state(part, {}) for part in parts)
@@ -142,18 +142,22 @@ def _of_attributes(value: Any, seen: _Seen) -> Iterator[tuple[Hashable, ...]]:
     if is_dataclass(value) and kind.__dataclass_params__.frozen:  # pyrefly: ignore[missing-attribute]
         yield tuple(_state(getattr(value, field.name), seen) for field in fields(value))
         return
-    slots = [name for c in kind.__mro__ for name in _slots(c) if hasattr(value, name)]
-    named = {**getattr(value, "__dict__", {}), **{name: getattr(value, name) for name in slots}}
+    named = dict(getattr(value, "__dict__", {}))
     if isinstance(value, TabularModel):
         yield (named.pop("row"),)
-    for name, item in named.items():
+    for name, item in chain(named.items(), _slots(value)):
         yield name, _state(item, seen)
 
 
-def _slots(kind: type) -> tuple[str, ...]:
-    names = kind.__dict__.get("__slots__", ())
-    names = (names,) if isinstance(names, str) else tuple(names)
-    return tuple(name for name in names if name not in ("__dict__", "__weakref__"))
+def _slots(value: Any) -> Iterator[tuple[str, Any]]:
+    """What its slots hold, by name: that of a private one is not the name that `__slots__` says."""
+    for kind in type(value).__mro__:
+        for name, slot in kind.__dict__.items():
+            if isinstance(slot, types.MemberDescriptorType):
+                try:
+                    yield name, slot.__get__(value)
+                except AttributeError:  # empty
+                    continue
 
 
 def _filled(cell: types.CellType) -> bool:
@@ -168,7 +172,10 @@ def _numbers(value: Tensor | np.ndarray) -> tuple[Hashable, ...]:
     """The numbers of a tensor or an array."""
     array = getattr(value, "fractions", None)  # of Rationals
     if array is None:
-        array = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+        try:
+            array = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+        except (TypeError, RuntimeError):  # sparse, or of numbers that numpy does not have
+            raise _Hidden from None
     if isinstance(array, np.memmap):
         return (_Same(array),)
     if array.dtype == object:

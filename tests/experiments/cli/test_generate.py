@@ -193,7 +193,7 @@ def test_a_source_whose_trees_do_not_fit_says_what_does(call, loaded_pair):
     done = call(PROMPT, "--tokens", 4, "--source", "lookahead")
     assert done.exit_code == 2
     assert "--source: lookahead with window 7" in done.stderr
-    fits = "{kind: budget, size: 56, depth: 9, branching: 9}"
+    fits = "{kind: budget, size: 56, depth: 9, branching: 11}"
     assert fits in done.stderr
     data = json.loads(
         call(PROMPT, "--tokens", 12, "--source", "lookahead", "--shape", fits, "--json").stdout

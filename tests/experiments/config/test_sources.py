@@ -101,10 +101,10 @@ def test_warm_state_is_that_of_the_file(outline, files, tmp_path, digest):
 
 
 def test_lookahead_needs_room_for_its_trees(outline):
-    wide = {"kind": "budget", "depth": 9, "size": 56, "branching": 9}
+    wide = {"kind": "budget", "depth": 9, "size": 56, "branching": 11}
     assert made(outline, "lookahead", wide)[1].size == 56
-    for key, value in (("depth", 8), ("size", 55), ("branching", 8)):
-        with pytest.raises(ConfigError, match=r"depth: 9, branching: 9") as refused:
+    for key, value in (("depth", 8), ("size", 55), ("branching", 10)):
+        with pytest.raises(ConfigError, match=r"depth: 9, branching: 11") as refused:
             made(outline, "lookahead", wide | {key: value})
         assert "methods[0].draft: lookahead with window 7" in str(refused.value)
 

@@ -6,11 +6,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from treespec import TorchCoins, decode, load_pair
+from treespec import Law, TokenTree, TorchCoins, decode, load_pair, plugins
+from treespec.draft import ModelDrafter
 from treespec.experiments.cli.main import app
 from treespec.experiments.config.build import build
+from treespec.experiments.config.file import validated
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError
+from treespec.experiments.search_then_run.budgets import FoundBudget
 from treespec.experiments.search_then_run.traces import trace
 from treespec.plugins import Budget
 from treespec.search import LatencyModel
@@ -134,6 +137,9 @@ def test_search_finds_limits(of_lookup, tmp_path):
     best = known[found["budget"]["depth"], found["budget"]["branching"]]
     assert found["nodes_per_step"] == best.nodes_per_step
     assert "in a config: shape: {kind: budget" in call("search", path, "--size", "8").output
+    small = call("search", path)  # the trace holds fewer nodes than a tree has as a rule
+    assert small.exit_code == 0
+    assert small.output == call("search", path, "--size", "10").output
     assert call("search", path, "--size", "1").exit_code == 2
     times = tmp_path / "times.json"
     times.write_text(LatencyModel.from_tables(verify={1: 0.02, 16: 0.022}, draft=0.001).to_json())
@@ -146,6 +152,14 @@ def test_search_finds_limits(of_lookup, tmp_path):
     assert rows[-1]["tokens_per_step"]["estimate"] == pytest.approx(again.tokens_per_step, abs=0.2)
     # A step takes what its nodes take: no pass of a draft model is in it.
     assert rows[-1]["step_ms"]["estimate"] < 22
+
+
+def test_a_found_budget_says_what_was_chosen_and_what_was_given():
+    chain = FoundBudget({"depth": 3, "size": 4, "branching": 1}, 8, 1.5, 4.0, 3, 1.5)
+    assert "within 8 nodes, the root included: a chain of depth 3\n" in str(chain)
+    tree = FoundBudget({"depth": 3, "size": 8, "branching": 2}, 8, 1.75, 6.0, 4, 1.5)
+    assert "root included: trees of depth at most 3 and branching at most 2\n" in str(tree)
+    assert "\nthe best chain, of depth 4: 1.500 tokens per step\n" in str(tree)
 
 
 def test_no_tree_is_made_of_what_such_a_source_accepts(of_lookup, tmp_path):
@@ -164,7 +178,7 @@ def test_no_tree_is_made_of_what_such_a_source_accepts(of_lookup, tmp_path):
 
 
 LIVE = [
-    (tree({"source": "token_recycling"}, BUDGET), "token_recycling cannot be traced: its trees depend"),
+    (tree({"source": "token_recycling"}, BUDGET), "token_recycling cannot be traced: what it"),
     (tree({"source": "lookahead", "window": 2, "ngram": 3, "guesses": 1}, BUDGET), "lookahead cannot be"),
     (tree({"source": "jacobi"}, {"kind": "budget", "depth": 4}), "jacobi cannot be traced"),
     (
@@ -189,6 +203,33 @@ def test_sources_whose_trees_depend_on_earlier_ones_are_refused_by_name(method, 
     assert done.exit_code == 2
     assert said in " ".join(done.output.replace("│", " ").split())
     assert not (tmp_path / "x.npz").exists()
+
+
+class Doubled(ModelDrafter):
+    """Drafts otherwise than its model does."""
+
+    def propose(self, coins):
+        tree = super().propose(coins)
+        return TokenTree(tree.shape, tree.tokens * 0, None, tree.law)
+
+
+def test_a_drafter_that_may_draft_otherwise_than_its_model_is_refused(pair):
+    """A record of the model would be of other drafts."""
+
+    def make(wanted, settings):
+        return Doubled(wanted.pair.draft, wanted.tree, wanted.law, wanted.sampling)
+
+    before = plugins.kept()
+    try:
+        plugins.drafter("doubled", laws=(Law.DETERMINISTIC,))(make)
+        method = tree({"source": "doubled"}, "chain:2", name="it")
+        asked = validated("test.yaml", SETTINGS | {"methods": [method]})
+        with pytest.raises(
+            ConfigError, match="it drafts with a Doubled, which may draft otherwise"
+        ):
+            trace(asked, method="it", load=lambda models: pair)
+    finally:
+        plugins.restore(before)
 
 
 def test_options_of_draft_models_are_refused_for_sources_without_one(pair):

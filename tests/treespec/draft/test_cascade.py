@@ -7,8 +7,10 @@ from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
 from treespec.draft import (
     Cascade,
     Documents,
+    EarlyExit,
     Jacobi,
     Lookahead,
+    Merge,
     ModelDrafter,
     PromptLookup,
     TokenRecycling,
@@ -168,6 +170,70 @@ def test_all_levels_follow_the_text_and_forget_the_rest():
     assert low.text == middle.text == top.text == text
     assert {step.verdict.accepted for step in steps} >= {0, 4}
     assert len(top.model._committed) > len(PROMPT)
+
+
+class Counted(TabularModel):
+    """Notes how many rows each pass has run in the end. Its layers are one table."""
+
+    layer_count = 2
+
+    def __init__(self, *given):
+        super().__init__(*given)
+        self.ran = []
+
+    def fresh(self):
+        return self
+
+    def without(self, skip):
+        return self
+
+    def run(self, tokens, parents, first=0):
+        self.ran.append(len(parents))
+        return super().run(tokens, parents, first)
+
+
+def early_exit(model):
+    return EarlyExit(model, 1, TreeShape.chain(2), IID, Sampling())
+
+
+def model_below(model):
+    return ModelDrafter(model, TreeShape.chain(2), IID, Sampling())
+
+
+def cascade_below(model):
+    return Cascade(model, lookup(), verify.onehot, 2, Sampling())
+
+
+def cascade_with_a_model_below(model):
+    return cascade_of(table(5), model_below(model))
+
+
+def cascade_of(model, below):
+    return Cascade(
+        model, below, verify.onehot if below.law is SURE else verify.chain, 2, Sampling()
+    )
+
+
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize(
+    "below", [model_below, early_exit, cascade_below, cascade_with_a_model_below]
+)
+def test_lower_levels_keep_the_rows_of_committed_tokens(below, merged):
+    """Else each pass would run the whole text again."""
+    counted = Counted(random_table(2, 6), 2)
+    drafter = cascade_of(table(4), below(counted))
+    if merged:
+        rates = {"cascade": ((0.9,),), "lookup": ((0.5, 0.2),)}
+        drafter = Merge({"cascade": drafter, "lookup": lookup()}, 6, rates=rates)
+    for _ in decode(
+        ModelTarget(table(3)), drafter, verify.rrs if merged else verify.chain, torch.tensor(PROMPT),
+        sampling=Sampling(), coins=TorchCoins(0), max_new_tokens=100,
+    ):  # fmt: skip
+        pass
+    assert len(counted.ran) >= 50
+    # The last step's tokens, those ahead on each level, and what is drafted.
+    assert max(counted.ran) <= 16
+    assert counted.length > len(PROMPT) + 80
 
 
 @pytest.mark.parametrize("make", [lookup, lambda: Documents([PROMPT], 2), small, two_levels])

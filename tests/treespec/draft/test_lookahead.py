@@ -8,7 +8,7 @@ from treespec.draft import Lookahead
 from treespec.errors import InvalidArgument, Unreadable
 from treespec.step import Scores, Step, Verdict
 from treespec.target import ModelTarget
-from treespec.testing import TabularModel
+from treespec.testing import TabularModel, random_table
 
 V = 3000
 
@@ -173,3 +173,14 @@ def test_while_the_window_fills_every_level_loses_its_first_column():
     after = [fresh((*text, *first.token_ids[1 : node + 1])) for node in range(5)]
     assert second.token_ids[0] == after[0]
     assert second.token_ids[4:8] == tuple(after[1:])
+
+
+def test_a_node_has_a_child_of_each_level_of_the_window():
+    """Where their columns are one node; so the pool's and two of the window are not all."""
+    model, drafter = TabularModel(random_table(5, 0), 5), Lookahead(7, 5, 1)
+    steps = decode(
+        ModelTarget(model), drafter, verify.onehot, torch.tensor((0, 1, 0, 0, 1)),
+        sampling=Sampling(temperature=0.0), coins=TorchCoins(0), max_new_tokens=80,
+    )  # fmt: skip
+    most = max(max(map(len, step.tree.shape.children)) for step in steps)
+    assert drafter.guesses + 2 < most <= drafter.branching == 5

@@ -273,11 +273,25 @@ GOOD = {"a": HIGH, "b": HIGH}
             lambda: Merge({"a": Jacobi(4), "b": lookup()}, 9, rates=GOOD, depth=2),
             "'a' reads the rows of all its nodes, which have depth 4",
         ),
+        (
+            lambda: Merge({"a": Lookahead(2, 3, 2), "b": lookup()}, 20, rates=GOOD, branching=3),
+            "branching = 3, but a read the rows of all their nodes, of which one can have 4 children",
+        ),
+        (
+            lambda: Merge({"a": Lookahead(2, 3, 2), "b": Jacobi(2)}, 20, rates=GOOD, branching=4),
+            "branching = 4, but a and b .* 5 children",
+        ),
     ],
 )  # fmt: skip
 def test_merges_that_cannot_be_are_refused(make, said):
     with pytest.raises(InvalidArgument, match=said):
         make()
+
+
+def test_trees_that_are_kept_whole_have_room_in_width():
+    merged = Merge({"a": Lookahead(2, 3, 2), "b": lookup()}, 20, rates=GOOD, branching=4)
+    steps = played(merged, verify.onehot, Sampling(temperature=0.0), vocab=5)
+    assert 2 < max(max(map(len, step.tree.shape.children)) for step in steps) <= 4
 
 
 def test_one_drafter_stands_once():

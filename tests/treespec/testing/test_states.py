@@ -34,6 +34,31 @@ class Slotted:
         self.kept = kept
 
 
+class Private:
+    __slots__ = ("__kept",)
+
+    def __init__(self, kept):
+        self.__kept = kept
+
+
+class PrivateBelow(Private):
+    """Has another slot of the same name."""
+
+    __slots__ = ("__kept", "empty")
+
+    def __init__(self, kept):
+        super().__init__(kept)
+        self.__kept = 0
+
+
+class SameName(Slotted):
+    __slots__ = ("kept",)
+
+    def __init__(self, kept):
+        Slotted.kept.__set__(self, kept)
+        self.kept = 0
+
+
 def closing_over(kept):
     return lambda: kept
 
@@ -48,6 +73,9 @@ def with_default(kept):
 HOLDERS = {
     "attribute": lambda kept: Thing(kept=kept),
     "slot": Slotted,
+    "private slot": Private,
+    "private slot of a base": PrivateBelow,
+    "slot of a base with the same name": SameName,
     "element": lambda kept: [1, kept],
     "key": lambda kept: {kept: 1},
     "value": lambda kept: {1: kept},
@@ -110,7 +138,17 @@ def test_tables_are_equal_if_their_rows_are_the_same_function():
     assert state_of(table(1).fresh()) != state_of(table(2).fresh())
 
 
-@pytest.mark.parametrize("hidden", [(x for x in "ab"), iter([1]), np.random.default_rng(0)])
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        (x for x in "ab"),
+        iter([1]),
+        np.random.default_rng(0),
+        torch.zeros(2, dtype=torch.bfloat16),
+        torch.zeros(2).to_sparse(),
+        torch.zeros(2, device="meta"),
+    ],
+)
 def test_what_cannot_be_looked_at_is_said_to_be_unknown(hidden):
     assert state_of(Thing(kept=[hidden])) is None
 
