@@ -203,24 +203,12 @@ SECTIONS = {
         "python -m treespec.experiments.studies.sources_by_size",
         runs.sources,
     ),
-    "merged": Section(
-        "study-merged",
-        "Several sources in one tree of 16 nodes, beside each alone at as many.",
-        "treespec run merged prompts.count=24",
-        runs.methods,
-    ),
     "skip_sets": _benchmark(
         "skip_sets",
         "studies",
         "Is a searched skip set better than random ones of its size? Acceptance on other files, and "
         "greedy decoding with a chain of 4.",
         benchmarks.skip_sets,
-    ),
-    "draft_sources": _benchmark(
-        "draft_sources",
-        "benchmarks",
-        "What do sources without a draft model cost as what they remember grows?",
-        benchmarks.draft_sources,
     ),
     "verifiers": _run("verifiers", "What does each acceptance rule keep on the same trees?"),
     "rules_on_pair": _benchmark(

@@ -57,6 +57,7 @@ def test_followers_are_the_latest():
 
 
 @pytest.mark.usefixtures("short", "without_shape_checks")
+@pytest.mark.slow
 def test_every_source_is_measured_and_shown():
     rows = [
         {"source": name, "tokens": size, **measured(name, size, 1000)}

@@ -42,7 +42,8 @@ def test_every_source_is_in_the_config_at_every_size():
     for method in every[1:]:
         size = int(method["name"].rpartition(" of ")[2])
         assert size in SIZES
-        assert method["shape"].get("size", method["shape"]["depth"] + 1) == size
+        shape = method["shape"]
+        assert (shape["size"] if "size" in shape else shape["depth"] + 1) == size
     sources_at = {
         size: {m["draft"]["source"] for m in every[1:] if m["name"].endswith(f" of {size}")}
         for size in SIZES

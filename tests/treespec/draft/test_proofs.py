@@ -106,7 +106,7 @@ def test_no_source_is_left_out():
 
 
 def test_no_drafter_is_left_out(stores):
-    """Nor one without a name for configs, but for the one that drafts nothing, and what others are made of."""
+    """Nor one without a name for configs, but for the one that drafts nothing and a base of others."""
     made = {type(case.make(stores[case.vocab])).__name__ for case in CASES}
     public = (getattr(treespec.draft, name) for name in treespec.draft.__all__)
     drafters = {one.__name__ for one in public if isinstance(one, type) and hasattr(one, "propose")}
