@@ -12,7 +12,7 @@ from treespec.draft import Datastore
 from treespec.testing import output_law, target_law
 
 TOKENS, GREEDY_TOKENS = 3, 6
-"""New tokens: three over several steps; more where there is one branch, whose first step may bring three."""
+"""New tokens: three over several steps; more of the one greedy branch, whose first step may bring three."""
 
 
 def _proofs():
