@@ -269,8 +269,8 @@ SECTIONS = {
     "interleaving, quiet": _beside("quiet", "The same on the quiet machine alone, in more runs."),
     "interleaving, bursts": _beside(
         "bursts",
-        "The same beside the bursts, in more runs. In the last ten the machine itself changed from step to "
-        "step. The runs are of commit f674c80, judged by the estimator of the commit that is named.",
+        "The same beside the bursts, in more runs. In the last ten the machine itself changed from step "
+        "to step. The runs are of commit f674c80, judged by the estimator of the commit that is named.",
     ),
     "honest_cost": _benchmark(
         "honest_cost",
