@@ -87,7 +87,8 @@ machine that also stops now and then: where they are too few to be told from its
 aside, and in these runs the method looks some percent cheaper than it is, in intervals that are too
 narrow. (The rows of rare dear steps are of an earlier rule, which also took single long pauses for cost.
 With pauses drawn by chance 90, 67 and 74 % of 100 runs are covered on the recorded machine, quiet, in
-bursts and in stalls.) A cache that grows, in bursts: intervals are a little too narrow. Fewer than four far steps in
+bursts and in stalls.)
+A cache that grows, in bursts: intervals are a little too narrow. Fewer than four far steps in
 all are cost, so that one pause of the machine may remain in a short run."""
 
 from collections.abc import Mapping
