@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -65,12 +66,12 @@ class MethodAxis:
         order = list(GROUP_COLOURS)
         return cls(dict(sorted(kept.items(), key=lambda item: order.index(item[1]))))
 
-    @property
+    @cached_property
     def labels(self) -> dict[str, str]:
         """The names as they are written: long ones on several lines."""
         return {name: wrapped(name, NAME) for name in self.groups}
 
-    @property
+    @cached_property
     def places(self) -> dict[str, float]:
         """Where on the axis each method stands."""
         places, end, before = {}, 0.0, None
