@@ -146,7 +146,7 @@ def replay_command(
     """Try any trees on recorded traces, without a model."""
     with friendly(debug):
         from treespec.experiments.report.terminal import print_table
-        from treespec.experiments.search_then_run.traces import replay_tables, replay_traces
+        from treespec.experiments.search_then_run.replays import replay_tables, replay_traces
 
         rows = replay_traces(traces, shapes, growth or ())
         if as_json:

@@ -9,7 +9,7 @@ from treespec.experiments.config.files import require_within
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.loading import Method, RunRecords, accepted_nodes
 from treespec.experiments.report.table import NONE, Cell, Column, Table
-from treespec.experiments.search_then_run.traces import read_shapes
+from treespec.experiments.search_then_run.replays import read_shapes
 from treespec.search import (
     AcceptanceEstimate,
     SmallSample,

@@ -12,7 +12,7 @@ from treespec.experiments.errors import ConfigError
 from treespec.experiments.report.table import Column, Table
 from treespec.experiments.search_then_run.budgets import flow
 from treespec.experiments.search_then_run.commands import LARGEST_DRAWN, dumped, read_source
-from treespec.experiments.search_then_run.traces import read_shapes
+from treespec.experiments.search_then_run.replays import read_shapes
 from treespec.search import LatencyModel, Ranking, SearchError, Trace, best_tree, best_tree_among
 from treespec.search.choice.pairs import different_pairs
 from treespec.search.intervals import Interval

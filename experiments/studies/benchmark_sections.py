@@ -1,6 +1,5 @@
 """What RESULTS.md says of benchmarks and simulations: paragraphs and tables of a file."""
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,6 @@ __all__ = [
     "advice",
     "costs",
     "coverage",
-    "draft_sources",
     "dynamic",
     "estimator",
     "faults",
@@ -22,7 +20,6 @@ __all__ = [
     "power",
     "replay",
     "rules",
-    "skip_sets",
     "speed_of_search",
     "speedup",
     "sweep_faults",
@@ -298,64 +295,6 @@ def power(data: Row) -> Parts:
             f"without a bias {percent(figures['false_alarms'])} raised an alarm."
         ]
     }
-
-
-def draft_sources(data: Row) -> Parts:
-    """What sources cost by what they remember, how that grows, and a datastore of millions."""
-    figures = data["figures"]
-    columns: dict[str, Callable[[Row], Any]] = {
-        "source": lambda row: row["source"],
-        "tokens": lambda row: f"{row['tokens']:,}",
-        "µs a token read": lambda row: row["read_us"],
-        "operations a token read": lambda row: f"{row['read_operations']:.0f}",
-        "µs a proposal, median": lambda row: f"{row['propose_p50_us']:.0f}",
-        "99 %": lambda row: f"{row['propose_p99_us']:.0f}",
-        "operations a proposal": lambda row: f"{row['propose_operations']:.0f}",
-        "bytes a token": lambda row: None if row["bytes"] is None else f"{row['bytes']:.0f}",
-    }
-    ratios: dict[str, Callable[[Row], Any]] = {
-        "source": lambda row: row["source"],
-        "time of a token read": lambda row: row["read_us"],
-        "operations": lambda row: row["read_operations"],
-        "time of a proposal": lambda row: row["propose_p50_us"],
-        "operations of it": lambda row: row["propose_operations"],
-    }
-    first, store = figures["growth"][0], figures["datastore"]
-    return {
-        "": [
-            "By the tokens that a source remembers; all draft for the same stretch of text, as far as it "
-            "is accepted. Operations are bytecode instructions.",
-            table(columns, figures["sources"]),
-            f"At {first['to']:,} tokens over that at {first['from']:,}:",
-            table(ratios, figures["growth"]),
-            f"A datastore of {store['tokens']:,} tokens of {store['texts']:,} files was sorted and written "
-            f"in {store['build_s']:.0f} s, with {store['build_peak_mb']:,.0f} MB of memory at most, into a "
-            f"file of {store['file_mb']:.0f} MB. A look-up and its tree took {store['propose_p50_us']:.0f} "
-            f"µs in the median and {store['propose_p99_us']:.0f} µs at the 99th percentile; of "
-            f"file and source {store['resident_mb']:.0f} MB were in memory after {store['steps']:,} steps.",
-        ]
-    }
-
-
-def skip_sets(data: Row) -> Parts:
-    """A searched skip set beside random ones of its size."""
-    figures = data["figures"]
-    keys = ("acceptance", "tokens_per_step", "tokens_per_second")
-    columns: dict[str, Callable[[Row], Any]] = {
-        "left out": lambda row: row["set"],
-        "acceptance": lambda row: f"{row['acceptance']:.3f}",
-        "tokens per step": lambda row: row["tokens_per_step"],
-        "tokens per second": lambda row: f"{row['tokens_per_second']:.1f}",
-    }
-    found, random = figures["searched"], figures["random"]
-    rows = [
-        found | {"set": f"searched: {found['set']}"},
-        {"set": f"the best of {len(random)} random sets, by column"}
-        | {key: max(row[key] for row in random) for key in keys},
-        {"set": "the median of these, by column"}
-        | {key: statistics.median(row[key] for row in random) for key in keys},
-    ]
-    return {"": [table(columns, rows)]}
 
 
 def faults(data: Row) -> Parts:

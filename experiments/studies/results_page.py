@@ -19,6 +19,7 @@ from treespec.experiments.benchmarks.results_file import RESULTS
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.studies import benchmark_sections as benchmarks
 from treespec.experiments.studies import run_sections as runs
+from treespec.experiments.studies import source_sections as sources
 from treespec.experiments.studies.result_tables import Parts, Row
 from treespec.search.whole_file import write_whole
 
@@ -195,20 +196,20 @@ SECTIONS = {
         "study-sources_by_size",
         "Which draft is the fastest, by kind of text?",
         "python -m treespec.experiments.studies.sources_by_size",
-        runs.which_source,
+        sources.which_source,
     ),
     "sources_by_size": Section(
         "study-sources_by_size",
         "What is each draft source worth, as a chain and as a tree, by size and by kind of text?",
         "python -m treespec.experiments.studies.sources_by_size",
-        runs.sources,
+        sources.sources,
     ),
     "skip_sets": _benchmark(
         "skip_sets",
         "studies",
         "Is a searched skip set better than random ones of its size? Acceptance on other files, and "
         "greedy decoding with a chain of 4.",
-        benchmarks.skip_sets,
+        sources.skip_sets,
     ),
     "verifiers": _run("verifiers", "What does each acceptance rule keep on the same trees?"),
     "rules_on_pair": _benchmark(

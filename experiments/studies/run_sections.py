@@ -12,8 +12,6 @@ __all__ = [
     "methods",
     "prediction",
     "scaling",
-    "sources",
-    "which_source",
 ]
 
 
@@ -128,67 +126,3 @@ def prediction(data: Row) -> Parts:
     }
     trees = f"{figures['trees']} predictions of trees, all made before the run from other texts."
     return {"": [trees, table(columns, rows)]}
-
-
-def sources(data: Row) -> Parts:
-    """Draft sources by size and kind of text: tokens per step, speedups, and merges over single sources."""
-    groups = data["figures"]["categories"]
-    names = list(groups[0]["tokens"])
-    sizes = list(dict.fromkeys(name.rpartition(" of ")[2] for name in names))
-
-    def of_size(what: str, size: str) -> str:
-        columns: dict[str, Callable[[Row], Any]] = {"draft": lambda row: row["name"]}
-        columns |= {
-            f"{group['name']} ({group['prompts']})": lambda row, group=group: group[what][
-                row["full"]
-            ]
-            for group in groups
-        }
-        rows = [
-            {"full": name, "name": name.removesuffix(f" of {size}")}
-            for name in names
-            if name.endswith(f" of {size}")
-        ]
-        return table(columns, rows)
-
-    merges: dict[str, Callable[[Row], Any]] = {
-        "texts": lambda row: row["category"],
-        "at most": lambda row: f"{row['size']} nodes",
-        "merge of": lambda row: row["merge"],
-        "the best of them, by tokens per step": lambda row: row["tokens"]["best"],
-        "merge over it": lambda row: row["tokens"]["ratio"],
-        "the best of them, by tokens per second": lambda row: row["speed"]["best"],
-        "merge over that": lambda row: row["speed"]["ratio"],
-        "the best of all, by tokens per step": lambda row: row["tokens of all"]["best"],
-        "merge over this": lambda row: row["tokens of all"]["ratio"],
-        "the fastest of all": lambda row: row["speed of all"]["best"],
-        "over the fastest": lambda row: row["speed of all"]["ratio"],
-    }
-    parts = {
-        f"{size} nodes": [
-            f"**At most {size} nodes**: tokens per step.",
-            of_size("tokens", size),
-            "Speedup over plain decoding.",
-            of_size("speedups", size),
-        ]
-        for size in sizes
-    }
-    return parts | {
-        "merges": [
-            "**Merges over the best single source**, of those that they merge and of all, chosen on the "
-            "same texts.",
-            table(merges, data["figures"]["merges"], words=4),
-        ]
-    }
-
-
-def which_source(data: Row) -> Parts:
-    """The fastest draft on each kind of text, beside the draft model at its best."""
-    columns: dict[str, Callable[[Row], Any]] = {
-        "texts": lambda row: row["category"],
-        "fastest of all drafts and sizes": lambda row: row["fastest"],
-        "over plain decoding": lambda row: row["speedup"],
-        "the draft model at its best": lambda row: row["over the model"]["best"],
-        "over it": lambda row: row["over the model"]["ratio"],
-    }
-    return {"": [table(columns, data["figures"]["fastest"], words=2)]}

@@ -13,7 +13,7 @@ Times are meant for a quiet machine; sets take turns text by text, so that what 
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Annotated, Any
 
@@ -106,7 +106,7 @@ def compared(pair: Pair, size: int, count: int) -> dict[str, Any]:
     return {"search": found.model_dump(), "searched": rows[0], "random": rows[1:]}
 
 
-def summary(found: dict[str, Any]) -> list[dict[str, Any]]:
+def summary(found: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The searched set, the best random one of each column, and their median."""
     keys = ("acceptance", "tokens_per_step", "tokens_per_second")
     random = found["random"]

@@ -13,7 +13,7 @@ from treespec.experiments.benchmarks.draft_sources import (
     growth,
     measured,
 )
-from treespec.experiments.studies import benchmark_sections
+from treespec.experiments.studies import source_sections
 
 
 @pytest.fixture
@@ -72,5 +72,5 @@ def test_every_source_is_measured_and_shown():
         "propose_p50_us": 1.0, "propose_p99_us": 1.0, "resident_mb": 1.0, "steps": 30,
     }  # fmt: skip
     figures = {"sources": rows, "growth": ratios, "datastore": store}
-    said = "\n".join(benchmark_sections.draft_sources({"figures": figures})[""])
+    said = "\n".join(source_sections.draft_sources({"figures": figures})[""])
     assert all(name in said for name in SOURCES)

@@ -12,7 +12,7 @@ from treespec.experiments.config.file import load_config
 from treespec.experiments.config.schema import JsonlPrompts
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.run.prompts import read_prompts
-from treespec.experiments.search_then_run.traces import read_shapes
+from treespec.experiments.search_then_run.replays import read_shapes
 
 MANY = ",".join(map(str, range(1, 3001)))
 WORDS = [
@@ -73,7 +73,7 @@ def test_there_are_many_kinds():
 
 
 def test_many_trees_are_too_many_nodes(monkeypatch):
-    monkeypatch.setattr("treespec.experiments.search_then_run.traces.MOST_NODES_TOGETHER", 20)
+    monkeypatch.setattr("treespec.experiments.search_then_run.replays.MOST_NODES_TOGETHER", 20)
     assert len(read_shapes("chain:4,kary:2x2,chains:2x3")) == 3
     with pytest.raises(ConfigError, match="--shapes: more than 20 nodes up to 'chain:3'"):
         read_shapes("chain:4,kary:2x2,chains:2x3,chain:3")

@@ -13,7 +13,7 @@ from treespec.experiments.config.spellings import EXAMPLES, SPELLINGS, examples_
 from treespec.experiments.config.trees import TREES
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.manifest import config_hash
-from treespec.experiments.search_then_run.traces import read_shapes
+from treespec.experiments.search_then_run.replays import read_shapes
 
 SHAPE = TypeAdapter(Shape)
 

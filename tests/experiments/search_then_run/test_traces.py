@@ -10,7 +10,8 @@ from treespec import TreeShape
 from treespec.experiments.cli.main import app
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import ConfigError
-from treespec.experiments.search_then_run.traces import read_shapes, trace
+from treespec.experiments.search_then_run.replays import read_shapes
+from treespec.experiments.search_then_run.traces import trace
 from treespec.search import InvalidTrace, Trace, formats
 from treespec.search.growth import Eagle2
 from treespec.search.rates.growth_replay import replay_growth
