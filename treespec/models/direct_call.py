@@ -80,7 +80,7 @@ class DirectCall:
             with without_addresses():
                 self._code: Any = compile_fx(graph, inputs, config_patches=options)
             # What is raised here is wrapped by torch.
-            self._narrow = _narrow_guard(example, below, at_most or {})
+            self._narrow = _narrow_guard(example, other, below, at_most or {})
             return self._first
 
         for one, two in zip(example, other, strict=True):
@@ -138,6 +138,7 @@ class DirectCall:
 
 def _narrow_guard(
     example: Sequence[Tensor],
+    other: Sequence[Tensor],
     below: Sequence[tuple[tuple[int, int], tuple[int, int]]],
     at_most: Mapping[tuple[int, int], int],
 ) -> str | None:
@@ -146,7 +147,8 @@ def _narrow_guard(
     A guard is a relation of symbols: of sizes and strides of the arguments, and of numbers that the
     function has from elsewhere, which stay as they are. Sizes are written as 2 and a number that is not
     negative, those that have others below them as one more than these, and strides and offsets as products
-    of sizes: a guard that always holds is then simplified to a truth.
+    of sizes: a guard that always holds is then simplified to a truth. Sizes that are the same in `other` are
+    numbers, also where one that varies happens to have the same value.
     """
     import sympy
     from torch._dynamo.source import TensorProperty, TensorPropertySource
@@ -178,14 +180,14 @@ def _narrow_guard(
         free[value] = sympy.Add(more, sympy.Integer(2))
         if value in bounds:
             most_more[more] = bounds[value] - 2
-    for (one, dim), (other, elsewhere) in below:
-        small, large = example[one].shape[dim], example[other].shape[elsewhere]
+    for (lesser, dim), (greater, elsewhere) in below:
+        small, large = example[lesser].shape[dim], example[greater].shape[elsewhere]
         more = sympy.Symbol(f"beyond_{small}_{large}", integer=True, nonnegative=True)
         free[large] = free.get(small, small) + 1 + more
     constants = dict(known)
     known |= {symbol: free[value] for value, symbol in of_size.items()}
     for symbol, value in strides.items():
-        known[symbol] = _contiguous(value, example, free)
+        known[symbol] = _contiguous(value, example, other, free)
     for guard in shapes.guards:
         told = guard.expr.subs(known)
         if told in (True, sympy.true) or sympy.simplify(told) is sympy.true:
@@ -211,16 +213,21 @@ def _holds_up_to(told: Any, most: Mapping[Any, int]) -> bool:
     return all(told.subs(more, end) is sympy.true for end in (0, most[more]))
 
 
-def _contiguous(stride: int, example: Sequence[Tensor], free: Mapping[int, Any]) -> Any:
+def _contiguous(
+    stride: int, example: Sequence[Tensor], other: Sequence[Tensor], free: Mapping[int, Any]
+) -> Any:
     """A stride or offset of the examples by sizes: arguments are whole, or equal parts of a whole."""
-    for one in example:
+    for one, two in zip(example, other, strict=True):
         if not one.is_contiguous():
             continue
+        sizes = [
+            free.get(size, size) if size != elsewhere else size
+            for size, elsewhere in zip(one.shape, two.shape, strict=True)
+        ]
         if stride in one.stride():
-            behind = one.shape[one.stride().index(stride) + 1 :]
-            return prod(free.get(size, size) for size in behind)
+            return prod(sizes[one.stride().index(stride) + 1 :])
         if stride == one.storage_offset() and stride % one.numel() == 0:
-            return stride // one.numel() * prod(free.get(size, size) for size in one.shape)
+            return stride // one.numel() * prod(sizes)
     return stride
 
 

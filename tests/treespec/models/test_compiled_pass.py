@@ -416,6 +416,17 @@ class TestGuards:
         with pytest.raises(UnsupportedModel, match="for some sizes only"):
             call(branching, at_most={(0, 0): 10})
 
+    def test_a_fixed_size_that_equals_a_varying_one(self, traced):
+        def total(one: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+            return one + 1 if second.storage_offset() >= 12 * first.shape[1] else one + 2
+
+        def examples(rows: int, places: int) -> list[torch.Tensor]:
+            return [torch.ones(rows, 4), *torch.ones(2, 3, places, 4)]
+
+        made = DirectCall(total, examples(3, 7), examples(5, 9), fixed=2, options={}, frozen=False)
+        one, *fixed = examples(6, 8)
+        torch.testing.assert_close(made.bound(fixed)(one), one + 1)
+
     def test_without_checks_of_strides(self, call):
         config: Any = torch._inductor.config
         with (
