@@ -36,10 +36,6 @@ PAIRS = {
     "100M": ("models={target: embedded, dtype: bfloat16, grow: 100M}",),
 }
 """Targets of three sizes, by what they override in the config `search_then_run`."""
-SMALLER = (
-    "prompts.count=16", "max_new_tokens=32", "search.max_new_tokens=64", "samplings=[{temperature: 0}]",
-)  # fmt: skip
-"""What makes a run of it short: one setting, fewer and shorter texts."""
 
 
 def live(
@@ -100,10 +96,10 @@ def chosen_among(pair: str, runs: Path, texts: int | None = None) -> dict[str, A
     Args:
         pair: one of `PAIRS`.
         runs: where its folder is.
-        texts: prompts of the run, for a trial in a folder of its own; 16 by default.
+        texts: prompts of the run, for a trial in a folder of its own; by default the config's.
     """
     fewer = [] if texts is None else [f"prompts.count={texts}"]
-    config = load_config("search_then_run", [*PAIRS[pair], *SMALLER, *fewer])
+    config = load_config("search_then_run", [*PAIRS[pair], *fewer])
     folder = runs / "-".join(["search_advice", pair, *map(str, filter(None, [texts]))])
     console = Console(stderr=True)
     plan = dry_run(config, folder=folder, console=console)
