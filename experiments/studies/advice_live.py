@@ -31,9 +31,13 @@ from treespec.verify import RULES
 __all__ = ["PAIRS", "chosen_among", "live"]
 
 PAIRS = {
-    "9M": ("models={target: embedded, dtype: float32}",),
-    "50M": ("models={target: embedded, dtype: bfloat16, grow: 50M}",),
-    "100M": ("models={target: embedded, dtype: bfloat16, grow: 100M}",),
+    "9M": ("models={target: embedded, dtype: float32, passes: auto, draft_passes: auto}",),
+    "50M": (
+        "models={target: embedded, dtype: bfloat16, grow: 50M, passes: auto, draft_passes: auto}",
+    ),
+    "100M": (
+        "models={target: embedded, dtype: bfloat16, grow: 100M, passes: auto, draft_passes: auto}",
+    ),
 }
 """Targets of three sizes, by what they override in the config `search_then_run`."""
 
