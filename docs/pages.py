@@ -70,8 +70,6 @@ PAGES = {
 DARK_CODE = "github-dark"
 """Style of code where the reader prefers a dark page."""
 
-PICTURES = (".png", ".svg", ".jpg")
-
 _ARXIV = re.compile(r"\barXiv:(\d{4}\.\d{4,5})\b(?![^<]*</a>)")
 _LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)")
 
@@ -173,14 +171,14 @@ def _page(name: str) -> PurePosixPath:
 
 
 def _relinked(text: str, source: str, folder: Path) -> str:
-    """A Markdown page whose links lead to rendered pages; its pictures are copied into the folder."""
+    """A Markdown page whose links lead to rendered pages; what else it names is copied into the folder."""
 
     def to_page(match: re.Match[str]) -> str:
         path = os.path.normpath(PurePosixPath(source).parent / match[1])
         module = path.removesuffix(".py").replace("/", ".")
         if path in PAGES or path.endswith(".ipynb") or module in PUBLIC:
             return f"]({PurePosixPath(match[1]).with_suffix('.html')}{match[2] or ''})"
-        if path.endswith(PICTURES):
+        if (ROOT / path).is_file():
             place = folder / path
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / path, place)
