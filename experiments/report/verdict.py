@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.cautions import (
     drift_caution,
+    few_nodes_caution,
     load_caution,
     machine_caution,
     spread_caution,
@@ -218,7 +219,7 @@ def sentences(run: RunRecords, measurements: Mapping[str, Measurements]) -> dict
         measurements: of each of its sampling settings.
     """
     verdicts = {
-        sampling: _sentences(run, data) + _warnings(run, sampling)
+        sampling: _sentences(run, data) + _warnings(run, data)
         for sampling, data in measurements.items()
     }
     cautions = (drift_caution, load_caution, machine_caution)
@@ -263,18 +264,20 @@ def _sentences(run: RunRecords, data: Measurements) -> list[str]:
     return lines + about_times
 
 
-def _warnings(run: RunRecords, sampling: str) -> list[str]:
-    """Methods whose greedy output is wrong: no number of theirs counts until that is explained."""
+def _warnings(run: RunRecords, data: Measurements) -> list[str]:
+    """Methods whose greedy output is wrong, so that no number of theirs counts; passes over few nodes."""
     wrong = {
         m.name: count
         for m in run.methods
-        if m.lossless and (count := len(equality(run, sampling, m.name).bugs))
+        if m.lossless and (count := len(equality(run, data.sampling, m.name).bugs))
     }
-    return [
+    few = few_nodes_caution(run, data)
+    cautions = [
         f"Caution: {name} departs from plain decoding by more than rounding explains ({count} "
         f"prompt{'s' * (count > 1)}); do not trust its numbers."
         for name, count in wrong.items()
     ]
+    return cautions if few is None else [*cautions, few]
 
 
 def _interval(ratio: Interval, data: Measurements) -> str:

@@ -147,8 +147,8 @@ def _narrow_guard(
     A guard is a relation of symbols: of sizes and strides of the arguments, and of numbers that the
     function has from elsewhere, which stay as they are. Sizes are written as 2 and a number that is not
     negative, those that have others below them as one more than these, and strides and offsets as products
-    of sizes: a guard that always holds is then simplified to a truth. Sizes that are the same in `other` are
-    numbers, also where one that varies happens to have the same value.
+    of sizes: a guard that always holds is then simplified to a truth. Sizes that are the same in `other`
+    are numbers, also where one that varies happens to have the same value.
     """
     import sympy
     from torch._dynamo.source import TensorProperty, TensorPropertySource

@@ -1,5 +1,7 @@
 """When a comparison means nothing, and when the machine drifted."""
 
+import re
+
 import numpy as np
 import polars as pl
 import pytest
@@ -9,11 +11,13 @@ from treespec.experiments.report.cautions import (
     LEAST_UNITS,
     drift,
     drift_caution,
+    few_nodes_caution,
     load_caution,
     machine_caution,
     prompts_to_tell,
     spread_caution,
 )
+from treespec.experiments.report.measurements import measure
 from treespec.experiments.report.run import Run, load_run
 from treespec.experiments.report.statistics import Interval
 from treespec.tree import TreeShape
@@ -148,3 +152,17 @@ def test_a_run_beside_other_work_says_so(tmp_path):
     assert sum(line.startswith(said) for line in lines["T=0"]) == 1  # once for the whole run
     assert not any("other processes" in line for line in lines["T=1"])
     assert not any("other processes" in line for line in beside(2.0).verdicts["T=0"])
+
+
+@pytest.mark.parametrize(("verify_ms", "said"), [(24.0, False), (25.0, False), (36.0, True)])
+def test_a_pass_over_fewer_nodes_that_takes_longer_is_said(tmp_path, verify_ms, said):
+    short = SyntheticMethod("short", "tree", TreeShape.chain(2), (0.7,), (4.0, verify_ms, 1.0, 1.0))
+    run = load_run(write_run(tmp_path / "run", [PLAIN, short, CHAIN, TREE], jitter=0.02))
+    text = few_nodes_caution(run, measure(run, "T=0"))
+    assert (text is not None) == said
+    assert any("verifying 3 nodes (short)" in line for line in run.verdicts["T=0"]) == said
+    if text is not None:
+        assert re.search(
+            r"takes 1\.[45]\d times as long as (4 \(chain|15 \(tree)\), 95 % interval 1\.", text
+        )
+        assert "(models.passes=compiled may not)" in text

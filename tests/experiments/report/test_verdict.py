@@ -135,8 +135,8 @@ def test_too_few_prompts_or_an_empty_side_give_no_comparison():
     assert compare(data, ("trees", ["t"]), ("chains", [])) is None
 
 
-def fixed(name, shape, verify, **more):
-    return SyntheticMethod(name, "tree", shape, (1.0,), (1.0, verify, 0.0, 0.0), 0.0, **more)
+def fixed(name, shape, draft, **more):
+    return SyntheticMethod(name, "tree", shape, (1.0,), (draft, 1.0, 0.0, 0.0), 0.0, **more)
 
 
 def test_sentences_name_the_winner_with_its_interval(tmp_path):
