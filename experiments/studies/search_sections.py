@@ -86,10 +86,16 @@ def advice(data: Row) -> Parts:
         "texts": lambda row: row["texts"],
         "advised: predicted over unseen": lambda row: row["quotients"]["advised"],
         "farthest off of 21": lambda row: percent(row["worst"][0], 1),
-        "which": lambda row: row["worst"][1],
+        "one way": lambda row: percent(row["one way"]["worst"][0], 1),
+        "its standard error": lambda row: percent(
+            row["one way"]["chance"][row["one way"]["worst"][1]], 1
+        ),
         "agree within intervals": lambda row: percent(row["agreed"]),
         "speed over the best there": lambda row: row["choice"]["of best there"],
         "over the choice by rates": lambda row: row["choice"]["over rates"],
+        "of all texts together": lambda row: (
+            f"{100 * row['choice']['pooled']['log']:+.1f} ± {percent(row['choice']['pooled']['error'], 1)}"
+        ),
     }
     rows = [one | {"trace": name} for name, one in figures["traces"].items()]
     turns, every, equals = (figures[part] for part in ("stretches", "exhaustive", "equals"))
@@ -108,6 +114,10 @@ def advice(data: Row) -> Parts:
     return {
         "": [
             table(columns, rows),
+            "Every split is taken both ways: as much as one half is above the mean of all texts, the other "
+            "is below it, so that what is left is the error of predicting. One way of the splits alone has "
+            "the chance of the halves, too. The last column is the logarithm of the speed of all choices "
+            "over that of those by rates, with its standard error over texts.",
             "Where easy and hard stretches of text take turns, predictions from a trace are off by at most "
             f"{percent(off['trace'], 1)}, those from rates by {percent(off['rates'])}. Over the best of "
             f"all trees of eight nodes on {every['cases']} made-up traces and machines: median "
