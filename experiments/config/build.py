@@ -8,6 +8,7 @@ from treespec import plugins
 from treespec.distributions import Sampling
 from treespec.draft import NoDrafter
 from treespec.errors import TreespecError
+from treespec.experiments.config.combined import CascadeDraft
 from treespec.experiments.config.drafts import (
     NO_DRAFT,
     Combined,
@@ -191,6 +192,14 @@ def _require_draft(path: str, method: Method, config: Config) -> None:
         lacks = isinstance(source, Combined) and source.lacks([s.name for s in config.samplings])
         if lacks:
             raise ConfigError(f"{path}.draft.{lacks}")
+        repeated = isinstance(source, CascadeDraft) and source.repeated(
+            config.models.target, config.models.draft
+        )
+        if repeated:
+            raise ConfigError(
+                f"{path}.draft: the cascade ends in itself: {repeated} are one model; a lower level must "
+                "be cheaper than the one that it drafts for"
+            )
     if config.models.draft != NO_DRAFT:
         return
     if isinstance(method, TreeMethod) and None in draft_models(method.draft):

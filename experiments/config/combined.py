@@ -1,5 +1,6 @@
 """Draft sources made of others: merges and cascades, their settings in configs, and how each is made."""
 
+import os
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import asdict
@@ -29,6 +30,9 @@ from treespec.tree import Law, TreeShape
 from treespec.verify import usual_rule
 
 __all__ = ["CascadeDraft", "MergeDraft"]
+
+EMBEDDED = "embedded"
+"""The pair that comes with treespec, and as the name of a draft its draft (`treespec.models.load`)."""
 
 COMBINED = frozenset({"merge", "cascade"})
 
@@ -67,6 +71,22 @@ class CascadeDraft(Combined):
     def own_models(self) -> tuple[str | None, ...]:
         """Its models and those of the source at the end."""
         return (*self.models, *draft_models(self.draft))
+
+    def repeated(self, target: str, draft: str | None) -> str | None:
+        """Two names of its levels that mean one model, in words; None if there are none.
+
+        Args:
+            target: `models.target`.
+            draft: `models.draft`.
+        """
+        seen: dict[str, str] = {}
+        for name in self.own_models:
+            said = "models.draft" if name is None else repr(name)
+            place = _place(name or draft or _draft_of(target))
+            if place in seen:
+                return f"{seen[place]} and {said}"
+            seen[place] = said
+        return None
 
     @property
     def laws(self) -> frozenset[Law]:
@@ -231,6 +251,17 @@ def _made(source: Settings, wanted: Wanted, budget: Budget, law: Law) -> Drafter
     else:
         tree = budget
     return part.make(Wanted(tree, law, wanted.sampling, wanted.pair), source)
+
+
+def _draft_of(target: str) -> str:
+    """The draft that a target's name brings: that of the embedded pair, or of a pair's folder."""
+    return target if target == EMBEDDED else os.path.join(target, "draft")
+
+
+def _place(name: str) -> str:
+    """A name for the model, however its folder is written."""
+    folder = os.path.expanduser(name)
+    return os.path.realpath(folder) if name != EMBEDDED and os.path.isdir(folder) else name
 
 
 def _budget(wanted: Wanted) -> Budget:

@@ -19,7 +19,9 @@ from treespec.experiments.benchmarks.results_file import RESULTS
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.studies import benchmark_sections as benchmarks
 from treespec.experiments.studies import run_sections as runs
+from treespec.experiments.studies import search_sections as searches
 from treespec.experiments.studies import source_sections as sources
+from treespec.experiments.studies import trust_sections as trust
 from treespec.experiments.studies.result_tables import Parts, Row
 from treespec.search.whole_file import write_whole
 
@@ -132,7 +134,7 @@ def _beside(neighbour: str, question: str) -> Section:
     command = (
         f"python -m treespec.experiments.benchmarks.{name} --by-prompts 6 --neighbour {neighbour}"
     )
-    return Section(f"{name}_{neighbour}", question, command, benchmarks.interleaving)
+    return Section(f"{name}_{neighbour}", question, command, trust.interleaving)
 
 
 def _tests(file: str, question: str, parts: Callable[[Row], Parts]) -> Section:
@@ -217,7 +219,7 @@ SECTIONS = {
         "studies",
         "What do rules accept on the embedded pair at temperature 1? Draft tokens kept, measured with real "
         "coins and predicted by exact expectation.",
-        benchmarks.rules,
+        searches.rules,
     ),
     "verify_cost": _benchmark(
         "verify_cost", "benchmarks", "What does a verdict cost?", benchmarks.costs
@@ -226,26 +228,26 @@ SECTIONS = {
         "dynamic_trees",
         "studies",
         "Do trees that grow by the draft's confidence keep more than static ones?",
-        benchmarks.dynamic,
+        searches.dynamic,
     ),
     "replay": _benchmark(
         "replay",
         "studies",
         "Does replaying a trace give what a live run gives?",
-        benchmarks.replay,
+        searches.replay,
     ),
     "growth_replay": _benchmark(
         "growth_replay",
         "studies",
         "Does replaying trees that grow give what a live run gives, at temperature 0?",
-        benchmarks.growth_replay,
+        searches.growth_replay,
     ),
     "search_advice": _benchmark(
         "search_advice",
         "studies",
         "Does the advice of a search hold on texts that it has not seen? Halves of traces, one for the "
         "search and one for its replay, again and again.",
-        benchmarks.advice,
+        searches.advice,
     ),
     "speedup": _benchmark(
         "speedup",
@@ -265,7 +267,7 @@ SECTIONS = {
         "Does a verdict depend on the neighbours? Two identical chains and a third that is 5 % dearer, in "
         "runs of 12 prompts, on the quiet machine and beside a process that uses a core for 0.7 s of "
         "every 2 s.",
-        benchmarks.interleaving,
+        trust.interleaving,
     ),
     "interleaving, quiet": _beside("quiet", "The same on the quiet machine alone, in more runs."),
     "interleaving, bursts": _beside(
@@ -278,26 +280,26 @@ SECTIONS = {
         "benchmarks",
         "Do adjusted times charge methods for steps that honestly differ? On the quiet machine, where "
         "totals are right.",
-        benchmarks.honest,
+        trust.honest,
     ),
     "interleaved_estimator": _benchmark(
         "interleaved_estimator",
         "studies",
         "How far off are adjusted times on simulated machines?",
-        benchmarks.estimator,
+        trust.estimator,
     ),
     "interleaved_estimator, recorded": Section(
         "interleaved_estimator_recorded",
         "The same on slowdowns that were recorded on this machine (`benchmarks.slowdown_traces`).",
         "python -m treespec.experiments.studies.interleaved_estimator --traces FOLDER",
-        benchmarks.estimator,
+        trust.estimator,
     ),
     "until_simulation": _benchmark(
         "until_simulation",
         "studies",
         "How often do runs that stop when they are decided find a winner among equals, and how many "
         "prompts do they need?",
-        benchmarks.until,
+        trust.until,
     ),
     "loop_overhead": _benchmark(
         "loop_overhead",
@@ -315,20 +317,20 @@ SECTIONS = {
         "bootstrap_coverage",
         "studies",
         "Do the intervals contain the truth as often as they say?",
-        benchmarks.coverage,
+        trust.coverage,
     ),
     "lossless_power": _benchmark(
         "lossless_power",
         "studies",
         "What would `treespec check-lossless` notice?",
-        benchmarks.power,
+        trust.power,
     ),
     "fault_injection": _tests(
         "fault_injection",
         "Do runs survive kills, interrupts, damaged files, full disks?",
-        benchmarks.faults,
+        trust.faults,
     ),
-    "sweep_faults": _tests("sweep_faults", "Do sweeps?", benchmarks.sweep_faults),
+    "sweep_faults": _tests("sweep_faults", "Do sweeps?", trust.sweep_faults),
 }
 
 

@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Literal
 
+import torch
 from tabulated import tiny_transformer
 
-from treespec import Law, Sampling, TreeShape, verify
+from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
 from treespec.draft import (
     Cascade,
     Datastore,
@@ -26,10 +28,11 @@ from treespec.draft import (
     TokenRecycling,
 )
 from treespec.protocols import Drafter
+from treespec.target import ModelTarget
 from treespec.testing import TabularModel, random_table
 from treespec.verify import Rule
 
-__all__ = ["CASES", "PROMPTS", "TEXTS", "Case", "lossless_rules"]
+__all__ = ["CASES", "PROMPTS", "TEXTS", "Case", "Stored", "lossless_rules"]
 
 IID, WITHOUT, SURE = Law.IID, Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC
 PROMPTS = {2: (0, 1, 0, 0, 1), 3: (0, 1, 2, 0, 1)}
@@ -46,13 +49,55 @@ SKIPPED = ["mlp.0", "attention.1"]
 
 
 @dataclass(frozen=True)
+class Stored:
+    """Files that sources are made of, written once: each branch of a proof loads them anew.
+
+    Args:
+        vocab: tokens, 2 or 3.
+        folder: that holds them.
+        datastore: of the other texts.
+    """
+
+    vocab: int
+    folder: Path
+    datastore: Datastore
+
+    @classmethod
+    def write(cls, folder: Path, vocab: int) -> "Stored":
+        """The datastore, and what sources learned as the target wrote on after another text."""
+        folder.mkdir()
+        texts = TEXTS[vocab]
+        for name, learner in (
+            ("table", TokenRecycling()), *((f"{n}-grams", Lookahead(2, n, 2)) for n in (2, 3)),
+        ):  # fmt: skip
+            for _ in decode(
+                ModelTarget(table(3, vocab)), learner, verify.greedy, torch.tensor(texts[0]),
+                sampling=Sampling(temperature=0.0), coins=TorchCoins(0), max_new_tokens=16,
+            ):  # fmt: skip
+                pass
+            learner.save(folder / name, vocab_size=vocab)
+        store = Datastore.build(folder / "datastore", texts, vocab_size=vocab)
+        return cls(vocab, folder, store)
+
+    def recycling(self, shape: TreeShape) -> TokenRecycling:
+        """Warm token recycling."""
+        rows = TokenRecycling.load(self.folder / "table", vocab_size=self.vocab)
+        return TokenRecycling(shape, table=rows, vocab_size=self.vocab)
+
+    def lookahead(self, window: int, ngram: int, guesses: int) -> Lookahead:
+        """Warm lookahead."""
+        pool = Lookahead.load(self.folder / f"{ngram}-grams", vocab_size=self.vocab)
+        return Lookahead(window, ngram, guesses, pool=pool, vocab_size=self.vocab)
+
+
+@dataclass(frozen=True)
 class Case:
     """One source, or one made of several, to be proved under each rule that covers its trees.
 
     Args:
         source: its name in configs.
-        label: what is particular.
-        make: a new one, which may ask the datastore.
+        label: what is particular; warm ones begin with what was learned of another text.
+        make: a new one, of the files if it needs some.
         trees: what it drafts: chains, trees, or trees with nodes of several groups.
         law: how its children are chosen; of mixed trees, the first law of those that are drawn.
         vocab: tokens, 2 or 3.
@@ -61,7 +106,7 @@ class Case:
 
     source: str
     label: str
-    make: Callable[[Datastore], Drafter]
+    make: Callable[[Stored], Drafter]
     trees: Literal["chain", "tree", "mixed"]
     law: Law = SURE
     vocab: int = 3
@@ -69,6 +114,11 @@ class Case:
 
     def __str__(self) -> str:
         return f"{self.source}-{self.label}"
+
+    @property
+    def warm(self) -> bool:
+        """Whether it drafts from the first step on by what was learned before."""
+        return self.label.startswith("warm")
 
     @property
     def runs_a_model(self) -> bool:
@@ -161,12 +211,27 @@ def _without_models() -> list[Case]:
             "tree",
         ),
         Case("suffix_automaton", "chain", lambda _: SuffixAutomaton(2), "chain"),
-        Case("retrieval", "chain", lambda store: Retrieval(store, 2, shortest=1), "chain"),
-        Case("retrieval", "tree", lambda store: Retrieval(store, 2, shortest=1, **SIZE), "tree"),
+        Case(
+            "retrieval", "chain", lambda stored: Retrieval(stored.datastore, 2, shortest=1), "chain"
+        ),
+        Case(
+            "retrieval",
+            "tree",
+            lambda stored: Retrieval(stored.datastore, 2, shortest=1, **SIZE),
+            "tree",
+        ),
         Case("token_recycling", "chain", lambda _: recycling(CHAIN), "chain"),
         Case("token_recycling", "tree", lambda _: recycling(TreeShape.expansion([2, 2])), "tree"),
         Case("lookahead", "chain", lambda _: Lookahead(1, 2, 1), "chain"),
         Case("lookahead", "tree", lambda _: Lookahead(2, 3, 2), "tree"),
+        Case("token_recycling", "warm chain", lambda stored: stored.recycling(CHAIN), "chain"),
+        Case(
+            *("token_recycling", "warm tree"),
+            lambda stored: stored.recycling(TreeShape.expansion([2, 2])),
+            "tree",
+        ),
+        Case("lookahead", "warm chain", lambda stored: stored.lookahead(1, 2, 1), "chain"),
+        Case("lookahead", "warm tree", lambda stored: stored.lookahead(2, 3, 2), "tree"),
         Case("jacobi", "chain", lambda _: Jacobi(2), "chain"),
     ]
 
@@ -226,7 +291,14 @@ def _cascades() -> list[Case]:
     cases += [
         Case(
             *("cascade", "over retrieval"),
-            lambda store: cascade(Retrieval(store, 2, shortest=1, **SIZE), verify.onehot),
+            lambda stored: cascade(
+                Retrieval(stored.datastore, 2, shortest=1, **SIZE), verify.onehot
+            ),
+            *("chain", IID, 2),
+        ),
+        Case(
+            *("cascade", "over warm recycling"),
+            lambda stored: cascade(stored.recycling(TreeShape.expansion([2, 1])), verify.onehot),
             *("chain", IID, 2),
         ),
         Case(
@@ -276,14 +348,16 @@ def _cascades() -> list[Case]:
 
 def _merges() -> list[Case]:
     one = TreeShape.chain(1)
-    beside: dict[str, Callable[[Datastore], Drafter]] = {
+    beside: dict[str, Callable[[Stored], Drafter]] = {
         "lookup": lambda _: lookup(),
         "documents": lambda _: Documents(TEXTS[2], 2, **SIZE),
         "suffix tree": lambda _: SuffixTree(2, window=6, offset=4.0, **SIZE),
         "suffix automaton": lambda _: SuffixAutomaton(2),
-        "retrieval": lambda store: Retrieval(store, 2, shortest=1, **SIZE),
+        "retrieval": lambda stored: Retrieval(stored.datastore, 2, shortest=1, **SIZE),
         "recycling": lambda _: TokenRecycling(TreeShape.expansion([2, 1])),
         "lookahead": lambda _: Lookahead(1, 2, 1),
+        "warm recycling": lambda stored: stored.recycling(TreeShape.expansion([2, 1])),
+        "warm lookahead": lambda stored: stored.lookahead(1, 2, 1),
         "jacobi": lambda _: Jacobi(2),
     }
     cases = []
@@ -291,22 +365,22 @@ def _merges() -> list[Case]:
         cases += [
             Case(
                 *("merge", f"model, {name}"),
-                lambda store, make=make: merge(a=model(shape=one), b=make(store)),
+                lambda stored, make=make: merge(a=model(shape=one), b=make(stored)),
                 *("mixed", IID, 2),
             ),
             Case(
                 *("merge", f"early exit, {name}"),
-                lambda store, make=make: merge(a=early_exit(shape=one), b=make(store)),
+                lambda stored, make=make: merge(a=early_exit(shape=one), b=make(stored)),
                 *("mixed", IID, 2, True),
             ),
             Case(
                 *("merge", f"model's best, {name}"),
-                lambda store, make=make: merge(a=model(SURE), b=make(store)),
+                lambda stored, make=make: merge(a=model(SURE), b=make(stored)),
                 *("tree", SURE, 2),
             ),
             Case(
                 *("merge", f"early exit's best, {name}"),
-                lambda store, make=make: merge(a=early_exit(SURE), b=make(store)),
+                lambda stored, make=make: merge(a=early_exit(SURE), b=make(stored)),
                 *("tree", SURE, 2, True),
             ),
         ]

@@ -1,21 +1,22 @@
 """Cascades: the drafts of one source, verified by a model, are the drafts of that model."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from treespec.distributions import Sampling
 from treespec.door import able, integer
 from treespec.draft.model import ModelDrafter, Passes
 from treespec.errors import InvalidArgument
+from treespec.models.tabular import TabularModel
 from treespec.protocols import Coins, Drafter, TreeModel, Verifier
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
 
-__all__ = ["AcceptanceRule", "Cascade", "DraftsBelow"]
+__all__ = ["AcceptanceRule", "Cascade", "DraftsBelow", "parts_of"]
 
 
 @runtime_checkable
@@ -64,8 +65,8 @@ class Cascade(ModelDrafter):
 
     Raises:
         InvalidArgument: if one of them is no such thing, the rule is lossy above temperature 0 or not made
-            for the children that `drafter` drafts, or the cascade ends in itself: a level drafts with a
-            model, or is a drafter, that stands above it.
+            for the children that `drafter` drafts, or the cascade ends in itself: a level drafts with the
+            weights of a model, or is a drafter, that stands above it.
     """
 
     draws_where_told = False
@@ -179,15 +180,48 @@ def _require_rule(rule: AcceptanceRule, drafter: Any, sampling: Sampling) -> Non
         )
 
 
+def parts_of(drafter: Any) -> list[Any]:
+    """A source and all that it is made of: what drafts for a cascade, the sources of a merge.
+
+    Raises:
+        InvalidArgument: if one of them stands twice. It would be told of every step twice.
+    """
+    found: list[Any] = []
+    waiting = [drafter]
+    while waiting:
+        part = waiting.pop()
+        if any(part is known for known in found):
+            raise InvalidArgument(
+                f"the draft source ends in itself, or has a part twice: one {type(part).__name__} stands "
+                "at two places, but can follow a text only once: make two"
+            )
+        found.append(part)
+        sources = getattr(part, "sources", None)
+        inner = [
+            getattr(part, "drafter", None),
+            *(sources.values() if isinstance(sources, Mapping) else ()),
+        ]
+        waiting += [one for one in inner if isinstance(one, Drafter)]
+    return found
+
+
 def _require_end(model: TreeModel, drafter: Any) -> None:
     """Refuse a cascade one of whose levels stands above itself."""
-    models: list[Any] = [model]
-    while drafter is not None:
-        own = getattr(drafter, "given", None)
-        if own is not None and any(own is above for above in models):
+    models = [_weights(model)]
+    for part in parts_of(drafter):
+        if (given := getattr(part, "given", None)) is None:
+            continue
+        if any(_weights(given) is above for above in models):
             raise InvalidArgument(
                 "the cascade ends in itself: one model stands at two of its levels; a lower level must be "
                 "cheaper than the one that it drafts for"
             )
-        models.append(own)
-        drafter = getattr(drafter, "drafter", None)
+        models.append(_weights(given))
+
+
+def _weights(model: Any) -> Any:
+    """What wrappers of one model share, each of which has a cache of its own."""
+    if isinstance(model, TabularModel):
+        return model.row
+    inner = getattr(model, "model", None)
+    return inner if isinstance(inner, nn.Module) else model

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from treespec.distributions import Sampling
 from treespec.door import able, instance, integer, require_tokens, shown
+from treespec.draft.cascade import parts_of
 from treespec.draft.merge_plan import DrawingSource, Node, Room, Trie, numbered, planned
 from treespec.draft.model import ModelDrafter
 from treespec.draft.rates import checked_rates
@@ -54,9 +55,9 @@ class Merge:
         vocab_size: of the target, to refuse ids beyond it; None to look at nothing.
 
     Raises:
-        InvalidArgument: if there are not two sources, one stands twice or is none, there is no size, a
-            tree that is kept whole does not fit in the size, the depth or the branching, or the rates are
-            not those of the sources.
+        InvalidArgument: if there are not two sources, one is none, one or a part of one stands twice,
+            there is no size, a tree that is kept whole does not fit in the size, the depth or the
+            branching, or the rates are not those of the sources.
         InvalidTree: if a source draws its children together (`Law.together`).
     """
 
@@ -321,17 +322,24 @@ def _sources(given: Any) -> dict[str, Drafter]:
             f"sources has {len(given)}, but a merge is of two draft sources at least"
         )
     members = "max_depth max_length prefill propose commit"
-    seen: dict[int, str] = {}
+    seen: dict[int, str] = {}  # of all that the sources are made of
     for name, source in given.items():
         if not isinstance(name, str) or not name:
             raise InvalidArgument(f"sources: {shown(name)} is no name of a source")
         able(f"sources[{name!r}]", source, members, "a draft source, such as PromptLookup(4)")
-        if id(source) in seen:
-            raise InvalidArgument(
-                f"sources: {seen[id(source)]!r} and {name!r} are one drafter, which can follow a text only "
-                "once: make two"
+        parts = parts_of(source)
+        twice = next((part for part in parts if id(part) in seen), None)
+        if twice is not None:
+            are = (
+                "are one drafter"
+                if twice is source is given[seen[id(twice)]]
+                else "share a drafter"
             )
-        seen[id(source)] = name
+            raise InvalidArgument(
+                f"sources: {seen[id(twice)]!r} and {name!r} {are}, which can follow a text only once: make "
+                "two"
+            )
+        seen |= dict.fromkeys(map(id, parts), name)
         law = _law(source)
         if law not in (*MIXED, Law.DETERMINISTIC):
             raise InvalidTree(

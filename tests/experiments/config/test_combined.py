@@ -133,6 +133,13 @@ REFUSED = {
     "the cascade ends in itself: 'other' stands at two": (
         (CASCADE | {"models": ["other", None, "other"]}, CHAIN), {}
     ),
+    "the cascade ends in itself: models.draft and 'embedded' are one model": (
+        (CASCADE | {"models": [None, "embedded"]}, CHAIN), {}
+    ),
+    "the cascade ends in itself: 'other' and models.draft are one model": (
+        (CASCADE | {"models": ["other"], "draft": {"source": "model"}}, CHAIN),
+        {"models": {"draft": "other"}},
+    ),
     "draft source 'cascade' drafts chains": ((CASCADE, SMALL), {}),
     "{source: cascade} needs a draft model": ((CASCADE, CHAIN), {"models": {"draft": "none"}}),
     "{source: merge} needs a draft model": ((MERGE, SMALL), {"models": {"draft": "none"}}),
@@ -152,6 +159,20 @@ def test_what_cannot_be_combined_is_refused(said):
     with pytest.raises(ConfigError) as refused:
         build(config(*args, **more))
     assert said in str(refused.value)
+
+
+def test_one_folder_by_two_names_is_one_model(tmp_path, monkeypatch):
+    for folder in ("pair/target", "pair/draft", "other"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "link").symlink_to("pair/draft")
+    monkeypatch.chdir(tmp_path)
+    models, two = {"target": "pair"}, ("pair/draft", "link", str(tmp_path / "other/../pair/draft"))
+    for name in two:
+        with pytest.raises(ConfigError, match=f"models.draft and '{name}' are one model"):
+            build(config(CASCADE | {"models": [None, name]}, CHAIN, models=models))
+    with pytest.raises(ConfigError, match="'link' and 'pair/draft' are one model"):
+        build(config(CASCADE | {"models": ["link", "pair/draft"]}, CHAIN))
+    build(config(CASCADE | {"models": [None, "other"]}, CHAIN, models=models))
 
 
 def test_a_merge_without_a_budget_to_share_is_refused():

@@ -292,6 +292,37 @@ def test_cascades_that_cannot_be_are_refused(make, said):
         make()
 
 
+@pytest.mark.usefixtures("without_shape_checks")
+def test_one_model_in_two_wrappers_is_one_model():
+    """By its weights, not by the object that was handed over, nor by its name."""
+    for twin in (MODEL.fresh(), TabularModel(MODEL.row, 2)):
+        below = ModelDrafter(twin, TreeShape.chain(1), IID, Sampling())
+        with pytest.raises(InvalidArgument, match="one model stands at two of its levels"):
+            Cascade(MODEL, below, verify.chain, 2, Sampling())
+    Cascade(MODEL, small(seed=4), verify.chain, 2, Sampling())  # equal, but another table
+
+
+class Wrapped(ModelDrafter):
+    """A source made of another one."""
+
+    drafter = None
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_a_source_below_itself_is_refused():
+    """Without an end nobody would draft."""
+    own = small(kind=Wrapped)
+    own.drafter = own
+    with pytest.raises(InvalidArgument, match="one Wrapped stands at two places"):
+        Cascade(MODEL, own, verify.chain, 2, Sampling())
+    high, low = small(seed=6, kind=Wrapped), small(seed=7, kind=Wrapped)
+    high.drafter = middle = Cascade(table(5), low, verify.chain, 2, Sampling())
+    Cascade(MODEL, high, verify.chain, 2, Sampling())
+    low.drafter = middle
+    with pytest.raises(InvalidArgument, match="the draft source ends in itself"):
+        Cascade(MODEL, high, verify.chain, 2, Sampling())
+
+
 def test_a_lossy_rule_is_no_bias_at_temperature_0():
     Cascade(MODEL, small(sampling=COLD), verify.lenient, 2, COLD)
 

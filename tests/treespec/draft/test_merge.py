@@ -300,6 +300,17 @@ def test_one_drafter_stands_once():
         merge(a=one, b=one)
 
 
+@pytest.mark.usefixtures("without_shape_checks")
+def test_a_part_of_a_source_stands_once():
+    """It would be told of every step twice, and draft after a text that nobody wrote."""
+    one = lookup()
+    over = Cascade(table(5), one, verify.onehot, 2, Sampling())
+    for sources in ({"a": over, "b": one}, {"a": one, "b": over}):
+        with pytest.raises(InvalidArgument, match="'a' and 'b' share a drafter"):
+            merge(**sources)
+    merge(a=over, b=lookup())
+
+
 def test_children_drawn_together_are_refused():
     with pytest.raises(InvalidTree, match="chooses children hub"):
         merge(a=model(4, Law.HUB), b=lookup())

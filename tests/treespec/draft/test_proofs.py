@@ -3,12 +3,12 @@
 from types import SimpleNamespace
 
 import pytest
-from proof_table import CASES, PROMPTS, TEXTS, lossless_rules
+import torch
+from proof_table import CASES, PROMPTS, TEXTS, Stored, lossless_rules
 
 import treespec.draft
 import treespec.experiments.config.build
-from treespec import Sampling, TreeShape, plugins
-from treespec.draft import Datastore
+from treespec import Sampling, TorchCoins, TreeShape, plugins
 from treespec.testing import output_law, target_law
 
 TOKENS, GREEDY_TOKENS = 3, 6
@@ -31,10 +31,7 @@ def _proofs():
 @pytest.fixture(scope="session")
 def stores(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stores")
-    return {
-        vocab: Datastore.build(folder / str(vocab), texts, vocab_size=vocab)
-        for vocab, texts in TEXTS.items()
-    }
+    return {vocab: Stored.write(folder / str(vocab), vocab) for vocab in TEXTS}
 
 
 LATER = SimpleNamespace(shapes=set(), mixed=set())
@@ -83,6 +80,19 @@ def test_several_steps_keep_the_law(case, rule, stores):
             assert deepest == case.make(stores[case.vocab]).max_depth
         if case.label == "model two deep, lookup":
             assert max(LATER.mixed) > 0  # below the root too
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.warm], ids=str)
+def test_warm_sources_draft_more_from_the_first_step_on(case, stores):
+    """Else what was learned before would be no part of their proofs."""
+    label = case.label.removeprefix("warm ")
+    (cold,) = (one for one in CASES if (one.source, one.label) == (case.source, label))
+    sizes = []
+    for one in (case, cold):
+        drafter = one.make(stores[one.vocab])
+        drafter.prefill(torch.tensor(PROMPTS[one.vocab]))
+        sizes.append(drafter.propose(TorchCoins(0)).shape.size)
+    assert sizes[0] > sizes[1]
 
 
 def test_no_source_is_left_out():

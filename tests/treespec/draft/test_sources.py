@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from proof_table import CASES, PROMPTS, TEXTS
+from proof_table import CASES, PROMPTS, Stored
 from transformers import GenerationConfig
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, load_pair, verify
@@ -37,8 +37,8 @@ SOURCES = {
 
 
 @pytest.fixture(scope="session")
-def datastore(tmp_path_factory):
-    return Datastore.build(tmp_path_factory.mktemp("store") / "x.datastore", TEXTS[V], vocab_size=V)
+def stored(tmp_path_factory):
+    return Stored.write(tmp_path_factory.mktemp("stores") / str(V), V)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_greedy_text_is_that_of_generate(greedy, tmp_path):
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_each_prompt_begins_anew_and_drafters_share_nothing(name, datastore):
+def test_each_prompt_begins_anew_and_drafters_share_nothing(name, stored):
     """What a drafter proposes depends on its prompt alone, whatever it or another one read before."""
     target, sampling = TabularModel(random_table(V, 1), V), Sampling(temperature=0.0)
 
@@ -93,7 +93,7 @@ def test_each_prompt_begins_anew_and_drafters_share_nothing(name, datastore):
         )  # fmt: skip
         return [(step.tree.shape, step.tree.token_ids) for step in steps]
 
-    make = partial(SOURCES[name], datastore)
+    make = partial(SOURCES[name], stored)
     alone, used, other = trees(make(), PROMPT), make(), make()
     trees(used, (2, 2, 1, 0, 0, 2))
     trees(other, (1, 0, 2))
@@ -267,9 +267,9 @@ def test_a_step_that_is_accepted_whole_may_do_without_its_bonus():
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_no_coin_is_asked_for(name, datastore):
+def test_no_coin_is_asked_for(name, stored):
     """Nor where a source has nothing to draft by yet, as the first window of `Lookahead`."""
-    drafter, target = SOURCES[name](datastore), ModelTarget(TabularModel(random_table(V, 5), V))
+    drafter, target = SOURCES[name](stored), ModelTarget(TabularModel(random_table(V, 5), V))
     for source in (drafter, target):
         source.prefill(torch.tensor(PROMPT))
     coins = EnumeratingCoins()

@@ -1,0 +1,158 @@
+"""What RESULTS.md says of how far results can be trusted: estimators, intervals, stopping, faults."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from treespec.experiments.studies.result_tables import Parts, Row, percent, table
+
+__all__ = [
+    "coverage",
+    "estimator",
+    "faults",
+    "honest",
+    "interleaving",
+    "power",
+    "sweep_faults",
+    "until",
+]
+
+
+def interleaving(data: Row) -> Parts:
+    """Identical and dearer chains beside a neighbour, by way of measuring."""
+    columns: dict[str, Callable[[Row], Any]] = {
+        "beside": lambda row: row["beside"],
+        "measured": lambda row: row["way"],
+        "runs": lambda row: row["runs"],
+        "interval of two equal methods holds 1": lambda row: row["holds_one"],
+        "its half-width": lambda row: f"{100 * row['half_width']:.1f} %",
+        "5 % dearer found slower": lambda row: row["found_slower"],
+        "its mean speed": lambda row: f"{row['mean_dearer']:.3f}",
+    }
+    rows = [
+        {**figures, "beside": beside, "way": way}
+        for beside, ways in data["figures"].items()
+        for way, figures in ways.items()
+        if isinstance(figures, Mapping)
+    ]
+    truth = "The speed of the dearer method is 1 / 1.05 = 0.952 by construction."
+    return {"": [table(columns, rows, words=2), truth]}
+
+
+def honest(data: Row) -> Parts:
+    """Speed by adjusted times over that by totals, by method."""
+    columns: dict[str, Callable[[Row], Any]] = {
+        "method": lambda row: row["method"],
+        "runs": lambda row: row["runs"],
+        "speed by adjusted times over that by totals": lambda row: f"{row['median']:.4f}",
+        "least": lambda row: f"{row['low']:.4f}",
+        "most": lambda row: f"{row['high']:.4f}",
+    }
+    return {"": [table(columns, data["figures"]["methods"])]}
+
+
+def estimator(data: Row) -> Parts:
+    """Errors and coverage of ways to measure, by methods and machine."""
+    columns: dict[str, Callable[[Row], Any]] = {
+        "methods": lambda row: row["world"],
+        "machine": lambda row: row["machine"],
+        "sd by prompts": lambda row: percent(row["by prompts, sd"], 2),
+        "by totals": lambda row: percent(row["totals, sd"], 2),
+        "adjusted": lambda row: percent(row["adjusted, sd"], 2),
+        "bias": lambda row: f"{100 * row['adjusted, bias']:+.2f} %",
+        "half-width": lambda row: percent(row["adjusted, half-width"], 2),
+        "coverage": lambda row: percent(row["adjusted, coverage"], 1),
+    }
+    figures = data["figures"]
+    said = (
+        f"{figures['experiments']:,} simulated runs of {figures['prompts']} prompts a row: standard "
+        "deviation of the ratio of two methods' costs, and of adjusted times also its bias, and what 95 % "
+        "intervals hold."
+    )
+    return {"": [said, table(columns, figures["kinds"], words=2)]}
+
+
+def until(data: Row) -> Parts:
+    """False verdicts, and prompts that decisions take."""
+    figures = data["figures"]
+    common: dict[str, Callable[[Row], Any]] = {
+        "prompts": lambda row: row["world"],
+        "at most": lambda row: row["at_most"],
+    }
+    equal = common | {
+        "until decided": lambda row: percent(row["decided"], 1),
+        "by Student's t alone": lambda row: percent(row["symmetric"], 1),
+        "fixed intervals": lambda row: percent(row["naive"], 1),
+        "one look at the end": lambda row: percent(row["once"], 1),
+    }
+    found = {(row["world"], row["at_most"], row["ratio"]): row for row in figures["rows"]}
+    needed = common | {
+        f"at {ratio:g}": lambda row, ratio=ratio: _needed(
+            found[row["world"], row["at_most"], ratio]
+        )
+        for ratio in sorted({row["ratio"] for row in figures["rows"]} - {1.0})
+    }
+    rows = [row for row in figures["rows"] if row["ratio"] == 1.0]
+    return {
+        "equals": [
+            f"Winners named among equals, {figures['runs']:,} simulated runs a row:",
+            table(equal, rows),
+        ],
+        "needed": [
+            "Mean prompts until decided where the tree is faster, and the share of runs that are decided:",
+            table(needed, rows),
+        ],
+    }
+
+
+def _needed(row: Row) -> str:
+    return f"{row['prompts']:.0f} ({percent(row['decided'])})"
+
+
+def coverage(data: Row) -> Parts:
+    """Coverage of intervals by number of prompts."""
+    cells = data["figures"]["cells"]
+    prompts = sorted({cell["prompts"] for cell in cells})
+    worlds = {cell["world"]: {} for cell in cells}
+    for cell in cells:
+        worlds[cell["world"]][cell["prompts"]] = cell["coverage"]
+    columns: dict[str, Callable[[Row], Any]] = {"speedups over prompts": lambda row: row["world"]}
+    columns |= {f"{n} prompts": lambda row, n=n: percent(row[n], 1) for n in prompts}
+    said = f"{data['figures']['experiments']:,} simulated experiments a cell; intervals of 95 %."
+    return {"": [said, table(columns, [row | {"world": world} for world, row in worlds.items()])]}
+
+
+def power(data: Row) -> Parts:
+    """What a check of the law would notice."""
+    figures = data["figures"]
+    setting = figures["setting"]
+    return {
+        "": [
+            f"A total variation of {setting['total_variation']} at the first token was noticed for "
+            f"{percent(figures['power'])} of {setting['seeds']} seeds at {setting['samples']:,} samples; "
+            f"without a bias {percent(figures['false_alarms'])} raised an alarm."
+        ]
+    }
+
+
+def faults(data: Row) -> Parts:
+    """Faults that runs survived, by kind."""
+    columns: dict[str, Callable[[Row], Any]] = {
+        "kind": lambda row: row["kind"],
+        "faults": lambda row: row["faults"],
+        "nothing lost, doubled or changed": lambda row: row["survived"],
+    }
+    kinds = data["figures"]["kinds"]
+    return {"": [table(columns, [row | {"kind": kind} for kind, row in kinds.items()])]}
+
+
+def sweep_faults(data: Row) -> Parts:
+    """Faults that sweeps survived."""
+    figures = data["figures"]
+    kills, rows = figures["kills"], figures["prompts"]
+    return {
+        "": [
+            f"{kills['sweep']} kills of the sweep and {kills['worker']} of workers: {rows['rows']} rows, "
+            f"{rows['lost']} lost, {rows['doubled']} doubled, "
+            f"{'equal to' if rows['equal'] else 'different from'} those of an unbroken sweep."
+        ]
+    }
