@@ -258,6 +258,9 @@ def _require_tree(
             f"{path}.shape.branching = {tree.branching}: the draft source {source.name!r} drafts chains: "
             "leave branching out"
         )
+    reason = config.draft.refuses(tree) if isinstance(config.draft, Combined) else None
+    if reason:
+        raise ConfigError(f"{path}.draft.{reason}")
 
 
 def _choice(
