@@ -26,6 +26,7 @@ from treespec.draft import (
     TokenRecycling,
 )
 from treespec.protocols import Drafter
+from treespec.search import DDTree
 from treespec.testing import TabularModel, random_table
 from treespec.verify import Rule
 
@@ -195,6 +196,19 @@ def _models() -> list[Case]:
                     *(trees, law, vocab, True),
                 ),
             ]
+    cases += [
+        Case(
+            "model",
+            "DDTree",
+            lambda _: ModelDrafter(table(4, 3), DDTree(5, 2), SURE, Sampling()),
+            "tree",
+        ),
+        Case(
+            *("early_exit", "DDTree"),
+            lambda _: EarlyExit(tiny_transformer(3), 1, DDTree(4, 2), SURE, Sampling()),
+            *("tree", SURE, 3, True),
+        ),
+    ]
     for trees, shape in (("chain", CHAIN), ("tree", TREE)):
         cases.append(
             Case(

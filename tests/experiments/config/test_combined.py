@@ -212,6 +212,28 @@ def test_what_cannot_be_combined_is_refused(said):
     assert said in str(refused.value)
 
 
+def test_ddtree_is_refused_by_sources_that_give_no_distributions():
+    """A chain of a draft model gives one for each position; what a text says is none."""
+    ddtree = {"kind": "ddtree", "size": 8, "depth": 3}
+    built = method({"source": "model"}, ddtree)
+    assert choice(built) == (Law.DETERMINISTIC, "onehot")
+    assert built.name == "DDTree 8"
+    drafter = built.drafter(pair(), "T=1")
+    drafter.prefill(torch.tensor([0, 1, 2]))
+    assert drafter.propose(TorchCoins(0)).shape.size == 8
+    method({"source": "early_exit", "layers": 2}, ddtree)
+    for source in ("lookup", "token_recycling", "lookahead", "jacobi", "merge", "cascade"):
+        draft = {"merge": MERGE, "cascade": CASCADE}.get(source, {"source": source})
+        with pytest.raises(ConfigError) as refused:
+            method(draft, ddtree)
+        said = str(refused.value)
+        assert (
+            f"'ddtree' needs a distribution for each position, and the draft source '{source}'"
+            in said
+        )
+        assert "(model, early_exit, layer_skip)" in said
+
+
 def test_a_merge_without_a_budget_to_share_is_refused():
     from treespec.errors import InvalidArgument
 
