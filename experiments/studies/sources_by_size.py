@@ -245,8 +245,6 @@ def methods(begun: Begun) -> Iterator[dict[str, Any]]:
             yield method(name, draft, tree, "tree")
         for name, warm in (("lookahead", {}), ("lookahead warm", {"warm": files["ngrams.npz"]})):
             window, ngram, guesses = WINDOWS[size]
-            if warm and ngram != WINDOWS[64][1]:
-                continue  # n-grams of another length
             sizes = {"window": window, "ngram": ngram, "guesses": guesses}
             room = {"kind": "budget", "depth": 2 * ngram, "size": size, "branching": 11}
             yield method(name, {"source": "lookahead"} | sizes | warm, room, "tree")

@@ -43,11 +43,12 @@ class Lookahead(TextSource):
         window: W, columns of the window, at least 1.
         ngram: N, tokens of an n-gram, at least 2.
         guesses: G, n-grams kept and drafted for each first token, at least 1.
-        pool: n-grams of earlier texts, by their first token; every prompt begins with a copy.
+        pool: n-grams of earlier texts, by their first token; every prompt begins with a copy. Of longer
+            ones the first `ngram` tokens are taken, so that a pool serves trees of any smaller size.
         vocab_size: of the target, to refuse ids of `pool` beyond it; None to look at nothing.
 
     Raises:
-        InvalidArgument: if one of them is no such integer, or the pool has other n-grams.
+        InvalidArgument: if one of them is no such integer, or the pool has no or shorter n-grams.
     """
 
     reads_any_tree = False
@@ -189,10 +190,12 @@ class Lookahead(TextSource):
                 for i, row in enumerate(rows)
             ]
             for rest in rests:
-                if len(rest) + 1 != self.ngram:
+                if len(rest) + 1 < self.ngram:
                     raise InvalidArgument(
-                        f"pool has n-grams of {len(rest) + 1} tokens, but ngram = {self.ngram}: it was "
-                        "made with another setting"
+                        f"pool has n-grams of {len(rest) + 1} tokens, but ngram = {self.ngram}: set ngram "
+                        f"to {len(rest) + 1} at most, or take a pool made with ngram = {self.ngram} or more"
                     )
-            found[first] = rests[-self.guesses :]
+            # Cut, several may be one: it stands where the latest of them stood.
+            latest = dict.fromkeys(rest[: self.ngram - 1] for rest in reversed(rests))
+            found[first] = list(latest)[: self.guesses][::-1]
         return found
