@@ -189,8 +189,9 @@ def begin(pair: Pair, folder: Path) -> Begun:
     rates, drafters = {}, {}
     for name, learner in learners.items():
         rates[name], drafters[name] = learned(pair, texts, learner)
-    drafters["token_recycling"].save(files["successors.npz"], **kept)
-    drafters["lookahead"].save(files["ngrams.npz"], **kept)
+    said = kept | {"target": pair.target.fingerprint}
+    drafters["token_recycling"].save(files["successors.npz"], **said)
+    drafters["lookahead"].save(files["ngrams.npz"], **said)
     return Begun(files, rates)
 
 

@@ -105,24 +105,36 @@ class Lookahead(TextSource):
             self._levels = [level[1:] for level in [*self._levels, new]]
         self._levels[0][0] = self._root
 
-    def save(self, path: str | PathLike[str], *, vocab_size: int, tokenizer: str = "") -> None:
+    def save(
+        self,
+        path: str | PathLike[str],
+        *,
+        vocab_size: int,
+        tokenizer: str = "",
+        target: str = "",
+    ) -> None:
         """Write the pool, for `load`.
 
         Args:
             path: of the file.
             vocab_size: of the target.
             tokenizer: its digest (`treespec.draft.state.tokenizer_digest`), if it is known.
+            target: its name (`TransformersModel.fingerprint`), if it is known.
 
         Raises:
             OSError: if it cannot be written.
         """
         ngrams = [(first, *rest) for first, kept in self._pool.items() for rest in kept]
         rows = np.array(ngrams, dtype=np.int64).reshape(-1, self.ngram)
-        save_state(path, KIND, {"ngrams": rows}, vocab_size, tokenizer)
+        save_state(path, KIND, {"ngrams": rows}, vocab_size, tokenizer, target)
 
     @staticmethod
     def load(
-        path: str | PathLike[str], *, vocab_size: int | None = None, tokenizer: str = ""
+        path: str | PathLike[str],
+        *,
+        vocab_size: int | None = None,
+        tokenizer: str = "",
+        target: str = "",
     ) -> Pool:
         """A pool that `save` wrote.
 
@@ -130,13 +142,14 @@ class Lookahead(TextSource):
             path: of the file.
             vocab_size: of the target; None to look at nothing.
             tokenizer: its digest; empty to look at nothing.
+            target: its fingerprint; empty to look at nothing.
 
         Raises:
             Unreadable: if there is no such file, it is damaged or newer, or was made of another model's
-                tokens.
+                tokens or passes.
         """
         pool: Pool = {}
-        rows = load_state(path, KIND, {"ngrams": 2}, vocab_size, tokenizer)["ngrams"]
+        rows = load_state(path, KIND, {"ngrams": 2}, vocab_size, tokenizer, target)["ngrams"]
         if len(rows) and rows.shape[1] < 2:
             raise Unreadable(f"{path}: damaged: n-grams have two tokens at least; make it anew")
         for ngram in rows.tolist():
