@@ -9,7 +9,7 @@ from treespec.door import instance, integer, sequence
 from treespec.draft.jacobi import argmax_tokens, first_guesses
 from treespec.draft.path_tree import PathTree
 from treespec.draft.state import load_state, save_state
-from treespec.draft.text_source import TextSource
+from treespec.draft.text_source import TokenSource
 from treespec.draft.vocabulary import plain_tokens
 from treespec.errors import InvalidArgument, Unreadable
 from treespec.step import Step
@@ -22,7 +22,7 @@ Pool = dict[int, list[tuple[int, ...]]]
 KIND = "lookahead pool"
 
 
-class Lookahead(TextSource):
+class Lookahead(TokenSource):
     """Drafts n-grams that begin with the root, and beside them the window that finds new ones.
 
     Lookahead decoding (arXiv:2402.02057, commit eed010d). The window has `window` columns and
