@@ -65,6 +65,7 @@ class ModelDrafter:
                 f"it is made for {made_for} only"
             )
         self._prunes = self.growth if isinstance(self.growth, PruningGrowth) else None
+        self._over = self.growth if isinstance(self.growth, MarginalGrowth) else None
         self._pending: list[int] = []
         self._rows: dict[int, int] = {}
 
@@ -105,8 +106,8 @@ class ModelDrafter:
                 self._device,
             )  # fmt: skip
             return self._vouched(tree)
-        if isinstance(self.growth, MarginalGrowth):
-            return self._vouched(self._over_chain(self.growth, coins))
+        if self._over:
+            return self._vouched(self._over_chain(self._over, coins))
         parents, tokens = [-1], [self._root]
         drawn, passes = DrawnChildren(self.law, self.sampling), Passes(self.model, self._pending)
         probs = partial(drawn.node_probs, parents, tokens, self._device)
