@@ -3,7 +3,7 @@
 `expected_tokens` is the value of a tree under acceptance rates by rank, by depth and rank, or by node
 (`NodeRates`); `optimal_tree` the tree of most value within a size, depth and branching, and
 `optimal_frontier` those of all sizes and depths at once, `marginal_tree` that of a distribution for each
-position. `estimate_acceptance` gets the rates from a recorded `Trace` or from steps of real decoding;
+position (`DDTree` as a growth). `estimate_acceptance` gets the rates from a recorded `Trace` or from steps;
 `replay` tries any tree on a trace; `calibration` holds the draft's own probabilities against acceptance. A
 `LatencyModel` holds measured times, and `best_tree` ranks trees, chains and plain decoding by what replay
 of a trace, or rates, and these times promise, and says which to use or what would decide (`Advice`);
@@ -29,6 +29,7 @@ from treespec.search.errors import (
 )
 from treespec.search.latency.errors import InvalidLatency, NotMeasured
 from treespec.search.latency.latency import LatencyModel
+from treespec.search.optimum.ddtree import DDTree
 from treespec.search.optimum.expected import expected_tokens
 from treespec.search.optimum.frontier import Frontier, optimal_frontier
 from treespec.search.optimum.marginals import marginal_tree
@@ -52,6 +53,7 @@ __all__ = [
     "Calibration",
     "CalibrationData",
     "Choice",
+    "DDTree",
     "Frontier",
     "InfeasibleTree",
     "InvalidAcceptance",

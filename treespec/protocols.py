@@ -14,6 +14,7 @@ __all__ = [
     "Coins",
     "Drafter",
     "Growth",
+    "MarginalGrowth",
     "Models",
     "Observer",
     "PruningGrowth",
@@ -61,7 +62,8 @@ class Growth(Protocol):
     """How a tree grows while it is drafted. The drafter draws; the growth only decides where.
 
     A growth may state `laws`, a set of `Law`, if it is right only for children chosen by these: drafters
-    refuse the others. One that chooses among drafted nodes is a `PruningGrowth`.
+    refuse the others. One that chooses among drafted nodes is a `PruningGrowth`; one that makes its tree
+    of the distributions along a chain is a `MarginalGrowth`.
     """
 
     @property
@@ -102,6 +104,23 @@ class PruningGrowth(Growth, Protocol):
         Args:
             shape: all drafted nodes, numbered in the order of creation.
             probs: see `Growth.next`.
+        """
+        ...
+
+
+@runtime_checkable
+class MarginalGrowth(Growth, Protocol):
+    """A growth that grows a chain, and makes a tree of one distribution for each of its positions.
+
+    Only of deterministic children: they come from the row of their position, not from that of their parent.
+    """
+
+    def tree_over(self, marginals: Float[Tensor, "D V"], root: int) -> TokenTree:
+        """The tree, asked once when the chain is done.
+
+        Args:
+            marginals: the draft's distribution at each position of the chain, the first after the root.
+            root: the last committed token.
         """
         ...
 

@@ -45,7 +45,7 @@ from treespec.draft import (
     SuffixTree,
     TokenRecycling,
 )
-from treespec.draft.text_source import TextSource
+from treespec.draft.text_source import TokenSource
 from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.config.schema import EmbeddedPrompts
 from treespec.experiments.report.table import Table, keyed
@@ -124,15 +124,15 @@ def some(tokens: int) -> Iterator[list[int]]:
             return
 
 
-def reading(source: TextSource, ids: Sequence[int], folder: Path) -> TextSource:
+def reading(source: TokenSource, ids: Sequence[int], folder: Path) -> TokenSource:
     """A source that remembers its own text."""
     source.prefill(torch.tensor(ids))
     return source
 
 
 def asking(
-    make: Callable[[Sequence[int], Path], TextSource], ids: Sequence[int], folder: Path
-) -> TextSource:
+    make: Callable[[Sequence[int], Path], TokenSource], ids: Sequence[int], folder: Path
+) -> TokenSource:
     """One that remembers other texts."""
     source = make(ids, folder)
     source.prefill(torch.tensor(ids[-PROMPT:]))
@@ -160,7 +160,7 @@ def followers(ids: Sequence[int], length: int, most: int) -> dict[int, list[tupl
     return {token: list(kept) for token, kept in found.items()}
 
 
-SOURCES: dict[str, Callable[[Sequence[int], Path], TextSource]] = {
+SOURCES: dict[str, Callable[[Sequence[int], Path], TokenSource]] = {
     "lookup": lambda ids, folder: reading(PromptLookup(10, **TREE), ids, folder),
     "documents": partial(asking, lambda ids, folder: Documents([ids], 10, **TREE)),
     "suffix_tree": lambda ids, folder: reading(SuffixTree(10, **TREE), ids, folder),
@@ -221,7 +221,7 @@ class Operations:
 class Steps:
     """Decodes a text that is known, with one source: what comes next is what is accepted."""
 
-    def __init__(self, source: TextSource, ids: Sequence[int]) -> None:
+    def __init__(self, source: TokenSource, ids: Sequence[int]) -> None:
         self.source, self.ids, self.at, self.coins = source, ids, 0, TorchCoins(0)
 
     def step(self, around: Callable[[Callable[[], Any]], Any]) -> int:
@@ -240,7 +240,7 @@ class Steps:
         return len(path)
 
 
-def costs(source: TextSource, ids: Sequence[int]) -> dict[str, float]:
+def costs(source: TokenSource, ids: Sequence[int]) -> dict[str, float]:
     """Times and operations of a source along a text."""
     steps, taken, emitted = Steps(source, ids), [], 0
 

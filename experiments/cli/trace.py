@@ -71,7 +71,7 @@ def trace_command(
 
     Position by position, so that the file serves `treespec replay` and `treespec search` for every static
     tree. With --beam what the draft thinks off the text is recorded too, for trees that grow by it. Of a
-    method whose source reads texts, such as lookup, all that it may draft within its budget is recorded.
+    method with a text source, such as lookup, all that it may draft within its budget is recorded.
     """
     with friendly(debug):
         from treespec.experiments.config.files import require_new, write_new

@@ -31,7 +31,7 @@ from treespec.experiments.config.shapes import MEASURED
 from treespec.experiments.config.trees import label_of, stand_in, tree_of, wants_measured
 from treespec.experiments.errors import ConfigError
 from treespec.plugins import Budget, Part, Wanted
-from treespec.protocols import Drafter, Growth, Models
+from treespec.protocols import Drafter, Growth, MarginalGrowth, Models
 from treespec.reading_models import nearest
 from treespec.tree import Law, TreeShape
 from treespec.verify import Rule, chain, greedy, naive, usual_rule
@@ -257,6 +257,15 @@ def _require_tree(
                 f"{source.name!r} drafts a given tree: give a shape, such as {{kind: chain, depth: 4}}"
             )
         return
+    if isinstance(tree, MarginalGrowth):
+        givers = ", ".join(
+            name for name, part in plugins.parts("source").items() if part.trees == "any"
+        )
+        raise ConfigError(
+            f"{path}.shape: {config.shape.kind!r} needs a distribution for each position, and the draft "
+            f"source {source.name!r} gives none: take a draft that is a model ({givers}), or give limits, "
+            "{kind: budget, depth: 4}"
+        )
     if not isinstance(tree, Budget):
         raise ConfigError(
             f"{path}.shape: the draft source {source.name!r} brings its own continuations and takes limits "
@@ -267,6 +276,9 @@ def _require_tree(
             f"{path}.shape.branching = {tree.branching}: the draft source {source.name!r} drafts chains: "
             "leave branching out"
         )
+    reason = config.draft.refuses(tree) if isinstance(config.draft, Combined) else None
+    if reason:
+        raise ConfigError(f"{path}.draft.{reason}")
 
 
 def _choice(

@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import asdict
+from itertools import accumulate
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -11,7 +12,7 @@ from pydantic import Field, model_validator
 from treespec import plugins
 from treespec.draft import Cascade, Merge
 from treespec.errors import InvalidArgument
-from treespec.experiments.config.base import Count, Name
+from treespec.experiments.config.base import MOST_NODES, Count, Name
 from treespec.experiments.config.drafts import (
     Combined,
     OneOf,
@@ -25,6 +26,8 @@ from treespec.experiments.config.names import RULE
 from treespec.experiments.config.sources import LookupDraft  # noqa: F401  (what they may be made of)
 from treespec.plugins import Budget, Settings, Wanted
 from treespec.protocols import Drafter
+from treespec.reading_models import nearest
+from treespec.search import optimal_tree
 from treespec.search.rates.sampling_names import name_of
 from treespec.tree import Law, TreeShape
 from treespec.verify import usual_rule
@@ -43,6 +46,8 @@ Rate = Annotated[float, Field(ge=0, le=1)]
 RatesOfDepth = Annotated[tuple[Rate, ...], Field(max_length=64)]
 RatesOfSource = Annotated[tuple[RatesOfDepth, ...], Field(min_length=1, max_length=64)]
 RatesOfSources = Annotated[tuple[RatesOfSource, ...], Field(min_length=2, max_length=16)]
+
+Budgeted = Annotated[int, Field(strict=True, ge=1, lt=MOST_NODES)]
 
 Single = Annotated[Settings, OneOf("source", "source", without=COMBINED)]
 NotMerged = Annotated[Settings, OneOf("source", "source", without=frozenset({"merge"}))]
@@ -112,23 +117,45 @@ class CascadeDraft(Combined):
 
 
 class MergeDraft(Combined):
-    """A merge: several sources in one tree, each node from the one that is accepted most often there."""
+    """A merge: several sources in one tree, each node from the one that is accepted most often there.
+
+    With `budgets` each source has nodes of its own instead: a mapping by name, so that each number says
+    whose it is and none depends on the order of the sources.
+    """
 
     source: Literal["merge"] = "merge"
     """Other sources draft together: trees within a `budget` that they share."""
     sources: Annotated[tuple[NotMerged, ...], Field(min_length=2, max_length=16)]
     """The sources; of drawn children those of the first are decided first."""
     rates: (
-        Annotated[dict[Name, RatesOfSources], Field(min_length=1, max_length=64)] | RatesOfSources
-    )
+        Annotated[dict[Name, RatesOfSources], Field(min_length=1, max_length=64)]
+        | RatesOfSources
+        | None
+    ) = None
     """Of each source in turn: for each depth, by rank, how often a child is accepted if its parent is,
     measured on other prompts. The last depth stands for deeper ones; further ranks are not drafted. They
-    depend on the temperature: `{T=0: [...], T=1: [...]}` has them for each sampling setting by its name."""
+    depend on the temperature: `{T=0: [...], T=1: [...]}` has them for each sampling setting by its name.
+    Null only with `budgets`: there they lay out the trees of models, which are chains without them."""
+    budgets: dict[Name, Budgeted] | None = None
+    """Draft nodes of each source by its name, such as `{model: 8, lookup: 4}`; a source that stands
+    twice is `model` and `model'`. Each drafts a tree of its own, and these stand below one root. Null to
+    share the tree by `rates`."""
 
     @property
     def inner(self) -> tuple[Settings, ...]:
         """The sources."""
         return self.sources
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the sources, each another: what stands twice has a prime."""
+        names: list[str] = []
+        for source in self.sources:
+            name = source_of(source).name
+            while name in names:
+                name += "'"
+            names.append(name)
+        return tuple(names)
 
     @property
     def own_models(self) -> tuple[str | None, ...]:
@@ -153,12 +180,14 @@ class MergeDraft(Combined):
     @property
     def label(self) -> str:
         """In names of methods."""
+        if self.budgets is not None:
+            return f"merge of {', '.join(f'{name} {n}' for name, n in self.budgets.items())}"
         return f"merge of {', '.join(source_of(source).name for source in self.sources)}"
 
     def lacks(self, samplings: Collection[str]) -> str | None:
         """Which settings have no rates."""
         without = [name for name in samplings if self.rates_at(name) is None]
-        if not without:
+        if not without or self.rates is None:
             return None
         known = ", ".join(map(repr, self.rates))
         return (
@@ -172,10 +201,44 @@ class MergeDraft(Combined):
             return None if sampling is None else self.rates.get(sampling)
         return self.rates
 
+    def refuses(self, tree: Budget) -> str | None:
+        """Whether its budgets are more than a tree may have."""
+        if self.budgets is None:
+            return None
+        wanted = sum(self.budgets.values()) + 1
+        if wanted <= tree.size:
+            return None
+        return (
+            f"budgets: {' + '.join(map(str, self.budgets.values()))} nodes and the root are {wanted}, but "
+            f"shape.size is {tree.size}: lower a budget, or give the shape size: {wanted} and a branching"
+        )
+
+    @model_validator(mode="after")
+    def _budgeted(self) -> "MergeDraft":
+        if self.budgets is None:
+            if self.rates is None:
+                raise ValueError(
+                    "a merge needs rates, by which its sources share a tree, or budgets, nodes for each: "
+                    f"budgets: {{{', '.join(f'{name}: 4' for name in self.names)}}}"
+                )
+            return self
+        for name in self.budgets:
+            if name not in self.names:
+                raise ValueError(
+                    f"budgets: there is no source {name!r}{nearest(name, list(self.names))} "
+                    f"(the sources are {', '.join(self.names)})"
+                )
+        missing = [name for name in self.names if name not in self.budgets]
+        if missing:
+            raise ValueError(
+                f"budgets: {missing[0]!r} has none: give each source a number of nodes, or take it out"
+            )
+        return self
+
     @model_validator(mode="after")
     def _rated(self) -> "MergeDraft":
-        by_name = self.rates if isinstance(self.rates, dict) else {"": self.rates}
-        for name, rates in by_name.items():
+        by_name = self.rates if isinstance(self.rates, dict) else {"": self.rates or ()}
+        for name, rates in by_name.items() if self.rates is not None else ():
             if len(rates) != len(self.sources):
                 of = f"rates[{name!r}]" if name else "rates"
                 raise ValueError(
@@ -213,39 +276,64 @@ def _cascade(wanted: Wanted, settings: CascadeDraft) -> Drafter:
 @plugins.drafter("merge", settings=MergeDraft, laws=(*DRAWN, Law.DETERMINISTIC), trees="budget")
 def _merge(wanted: Wanted, settings: MergeDraft) -> Drafter:
     """A merge: several sources in one tree, each node from the one that is accepted most often there."""
-    budget, sources, rates = _budget(wanted), dict[str, Drafter](), {}
+    budget = _budget(wanted)
     if budget.size < 2 or budget.branching < 2:
         raise InvalidArgument(
             "a merge needs a budget that its sources share, with a size and a branching: "
             "{kind: budget, depth: 6, size: 16, branching: 4}"
         )
     setting = name_of(asdict(wanted.sampling))
-    of_sources = settings.rates_at(setting)
-    if of_sources is None:
+    rates = settings.rates_at(setting)
+    if settings.rates is not None and rates is None:
         raise InvalidArgument(settings.lacks([str(setting)]) or "")
-    for of_source, source in zip(of_sources, settings.sources, strict=True):
-        name = source_of(source).name
-        while name in sources:
-            name += "'"
-        laws = laws_of(source)
-        law = wanted.law if wanted.law in laws else Law.DETERMINISTIC
-        sources[name] = _made(source, wanted, budget, law)
-        rates[name] = of_source
-    return Merge(
-        sources,
-        budget.size,
-        rates=rates,
-        depth=budget.depth,
-        branching=budget.branching,
-        vocab_size=wanted.pair.target.vocab_size,
-    )
+    vocab_size = wanted.pair.target.vocab_size
+    members = dict(zip(settings.names, settings.sources, strict=True))
+    if settings.budgets is None:
+        assert rates is not None
+        return Merge(
+            {
+                name: _made(source, wanted, budget, _law(source, wanted))
+                for name, source in members.items()
+            },
+            budget.size,
+            rates=dict(zip(members, rates, strict=True)),
+            depth=budget.depth,
+            branching=budget.branching,
+            vocab_size=vocab_size,
+        )
+    sources: dict[str, Drafter] = {}
+    for i, (name, source) in enumerate(members.items()):
+        nodes = settings.budgets[name]
+        own = Budget(nodes + 1, min(budget.depth, nodes), budget.branching)
+        shape = None if rates is None else _laid_out(rates[i], own)
+        sources[name] = _made(source, wanted, own, _law(source, wanted), shape)
+    return Merge(sources, budget.size, budgets=settings.budgets, vocab_size=vocab_size)
 
 
-def _made(source: Settings, wanted: Wanted, budget: Budget, law: Law) -> Drafter:
-    """A source within another."""
+def _law(source: Settings, wanted: Wanted) -> Law:
+    """How a source within another chooses children: as is wanted, if it can."""
+    return wanted.law if wanted.law in laws_of(source) else Law.DETERMINISTIC
+
+
+def _laid_out(rates: RatesOfSource, budget: Budget) -> TreeShape:
+    """The tree within a budget that keeps most tokens; the last depth stands for deeper ones."""
+    widest = max(map(len, rates))
+    rows = [[*row, *[0.0] * (widest - len(row))] for row in rates]
+    rows = [*rows, *[rows[-1]] * budget.depth][: budget.depth]
+    branching = min(budget.branching, widest)
+    drafted = (sum(rate > 0 for rate in row[:branching]) for row in rows)
+    levels = accumulate(drafted, lambda above, n: min(above * n, budget.size), initial=1)
+    size = min(sum(levels), budget.size)  # further ranks are not drafted
+    return optimal_tree(rows, size, depth=budget.depth, branching=branching)
+
+
+def _made(
+    source: Settings, wanted: Wanted, budget: Budget, law: Law, shape: TreeShape | None = None
+) -> Drafter:
+    """A source within another; one that drafts a given tree gets a chain if there is no shape."""
     part = source_of(source)
     if part.trees == "any":
-        tree = TreeShape.chain(budget.depth)
+        tree = TreeShape.chain(budget.depth) if shape is None else shape
     elif part.trees == "chain":
         tree = Budget(budget.depth + 1, budget.depth, 1)
     else:

@@ -75,6 +75,10 @@ class Combined(Settings):
         """What it needs besides under sampling settings of these names, in words; None for nothing."""
         return None
 
+    def refuses(self, tree: Budget) -> str | None:
+        """Why it cannot draft within these limits, in words that begin with a key; None if it can."""
+        return None
+
 
 class OneOf:
     """A tagged union over what is registered of a kind, besides the members that a field states.

@@ -18,6 +18,8 @@ __all__ = [
     "BudgetShape",
     "ChainShape",
     "CostAwareGrowth",
+    "DDTreeGrowth",
+    "DelayedExpansionShape",
     "DySpecGrowth",
     "Eagle2Growth",
     "EqualGrowthGrowth",
@@ -92,6 +94,27 @@ class ExpansionShape(Strict):
     @model_validator(mode="after")
     def _small(self) -> Self:
         _require_small(expansion_size(self.branching))
+        return self
+
+
+class DelayedExpansionShape(Strict):
+    """Delayed expansion: a chain that opens into a tree only at its end (arXiv:2602.16994)."""
+
+    kind: Literal["delayed_expansion"]
+    chain: Count
+    """Draft tokens of the chain."""
+    branching: Annotated[tuple[Count, ...], Field(min_length=1)]
+    """Children of every node from the end of the chain on, level by level, as those of an `expansion`."""
+
+    @property
+    def whole(self) -> tuple[int, ...]:
+        """Children of every node, level by level."""
+        return (*[1] * self.chain, *self.branching)
+
+    @model_validator(mode="after")
+    def _small(self) -> Self:
+        _require_small(self.chain)
+        _require_small(expansion_size(self.whole))
         return self
 
 
@@ -231,6 +254,23 @@ class SpecExecGrowth(Strict):
     """A file of how often draft probabilities are accepted, or `measured`; null for none."""
 
 
+class DDTreeGrowth(Strict):
+    """DDTree: the most probable continuations under one distribution for each position.
+
+    A draft model has them along the chain of its best tokens, whose rows stand for their positions
+    whatever the tokens before: `depth` rows of the draft make a tree of any size. Sources that bring
+    continuations of their own have none.
+    """
+
+    kind: Literal["ddtree"]
+    size: Size
+    """Most nodes that are verified, the root included."""
+    depth: Nodes
+    """Positions that are guessed: levels below the root."""
+    branching: Nodes | None = None
+    """Most children of a node; null for as many as are probable enough."""
+
+
 class EqualGrowthGrowth(Strict):
     """Equal growth: `width` new nodes a level, then the best are kept: `size`, or as many as pay."""
 
@@ -303,6 +343,7 @@ FixedShape = (
     ChainShape
     | KaryShape
     | ExpansionShape
+    | DelayedExpansionShape
     | IndependentChainsShape
     | ParentsShape
     | PathsShape
@@ -317,6 +358,7 @@ GrowthShape = (
     | SpecExecGrowth
     | EqualGrowthGrowth
     | CostAwareGrowth
+    | DDTreeGrowth
 )
 
 AnyShape = Annotated[FixedShape | BudgetShape | GrowthShape, OneOf("growth", "kind")]

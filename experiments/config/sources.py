@@ -115,7 +115,8 @@ class TokenRecyclingDraft(Settings):
     source: Literal["token_recycling"] = "token_recycling"
     """Earlier logits draft: the part of the template of 80 draft nodes that fits in a `budget`."""
     warm: Name | None = None
-    """A file of successors (`TokenRecycling.save`), the same for every prompt; null for none."""
+    """A file of successors (`TokenRecycling.save`) that this target said, the same for every prompt; null
+    for none."""
 
 
 class LookaheadDraft(Settings):
@@ -130,7 +131,8 @@ class LookaheadDraft(Settings):
     guesses: Annotated[int, Field(strict=True, ge=1, le=256)] = 7
     """G: n-grams kept and drafted for each first token."""
     warm: Name | None = None
-    """A file of n-grams (`Lookahead.save`), the same for every prompt; null for none."""
+    """A file of n-grams (`Lookahead.save`) that this target said, the same for every prompt; null for none.
+    It must have been made with as large an `ngram` or a larger one; window and guesses may be others."""
 
 
 class JacobiDraft(Settings):
@@ -207,9 +209,7 @@ def _retrieval(wanted: Wanted, settings: RetrievalDraft) -> Drafter:
 def _token_recycling(wanted: Wanted, settings: TokenRecyclingDraft) -> Drafter:
     """Token recycling: the best successors of each token, as the target last saw them."""
     vocab_size = wanted.pair.target.vocab_size
-    table = settings.warm and TokenRecycling.load(
-        settings.warm, vocab_size=vocab_size, tokenizer=_digest(wanted)
-    )
+    table = settings.warm and TokenRecycling.load(settings.warm, **_of_target(wanted))
     shape = template(Limits(**_limits(wanted)))
     return TokenRecycling(shape, table=table or None, vocab_size=vocab_size)
 
@@ -218,9 +218,7 @@ def _token_recycling(wanted: Wanted, settings: TokenRecyclingDraft) -> Drafter:
 def _lookahead(wanted: Wanted, settings: LookaheadDraft) -> Drafter:
     """Lookahead: n-grams that a window of Jacobi iterations found, and the window itself."""
     vocab_size = wanted.pair.target.vocab_size
-    pool = settings.warm and Lookahead.load(
-        settings.warm, vocab_size=vocab_size, tokenizer=_digest(wanted)
-    )
+    pool = settings.warm and Lookahead.load(settings.warm, **_of_target(wanted))
     drafter = Lookahead(
         settings.window,
         settings.ngram,
@@ -236,6 +234,16 @@ def _lookahead(wanted: Wanted, settings: LookaheadDraft) -> Drafter:
 def _jacobi(wanted: Wanted, settings: JacobiDraft) -> Drafter:
     """Jacobi: the target's best tokens after the nodes of the last chain."""
     return Jacobi(_budget(wanted).depth)
+
+
+def _of_target(wanted: Wanted) -> dict[str, Any]:
+    """What a state must be of that was learned from the target's passes; an outline has no weights."""
+    target = wanted.pair.target
+    return {
+        "vocab_size": target.vocab_size,
+        "tokenizer": _digest(wanted),
+        "target": getattr(target, "fingerprint", ""),
+    }
 
 
 def _digest(wanted: Wanted) -> str:

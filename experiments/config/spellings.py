@@ -23,6 +23,7 @@ EXAMPLES = {
     "chain": "{kind: chain, depth: 4}",
     "kary": "{kind: kary, branching: 2, depth: 3}",
     "expansion": "{kind: expansion, branching: [3, 2, 1]}",
+    "delayed_expansion": "{kind: delayed_expansion, chain: 2, branching: [3, 1]}",
     "independent_chains": "{kind: independent_chains, width: 2, depth: 4}",
     "parents": "{kind: parents, parents: [-1, 0, 0, 1]}",
     "paths": "{kind: paths, paths: [[0], [1], [0, 0]]}",
@@ -34,6 +35,7 @@ EXAMPLES = {
     "specexec": "{kind: specexec, size: 16, branching: 4, depth: 6}",
     "equal_growth": "{kind: equal_growth, width: 4, depth: 6, size: 16}",
     "cost_aware": "{kind: cost_aware, size: 32, branching: 4, depth: 6}",
+    "ddtree": "{kind: ddtree, size: 16, depth: 6}",
 }
 """One of every kind, as configs write it."""
 

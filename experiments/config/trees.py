@@ -19,6 +19,8 @@ from treespec.experiments.config.shapes import (
     BudgetShape,
     ChainShape,
     CostAwareGrowth,
+    DDTreeGrowth,
+    DelayedExpansionShape,
     DySpecGrowth,
     Eagle2Growth,
     EqualGrowthGrowth,
@@ -34,7 +36,7 @@ from treespec.experiments.config.shapes import (
 from treespec.experiments.errors import ConfigError
 from treespec.plugins import Budget, Settings
 from treespec.protocols import Growth
-from treespec.search import optimal_tree
+from treespec.search import DDTree, optimal_tree
 from treespec.search.growth import POLICIES
 from treespec.tree import TreeShape
 
@@ -190,16 +192,18 @@ GROWTHS: dict[str, Any] = {
     "specexec": SpecExecGrowth,
     "equal_growth": EqualGrowthGrowth,
     "cost_aware": CostAwareGrowth,
+    "ddtree": DDTreeGrowth,
 }
 """The settings of our growths."""
 
 for _name, _settings in GROWTHS.items():
-    plugins.growth(_name, settings=_settings)(POLICIES[_name])
+    plugins.growth(_name, settings=_settings)({**POLICIES, "ddtree": DDTree}[_name])
 
 TREES: dict[type, Callable[[Any], TreeShape | Growth | Budget]] = {
     ChainShape: lambda s: TreeShape.chain(s.depth),
     KaryShape: lambda s: TreeShape.kary(s.branching, s.depth),
     ExpansionShape: lambda s: TreeShape.expansion(s.branching),
+    DelayedExpansionShape: lambda s: TreeShape.expansion(s.whole),
     IndependentChainsShape: lambda s: TreeShape.independent_chains(s.width, s.depth),
     ParentsShape: lambda s: TreeShape.from_parents(s.parents),
     PathsShape: lambda s: TreeShape.from_paths(s.paths),
@@ -213,6 +217,9 @@ LABELS: dict[type, Callable[[Any], str]] = {
     ChainShape: lambda s: f"chain {s.depth}",
     KaryShape: lambda s: f"{s.branching}-ary {s.depth}",
     ExpansionShape: lambda s: f"expansion {'x'.join(map(str, s.branching))}",
+    DelayedExpansionShape: lambda s: (
+        f"delayed expansion {s.chain}+{'x'.join(map(str, s.branching))}"
+    ),
     IndependentChainsShape: lambda s: f"{s.width} chains x {s.depth}",
     ParentsShape: lambda s: f"tree of {len(s.parents)}",
     PathsShape: lambda s: f"tree of {len(s.paths) + 1}",
@@ -225,4 +232,5 @@ LABELS: dict[type, Callable[[Any], str]] = {
     SpecExecGrowth: lambda s: f"SpecExec {s.size}",
     EqualGrowthGrowth: lambda s: f"equal growth {s.width}x{s.depth}, {s.size}",
     CostAwareGrowth: lambda s: f"cost-aware {s.size}",
+    DDTreeGrowth: lambda s: f"DDTree {s.size}",
 }

@@ -16,8 +16,8 @@ some methods more than from others (`treespec.experiments.records.machine_load`)
 Few nodes. A pass over fewer nodes is less work, but may take longer: torch multiplies 2 to 4 rows of
 float32 by code for matrices, which on a CPU with AVX-512 took 1.3 to 2.0 times the time of 5 rows (products
 of 640 x 1728, two cores, medians of 25). Small trees and short chains then lose what no engine would take
-from them. Told where one tree's pass takes at least a tenth more than that of a larger one, and the interval
-of the ratio says so.
+from them. Told where one tree's pass takes at least a tenth more than that of a larger one, and the
+interval of the ratio says so.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The best limits of a draft source that brings its own continuations, on a trace of it."""
+"""The best limits of a text source, on a trace of it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -23,7 +23,7 @@ SAME_TEXTS = (
 
 @dataclass(frozen=True)
 class FoundBudget:
-    """The best limits of a source that brings its own continuations, on a trace of it.
+    """The best limits of a text source, on a trace of it.
 
     Args:
         config: as configs write them.
@@ -90,7 +90,7 @@ def best_budget(
     """The depth and branching of most tokens per step; of equal ones the lowest.
 
     Args:
-        trace: of a source that brings its own continuations.
+        trace: of a text source.
         size: nodes, the root included, which are not searched; None for `USUAL_SIZE`, or what the trace
             holds if that is less.
         depth: the most edges; None for what the trace holds.

@@ -262,8 +262,8 @@ def _rankings(
     for place, (acceptance, times) in places.items():
         if isinstance(acceptance, Trace) and acceptance.text_drafts is not None:
             raise ConfigError(
-                f"{place}: its draft source brings its own continuations, and no tree that was tuned "
-                "elsewhere can be given to it: compare its budgets (`treespec search --latency`)"
+                f"{place}: the trace is of a text source, which brings its own continuations: no tree that "
+                "was tuned elsewhere can be given to it: compare its budgets (`treespec search --latency`)"
             )
         if isinstance(acceptance, Trace):  # a tree that grows is none that another place could use
             acceptance = replace(acceptance, draft_rows=None)

@@ -1,4 +1,4 @@
-"""Recording a trace of a draft source that reads texts: what it drafts at every position."""
+"""Recording a trace of a text source: what it drafts at every position."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -28,7 +28,7 @@ __all__ = ["SourceRecorder", "record_source"]
 
 
 class SourceRecorder(PositionRecorder):
-    """Asks a source that reads texts what it drafts at each position.
+    """Asks a text source what it drafts at each position.
 
     Args:
         target: the target's weights.
@@ -114,7 +114,7 @@ def record_source(
     files: Sequence[int] | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Trace:
-    """Record what a source that reads texts drafts at every position, and what is accepted of it.
+    """Record what a text source drafts at every position, and what is accepted of it.
 
     What it drafts is a function of the text, so that the record serves every budget within the source's
     limits (`treespec.search.rates.budget_replay`).

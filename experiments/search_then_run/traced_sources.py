@@ -66,7 +66,7 @@ def traced_source(method: BuiltMethod, sampling: str, pair: Models) -> MatchingS
         pair: with the draft models of the method.
 
     Returns:
-        The source, if it reads texts; target and draft, if its draft is a model or a part of the target.
+        A text source itself; else target and draft, if the draft is a model or a part of the target.
 
     Raises:
         ConfigError: if it is neither, or drafts with a model in a way of its own.

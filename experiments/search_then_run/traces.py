@@ -59,7 +59,7 @@ def trace(
     Args:
         config: its methods do not matter unless `method` names one.
         sampling: name of the setting, such as `T=1`; not needed if there is one only.
-        method: record its draft source, with its law and rule; of a source that reads texts, within its
+        method: record its draft source, with its law and rule; of a text source, within its
             budget. By default the pair's draft model.
         law: how children are drawn; else as `treespec run` chooses it for trees.
         rule: how they are accepted; likewise.
@@ -116,7 +116,7 @@ def trace(
 
 
 def _require_no_options(method: BuiltMethod, width: int, beam: int) -> None:
-    """Refuse what only draft models have for a source that brings its own continuations."""
+    """Refuse for a text source what only draft models have."""
     if not isinstance(method.tree, Budget):
         return
     if width != WIDTH:

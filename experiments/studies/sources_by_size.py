@@ -189,8 +189,9 @@ def begin(pair: Pair, folder: Path) -> Begun:
     rates, drafters = {}, {}
     for name, learner in learners.items():
         rates[name], drafters[name] = learned(pair, texts, learner)
-    drafters["token_recycling"].save(files["successors.npz"], **kept)
-    drafters["lookahead"].save(files["ngrams.npz"], **kept)
+    said = kept | {"target": pair.target.fingerprint}
+    drafters["token_recycling"].save(files["successors.npz"], **said)
+    drafters["lookahead"].save(files["ngrams.npz"], **said)
     return Begun(files, rates)
 
 
@@ -245,8 +246,6 @@ def methods(begun: Begun) -> Iterator[dict[str, Any]]:
             yield method(name, draft, tree, "tree")
         for name, warm in (("lookahead", {}), ("lookahead warm", {"warm": files["ngrams.npz"]})):
             window, ngram, guesses = WINDOWS[size]
-            if warm and ngram != WINDOWS[64][1]:
-                continue  # n-grams of another length
             sizes = {"window": window, "ngram": ngram, "guesses": guesses}
             room = {"kind": "budget", "depth": 2 * ngram, "size": size, "branching": 11}
             yield method(name, {"source": "lookahead"} | sizes | warm, room, "tree")

@@ -99,7 +99,7 @@ def grown(side: TraceSpeed, limits: Limits, room: Room) -> tuple[list[Entry], li
 
 
 def budgeted(side: TraceSpeed, limits: Limits, room: Room) -> tuple[list[Entry], list[str]]:
-    """Budgets of a source that reads texts, by their own replay over measured time, as `grown` does it.
+    """Budgets of a text source, by their own replay over measured time, as `grown` does it.
 
     No pass of a draft model is run, so that a step takes what its nodes take.
 

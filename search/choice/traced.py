@@ -22,8 +22,8 @@ def traced(
     The first of each kind is the chosen one, with the speed of the procedure that chose it
     (`cross_fitted`). The others follow in the order of the choice, each with its own replay on all texts.
     Sorted by that, the first would be the luckiest and not the chosen one; and what the choice flatters
-    says nothing of shapes that nobody chose, so that it is not taken off them. Of a source that brings its
-    own continuations, budgets are ranked and nothing else (`budgeted`).
+    says nothing of shapes that nobody chose, so that it is not taken off them. Of a text source, budgets
+    are ranked and nothing else (`budgeted`).
 
     Args:
         side: trace and times.

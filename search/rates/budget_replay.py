@@ -1,4 +1,4 @@
-"""Budgets on the recorded drafts of a source that reads texts: every step of a live run, without it.
+"""Budgets on the recorded drafts of a text source: every step of a live run, without it.
 
 What such a source drafts is a function of the text before it, so that its tree at a position is known
 whatever was drafted and verified before. At temperature 0 a step is the live run's, step by step; under
@@ -27,7 +27,7 @@ def replay_budget(trace: Trace, budget: Budget) -> GrowthReplay:
     """Decode the texts of a trace again with what its source drafts within these limits.
 
     Args:
-        trace: of decoding, of a source that reads texts.
+        trace: of decoding, of a text source.
         budget: limits, none higher than those recorded.
 
     Returns:
@@ -84,7 +84,7 @@ def count_drafts(trace: Trace, ranks: int) -> Counts:
     Child r of a node that the text takes is a trial if it was drafted, and a hit if the text takes it.
 
     Args:
-        trace: of a source that reads texts.
+        trace: of a text source.
         ranks: children to count, at most the width.
 
     Raises:

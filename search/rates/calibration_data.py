@@ -70,7 +70,7 @@ def calibration_data(trace: Trace, *, depth: int = 1) -> CalibrationData:
     Raises:
         InvalidLimit: if depth is no positive integer.
         InvalidTrace: if children were drawn, which are accepted with about min(1, p / q) and not with q;
-            if it is of a source without a model; if no position reaches that depth; or if depth is above
+            if it is of a text source; if no position reaches that depth; or if depth is above
             1 for given texts.
     """
     depth = integer("depth", depth, 1)
@@ -82,8 +82,8 @@ def calibration_data(trace: Trace, *, depth: int = 1) -> CalibrationData:
         )
     if trace.text_drafts is not None:
         raise InvalidTrace(
-            "the trace is of a source that counts what it has read, and no model's probabilities: there is "
-            "nothing to calibrate"
+            "the trace is of a text source, which counts what it has read and has no model's "
+            "probabilities: there is nothing to calibrate"
         )
     if trace.forced and depth > 1:
         raise InvalidTrace(

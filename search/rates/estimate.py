@@ -312,7 +312,7 @@ def _of_trace(
     if trace.text_drafts is not None:
         if starts is not None:
             raise InvalidLimit(
-                "starts is a tree, but the trace is of a draft source that brings its own continuations: "
+                "starts is a tree, but the trace is of a text source, which brings its own continuations: "
                 "leave it out to count every position"
             )
         counts = count_drafts(trace, ranks or trace.width)

@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from treespec.protocols import Growth, PruningGrowth
+from treespec.protocols import Growth, MarginalGrowth, PruningGrowth
 from treespec.search.arguments import of_class, takes
 from treespec.search.errors import InvalidTrace
 from treespec.search.growth.values import read_values
@@ -125,6 +125,11 @@ def replay_growth(trace: Trace, growth: Growth) -> GrowthReplay:
                 "holds: replay it at temperature 0, or run it (`treespec run`)"
             )
         return _of_chain(trace, growth.max_depth)
+    if isinstance(growth, MarginalGrowth):
+        raise InvalidTrace(
+            f"growth '{name}' takes the children of all nodes of a level from one row of the draft, and a "
+            "trace holds the children that each node has of its own row: run it (`treespec run`)"
+        )
     rows = _require_rows(trace, name)
     if growth.max_depth > rows.depth:
         raise InvalidTrace(

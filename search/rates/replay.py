@@ -185,7 +185,7 @@ def step_starts(trace: Trace, shape: TreeShape) -> Int[np.ndarray, "steps"]:
 
 
 def require_given_trees(trace: Trace) -> None:
-    """Refuse the trace of a source that brings its own continuations: no tree can be given to it.
+    """Refuse the trace of a text source: no tree can be given to it.
 
     Raises:
         InvalidTrace: saying what is replayed instead.
@@ -193,8 +193,8 @@ def require_given_trees(trace: Trace) -> None:
     if trace.text_drafts is not None:
         depth, size, branching = trace.text_drafts.limits.tolist()
         raise InvalidTrace(
-            "the trace is of a draft source that brings its own continuations, and no tree can be given to "
-            "it: replay a budget, such as "
+            "the trace is of a text source, which brings its own continuations, and no tree can be given "
+            "to it: replay a budget, such as "
             f"--growth '{{kind: budget, depth: {depth}, size: {size}, branching: {branching}}}'"
         )
 

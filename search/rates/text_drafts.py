@@ -1,4 +1,4 @@
-"""What a source that reads texts drafts at every position of texts, within all limits at once."""
+"""What a text source drafts at every position of texts, within all limits at once."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +16,7 @@ __all__ = ["TextDrafts"]
 
 @dataclass(frozen=True, eq=False)
 class TextDrafts:
-    """The drafts of a source whose trees are a function of the text alone (`MatchingSource.drafts`).
+    """The drafts of a text source, whose trees are a function of the text alone (`MatchingSource.drafts`).
 
     At a position there are as many drafts as there are strings that the source may go on from. Nodes stand
     in the order in which they are chosen, so that a budget gets the first of those that are not too deep

@@ -62,7 +62,7 @@ class Trace:
             itself.
         draft_rows: what the draft thinks off the texts' path too, for growths
             (`treespec.search.rates.growth_replay`); None if that was not recorded.
-        text_drafts: the whole drafts at every position, of a source that reads texts; None of a draft
+        text_drafts: the whole drafts at every position, of a text source; None of a draft
             model. With them ranks, probs and accepted are those of the root's children within the limits
             recorded, and no tree that is given can be replayed, but budgets
             (`treespec.search.rates.budget_replay`).

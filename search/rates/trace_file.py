@@ -59,7 +59,7 @@ _TEXT_ARRAYS = {
     "text_draft_most": "<i8", "text_draft_parents": "<i4", "text_draft_tokens": "<i4",
     "text_draft_counts": "<i4", "text_draft_limits": "<i8",
 }  # fmt: skip
-"""Of a trace of a source that reads texts."""
+"""Of a trace of a text source."""
 
 _FILES = {"files": "<i8"}
 """Of a trace of excerpts; older files, and those whose texts stand each for itself, have none."""

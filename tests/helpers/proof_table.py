@@ -28,6 +28,7 @@ from treespec.draft import (
     TokenRecycling,
 )
 from treespec.protocols import Drafter
+from treespec.search import DDTree
 from treespec.target import ModelTarget
 from treespec.testing import TabularModel, random_table
 from treespec.verify import Rule
@@ -191,6 +192,12 @@ def merge(size: int = 5, **sources: Drafter) -> Merge:
     return Merge(sources, size, rates=dict.fromkeys(sources, HIGH))
 
 
+def apart(budgets: tuple[int, ...], *sources: Drafter) -> Merge:
+    """A merge in which each source has nodes of its own."""
+    named = dict(zip("abcd", sources, strict=False))
+    return Merge(named, budgets=dict(zip(named, budgets, strict=True)))
+
+
 def _vocab(law: Law) -> int:
     """Two tokens, where two children are still drawn by chance; steps multiply."""
     return 2 if law is IID else 3
@@ -254,6 +261,19 @@ def _models() -> list[Case]:
                     *(trees, law, vocab, True),
                 ),
             ]
+    cases += [
+        Case(
+            "model",
+            "DDTree",
+            lambda _: ModelDrafter(table(4, 3), DDTree(5, 2), SURE, Sampling()),
+            "tree",
+        ),
+        Case(
+            *("early_exit", "DDTree"),
+            lambda _: EarlyExit(tiny_transformer(3), 1, DDTree(4, 2), SURE, Sampling()),
+            *("tree", SURE, 3, True),
+        ),
+    ]
     for trees, shape in (("chain", CHAIN), ("tree", TREE)):
         cases.append(
             Case(
@@ -426,5 +446,34 @@ def _merges() -> list[Case]:
     ]
 
 
-CASES = [*_without_models(), *_models(), *_cascades(), *_merges()]
+def _merges_apart() -> list[Case]:
+    """Merges with a budget for each source."""
+    one, two = TreeShape.chain(1), TreeShape.expansion([2])
+    drawn: dict[str, tuple[Callable[[], Merge], Law, bool]] = {
+        "model, lookup": (lambda: apart((2, 2), model(), lookup()), IID, False),
+        "lookup, model cut": (lambda: apart((2, 2), lookup(), model(shape=TREE)), IID, False),
+        "two models": (lambda: apart((2, 1), model(shape=two), model(WITHOUT, one, seed=5)), IID, False),
+        "model without replacement, recycling": (
+            lambda: apart((2, 3), model(WITHOUT, two), TokenRecycling(two)), WITHOUT, False,
+        ),
+        "cascade, jacobi": (
+            lambda: apart((1, 1), cascade(lookup(1), verify.onehot, depth=1), Jacobi(1)), IID, False,
+        ),
+        "early exit, lookahead": (
+            lambda: apart((1, 3), early_exit(shape=one), Lookahead(1, 2, 1)), IID, True,
+        ),
+    }  # fmt: skip
+    sure: dict[str, Callable[[Datastore], Merge]] = {
+        "lookup, retrieval": lambda store: apart(
+            (1, 3), lookup(), Retrieval(store, 2, shortest=1, **SIZE)
+        ),
+        "model's best, suffix automaton": lambda _: apart((3, 1), model(SURE, TREE), SuffixAutomaton(2)),
+    }  # fmt: skip
+    return [
+        Case("merge", f"apart: {name}", lambda _, make=make: make(), "mixed", law, 2, layered)
+        for name, (make, law, layered) in drawn.items()
+    ] + [Case("merge", f"apart: {name}", make, "tree", SURE, 2) for name, make in sure.items()]
+
+
+CASES = [*_without_models(), *_models(), *_cascades(), *_merges(), *_merges_apart()]
 """All of them. Labels are distinct within a source."""

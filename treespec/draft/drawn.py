@@ -15,7 +15,14 @@ from treespec.errors import InvalidTree
 from treespec.protocols import Coins
 from treespec.tree import Law, TreeShape
 
-__all__ = ["DrawnChildren"]
+__all__ = ["DrawnChildren", "ranking_of"]
+
+
+def ranking_of(sampling: Sampling) -> Sampling:
+    """What deterministic children are ranked by: a one-hot row could not rank them."""
+    if not sampling.greedy:
+        return sampling
+    return replace(sampling, temperature=1.0, top_k=None, top_p=None, min_p=None)
 
 
 class DrawnChildren:
@@ -37,10 +44,7 @@ class DrawnChildren:
 
     @cached_property
     def _ranking(self) -> Sampling:
-        """What deterministic children are ranked by: a one-hot row could not rank them."""
-        if not self._sampling.greedy:
-            return self._sampling
-        return replace(self._sampling, temperature=1.0, top_k=None, top_p=None, min_p=None)
+        return ranking_of(self._sampling)
 
     def add(self, nodes: Sequence[int], logits: Float[Tensor, "T V"]) -> None:
         """Take the logits after these nodes, which a pass has just run."""

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from treespec.door import integer
-from treespec.draft.text_source import TextSource
+from treespec.draft.text_source import TokenSource
 from treespec.step import Step
 
 __all__ = ["Jacobi", "argmax_tokens", "first_guesses"]
 
 
-class Jacobi(TextSource):
+class Jacobi(TokenSource):
     """Drafts a chain of the target's own best tokens after the nodes of the chain before.
 
     Jacobi iteration on greedy decoding (Santilli et al. 2023, arXiv:2305.10427), without windows or pools:

@@ -9,7 +9,7 @@ from treespec.door import instance, integer, sequence
 from treespec.draft.jacobi import argmax_tokens, first_guesses
 from treespec.draft.path_tree import PathTree
 from treespec.draft.state import load_state, save_state
-from treespec.draft.text_source import TextSource
+from treespec.draft.text_source import TokenSource
 from treespec.draft.vocabulary import plain_tokens
 from treespec.errors import InvalidArgument, Unreadable
 from treespec.step import Step
@@ -22,7 +22,7 @@ Pool = dict[int, list[tuple[int, ...]]]
 KIND = "lookahead pool"
 
 
-class Lookahead(TextSource):
+class Lookahead(TokenSource):
     """Drafts n-grams that begin with the root, and beside them the window that finds new ones.
 
     Lookahead decoding (arXiv:2402.02057, commit eed010d). The window has `window` columns and
@@ -43,11 +43,12 @@ class Lookahead(TextSource):
         window: W, columns of the window, at least 1.
         ngram: N, tokens of an n-gram, at least 2.
         guesses: G, n-grams kept and drafted for each first token, at least 1.
-        pool: n-grams of earlier texts, by their first token; every prompt begins with a copy.
+        pool: n-grams of earlier texts, by their first token; every prompt begins with a copy. Of longer
+            ones the first `ngram` tokens are taken, so that a pool serves trees of any smaller size.
         vocab_size: of the target, to refuse ids of `pool` beyond it; None to look at nothing.
 
     Raises:
-        InvalidArgument: if one of them is no such integer, or the pool has other n-grams.
+        InvalidArgument: if one of them is no such integer, or the pool has no or shorter n-grams.
     """
 
     reads_any_tree = False
@@ -104,24 +105,36 @@ class Lookahead(TextSource):
             self._levels = [level[1:] for level in [*self._levels, new]]
         self._levels[0][0] = self._root
 
-    def save(self, path: str | PathLike[str], *, vocab_size: int, tokenizer: str = "") -> None:
+    def save(
+        self,
+        path: str | PathLike[str],
+        *,
+        vocab_size: int,
+        tokenizer: str = "",
+        target: str = "",
+    ) -> None:
         """Write the pool, for `load`.
 
         Args:
             path: of the file.
             vocab_size: of the target.
             tokenizer: its digest (`treespec.draft.state.tokenizer_digest`), if it is known.
+            target: its name (`TransformersModel.fingerprint`), if it is known.
 
         Raises:
             OSError: if it cannot be written.
         """
         ngrams = [(first, *rest) for first, kept in self._pool.items() for rest in kept]
         rows = np.array(ngrams, dtype=np.int64).reshape(-1, self.ngram)
-        save_state(path, KIND, {"ngrams": rows}, vocab_size, tokenizer)
+        save_state(path, KIND, {"ngrams": rows}, vocab_size, tokenizer, target)
 
     @staticmethod
     def load(
-        path: str | PathLike[str], *, vocab_size: int | None = None, tokenizer: str = ""
+        path: str | PathLike[str],
+        *,
+        vocab_size: int | None = None,
+        tokenizer: str = "",
+        target: str = "",
     ) -> Pool:
         """A pool that `save` wrote.
 
@@ -129,13 +142,14 @@ class Lookahead(TextSource):
             path: of the file.
             vocab_size: of the target; None to look at nothing.
             tokenizer: its digest; empty to look at nothing.
+            target: its fingerprint; empty to look at nothing.
 
         Raises:
             Unreadable: if there is no such file, it is damaged or newer, or was made of another model's
-                tokens.
+                tokens or passes.
         """
         pool: Pool = {}
-        rows = load_state(path, KIND, {"ngrams": 2}, vocab_size, tokenizer)["ngrams"]
+        rows = load_state(path, KIND, {"ngrams": 2}, vocab_size, tokenizer, target)["ngrams"]
         if len(rows) and rows.shape[1] < 2:
             raise Unreadable(f"{path}: damaged: n-grams have two tokens at least; make it anew")
         for ngram in rows.tolist():
@@ -189,10 +203,12 @@ class Lookahead(TextSource):
                 for i, row in enumerate(rows)
             ]
             for rest in rests:
-                if len(rest) + 1 != self.ngram:
+                if len(rest) + 1 < self.ngram:
                     raise InvalidArgument(
-                        f"pool has n-grams of {len(rest) + 1} tokens, but ngram = {self.ngram}: it was "
-                        "made with another setting"
+                        f"pool has n-grams of {len(rest) + 1} tokens, but ngram = {self.ngram}: set ngram "
+                        f"to {len(rest) + 1} at most, or take a pool made with ngram = {self.ngram} or more"
                     )
-            found[first] = rests[-self.guesses :]
+            # Cut, several may be one: it stands where the latest of them stood.
+            latest = dict.fromkeys(rest[: self.ngram - 1] for rest in reversed(rests))
+            found[first] = list(latest)[: self.guesses][::-1]
         return found

@@ -1,4 +1,4 @@
-"""Several sources in one tree, within one number of nodes."""
+"""Several sources in one tree, within one number of nodes or a number for each."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,9 +10,17 @@ from torch import Tensor
 from treespec.distributions import Sampling
 from treespec.door import able, instance, integer, require_tokens, shown
 from treespec.draft.cascade import parts_of
-from treespec.draft.merge_plan import DrawingSource, Node, Room, Trie, numbered, planned
+from treespec.draft.merge_plan import (
+    DrawingSource,
+    Node,
+    Room,
+    Trie,
+    numbered,
+    planned,
+    side_by_side,
+)
 from treespec.draft.model import ModelDrafter
-from treespec.draft.rates import checked_rates
+from treespec.draft.rates import checked_rates, require_names
 from treespec.errors import InvalidArgument, InvalidTree
 from treespec.protocols import Coins, Drafter
 from treespec.step import Scores, Step, Verdict
@@ -27,14 +35,20 @@ MIXED = (Law.IID, Law.WITHOUT_REPLACEMENT)
 class Merge:
     """Drafts of several sources in one tree: each node from the source that is accepted most often there.
 
-    The tree is filled best first, by rates that were measured before, on other texts: for each source, by
-    depth and rank, how often a child is accepted if its parent is. The value of a node is the product of
-    the rates along its path. Deterministic drafts are united by prefix: equal children are one node, and
-    count with the best of their values. A `ModelDrafter` draws where the plan wants it to, below
-    deterministic nodes too, from its distribution without the deterministic children of the node, which
-    are decided after the drawn ones: so it accepts most. Of its growth only the depth counts. Of other
-    sources that draw, the proposed tree is taken, or as much of it as there is room for, by depth and rank
-    alone; draws keep tests of their own beside equal ones.
+    With `rates` the sources share the tree. It is filled best first, by rates that were measured before,
+    on other texts: for each source, by depth and rank, how often a child is accepted if its parent is.
+    The value of a node is the product of the rates along its path. Deterministic drafts are united by
+    prefix: equal children are one node, and count with the best of their values. A `ModelDrafter` draws
+    where the plan wants it to, below deterministic nodes too, from its distribution without the
+    deterministic children of the node, which are decided after the drawn ones: so it accepts most. Of its
+    growth only the depth counts. Of other sources that draw, the proposed tree is taken, or as much of it
+    as there is room for, by depth and rank alone; draws keep tests of their own beside equal ones.
+
+    With `budgets` each source has nodes of its own: it drafts the tree that it drafts alone, and the
+    first nodes of each tree, as many as its source has, stand below one root. Equal deterministic
+    children are united here too, so the whole has at most the sum of the budgets and the root. A model is
+    not told what the others draft: the tree of the first source that draws is decided as if it were
+    alone, and what the others add is tried where it fails.
 
     If a source draws, the trees are mixed (`TokenTree.is_mixed`): rules decide on the children of each
     node group after group, each child against the row that it was drawn from. Without one they are
@@ -46,18 +60,21 @@ class Merge:
 
     Args:
         sources: by name, two at least; of drawn children those of the first are decided first.
-        size: nodes of a tree, the root included, that the sources share.
+        size: nodes of a tree, the root included, that the sources share; with `budgets` the most that
+            these and the root may be together, None for no limit.
         rates: of each source, by name: for each depth a row of numbers in [0, 1], by rank. The last row
             stands for all greater depths, ranks beyond a row are not drafted. A drawn child's rank counts
-            all elder children of its node, whoever drafted them.
-        depth: most edges of a tree; None for as many as the sources have.
-        branching: most children of a node; None for no limit.
+            all elder children of its node, whoever drafted them. None with `budgets`.
+        budgets: of each source, by name, nodes of its own, the root left out, at least 1; None to share.
+        depth: most edges of a shared tree; None for as many as the sources have.
+        branching: most children of a node of a shared tree; None for no limit.
         vocab_size: of the target, to refuse ids beyond it; None to look at nothing.
 
     Raises:
         InvalidArgument: if there are not two sources, one is none, one or a part of one stands twice,
-            there is no size, a tree that is kept whole does not fit in the size, the depth or the
-            branching, or the rates are not those of the sources.
+            there is no size to share, a tree that is kept whole does not fit in the size, the depth or the
+            branching, or in the budget of its source, or the rates or budgets are not those of the sources, or
+            both or none of them are given.
         InvalidTree: if a source draws its children together (`Law.together`).
     """
 
@@ -66,32 +83,56 @@ class Merge:
         sources: Mapping[str, Drafter],
         size: int | None = None,
         *,
-        rates: Mapping[str, Sequence[Sequence[float]]],
+        rates: Mapping[str, Sequence[Sequence[float]]] | None = None,
+        budgets: Mapping[str, int] | None = None,
         depth: int | None = None,
         branching: int | None = None,
         vocab_size: int | None = None,
     ) -> None:
         self.sources = _sources(sources)
+        if (rates is None) == (budgets is None):
+            raise InvalidArgument(
+                "a merge needs either rates, by which its sources share a size, or budgets, nodes for each"
+            )
+        self.max_depth = max(source.max_depth for source in self.sources.values())
+        self._vocab_size = vocab_size
+        self._whole = {n for n, s in self.sources.items() if not getattr(s, "reads_any_tree", True)}
+        self.rates = {} if rates is None else checked_rates(rates, self.sources)
+        self._drawing: dict[str, ModelDrafter] = {}
+        if budgets is None:
+            self.budgets = None
+            self._share(size, depth, branching)
+        else:
+            self.budgets = self._checked_budgets(budgets, size)
+            if depth is not None or branching is not None:
+                raise InvalidArgument(
+                    "depth and branching limit a tree that sources share; with budgets give these limits "
+                    "to the sources themselves"
+                )
+        # What is sure is decided after what is drawn.
+        self._groups_in_order = sorted(
+            self.sources, key=lambda n: _law(self.sources[n]) is Law.DETERMINISTIC
+        )
+        self._proposed: TokenTree | None = None
+        self.origins: tuple[tuple[str, ...], ...] = ()
+        """Of each node of the tree that was proposed last, the sources that drafted it."""
+
+    def _share(self, size: int | None, depth: int | None, branching: int | None) -> None:
+        """Check the limits of a tree that the sources share, and which of them draw where they are told."""
         if size is None:
             raise InvalidArgument(
                 "a merge needs a size: the nodes of the tree, root included, that its sources share"
             )
         size = integer("size", size, least=2)
-        deepest = max(source.max_depth for source in self.sources.values())
-        self.max_depth = (
-            deepest if depth is None else min(deepest, integer("depth", depth, least=1))
-        )
+        if depth is not None:
+            self.max_depth = min(self.max_depth, integer("depth", depth, least=1))
         widest = size if branching is None else integer("branching", branching, least=1)
-        self.room = Room(size, self.max_depth, widest)
-        self.rates = checked_rates(rates, self.sources)
-        self._vocab_size = vocab_size
         # Those that are sure first: the others draw beside what these take.
         drawing = sorted(
             (n for n, s in self.sources.items() if _draws_where_told(s)),
             key=lambda n: _law(self.sources[n]) is not Law.DETERMINISTIC,
         )
         self._drawing = {n: s for n in drawing if isinstance(s := self.sources[n], ModelDrafter)}
-        self._whole = {n for n, s in self.sources.items() if not getattr(s, "reads_any_tree", True)}
         whole = sum(getattr(self.sources[name], "size", 1) - 1 for name in self._whole) + 1
         for name in self._whole:
             if self.sources[name].max_depth > self.max_depth:
@@ -112,14 +153,29 @@ class Merge:
             )
         # Distinct children of a node, drawn beside each other, are no more than there are tokens.
         fewest = min((s.model.vocab_size for s in self._drawing.values()), default=widest)
-        self.room = self.room._replace(branching=min(widest, fewest))
-        # What is sure is decided after what is drawn.
-        self._groups_in_order = sorted(
-            self.sources, key=lambda n: _law(self.sources[n]) is Law.DETERMINISTIC
-        )
-        self._proposed: TokenTree | None = None
-        self.origins: tuple[tuple[str, ...], ...] = ()
-        """Of each node of the tree that was proposed last, the sources that drafted it."""
+        self.room = Room(size, self.max_depth, min(widest, fewest))
+
+    def _checked_budgets(self, given: Any, size: int | None) -> dict[str, int]:
+        """A number of nodes for each source, as an argument."""
+        instance("budgets", given, Mapping, "a mapping of the sources' names to numbers of nodes")
+        require_names("budgets", given, self.sources)
+        budgets = {
+            name: integer(f"budgets[{name!r}]", given[name], least=1) for name in self.sources
+        }
+        for name in self._whole:
+            needed = getattr(self.sources[name], "size", 1) - 1
+            if budgets[name] < needed:
+                raise InvalidArgument(
+                    f"budgets[{name!r}] = {budgets[name]}, but this source reads the rows of all its "
+                    f"nodes: give it {needed}"
+                )
+        total = sum(budgets.values()) + 1
+        if size is not None and total > integer("size", size, least=2):
+            raise InvalidArgument(
+                f"size = {size}, but the budgets ({' + '.join(map(str, budgets.values()))}) and the root "
+                f"are {total} nodes: lower a budget, or raise size to {total}"
+            )
+        return budgets
 
     @property
     def law(self) -> Law:
@@ -144,7 +200,7 @@ class Merge:
             source.prefill(tokens)
 
     def propose(self, coins: Coins) -> TokenTree:
-        """The best nodes of all sources.
+        """The best nodes of all sources, or those that each has.
 
         Raises:
             InvalidTree: naming a source whose tree has another root, ids beyond the vocabulary, or children
@@ -157,18 +213,7 @@ class Merge:
             for name, source in self.sources.items()
             if name not in self._drawing
         }
-        drawn = {}
-        for name, tree in self._trees.items():
-            if tree.laws <= {Law.DETERMINISTIC}:
-                rates, whole = self.rates[name], name in self._whole
-                self._entries[name] = trie.add(name, tree, rates, whole)
-            else:
-                drawn[name] = tree, self.rates[name]
-        drawing = [
-            DrawingSource(name, self.rates[name], source.max_depth)
-            for name, source in self._drawing.items()
-        ]
-        nodes = planned(trie, drawn, drawing, self.room)
+        nodes = self._shared(trie) if self.budgets is None else self._apart(trie, self.budgets)
         self._order = numbered(nodes, self._groups_in_order)
         self._nodes = nodes
         self.origins = tuple(
@@ -177,6 +222,31 @@ class Merge:
         )
         self._proposed = self._tree(nodes, self._order, coins)
         return self._proposed
+
+    def _shared(self, trie: Trie) -> list[Node]:
+        """The nodes of a tree that the sources share."""
+        drawn = {}
+        for name, tree in self._trees.items():
+            if _is_sure_tree(tree):
+                rates, whole = self.rates[name], name in self._whole
+                self._entries[name] = trie.add(name, tree, rates, whole)
+            else:
+                drawn[name] = tree, self.rates[name]
+        drawing = [
+            DrawingSource(name, self.rates[name], source.max_depth)
+            for name, source in self._drawing.items()
+        ]
+        return planned(trie, drawn, drawing, self.room)
+
+    def _apart(self, trie: Trie, budgets: Mapping[str, int]) -> list[Node]:
+        """The nodes of trees that have a budget each."""
+        drawn = {}
+        for name, tree in self._trees.items():
+            if _is_sure_tree(tree):
+                self._entries[name] = trie.unite(name, tree, budgets[name])
+            else:
+                drawn[name] = tree, budgets[name]
+        return side_by_side(trie, drawn)
 
     def commit(self, step: Step) -> None:
         """Tell every source what was emitted.
@@ -309,6 +379,10 @@ class Merge:
 
 def _draws_where_told(source: Drafter) -> bool:
     return isinstance(source, ModelDrafter) and source.draws_where_told
+
+
+def _is_sure_tree(tree: TokenTree) -> bool:
+    return tree.laws <= {Law.DETERMINISTIC}
 
 
 def _law(source: Drafter) -> Law:

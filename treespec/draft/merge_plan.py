@@ -1,15 +1,15 @@
-"""Which nodes a tree of several sources has: best first, by how often each source's drafts are accepted."""
+"""Which nodes a tree of several sources has: best first by rates, or those of each source's own budget."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from treespec.draft.rates import Rates, rate
 from treespec.tree import TokenTree
 
-__all__ = ["DrawingSource", "Node", "Room", "Trie", "numbered", "planned"]
+__all__ = ["DrawingSource", "Node", "Room", "Trie", "numbered", "planned", "side_by_side"]
 
 
 class Room(NamedTuple):
@@ -47,7 +47,7 @@ class Node:
     Args:
         parent: its place in the plan; -1 for the root.
         depth: edges from the root.
-        value: how probably it is accepted, by the rates.
+        value: how probably it is accepted, by the rates; 1 where there are none.
         drawn_by: the source that drew it or will; None for deterministic nodes.
         token: its id; None if it is drawn later.
         entry: its place in the trie, or -1.
@@ -79,8 +79,27 @@ class Trie:
         self.whole: set[int] = set()
         self._entries: dict[tuple[int, int], int] = {}
 
+    def unite(self, source: str, tree: TokenTree, most: int) -> list[int]:
+        """Unite the first nodes of a tree with the others.
+
+        Args:
+            source: its name.
+            tree: as it proposed it.
+            most: nodes of it, the root left out.
+
+        Returns:
+            The entry of each of these nodes, the root first.
+        """
+        entries = [0]
+        for node in range(1, min(tree.shape.size, most + 1)):
+            entry = self._entry(entries[tree.shape.parents[node]], tree.token_ids[node])
+            if source not in self.sources[entry]:
+                self.sources[entry].append(source)
+            entries.append(entry)
+        return entries
+
     def add(self, source: str, tree: TokenTree, rates: Rates, whole: bool) -> list[int]:
-        """Unite a tree with the others.
+        """Unite a tree with the others, and value its nodes.
 
         Args:
             source: its name.
@@ -91,17 +110,14 @@ class Trie:
         Returns:
             The entry of each of its nodes.
         """
-        shape, entries, values = tree.shape, [0], [1.0]
-        for node in range(1, shape.size):
-            parent = shape.parents[node]
-            entry = self._entry(entries[parent], tree.token_ids[node])
-            values.append(values[parent] * rate(rates, shape.depths[node], shape.ranks[node]))
+        shape, values = tree.shape, [1.0]
+        entries = self.unite(source, tree, shape.size)
+        for node, entry in enumerate(entries[1:], start=1):
+            value = rate(rates, shape.depths[node], shape.ranks[node])
+            values.append(values[shape.parents[node]] * value)
             self.values[entry] = max(self.values[entry], values[node])
-            if source not in self.sources[entry]:
-                self.sources[entry].append(source)
-            if whole:
-                self.whole.add(entry)
-            entries.append(entry)
+        if whole:
+            self.whole.update(entries[1:])
         return entries
 
     def _entry(self, parent: int, token: int) -> int:
@@ -146,6 +162,34 @@ def planned(
         room: for the tree.
     """
     return _Planner(trie, proposed, drawing, room).run()
+
+
+def side_by_side(trie: Trie, drawn: Mapping[str, tuple[TokenTree, int]]) -> list[Node]:
+    """All nodes of the trie, and of each drawn tree the first ones, below one root.
+
+    What is taken of a drawn tree is what its source had drawn when it had drawn so many: nodes are numbered
+    in that order. So whether a node is taken does not depend on its token.
+
+    Args:
+        trie: the deterministic nodes.
+        drawn: by source, its tree, and how many of its nodes are taken, the root left out.
+    """
+    nodes = [Node(-1, 0, 1.0, entry=0)]
+
+    def add(parent: int, **facts: Any) -> int:
+        nodes.append(Node(parent, nodes[parent].depth + 1, 1.0, **facts))
+        nodes[parent].children.append(len(nodes) - 1)
+        return len(nodes) - 1
+
+    places = [0]
+    for entry in range(1, len(trie.parents)):
+        places.append(add(places[trie.parents[entry]], token=trie.tokens[entry], entry=entry))
+    for name, (tree, most) in drawn.items():
+        places = [0]
+        for own in range(1, min(tree.shape.size, most + 1)):
+            parent, token = places[tree.shape.parents[own]], tree.token_ids[own]
+            places.append(add(parent, drawn_by=name, token=token, own=own))
+    return nodes
 
 
 class _Planner:

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from treespec.distributions import Sampling, require_finite
 from treespec.door import able, require_tokens
-from treespec.draft.drawn import DrawnChildren
+from treespec.draft.drawn import DrawnChildren, ranking_of
 from treespec.draft.growth import StaticGrowth
 from treespec.draft.levels import draft_levels, levels_of
 from treespec.errors import InvalidTree
-from treespec.protocols import Coins, Growth, PruningGrowth, TreeModel
+from treespec.protocols import Coins, Growth, MarginalGrowth, PruningGrowth, TreeModel
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
 
@@ -33,7 +33,8 @@ class ModelDrafter:
         model: the weights; its own cache is not touched, each drafter has a fresh one.
         growth: where the tree grows; a `TreeShape` grows as it is. One that chooses among drafted nodes
             (`PruningGrowth`) needs the law DETERMINISTIC: chosen by their tokens, drawn children are no
-            longer drawn by their law, and no rule is lossless on them.
+            longer drawn by their law, and no rule is lossless on them. One that makes a tree of the rows
+            along a chain (`MarginalGrowth`) gets those along the chain of the best tokens.
         law: how children are chosen. IID and WITHOUT_REPLACEMENT draw from the model's distribution under
             `sampling`; DETERMINISTIC takes the k best logits and uses no coin.
         sampling: the settings of the target, applied by the same code.
@@ -64,6 +65,7 @@ class ModelDrafter:
                 f"it is made for {made_for} only"
             )
         self._prunes = self.growth if isinstance(self.growth, PruningGrowth) else None
+        self._over = self.growth if isinstance(self.growth, MarginalGrowth) else None
         self._pending: list[int] = []
         self._rows: dict[int, int] = {}
 
@@ -104,6 +106,8 @@ class ModelDrafter:
                 self._device,
             )  # fmt: skip
             return self._vouched(tree)
+        if self._over:
+            return self._vouched(self._over_chain(self._over, coins))
         parents, tokens = [-1], [self._root]
         drawn, passes = DrawnChildren(self.law, self.sampling), Passes(self.model, self._pending)
         probs = partial(drawn.node_probs, parents, tokens, self._device)
@@ -131,6 +135,27 @@ class ModelDrafter:
                 self._rows = {place[n]: row for n, row in passes.rows.items() if n in place}
         ids = torch.tensor(tokens, device=self._device)
         return self._vouched(TokenTree(shape, ids, drawn.stacked(shape), self.law))
+
+    def _over_chain(self, growth: MarginalGrowth, coins: Coins) -> TokenTree:
+        """What a growth makes of the rows along the chain of best tokens."""
+        chain = range(growth.max_depth)
+        tokens = [self._root, *[-1] * len(chain)]
+        logits = self.draw_into(
+            range(-1, len(chain)), tokens, {i: [i + 1] for i in chain}, {}, coins
+        )
+        marginals = ranking_of(self.sampling)(torch.stack([logits[i] for i in chain]))
+        made = growth.tree_over(marginals, self._root)
+        tree = TokenTree(made.shape, made.tokens.to(self._device), None, self.law)
+        # The model has run the chain: so far as it is a path of the tree, its rows are those of nodes.
+        rows, node = {0: self._rows[0]}, 0
+        for i in chain[1:]:
+            below = [c for c in tree.shape.children[node] if made.token_ids[c] == tokens[i]]
+            if not below:
+                break
+            (node,) = below
+            rows[node] = self._rows[i]
+        self._rows = rows
+        return tree
 
     def _vouched(self, tree: TokenTree) -> TokenTree:
         """The tree, whose rows `Sampling` has just made of finite logits."""

@@ -8,7 +8,7 @@ from treespec.door import instance, integer, number, sequence, shown
 from treespec.errors import InvalidArgument
 from treespec.step import Step
 
-__all__ = ["Rates", "acceptance_rates", "checked_rates", "rate"]
+__all__ = ["Rates", "acceptance_rates", "checked_rates", "rate", "require_names"]
 
 Rates = tuple[tuple[float, ...], ...]
 """By depth, then rank: how often a child is accepted if its parent is. The last depth stands for deeper
@@ -85,15 +85,7 @@ def checked_rates(given: Any, sources: Collection[str]) -> dict[str, Rates]:
         InvalidArgument: if these are not the sources, or a rate is no probability.
     """
     instance("rates", given, Mapping, "a mapping of the sources' names to rates")
-    if set(given) != set(sources):
-        missing, unknown = (
-            ", ".join(sorted(x)) for x in (set(sources) - set(given), set(given) - set(sources))
-        )
-        raise InvalidArgument(
-            "rates must be those of the sources"
-            + (f"; missing: {missing}" if missing else "")
-            + (f"; no source: {unknown}" if unknown else "")
-        )
+    require_names("rates", given, sources)
     found: dict[str, Rates] = {}
     for name in sources:
         rows = sequence(f"rates[{name!r}]", given[name], "rows of rates, one for each depth")
@@ -107,6 +99,25 @@ def checked_rates(given: Any, sources: Collection[str]) -> dict[str, Rates]:
             for i, row in enumerate(rows)
         )
     return found
+
+
+def require_names(argument: str, given: Mapping[str, Any], sources: Collection[str]) -> None:
+    """Refuse a mapping that leaves a source of a merge out, or names another.
+
+    Raises:
+        InvalidArgument: naming them.
+    """
+    if set(given) != set(sources):
+        missing, unknown = (
+            ", ".join(sorted(map(str, x)))
+            for x in (set(sources) - set(given), set(given) - set(sources))
+        )
+        raise InvalidArgument(
+            f"{argument} must be those of the sources"
+            + (f"; missing: {missing}" if missing else "")
+            + (f"; no source: {unknown}" if unknown else "")
+            + f" (the sources are {', '.join(sources)})"
+        )
 
 
 def _rate(name: str, given: Any) -> float:

@@ -136,13 +136,21 @@ class TokenRecycling(AheadSource):
         for node in (*range(step.tree.shape.size), *path):
             self._table[tokens[node]] = rows[node]
 
-    def save(self, path: str | PathLike[str], *, vocab_size: int, tokenizer: str = "") -> None:
+    def save(
+        self,
+        path: str | PathLike[str],
+        *,
+        vocab_size: int,
+        tokenizer: str = "",
+        target: str = "",
+    ) -> None:
         """Write the table, for `load`.
 
         Args:
             path: of the file.
             vocab_size: of the target.
             tokenizer: its digest (`treespec.draft.state.tokenizer_digest`), if it is known.
+            target: its name (`TransformersModel.fingerprint`), if it is known.
 
         Raises:
             OSError: if it cannot be written.
@@ -151,11 +159,15 @@ class TokenRecycling(AheadSource):
         rows = np.full((len(self._table), width), -1, dtype=np.int64)
         for i, (token, row) in enumerate(self._table.items()):
             rows[i, : 1 + len(row)] = [token, *row]
-        save_state(path, KIND, {"rows": rows}, vocab_size, tokenizer)
+        save_state(path, KIND, {"rows": rows}, vocab_size, tokenizer, target)
 
     @staticmethod
     def load(
-        path: str | PathLike[str], *, vocab_size: int | None = None, tokenizer: str = ""
+        path: str | PathLike[str],
+        *,
+        vocab_size: int | None = None,
+        tokenizer: str = "",
+        target: str = "",
     ) -> Successors:
         """A table that `save` wrote.
 
@@ -163,12 +175,14 @@ class TokenRecycling(AheadSource):
             path: of the file.
             vocab_size: of the target; None to look at nothing.
             tokenizer: its digest; empty to look at nothing.
+            target: its fingerprint; empty to look at nothing.
 
         Raises:
             Unreadable: if there is no such file, it is damaged or newer, or was made of another model's
-                tokens.
+                tokens or passes.
         """
-        rows = load_state(path, KIND, {"rows": 2}, vocab_size, tokenizer)["rows"].tolist()
+        state = load_state(path, KIND, {"rows": 2}, vocab_size, tokenizer, target)
+        rows = state["rows"].tolist()
         if any(not row or row[0] < 0 for row in rows):
             raise Unreadable(f"{path}: damaged: a row of its table has no token; make it anew")
         table = {token: [entry for entry in row if entry >= 0] for token, *row in rows}

@@ -36,6 +36,7 @@ def save_state(
     arrays: Mapping[str, NDArray[np.int64]],
     vocab_size: int,
     tokenizer: str = "",
+    target: str = "",
 ) -> None:
     """Write what a source has learned: arrays of token ids and counts, and of which tokens they are.
 
@@ -45,11 +46,14 @@ def save_state(
         arrays: by name.
         vocab_size: of the model.
         tokenizer: its `tokenizer_digest`; empty if it is not known.
+        target: fingerprint of the model whose passes the state was learned from; empty if it is not known,
+            or the state is one of texts alone.
 
     Raises:
         OSError: if it cannot be written.
     """
     header = {"kind": kind, "version": VERSION, "vocab_size": vocab_size, "tokenizer": tokenizer}
+    header["target"] = target
     text = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
     whole = Path(path)
     temporary = whole.with_name(f".treespec-{secrets.token_hex(8)}.tmp")
@@ -67,6 +71,7 @@ def load_state(
     dimensions: Mapping[str, int],
     vocab_size: int | None = None,
     tokenizer: str = "",
+    target: str = "",
 ) -> Arrays:
     """What `save_state` wrote.
 
@@ -76,13 +81,14 @@ def load_state(
         dimensions: of the arrays that it must have, by name.
         vocab_size: of the target; None to look at nothing.
         tokenizer: digest of the target's; empty to look at nothing.
+        target: its fingerprint, of a state that was learned from its passes; empty to look at nothing.
 
     Returns:
         The arrays, integers.
 
     Raises:
         Unreadable: beginning with the path: if there is no such file, it is damaged, of another kind or
-            newer, or was made of another model's tokens.
+            newer, or was made of another model's tokens or passes.
     """
     try:
         with (
@@ -105,6 +111,8 @@ def load_state(
         if array.ndim != dimensions[name] or not np.issubdtype(array.dtype, np.integer):
             raise Unreadable(f"{path}: damaged: {name!r} is no array of whole numbers that fits")
     require_same_tokens(os.fspath(path), header, vocab_size, tokenizer)
+    if target:
+        _require_same_target(path, header, target)
     return arrays
 
 
@@ -158,6 +166,23 @@ def _require_kind(path: str | os.PathLike[str], header: Any, kind: str) -> None:
         raise Unreadable(
             f"{path}: of version {header['version']}, but version {VERSION} is read here: "
             "install a newer treespec, or make it anew"
+        )
+
+
+def _require_same_target(
+    path: str | os.PathLike[str], header: Mapping[str, Any], target: str
+) -> None:
+    """Refuse what another model said: its best tokens would be drafted for this one."""
+    learned_from = header.get("target")
+    if not isinstance(learned_from, str) or not learned_from:
+        raise Unreadable(
+            f"{path}: does not say which target it was learned from, and the target is {target}: make it "
+            "anew, with save(..., target=pair.target.fingerprint)"
+        )
+    if learned_from != target:
+        raise Unreadable(
+            f"{path}: learned from another target ({learned_from}), but the target is {target}: make it "
+            "anew with this one"
         )
 
 

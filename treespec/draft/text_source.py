@@ -16,10 +16,10 @@ from treespec.protocols import Coins
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
 
-__all__ = ["AheadSource", "Draft", "MatchingSource", "TextSource"]
+__all__ = ["AheadSource", "Draft", "MatchingSource", "TokenSource"]
 
 
-class TextSource(ABC):
+class TokenSource(ABC):
     """A source that reads token ids and drafts from what it has read; no model runs, no coin is used.
 
     The children are DETERMINISTIC, a function of what was read: above temperature 0 only rules for that
@@ -81,8 +81,8 @@ class TextSource(ABC):
         """The parents of all nodes, that of the root included, and the tokens of all but the root."""
 
 
-class AheadSource(TextSource):
-    """A text source that can draft after tokens which are not committed, and keeps nothing of them."""
+class AheadSource(TokenSource):
+    """One that can draft after tokens which are not committed, and keeps nothing of them."""
 
     def propose_below(self, tokens: Sequence[int], coins: Coins) -> TokenTree:
         """A tree over the last of these tokens, which follow the root; they are read for it alone.
@@ -119,7 +119,7 @@ class Draft(NamedTuple):
 
 
 class MatchingSource(AheadSource):
-    """A text source that goes on from strings that were seen before, and does it the same in every run.
+    """A text source: it goes on from strings that were seen before, and does it the same in every run.
 
     Its tree is a function of the text alone, whatever was drafted and verified before: so it can be
     recorded at every position of a text, for all limits at once (`drafts`).

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -11,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from treespec.errors import ContextOverflow
+from treespec.models.fingerprint import fingerprint
 from treespec.models.pass_kinds import EAGER, Passes
 from treespec.models.probe import Finding, probe
 from treespec.models.routes import OwnAttention
@@ -84,6 +86,11 @@ class TransformersModel:
         twin._set_up(self.model, self.finding, width, runner or self.make_runner)
         twin.passes = self.passes
         return twin
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A name for its weights (`treespec.models.fingerprint`); empty if they are not all here."""
+        return fingerprint(self.model)
 
     @property
     def layer_count(self) -> int:

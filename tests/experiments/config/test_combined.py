@@ -3,13 +3,15 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+from treespec import TorchCoins
 from treespec.draft import Cascade, Merge, ModelDrafter, PromptLookup, TokenRecycling
 from treespec.experiments.config.build import build
 from treespec.experiments.config.file import validated
 from treespec.experiments.errors import ConfigError
 from treespec.testing import TabularModel, random_table
-from treespec.tree import Law
+from treespec.tree import Law, TreeShape
 
 SMALL = {"kind": "budget", "depth": 4, "size": 12, "branching": 3}
 CHAIN = {"kind": "budget", "depth": 4}
@@ -84,6 +86,46 @@ def test_rates_of_each_setting_by_its_name():
     assert data["methods"][0]["draft"]["rates"]["T=1"] == warm
 
 
+APART = {key: value for key, value in MERGE.items() if key != "rates"} | {
+    "budgets": {"model": 6, "lookup": 5}
+}
+
+
+def test_each_source_of_a_merge_may_have_a_budget():
+    built = method(APART)
+    assert built.name == "merge of model 6, lookup 5 budget 12"
+    assert choice(built) == (Law.WITHOUT_REPLACEMENT, "rrsw")
+    drafter = built.drafter(pair(), "T=1")
+    assert drafter.budgets == {"model": 6, "lookup": 5}
+    model, lookup = drafter.sources.values()
+    assert model.growth.shape == TreeShape.chain(4)  # nothing is known of its children
+    limits = lookup.limits
+    assert (limits.size, limits.depth, limits.branching) == (6, 4, 3)
+    assert choice(method(APART, temperature=0.0)) == (Law.DETERMINISTIC, "greedy")
+    few = method(APART | {"budgets": {"model": 2, "lookup": 3}}).drafter(pair(), "T=1")
+    assert [source.max_depth for source in few.sources.values()] == [2, 3]
+
+
+def test_rates_lay_out_the_tree_of_a_model_that_has_a_budget():
+    rates = [[[0.6, 0.3], [0.5, 0.4, 0.0]], [[0.4]]]
+    model = method(APART | {"rates": rates}).drafter(pair(), "T=1").sources["model"]
+    # .6 .3, then .3 .24 below the first and .15 below the second, .15 by the rates of the last depth.
+    shape = model.growth.shape
+    assert {shape.rank_path(node) for node in range(1, shape.size)} == {
+        (0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0)
+    }  # fmt: skip
+    few = method(APART | {"rates": [[[0.6], [0.0]], [[0.4]]]}).drafter(pair(), "T=1")
+    assert few.sources["model"].growth.shape == TreeShape.chain(1)
+
+
+def test_a_source_that_stands_twice_has_two_budgets():
+    sources = [{"source": "model"}, {"source": "model", "model": "other"}, {"source": "lookup"}]
+    budgets = {"model": 2, "model'": 3, "lookup": 4}
+    drafter = method(APART | {"sources": sources, "budgets": budgets}).drafter(pair(), "T=1")
+    assert drafter.budgets == budgets
+    assert [source.max_depth for source in drafter.sources.values()] == [2, 3, 4]
+
+
 def test_one_source_twice_and_a_cascade_among_them():
     sources = [
         {"source": "model"},
@@ -149,6 +191,22 @@ REFUSED = {
     "rates['T=1'] has 3 entries for 2 sources": (
         (MERGE | {"rates": {"T=1": [*RATES, [[0.1]]]}}, SMALL), {}
     ),
+    "methods[0].draft.budgets.model = 0: must be greater than or equal to 1": (
+        (APART | {"budgets": {"model": 0, "lookup": 5}}, SMALL), {}
+    ),
+    "methods[0].draft.budgets.lookup = -3: must be greater than or equal to 1": (
+        (APART | {"budgets": {"model": 1, "lookup": -3}}, SMALL), {}
+    ),
+    "budgets: there is no source 'modle'; did you mean 'model'? (the sources are model, lookup)": (
+        (APART | {"budgets": {"modle": 1, "lookup": 5}}, SMALL), {}
+    ),
+    "budgets: 'lookup' has none": ((APART | {"budgets": {"model": 1}}, SMALL), {}),
+    "budgets: 6 + 6 nodes and the root are 13, but shape.size is 12: lower a budget, or": (
+        (APART | {"budgets": {"model": 6, "lookup": 6}}, SMALL), {}
+    ),
+    "a merge needs rates, by which its sources share a tree, or budgets, nodes for each: budgets: {": (
+        (APART | {"budgets": None}, SMALL), {}
+    ),
     "must be less than or equal to 1": ((MERGE | {"rates": [[[1.5]], [[0.4]]]}, SMALL), {}),
 }  # fmt: skip
 
@@ -173,6 +231,28 @@ def test_one_folder_by_two_names_is_one_model(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="'link' and 'pair/draft' are one model"):
         build(config(CASCADE | {"models": ["link", "pair/draft"]}, CHAIN))
     build(config(CASCADE | {"models": [None, "other"]}, CHAIN, models=models))
+
+
+def test_ddtree_is_refused_by_sources_that_give_no_distributions():
+    """A chain of a draft model gives one for each position; what a text says is none."""
+    ddtree = {"kind": "ddtree", "size": 8, "depth": 3}
+    built = method({"source": "model"}, ddtree)
+    assert choice(built) == (Law.DETERMINISTIC, "onehot")
+    assert built.name == "DDTree 8"
+    drafter = built.drafter(pair(), "T=1")
+    drafter.prefill(torch.tensor([0, 1, 2]))
+    assert drafter.propose(TorchCoins(0)).shape.size == 8
+    method({"source": "early_exit", "layers": 2}, ddtree)
+    for source in ("lookup", "token_recycling", "lookahead", "jacobi", "merge", "cascade"):
+        draft = {"merge": MERGE, "cascade": CASCADE}.get(source, {"source": source})
+        with pytest.raises(ConfigError) as refused:
+            method(draft, ddtree)
+        said = str(refused.value)
+        assert (
+            f"'ddtree' needs a distribution for each position, and the draft source '{source}'"
+            in said
+        )
+        assert "(model, early_exit, layer_skip)" in said
 
 
 def test_a_merge_without_a_budget_to_share_is_refused():

@@ -1,5 +1,7 @@
 """Draft sources without a model, from configs: each is made within its budget, from files that fit."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from treespec import draft
@@ -98,6 +100,34 @@ def test_warm_state_is_that_of_the_file(outline, files, tmp_path, digest):
     assert warm._start == {1: [2, 3]}
     settings = {"window": 1, "ngram": 2, "guesses": 1, "warm": str(tmp_path / "Lookahead")}
     assert made(outline, "lookahead", **settings)[1]._start == {1: [(2,)]}
+
+
+def test_warm_state_of_another_target_is_refused_before_the_first_token(outline, tmp_path, digest):
+    """Of the same tokens but other weights; what a text source reads is tied to tokens alone."""
+    limits = vars(outline.target)
+    target = SimpleNamespace(**limits, fingerprint="B of 2 parameters, weights 02")
+    loaded = SimpleNamespace(
+        target=target, draft=outline.draft, tokenizer=outline.tokenizer, others={}
+    )
+    made_with = {"vocab_size": target.vocab_size, "tokenizer": digest}
+    for name, drafter, settings in (
+        ("token_recycling", TokenRecycling(table={1: [2, 3]}), {}),
+        (
+            "lookahead",
+            Lookahead(1, 2, 1, pool={1: [(2,)]}),
+            {"window": 1, "ngram": 2, "guesses": 1},
+        ),
+    ):
+        own, other = tmp_path / f"{name} own", tmp_path / f"{name} other"
+        drafter.save(own, **made_with, target=target.fingerprint)
+        drafter.save(other, **made_with, target="A of 1 parameters, weights 01")
+        assert made(loaded, name, warm=str(own), **settings)[1]._start
+        with pytest.raises(ConfigError) as refused:
+            made(loaded, name, warm=str(other), **settings)
+        said = str(refused.value)
+        assert said.startswith(f"methods[0].draft: {other}: learned from another target (A of 1 ")
+        assert target.fingerprint in said
+        assert made(outline, name, warm=str(other), **settings)[1]._start  # no weights to tell by
 
 
 def test_lookahead_needs_room_for_its_trees(outline):

@@ -2,15 +2,23 @@
 
 import numpy as np
 import pytest
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from treespec.errors import TreespecError
 from treespec.experiments.config.shapes import Shape
 from treespec.experiments.config.trees import LABELS, TREES
 from treespec.experiments.errors import ConfigError
-from treespec.protocols import Growth
-from treespec.search import LatencyModel, Trace, best_tree, estimate_acceptance, optimal_tree
+from treespec.protocols import Growth, MarginalGrowth
+from treespec.search import (
+    DDTree,
+    LatencyModel,
+    Trace,
+    best_tree,
+    estimate_acceptance,
+    optimal_tree,
+)
 from treespec.search.growth import POLICIES
+from treespec.tree import TreeShape
 
 SHAPE = TypeAdapter(Shape)
 
@@ -47,6 +55,26 @@ GROWTHS = {
     "equal_growth": {"width": 2, "depth": 3, "size": 6},
     "cost_aware": {"size": 6, "branching": 2, "depth": 3},
 }
+
+
+def test_ddtree_and_delayed_expansion_have_names_in_configs():
+    growth = made(kind="ddtree", size=6, depth=3)
+    assert isinstance(growth, MarginalGrowth)
+    assert growth == DDTree(6, 3)
+    assert made(kind="ddtree", size=6, depth=3, branching=2) == DDTree(6, 3, 2)
+    shape = SHAPE.validate_python({"kind": "delayed_expansion", "chain": 2, "branching": [3, 1]})
+    assert TREES[type(shape)](shape) == TreeShape.expansion([1, 1, 3, 1])
+    assert LABELS[type(shape)](shape) == "delayed expansion 2+3x1"
+    for wrong in (
+        {"kind": "delayed_expansion", "chain": 0, "branching": [2]},
+        {"kind": "delayed_expansion", "chain": 2, "branching": []},
+        {"kind": "delayed_expansion", "chain": 10**8, "branching": [2]},
+        {"kind": "delayed_expansion", "chain": 2, "branching": [200, 200]},
+        {"kind": "ddtree", "size": 1, "depth": 3},
+        {"kind": "ddtree", "size": 6, "depth": 3, "branching": 0},
+    ):
+        with pytest.raises(ValidationError):
+            SHAPE.validate_python(wrong)
 
 
 @pytest.mark.parametrize("kind", POLICIES)

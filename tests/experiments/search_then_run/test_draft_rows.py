@@ -13,7 +13,7 @@ from treespec.draft import ModelDrafter
 from treespec.errors import InvalidTree
 from treespec.experiments.search_then_run import recording
 from treespec.experiments.search_then_run.recording import record
-from treespec.search import InvalidTrace, LatencyModel, Trace
+from treespec.search import DDTree, InvalidTrace, LatencyModel, Trace
 from treespec.search.growth import CostAware, DySpec, Eagle2, EqualGrowth, OptTree, SpecExec
 from treespec.search.rates.growth_replay import replay_growth
 from treespec.stopping import stop_at_tokens
@@ -219,6 +219,7 @@ def test_what_cannot_be_replayed_is_refused(without_shape_checks):
         (changed(trace, forced=True), growth, "of given texts"),
         (changed(trace, law="iid", rule="rrs"), growth, "of law 'iid' and rule 'rrs'"),
         (changed(trace, sampling={"temperature": 1.0}), DySpec(4), "draws its children"),
+        (trace, DDTree(6, 3), "'DDTree' takes the children of all nodes of a level from one row"),
     ):
         with pytest.raises(InvalidTrace, match=words):
             replay_growth(given_, grown)

@@ -1,4 +1,4 @@
-"""Traces of sources that read texts: every budget's replay is the live run, and its exact law."""
+"""Traces of text sources: every budget's replay is the live run, and its exact law."""
 
 from collections import defaultdict
 from dataclasses import replace

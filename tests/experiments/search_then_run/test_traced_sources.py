@@ -92,7 +92,7 @@ def call(*arguments):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def test_a_source_that_reads_texts_is_recorded_within_its_budget(of_lookup):
+def test_a_text_source_is_recorded_within_its_budget(of_lookup):
     made, _ = of_lookup
     assert made.text_drafts.budget == Budget(10, 5, 3)
     assert (made.width, made.law, made.rule) == (3, "deterministic", "greedy")

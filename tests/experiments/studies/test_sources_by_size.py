@@ -52,6 +52,7 @@ def test_every_source_is_in_the_config_at_every_size():
     }
     assert sources_at[8] == sources_at[16]
     assert sources_at[16] - sources_at[64] == {"cascade"}
+    assert all(f"lookahead warm, tree of {size}" in names for size in SIZES)
     warm = {m["name"] for m in every[1:] if "warm" in m["draft"]}
     assert {name.partition(" warm")[0] for name in warm} == {
         *("suffix_tree", "token_recycling", "lookahead")

@@ -128,12 +128,36 @@ def test_saved_and_loaded(tmp_path):
     drafter.save(tmp_path / "pool", vocab_size=70_001)
     pool = Lookahead.load(tmp_path / "pool")
     assert pool == {5: [(70_000, 1), (2, 3)]}
-    with pytest.raises(InvalidArgument, match="n-grams of 3 tokens, but ngram = 4"):
+    with pytest.raises(
+        InvalidArgument, match=r"n-grams of 3 tokens, but ngram = 4.*set ngram to 3 at most"
+    ):
         Lookahead(2, 4, 2, pool=pool)
     with pytest.raises(InvalidArgument, match="70000 is no token id"):
         Lookahead(2, 3, 2, pool=pool, vocab_size=9)
     with pytest.raises(Unreadable, match="vocabulary"):
         Lookahead.load(tmp_path / "pool", vocab_size=9)
+
+
+def test_a_pool_of_longer_ngrams_serves_smaller_trees(tmp_path):
+    """What was found with 56 nodes begins trees of 8; what is equal once it is cut stands as the latest."""
+    large = Lookahead(7, 5, 7)
+    walk(large, list(range(20)), 60, lambda context: (len(context) * 7 + context[-1]) % 9)
+    large.save(tmp_path / "pool", vocab_size=V)
+    pool = Lookahead.load(tmp_path / "pool")
+    assert {len(rest) for kept in pool.values() for rest in kept} == {4}
+    small = Lookahead(2, 3, 1, pool=pool)
+    small.prefill(torch.tensor([*range(20), next(iter(pool))]))
+    assert small.pool == {first: [kept[-1][:2]] for first, kept in pool.items()}
+    tree = small.propose(TorchCoins(0))
+    assert tree.shape.size <= small.size <= 8
+    (rest,) = small.pool[tree.token_ids[0]]
+    assert rest in {
+        tuple(tree.token_ids[n] for n in tree.shape.path(i)[1:]) for i in range(tree.shape.size)
+    }
+    cut = Lookahead(1, 2, 2, pool={5: [(1, 1), (2, 2), (3, 3), (2, 9)]})
+    assert cut.pool == {5: [(3,), (2,)]}
+    same = Lookahead(1, 3, 2, pool={5: [(1, 1), (2, 2), (3, 3), (2, 2)]})
+    assert same.pool == {5: [(3, 3), (2, 2)]}
 
 
 @pytest.mark.parametrize("bad", [{"window": 0}, {"ngram": 1}, {"guesses": 0}], ids=str)

@@ -17,7 +17,7 @@ from treespec.draft import (
 from treespec.errors import InvalidArgument, InvalidTree
 from treespec.protocols import Drafter
 from treespec.target import ModelTarget
-from treespec.testing import TabularModel, acceptance, random_table
+from treespec.testing import TabularModel, acceptance, output_law, random_table, target_law
 
 IID, WITHOUT, SURE = Law.IID, Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC
 PROMPT = (0, 1, 0, 0, 1)
@@ -250,6 +250,91 @@ def test_a_step_of_another_tree_is_refused():
         merged.commit(step)
 
 
+def apart(budgets, **sources):
+    return Merge(sources, budgets=dict(zip(sources, budgets, strict=True)))
+
+
+def test_each_source_has_nodes_of_its_own():
+    """The first of its tree, below one root, whatever the others draft."""
+    wide = TreeShape.from_parents([-1, 0, 0, 1, 1, 2])
+    sources = {
+        "a": ModelDrafter(table(4, 9), wide, WITHOUT, Sampling()),
+        "b": Answers(1, 4, 6, root=7, shape=TreeShape.from_parents([-1, 0, 1, 0])),
+    }
+    merged = Merge(sources, budgets={"a": 3, "b": 2})
+    alone = ModelDrafter(table(4, 9), wide, WITHOUT, Sampling())
+    for drafter in (merged, alone):
+        drafter.prefill(torch.tensor([7, 8, 6, 7]))
+    tree, whole = merged.propose(TorchCoins(2)), alone.propose(TorchCoins(2))
+    assert merged.origins == ((), ("a",), ("a",), ("b",), ("a",), ("b",))
+    assert tree.shape.parents == (-1, 0, 0, 0, 1, 3)
+    assert [tree.token_ids[i] for i in (1, 2, 4)] == list(whole.token_ids[1:4])
+    assert [tree.token_ids[i] for i in (3, 5)] == [1, 4]
+    torch.testing.assert_close(tree.draft_probs[0], whole.draft_probs_of(0))
+    assert [len(group.children) for group in tree.groups_of(0)] == [2, 1]
+
+
+def test_the_whole_has_at_most_the_sum_of_the_budgets():
+    """And less where equal deterministic children are one node."""
+    steps = played(apart((3, 2), a=lookup(), b=model(4)), verify.rrs, Sampling())
+    sizes = {step.tree.shape.size for step in steps}
+    assert max(sizes) == 6
+    same = apart((2, 3), one=PromptLookup(2), two=PromptLookup(3))
+    same.prefill(torch.tensor([0, 1, 2, 0]))
+    assert same.propose(TorchCoins(0)).token_ids == (0, 1, 2, 0)
+    assert same.origins == ((), ("one", "two"), ("one", "two"), ("two",))
+
+
+def test_equal_draws_of_two_sources_stay_two_nodes():
+    sharp = toy((1 - 1e-9, 1e-9))
+    drafters = [ModelDrafter(sharp, TreeShape.chain(1), IID, Sampling()) for _ in range(2)]
+    merged = apart((1, 1), a=drafters[0], b=drafters[1])
+    merged.prefill(torch.tensor(PROMPT))
+    assert merged.propose(TorchCoins(0)).token_ids == (1, 0, 0)
+
+
+@pytest.mark.parametrize("kind", [Follows, ByItself])
+@pytest.mark.parametrize("budgets", [(1, 1, 1, 2), (3, 2, 4, 2)])
+def test_sources_with_budgets_follow_what_they_did_not_propose(kind, budgets):
+    shape = TreeShape.expansion([2, 1])
+    drafters = [kind(table(seed), shape, IID, Sampling()) for seed in (4, 5)]
+    sources = dict(zip("ab", drafters, strict=True)) | {"lookup": lookup(), "jacobi": Jacobi(2)}
+    steps = played(apart(budgets, **sources), verify.rrs, Sampling())
+    text = [*PROMPT, *(token for step in steps for token in step.emitted_ids)]
+    assert all(drafter.text == text for drafter in drafters)
+    assert sources["lookup"]._text.text == text
+    assert any(step.verdict.accepted for step in steps)
+    assert max(step.tree.shape.size for step in steps) <= 1 + sum(budgets)
+
+
+@pytest.mark.parametrize("rule", [verify.rrs, verify.traversal], ids=str)
+def test_merges_with_budgets_keep_the_law(rule):
+    """A cut tree beside a looked-up one; every source is proved in `test_proofs`."""
+    target, draft = table(3), table(4)
+    found = output_law(
+        rule, TreeShape.chain(2), IID, target=target, draft=draft, tokens=2, prompt=PROMPT,
+        draft_with=lambda *_: apart(
+            (2, 2), a=ModelDrafter(draft, TreeShape.expansion([2, 1]), IID, Sampling()), b=lookup()
+        ),
+    )  # fmt: skip
+    assert float((found.probs - target_law(target, PROMPT, 2, Sampling())).abs().max()) <= 1e-12
+
+
+def test_the_first_model_is_decided_as_if_it_were_alone():
+    """p = (.3, .4, .3), q = (.6, .3, .1): sum min(p, q) = .7, and what it rejects may be token 0 or 1."""
+
+    def draft_with(draft, shape, law, sampling):
+        alone = ModelDrafter(draft, TreeShape.chain(1), law, sampling)
+        return apart((1, 1), m=alone, l=Answers(1, root=0))
+
+    found = acceptance(
+        verify.rrs, TreeShape.expansion([2]), IID, target=toy((0.3, 0.4, 0.3)), draft=toy((0.6, 0.3, 0.1)),
+        prompt=(0, 0), draft_with=draft_with,
+    )  # fmt: skip
+    # The residual of .3 has .1 on token 1 and .2 on token 2: a third of it is the looked-up token.
+    assert found.expected == pytest.approx(0.7 + 0.1, abs=1e-12)
+
+
 GOOD = {"a": HIGH, "b": HIGH}
 
 
@@ -280,6 +365,30 @@ GOOD = {"a": HIGH, "b": HIGH}
         (
             lambda: Merge({"a": Lookahead(2, 3, 2), "b": Jacobi(2)}, 20, rates=GOOD, branching=4),
             "branching = 4, but a and b .* 5 children",
+        ),
+        (lambda: Merge({"a": lookup(), "b": lookup()}, 4), "either rates.*or budgets"),
+        (
+            lambda: Merge({"a": lookup(), "b": lookup()}, 4, rates=GOOD, budgets={"a": 1, "b": 1}),
+            "either rates.*or budgets",
+        ),
+        (lambda: apart((0, 1), a=lookup(), b=lookup()), r"budgets\['a'\] = 0"),
+        (lambda: apart((2, -1), a=lookup(), b=lookup()), r"budgets\['b'\] = -1"),
+        (lambda: apart((2, 1.5), a=lookup(), b=lookup()), r"budgets\['b'\]"),
+        (
+            lambda: Merge({"a": lookup(), "b": lookup()}, budgets={"a": 1, "c": 1}),
+            r"missing: b; no source: c \(the sources are a, b\)",
+        ),
+        (
+            lambda: Merge({"a": lookup(), "b": lookup()}, 7, budgets={"a": 3, "b": 4}),
+            r"size = 7, but the budgets \(3 \+ 4\) and the root are 8 nodes: .* raise size to 8",
+        ),
+        (
+            lambda: Merge({"a": lookup(), "b": lookup()}, budgets={"a": 3, "b": 4}, depth=2),
+            "with budgets give these limits to the sources themselves",
+        ),
+        (
+            lambda: apart((54, 4), a=Lookahead(), b=lookup()),
+            r"budgets\['a'\] = 54, but this source reads the rows of all its nodes: give it 55",
         ),
     ],
 )  # fmt: skip

@@ -76,6 +76,36 @@ def test_a_header(name, what, tmp_path):
     assert str(refused.value).startswith(f"{path}: ")
 
 
+LEARNERS = {
+    "table": (TokenRecycling(table={1: [2]}), TokenRecycling.load, {1: [2]}),
+    "pool": (Lookahead(1, 2, 1, pool={1: [(2,)]}), Lookahead.load, {1: [(2,)]}),
+}
+MINE, OTHER = "A of 3 parameters, weights 01", "A of 3 parameters, weights 02"
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_what_another_target_said_is_refused(name, tmp_path):
+    """Whether the file names another, or none: as older files, and those that were saved without."""
+    source, load, state = LEARNERS[name]
+    source.save(tmp_path / "mine", vocab_size=9, target=MINE)
+    assert load(tmp_path / "mine", target=MINE) == load(tmp_path / "mine") == state
+    with pytest.raises(Unreadable) as refused:
+        load(tmp_path / "mine", target=OTHER)
+    assert str(refused.value) == (
+        f"{tmp_path / 'mine'}: learned from another target ({MINE}), but the target is {OTHER}: make it "
+        "anew with this one"
+    )
+    source.save(tmp_path / "none", vocab_size=9)
+    rewritten(tmp_path / "mine", header_of(tmp_path / "mine") | {"target": 3})
+    rewritten(
+        tmp_path / "none", {k: v for k, v in header_of(tmp_path / "none").items() if k != "target"}
+    )
+    for path in (tmp_path / "mine", tmp_path / "none"):
+        assert load(path) == state
+        with pytest.raises(Unreadable, match="does not say which target it was learned from"):
+            load(path, target=MINE)
+
+
 def ints(*rows):
     return np.array(rows, dtype=np.int64)
 

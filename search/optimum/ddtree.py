@@ -1,0 +1,62 @@
+"""DDTree: the most probable continuations under one distribution for each position."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from treespec.search.growth.settings import require_whole
+from treespec.search.optimum.marginals import marginal_tree
+from treespec.tree import Law, TokenTree, TreeShape
+
+__all__ = ["DDTree"]
+
+
+@dataclass(frozen=True)
+class DDTree:
+    """DDTree's draft tree: best first over products of marginals (`treespec.search.marginal_tree`).
+
+    It was made for drafters that guess a block of positions at once and know a distribution for each. A
+    draft model guesses one by one: it runs a chain of its best tokens, and its distribution at each place
+    of this chain stands for that position, whatever the tokens before. So `depth` rows of the draft make a
+    tree of any size, where `SpecExec` has a row for each node with children; off the chain they are rows of
+    another context.
+
+    Children are the most probable tokens of their position: DETERMINISTIC.
+
+    Args:
+        size: most nodes, the root included.
+        depth: positions that are guessed: rows of the draft, and most edges from the root.
+        branching: most children of a node; None for no limit.
+
+    Raises:
+        InvalidGrowth: if a setting is out of range.
+    """
+
+    laws: ClassVar[frozenset[Law]] = frozenset({Law.DETERMINISTIC})
+
+    size: int
+    depth: int
+    branching: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse settings out of range."""
+        for name in ("size", "depth") if self.branching is None else ("size", "depth", "branching"):
+            require_whole(self, name, least=1)
+
+    @property
+    def max_depth(self) -> int:
+        """Positions that are guessed."""
+        return self.depth
+
+    def next(
+        self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
+    ) -> Sequence[tuple[int, int]]:
+        """The chain along which positions are guessed."""
+        return () if shape.depth == self.depth else [(shape.size - 1, 1)]
+
+    def tree_over(self, marginals: Float[Tensor, "D V"], root: int) -> TokenTree:
+        """The continuations of largest probability."""
+        return marginal_tree(marginals, root, self.size, branching=self.branching)
