@@ -22,6 +22,7 @@ from treespec.experiments.run.passes import (
 )
 from treespec.experiments.run.preparation import load_inputs
 from treespec.experiments.run.progress import Reporter
+from treespec.models import load  # noqa: F401  (it imports `choose_passes`, which tests replace: first, or for good)
 from treespec.models import passes as library
 from treespec.models.pass_kinds import EAGER, Passes
 
