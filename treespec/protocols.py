@@ -17,6 +17,7 @@ __all__ = [
     "Models",
     "Observer",
     "PruningGrowth",
+    "ReadsTarget",
     "Rows",
     "Target",
     "TreeModel",
@@ -194,6 +195,18 @@ class Drafter(Protocol):
 
     def commit(self, step: Step) -> None:
         """Take over what the step decided."""
+        ...
+
+
+@runtime_checkable
+class ReadsTarget(Protocol):
+    """A drafter that can read what a target keeps of the text instead of computing it."""
+
+    def bind_target(self, target: "Target") -> None:
+        """From the next `prefill` on, draft for this target, which is prefilled and told of steps first.
+
+        What cannot be read there is computed, as ever; so for every target that is bound.
+        """
         ...
 
 

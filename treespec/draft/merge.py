@@ -13,7 +13,7 @@ from treespec.draft.merge_plan import DrawingSource, Node, Room, Trie, numbered,
 from treespec.draft.model import ModelDrafter
 from treespec.draft.rates import checked_rates
 from treespec.errors import InvalidArgument, InvalidTree
-from treespec.protocols import Coins, Drafter
+from treespec.protocols import Coins, Drafter, ReadsTarget, Target
 from treespec.step import Scores, Step, Verdict
 from treespec.tree import Law, TokenTree, TreeShape
 
@@ -130,6 +130,12 @@ class Merge:
     def max_length(self) -> int:
         """Positions up to which all sources can draft."""
         return min(source.max_length for source in self.sources.values())
+
+    def bind_target(self, target: Target) -> None:
+        """Let the sources that can read it know the target."""
+        for source in self.sources.values():
+            if isinstance(source, ReadsTarget):
+                source.bind_target(target)
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
         """Begin anew with every source.

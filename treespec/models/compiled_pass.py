@@ -120,7 +120,7 @@ class CompiledPass:
         Both take tokens `[T]`, place `[2]`, tree `[3, N]` and slots `[S]`, as `tree_arrays` explains, and
         give logits `[T, V]`; they write rows to the cache.
         """
-        rows = _rows(cache)
+        rows = _rows(cache, self._layout)
         return self._one.bound(rows), self._many.bound(rows)
 
     def require_weights(self) -> None:
@@ -162,7 +162,13 @@ class CompiledPass:
         tokens = torch.ones(nodes, dtype=torch.long)
         tree = tree_arrays(tuple(range(-1, known - 1)))
         slots = torch.arange(committed + known)
-        return [tokens, torch.tensor([committed, known - nodes]), tree, slots, *_rows(cache)]
+        return [
+            tokens,
+            torch.tensor([committed, known - nodes]),
+            tree,
+            slots,
+            *_rows(cache, self._layout),
+        ]
 
     def _pass(self, layers: int) -> Callable[..., Tensor]:
         """The function that is compiled."""
@@ -374,10 +380,10 @@ class _Rows(CacheLayerMixin):
         return -1
 
 
-def _rows(cache: TreeCache) -> list[Tensor]:
-    """Keys of all layers that have some, then values."""
+def _rows(cache: TreeCache, layout: Sequence[LayerShape | None]) -> list[Tensor]:
+    """Keys of all layers that store some in this layout, then values."""
     every: list[Any] = [*cache.layers]
-    layers = [layer for layer in every if layer.keys is not None]
+    layers = [layer for layer, shape in zip(every, layout, strict=True) if shape is not None]
     return [layer.keys for layer in layers] + [layer.values for layer in layers]
 
 
