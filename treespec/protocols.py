@@ -40,6 +40,11 @@ class Coins(Protocol):
 
     The scalar calls take the next uniform of one stream, so that another implementation can reproduce a
     decision from the same uniforms.
+
+    Drafting and acceptance take from the same stream, in the order in which the loop runs them. Streams of
+    their own (a `fork`) would matter only where a tree is drafted before the last one is decided on, as
+    PEARL does: there the order, and so the text of a seed, would depend on what overlaps. In this loop
+    drafting begins when the step before it is committed.
     """
 
     def accept(self, probability: float | Float[Tensor, ""]) -> bool:
