@@ -13,13 +13,11 @@ experts and of layers with a softcap or sinks, what the compiler would make for 
 `experiments.benchmarks.draft_heads` measures what graphs of them would spare.
 """
 
-import gc
 import os
 import shlex
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
@@ -37,6 +35,7 @@ from attention_masks import topology
 from treespec.errors import Unavailable, UnsupportedModel
 from treespec.models.cache import LayerShape, TreeCache
 from treespec.models.direct_call import DirectCall
+from treespec.models.packed_weights import PackedWeights
 from treespec.models.routes import OwnAttention, Route
 
 __all__ = ["CompiledPass", "missing_for_compiling", "tree_arrays"]
@@ -78,6 +77,7 @@ class CompiledPass:
             packed copies do not follow.
         route: how the model is told what each row may see.
         layout: of its caches.
+        packed: copies of weights, of earlier graphs too; this one's are added.
 
     Raises:
         Unavailable: if there is no C++ compiler, or nowhere to compile to.
@@ -85,7 +85,11 @@ class CompiledPass:
     """
 
     def __init__(
-        self, model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None]
+        self,
+        model: PreTrainedModel,
+        route: Route,
+        layout: Sequence[LayerShape | None],
+        packed: PackedWeights,
     ) -> None:
         if (missing := missing_for_compiling()) is not None:
             raise Unavailable(missing)
@@ -97,13 +101,12 @@ class CompiledPass:
         self._model, self._route, self._layout = model, route, layout
         self.unpacked = _too_large_to_pack(model)
         """Why weights are not packed; None if they are."""
-        begin, before = time.perf_counter(), _matrices(model)
-        self._one = self._compiled(nodes=1, known=6)
-        self._many = self._compiled(nodes=3, known=5)
-        gc.collect()
-        after = _matrices(model)
-        self.packed_bytes = sum(size for at, size in after.items() if at not in before)
-        """What the copies of weights take, of both graphs."""
+        begin, before = time.perf_counter(), packed.bytes
+        with packed.shared():
+            self._one = self._compiled(nodes=1, known=6)
+            self._many = self._compiled(nodes=3, known=5)
+        self.packed_bytes = packed.bytes - before
+        """What copies of weights take that graphs of this model did not have before."""
         self.seconds = time.perf_counter() - begin
         """That compiling took."""
         self._places = [
@@ -385,22 +388,3 @@ def _rows(cache: TreeCache, layout: Sequence[LayerShape | None]) -> list[Tensor]
     every: list[Any] = [*cache.layers]
     layers = [layer for layer, shape in zip(every, layout, strict=True) if shape is not None]
     return [layer.keys for layer in layers] + [layer.values for layer in layers]
-
-
-def _matrices(model: PreTrainedModel) -> dict[int, int]:
-    """Bytes of everything alive that could be a copy of this model's weights, by its place in memory.
-
-    Packed matrices are of a layout of their own; others have a side in common with a matrix of the model.
-    """
-    sides = {side for p in model.parameters() if p.ndim == 2 for side in p.shape}
-    sizes: dict[int, int] = {}
-    for one in gc.get_objects():
-        if type(one) not in (Tensor, nn.Parameter) or one.device.type != "cpu":
-            continue
-        if one.layout is not torch.strided:
-            sizes[id(one)] = one.numel() * one.element_size()
-        elif one.ndim == 2 and one.dtype == model.dtype and sides.intersection(one.shape):
-            with suppress(RuntimeError):  # what the compiler traced has no memory
-                storage = one.untyped_storage()
-                sizes[storage.data_ptr()] = storage.nbytes()
-    return sizes

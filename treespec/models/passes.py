@@ -49,7 +49,7 @@ def choose_passes(model: TransformersModel, asked: str | None, *, draft: bool = 
     """Have a model run its passes in this way from now on.
 
     Args:
-        model: probed.
+        model: probed; a target, a draft, or a part of a target that drafts (`TransformersModel.without`).
         asked: "eager", "compiled" or "captured", which is had or refused; "auto": compiled on a CPU, and
             on CUDA captured, where that can be, and else eager, with the reason in `model.passes.why` and
             in the log. None leaves the model as it is: eager on a CPU, and on CUDA a target is captured
@@ -112,7 +112,7 @@ def _compile(model: TransformersModel, asked: str, draft: bool) -> None:
             f"its weights are on {', '.join(sorted(map(str, devices)))}: a compiled pass is of one device"
         )
     try:
-        compiled = CompiledPass(model.model, finding.route, finding.layout)
+        compiled = CompiledPass(model.model, finding.route, finding.layout, model.packed)
         runner = partial(CompiledRunner, compiled)
         _require_same(model, model.fresh(runner=runner))
     except torch.OutOfMemoryError:

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 
 from treespec.errors import ContextOverflow
 from treespec.models.cache_view import CacheView
+from treespec.models.packed_weights import PackedWeights
 from treespec.models.pass_kinds import EAGER, Passes
 from treespec.models.probe import Finding, probe
 from treespec.models.routes import OwnAttention
@@ -54,6 +55,8 @@ class TransformersModel:
         self, model: PreTrainedModel, *, vocab_size: int | None = None, attention: str = "auto"
     ) -> None:
         model.eval()
+        self.packed = PackedWeights(model)
+        """Copies of its weights in compiled graphs, those of its parts too."""
         self._set_up(model, probe(model, attention), vocab_size, TreeRunner)
 
     def _set_up(
@@ -96,6 +99,7 @@ class TransformersModel:
     ) -> "TransformersModel":
         """A model of the same weights."""
         twin = object.__new__(type(self))
+        twin.packed = self.packed
         twin._set_up(model, finding, vocab_size, runner)
         return twin
 
@@ -107,8 +111,10 @@ class TransformersModel:
     def without(self, skip: Iterable[str | Sublayer]) -> "TransformersModel":
         """A model that leaves sublayers out: the same weights, the same final norm and head.
 
-        It has a cache of its own, whose rows are those of the shortened model. Its passes are eager. It is
-        made once for each set.
+        It has a cache of its own, whose rows are those of the shortened model. It is made once for each
+        set. Its passes are eager until it is told otherwise (`treespec.models.passes.choose_passes`), and
+        then for all that `without` gives of this set; compiled graphs share what copies of weights those
+        of this model have.
 
         Args:
             skip: sublayers, or their names, such as `attention.3`; nothing gives a model of equal logits.
