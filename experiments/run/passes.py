@@ -1,8 +1,9 @@
 """`passes: auto` in a run: compile only what the run is long enough to gain by.
 
-Compiling takes 20 seconds and more for each model. So with `auto` a model on a CPU is loaded eager, one of
-its passes is timed, and what compiling can save in the whole run is compared with what it costs. A part of
-the target that drafts is a model of its own here, as it is for `draft_passes`.
+Compiling takes 20 seconds and more for each model, and half of that where an earlier process has left
+its machine code on disk. So with `auto` a model on a CPU is loaded eager, one of its passes is timed, and
+what compiling can save in the whole run is compared with what it costs. A part of the target that drafts
+is a model of its own here, as it is for `draft_passes`.
 """
 
 import statistics
@@ -29,12 +30,16 @@ if TYPE_CHECKING:
 __all__ = ["ahead", "choose_by_length", "require_same_passes", "without_auto"]
 
 COMPILING_S = 25.0
-"""What compiling a model takes on two cores the first time, at least. What an earlier process has left on
-disk takes half of it."""
+"""What compiling a model takes on two cores, where no earlier process has left machine code on disk."""
 
-SAVED = {"target": 0.2, "draft": 0.6}
-"""Of an eager pass, at least: 21 to 32 % of one of a target of 100M parameters, which is mostly reading
-weights, and 69 % of one of the embedded draft, which is mostly Python."""
+LOADING_S = 14.0
+"""What it takes where one has: of the embedded draft, on one core (`treespec.models.compiled_code`)."""
+
+SAVED = {"target": 0.35, "draft": 0.6}
+"""Of an eager pass over 1 to 32 nodes, at least: 39 to 61 % of one of a target of 50M parameters, 63 to
+70 % of one of the embedded draft (`experiments.benchmarks.passes`; bfloat16, two cores of an AMD EPYC with
+AVX512). Of larger targets, whose passes are mostly reading weights, it is less. A part of the target that
+drafts counts as a target."""
 
 TOKENS_A_STEP = 2.5
 """Of trees, to guess by how many steps a text takes."""
@@ -74,6 +79,7 @@ def choose_by_length(
     """
     if "auto" not in (config.passes, config.draft_passes):
         return
+    from treespec.models.code_on_disk import is_on_disk
     from treespec.models.passes import choose_passes
 
     asked = {"target": config.passes, "draft": config.draft_passes, PART: config.draft_passes}
@@ -91,11 +97,14 @@ def choose_by_length(
         elif model.device.type == "cpu":
             count, seconds = _ahead_of(experiment, texts, pair, role, name), _pass_seconds(model)
             gain = SAVED["draft" if role == "draft" else "target"] * seconds * count
+            there = is_on_disk(model)
+            cost = LOADING_S if there else COMPILING_S
             why = (
                 f"about {count:,} passes of {1e3 * seconds:.1f} ms are ahead, in which compiling would "
-                f"save {gain:.0f} s and take about {COMPILING_S:.0f} s"
+                f"save {gain:.0f} s and take about {cost:.0f} s"
+                + (", since its machine code is on disk" if there else "")
             )
-            if gain <= COMPILING_S:
+            if gain <= cost:
                 model.passes = Passes("eager", "auto", why)
                 reporter.note(f"passes of {_called(role, name)} stay eager: {why}")
                 continue

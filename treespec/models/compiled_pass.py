@@ -38,7 +38,13 @@ from treespec.models.direct_call import DirectCall
 from treespec.models.packed_weights import PackedWeights
 from treespec.models.routes import OwnAttention, Route
 
-__all__ = ["CompiledPass", "missing_for_compiling", "tree_arrays"]
+__all__ = [
+    "CompiledPass",
+    "code_folder",
+    "missing_for_compiling",
+    "too_large_to_pack",
+    "tree_arrays",
+]
 
 OPTIONS = {
     "cpp_wrapper": True,  # no Python between kernels
@@ -99,7 +105,7 @@ class CompiledPass:
                 "passes='captured' for the target"
             )
         self._model, self._route, self._layout = model, route, layout
-        self.unpacked = _too_large_to_pack(model)
+        self.unpacked = too_large_to_pack(model)
         """Why weights are not packed; None if they are."""
         begin, before = time.perf_counter(), packed.bytes
         with packed.shared():
@@ -207,7 +213,7 @@ class CompiledPass:
         return tree_pass
 
 
-def _too_large_to_pack(model: PreTrainedModel) -> str | None:
+def too_large_to_pack(model: PreTrainedModel) -> str | None:
     """Why no copies of a model's weights are made; None if there is room for them."""
     copies = GRAPHS * sum({id(p): p.nbytes for p in model.parameters()}.values())
     free = psutil.virtual_memory().available
@@ -219,6 +225,13 @@ def _too_large_to_pack(model: PreTrainedModel) -> str | None:
     )
 
 
+def code_folder() -> Path:
+    """Where the compiler writes code, and finds what earlier processes wrote."""
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    return Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir())
+
+
 def missing_for_compiling() -> str | None:
     """Why nothing can be compiled here; None if it can be tried."""
     compiler = next(iter(shlex.split(os.environ.get("CXX", ""))), "g++")
@@ -227,9 +240,7 @@ def missing_for_compiling() -> str | None:
             f"compiled passes need a C++ compiler, but {compiler!r} is not found: install one (the package "
             "g++ of most systems), or name one by the environment variable CXX"
         )
-    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
-
-    folder = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir())
+    folder = code_folder()
     above = next(place for place in (folder, *folder.parents) if place.exists())
     if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
         return (

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from treespec.errors import InvalidArgument, TreespecError, Unavailable, UnsupportedModel, in_words
+from treespec.models.code_on_disk import note_on_disk
 from treespec.models.compiled_pass import CompiledPass
 from treespec.models.compiled_runner import CompiledRunner
 from treespec.models.pass_kinds import PASSES, Passes
@@ -122,6 +123,7 @@ def _compile(model: TransformersModel, asked: str, draft: bool) -> None:
     except Exception as problem:  # whatever it raises, its pass cannot be compiled
         why = in_words(problem, "the compiler")
         raise UnsupportedModel(f"{kind} models cannot be compiled here: {why}") from problem
+    note_on_disk(model)
     unpacked = compiled.unpacked
     if unpacked is not None:
         log.warning(

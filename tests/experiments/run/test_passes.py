@@ -1,5 +1,6 @@
 """How a run's passes are chosen, recorded and told: `models.passes` and `models.draft_passes`."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ import torch
 from rich.console import Console
 
 from treespec.errors import Unavailable, UnsupportedModel
+from treespec.experiments import benchmarks
 from treespec.experiments.config.build import build
 from treespec.experiments.config.schema import Config, ModelsConfig
 from treespec.experiments.errors import RunFolderError
@@ -29,9 +31,14 @@ from treespec.experiments.run.passes import (
 )
 from treespec.experiments.run.preparation import load_inputs
 from treespec.experiments.run.progress import Reporter
-from treespec.models import load  # noqa: F401  (it imports `choose_passes`, which tests replace: first, or for good)
+from treespec.models import (
+    code_on_disk,
+    load,  # noqa: F401  (it imports `choose_passes`, which tests replace: first, or for good)
+)
 from treespec.models import passes as library
 from treespec.models.pass_kinds import EAGER, Passes
+
+RESULTS = Path(benchmarks.__file__).parent / "results"
 
 
 @pytest.fixture
@@ -41,8 +48,9 @@ def experiment(settings):
 
 @pytest.fixture
 def pair(monkeypatch):
-    """A pair whose eager passes take 10 and 2 ms."""
+    """A pair whose eager passes take 10 and 2 ms, and whose code is on disk where the model says so."""
     monkeypatch.setattr(passes, "_pass_seconds", lambda model: model.seconds)
+    monkeypatch.setattr(code_on_disk, "is_on_disk", lambda model: getattr(model, "on_disk", False))
     models = [
         SimpleNamespace(passes=EAGER, device=torch.device("cpu"), seconds=s) for s in (0.01, 0.002)
     ]
@@ -107,6 +115,31 @@ def test_only_what_pays_is_compiled(texts, kinds, pair, experiment, chosen):
     said = console.export_text()
     assert "passes of the draft stay eager: about" in said
     assert ("passes of the target are compiled (12 s)" in said) == (texts == 40)
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_code_that_is_on_disk_is_worth_less_of_a_run(on_disk, pair, experiment, chosen):
+    """A run whose gain lies between what loading and what compiling take."""
+    pair.target.on_disk = on_disk
+    count = ahead(experiment, texts=1)[0]
+    between = (passes.LOADING_S + passes.COMPILING_S) / 2
+    texts = round(between / (passes.SAVED["target"] * pair.target.seconds * count))
+    console = Console(record=True, width=300)
+    choose_by_length(pair, ModelsConfig(passes="auto"), experiment, texts, Reporter(console), None)
+    said = console.export_text()
+    assert pair.target.passes.kind == ("compiled" if on_disk else "eager")
+    assert ("take about 14 s, since its machine code is on disk" in said) == on_disk
+    assert ("take about 25 s" in said) != on_disk
+
+
+def test_what_compiling_saves_is_what_was_measured():
+    """By the committed results of `experiments.benchmarks.passes`, for 1 to 32 nodes."""
+    (file,) = RESULTS.glob("passes-*.json")
+    figures = json.loads(file.read_text())["figures"]
+    for role, name in (("target", "50M"), ("draft", "draft")):
+        rows = [row for row in figures[name]["rows"] if row["nodes"] <= 32]
+        saved = [1 - row["compiled_ms"] / row["eager_ms"] for row in rows]
+        assert min(saved) - 0.1 < passes.SAVED[role] <= min(saved), (role, saved)
 
 
 PARTS = (
