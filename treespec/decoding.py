@@ -18,7 +18,7 @@ from treespec.errors import (
     InvalidTree,
     NonFiniteLogits,
 )
-from treespec.protocols import Coins, Drafter, Observer, Target, Verifier
+from treespec.protocols import Coins, Drafter, Observer, ReadsTarget, Target, Verifier
 from treespec.step import Step, Verdict
 from treespec.stopping import Stop
 from treespec.tree import TokenTree
@@ -129,6 +129,8 @@ def _steps(
     ids: list[int] = prompt.tolist()
     end = len(ids) + int(max_new_tokens)
     with watch.stage("prefill"):
+        if isinstance(drafter, ReadsTarget):
+            drafter.bind_target(target)
         target.prefill(prompt)
         drafter.prefill(prompt)
     over, index = False, 0

@@ -18,6 +18,7 @@ __all__ = [
     "Models",
     "Observer",
     "PruningGrowth",
+    "ReadsTarget",
     "Rows",
     "Target",
     "TreeModel",
@@ -40,6 +41,11 @@ class Coins(Protocol):
 
     The scalar calls take the next uniform of one stream, so that another implementation can reproduce a
     decision from the same uniforms.
+
+    Drafting and acceptance take from the same stream, in the order in which the loop runs them. Streams of
+    their own (a `fork`) would matter only where a tree is drafted before the last one is decided on, as
+    PEARL does: there the order, and so the text of a seed, would depend on what overlaps. In this loop
+    drafting begins when the step before it is committed.
     """
 
     def accept(self, probability: float | Float[Tensor, ""]) -> bool:
@@ -213,6 +219,18 @@ class Drafter(Protocol):
 
     def commit(self, step: Step) -> None:
         """Take over what the step decided."""
+        ...
+
+
+@runtime_checkable
+class ReadsTarget(Protocol):
+    """A drafter that can read what a target keeps of the text instead of computing it."""
+
+    def bind_target(self, target: "Target") -> None:
+        """From the next `prefill` on, draft for this target, which is prefilled and told of steps first.
+
+        What cannot be read there is computed, as ever; so for every target that is bound.
+        """
         ...
 
 

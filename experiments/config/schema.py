@@ -111,7 +111,8 @@ class ModelsConfig(Strict):
     the best that can be had, but compiles only where the run is long enough to gain by it. Null for
     `captured` on CUDA where that can be, else `eager`."""
     draft_passes: PassesAsked | None = None
-    """The same of the draft; null for `eager` on CUDA too."""
+    """The same of the draft, and of parts of the target that draft (`early_exit`, `layer_skip`); null for
+    `eager` on CUDA too."""
 
 
 class _Selection(Strict):

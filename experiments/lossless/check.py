@@ -4,7 +4,7 @@ The law of a real pair cannot be enumerated, so this is a test with a stated fal
 statement of what it would have noticed. At temperature 0 the law is one text, which is compared id by id.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from treespec.experiments.records.manifest import config_data, environment
 from treespec.experiments.run.baselines import generate_plain
 from treespec.experiments.run.models import load_models, load_own_drafts
 from treespec.experiments.run.ours import decode_ours
+from treespec.experiments.run.parts import parts_of
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt, encode, read_prompts
 from treespec.experiments.run.turns import finish
@@ -138,7 +139,9 @@ def check_lossless(
     each = -(-samples // len(few))
     kept = None
     if out is not None:
-        kept = KeptSamples(out, _about(config, pair, (samples, tokens, prompts)))
+        kept = KeptSamples(
+            out, _about(config, experiment.methods, pair, (samples, tokens, prompts))
+        )
     there = 0 if kept is None else len(kept)
     chunks = (len(few) * len(warm) * (len(methods) + (not exact)) - there) * -(-each // CHUNK)
     cold = len(experiment.samplings) - len(warm)
@@ -173,9 +176,12 @@ def check_lossless(
     )
 
 
-def _about(config: Config, pair: "Pair", sizes: tuple[int, int, int]) -> dict[str, Any]:
+def _about(
+    config: Config, methods: Sequence[BuiltMethod], pair: "Pair", sizes: tuple[int, int, int]
+) -> dict[str, Any]:
     """What texts depend on."""
-    models = {"target": pair.target, "draft": pair.draft, **pair.others}
+    parts = parts_of(methods, pair.target)
+    models = {"target": pair.target, "draft": pair.draft, **pair.others, **parts}
     return {
         "config": config_data(config),
         "samples_tokens_prompts": sizes,

@@ -225,6 +225,7 @@ def facts(run: RunRecords) -> dict[str, str]:
         f"{_count(hardware['threads'], 'thread')}, {hardware['memory_gib']:g} GiB",
         "GPU": hardware["gpu"] or "none",
         **{f"{role} model": _model(m["models"][role]) for role in ("target", "draft")},
+        **_drafting(m["models"]),
         "versions": ", ".join(
             f"{name} {version}" for name, version in m["versions"].items() if version
         ),
@@ -251,6 +252,20 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
+def _drafting(models: Mapping[str, Any]) -> dict[str, str]:
+    """What methods draft with besides the pair's draft model: its own models, and parts of the target."""
+    others = {
+        f"draft model {name}": _model(model) for name, model in models.get("others", {}).items()
+    }
+    parts = {
+        f"part of the target {i}": f"{name}, {part['passes']['kind']} passes"
+        if part["passes"].get("asked") is None
+        else name + _passes(part["passes"])
+        for i, (name, part) in enumerate(models.get("parts", {}).items(), start=1)
+    }
+    return others | parts
+
+
 def _model(model: Mapping[str, Any]) -> str:
     said = f"{model['name']}, {model_size(model)} parameters, {model['architecture']}, {model['dtype']}"
     return said + _passes(model.get("passes") or {})
@@ -264,6 +279,7 @@ def _passes(passes: Mapping[str, Any]) -> str:
     if passes["kind"] == "compiled":
         packed = passes["packed_bytes"] / 2**20
         said += f" (compiled in {passes['seconds']:.0f} s, not measured"
-        said += f"; copies of weights: {packed:.0f} MiB for all methods"
+        copies = f"copies of weights: {packed:.0f} MiB for all methods"
+        said += f"; {copies if packed else 'no copies of weights besides'}"
         said += f"; {unpacked})" if (unpacked := passes.get("unpacked")) else ")"
     return said + (f" ({passes['why']})" if passes.get("why") else "")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from treespec.experiments.config.build import BuiltMethod, Experiment
 from treespec.experiments.errors import ConfigError
+from treespec.experiments.run.parts import parts_of
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -93,7 +94,9 @@ def that_fit(experiment: Experiment, pair: "Pair", tokens: int) -> int:
     """
     nodes = max([NODES, *(m.shape.size for m in experiment.methods if m.shape is not None)])
     rows = 2 * (tokens + experiment.config.max_new_tokens + nodes)
-    each = rows * sum(_row_bytes(model) for model in pair.models)
+    parts = parts_of(experiment.methods, pair.target).values()
+    caches = [_row_bytes(part) for part in parts if part.in_cache_of(pair.target) is None]
+    each = rows * (sum(map(_row_bytes, pair.models)) + max(caches, default=0))
     if pair.target.device.type == "cuda":
         drafts = [model for model in pair.models if model is not pair.target]
         captured = [model for model in drafts if model.passes.kind == "captured"]

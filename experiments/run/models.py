@@ -2,15 +2,16 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from treespec.errors import CannotGrow, LoadError, Unavailable
+from treespec.errors import CannotGrow, LoadError, Unavailable, UnsupportedModel
 from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.drafts import NO_DRAFT
 from treespec.experiments.config.schema import ModelsConfig
+from treespec.experiments.run.parts import parts_of
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair, PairOutline
@@ -55,13 +56,15 @@ def load_models(config: ModelsConfig) -> "Pair":
 
 
 def load_own_drafts(config: ModelsConfig, pair: "Pair", methods: Iterable[BuiltMethod]) -> "Pair":
-    """The pair with the draft models that methods bring themselves.
+    """The pair with the draft models that methods bring themselves, and passes of parts of the target.
 
     Raises:
         LoadError: naming the key of the config and what is not there, or cannot be read.
+        Unavailable, UnsupportedModel: naming the key and the part, if its passes cannot be had.
         TreespecError: see `treespec.models.load.with_drafts`.
     """
     from treespec.models.load import with_drafts
+    from treespec.models.passes import choose_passes
 
     for name in _own_drafts(methods):
         with _naming_draft():
@@ -72,6 +75,12 @@ def load_own_drafts(config: ModelsConfig, pair: "Pair", methods: Iterable[BuiltM
                 attention=config.attention,
                 passes=config.draft_passes,
             )
+    if config.draft_passes is not None:
+        for name, part in parts_of(methods, pair.target).items():
+            try:
+                choose_passes(part, config.draft_passes, draft=True)
+            except (Unavailable, UnsupportedModel) as error:
+                raise type(error)(f"models.{error} (of {name}, which drafts)") from error
     return pair
 
 
@@ -115,8 +124,16 @@ def _key(config: ModelsConfig, said: str) -> str:
     return f"models.{'draft' if of_draft else 'target'}: "
 
 
-def model_data(config: ModelsConfig, pair: "Pair") -> dict[str, Any]:
-    """What a manifest says of target and draft, and of draft models that methods bring."""
+def model_data(
+    config: ModelsConfig, pair: "Pair", parts: Mapping[str, "TransformersModel"] | None = None
+) -> dict[str, Any]:
+    """What a manifest says of target and draft, and of draft models that methods bring.
+
+    Args:
+        config: that names target and draft.
+        pair: loaded by it.
+        parts: of the target that draft, by name: of these, the passes.
+    """
     found = {"target": _model_data(config.target, pair.target)}
     if config.draft == NO_DRAFT:
         nothing = {"name": NO_DRAFT, "parameters": 0, "architecture": NO_DRAFT, "context": None}
@@ -124,7 +141,8 @@ def model_data(config: ModelsConfig, pair: "Pair") -> dict[str, Any]:
     else:
         found["draft"] = _model_data(config.draft or config.target, pair.draft)
     others = {name: _model_data(name, model) for name, model in pair.others.items()}
-    return found | ({"others": others} if others else {})
+    drafting = {name: {"passes": passes_data(part)} for name, part in (parts or {}).items()}
+    return found | {k: v for k, v in (("others", others), ("parts", drafting)) if v}
 
 
 def _model_data(name: str, model: "TransformersModel") -> dict[str, Any]:

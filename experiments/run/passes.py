@@ -1,7 +1,9 @@
 """`passes: auto` in a run: compile only what the run is long enough to gain by.
 
-Compiling takes 20 seconds and more for each model. So with `auto` a model on a CPU is loaded eager, one of
-its passes is timed, and what compiling can save in the whole run is compared with what it costs.
+Compiling takes 20 seconds and more for each model, and half of that where an earlier process has left
+its machine code on disk. So with `auto` a model on a CPU is loaded eager, one of its passes is timed, and
+what compiling can save in the whole run is compared with what it costs. A part of the target that drafts
+is a model of its own here, as it is for `draft_passes`.
 """
 
 import statistics
@@ -17,6 +19,7 @@ import torch
 from treespec.experiments.config.build import Experiment
 from treespec.experiments.config.schema import ModelsConfig, TreeMethod
 from treespec.experiments.errors import RunFolderError
+from treespec.experiments.run.parts import parts_of
 from treespec.experiments.run.progress import Reporter
 from treespec.models.pass_kinds import Passes
 
@@ -27,17 +30,24 @@ if TYPE_CHECKING:
 __all__ = ["ahead", "choose_by_length", "require_same_passes", "without_auto"]
 
 COMPILING_S = 25.0
-"""What compiling a model takes on two cores the first time, at least. What an earlier process has left on
-disk takes half of it."""
+"""What compiling a model takes on two cores, where no earlier process has left machine code on disk."""
 
-SAVED = {"target": 0.2, "draft": 0.6}
-"""Of an eager pass, at least: 21 to 32 % of one of a target of 100M parameters, which is mostly reading
-weights, and 69 % of one of the embedded draft, which is mostly Python."""
+LOADING_S = 14.0
+"""What it takes where one has: of the embedded draft, on one core (`treespec.models.compiled_code`)."""
+
+SAVED = {"target": 0.35, "draft": 0.6}
+"""Of an eager pass over 1 to 32 nodes, at least: 39 to 61 % of one of a target of 50M parameters, 63 to
+70 % of one of the embedded draft (`experiments.benchmarks.passes`; bfloat16, two cores of an AMD EPYC with
+AVX512). Of larger targets, whose passes are mostly reading weights, it is less. A part of the target that
+drafts counts as a target."""
 
 TOKENS_A_STEP = 2.5
 """Of trees, to guess by how many steps a text takes."""
 
 TIMED_PASSES, TIMED_NODES = 5, 4
+
+PART = "part"
+"""The role of a part of the target that drafts."""
 
 TIMED_PREFIX = 256
 """Tokens before the timed passes, as behind a prompt."""
@@ -69,12 +79,12 @@ def choose_by_length(
     """
     if "auto" not in (config.passes, config.draft_passes):
         return
+    from treespec.models.code_on_disk import is_on_disk
     from treespec.models.passes import choose_passes
 
-    asked = {"target": config.passes, "draft": config.draft_passes}
-    of_target, of_drafts = ahead(experiment, texts)
-    for role, name, model in _roles(pair):
-        count = of_target if role == "target" else of_drafts[name]
+    asked = {"target": config.passes, "draft": config.draft_passes, PART: config.draft_passes}
+    parts = parts_of(experiment.methods, pair.target)
+    for role, name, model in _roles(pair, parts):
         if asked[role] != "auto":
             continue
         why = None
@@ -85,18 +95,21 @@ def choose_by_length(
                 continue
             why = earlier.get("why")
         elif model.device.type == "cpu":
-            seconds = _pass_seconds(model)
-            gain = SAVED[role] * seconds * count
+            count, seconds = _ahead_of(experiment, texts, pair, role, name), _pass_seconds(model)
+            gain = SAVED["draft" if role == "draft" else "target"] * seconds * count
+            there = is_on_disk(model)
+            cost = LOADING_S if there else COMPILING_S
             why = (
                 f"about {count:,} passes of {1e3 * seconds:.1f} ms are ahead, in which compiling would "
-                f"save {gain:.0f} s and take about {COMPILING_S:.0f} s"
+                f"save {gain:.0f} s and take about {cost:.0f} s"
+                + (", since its machine code is on disk" if there else "")
             )
-            if gain <= COMPILING_S:
+            if gain <= cost:
                 model.passes = Passes("eager", "auto", why)
                 reporter.note(f"passes of {_called(role, name)} stay eager: {why}")
                 continue
         with reporter.task(f"compiling or capturing passes of {_called(role, name)}"):
-            choose_passes(model, "auto", draft=role == "draft")
+            choose_passes(model, "auto", draft=role != "target")
         passes = model.passes
         if passes.kind == "compiled":
             model.passes = replace(passes, why=why)
@@ -106,18 +119,24 @@ def choose_by_length(
         reporter.note(f"passes of {_called(role, name)} are {said}")
 
 
-def require_same_passes(folder: Path, pair: "Pair", manifest: Mapping[str, Any]) -> None:
+def require_same_passes(
+    folder: Path,
+    pair: "Pair",
+    manifest: Mapping[str, Any],
+    parts: Mapping[str, "TransformersModel"] | None = None,
+) -> None:
     """Refuse to go on with other passes than a run was started with: its times would be of two kinds.
 
     Args:
         folder: of the run.
         pair: with its passes chosen.
         manifest: of the run; one of an earlier version may not say how its passes were run.
+        parts: of the target that draft, by name.
 
     Raises:
         RunFolderError: with the model, both kinds, the reason, and the ways out.
     """
-    for role, name, model in _roles(pair):
+    for role, name, model in _roles(pair, parts or {}):
         now, then = model.passes, _recorded(manifest, role, name)
         if then is None:
             continue
@@ -133,8 +152,13 @@ def require_same_passes(folder: Path, pair: "Pair", manifest: Mapping[str, Any])
             )
 
 
-def _roles(pair: "Pair") -> Iterator[tuple[str, str | None, "TransformersModel"]]:
-    """All models that are loaded, as target or draft; drafts that methods bring have their names."""
+def _roles(
+    pair: "Pair", parts: Mapping[str, "TransformersModel"]
+) -> Iterator[tuple[str, str | None, "TransformersModel"]]:
+    """All models that are loaded, as target or draft, then parts of the target.
+
+    Drafts that methods bring, and parts, have names.
+    """
     from treespec.models.load import NoDraftModel
 
     yield "target", None, pair.target
@@ -142,16 +166,21 @@ def _roles(pair: "Pair") -> Iterator[tuple[str, str | None, "TransformersModel"]
         yield "draft", None, pair.draft
     for name, model in pair.others.items():
         yield "draft", name, model
+    for name, model in parts.items():
+        yield PART, name, model
 
 
 def _recorded(manifest: Mapping[str, Any], role: str, name: str | None) -> Mapping[str, Any] | None:
     """What a manifest says of a model's passes; None if it says nothing."""
     models = manifest["models"]
-    entry = models[role] if name is None else models.get("others", {}).get(name, {})
+    named = models.get("parts" if role == PART else "others", {})
+    entry = models[role] if name is None else named.get(name, {})
     return entry.get("passes")
 
 
 def _called(role: str, name: str | None) -> str:
+    if role == PART:
+        return f"{name} (as a draft)"
     return f"the {role}" + ("" if name is None else f" {name!r}")
 
 
@@ -184,6 +213,16 @@ def ahead(experiment: Experiment, texts: int) -> tuple[int, Counter[str | None]]
             for name in method.draft_models:
                 of_drafts[name] += round(steps * method.max_depth)
     return round(of_target), of_drafts
+
+
+def _ahead_of(experiment: Experiment, texts: int, pair: "Pair", role: str, name: str | None) -> int:
+    """About how many passes of one model a run is; see `ahead`."""
+    if role != PART:
+        of_target, of_drafts = ahead(experiment, texts)
+        return of_target if role == "target" else of_drafts[name]
+    steps = experiment.config.max_new_tokens * texts / TOKENS_A_STEP
+    using = [m for m in experiment.methods if name in parts_of([m], pair.target)]
+    return sum(round(steps * method.max_depth) * len(method.choices) for method in using)
 
 
 def _pass_seconds(model: "TransformersModel") -> float:

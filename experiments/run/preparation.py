@@ -19,6 +19,7 @@ from treespec.experiments.run.decoding import Unit, units_of
 from treespec.experiments.run.groups import groups_of, that_fit, together_in_words, twins_of
 from treespec.experiments.run.meters.build import cuda_devices, make_meters
 from treespec.experiments.run.models import load_own_drafts, model_data
+from treespec.experiments.run.parts import parts_of
 from treespec.experiments.run.passes import choose_by_length, require_same_passes, without_auto
 from treespec.experiments.run.prompts import Prompt, encode, hash_of, texts_of
 from treespec.experiments.run.readiness import require_fits
@@ -87,7 +88,8 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
     else:
         with reporter.task("tuning") as say:
             tuning = {"assisted": tune(bench, spare, say)}
-        models = model_data(config.models, pair)
+        parts = parts_of(experiment.methods, pair.target)
+        models = model_data(config.models, pair, parts)
         revision = session.ready.measured[0].revision
         manifest = new_manifest(
             experiment,
@@ -138,7 +140,8 @@ def load_inputs(
     texts = len(session.ready.measured) * config.repeats
     choose_by_length(pair, config.models, experiment, texts, session.reporter, session.manifest)
     if session.manifest is not None:
-        require_same_passes(session.records.path, pair, session.manifest)
+        parts = parts_of(experiment.methods, pair.target)
+        require_same_passes(session.records.path, pair, session.manifest, parts)
     prompts = encode(session.ready.measured, config.prompts, pair.tokenizer)
     spare = encode(session.ready.spare, config.prompts, pair.tokenizer, first=len(prompts))
     require_fits(experiment, pair, [*prompts, *spare])

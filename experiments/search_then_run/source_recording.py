@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from treespec.distributions import Sampling
 from treespec.draft import MatchingSource
-from treespec.draft.text_source import Draft
+from treespec.draft.text_source import Draft, proposed
 from treespec.experiments.search_then_run.recording import (
     BEYOND,
     Position,
@@ -75,12 +75,14 @@ class SourceRecorder(PositionRecorder):
             if self._unread:
                 self._source.read([root])
             self._unread = True
-            self._drafts.append(self._source.drafts())
-            proposed = self._source.propose(coins)
-            children = [proposed.token_ids[node] for node in proposed.shape.children[0]]
+            drafts = self._source.drafts()
+            self._drafts.append(drafts)
+            tree = proposed(drafts)
+            first = zip(tree.parents[1:], tree.tokens, strict=True)
+            children = [token for parent, token in first if parent == 0]
             shape = TreeShape((-1, *(0 for _ in children)))
-            tree = TokenTree(shape, torch.tensor([root, *children]), None, Law.DETERMINISTIC)
-            rank, token = self._decided(tree, row, coins)
+            level = TokenTree(shape, torch.tensor([root, *children]), None, Law.DETERMINISTIC)
+            rank, token = self._decided(level, row, coins)
             exact = self._acceptance(row, None, children) if self._acceptance else []
             none = (0.0,) * self.width  # how probable they are, the drafts say once all are there
             yield Position(rank, token, none, (*exact, *none[len(children) :]))

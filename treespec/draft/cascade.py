@@ -12,7 +12,7 @@ from treespec.door import able, integer
 from treespec.draft.model import ModelDrafter, Passes
 from treespec.errors import InvalidArgument
 from treespec.models.tabular import TabularModel
-from treespec.protocols import Coins, Drafter, TreeModel, Verifier
+from treespec.protocols import Coins, Drafter, ReadsTarget, Target, TreeModel, Verifier
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
 
@@ -103,6 +103,11 @@ class Cascade(ModelDrafter):
     def max_length(self) -> int:
         """Positions up to which all levels can draft: the lower ones draft beyond the chain."""
         return min(self.model.max_length, self.drafter.max_length) - self.drafter.max_depth
+
+    def bind_target(self, target: Target) -> None:
+        """Let the lower levels know the target, if they can read it."""
+        if isinstance(self.drafter, ReadsTarget):
+            self.drafter.bind_target(target)
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
         """Begin anew on all levels.

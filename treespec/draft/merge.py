@@ -22,7 +22,7 @@ from treespec.draft.merge_plan import (
 from treespec.draft.model import ModelDrafter
 from treespec.draft.rates import checked_rates, require_names
 from treespec.errors import InvalidArgument, InvalidTree
-from treespec.protocols import Coins, Drafter
+from treespec.protocols import Coins, Drafter, ReadsTarget, Target
 from treespec.step import Scores, Step, Verdict
 from treespec.tree import Law, TokenTree, TreeShape
 
@@ -73,8 +73,8 @@ class Merge:
     Raises:
         InvalidArgument: if there are not two sources, one is none, one or a part of one stands twice,
             there is no size to share, a tree that is kept whole does not fit in the size, the depth or the
-            branching, or in the budget of its source, or the rates or budgets are not those of the sources, or
-            both or none of them are given.
+            branching, or in the budget of its source, or the rates or budgets are not those of the
+            sources, or both or none of them are given.
         InvalidTree: if a source draws its children together (`Law.together`).
     """
 
@@ -187,6 +187,12 @@ class Merge:
     def max_length(self) -> int:
         """Positions up to which all sources can draft."""
         return min(source.max_length for source in self.sources.values())
+
+    def bind_target(self, target: Target) -> None:
+        """Let the sources that can read it know the target."""
+        for source in self.sources.values():
+            if isinstance(source, ReadsTarget):
+                source.bind_target(target)
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
         """Begin anew with every source.

@@ -16,7 +16,7 @@ from treespec.protocols import Coins
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
 
-__all__ = ["AheadSource", "Draft", "MatchingSource", "TokenSource"]
+__all__ = ["AheadSource", "Draft", "MatchingSource", "TokenSource", "proposed"]
 
 
 class TokenSource(ABC):
@@ -116,6 +116,21 @@ class Draft(NamedTuple):
     found: Continuations
     seen: int
     most: int
+
+
+def proposed(drafts: Iterable[Draft]) -> Continuations:
+    """Of the drafts of one place, the nodes that are proposed within the source's own limits.
+
+    Args:
+        drafts: as `MatchingSource.drafts` gives them.
+    """
+    best, score = Continuations([-1], [], []), 0.0
+    for found, seen, most in drafts:
+        worth = sum(found.counts[:most]) / seen
+        if worth > score:
+            kept = found.parents[: most + 1], found.tokens[:most], found.counts[:most]
+            best, score = Continuations(*kept), worth
+    return best
 
 
 class MatchingSource(AheadSource):

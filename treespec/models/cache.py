@@ -103,10 +103,19 @@ class TreeCache(Cache):
         """
         self.start = self.length + first
         self.end = self.start + count
-        if self.end > self._capacity:
-            self._capacity = max(2 * self._capacity, self.end, FIRST_CAPACITY)
+        self.reserve(self.end, used=self.start)
+
+    def reserve(self, rows: int, used: int) -> None:
+        """Make room for so many rows.
+
+        Args:
+            rows: in all.
+            used: of them, those that are there already and stay.
+        """
+        if rows > self._capacity:
+            self._capacity = max(2 * self._capacity, rows, FIRST_CAPACITY)
             for pool in self._pools:
-                pool.grow(self._capacity, used=self.start)
+                pool.grow(self._capacity, used=used)
 
     def update(
         self,

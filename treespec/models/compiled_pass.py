@@ -13,13 +13,11 @@ experts and of layers with a softcap or sinks, what the compiler would make for 
 `experiments.benchmarks.draft_heads` measures what graphs of them would spare.
 """
 
-import gc
 import os
 import shlex
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
@@ -37,9 +35,16 @@ from attention_masks import topology
 from treespec.errors import Unavailable, UnsupportedModel
 from treespec.models.cache import LayerShape, TreeCache
 from treespec.models.direct_call import DirectCall
+from treespec.models.packed_weights import PackedWeights
 from treespec.models.routes import OwnAttention, Route
 
-__all__ = ["CompiledPass", "missing_for_compiling", "tree_arrays"]
+__all__ = [
+    "CompiledPass",
+    "code_folder",
+    "missing_for_compiling",
+    "too_large_to_pack",
+    "tree_arrays",
+]
 
 OPTIONS = {
     "cpp_wrapper": True,  # no Python between kernels
@@ -78,6 +83,7 @@ class CompiledPass:
             packed copies do not follow.
         route: how the model is told what each row may see.
         layout: of its caches.
+        packed: copies of weights, of earlier graphs too; this one's are added.
 
     Raises:
         Unavailable: if there is no C++ compiler, or nowhere to compile to.
@@ -85,7 +91,11 @@ class CompiledPass:
     """
 
     def __init__(
-        self, model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None]
+        self,
+        model: PreTrainedModel,
+        route: Route,
+        layout: Sequence[LayerShape | None],
+        packed: PackedWeights,
     ) -> None:
         if (missing := missing_for_compiling()) is not None:
             raise Unavailable(missing)
@@ -95,15 +105,14 @@ class CompiledPass:
                 "passes='captured' for the target"
             )
         self._model, self._route, self._layout = model, route, layout
-        self.unpacked = _too_large_to_pack(model)
+        self.unpacked = too_large_to_pack(model)
         """Why weights are not packed; None if they are."""
-        begin, before = time.perf_counter(), _matrices(model)
-        self._one = self._compiled(nodes=1, known=6)
-        self._many = self._compiled(nodes=3, known=5)
-        gc.collect()
-        after = _matrices(model)
-        self.packed_bytes = sum(size for at, size in after.items() if at not in before)
-        """What the copies of weights take, of both graphs."""
+        begin, before = time.perf_counter(), packed.bytes
+        with packed.shared():
+            self._one = self._compiled(nodes=1, known=6)
+            self._many = self._compiled(nodes=3, known=5)
+        self.packed_bytes = packed.bytes - before
+        """What copies of weights take that graphs of this model did not have before."""
         self.seconds = time.perf_counter() - begin
         """That compiling took."""
         self._places = [
@@ -120,7 +129,7 @@ class CompiledPass:
         Both take tokens `[T]`, place `[2]`, tree `[3, N]` and slots `[S]`, as `tree_arrays` explains, and
         give logits `[T, V]`; they write rows to the cache.
         """
-        rows = _rows(cache)
+        rows = _rows(cache, self._layout)
         return self._one.bound(rows), self._many.bound(rows)
 
     def require_weights(self) -> None:
@@ -162,7 +171,13 @@ class CompiledPass:
         tokens = torch.ones(nodes, dtype=torch.long)
         tree = tree_arrays(tuple(range(-1, known - 1)))
         slots = torch.arange(committed + known)
-        return [tokens, torch.tensor([committed, known - nodes]), tree, slots, *_rows(cache)]
+        return [
+            tokens,
+            torch.tensor([committed, known - nodes]),
+            tree,
+            slots,
+            *_rows(cache, self._layout),
+        ]
 
     def _pass(self, layers: int) -> Callable[..., Tensor]:
         """The function that is compiled."""
@@ -198,7 +213,7 @@ class CompiledPass:
         return tree_pass
 
 
-def _too_large_to_pack(model: PreTrainedModel) -> str | None:
+def too_large_to_pack(model: PreTrainedModel) -> str | None:
     """Why no copies of a model's weights are made; None if there is room for them."""
     copies = GRAPHS * sum({id(p): p.nbytes for p in model.parameters()}.values())
     free = psutil.virtual_memory().available
@@ -210,6 +225,13 @@ def _too_large_to_pack(model: PreTrainedModel) -> str | None:
     )
 
 
+def code_folder() -> Path:
+    """Where the compiler writes code, and finds what earlier processes wrote."""
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    return Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir())
+
+
 def missing_for_compiling() -> str | None:
     """Why nothing can be compiled here; None if it can be tried."""
     compiler = next(iter(shlex.split(os.environ.get("CXX", ""))), "g++")
@@ -218,9 +240,7 @@ def missing_for_compiling() -> str | None:
             f"compiled passes need a C++ compiler, but {compiler!r} is not found: install one (the package "
             "g++ of most systems), or name one by the environment variable CXX"
         )
-    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
-
-    folder = Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir())
+    folder = code_folder()
     above = next(place for place in (folder, *folder.parents) if place.exists())
     if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
         return (
@@ -374,27 +394,8 @@ class _Rows(CacheLayerMixin):
         return -1
 
 
-def _rows(cache: TreeCache) -> list[Tensor]:
-    """Keys of all layers that have some, then values."""
+def _rows(cache: TreeCache, layout: Sequence[LayerShape | None]) -> list[Tensor]:
+    """Keys of all layers that store some in this layout, then values."""
     every: list[Any] = [*cache.layers]
-    layers = [layer for layer in every if layer.keys is not None]
+    layers = [layer for layer, shape in zip(every, layout, strict=True) if shape is not None]
     return [layer.keys for layer in layers] + [layer.values for layer in layers]
-
-
-def _matrices(model: PreTrainedModel) -> dict[int, int]:
-    """Bytes of everything alive that could be a copy of this model's weights, by its place in memory.
-
-    Packed matrices are of a layout of their own; others have a side in common with a matrix of the model.
-    """
-    sides = {side for p in model.parameters() if p.ndim == 2 for side in p.shape}
-    sizes: dict[int, int] = {}
-    for one in gc.get_objects():
-        if type(one) not in (Tensor, nn.Parameter) or one.device.type != "cpu":
-            continue
-        if one.layout is not torch.strided:
-            sizes[id(one)] = one.numel() * one.element_size()
-        elif one.ndim == 2 and one.dtype == model.dtype and sides.intersection(one.shape):
-            with suppress(RuntimeError):  # what the compiler traced has no memory
-                storage = one.untyped_storage()
-                sizes[storage.data_ptr()] = storage.nbytes()
-    return sizes

@@ -22,7 +22,7 @@ class Passes:
         why: why it is this kind, where that is not what was asked for.
         seconds: that compiling took.
         packed_bytes: what copies of weights in compiled graphs take, besides the model's own; one set
-            serves all caches.
+            serves all caches. A part of a model has only those that the model does not have.
         frozen: whether compiled graphs read packed copies of the weights.
         unpacked: why compiled graphs read the model's own weights, if they do.
     """

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from treespec.errors import InvalidArgument, TreespecError, Unavailable, UnsupportedModel, in_words
+from treespec.models.code_on_disk import note_on_disk
 from treespec.models.compiled_pass import CompiledPass
 from treespec.models.compiled_runner import CompiledRunner
 from treespec.models.pass_kinds import PASSES, Passes
@@ -49,7 +50,7 @@ def choose_passes(model: TransformersModel, asked: str | None, *, draft: bool = 
     """Have a model run its passes in this way from now on.
 
     Args:
-        model: probed.
+        model: probed; a target, a draft, or a part of a target that drafts (`TransformersModel.without`).
         asked: "eager", "compiled" or "captured", which is had or refused; "auto": compiled on a CPU, and
             on CUDA captured, where that can be, and else eager, with the reason in `model.passes.why` and
             in the log. None leaves the model as it is: eager on a CPU, and on CUDA a target is captured
@@ -112,7 +113,7 @@ def _compile(model: TransformersModel, asked: str, draft: bool) -> None:
             f"its weights are on {', '.join(sorted(map(str, devices)))}: a compiled pass is of one device"
         )
     try:
-        compiled = CompiledPass(model.model, finding.route, finding.layout)
+        compiled = CompiledPass(model.model, finding.route, finding.layout, model.packed)
         runner = partial(CompiledRunner, compiled)
         _require_same(model, model.fresh(runner=runner))
     except torch.OutOfMemoryError:
@@ -122,6 +123,7 @@ def _compile(model: TransformersModel, asked: str, draft: bool) -> None:
     except Exception as problem:  # whatever it raises, its pass cannot be compiled
         why = in_words(problem, "the compiler")
         raise UnsupportedModel(f"{kind} models cannot be compiled here: {why}") from problem
+    note_on_disk(model)
     unpacked = compiled.unpacked
     if unpacked is not None:
         log.warning(

@@ -24,6 +24,9 @@ class TreeRunner:
         layout: of the cache, if known.
     """
 
+    any_cache = True
+    """Whether its passes can run in any cache; else they know the addresses of their own."""
+
     def __init__(
         self, model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None] = ()
     ) -> None:

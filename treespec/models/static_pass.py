@@ -148,6 +148,8 @@ class StaticRunner(TreeRunner):
     bound, and whoever hands them on must see to it.
     """
 
+    any_cache = False
+
     def __init__(
         self, model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None] = ()
     ) -> None:

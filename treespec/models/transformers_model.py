@@ -12,13 +12,15 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from treespec.errors import ContextOverflow
+from treespec.models.cache_view import CacheView
 from treespec.models.fingerprint import fingerprint
+from treespec.models.packed_weights import PackedWeights
 from treespec.models.pass_kinds import EAGER, Passes
 from treespec.models.probe import Finding, probe
 from treespec.models.routes import OwnAttention
 from treespec.models.runner import TreeRunner
 from treespec.models.shortened import layer_count, shortened
-from treespec.models.sublayers import Sublayer, require_sublayers
+from treespec.models.sublayers import Sublayer, layers_from, require_sublayers
 from treespec.models.support import context_length, embedding_count
 
 __all__ = ["TransformersModel"]
@@ -55,6 +57,8 @@ class TransformersModel:
         self, model: PreTrainedModel, *, vocab_size: int | None = None, attention: str = "auto"
     ) -> None:
         model.eval()
+        self.packed = PackedWeights(model)
+        """Copies of its weights in compiled graphs, those of its parts too."""
         self._set_up(model, probe(model, attention), vocab_size, TreeRunner)
 
     def _set_up(
@@ -67,6 +71,8 @@ class TransformersModel:
         self.model, self.finding, self.make_runner = model, finding, runner
         self.passes = EAGER
         self._shortened: dict[frozenset[Sublayer], TransformersModel] = {}
+        self._whole: PreTrainedModel | None = None
+        """What this model is the first layers of, if it is made of such."""
         self.vocab_size = vocab_size or finding.vocab_size
         self.max_length = context_length(model.config)
         self._runner = runner(model, finding.route, finding.layout)
@@ -81,10 +87,22 @@ class TransformersModel:
             vocab_size: width of the logits; as here by default.
             runner: how passes are run (`static_pass`, `compiled_runner`); as here by default.
         """
-        twin = object.__new__(type(self))
         width = vocab_size or self.vocab_size
-        twin._set_up(self.model, self.finding, width, runner or self.make_runner)
-        twin.passes = self.passes
+        twin = self._twin(self.model, self.finding, width, runner or self.make_runner)
+        twin.passes, twin._whole = self.passes, self._whole
+        return twin
+
+    def _twin(
+        self,
+        model: PreTrainedModel,
+        finding: Finding,
+        vocab_size: int,
+        runner: Callable[..., TreeRunner],
+    ) -> "TransformersModel":
+        """A model of the same weights."""
+        twin = object.__new__(type(self))
+        twin.packed = self.packed
+        twin._set_up(model, finding, vocab_size, runner)
         return twin
 
     @cached_property
@@ -100,8 +118,10 @@ class TransformersModel:
     def without(self, skip: Iterable[str | Sublayer]) -> "TransformersModel":
         """A model that leaves sublayers out: the same weights, the same final norm and head.
 
-        It has a cache of its own, whose rows are those of the shortened model. Its passes are eager. It is
-        made once for each set.
+        It has a cache of its own, whose rows are those of the shortened model. It is made once for each
+        set. Its passes are eager until it is told otherwise (`treespec.models.passes.choose_passes`), and
+        then for all that `without` gives of this set; compiled graphs share what copies of weights those
+        of this model have.
 
         Args:
             skip: sublayers, or their names, such as `attention.3`; nothing gives a model of equal logits.
@@ -113,10 +133,33 @@ class TransformersModel:
         wanted = require_sublayers("skip", skip, self.layer_count)
         if wanted not in self._shortened:
             model, layout = shortened(self.model, self.finding.route, wanted)
-            twin = object.__new__(type(self))
-            twin._set_up(model, replace(self.finding, layout=layout), self.vocab_size, TreeRunner)
+            finding = replace(self.finding, layout=layout)
+            twin = self._twin(model, finding, self.vocab_size, TreeRunner)
+            kept = self.layer_count - len(wanted) // 2
+            twin._whole = self.model if wanted == {*layers_from(kept, self.layer_count)} else None
             self._shortened[wanted] = twin
         return self._shortened[wanted]
+
+    def in_cache_of(self, whole: object) -> "TransformersModel | None":
+        """This model in the cache of the one whose first layers it is: committed rows are read there.
+
+        What it is told to keep or to forget changes nothing there, and nothing is kept: its own rows are
+        those of the tree in progress.
+
+        Args:
+            whole: a model that runs trees; its committed rows are those of the text.
+
+        Returns:
+            None if this model is not made of the first layers of that one, or its passes know the addresses
+            of a cache of their own (captured ones).
+        """
+        if not isinstance(whole, TransformersModel) or whole.model is not self._whole:
+            return None
+        twin = self.fresh()
+        if not twin._runner.any_cache:
+            return None
+        twin._runner.cache = CacheView(whole._runner.cache, self.finding.layout)
+        return twin
 
     def run_by(self, runner: Callable[..., TreeRunner], passes: Passes) -> None:
         """Run passes in another way from now on, with an empty cache; see `treespec.models.passes`.

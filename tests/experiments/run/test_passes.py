@@ -1,5 +1,6 @@
 """How a run's passes are chosen, recorded and told: `models.passes` and `models.draft_passes`."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,13 +8,21 @@ import pytest
 import torch
 from rich.console import Console
 
-from treespec.errors import Unavailable
+from treespec.errors import Unavailable, UnsupportedModel
+from treespec.experiments import benchmarks
 from treespec.experiments.config.build import build
 from treespec.experiments.config.schema import Config, ModelsConfig
 from treespec.experiments.errors import RunFolderError
+from treespec.experiments.report import details
 from treespec.experiments.report.details import facts
 from treespec.experiments.run import passes
-from treespec.experiments.run.models import load_models, model_data, passes_data
+from treespec.experiments.run.models import (
+    load_models,
+    load_own_drafts,
+    model_data,
+    passes_data,
+)
+from treespec.experiments.run.parts import parts_of
 from treespec.experiments.run.passes import (
     ahead,
     choose_by_length,
@@ -22,8 +31,14 @@ from treespec.experiments.run.passes import (
 )
 from treespec.experiments.run.preparation import load_inputs
 from treespec.experiments.run.progress import Reporter
+from treespec.models import (
+    code_on_disk,
+    load,  # noqa: F401  (it imports `choose_passes`, which tests replace: first, or for good)
+)
 from treespec.models import passes as library
 from treespec.models.pass_kinds import EAGER, Passes
+
+RESULTS = Path(benchmarks.__file__).parent / "results"
 
 
 @pytest.fixture
@@ -33,8 +48,9 @@ def experiment(settings):
 
 @pytest.fixture
 def pair(monkeypatch):
-    """A pair whose eager passes take 10 and 2 ms."""
+    """A pair whose eager passes take 10 and 2 ms, and whose code is on disk where the model says so."""
     monkeypatch.setattr(passes, "_pass_seconds", lambda model: model.seconds)
+    monkeypatch.setattr(code_on_disk, "is_on_disk", lambda model: getattr(model, "on_disk", False))
     models = [
         SimpleNamespace(passes=EAGER, device=torch.device("cpu"), seconds=s) for s in (0.01, 0.002)
     ]
@@ -99,6 +115,135 @@ def test_only_what_pays_is_compiled(texts, kinds, pair, experiment, chosen):
     said = console.export_text()
     assert "passes of the draft stay eager: about" in said
     assert ("passes of the target are compiled (12 s)" in said) == (texts == 40)
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_code_that_is_on_disk_is_worth_less_of_a_run(on_disk, pair, experiment, chosen):
+    """A run whose gain lies between what loading and what compiling take."""
+    pair.target.on_disk = on_disk
+    count = ahead(experiment, texts=1)[0]
+    between = (passes.LOADING_S + passes.COMPILING_S) / 2
+    texts = round(between / (passes.SAVED["target"] * pair.target.seconds * count))
+    console = Console(record=True, width=300)
+    choose_by_length(pair, ModelsConfig(passes="auto"), experiment, texts, Reporter(console), None)
+    said = console.export_text()
+    assert pair.target.passes.kind == ("compiled" if on_disk else "eager")
+    assert ("take about 14 s, since its machine code is on disk" in said) == on_disk
+    assert ("take about 25 s" in said) != on_disk
+
+
+def test_what_compiling_saves_is_what_was_measured():
+    """By the committed results of `experiments.benchmarks.passes`, for 1 to 32 nodes."""
+    (file,) = RESULTS.glob("passes-*.json")
+    figures = json.loads(file.read_text())["figures"]
+    for role, name in (("target", "50M"), ("draft", "draft")):
+        rows = [row for row in figures[name]["rows"] if row["nodes"] <= 32]
+        saved = [1 - row["compiled_ms"] / row["eager_ms"] for row in rows]
+        assert min(saved) - 0.1 < passes.SAVED[role] <= min(saved), (role, saved)
+
+
+PARTS = (
+    {"source": "early_exit", "layers": 2},
+    {"source": "layer_skip", "skip": ["mlp.1", "attention.0"]},
+)
+NAMES = ("the first 2 of 3 layers", "the target without attention.0, mlp.1")
+
+
+@pytest.fixture
+def with_parts(settings, pair):
+    """Both kinds of parts; one of them within a merge too. Passes of the parts take 8 ms."""
+    parts = {}
+
+    def without(skip):
+        return parts.setdefault(
+            frozenset(map(str, skip)),
+            SimpleNamespace(passes=EAGER, device=torch.device("cpu"), seconds=0.008),
+        )
+
+    pair.target.layer_count, pair.target.without = 3, without
+    shape = {"kind": "chain", "depth": 3}
+    methods = [{"kind": "plain"}]
+    methods += [
+        {"kind": "tree", "name": f"part {i}", "shape": shape, "draft": draft}
+        for i, draft in enumerate(PARTS)
+    ]
+    merge = {
+        "source": "merge",
+        "sources": [PARTS[0], {"source": "lookup"}],
+        "rates": [[[0.5]], [[0.5]]],
+    }
+    budget = {"kind": "budget", "depth": 4, "size": 8, "branching": 2}
+    methods.append({"kind": "tree", "name": "merge", "shape": budget, "draft": merge})
+    return build(Config(**settings | {"max_new_tokens": 100, "methods": methods}))
+
+
+def test_parts_of_the_target_are_chosen_like_drafts(with_parts, pair, chosen):
+    parts = parts_of(with_parts.methods, pair.target)
+    assert tuple(parts) == NAMES
+    settings = len(with_parts.samplings)
+    # Chains of three levels and a merge of four: 40 steps a text.
+    counts = [40 * settings * (3 + 4), 40 * settings * 3]
+    few = passes.COMPILING_S / (passes.SAVED["target"] * 0.008)
+    texts = round(few / ((counts[0] + counts[1]) / 2))
+    config, console = ModelsConfig(draft_passes="auto"), Console(record=True, width=300)
+    choose_by_length(pair, config, with_parts, texts, Reporter(console), None)
+    assert [part.passes.kind for part in parts.values()] == ["compiled", "eager"]
+    assert (parts[NAMES[0]], "auto", True) in chosen
+    said = console.export_text()
+    assert f"passes of {NAMES[0]} (as a draft) are compiled (12 s): about" in said
+    assert f"passes of {NAMES[1]} (as a draft) stay eager: about" in said
+    data = model_data_of(pair, parts)
+    assert [data["parts"][name]["passes"]["kind"] for name in NAMES] == ["compiled", "eager"]
+
+
+def model_data_of(pair, parts):
+    for model in (pair.target, pair.draft):
+        model.max_length, model.model = 8, torch.nn.Linear(2, 2)
+    return model_data(ModelsConfig(), pair, parts)
+
+
+def test_parts_keep_the_passes_that_a_run_began_with(with_parts, pair, chosen):
+    parts = parts_of(with_parts.methods, pair.target)
+    for part in parts.values():
+        part.passes = Passes("compiled", "auto", "long", frozen=True)
+    manifest = {"models": model_data_of(pair, parts)}
+    require_same_passes(Path("runs/x"), pair, manifest, parts)
+    parts[NAMES[1]].passes = EAGER
+    with pytest.raises(RunFolderError, match=rf"{NAMES[1]} \(as a draft\), which are eager now"):
+        require_same_passes(Path("runs/x"), pair, manifest, parts)
+    choose_by_length(
+        pair, ModelsConfig(draft_passes="auto"), with_parts, 1, Reporter(None), manifest
+    )
+    assert [model for model, *_ in chosen] == [*parts.values()]
+
+
+def test_parts_are_told_in_the_report(with_parts, pair):
+    parts = parts_of(with_parts.methods, pair.target)
+    parts[NAMES[0]].passes = Passes("compiled", "compiled", None, 12.0, 0, frozen=True)
+    told = details._drafting(model_data_of(pair, parts))
+    assert told == {
+        "part of the target 1": f"{NAMES[0]}, compiled passes (compiled in 12 s, not measured; no "
+        "copies of weights besides)",
+        "part of the target 2": f"{NAMES[1]}, eager passes",
+    }
+
+
+def test_passes_that_are_named_are_had_by_parts_or_refused(with_parts, pair, chosen, monkeypatch):
+    parts = parts_of(with_parts.methods, pair.target)
+    for asked, kinds in ((None, ["eager"] * 2), ("compiled", ["compiled"] * 2)):
+        load_own_drafts(ModelsConfig(draft_passes=asked), pair, with_parts.methods)
+        assert [part.passes.kind for part in parts.values()] == kinds
+    assert all(draft for _, _, draft in chosen)
+
+    def refuse(model, asked, *, draft=False):
+        raise UnsupportedModel(f"draft_passes={asked!r} cannot be had: it cannot")
+
+    monkeypatch.setattr(library, "choose_passes", refuse)
+    with pytest.raises(
+        UnsupportedModel,
+        match=rf"^models\.draft_passes='compiled' cannot be had: it cannot \(of {NAMES[0]}, which",
+    ):
+        load_own_drafts(ModelsConfig(draft_passes="compiled"), pair, with_parts.methods)
 
 
 def test_what_was_not_asked_for_is_left_alone(pair, experiment, chosen):

@@ -302,6 +302,28 @@ def test_captured_passes_take_their_part_of_the_memory(loaded_pair, settings, mo
     assert groups.that_fit(experiment, loaded_pair, tokens=20) > 100
 
 
+def test_a_part_of_the_target_takes_memory_if_it_has_a_cache(loaded_pair, settings, monkeypatch):
+    from types import SimpleNamespace
+
+    from treespec.experiments.run import groups
+
+    target = loaded_pair.target
+    alone = SimpleNamespace(target=target, models=(target,))
+    monkeypatch.setattr(groups, "_free_bytes", lambda model: 10**8)
+    layers = target.layer_count
+    fit = []
+    for draft in (
+        {"source": "jacobi"},
+        {"source": "early_exit", "layers": layers - 1},
+        {"source": "layer_skip", "skip": ["mlp.0"]},
+    ):
+        shape = {"kind": "budget" if draft["source"] == "jacobi" else "chain", "depth": 2}
+        method = {"kind": "tree", "shape": shape, "draft": draft}
+        experiment = build(Config.model_validate(settings | {"methods": [method]}))
+        fit.append(groups.that_fit(experiment, alone, tokens=20))
+    assert fit[0] == fit[1] == pytest.approx(2 * fit[2], abs=1)
+
+
 def test_groups_share_a_reference(start):
     """With room for three, every group holds plain decoding or a copy of it; ids are those of one group."""
     from treespec.experiments.report.run import load_run

@@ -19,6 +19,7 @@ from treespec.draft import (
     SuffixCounts,
     SuffixTree,
 )
+from treespec.draft.text_source import proposed
 from treespec.experiments.search_then_run import recording
 from treespec.experiments.search_then_run.source_recording import record_source
 from treespec.plugins import Budget
@@ -117,6 +118,26 @@ def test_at_temperature_0_replay_is_the_live_run(name, known, tmp_path):
         seen |= {step.tree.shape for step in every if step.verdict.accepted}
     assert any(shape.depth > 2 for shape in seen)
     assert name not in ("lookup", "documents") or any(not shape.is_chain for shape in seen)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_each_position_is_drafted_once_and_what_is_proposed_is_among_it(name, known, monkeypatch):
+    source, asked = SOURCES[name](HIGHEST, known), []
+    kind = type(source)
+    for text in known.others[:2]:
+        for end in range(2, len(text), 3):
+            source.prefill(torch.tensor(text[:end]))
+            tree, found = source.propose(TorchCoins(0)), proposed(source.drafts())
+            assert list(tree.shape.parents) == found.parents
+            assert list(tree.token_ids[1:]) == found.tokens
+    monkeypatch.setattr(kind, "propose", lambda *a: 1 / 0)
+    drafts = kind.drafts
+    monkeypatch.setattr(kind, "drafts", lambda self: asked.append(1) or drafts(self))
+    made = record_source(
+        known.target, source, known.prompts, sampling=GREEDY, rule=verify.greedy, max_new_tokens=8,
+        beyond=2,
+    )  # fmt: skip
+    assert len(asked) == made.text_drafts.positions
 
 
 def table(vocab, seed):

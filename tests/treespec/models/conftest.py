@@ -160,9 +160,9 @@ def prompt() -> torch.Tensor:
 
 @pytest.fixture
 def generated(prompt: torch.Tensor) -> Callable[..., list[int]]:
-    """What transformers' own greedy search writes after the prompt."""
+    """What transformers' own greedy search writes after the prompt, or another one."""
 
-    def generated(model: TransformersModel, new: int) -> list[int]:
+    def generated(model: TransformersModel, new: int, prompt: torch.Tensor = prompt) -> list[int]:
         with model.as_transformers() as plain:
             assert plain.config._attn_implementation != attention.NAME
             ids = plain.generate(

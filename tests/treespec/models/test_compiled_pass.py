@@ -16,8 +16,8 @@ import torch
 from torch._inductor import compile_fx
 
 from attention_masks.errors import NotATree
-from treespec import Law, Sampling, TreeShape, decode, load_pair
-from treespec.draft import ModelDrafter
+from treespec import Law, Sampling, TorchCoins, TreeShape, decode, load_pair
+from treespec.draft import EarlyExit, ModelDrafter
 from treespec.errors import InvalidArgument, InvalidTree, Unavailable, UnsupportedModel
 from treespec.experiments.lossless.passes import RememberingModel
 from treespec.models import compiled_pass, compiled_runner, passes
@@ -28,7 +28,7 @@ from treespec.models.sublayers import layers_from
 from treespec.models.transformers_model import TransformersModel
 from treespec.target import ModelTarget
 from treespec.testing.coins import EnumeratingCoins, outcomes
-from treespec.verify import rrsw
+from treespec.verify import greedy, rrsw
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 BUSHY = TreeShape.expansion([3, 2, 1])
@@ -62,6 +62,18 @@ def llama(made) -> tuple[TransformersModel, TransformersModel]:
     return ordinary, model
 
 
+@pytest.fixture(scope="module")
+def first_layers(llama) -> TransformersModel:
+    """Two of its layers, compiled for real."""
+    part = llama[1].without(layers_from(2, 3))
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        choose_passes(part, "compiled", draft=True)
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
+    return part
+
+
 @pytest.fixture
 def both(llama) -> tuple[TransformersModel, TransformersModel]:
     ordinary, compiled = llama
@@ -71,7 +83,8 @@ def both(llama) -> tuple[TransformersModel, TransformersModel]:
 def rows(model: TransformersModel) -> list[torch.Tensor]:
     """Committed rows of all layers."""
     cache: Any = model._runner.cache
-    return [x[:, :, : cache.length] for one in cache.layers for x in (one.keys, one.values)]
+    layers = [one for one in cache.layers if one.keys is not None]
+    return [x[:, :, : cache.length] for one in layers for x in (one.keys, one.values)]
 
 
 def compare(ordinary: TransformersModel, compiled: TransformersModel, prompt: int = 11) -> None:
@@ -163,30 +176,58 @@ class TestCompiled:
         assert sum(accepted) > 0
         assert generated(target, 48) == expected
 
-    def test_parts_of_a_compiled_target_draft_by_ordinary_passes(
-        self, llama, made, prompt, generated, decoded
-    ):
-        """Early exit and skipped sublayers: what is compiled is the whole, and its rows are not theirs."""
+    def test_parts_are_eager_until_they_are_told(self, llama):
         ordinary, target = llama
-        expected = generated(target, 48)
-        for names in ([*map(str, layers_from(2, 3))], ["mlp.1"], []):
+        for names in (["mlp.1"], []):
             short, right = target.without(names), ordinary.without(names)
             assert (short.passes.kind, target.passes.kind) == ("eager", "compiled")
-            both = [one.fresh() for one in (short, right)]
-            for one in both:
-                one.prefill(prompt)
-            found = [one.run(torch.arange(4), (-1, 0, 0, 1)) for one in both]
+            for one in (short, right):
+                one.prefill(torch.arange(9))
+            found = [one.run(torch.arange(4), (-1, 0, 0, 1)) for one in (short, right)]
             assert torch.equal(*found)
-            tokens, accepted = decoded(target, short, BUSHY, 48)
-            assert tokens == expected
-            assert sum(accepted) > 0 or names
-            assert names or set(accepted[:-1]) == {BUSHY.depth}
 
-    def test_the_law_of_a_text_is_that_of_ordinary_passes(self, both, prompt):
+    def test_a_part_shares_the_packed_weights_of_the_whole(self, llama, first_layers):
+        _, target = llama
+        assert (first_layers.passes.kind, first_layers.passes.frozen) == ("compiled", True)
+        assert first_layers.passes.packed_bytes == 0
+        matrices = [p for p in target.model.parameters() if p.ndim == 2]
+        head = target.model.get_output_embeddings().weight
+        copied = sum(p.nbytes for p in matrices if p is head or p.shape[0] != VOCAB)
+        assert 2 * copied <= target.packed.bytes == target.passes.packed_bytes <= 3 * copied
+        assert target.without(layers_from(2, 3)) is first_layers
+        assert target.fresh().packed is first_layers.packed
+
+    def test_trees_of_a_part(self, llama, first_layers):
+        compare(llama[0].without(layers_from(2, 3)).fresh(), first_layers.fresh())
+
+    @pytest.mark.parametrize("bound", [True, False])
+    def test_a_part_drafts_for_the_whole(self, bound, llama, first_layers, prompt, generated):
+        """In the target's cache and in one of its own, beyond the first rows of a cache."""
+        ordinary, target = llama
+        prompt, cold = torch.cat([prompt] * 10), Sampling(temperature=0.0)
+        expected, steps = generated(target, 40, prompt), []
+        assert len(set(expected)) >= 8
+        for model in (target, ordinary):
+            drafter = EarlyExit(model, 2, BUSHY, Law.DETERMINISTIC, cold)
+            if not bound:
+                drafter.bind_target = lambda target: None
+            steps.append([*decode(
+                ModelTarget(model), drafter, greedy, prompt, sampling=cold, coins=TorchCoins(0),
+                max_new_tokens=40,
+            )])  # fmt: skip
+            assert drafter.reads_target == bound
+            assert drafter.model.passes.kind == model.passes.kind
+            assert [token for step in steps[-1] for token in step.tokens] == expected
+        compiled, right = ([step.verdict.accepted for step in some] for some in steps)
+        assert compiled == right
+
+    @pytest.mark.parametrize("part", [False, True])
+    def test_the_law_of_a_text_is_that_of_ordinary_passes(self, part, both, first_layers, prompt):
         """Every branch of drafting and acceptance, steps behind one another, in machine code."""
         ordinary, compiled = both
         sampling, drafting = Sampling(top_k=2), Sampling(temperature=1.5, top_k=3)
-        target, draft = RememberingModel(compiled), RememberingModel(compiled)
+        target = RememberingModel(compiled)
+        draft = RememberingModel(first_layers if part else compiled)
 
         def play(coins: EnumeratingCoins) -> tuple[int, ...]:
             shape, law = TreeShape.expansion([2]), Law.WITHOUT_REPLACEMENT
@@ -465,6 +506,15 @@ def test_weights_are_packed_where_memory_allows(free, draft, load, monkeypatch, 
         assert "more than 25% of the 0 MiB of memory that are free" in str(model.passes.unpacked)
 
 
+@pytest.mark.usefixtures("traced")
+def test_skipped_sublayers_in_a_graph(load):
+    names = ["attention.0", "mlp.2"]
+    model = TransformersModel(load("llama", num_hidden_layers=3))
+    right = model.without(names).fresh()
+    choose_passes(model.without(names), "compiled", draft=True)
+    compare(right, model.without(names).fresh())
+
+
 @pytest.mark.slow
 class TestTraced:
     @pytest.mark.usefixtures("traced")
@@ -589,6 +639,25 @@ class TestWhatCannotBeHad:
         choose_passes(model, "auto")
         assert model.passes.kind == "eager"
         assert "cannot be compiled here" in str(model.passes.why)
+
+    @pytest.mark.usefixtures("traced")
+    def test_a_part_that_breaks_the_graph(self, load, monkeypatch):
+        """Refused as a draft, or eager with the reason; the whole is as it was."""
+        model = TransformersModel(load("llama"))
+        part = model.without(layers_from(1, 2))
+
+        def broken(*args, **kwargs):
+            raise ValueError("no such sizes")
+
+        monkeypatch.setattr(compiled_pass, "DirectCall", broken)
+        with pytest.raises(
+            UnsupportedModel, match="draft_passes='compiled' cannot be had: llama models cannot be"
+        ):
+            choose_passes(part, "compiled", draft=True)
+        choose_passes(part, "auto", draft=True)
+        assert (part.passes.kind, part.passes.asked) == ("eager", "auto")
+        assert "cannot be compiled here" in str(part.passes.why)
+        assert model.passes.asked is None
 
     def test_another_implementation(self, load):
         model = TransformersModel(load("llama"), attention="reference")

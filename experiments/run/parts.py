@@ -1,0 +1,61 @@
+"""The parts of the target that draft in an experiment: early exits, and targets without some sublayers."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from treespec.errors import TreespecError
+from treespec.experiments.config.build import BuiltMethod
+from treespec.experiments.config.drafts import all_of
+from treespec.experiments.config.layers import PartOfTarget
+from treespec.experiments.config.schema import TreeMethod
+from treespec.models.sublayers import Sublayer, layers_from
+
+if TYPE_CHECKING:
+    from treespec.models.transformers_model import TransformersModel
+
+__all__ = ["part_name", "parts_of"]
+
+
+def part_name(skip: Iterable[Sublayer], layers: int) -> str:
+    """What the target is called without some sublayers.
+
+    Args:
+        skip: what is left out.
+        layers: of the target.
+
+    Example:
+        >>> part_name(layers_from(2, 6), 6), part_name([Sublayer(3, "mlp"), Sublayer(1, "mlp")], 6)
+        ('the first 2 of 6 layers', 'the target without mlp.1, mlp.3')
+    """
+    left_out = frozenset(skip)
+    first = layers - len(left_out) // 2
+    if left_out == {*layers_from(first, layers)}:
+        return f"the first {first} of {layers} layers"
+    return f"the target without {', '.join(map(str, sorted(left_out)))}"
+
+
+def parts_of(
+    methods: Iterable[BuiltMethod], target: "TransformersModel"
+) -> dict[str, "TransformersModel"]:
+    """The parts of a target that draft, each once, by name.
+
+    What cannot be left out is not among them: it is refused where the drafter is made, which names the key.
+
+    Args:
+        methods: whose sources, those within others too, may be such parts.
+        target: that is loaded.
+    """
+    found: dict[str, TransformersModel] = {}
+    for method in methods:
+        if not isinstance(method.config, TreeMethod):
+            continue
+        for source in all_of(method.config.draft):
+            if not isinstance(source, PartOfTarget):
+                continue
+            layers = target.layer_count
+            try:
+                skip = source.skipped(layers)
+                found[part_name(skip, layers)] = target.without(skip)
+            except TreespecError:
+                continue
+    return found

@@ -1,0 +1,64 @@
+"""Whether the machine code of a model's compiled passes is on disk, by a note that lies beside it.
+
+The compiler finds code by its source text, which is known only when most of the work is done. So whoever
+has compiled a model leaves a note, named by all that the text depends on, in the folder where the code
+lies: it is deleted with it. A note that is wrong costs a wrong guess at how long compiling takes.
+"""
+
+import hashlib
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+from treespec.models import compiled_code, compiled_pass, direct_call
+from treespec.models.transformers_model import TransformersModel
+
+__all__ = ["is_on_disk", "note_on_disk"]
+
+WRITERS = (compiled_code, compiled_pass, direct_call)
+"""Files on which the text of the code depends."""
+
+
+def is_on_disk(model: TransformersModel) -> bool:
+    """Whether a process before this one has compiled the passes of such a model here."""
+    return compiled_pass.missing_for_compiling() is None and _note(model).exists()
+
+
+def note_on_disk(model: TransformersModel) -> None:
+    """Remember that its passes were compiled."""
+    note = _note(model)
+    with suppress(OSError):
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.touch()
+
+
+def _note(model: TransformersModel) -> Path:
+    return compiled_pass.code_folder() / "treespec" / _key(model)
+
+
+def _key(model: TransformersModel) -> str:
+    """A name for what the code of its passes depends on: all of the model but the values of its weights."""
+    inner: PreTrainedModel = model.model
+    packed = compiled_pass.too_large_to_pack(inner) is None
+    config = {name: str(value) for name, value in inner.config.to_dict().items()}
+    depends: list[Any] = [
+        torch.__version__,
+        transformers.__version__,
+        torch.get_num_threads(),
+        torch.backends.cpu.get_cpu_capability(),
+        os.environ.get("CXX"),
+        [Path(str(module.__file__)).read_text(encoding="utf-8") for module in WRITERS],
+        type(model.finding.route).__name__,
+        str(model.finding.layout),
+        packed,
+        {name: value for name, value in config.items() if not name.startswith("_")},
+        [(name, type(module).__qualname__) for name, module in inner.named_modules()],
+        [(name, list(p.shape), str(p.dtype)) for name, p in inner.named_parameters()],
+    ]
+    return hashlib.sha256(json.dumps(depends).encode()).hexdigest()
