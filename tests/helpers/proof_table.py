@@ -465,7 +465,7 @@ def _merges_apart() -> list[Case]:
     }  # fmt: skip
     sure: dict[str, Callable[[Datastore], Merge]] = {
         "lookup, retrieval": lambda store: apart(
-            (1, 3), lookup(), Retrieval(store, 2, shortest=1, **SIZE)
+            (1, 3), lookup(), Retrieval(store.datastore, 2, shortest=1, **SIZE)
         ),
         "model's best, suffix automaton": lambda _: apart((3, 1), model(SURE, TREE), SuffixAutomaton(2)),
     }  # fmt: skip
