@@ -41,7 +41,7 @@ from treespec.models.runner import TreeRunner
 from treespec.models.transformers_model import TransformersModel
 from treespec.target import ModelTarget
 
-NODES = (1, 4, 8, 16, 22, 32, 64)
+NODES = (1, 2, 4, 8, 16, 22, 32, 64)
 PREFIX = 192
 DTYPE = "bfloat16"
 SIZES, ROUNDS, READ_MIB = ("50M", "100M"), 30, 384

@@ -12,12 +12,14 @@ from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.statistics import Interval
 from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.table import Column, Finding, Table, interval
+from treespec.experiments.report.verdict import Comparison, compare
 from treespec.search import Trace
 from treespec.search.latency.errors import NotMeasured
 from treespec.search.rates.replay import replay
 from treespec.tree import TreeShape
 
 __all__ = [
+    "Choice",
     "Prediction",
     "chosen",
     "first_ranked",
@@ -39,8 +41,25 @@ MISSING = (
     "trees, or `{kind: plain}`, which speedups are over, is not among the methods that finished."
 )
 
-Choice = tuple[str, str, Interval, str]
-"""What search chose, the fastest lossless method of the run, their speeds' ratio, and the advice."""
+
+@dataclass(frozen=True)
+class Choice:
+    """What search chose for a sampling setting, beside the fastest lossless methods of the run.
+
+    Args:
+        method: the name of the choice.
+        fastest: of the fastest method on all prompts.
+        over: tokens per second of the choice over those of `fastest`. It was picked on the prompts that it
+            is measured on, so that this is too low.
+        fair: the same over the fastest by the other half of the prompts, for each half; None with too few.
+        advice: in words, as it was told before the run; empty if it was not kept.
+    """
+
+    method: str
+    fastest: str
+    over: Interval
+    fair: Comparison | None
+    advice: str
 
 
 @dataclass(frozen=True)
@@ -123,8 +142,7 @@ def chosen(run: RunRecords, data: Measurements) -> Choice | None:
     """What search chose for a setting beside the fastest lossless method of the run.
 
     Returns:
-        Their names, tokens per second of the choice over those of the fastest, and the advice in words
-        (empty if it was not kept); None if the config asks for no `best` tree, or it did not finish.
+        None if the config asks for no `best` tree, or it did not finish.
     """
     asked = [
         m
@@ -139,7 +157,9 @@ def chosen(run: RunRecords, data: Measurements) -> Choice | None:
     best = max(names, key=data.rate)
     place = [setting["name"] for setting in run.manifest["samplings"]].index(data.sampling)
     advice = advice_kept(run.folder / "search", place).get(choices[0], "")
-    return choices[0], best, speed_ratio(data.totals, choices[0], best), advice
+    over = speed_ratio(data.totals, choices[0], best)
+    fair = compare(data, ("what search chose", choices[:1]), ("the fastest", names))
+    return Choice(choices[0], best, over, fair, advice)
 
 
 def _measured(run: RunRecords) -> Measured | None:
@@ -264,9 +284,16 @@ def _said(rows: Sequence[Prediction], choice: Choice | None) -> str:
     )
     if choice is None:
         return said
-    name, fastest, ratio, advice = choice
+    reached = f"reached {_share(choice.over)} of the speed of the run's fastest ({choice.fastest})"
+    if choice.fair is not None:
+        reached += (
+            f", picked on the same prompts, and {_share(choice.fair.ratio)} of that of the fastest by the "
+            f"other half of the prompts ({choice.fair.right.label})"
+        )
+    told = f" Before the run it said: {choice.advice}" if choice.advice else ""
+    return f"{said} What search chose ({choice.method}) {reached}.{told}"
+
+
+def _share(ratio: Interval) -> str:
     shown = interval(ratio)
-    share = f"{shown.text} ({shown.detail})" if shown.detail else shown.text
-    reached = f"reached {share} of the speed of the run's fastest ({fastest})"
-    told = f" Before the run it said: {advice}" if advice else ""
-    return f"{said} What search chose ({name}) {reached}.{told}"
+    return f"{shown.text} ({shown.detail})" if shown.detail else shown.text

@@ -1,6 +1,7 @@
 """Advice against live runs: predicted tokens per step on other texts, and the chosen shape among others."""
 
 from collections.abc import Mapping
+from dataclasses import astuple
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -115,8 +116,13 @@ def chosen_among(pair: str, runs: Path, texts: int | None = None) -> dict[str, A
     for setting, data in loaded.measurements.items():
         choice = chosen(loaded, data)
         if choice is not None:
-            name, fastest, ratio, advice = choice
+            fair = choice.fair
             told[setting] = {
-                "chosen": name, "fastest": fastest, "over": list(vars(ratio).values()), "advice": advice,
-            }  # fmt: skip
+                "chosen": choice.method,
+                "fastest": choice.fastest,
+                "over": list(astuple(choice.over)),
+                "fastest_by_other_half": fair and fair.right.label,
+                "over_by_other_half": fair and list(astuple(fair.ratio)),
+                "advice": choice.advice,
+            }
     return told

@@ -52,8 +52,8 @@ def figures_of(loaded: Run) -> dict[str, Any]:
             "first_over_fastest": (
                 first.speedup_measured.estimate / best.speedup_measured.estimate
             ),
-            "chosen": choice and choice[0],
-            "chosen_over_fastest": choice and list(astuple(choice[2])),
+            "chosen": choice and choice.method,
+            "chosen_over_fastest": choice and list(astuple(choice.over)),
             "rows": [
                 {
                     "tree": row.method,

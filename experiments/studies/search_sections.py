@@ -150,6 +150,13 @@ def _advice_live(figures: Row) -> list[str]:
         for setting, one in settings.items():
             said.append(
                 f"Target of {pair}, {setting}: `search_then_run` chose {one['chosen']}, which reached "
-                f"{one['over'][0]:.3f} of the speed of the fastest ({one['fastest']})."
+                f"{_share(one['over'])} of the speed of the fastest here ({one['fastest']}), and "
+                f"{_share(one['over_by_other_half'])} of that of the fastest by the other half of them "
+                f"({one['fastest_by_other_half']})."
             )
     return said
+
+
+def _share(ratio: list[float]) -> str:
+    estimate, low, high = ratio
+    return f"{estimate:.2f} ({low:.2f} to {high:.2f})"

@@ -8,19 +8,10 @@ from jaxtyping import Int
 from torch import Tensor
 
 from treespec.distributions import Sampling
-from treespec.door import able, instance, integer, require_tokens, shown
+from treespec.door import able, instance, require_tokens, shown
 from treespec.draft.cascade import parts_of
-from treespec.draft.merge_plan import (
-    DrawingSource,
-    Node,
-    Room,
-    Trie,
-    numbered,
-    planned,
-    side_by_side,
-)
-from treespec.draft.model import ModelDrafter
-from treespec.draft.rates import checked_rates, require_names
+from treespec.draft.merge_layout import Apart, Shared, law_of
+from treespec.draft.merge_plan import Node, numbered
 from treespec.errors import InvalidArgument, InvalidTree
 from treespec.protocols import Coins, Drafter, ReadsTarget, Target
 from treespec.step import Scores, Step, Verdict
@@ -94,93 +85,30 @@ class Merge:
             raise InvalidArgument(
                 "a merge needs either rates, by which its sources share a size, or budgets, nodes for each"
             )
-        self.max_depth = max(source.max_depth for source in self.sources.values())
+        if budgets is not None and (depth is not None or branching is not None):
+            raise InvalidArgument(
+                "depth and branching limit a tree that sources share; with budgets give these limits "
+                "to the sources themselves"
+            )
+        self.layout = (
+            Apart(self.sources, budgets, size)
+            if rates is None
+            else Shared(self.sources, rates, size, depth, branching)
+        )
+        self.max_depth, self._drawing = self.layout.max_depth, self.layout.drawing
         self._vocab_size = vocab_size
-        self._whole = {n for n, s in self.sources.items() if not getattr(s, "reads_any_tree", True)}
-        self.rates = {} if rates is None else checked_rates(rates, self.sources)
-        self._drawing: dict[str, ModelDrafter] = {}
-        if budgets is None:
-            self.budgets = None
-            self._share(size, depth, branching)
-        else:
-            self.budgets = self._checked_budgets(budgets, size)
-            if depth is not None or branching is not None:
-                raise InvalidArgument(
-                    "depth and branching limit a tree that sources share; with budgets give these limits "
-                    "to the sources themselves"
-                )
         # What is sure is decided after what is drawn.
         self._groups_in_order = sorted(
-            self.sources, key=lambda n: _law(self.sources[n]) is Law.DETERMINISTIC
+            self.sources, key=lambda n: law_of(self.sources[n]) is Law.DETERMINISTIC
         )
         self._proposed: TokenTree | None = None
         self.origins: tuple[tuple[str, ...], ...] = ()
         """Of each node of the tree that was proposed last, the sources that drafted it."""
 
-    def _share(self, size: int | None, depth: int | None, branching: int | None) -> None:
-        """Check the limits of a tree that the sources share, and which of them draw where they are told."""
-        if size is None:
-            raise InvalidArgument(
-                "a merge needs a size: the nodes of the tree, root included, that its sources share"
-            )
-        size = integer("size", size, least=2)
-        if depth is not None:
-            self.max_depth = min(self.max_depth, integer("depth", depth, least=1))
-        widest = size if branching is None else integer("branching", branching, least=1)
-        # Those that are sure first: the others draw beside what these take.
-        drawing = sorted(
-            (n for n, s in self.sources.items() if _draws_where_told(s)),
-            key=lambda n: _law(self.sources[n]) is not Law.DETERMINISTIC,
-        )
-        self._drawing = {n: s for n in drawing if isinstance(s := self.sources[n], ModelDrafter)}
-        whole = sum(getattr(self.sources[name], "size", 1) - 1 for name in self._whole) + 1
-        for name in self._whole:
-            if self.sources[name].max_depth > self.max_depth:
-                raise InvalidArgument(
-                    f"depth = {depth}, but {name!r} reads the rows of all its nodes, which have depth "
-                    f"{self.sources[name].max_depth}"
-                )
-        if whole > size:
-            raise InvalidArgument(
-                f"size = {size}, but {' and '.join(sorted(self._whole))} read the rows of all their nodes: "
-                f"they need {whole}, root included"
-            )
-        widths = {name: getattr(self.sources[name], "branching", 1) for name in self._whole}
-        if branching is not None and sum(widths.values()) > branching:
-            raise InvalidArgument(
-                f"branching = {branching}, but {' and '.join(sorted(self._whole))} read the rows of all "
-                f"their nodes, of which one can have {sum(widths.values())} children"
-            )
-        # Distinct children of a node, drawn beside each other, are no more than there are tokens.
-        fewest = min((s.model.vocab_size for s in self._drawing.values()), default=widest)
-        self.room = Room(size, self.max_depth, min(widest, fewest))
-
-    def _checked_budgets(self, given: Any, size: int | None) -> dict[str, int]:
-        """A number of nodes for each source, as an argument."""
-        instance("budgets", given, Mapping, "a mapping of the sources' names to numbers of nodes")
-        require_names("budgets", given, self.sources)
-        budgets = {
-            name: integer(f"budgets[{name!r}]", given[name], least=1) for name in self.sources
-        }
-        for name in self._whole:
-            needed = getattr(self.sources[name], "size", 1) - 1
-            if budgets[name] < needed:
-                raise InvalidArgument(
-                    f"budgets[{name!r}] = {budgets[name]}, but this source reads the rows of all its "
-                    f"nodes: give it {needed}"
-                )
-        total = sum(budgets.values()) + 1
-        if size is not None and total > integer("size", size, least=2):
-            raise InvalidArgument(
-                f"size = {size}, but the budgets ({' + '.join(map(str, budgets.values()))}) and the root "
-                f"are {total} nodes: lower a budget, or raise size to {total}"
-            )
-        return budgets
-
     @property
     def law(self) -> Law:
         """DETERMINISTIC if no source draws, else that of the first that does."""
-        laws = map(_law, self.sources.values())
+        laws = map(law_of, self.sources.values())
         return next((law for law in laws if law is not Law.DETERMINISTIC), Law.DETERMINISTIC)
 
     @property
@@ -213,13 +141,12 @@ class Merge:
                 that cannot be decided in groups.
             TreespecError: see the sources.
         """
-        trie, self._entries = Trie(), {}
         self._trees = {
             name: self._checked(name, source.propose(coins))
             for name, source in self.sources.items()
             if name not in self._drawing
         }
-        nodes = self._shared(trie) if self.budgets is None else self._apart(trie, self.budgets)
+        trie, self._entries, nodes = self.layout.plan(self._trees)
         self._order = numbered(nodes, self._groups_in_order)
         self._nodes = nodes
         self.origins = tuple(
@@ -228,31 +155,6 @@ class Merge:
         )
         self._proposed = self._tree(nodes, self._order, coins)
         return self._proposed
-
-    def _shared(self, trie: Trie) -> list[Node]:
-        """The nodes of a tree that the sources share."""
-        drawn = {}
-        for name, tree in self._trees.items():
-            if _is_sure_tree(tree):
-                rates, whole = self.rates[name], name in self._whole
-                self._entries[name] = trie.add(name, tree, rates, whole)
-            else:
-                drawn[name] = tree, self.rates[name]
-        drawing = [
-            DrawingSource(name, self.rates[name], source.max_depth)
-            for name, source in self._drawing.items()
-        ]
-        return planned(trie, drawn, drawing, self.room)
-
-    def _apart(self, trie: Trie, budgets: Mapping[str, int]) -> list[Node]:
-        """The nodes of trees that have a budget each."""
-        drawn = {}
-        for name, tree in self._trees.items():
-            if _is_sure_tree(tree):
-                self._entries[name] = trie.unite(name, tree, budgets[name])
-            else:
-                drawn[name] = tree, budgets[name]
-        return side_by_side(trie, drawn)
 
     def commit(self, step: Step) -> None:
         """Tell every source what was emitted.
@@ -383,18 +285,6 @@ class Merge:
         return node.own if node.drawn_by == name else -1
 
 
-def _draws_where_told(source: Drafter) -> bool:
-    return isinstance(source, ModelDrafter) and source.draws_where_told
-
-
-def _is_sure_tree(tree: TokenTree) -> bool:
-    return tree.laws <= {Law.DETERMINISTIC}
-
-
-def _law(source: Drafter) -> Law:
-    return getattr(source, "law", Law.DETERMINISTIC)
-
-
 def _sources(given: Any) -> dict[str, Drafter]:
     instance("sources", given, Mapping, "a mapping of names to draft sources")
     if len(given) < 2:
@@ -420,7 +310,7 @@ def _sources(given: Any) -> dict[str, Drafter]:
                 "two"
             )
         seen |= dict.fromkeys(map(id, parts), name)
-        law = _law(source)
+        law = law_of(source)
         if law not in (*MIXED, Law.DETERMINISTIC):
             raise InvalidTree(
                 f"source {name!r} chooses children {law}, all of a node together: in a merge they are "

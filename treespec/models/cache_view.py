@@ -71,7 +71,8 @@ class CacheView(TreeCache):
         if self._seen != self.memory:
             self._seen = self.memory
             for i in self._read:
-                mine, other = (any_layer(cache.layers[i]) for cache in (self, self._whole))
+                mine: Any = self.layers[i]
+                other: Any = self._whole.layers[i]
                 mine.keys, mine.values, mine.is_initialized = other.keys, other.values, True
 
     def keep(self, nodes: Sequence[int]) -> None:
@@ -81,8 +82,3 @@ class CacheView(TreeCache):
     def reset(self) -> None:
         """Forget all tree rows."""
         self.keep(())
-
-
-def any_layer(layer: Any) -> Any:
-    """A layer, of whatever class transformers says that it is."""
-    return layer

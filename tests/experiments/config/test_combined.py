@@ -64,8 +64,8 @@ def test_a_merge_is_made_of_its_sources_with_their_rates():
     assert isinstance(drafter, Merge)
     assert [type(source) for source in drafter.sources.values()] == [ModelDrafter, PromptLookup]
     assert drafter.sources["model"].law is Law.WITHOUT_REPLACEMENT
-    assert drafter.rates == {"model": ((0.7, 0.2),), "lookup": ((0.4,),)}
-    assert drafter.room == (12, 4, 3)
+    assert drafter.layout.rates == {"model": ((0.7, 0.2),), "lookup": ((0.4,),)}
+    assert drafter.layout.room == (12, 4, 3)
     texts = method(TEXTS).drafter(pair(), "T=1")
     assert [type(source) for source in texts.sources.values()] == [TokenRecycling, PromptLookup]
 
@@ -78,7 +78,7 @@ def test_rates_of_each_setting_by_its_name():
         {"temperature": 0}, {"temperature": 1}, {"temperature": 0.5, "top_p": 0.9}
     ]  # fmt: skip
     built = build(validated("test.yaml", data)).methods[0]
-    found = {name: built.drafter(pair(), name).rates["model"] for name in rates}
+    found = {name: built.drafter(pair(), name).layout.rates["model"] for name in rates}
     assert found == {
         "T=0": ((0.7, 0.2),), "T=1": ((0.5, 0.3),), "T=0.5, top_p=0.9": ((0.6,),)
     }  # fmt: skip
@@ -96,7 +96,7 @@ def test_each_source_of_a_merge_may_have_a_budget():
     assert built.name == "merge of model 6, lookup 5 budget 12"
     assert choice(built) == (Law.WITHOUT_REPLACEMENT, "rrsw")
     drafter = built.drafter(pair(), "T=1")
-    assert drafter.budgets == {"model": 6, "lookup": 5}
+    assert drafter.layout.budgets == {"model": 6, "lookup": 5}
     model, lookup = drafter.sources.values()
     assert model.growth.shape == TreeShape.chain(4)  # nothing is known of its children
     limits = lookup.limits
@@ -122,7 +122,7 @@ def test_a_source_that_stands_twice_has_two_budgets():
     sources = [{"source": "model"}, {"source": "model", "model": "other"}, {"source": "lookup"}]
     budgets = {"model": 2, "model'": 3, "lookup": 4}
     drafter = method(APART | {"sources": sources, "budgets": budgets}).drafter(pair(), "T=1")
-    assert drafter.budgets == budgets
+    assert drafter.layout.budgets == budgets
     assert [source.max_depth for source in drafter.sources.values()] == [2, 3, 4]
 
 
