@@ -10,6 +10,7 @@ from treespec.coins import TorchCoins
 from treespec.decoding import decode
 from treespec.distributions import Sampling
 from treespec.door import able, integer, sequence
+from treespec.draft.growth import laws_along
 from treespec.draft.make import make_drafter
 from treespec.errors import InvalidArgument, InvalidPrompt
 from treespec.protocols import Coins, Drafter, Growth, Observer, Verifier
@@ -153,5 +154,5 @@ def generate(
 
 def _usual_law(growth: Growth | TreeShape | None, sampling: Sampling) -> Law:
     """The law for this temperature, or the only one that a growth allows."""
-    laws = getattr(growth, "laws", Law)
+    laws = laws_along(growth)
     return next(iter(laws)) if len(laws) == 1 else usual_law(sampling)

@@ -116,16 +116,18 @@ class PruningGrowth(Growth, Protocol):
 
 @runtime_checkable
 class MarginalGrowth(Growth, Protocol):
-    """A growth that grows a chain, and makes a tree of one distribution for each of its positions.
+    """A growth that makes its tree of one distribution for each position, along the chain of best tokens.
 
-    Only of deterministic children: they come from the row of their position, not from that of their parent.
+    The chain has `max_depth` draft tokens; a drafter does not ask `next`. Only of deterministic children:
+    they come from the row of their position, not from that of their parent.
     """
 
     def tree_over(self, marginals: Float[Tensor, "D V"], root: int) -> TokenTree:
         """The tree, asked once when the chain is done.
 
         Args:
-            marginals: the draft's distribution at each position of the chain, the first after the root.
+            marginals: the draft's distribution at each position of the chain, the first after the root;
+                `max_depth` rows.
             root: the last committed token.
         """
         ...

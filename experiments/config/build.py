@@ -7,6 +7,7 @@ from typing import TypeVar
 from treespec import plugins
 from treespec.distributions import Sampling
 from treespec.draft import NoDrafter
+from treespec.draft.growth import laws_along
 from treespec.errors import TreespecError
 from treespec.experiments.config.combined import CascadeDraft
 from treespec.experiments.config.drafts import (
@@ -292,7 +293,7 @@ def _choice(
     rules = {name: part.make for name, part in plugins.parts("rule").items()}
     rule = None if config.rule is None else _look_up(f"{path}.rule", config.rule, rules)
     laws = laws_of(config.draft)
-    possible = getattr(tree, "laws", frozenset(Law)) & laws
+    possible = laws_along(tree) & laws
     if law is not None and law not in laws:
         raise ConfigError(
             f"{path}.law: the draft source {source.name!r} does not draw children {law}, but "

@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from treespec import plugins
 from treespec.distributions import Sampling
+from treespec.draft.growth import laws_along
 from treespec.errors import TreespecError, in_words
 from treespec.experiments.config.build import BuiltMethod, Experiment
 from treespec.experiments.config.drafts import source_of
@@ -23,13 +25,13 @@ from treespec.experiments.config.schema import TreeMethod
 from treespec.experiments.errors import ConfigError
 from treespec.plugin_files import sha256_of
 from treespec.plugins import Budget, Part, Wanted
-from treespec.protocols import Drafter, Growth, PruningGrowth, TreeModel
-from treespec.tree import Law, TreeShape
+from treespec.protocols import Drafter, Growth, MarginalGrowth, PruningGrowth, TreeModel
+from treespec.tree import Law, TokenTree, TreeShape
 from treespec.verify import RULE_OF_LAW, Rule, greedy
 
 __all__ = ["require_proved"]
 
-VERSION = 1
+VERSION = 2
 """Of what is proved: another one proves all parts anew."""
 
 VOCAB, SIZE = 3, 4
@@ -54,7 +56,7 @@ class _Small:
 
     def __init__(self, growth: Growth) -> None:
         self._growth, self.max_depth = growth, min(growth.max_depth, SIZE - 1)
-        self.laws = frozenset(getattr(growth, "laws", Law))
+        self.laws = laws_along(growth)
 
     def next(
         self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
@@ -76,6 +78,30 @@ class _SmallPruning(_Small):
         """What it keeps."""
         assert isinstance(self._growth, PruningGrowth)
         return self._growth.keep(shape, probs)
+
+
+class _SmallMarginal(_Small):
+    """The same of one that makes its tree of marginals."""
+
+    def tree_over(self, marginals: Float[Tensor, "D V"], root: int) -> TokenTree:
+        """What it makes, of as many marginals as it is made for, cut to a small tree."""
+        assert isinstance(self._growth, MarginalGrowth)
+        missing = self._growth.max_depth - len(marginals)
+        whole = self._growth.tree_over(
+            torch.cat([marginals, marginals[-1:].expand(missing, -1)]), root
+        )
+        depths = whole.shape.depths
+        kept = [node for node in range(whole.shape.size) if depths[node] <= self.max_depth][:SIZE]
+        place = {node: i for i, node in enumerate(kept)}
+        shape = TreeShape(tuple(place.get(whole.shape.parents[node], -1) for node in kept))
+        return TokenTree(shape, whole.tokens[kept], None, Law.DETERMINISTIC)
+
+
+def _small(growth: Growth) -> _Small:
+    """A growth of a plug-in, cut to small trees."""
+    if isinstance(growth, MarginalGrowth):
+        return _SmallMarginal(growth)
+    return _SmallPruning(growth) if isinstance(growth, PruningGrowth) else _Small(growth)
 
 
 def require_proved(experiment: Experiment, say: Callable[[str], None]) -> None:
@@ -159,7 +185,7 @@ def _growth(method: BuiltMethod) -> None:
     from treespec.testing import assert_lossless
 
     assert not isinstance(method.tree, TreeShape | Budget | None)
-    cut = (_SmallPruning if isinstance(method.tree, PruningGrowth) else _Small)(method.tree)
+    cut = _small(method.tree)
     for law in {choice.law for choice in method.choices.values()}:
         assert_lossless(RULE_OF_LAW[law], laws=[law], growths=[cut], vocab=VOCAB, tables=1)
 

@@ -1,4 +1,4 @@
-"""How a tree grows: the static policy. Dynamic ones live in `search`."""
+"""How a tree grows: the static policy, and the laws of all. Dynamic ones live in `search`."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,9 +6,24 @@ from jaxtyping import Float
 from torch import Tensor
 
 from treespec.door import instance
-from treespec.tree import TreeShape
+from treespec.protocols import MarginalGrowth
+from treespec.tree import Law, TreeShape
 
-__all__ = ["StaticGrowth"]
+__all__ = ["StaticGrowth", "laws_along"]
+
+
+def laws_along(growth: object) -> frozenset[Law]:
+    """How the children of a tree may be chosen, by where it grows.
+
+    Args:
+        growth: a growth, which may state its `laws`; or anything else that a tree is made by.
+
+    Returns:
+        The laws that it states, all if it states none. One that makes its tree of marginals takes the best
+        tokens of a position, whatever it states.
+    """
+    laws = frozenset(getattr(growth, "laws", Law))
+    return laws & {Law.DETERMINISTIC} if isinstance(growth, MarginalGrowth) else laws
 
 
 class StaticGrowth:

@@ -11,7 +11,7 @@ from torch import Tensor
 from treespec.distributions import Sampling, require_finite
 from treespec.door import able, require_tokens
 from treespec.draft.drawn import DrawnChildren, ranking_of
-from treespec.draft.growth import StaticGrowth
+from treespec.draft.growth import StaticGrowth, laws_along
 from treespec.draft.levels import draft_levels, levels_of
 from treespec.errors import InvalidTree
 from treespec.protocols import Coins, Growth, MarginalGrowth, PruningGrowth, TreeModel
@@ -57,7 +57,7 @@ class ModelDrafter:
         self.model, self.law, self.sampling = model.fresh(), Law.of(law), sampling
         self.given = model
         self.growth = StaticGrowth(growth) if isinstance(growth, TreeShape) else growth
-        laws = getattr(growth, "laws", Law)
+        laws = laws_along(growth)
         if self.law not in laws:
             made_for = ", ".join(sorted(map(str, laws)))
             raise InvalidTree(

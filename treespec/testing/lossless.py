@@ -10,6 +10,7 @@ from torch import Tensor
 
 from treespec.children import too_many
 from treespec.distributions import Sampling
+from treespec.draft.growth import laws_along
 from treespec.draft.model import ModelDrafter
 from treespec.errors import TreespecError
 from treespec.protocols import Growth, Verifier
@@ -247,7 +248,7 @@ def assert_lossless(
                 if isinstance(tree, TreeShape):
                     fits = covers(verifier, tree, law, family.vocab)
                 else:
-                    fits = law in getattr(tree, "laws", Law)
+                    fits = law in laws_along(tree)
                 for pair in pairs if fits else ():
                     case = Case(tree, law, pair)
                     proof += case.prove(verifier, case.oracle(draft_with, exact), exact)

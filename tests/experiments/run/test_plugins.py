@@ -15,7 +15,12 @@ from typer.testing import CliRunner
 
 from treespec import plugin_files, plugins
 from treespec.experiments.cli.main import app
+from treespec.experiments.config.build import build
+from treespec.experiments.config.file import validated
+from treespec.experiments.errors import ConfigError
 from treespec.experiments.run import proof_of_parts
+from treespec.experiments.run.proof_of_parts import require_proved
+from treespec.tree import Law
 
 FOUR = Path(__file__).parents[2] / "helpers" / "plugins" / "four_parts.py"
 MORE = FOUR.with_name("more_parts.py")
@@ -161,6 +166,55 @@ def test_a_biased_rule_is_refused_with_its_smallest_counterexample(write, tmp_pa
     lossy = treespec("run", config, "--plugin", plugin)
     assert lossy.exit_code == 0, lossy.stderr
     assert "(biased) (lossy)" in lossy.stdout.replace("\n", " ") or "lossy" in lossy.stdout
+
+
+MARGINAL = """
+import torch
+
+from treespec import Law, TokenTree, TreeShape, plugins
+
+
+class Size(plugins.Settings):
+    depth: int = 5
+
+
+@plugins.growth("crossed", settings=Size)
+class Crossed:
+    def __init__(self, depth):
+        self.max_depth = depth
+
+    def next(self, shape, probs):
+        return []
+
+    def tree_over(self, marginals, root):
+        best = marginals.topk(2).indices
+        tokens = [root, *best[0].tolist(), *best[:PLACE, 0].tolist()[1:]]
+        parents = (-1, 0, 0, *range(2, len(tokens) - 1))
+        return TokenTree(TreeShape(parents), torch.tensor(tokens), None, Law.DETERMINISTIC)
+"""
+
+
+def test_a_growth_that_makes_trees_of_marginals(tmp_path):
+    """It states no law, and none but one is true of it; its own code is proved, not a chain instead."""
+    plugin = tmp_path / "crossed.py"
+    data = {"name": "x", "prompts": {"kind": "embedded", "count": 1}, "max_new_tokens": 4}
+    data |= {
+        "samplings": [{"temperature": 1.0}],
+        "methods": [{"kind": "tree", "shape": {"kind": "crossed"}}],
+    }
+
+    def built(place):
+        plugin.write_text(MARGINAL.replace("PLACE", place))
+        plugin_files.load(plugin_files.read([plugin]))
+        return build(validated(tmp_path / "x.yaml", data))
+
+    fine, said = built("self.max_depth"), []
+    (choice,) = fine.methods[0].choices.values()
+    assert (choice.law, str(choice.rule)) == (Law.DETERMINISTIC, "onehot")
+    require_proved(fine, said.append)
+    assert said == ["proving that the growth 'crossed' is lossless, on small trees"]
+    with pytest.raises(ConfigError, match=r"'crossed' of .* fails on small trees .*no_such_name"):
+        require_proved(built("no_such_name"), said.append)
 
 
 REFUSED = {

@@ -8,7 +8,13 @@ from treespec.draft import ModelDrafter
 from treespec.errors import InvalidTree
 from treespec.search import DDTree, InvalidGrowth, marginal_tree
 from treespec.target import ModelTarget
-from treespec.testing import TabularModel, output_law, random_table, target_law
+from treespec.testing import (
+    TabularModel,
+    assert_lossless,
+    output_law,
+    random_table,
+    target_law,
+)
 
 SURE = Law.DETERMINISTIC
 PROMPT = (0, 1, 2, 0)
@@ -100,6 +106,33 @@ def test_drawn_children_and_wrong_settings_are_refused():
     ):
         with pytest.raises(InvalidGrowth, match="of DDTree, but must be at least 1"):
             DDTree(**wrong)
+
+
+class OfMarginals:
+    """One that does not state its laws."""
+
+    max_depth = 2
+
+    def next(self, shape, probs):
+        raise AssertionError("a drafter asks for the tree alone")
+
+    def tree_over(self, marginals, root):
+        assert len(marginals) == self.max_depth
+        return marginal_tree(marginals, root, 4)
+
+
+def test_trees_of_marginals_are_of_best_tokens_whatever_a_growth_states():
+    """Their children are not drawn from the rows of their parents: no other law would be true of them."""
+    for law in (Law.IID, Law.WITHOUT_REPLACEMENT):
+        with pytest.raises(
+            InvalidTree, match=r"'OfMarginals' is not made for .* deterministic only"
+        ):
+            ModelDrafter(table(4), OfMarginals(), law, Sampling())
+    proof = assert_lossless(verify.onehot, growths=[OfMarginals()], laws=Law, tables=1)
+    assert (
+        proof.cases
+        == assert_lossless(verify.onehot, growths=[OfMarginals()], laws=[SURE], tables=1).cases
+    )
 
 
 def test_nothing_improbable_is_drafted():
