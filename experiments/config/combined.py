@@ -138,8 +138,8 @@ class MergeDraft(Combined):
     Null only with `budgets`: there they lay out the trees of models, which are chains without them."""
     budgets: dict[Name, Budgeted] | None = None
     """Draft nodes of each source by its name, such as `{model: 8, lookup: 4}`; a source that stands
-    twice is `model` and `model'`. Each drafts a tree of its own, and these stand below one root. Null to
-    share the tree by `rates`."""
+    twice is `model` and `model'`. Each drafts a tree of its own, no deeper or wider than the shape says,
+    and these stand below one root. Null to share the tree by `rates`."""
 
     @property
     def inner(self) -> tuple[Settings, ...]:
@@ -306,7 +306,12 @@ def _merge(wanted: Wanted, settings: MergeDraft) -> Drafter:
         nodes = settings.budgets[name]
         own = Budget(nodes + 1, min(budget.depth, nodes), budget.branching)
         shape = None if rates is None else _laid_out(rates[i], own)
-        sources[name] = _made(source, wanted, own, _law(source, wanted), shape)
+        try:
+            sources[name] = _made(source, wanted, own, _law(source, wanted), shape)
+        except InvalidArgument as error:
+            raise InvalidArgument(
+                f"budgets.{name} = {nodes}, which with the root is a size of {nodes + 1}: {error}"
+            ) from None
     return Merge(sources, budget.size, budgets=settings.budgets, vocab_size=vocab_size)
 
 
@@ -317,7 +322,7 @@ def _law(source: Settings, wanted: Wanted) -> Law:
 
 def _laid_out(rates: RatesOfSource, budget: Budget) -> TreeShape:
     """The tree within a budget that keeps most tokens; the last depth stands for deeper ones."""
-    widest = max(map(len, rates))
+    widest = max(1, *map(len, rates))
     rows = [[*row, *[0.0] * (widest - len(row))] for row in rates]
     rows = [*rows, *[rows[-1]] * budget.depth][: budget.depth]
     branching = min(budget.branching, widest)

@@ -7,6 +7,7 @@ import torch
 
 from treespec import TorchCoins
 from treespec.draft import Cascade, Merge, ModelDrafter, PromptLookup, TokenRecycling
+from treespec.errors import InvalidArgument
 from treespec.experiments.config.build import build
 from treespec.experiments.config.file import validated
 from treespec.experiments.errors import ConfigError
@@ -114,8 +115,25 @@ def test_rates_lay_out_the_tree_of_a_model_that_has_a_budget():
     assert {shape.rank_path(node) for node in range(1, shape.size)} == {
         (0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0)
     }  # fmt: skip
-    few = method(APART | {"rates": [[[0.6], [0.0]], [[0.4]]]}).drafter(pair(), "T=1")
-    assert few.sources["model"].growth.shape == TreeShape.chain(1)
+    for rates, depth in (([[0.6], [0.0]], 1), ([[0.0]], 0), ([[]], 0), ([[], [0.4]], 0)):
+        few = method(APART | {"rates": [rates, [[0.4]]]}).drafter(pair(), "T=1")
+        assert few.sources["model"].max_depth == depth
+        few.prefill(torch.tensor([0, 1, 2]))
+        assert few.propose(TorchCoins(0)).shape.size == 1 + depth  # nothing to look up
+
+
+def test_a_budget_that_is_too_small_for_its_source_is_named():
+    """Of the whole tree, in which there is room, nothing need be changed."""
+    sources = [{"source": "lookahead"}, {"source": "lookup"}]
+    draft = {"source": "merge", "sources": sources, "budgets": {"lookahead": 20, "lookup": 2}}
+    room = {"kind": "budget", "depth": 9, "size": 60, "branching": 11}
+    with pytest.raises(InvalidArgument) as refused:
+        method(draft, room).drafter(pair(), "T=1")
+    said = str(refused.value)
+    assert "budgets.lookahead = 20, which with the root is a size of 21: lookahead with" in said
+    assert "size: 56" in said
+    fits = method(draft | {"budgets": {"lookahead": 55, "lookup": 2}}, room)
+    assert fits.drafter(pair(), "T=1").layout.budgets["lookahead"] == 55
 
 
 def test_a_source_that_stands_twice_has_two_budgets():
@@ -256,15 +274,11 @@ def test_ddtree_is_refused_by_sources_that_give_no_distributions():
 
 
 def test_a_merge_without_a_budget_to_share_is_refused():
-    from treespec.errors import InvalidArgument
-
     with pytest.raises(InvalidArgument, match="a merge needs a budget that its sources share"):
         method(MERGE, CHAIN).drafter(pair(), "T=1")
 
 
 def test_rules_of_a_cascade_that_do_not_fit_are_refused():
-    from treespec.errors import InvalidArgument
-
     for rule, said in (("kseq", "made for children drawn iid"), ("nosuch", "no acceptance rule")):
         with pytest.raises(InvalidArgument, match=said):
             method(CASCADE | {"rule": rule}, CHAIN).drafter(pair(), "T=1")
