@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode
-from treespec.draft import EarlyExit, LayerSkip, Merge, ModelDrafter, PromptLookup
+from treespec.draft import Cascade, EarlyExit, LayerSkip, Merge, ModelDrafter, PromptLookup
 from treespec.errors import InvalidTree
 from treespec.models.cache import TreeCache
 from treespec.models.cache_view import CacheView
@@ -147,13 +147,46 @@ def test_the_law_of_a_text(target, prompt, without_shape_checks):
     assert found == pytest.approx(right, abs=1e-5)
 
 
-def test_within_a_merge(target, prompt, generated):
+def test_memory_that_moves_between_two_levels_of_a_draft(target, prompt):
+    """What the levels before have written moves too: levels of 1, 4 and 8 nodes behind up to 252 rows."""
+    sampling, text, moved = Sampling(0.7), torch.cat([prompt] * 11), []
+    for length in (243, 246, 252, 253):
+        trees = []
+        for kind in (EarlyExit, Unbound):
+            scores = ModelTarget(target)
+            drafter = kind(target, 2, TreeShape.expansion([4, 2, 1]), Law.IID, sampling)
+            drafter.bind_target(scores)
+            scores.prefill(text[:length])
+            before = scores.model.runner.cache.capacity
+            drafter.prefill(text[:length])
+            trees.append(drafter.propose(TorchCoins(length)))
+            moved.append(scores.model.runner.cache.capacity > before)
+        assert trees[0].token_ids == trees[1].token_ids
+        torch.testing.assert_close(trees[0].draft_probs, trees[1].draft_probs)
+    assert moved == [False, False, True, False, True, False, True, False]  # each has one target
+
+
+def test_below_a_cascade(target, prompt, generated):
+    """It drafts after tokens that the target has not committed either."""
+    above = target.without(["attention.2", "mlp.2"])
+    below = EarlyExit(target, 1, TreeShape.chain(2), BEST, COLD)
+    steps = steps_of(target, Cascade(above, below, greedy, 3, COLD, law=BEST), prompt)
+    assert below.reads_target
+    assert [token for step in steps for token in step.tokens] == generated(target, 24)
+    assert sum(step.verdict.accepted for step in steps) > 0
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_within_a_merge(apart, target, prompt, generated):
     parts = {
         "two": EarlyExit(target, 2, TreeShape.chain(3), BEST, COLD),
         "one": EarlyExit(target, 1, TreeShape.chain(2), BEST, COLD),
         "lookup": PromptLookup(4),
     }
-    merge = Merge(parts, 10, rates=dict.fromkeys(parts, ((0.6, 0.3), (0.5, 0.2))))
+    if apart:
+        merge = Merge(parts, budgets={"two": 2, "one": 2, "lookup": 3})
+    else:
+        merge = Merge(parts, 10, rates=dict.fromkeys(parts, ((0.6, 0.3), (0.5, 0.2))))
     steps = steps_of(target, merge, prompt, 40)
     assert parts["one"].reads_target
     assert parts["two"].reads_target
