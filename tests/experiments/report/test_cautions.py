@@ -154,10 +154,14 @@ def test_a_run_beside_other_work_says_so(tmp_path):
     assert not any("other processes" in line for line in beside(2.0).verdicts["T=0"])
 
 
-@pytest.mark.parametrize(("verify_ms", "said"), [(24.0, False), (25.0, False), (36.0, True)])
-def test_a_pass_over_fewer_nodes_that_takes_longer_is_said(tmp_path, verify_ms, said):
+@pytest.mark.parametrize(
+    ("verify_ms", "jitter", "said"),
+    [(24.0, 0.02, False), (25.0, 0.02, False), (36.0, 0.02, True), (36.0, 0.6, False)],
+)
+def test_a_pass_over_fewer_nodes_that_takes_longer_is_said(tmp_path, verify_ms, jitter, said):
+    """Unless it may be chance: with much noise it takes 1.2 times as long, and the interval holds 1."""
     short = SyntheticMethod("short", "tree", TreeShape.chain(2), (0.7,), (4.0, verify_ms, 1.0, 1.0))
-    run = load_run(write_run(tmp_path / "run", [PLAIN, short, CHAIN, TREE], jitter=0.02))
+    run = load_run(write_run(tmp_path / "run", [PLAIN, short, CHAIN, TREE], jitter=jitter))
     text = few_nodes_caution(run, measure(run, "T=0"))
     assert (text is not None) == said
     assert any("verifying 3 nodes (short)" in line for line in run.verdicts["T=0"]) == said

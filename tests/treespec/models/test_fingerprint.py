@@ -29,10 +29,11 @@ def test_other_weights_have_another():
         fingerprint(llama(1)),
         fingerprint(llama(tie_word_embeddings=True)),
     }
-    tuned = llama()
+    tuned, late = llama(), llama()
     with torch.no_grad():
         tuned.model.layers[1].self_attn.v_proj.weight.mul_(1.01)  # a single matrix of all
-    assert len({*said, fingerprint(tuned)}) == 4
+        late.model.layers[1].self_attn.v_proj.weight[16:].mul_(1.01)  # and its second half
+    assert len({*said, fingerprint(tuned), fingerprint(late)}) == 5
 
 
 def test_weights_that_are_not_here_have_none(monkeypatch):
