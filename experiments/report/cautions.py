@@ -159,30 +159,34 @@ def few_nodes_caution(run: RunRecords, data: Measurements) -> str | None:
     nodes = {
         m.name: m.draft_tokens + 1
         for m in data.methods
-        if m.draft_tokens is not None and (m.name, "verify_s") in data.values
+        if m.draft_tokens and (m.name, "verify_s") in data.values
     }
+    if not data.prompts:
+        return None
     passes = {
         name: data.values[name, "verify_s"].sum() / data.values[name, "steps"].sum()
         for name in nodes
     }
-    pairs = [(few, more) for few in nodes for more in nodes if nodes[few] < nodes[more]]
-    if not pairs or not data.prompts:
-        return None
-    few, more = max(pairs, key=lambda pair: passes[pair[0]] / passes[pair[1]])
-    if passes[few] < DEARER * passes[more] or (explained := explain(data, few, more)) is None:
-        return None
-    factor = explained.factors["verify"]
-    if factor.high >= 1:
-        return None
-    target = run.manifest["models"]["target"]
-    kind = (target.get("passes") or {}).get("kind", "eager")
-    way_out = " (models.passes=compiled may not)" if kind == "eager" else ""
-    return (
-        f"Caution: verifying {nodes[few]} nodes ({few}) takes {1 / factor.estimate:.2f} times as long as "
-        f"{nodes[more]} ({more}), 95 % interval {1 / factor.high:.2f} to {1 / factor.low:.2f}. That is how "
-        f"this machine multiplies few rows of {target['dtype']} in {kind} passes{way_out}. Short chains "
-        "and small trees lose by it what they need not lose elsewhere."
-    )
+    dearer = {
+        (few, more): ratio
+        for few in nodes
+        for more in nodes
+        if nodes[few] < nodes[more] and (ratio := passes[few] / passes[more]) >= DEARER
+    }
+    for few, more in sorted(dearer, key=lambda pair: -dearer[pair]):
+        explained = explain(data, few, more)
+        if explained is None or (factor := explained.factors["verify"]).high >= 1:
+            continue
+        target = run.manifest["models"]["target"]
+        kind = (target.get("passes") or {}).get("kind", "eager")
+        way_out = " (models.passes=compiled may not)" if kind == "eager" else ""
+        return (
+            f"Caution: verifying {nodes[few]} nodes ({few}) takes {1 / factor.estimate:.2f} times as long "
+            f"as {nodes[more]} ({more}), 95 % interval {1 / factor.high:.2f} to {1 / factor.low:.2f}: "
+            f"{kind} passes in {target['dtype']} handle so few rows badly on this machine{way_out}. Short "
+            "chains and small trees lose by it what they need not lose elsewhere."
+        )
+    return None
 
 
 def machine_caution(run: RunRecords) -> str | None:

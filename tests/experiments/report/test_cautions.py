@@ -170,3 +170,9 @@ def test_a_pass_over_fewer_nodes_that_takes_longer_is_said(tmp_path, verify_ms, 
             r"takes 1\.[45]\d times as long as (4 \(chain|15 \(tree)\), 95 % interval 1\.", text
         )
         assert "(models.passes=compiled may not)" in text
+
+
+def test_plain_decoding_is_no_tree_of_few_nodes(tmp_path):
+    plain = SyntheticMethod("plain", "plain", stage_ms=(0.0, 60.0, 1.0, 1.0))
+    run = load_run(write_run(tmp_path / "run", [plain, CHAIN, TREE], jitter=0.02))
+    assert few_nodes_caution(run, measure(run, "T=0")) is None
