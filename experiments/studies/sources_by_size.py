@@ -239,7 +239,9 @@ def methods(begun: Begun) -> Iterator[dict[str, Any]]:
             }
 
         for name, draft in layered.items():
-            rows = [*rates[name], *[rates[name][-1]] * DEEP][:DEEP]
+            widest = max(map(len, rates[name]))
+            known = [[*row, *[0.0] * (widest - len(row))] for row in rates[name]]
+            rows = [*known, *[known[-1]] * DEEP][:DEEP]
             shape = {"kind": "optimal", "rates": rows, "size": size}
             yield method(name, draft, shape, "tree")
         for name, draft in (texts | ahead).items():
