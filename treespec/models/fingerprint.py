@@ -1,4 +1,4 @@
-"""A name for the weights of a model, in milliseconds: what was learned of its passes is tied to it."""
+"""A name for the weights of a model: what was learned of its passes is tied to it."""
 
 import hashlib
 
@@ -16,7 +16,8 @@ def fingerprint(model: nn.Module) -> str:
 
     Of each parameter the name, the shape and 64 evenly spaced numbers enter a SHA-256. The numbers are
     rounded to bfloat16, so that a model has one fingerprint whether it was loaded in bfloat16 or in
-    float32. Training changes all numbers of a matrix, so that two models of one architecture differ.
+    float32 (float16 rounds otherwise, and has another). Training changes all numbers of a matrix, so that
+    two models of one architecture differ.
 
     Args:
         model: with its weights.
