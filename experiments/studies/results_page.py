@@ -258,7 +258,7 @@ SECTIONS = {
     "passes": Section(
         "passes",
         "What does a pass over a tree cost, operation by operation and compiled?",
-        "python -m treespec.experiments.benchmarks.passes --size 50M",
+        "python -m treespec.experiments.benchmarks.passes",
         benchmarks.passes,
     ),
     "interleaving": _benchmark(
