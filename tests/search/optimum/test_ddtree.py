@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from following import Follows
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
 from treespec.draft import ModelDrafter
@@ -58,22 +59,13 @@ def test_the_tree_is_that_of_the_rows_along_the_best_chain(sampling):
     assert model.rows == 3  # three rows for twelve nodes
 
 
-class Follows(ModelDrafter):
-    """Checks that its cache and its pending tokens are the text."""
-
-    def prefill(self, tokens):
-        super().prefill(tokens)
-        self.text = tokens.tolist()
-
-    def commit(self, step):
-        super().commit(step)
-        self.text += step.emitted_ids
-        assert [*self.model._committed, *self._pending, self._root] == self.text
+class FollowingModel(Follows, ModelDrafter):
+    pass
 
 
 @pytest.mark.parametrize("growth", [DDTree(10, 3), DDTree(4, 4, 1), DDTree(3, 5), DDTree(1, 2)])
 def test_the_model_follows_the_text_on_and_off_its_chain(growth):
-    drafter, kept = Follows(table(5), growth, SURE, Sampling()), set()
+    drafter, kept = FollowingModel(table(5), growth, SURE, Sampling()), set()
     for step in decode(
         ModelTarget(table(3)), drafter, verify.onehot, torch.tensor(PROMPT), sampling=Sampling(),
         coins=TorchCoins(0), max_new_tokens=60,

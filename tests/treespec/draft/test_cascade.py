@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from following import Follows
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
 from treespec.draft import (
@@ -135,19 +136,6 @@ def test_lower_levels_draft_after_all_that_is_ahead(ahead):
     cascade.prefill(torch.tensor(PROMPT))
     cascade.propose_below(ahead, TorchCoins(0))
     assert watched.passes == 1  # three drafts are right, and the model adds the fourth
-
-
-class Follows:
-    """Checks that cache and pending tokens are the text."""
-
-    def prefill(self, tokens):
-        super().prefill(tokens)
-        self.text = tokens.tolist()
-
-    def commit(self, step):
-        super().commit(step)
-        self.text += step.emitted_ids
-        assert [*self.model._committed, *self._pending, self._root] == self.text
 
 
 class FollowingModel(Follows, ModelDrafter):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from following import Follows
 
 from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, decode, verify
 from treespec.draft import (
@@ -53,26 +54,17 @@ def played(drafter, rule, sampling, vocab=2, tokens=40, seed=0):
     ))  # fmt: skip
 
 
-class Follows(ModelDrafter):
-    """Checks that its cache and its pending tokens are the text."""
-
-    def prefill(self, tokens):
-        super().prefill(tokens)
-        self.text = tokens.tolist()
-
-    def commit(self, step):
-        super().commit(step)
-        self.text += step.emitted_ids
-        assert [*self.model._committed, *self._pending, self._root] == self.text
+class FollowingModel(Follows, ModelDrafter):
+    pass
 
 
-class ByItself(Follows):
+class ByItself(FollowingModel):
     """One that a merge cannot tell where to draw: its trees are taken as they are proposed."""
 
     draws_where_told = False
 
 
-@pytest.mark.parametrize("kind", [Follows, ByItself])
+@pytest.mark.parametrize("kind", [FollowingModel, ByItself])
 @pytest.mark.parametrize("size", [3, 5, 12])
 def test_sources_follow_what_they_did_not_propose(kind, size):
     shape = TreeShape.expansion([2, 1])
@@ -293,7 +285,7 @@ def test_equal_draws_of_two_sources_stay_two_nodes():
     assert merged.propose(TorchCoins(0)).token_ids == (1, 0, 0)
 
 
-@pytest.mark.parametrize("kind", [Follows, ByItself])
+@pytest.mark.parametrize("kind", [FollowingModel, ByItself])
 @pytest.mark.parametrize("budgets", [(1, 1, 1, 2), (3, 2, 4, 2)])
 def test_sources_with_budgets_follow_what_they_did_not_propose(kind, budgets):
     shape = TreeShape.expansion([2, 1])

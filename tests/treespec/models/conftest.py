@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from torch._inductor import compile_fx
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode
@@ -206,3 +207,9 @@ def decoded(prompt: torch.Tensor) -> Callable[..., tuple[list[int], list[int]]]:
         return tokens, accepted
 
     return decoded
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch, without_shape_checks: None) -> None:
+    """The traced graph is run as it is, without machine code."""
+    monkeypatch.setattr(compile_fx, "compile_fx", lambda graph, inputs, **options: graph.forward)

@@ -1,4 +1,4 @@
-"""Compiled passes against ordinary ones, and what happens where they cannot be had.
+"""Compiled passes against ordinary ones.
 
 One tiny model is compiled for real, for all tests of this file. Other architectures are traced, and their
 graphs run operation by operation (`traced`): that takes seconds where the compiler takes ten times as long,
@@ -13,12 +13,11 @@ from typing import Any
 import jaxtyping
 import pytest
 import torch
-from torch._inductor import compile_fx
 
 from attention_masks.errors import NotATree
-from treespec import Law, Sampling, TorchCoins, TreeShape, decode, load_pair
+from treespec import Law, Sampling, TorchCoins, TreeShape, decode
 from treespec.draft import EarlyExit, ModelDrafter
-from treespec.errors import InvalidArgument, InvalidTree, Unavailable, UnsupportedModel
+from treespec.errors import InvalidTree, UnsupportedModel
 from treespec.experiments.lossless.passes import RememberingModel
 from treespec.models import compiled_pass, compiled_runner, passes
 from treespec.models.direct_call import DirectCall
@@ -38,12 +37,6 @@ OUR_ATTENTION = (
 )  # fmt: skip
 OUR_MASK = ("stablelm", "falcon", "gptj")
 VOCAB = 96
-
-
-@pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch, without_shape_checks: None) -> None:
-    """The traced graph is run as it is, without machine code."""
-    monkeypatch.setattr(compile_fx, "compile_fx", lambda graph, inputs, **options: graph.forward)
 
 
 @pytest.fixture(scope="module")
@@ -399,84 +392,6 @@ class TestCompiled:
             passes._require_same(*llama)
 
 
-class TestGuards:
-    """Functions of any number of rows, and such as hold for some numbers only."""
-
-    @pytest.fixture
-    def call(self, traced):
-        def made(function, below=(((0, 0), (1, 0)),), **more):
-            return DirectCall(
-                function, [torch.ones(3, 4), torch.ones(7, 4)], [torch.ones(5, 4), torch.ones(9, 4)],
-                fixed=1, below=below, options={}, frozen=False, **more,
-            )  # fmt: skip
-
-        return made
-
-    def test_any_size(self, call):
-        def total(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-            torch._check(one.shape[0] < other.shape[0])
-            return one + other[: one.shape[0]]
-
-        made = call(total)
-        for rows in (2, 6, 11):
-            one, other = torch.rand(rows, 4), torch.rand(rows + 1, 4)
-            torch.testing.assert_close(made.bound([other])(one), one + other[:rows])
-
-    @pytest.mark.parametrize("many", [2, 3, 5])
-    def test_a_branch_on_a_size_is_refused(self, many, call):
-        def branching(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-            return one + 1 if one.shape[0] > many else one + 2
-
-        with pytest.raises(UnsupportedModel, match=f"for some sizes only, those with .*{many}"):
-            call(branching)
-
-    def test_a_relation_that_nobody_promised_is_refused(self, call):
-        def total(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-            return one + other[: one.shape[0]] if one.shape[0] <= other.shape[0] else one
-
-        call(total)
-        with pytest.raises(UnsupportedModel, match="for some sizes only"):
-            call(total, below=())
-
-    def test_a_bound_that_was_promised(self, call):
-        def counting(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-            return one + 1 if 2 * one.shape[0] < 100 else one + 2
-
-        made = call(counting, at_most={(0, 0): 49})
-        torch.testing.assert_close(
-            made.bound([torch.ones(60, 4)])(torch.ones(49, 4)), 2 * torch.ones(49, 4)
-        )
-        for most in ({(0, 0): 50}, {(1, 0): 49}, {}):
-            with pytest.raises(UnsupportedModel, match=r"for some sizes only, those with .*100"):
-                call(counting, at_most=most)
-
-    def test_a_branch_in_the_middle_is_refused_whatever_the_bound(self, call):
-        def branching(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-            return one + 1 if one.shape[0] ** 2 - 20 * one.shape[0] < -40 else one + 2
-
-        with pytest.raises(UnsupportedModel, match="for some sizes only"):
-            call(branching, at_most={(0, 0): 10})
-
-    def test_a_fixed_size_that_equals_a_varying_one(self, traced):
-        def total(one: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-            return one + 1 if second.storage_offset() >= 12 * first.shape[1] else one + 2
-
-        def examples(rows: int, places: int) -> list[torch.Tensor]:
-            return [torch.ones(rows, 4), *torch.ones(2, 3, places, 4)]
-
-        made = DirectCall(total, examples(3, 7), examples(5, 9), fixed=2, options={}, frozen=False)
-        one, *fixed = examples(6, 8)
-        torch.testing.assert_close(made.bound(fixed)(one), one + 1)
-
-    def test_without_checks_of_strides(self, call):
-        config: Any = torch._inductor.config
-        with (
-            config.patch(size_asserts=False),
-            pytest.raises(Unavailable, match="TORCHINDUCTOR_SIZE_ASSERTS=0: remove it"),
-        ):
-            call(lambda one, other: one + 1)
-
-
 @pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize("draft", [False, True])
 @pytest.mark.parametrize("free", [2**40, 2**10])
@@ -575,91 +490,3 @@ def test_eager_again(llama):
     choose_passes(model, "eager")
     assert type(model.runner) is TreeRunner
     assert type(model.fresh().runner) is TreeRunner
-
-
-class TestWhatCannotBeHad:
-    def test_unknown(self):
-        with pytest.raises(
-            InvalidArgument, match="passes='fast' is not known: choose one of 'eager'"
-        ):
-            load_pair("embedded", passes="fast")
-        with pytest.raises(InvalidArgument, match="passes='fast'"):
-            load_pair("embedded", draft_passes="fast")
-
-    def test_captured_on_a_cpu(self):
-        with pytest.raises(
-            Unavailable, match="passes='captured' cannot be had: it needs a CUDA device"
-        ):
-            load_pair("embedded", passes="captured")
-
-    def test_no_compiler(self, load, monkeypatch, caplog):
-        monkeypatch.setenv("CXX", "no-such-compiler")
-        model = TransformersModel(load("llama"))
-        with pytest.raises(Unavailable, match="'no-such-compiler' is not found: install one"):
-            choose_passes(model, "compiled")
-        with caplog.at_level(logging.WARNING, "treespec"):
-            choose_passes(model, "auto", draft=True)
-        assert (
-            "the passes of the draft stay eager: compiled passes need a C++ compiler" in caplog.text
-        )
-        assert model.passes.kind == "eager"
-        assert model.passes.asked == "auto"
-        model.fresh().run(torch.arange(2), (-1, 0))
-
-    def test_a_compiler_with_arguments(self, monkeypatch):
-        monkeypatch.setenv("CXX", "g++ -march=native")
-        monkeypatch.setattr(
-            compiled_pass.shutil, "which", lambda name: name if name == "g++" else None
-        )
-        assert compiled_pass.missing_for_compiling() is None
-
-    def test_nowhere_to_write(self, load, monkeypatch, tmp_path):
-        (tmp_path / "file").write_text("")
-        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "file" / "below"))
-        model = TransformersModel(load("llama"))
-        with pytest.raises(Unavailable, match=r"cannot be written to: .*TORCHINDUCTOR_CACHE_DIR"):
-            choose_passes(model, "compiled")
-
-    @pytest.mark.usefixtures("traced")
-    def test_a_model_that_breaks_the_graph(self, load):
-        made = load("llama")
-        forward = made.model.forward
-
-        def reading(*args, **kwargs):
-            output = forward(*args, **kwargs)
-            return output if float(output[0].sum()) != 0.5 else None
-
-        made.model.forward = reading
-        model = TransformersModel(made)
-        with pytest.raises(
-            UnsupportedModel, match="llama models cannot be compiled here: "
-        ) as refused:
-            choose_passes(model, "compiled")
-        assert "Traceback" not in str(refused.value)
-        choose_passes(model, "auto")
-        assert model.passes.kind == "eager"
-        assert "cannot be compiled here" in str(model.passes.why)
-
-    @pytest.mark.usefixtures("traced")
-    def test_a_part_that_breaks_the_graph(self, load, monkeypatch):
-        """Refused as a draft, or eager with the reason; the whole is as it was."""
-        model = TransformersModel(load("llama"))
-        part = model.without(layers_from(1, 2))
-
-        def broken(*args, **kwargs):
-            raise ValueError("no such sizes")
-
-        monkeypatch.setattr(compiled_pass, "DirectCall", broken)
-        with pytest.raises(
-            UnsupportedModel, match="draft_passes='compiled' cannot be had: llama models cannot be"
-        ):
-            choose_passes(part, "compiled", draft=True)
-        choose_passes(part, "auto", draft=True)
-        assert (part.passes.kind, part.passes.asked) == ("eager", "auto")
-        assert "cannot be compiled here" in str(part.passes.why)
-        assert model.passes.asked is None
-
-    def test_another_implementation(self, load):
-        model = TransformersModel(load("llama"), attention="reference")
-        with pytest.raises(UnsupportedModel, match="asked to run attention='reference'"):
-            choose_passes(model, "compiled")

@@ -1,0 +1,101 @@
+"""What happens where passes of the kind that was asked for cannot be had."""
+
+import logging
+
+import pytest
+import torch
+
+from treespec import load_pair
+from treespec.errors import InvalidArgument, Unavailable, UnsupportedModel
+from treespec.models import compiled_pass
+from treespec.models.passes import choose_passes
+from treespec.models.sublayers import layers_from
+from treespec.models.transformers_model import TransformersModel
+
+
+class TestWhatCannotBeHad:
+    def test_unknown(self):
+        with pytest.raises(
+            InvalidArgument, match="passes='fast' is not known: choose one of 'eager'"
+        ):
+            load_pair("embedded", passes="fast")
+        with pytest.raises(InvalidArgument, match="passes='fast'"):
+            load_pair("embedded", draft_passes="fast")
+
+    def test_captured_on_a_cpu(self):
+        with pytest.raises(
+            Unavailable, match="passes='captured' cannot be had: it needs a CUDA device"
+        ):
+            load_pair("embedded", passes="captured")
+
+    def test_no_compiler(self, load, monkeypatch, caplog):
+        monkeypatch.setenv("CXX", "no-such-compiler")
+        model = TransformersModel(load("llama"))
+        with pytest.raises(Unavailable, match="'no-such-compiler' is not found: install one"):
+            choose_passes(model, "compiled")
+        with caplog.at_level(logging.WARNING, "treespec"):
+            choose_passes(model, "auto", draft=True)
+        assert (
+            "the passes of the draft stay eager: compiled passes need a C++ compiler" in caplog.text
+        )
+        assert model.passes.kind == "eager"
+        assert model.passes.asked == "auto"
+        model.fresh().run(torch.arange(2), (-1, 0))
+
+    def test_a_compiler_with_arguments(self, monkeypatch):
+        monkeypatch.setenv("CXX", "g++ -march=native")
+        monkeypatch.setattr(
+            compiled_pass.shutil, "which", lambda name: name if name == "g++" else None
+        )
+        assert compiled_pass.missing_for_compiling() is None
+
+    def test_nowhere_to_write(self, load, monkeypatch, tmp_path):
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "file" / "below"))
+        model = TransformersModel(load("llama"))
+        with pytest.raises(Unavailable, match=r"cannot be written to: .*TORCHINDUCTOR_CACHE_DIR"):
+            choose_passes(model, "compiled")
+
+    @pytest.mark.usefixtures("traced")
+    def test_a_model_that_breaks_the_graph(self, load):
+        made = load("llama")
+        forward = made.model.forward
+
+        def reading(*args, **kwargs):
+            output = forward(*args, **kwargs)
+            return output if float(output[0].sum()) != 0.5 else None
+
+        made.model.forward = reading
+        model = TransformersModel(made)
+        with pytest.raises(
+            UnsupportedModel, match="llama models cannot be compiled here: "
+        ) as refused:
+            choose_passes(model, "compiled")
+        assert "Traceback" not in str(refused.value)
+        choose_passes(model, "auto")
+        assert model.passes.kind == "eager"
+        assert "cannot be compiled here" in str(model.passes.why)
+
+    @pytest.mark.usefixtures("traced")
+    def test_a_part_that_breaks_the_graph(self, load, monkeypatch):
+        """Refused as a draft, or eager with the reason; the whole is as it was."""
+        model = TransformersModel(load("llama"))
+        part = model.without(layers_from(1, 2))
+
+        def broken(*args, **kwargs):
+            raise ValueError("no such sizes")
+
+        monkeypatch.setattr(compiled_pass, "DirectCall", broken)
+        with pytest.raises(
+            UnsupportedModel, match="draft_passes='compiled' cannot be had: llama models cannot be"
+        ):
+            choose_passes(part, "compiled", draft=True)
+        choose_passes(part, "auto", draft=True)
+        assert (part.passes.kind, part.passes.asked) == ("eager", "auto")
+        assert "cannot be compiled here" in str(part.passes.why)
+        assert model.passes.asked is None
+
+    def test_another_implementation(self, load):
+        model = TransformersModel(load("llama"), attention="reference")
+        with pytest.raises(UnsupportedModel, match="asked to run attention='reference'"):
+            choose_passes(model, "compiled")
