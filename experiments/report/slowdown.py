@@ -149,12 +149,12 @@ ALONE = (
     "some method there is none with enough steps"
 )
 OWN = (
-    "a method has rare dear steps of its own; they count as its cost, and so do pauses of the machine, "
-    "which cannot be told from them"
+    "Caution: a method has rare dear steps of its own; they count as its cost, and so do pauses of the "
+    "machine, which cannot be told from them."
 )
 RESTLESS = (
-    "the machine changed from step to step for most of the run, so that steps of other methods tell less "
-    "of how slow it was; a method with rare dear steps of its own may look cheaper than it is"
+    "Caution: the machine changed from step to step for most of the run, so that steps of other methods "
+    "tell less of how slow it was; a method with rare dear steps of its own may look cheaper than it is."
 )
 
 _MAD = 1.4826

@@ -62,7 +62,7 @@ def sources(data: Row) -> Parts:
 
 
 def which_source(data: Row) -> Parts:
-    """The fastest draft on each kind of text, beside the draft model at its best."""
+    """The fastest draft on each kind of text, beside the draft model at its best, and over all texts."""
     columns: dict[str, Callable[[Row], Any]] = {
         "texts": lambda row: row["category"],
         "fastest of all drafts and sizes": lambda row: row["fastest"],
@@ -70,7 +70,13 @@ def which_source(data: Row) -> Parts:
         "the draft model at its best": lambda row: row["over the model"]["best"],
         "over it": lambda row: row["over the model"]["ratio"],
     }
-    return {"": [table(columns, data["figures"]["fastest"], words=2)]}
+    duel, over_plain = data["figures"]["samplings"][0]["verdict"][:2]
+    return {
+        "": [
+            table(columns, data["figures"]["fastest"], words=2),
+            f"Over all of these texts: {duel} {over_plain}",
+        ]
+    }
 
 
 def draft_sources(data: Row) -> Parts:
