@@ -1,6 +1,7 @@
 """What is measured, and that every table gets what belongs to it."""
 
 import time
+from itertools import pairwise
 
 import pytest
 import torch
@@ -14,7 +15,11 @@ from treespec.experiments.search_then_run.profile.plan import (
     drift_of,
     shapes_for,
 )
-from treespec.experiments.search_then_run.profile.profile import profile_pair
+from treespec.experiments.search_then_run.profile.profile import (
+    PLAIN_STEPS,
+    WARMING,
+    profile_pair,
+)
 from treespec.experiments.search_then_run.profile.samples import json_of_samples
 from treespec.models.transformers_model import TransformersModel
 from treespec.search import LatencyModel
@@ -153,9 +158,9 @@ def test_times_go_where_they_belong(loaded_pair, monkeypatch):
     assert own["plain"][16][None] == pytest.approx([5000] * 8)
 
 
-def test_plain_steps_and_trees_take_turns(loaded_pair, monkeypatch):
-    """Each part once in a round, in another order each time, with plain steps between the trees."""
-    kinds, run = [], TransformersModel.run
+def test_what_counts_comes_behind_steps_of_its_own_kind(loaded_pair, monkeypatch):
+    """Trees in an order drawn anew, and plain decoding, each behind steps that fill the caches for it."""
+    kinds, run, plan = [], TransformersModel.run, setting()
 
     def noted(self, tokens, parents, first=0):
         if self.model is loaded_pair.target.model:
@@ -164,15 +169,25 @@ def test_plain_steps_and_trees_take_turns(loaded_pair, monkeypatch):
 
     monkeypatch.setattr(TransformersModel, "run", noted)
     rounds = []
-    profile_pair(
-        loaded_pair, [setting()], (16,), text, repeats=2, watch=Quiet,
+    timed = profile_pair(
+        loaded_pair, [plan], (16,), text, repeats=6, watch=Quiet,
         progress=lambda what: rounds.append(len(kinds)),
     )  # fmt: skip
-    first, second = kinds[rounds[1] : rounds[2]], kinds[rounds[2] :]
-    assert sorted(set(first)) == [1, 2, 3, 5, 8, 9, 13, 14]
-    assert first != second
-    plain = [i for i, size in enumerate(first) if size == 1]
-    assert plain[-1] - plain[0] >= len(plain)  # not one behind the other
+    drawn, plain_first = set(), set()
+    for begin, end in pairwise([*rounds[1:], len(kinds)]):
+        sizes = [size for size in kinds[begin:end] if size <= max(s.size for s in plan.shapes)]
+        alone = [i for i, size in enumerate(sizes) if size == 1]
+        assert alone == list(range(alone[0], alone[-1] + 1))
+        assert len(alone) >= WARMING + PLAIN_STEPS
+        trees = [size for size in sizes if size > 1]
+        assert len(trees) >= WARMING + len(plan.shapes)
+        assert len(set(trees[:WARMING])) == 1
+        drawn.add(tuple(trees[WARMING:]))
+        plain_first.add(alone[0] < len(sizes) // 2)
+    assert len(drawn) > 1
+    assert plain_first == {True, False}
+    plain = timed.samples.of_law[str(plan.law)]["plain"][16][None]
+    assert len(plain) == 6 * PLAIN_STEPS
 
 
 class Slowed:
