@@ -38,9 +38,9 @@ PLAIN_STEPS = 4
 """Steps of plain decoding in a round; each is one sample."""
 
 WARMING = 4
-"""Steps at the beginning of a turn that do not count. Behind passes over several nodes, compiled passes over
-one of a target of 9M parameters in float32 take 1.56, 1.41, 1.32, 1.21, 1.18 and, at the seventh, 1.06 ms
-(two cores of an AMD EPYC; 36 MB of weights beside a cache of 32 MiB)."""
+"""Steps at the beginning of a turn that do not count. Behind passes over several nodes, compiled passes
+over one of a target of 9M parameters in float32 take 1.56, 1.41, 1.32, 1.21, 1.18 and, at the seventh, 1.06
+ms (two cores of an AMD EPYC; 36 MB of weights beside a cache of 32 MiB)."""
 
 AGAIN = 2
 """For so many rounds that were asked for, one more is measured at most, instead of a disturbed one."""
