@@ -1,6 +1,7 @@
 """K-SEQ: every draft is tried with one and the same, slightly stricter test."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -73,12 +74,7 @@ def division_factor(
 
     target, draft = (row.double().cpu().numpy() for row in (target_probs, draft_probs))
     room = np.empty_like(target)  # a fresh one for every factor would cost more than the sums
-
-    def excess(factor: float) -> float:
-        np.minimum(draft, np.divide(target, factor, out=room), out=room)
-        beta = min(float(room.sum()), 1.0)
-        return 1 - (1 - beta) ** k - factor * beta
-
+    excess = partial(_excess, target=target, draft=draft, k=k, room=room)
     if excess(1.0) <= 0:  # the supports are disjoint, or the rows are equal
         return 1.0
     factor, above = float(k), MARGIN
@@ -87,3 +83,12 @@ def division_factor(
     while excess(factor * (1 + above)) > 0 and above < 1:
         above *= 2
     return factor * (1 + above)
+
+
+def _excess(
+    factor: float, target: np.ndarray, draft: np.ndarray, k: int, room: np.ndarray
+) -> float:
+    """1 - (1 - beta(r))^k - r beta(r), which falls with r; `room` is written to."""
+    np.minimum(draft, np.divide(target, factor, out=room), out=room)
+    beta = min(float(room.sum()), 1.0)
+    return 1 - (1 - beta) ** k - factor * beta
