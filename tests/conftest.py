@@ -11,7 +11,7 @@ from types import SimpleNamespace
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from jaxtyping import install_import_hook
+import shape_checks
 
 ROOT = Path(__file__).parents[1]
 CORE = [
@@ -20,7 +20,7 @@ CORE = [
     if path.stem not in ("__init__", "search", "experiments")
 ]
 """Shapes of tensors stand in the core; `treespec.search` and `treespec.experiments` check theirs."""
-install_import_hook([*CORE, "attention_masks"], "beartype.beartype")
+shape_checks.install([*CORE, "attention_masks"])
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
