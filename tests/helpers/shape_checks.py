@@ -8,7 +8,8 @@ import dataclasses
 import inspect
 import sys
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial, wraps
 from typing import Any, get_args
 
@@ -25,6 +26,17 @@ def install(packages: list[str]) -> None:
         typing._get_protocol_attrs = cache(typing._get_protocol_attrs)
     jaxtyping.jaxtyped = checked
     jaxtyping.install_import_hook(packages, "beartype.beartype")
+
+
+@contextmanager
+def disabled() -> Iterator[None]:
+    """Check nothing meanwhile; decorates functions too."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", before)
 
 
 def checked(decorated: Any = None, *, typechecker: Any) -> Any:
