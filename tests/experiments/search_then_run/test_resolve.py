@@ -64,6 +64,12 @@ def searching(settings, prompt_file):
 
 
 @pytest.fixture(scope="module")
+def brief(searching):
+    """The search of tests that look at which files it leaves, and not at what it found."""
+    return searching["search"] | {"repeats": 1, "sizes": [1, 8], "max_new_tokens": 6}
+
+
+@pytest.fixture(scope="module")
 def whole(searching, loaded_pair, tmp_path_factory):
     """A run from measuring to the records. Read only."""
     path = tmp_path_factory.mktemp("searched") / "run"
@@ -339,11 +345,11 @@ def test_a_fresh_search_that_is_refused_costs_nothing(searching, loaded_pair, tm
 
 
 def test_a_fresh_search_whose_start_fails_later_costs_nothing(
-    searching, loaded_pair, tmp_path, monkeypatch
+    searching, brief, loaded_pair, tmp_path, monkeypatch
 ):
     """All is measured, the trees are found, and the warm-up fails: the finished run is still there."""
     methods = [m for m in SEARCHED if m.get("shape", {"kind": "eagle2"})["kind"] == "eagle2"]
-    config = Config.model_validate(searching | {"methods": methods})
+    config = Config.model_validate(searching | {"methods": methods, "search": brief})
     folder = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair).folder
     files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -356,11 +362,11 @@ def test_a_fresh_search_whose_start_fails_later_costs_nothing(
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == files
 
 
-def test_a_fresh_search_replaces_what_was_measured(searching, loaded_pair, tmp_path):
+def test_a_fresh_search_replaces_what_was_measured(searching, brief, loaded_pair, tmp_path):
     """It is measured outside of the folder, but the methods name the files in it."""
     shapes = ("cost_aware", "eagle2")
     methods = [m for m in SEARCHED if m.get("shape", {"kind": "cost_aware"})["kind"] in shapes]
-    config = Config.model_validate(searching | {"methods": methods})
+    config = Config.model_validate(searching | {"methods": methods, "search": brief})
     for fresh in (False, True):
         done = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair, fresh=fresh)
         assert not done.failures
