@@ -24,7 +24,7 @@ def joined(a: Float[Tensor, "V"], b: Float[Tensor, "V"], times: int = 1) -> Floa
 
 
 @checked
-def first(rows: Sequence[tuple[int, Float[Tensor, "V"]]], like: Float[Tensor, "V"]) -> None: ...
+def paired(a: tuple[int, Float[Tensor, "V"]], b: Sequence[Float[Tensor, "V"] | None]) -> None: ...
 
 
 @checked
@@ -52,7 +52,7 @@ class Pair:
 
 REFUSED = {
     "an axis of two sizes": lambda: joined(TWO, THREE),
-    "in a container": lambda: first([(0, TWO)], THREE),
+    "in a container": lambda: paired((0, TWO), [THREE]),
     "of the result": lambda: joined(TWO, TWO, 2),
     "another dtype": lambda: joined(TWO.int(), TWO),
     "a type beside shapes": lambda: joined(TWO, TWO, "1"),
@@ -76,7 +76,7 @@ def test_refused(call):
 def test_what_fits_passes():
     assert joined(TWO, b=TWO).tolist() == [2, 2]
     assert joined(THREE, THREE).tolist() == [2, 2, 2]  # sizes of one call bind no other
-    assert (first([(0, TWO)], TWO), count([1]), list(each(TWO, TWO))) == (None, 1, [1, 1])
+    assert (paired((0, TWO), [TWO]), count([1]), list(each(TWO, TWO))) == (None, 1, [1, 1])
     assert Pair(TWO, TWO).seen == Pair.of("").seen == []
 
 
