@@ -31,6 +31,7 @@ from treespec.experiments.report.cautions import (
     load_caution,
     machine_caution,
     spread_caution,
+    turns_caution,
 )
 from treespec.experiments.report.equality import equality
 from treespec.experiments.report.looks import EARLY, REPEATED, ended_early, ending
@@ -265,19 +266,19 @@ def _sentences(run: RunRecords, data: Measurements) -> list[str]:
 
 
 def _warnings(run: RunRecords, data: Measurements) -> list[str]:
-    """Methods whose greedy output is wrong, so that no number of theirs counts; passes over few nodes."""
+    """Methods whose greedy output is wrong, so that no number counts; what passes and turns do."""
     wrong = {
         m.name: count
         for m in run.methods
         if m.lossless and (count := len(equality(run, data.sampling, m.name).bugs))
     }
-    few = few_nodes_caution(run, data)
+    about_passes = [few_nodes_caution(run, data), turns_caution(run, data)]
     cautions = [
         f"Caution: {name} departs from plain decoding by more than rounding explains ({count} "
         f"prompt{'s' * (count > 1)}); do not trust its numbers."
         for name, count in wrong.items()
     ]
-    return cautions if few is None else [*cautions, few]
+    return cautions + [line for line in about_passes if line is not None]
 
 
 def _interval(ratio: Interval, data: Measurements) -> str:

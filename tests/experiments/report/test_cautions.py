@@ -1,6 +1,7 @@
 """When a comparison means nothing, and when the machine drifted."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -16,6 +17,7 @@ from treespec.experiments.report.cautions import (
     machine_caution,
     prompts_to_tell,
     spread_caution,
+    turns_caution,
 )
 from treespec.experiments.report.measurements import measure
 from treespec.experiments.report.run import Run, load_run
@@ -176,3 +178,49 @@ def test_plain_decoding_is_no_tree_of_few_nodes(tmp_path):
     plain = SyntheticMethod("plain", "plain", stage_ms=(0.0, 60.0, 1.0, 1.0))
     run = load_run(write_run(tmp_path / "run", [plain, CHAIN, TREE], jitter=0.02))
     assert few_nodes_caution(run, measure(run, "T=0")) is None
+
+
+KINDS = {"plain": "plain", "chain 4": "tree", "2-ary 2": "tree"}
+
+
+def in_turns(by_place, order, sampling="T=0"):
+    """A run whose plain steps take so long behind so many others of their kind."""
+    steps, before = [], 0
+    random = np.random.default_rng(0)
+    for i, name in enumerate(order):
+        before = before + 1 if name.startswith("plain") else 0
+        took = by_place[min(before, len(by_place)) - 1] if before else 3.4
+        steps.append((name, sampling, 1 + i, float(i), took * random.lognormal(0, 0.03)))
+    rows = pl.DataFrame(steps, ["method", "sampling", "step", "at_s", "step_s"], orient="row")
+    methods = [SimpleNamespace(name=name, kind=kind) for name, kind in KINDS.items()]
+    run = SimpleNamespace(
+        all_steps=rows.sample(fraction=1, shuffle=True, seed=1),
+        twins={"plain (twin)": "plain"},
+        manifest={"together": 4},
+    )
+    return run, SimpleNamespace(methods=methods, sampling="T=0", prompts=(0,))
+
+
+IN_A_ROW = ["plain", "plain (twin)", "plain", "chain 4", "2-ary 2"] * 40
+
+
+def test_plain_steps_that_are_quicker_behind_their_own_kind():
+    said = turns_caution(*in_turns([1.5, 1.4, 1.1], IN_A_ROW))
+    assert "took 0.73 of the time" in said or "took 0.74 of the time" in said
+
+
+@pytest.mark.parametrize(
+    ("by_place", "order"),
+    [
+        ([1.5, 1.48, 1.45], IN_A_ROW),  # turns cost little
+        ([1.5, 1.4, 1.1], IN_A_ROW[:50]),  # too few to say
+        ([1.5, 1.4, 1.1], ["plain", "chain 4", "plain (twin)", "2-ary 2"] * 60),  # never in a row
+        ([1.5, 1.4, 1.1], ["chain 4", "2-ary 2"] * 60),  # no plain decoding
+    ],
+)
+def test_turns_are_mentioned_for_a_reason(by_place, order):
+    assert turns_caution(*in_turns(by_place, order)) is None
+
+
+def test_steps_of_another_setting_say_nothing():
+    assert turns_caution(*in_turns([1.5, 1.4, 1.1], IN_A_ROW, sampling="T=1")) is None
