@@ -182,6 +182,7 @@ def test_what_counts_comes_behind_steps_of_its_own_kind(loaded_pair, monkeypatch
         trees = [size for size in sizes if size > 1]
         assert len(trees) >= WARMING + len(plan.shapes)
         assert len(set(trees[:WARMING])) == 1
+        assert {shape.size for shape in plan.shapes if shape.size > 1} <= set(trees)
         drawn.add(tuple(trees[WARMING:]))
         plain_first.add(alone[0] < len(sizes) // 2)
     assert len(drawn) > 1
