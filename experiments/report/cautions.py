@@ -19,12 +19,11 @@ of 640 x 1728, two cores, medians of 25). Small trees and short chains then lose
 from them. Told where one tree's pass takes at least a tenth more than that of a larger one, and the
 interval of the ratio says so.
 
-Turns. Compiled passes over one node and over several multiply by two copies of the weights. Where these
-are about as large as the processor's last cache, a step of plain decoding behind those of other methods
-reads from memory what it would find in the cache if a text were decoded by it alone; trees have each
-other's copy. With 36 MB of weights beside 32 MiB, plain decoding alone took 0.67 (0.61-0.73) of its time
-in turns, trees 0.92 to 0.97 (at temperature 0, on the two prompts that are also decoded alone). Told where
-steps of plain decoding behind steps of plain decoding are a tenth quicker.
+Turns. What the steps of other methods read drives out of the processor's caches what plain decoding would
+find there if a text were decoded by it alone, while trees may have much in common. Seen where passes over
+one node had a copy of the weights of their own (36 MB beside 32 MiB): plain decoding alone took 0.67
+(0.61-0.73) of its time in turns, trees 0.92 to 0.97 (at temperature 0, on the two prompts that are also
+decoded alone). Told where steps of plain decoding behind steps of plain decoding are a tenth quicker.
 """
 
 from dataclasses import dataclass
@@ -230,8 +229,8 @@ def turns_caution(run: RunRecords, data: Measurements) -> str | None:
     return (
         f"Caution: turns flatter trees and chains here. Behind {BEHIND} or more steps of plain decoding a "
         f"step of it took {ratio:.2f} of the time that it took behind other methods: plain decoding by "
-        "itself is faster than in this run. (Compiled passes over one node and over several read two "
-        "copies of the weights; a model about as large as the processor's cache feels it.)"
+        "itself is faster than in this run. (What other methods read drives what it reads out of the "
+        "processor's caches; a model about as large as these feels it.)"
     )
 
 

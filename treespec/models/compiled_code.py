@@ -3,7 +3,8 @@
 torch keeps the machine code of a graph under a hash of its source text. Of a graph that owns its weights
 (freezing) this text names addresses, of each weight and of functions of the compiler, though nothing is
 done with them: every process would compile the same code again, for most of the time that compiling
-takes. Without them it is found. Measured of the embedded draft, both graphs, in seconds of one core:
+takes. Without them it is found. Measured of the embedded draft, both graphs, with weights packed by the
+library, in seconds of one core:
 
     | | first process | next ones |
     | --- | ---: | ---: |
@@ -11,14 +12,8 @@ takes. Without them it is found. Measured of the embedded draft, both graphs, in
     | packed weights, code without addresses | 28.5 | 14.1 |
     | the model's own weights, which torch keeps on disk as a whole | 28.9 | 6.8 |
 
-Weights themselves are no part of the code: they are handed to it at each call. A draft would load fastest
-without packed ones, but they are worth more (milliseconds of a pass behind another one, on one core, before
-`compiled_pass.ONE_NODE`, by which only packed weights gain):
-
-    | nodes | 1 | 4 | 8 | 22 |
-    | --- | ---: | ---: | ---: | ---: |
-    | the model's own weights | 0.50 | 0.52 | 0.58 | 0.81 |
-    | packed weights | 0.32 | 0.36 | 0.43 | 0.69 |
+Weights themselves are no part of the code: they are handed to it at each call. Graphs that read the model's
+own weights would load fastest, but packed ones are worth more (`treespec.models.packed_linear`).
 """
 
 import re

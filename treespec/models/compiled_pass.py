@@ -18,6 +18,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
@@ -35,6 +36,7 @@ from attention_masks import topology
 from treespec.errors import Unavailable, UnsupportedModel
 from treespec.models.cache import LayerShape, TreeCache
 from treespec.models.direct_call import DirectCall
+from treespec.models.packed_linear import calls_from_compiled_code, packed_linears
 from treespec.models.packed_weights import PackedWeights
 from treespec.models.routes import OwnAttention, Route
 
@@ -46,24 +48,11 @@ __all__ = [
     "tree_arrays",
 ]
 
-OPTIONS = {
-    "cpp_wrapper": True,  # no Python between kernels
-    "cpp.enable_concat_linear": True,  # queries, keys and values by one product, where frozen
-}
-
-ONE_NODE = {"max_autotune_gemm": True, "max_autotune_gemm_backends": "CPP"}
-"""Products of one row by code of the compiler: a call of a library takes 20 to 50 us before it reads them.
-
-Measured on one core, over what the library takes: 0.59 for a pass of the embedded draft (0.19 ms instead of
-0.33), 0.58 for one of a target of 50M parameters (4.9 ms instead of 8.4). For more rows, of which there may
-be any number, it is no gain: of that target 0.57 at 2 nodes and 0.89 at 4, but 2.4 at 8 and 3.3 at 22. Only
-packed weights can have it."""
+OPTIONS = {"cpp_wrapper": True}
+"""No Python between kernels."""
 
 LARGEST_SHARE = 0.25
 """Of the memory that is free: packed copies of weights that take more are not made."""
-
-GRAPHS = 2
-"""For one node, and for more. Each has packed weights of its own."""
 
 CHANGING = 4
 """Arguments that change from pass to pass: tokens, place, tree, slots."""
@@ -108,7 +97,7 @@ class CompiledPass:
         self.unpacked = too_large_to_pack(model)
         """Why weights are not packed; None if they are."""
         begin, before = time.perf_counter(), packed.bytes
-        with packed.shared():
+        with packed.shared(), packed_linears(model) if self.unpacked is None else nullcontext():
             self._one = self._compiled(nodes=1, known=6)
             self._many = self._compiled(nodes=3, known=5)
         self.packed_bytes = packed.bytes - before
@@ -160,7 +149,7 @@ class CompiledPass:
             fixed=fixed,
             below=[((3, 0), (CHANGING, 2))],  # slots, and the rows of any layer
             at_most={(0, 0): MOST_NODES},
-            options=OPTIONS | (ONE_NODE if nodes == 1 and self.unpacked is None else {}),
+            options=OPTIONS | (calls_from_compiled_code() if self.unpacked is None else {}),
             frozen=self.unpacked is None,
         )
 
@@ -215,7 +204,7 @@ class CompiledPass:
 
 def too_large_to_pack(model: PreTrainedModel) -> str | None:
     """Why no copies of a model's weights are made; None if there is room for them."""
-    copies = GRAPHS * sum({id(p): p.nbytes for p in model.parameters()}.values())
+    copies = sum({id(p): p.nbytes for p in model.parameters()}.values())
     free = psutil.virtual_memory().available
     if copies <= LARGEST_SHARE * free:
         return None

@@ -3,9 +3,8 @@
 Every sample comes out of a real step of the real loop: drafter, target, rule and commit as in a run, on a
 text of the config's prompts. So caches, pending tokens and the order of passes are those of a run. Trees of
 all shapes, in an order that is drawn anew, and plain decoding take turns, because machines drift; the first
-round warms up. A turn begins with steps that do not count (`WARMING`): passes over one node and over
-several may multiply by two copies of the weights, and a text that is decoded by one method finds its own
-in the caches. Rounds that something else disturbed are measured again.
+round warms up. A turn begins with steps that do not count (`WARMING`): a text that is decoded by one method
+finds what its own steps read in the caches. Rounds that something else disturbed are measured again.
 
 One family of trees gives all tables (`bundle`): their sizes are those asked for, their second level expands
 W nodes to one child each, the third W nodes to two, so that the difference is what drawing costs. What it
@@ -38,9 +37,9 @@ PLAIN_STEPS = 4
 """Steps of plain decoding in a round; each is one sample."""
 
 WARMING = 4
-"""Steps at the beginning of a turn that do not count. Behind passes over several nodes, compiled passes
-over one of a target of 9M parameters in float32 take 1.56, 1.41, 1.32, 1.21, 1.18 and, at the seventh, 1.06
-ms (two cores of an AMD EPYC; 36 MB of weights beside a cache of 32 MiB)."""
+"""Steps at the beginning of a turn that do not count. Where passes over one node and over several read two
+copies of 36 MB of weights, beside a cache of 32 MiB, those over one took 1.56, 1.41, 1.32, 1.21, 1.18 and,
+at the seventh, 1.06 ms behind the others (two cores of an AMD EPYC)."""
 
 AGAIN = 2
 """For so many rounds that were asked for, one more is measured at most, instead of a disturbed one."""
