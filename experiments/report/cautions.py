@@ -20,8 +20,8 @@ from them. Told where one tree's pass takes at least a tenth more than that of a
 interval of the ratio says so.
 
 Turns. What the steps of other methods read drives out of the processor's caches what plain decoding would
-find there if a text were decoded by it alone, while trees may have much in common. Seen where passes over
-one node had a copy of the weights of their own (36 MB beside 32 MiB): plain decoding alone took 0.67
+find there if a text were decoded by it alone, while trees may read much that others read. Seen where passes
+over one node had a copy of the weights of their own (36 MB beside 32 MiB): plain decoding alone took 0.67
 (0.61-0.73) of its time in turns, trees 0.92 to 0.97 (at temperature 0, on the two prompts that are also
 decoded alone). Told where steps of plain decoding behind steps of plain decoding are a tenth quicker.
 """

@@ -36,7 +36,7 @@ from attention_masks import topology
 from treespec.errors import Unavailable, UnsupportedModel
 from treespec.models.cache import LayerShape, TreeCache
 from treespec.models.direct_call import DirectCall
-from treespec.models.packed_linear import calls_from_compiled_code, packed_linears
+from treespec.models.packed_linear import packed_linears
 from treespec.models.packed_weights import PackedWeights
 from treespec.models.routes import OwnAttention, Route
 
@@ -97,9 +97,10 @@ class CompiledPass:
         self.unpacked = too_large_to_pack(model)
         """Why weights are not packed; None if they are."""
         begin, before = time.perf_counter(), packed.bytes
-        with packed.shared(), packed_linears(model) if self.unpacked is None else nullcontext():
-            self._one = self._compiled(nodes=1, known=6)
-            self._many = self._compiled(nodes=3, known=5)
+        layers = packed_linears(model, packed) if self.unpacked is None else nullcontext({})
+        with packed.shared(), layers as calls:
+            self._one = self._compiled(OPTIONS | calls, nodes=1, known=6)
+            self._many = self._compiled(OPTIONS | calls, nodes=3, known=5)
         self.packed_bytes = packed.bytes - before
         """What copies of weights take that graphs of this model did not have before."""
         self.seconds = time.perf_counter() - begin
@@ -137,7 +138,7 @@ class CompiledPass:
         weights: Any = [owner[name] for owner, name in self._places]
         return [*map(Tensor.data_ptr, weights)], [*map(attrgetter("dtype"), weights)]
 
-    def _compiled(self, nodes: int, known: int) -> DirectCall:
+    def _compiled(self, options: dict[str, Any], nodes: int, known: int) -> DirectCall:
         """One graph. The examples differ in all that varies, and agree in nothing else."""
         example = self._example(nodes, known, committed=13, capacity=320)
         other = self._example(nodes + (nodes > 1), known + 2, committed=29, capacity=448)
@@ -149,7 +150,7 @@ class CompiledPass:
             fixed=fixed,
             below=[((3, 0), (CHANGING, 2))],  # slots, and the rows of any layer
             at_most={(0, 0): MOST_NODES},
-            options=OPTIONS | (calls_from_compiled_code() if self.unpacked is None else {}),
+            options=options,
             frozen=self.unpacked is None,
         )
 

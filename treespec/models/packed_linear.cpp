@@ -1,7 +1,8 @@
 // y[m] = W x[m] for few rows x[m]: what a pass over the nodes of a tree asks of each weight matrix.
 //
 // W lies in blocks of 32 outputs, each a stream that is read once: [N / 32][K][32], of bfloat16 in pairs of
-// inputs, [N / 32][K / 2][32][2]. Sums of a block stay in registers; each row's numbers are broadcast.
+// inputs, [N / 32][K / 2][32][2]. Sums of a block stay in registers; each row's numbers are broadcast. Rows lie
+// behind one another. Sizes and dtypes are not looked at here: packed_linear.py vouches for them.
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
@@ -16,8 +17,12 @@
 namespace {
 
 constexpr int64_t BLOCK = 32;  // outputs
-#if defined(__AVX512F__)
-constexpr int MOST = 12;  // rows whose sums fit into registers
+
+// Rows whose sums fit into registers.
+#if defined(TREESPEC_ROWS)
+constexpr int MOST = TREESPEC_ROWS;
+#elif defined(__AVX512F__)
+constexpr int MOST = 12;
 #elif defined(__aarch64__)
 constexpr int MOST = 3;
 #else
@@ -37,12 +42,14 @@ struct Single {
     for (int64_t k = 0; k < K; k++, w += BLOCK) {
       const Floats a = *reinterpret_cast<const Floats*>(w);
       const Floats b = *reinterpret_cast<const Floats*>(w + 16);
+#pragma GCC unroll 16
       for (int m = 0; m < M; m++) {
         const float one = x[m * K + k];
         low[m] += a * one;
         high[m] += b * one;
       }
     }
+#pragma GCC unroll 16
     for (int m = 0; m < M; m++) {
       std::memcpy(y[m], &low[m], 64);
       std::memcpy(y[m] + 16, &high[m], 64);
@@ -60,10 +67,12 @@ struct Brain {
   template <int M>
   static void block(const uint16_t* w, const uint16_t* x, float (*y)[BLOCK], int64_t K) {
     __m512 low[M], high[M];
+#pragma GCC unroll 16
     for (int m = 0; m < M; m++) low[m] = high[m] = _mm512_setzero_ps();
     for (int64_t k = 0; k < K; k += 2, w += 2 * BLOCK) {
       const __m512bh a = (__m512bh)_mm512_loadu_si512(w);
       const __m512bh b = (__m512bh)_mm512_loadu_si512(w + BLOCK);
+#pragma GCC unroll 16
       for (int m = 0; m < M; m++) {
         int32_t pair;
         std::memcpy(&pair, x + m * K + k, 4);
@@ -72,6 +81,7 @@ struct Brain {
         high[m] = _mm512_dpbf16_ps(high[m], b, both);
       }
     }
+#pragma GCC unroll 16
     for (int m = 0; m < M; m++) {
       _mm512_storeu_ps(y[m], low[m]);
       _mm512_storeu_ps(y[m] + 16, high[m]);
@@ -93,6 +103,7 @@ struct Brain {
       const Words b = *reinterpret_cast<const Words*>(w + BLOCK);
       const Floats a0 = (Floats)(a << 16), a1 = (Floats)(a & 0xffff0000u);
       const Floats b0 = (Floats)(b << 16), b1 = (Floats)(b & 0xffff0000u);
+#pragma GCC unroll 16
       for (int m = 0; m < M; m++) {
         const float first = wide(x[m * K + k]), second = wide(x[m * K + k + 1]);
         low[m] += a0 * first;
@@ -101,6 +112,7 @@ struct Brain {
         high[m] += b1 * second;
       }
     }
+#pragma GCC unroll 16
     for (int m = 0; m < M; m++) {
       std::memcpy(y[m], &low[m], 64);
       std::memcpy(y[m] + 16, &high[m], 64);

@@ -1,9 +1,9 @@
 """Packed copies of weights, which all compiled graphs of one model share.
 
-A graph that owns its weights (freezing) holds each matrix in the order in which its code reads it. The
-graphs of a part of the model (`treespec.models.shortened`) would hold copies of the same matrices in the
-same order: each is looked up among those that are there, before the code is loaded, and what is equal is
-given up.
+A graph that owns its weights (freezing) holds each matrix in the order in which its code reads it: in that
+of `packed_linear`, or in the library's. The graphs of a part of the model (`treespec.models.shortened`)
+would hold copies of the same matrices in the same order: each is looked up among those that are there,
+before the code is loaded, and what is equal is given up.
 """
 
 import weakref
@@ -51,24 +51,29 @@ class PackedWeights:
             code = write(graph)
             for name, constant in graph.constants.items():
                 if constant.is_mkldnn or constant.untyped_storage().data_ptr() not in own:
-                    graph.constants[name] = self._one_of(constant)
+                    graph.constants[name] = self.one_of(constant)
             return code
 
         with patch.object(GraphLowering, "codegen_with_cpp_wrapper", written):
             yield
 
-    def _one_of(self, copy: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
+    def known(self, copy: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."] | None:
+        """The copy that is known and equal; None if there is none."""
+        alive = (one() for one in self._known.get(_kind(copy), []))
+        return next((one for one in alive if one is not None and _equal(one, copy)), None)
+
+    def one_of(self, copy: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
         """The copy that is known and equal, or this one, known from now on."""
-        packed = copy.is_mkldnn
-        kind = (copy.shape, copy.dtype, packed, None if packed else copy.stride())
-        like = self._known.setdefault(kind, [])
-        like[:] = [one for one in like if one() is not None]
-        for known in like:
-            other = known()
-            if other is not None and _equal(other, copy):
-                return other
-        like.append(weakref.ref(copy))
+        if (known := self.known(copy)) is not None:
+            return known
+        like = self._known.setdefault(_kind(copy), [])
+        like[:] = [*(one for one in like if one() is not None), weakref.ref(copy)]
         return copy
+
+
+def _kind(copy: Tensor) -> Any:
+    packed = copy.is_mkldnn
+    return (copy.shape, copy.dtype, packed, None if packed else copy.stride())
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

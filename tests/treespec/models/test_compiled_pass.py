@@ -139,6 +139,7 @@ class TestCompiled:
 
     def test_layers_that_read_the_same_rows_are_one_product(self, llama, written):
         layers = llama[0].model.config.num_hidden_layers
+        assert len(written) >= 2
         for code in written[:2]:
             assert code.count("CHECK(aoti_torch_cpu_packed_linear(") == 4 * layers + 1
 
