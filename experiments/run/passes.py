@@ -36,10 +36,9 @@ LOADING_S = 14.0
 """What it takes where one has: of the embedded draft, on one core (`treespec.models.compiled_code`)."""
 
 SAVED = {"target": 0.4, "draft": 0.7}
-"""Of an eager pass over 1 to 32 nodes, at least: 43 to 72 % of one of a target of 50M parameters, 72 to
-85 % of one of the embedded draft (`experiments.benchmarks.passes`; bfloat16, two cores of an AMD EPYC with
-AVX512). Of larger targets, whose passes are mostly reading weights, it is less. A part of the target that
-drafts counts as a target."""
+"""Of an eager pass over 1 to 32 nodes, at least: 45 to 70 % of one of a target of 50M parameters, 72 to
+87 % of one of the embedded draft (`experiments.benchmarks.passes`; bfloat16, two cores of an AMD EPYC with
+AVX512). A part of the target that drafts counts as a target."""
 
 TOKENS_A_STEP = 2.5
 """Of trees, to guess by how many steps a text takes."""
