@@ -10,6 +10,8 @@ import pytest
 from pages import PAGES as BUILT
 from pages import build, public_modules
 
+from treespec.experiments.config.file import load_config
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("attention_masks", "treespec")
 ENTRY_POINTS = ("__main__", "benchmarks")
@@ -46,6 +48,15 @@ def test_examples(code, capsys):
 def test_pages_name_files_that_exist(page):
     for link in re.findall(r"\]\((?!http)([^)#]+)\)", (ROOT / page).read_text()):
         assert (ROOT / page).parent.joinpath(link).exists(), link
+
+
+def test_traces_that_pages_take_name_a_sampling_setting():
+    text = "".join((ROOT / page).read_text() for page in (*PAGES, "experiments/cli/trace.py"))
+    found = re.findall(r"treespec trace (\w+) ([^\n\"]+)", text)
+    assert len(found) > 5
+    for name, rest in found:
+        several = len(load_config(name).samplings) > 1
+        assert not several or "--sampling" in rest, (name, rest)
 
 
 @pytest.mark.parametrize("page", PAGES)

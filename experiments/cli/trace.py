@@ -29,10 +29,10 @@ app = typer.Typer()
     "trace",
     rich_help_panel="Trees",
     epilog=examples(
-        "treespec trace speed --out trace.npz",
+        "treespec trace speed --sampling T=0 --out trace.npz",
         "treespec trace tree_vs_chain --sampling T=1 --out warm.npz prompts.count=24",
         "treespec trace smoke --sampling T=0 --method 'chain 4' --out chain.npz",
-        "treespec trace speed --beam 8 --out growths.npz",
+        "treespec trace speed --sampling T=0 --beam 8 --out growths.npz",
         "treespec trace merged --sampling T=0 --method lookup --out lookup.npz",
     ),
 )
