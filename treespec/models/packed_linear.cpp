@@ -32,9 +32,17 @@ constexpr int MOST = 2;
 typedef float Floats __attribute__((vector_size(64), aligned(4), may_alias));
 typedef uint32_t Words __attribute__((vector_size(64), aligned(4), may_alias));
 
+template <int M>
+inline void keep(const Floats (&low)[M], const Floats (&high)[M], float (*y)[BLOCK]) {
+#pragma GCC unroll 16
+  for (int m = 0; m < M; m++) {
+    std::memcpy(y[m], &low[m], 64);
+    std::memcpy(y[m] + 16, &high[m], 64);
+  }
+}
+
 struct Single {
   using Number = float;
-  static constexpr int64_t inputs = 1;  // at a time
 
   template <int M>
   static void block(const float* w, const float* x, float (*y)[BLOCK], int64_t K) {
@@ -49,11 +57,7 @@ struct Single {
         high[m] += b * one;
       }
     }
-#pragma GCC unroll 16
-    for (int m = 0; m < M; m++) {
-      std::memcpy(y[m], &low[m], 64);
-      std::memcpy(y[m] + 16, &high[m], 64);
-    }
+    keep<M>(low, high, y);
   }
 
   static void store(float* to, const float* sums, int64_t count) { std::memcpy(to, sums, 4 * count); }
@@ -61,14 +65,11 @@ struct Single {
 
 struct Brain {
   using Number = uint16_t;
-  static constexpr int64_t inputs = 2;
 
 #if defined(__AVX512BF16__) && !defined(TREESPEC_PORTABLE)
   template <int M>
   static void block(const uint16_t* w, const uint16_t* x, float (*y)[BLOCK], int64_t K) {
-    __m512 low[M], high[M];
-#pragma GCC unroll 16
-    for (int m = 0; m < M; m++) low[m] = high[m] = _mm512_setzero_ps();
+    Floats low[M] = {}, high[M] = {};
     for (int64_t k = 0; k < K; k += 2, w += 2 * BLOCK) {
       const __m512bh a = (__m512bh)_mm512_loadu_si512(w);
       const __m512bh b = (__m512bh)_mm512_loadu_si512(w + BLOCK);
@@ -77,15 +78,11 @@ struct Brain {
         int32_t pair;
         std::memcpy(&pair, x + m * K + k, 4);
         const __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
-        low[m] = _mm512_dpbf16_ps(low[m], a, both);
-        high[m] = _mm512_dpbf16_ps(high[m], b, both);
+        low[m] = (Floats)_mm512_dpbf16_ps((__m512)low[m], a, both);
+        high[m] = (Floats)_mm512_dpbf16_ps((__m512)high[m], b, both);
       }
     }
-#pragma GCC unroll 16
-    for (int m = 0; m < M; m++) {
-      _mm512_storeu_ps(y[m], low[m]);
-      _mm512_storeu_ps(y[m] + 16, high[m]);
-    }
+    keep<M>(low, high, y);
   }
 #else
   static float wide(uint16_t number) {
@@ -112,11 +109,7 @@ struct Brain {
         high[m] += b1 * second;
       }
     }
-#pragma GCC unroll 16
-    for (int m = 0; m < M; m++) {
-      std::memcpy(y[m], &low[m], 64);
-      std::memcpy(y[m] + 16, &high[m], 64);
-    }
+    keep<M>(low, high, y);
   }
 #endif
 

@@ -200,9 +200,8 @@ def _packed(groups: list[list[nn.Module]], copies: PackedWeights) -> list[Tensor
     kept: list[Tensor] = []
     for one, known, place in zip(fresh, there, places, strict=True):
         if known is None:
-            known = place.view(one.dtype).view(one.shape)
-            known.copy_(one)
-        kept.append(copies.one_of(known))
+            known = copies.one_of(place.view(one.dtype).view(one.shape).copy_(one))
+        kept.append(known)
     return kept
 
 
