@@ -16,12 +16,13 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
-from treespec.models import compiled_code, compiled_pass, direct_call, packed_linear
+from treespec.models import compiled_code, compiled_pass, direct_call, packed_layers
+from treespec.models.kernels import build
 from treespec.models.transformers_model import TransformersModel
 
 __all__ = ["is_on_disk", "note_on_disk"]
 
-WRITERS = (compiled_code, compiled_pass, direct_call, packed_linear)
+WRITERS = (compiled_code, compiled_pass, direct_call, packed_layers)
 """Files on which the text of the code depends."""
 
 
@@ -54,7 +55,7 @@ def _key(model: TransformersModel) -> str:
         torch.backends.cpu.get_cpu_capability(),
         os.environ.get("CXX"),
         [Path(str(module.__file__)).read_text(encoding="utf-8") for module in WRITERS],
-        packed_linear.SOURCE.read_text(encoding="utf-8"),
+        build.source(),
         type(model.finding.route).__name__,
         str(model.finding.layout),
         packed,

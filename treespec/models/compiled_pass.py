@@ -26,7 +26,6 @@ from typing import Any, no_type_check
 
 import psutil
 import torch
-import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int, Int32
 from torch import Tensor, nn
 from transformers import PreTrainedModel
@@ -36,7 +35,9 @@ from attention_masks import topology
 from treespec.errors import Unavailable, UnsupportedModel
 from treespec.models.cache import LayerShape, TreeCache
 from treespec.models.direct_call import DirectCall
-from treespec.models.packed_linear import packed_linears
+from treespec.models.kernels.build import calls
+from treespec.models.kernels.masked_attention import can_attend
+from treespec.models.packed_layers import packed_linears
 from treespec.models.packed_weights import PackedWeights
 from treespec.models.routes import OwnAttention, Route
 
@@ -97,10 +98,10 @@ class CompiledPass:
         self.unpacked = too_large_to_pack(model)
         """Why weights are not packed; None if they are."""
         begin, before = time.perf_counter(), packed.bytes
-        layers = packed_linears(model, packed) if self.unpacked is None else nullcontext({})
-        with packed.shared(), layers as calls:
-            self._one = self._compiled(OPTIONS | calls, nodes=1, known=6)
-            self._many = self._compiled(OPTIONS | calls, nodes=3, known=5)
+        layers = packed_linears(model, packed) if self.unpacked is None else nullcontext()
+        with packed.shared(), layers:
+            self._one = self._compiled(OPTIONS | calls(), nodes=1, known=6)
+            self._many = self._compiled(OPTIONS | calls(), nodes=3, known=5)
         self.packed_bytes = packed.bytes - before
         """What copies of weights take that graphs of this model did not have before."""
         self.seconds = time.perf_counter() - begin
@@ -296,7 +297,7 @@ class _Seen:
 
 @no_type_check
 class _MaskedAttention:
-    """Our attention, under a mask; heads that share keys are rows of one product."""
+    """Our attention, under a mask, by a kernel of ours; of other numbers than it knows, by torch's operations."""
 
     def __init__(self, seen: _Seen) -> None:
         self._seen = seen
@@ -317,18 +318,19 @@ class _MaskedAttention:
         """The attention of one layer."""
         if mask is not None:
             raise UnsupportedModel("a layer was given a mask that tree attention would ignore")
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        if query.shape[0] == 1 and can_attend(query.shape[-1], query.dtype):
+            bias = self._seen.bias(window, torch.float32)
+            sinks = None if sinks is None else sinks.float()
+            given = (query.contiguous(), key, value, bias, sinks, scale, softcap or 0.0)
+            return torch.ops.treespec.masked_attention(*given).transpose(1, 2)
         batch, heads, rows, _ = query.shape
         shared = key.shape[1]
         group = heads // shared
         grouped = query.reshape(batch, shared, group * rows, query.shape[-1])
-        if softcap is None and sinks is None:
-            bias = self._seen.bias(window, query.dtype)
-            bias = bias.expand(group, *bias.shape).reshape(1, 1, group * rows, -1)
-            out = F.scaled_dot_product_attention(grouped, key, value, attn_mask=bias, scale=scale)
-            return out.reshape(batch, heads, rows, -1)
         wide = torch.promote_types(query.dtype, torch.float32)
         scores = grouped.to(wide) @ key.to(wide).transpose(-1, -2)
-        scores = scores * (query.shape[-1] ** -0.5 if scale is None else scale)
+        scores = scores * scale
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
         used = scores.shape[-1]

@@ -142,6 +142,7 @@ class TestCompiled:
         assert len(written) >= 2
         for code in written[:2]:
             assert code.count("CHECK(aoti_torch_cpu_packed_linear(") == 4 * layers + 1
+            assert code.count("CHECK(aoti_torch_cpu_masked_attention(") == layers
 
     def test_trees_behind_one_another(self, both):
         compare(*both)

@@ -2,7 +2,7 @@
 
 Between one row and a few dozen, libraries of matrix products are far from the speed at which weights can be
 read. So compiled passes hold weights in an order of their own (`pack`), which a kernel of ours reads from
-memory once, as one stream for each thread (`packed_linear.cpp`). With AVX-512, sums of 32 outputs and up to
+memory once, as one stream for each thread (`kernels.packed_linear`). With AVX-512, sums of 32 outputs and up to
 12 rows stay in registers; more rows read a block of 32 outputs again, from the cache. Numbers in bfloat16
 are multiplied as such where the processor can (AVX512-BF16, which takes the tiniest for 0). One copy serves
 passes over any number of nodes: what plain decoding reads, trees read too.
@@ -31,12 +31,9 @@ Not covered: float16 and float64, odd numbers of inputs in bfloat16, quantised w
 library. Beyond 64 rows both take about the same time (measured to 1024; bfloat16: up to 13 % more here).
 """
 
-import ctypes
 import mmap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import lru_cache
-from pathlib import Path
 from types import MethodType
 from typing import Any, no_type_check
 
@@ -46,83 +43,17 @@ from jaxtyping import Float, Integer
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from treespec.errors import Unavailable, in_words
+from treespec.models.kernels.packed_linear import BLOCK, can_pack, pack
 from treespec.models.packed_weights import PackedWeights
 
-__all__ = ["SOURCE", "pack", "packed_linear", "packed_linears"]
-
-SOURCE = Path(__file__).with_name("packed_linear.cpp")
-
-BLOCK = 32
-"""Outputs whose weights lie together."""
+__all__ = ["packed_linears"]
 
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Layers of one module that are given the same rows."""
 
-FLAGS = ("-ffp-contract=fast",)
-"""A product and a sum are one operation."""
-
-
-def pack(weight: Float[Tensor, "N K"]) -> Float[Tensor, "blocks pairs 32 pair"]:
-    """A matrix in the order in which the kernel reads it: 32 outputs together, of bfloat16 pairs of inputs.
-
-    Outputs are padded to a multiple of 32 by zeros.
-
-    Raises:
-        ValueError: for other numbers than float32 and bfloat16, or an odd number of inputs in bfloat16.
-    """
-    size, inputs = weight.shape
-    if not _can_pack(inputs, weight.dtype):
-        raise ValueError(f"a matrix of {inputs} inputs in {weight.dtype} cannot be packed")
-    pair = 2 if weight.dtype == torch.bfloat16 else 1
-    padded = F.pad(weight.detach(), (0, 0, 0, -size % BLOCK))
-    return padded.reshape(-1, BLOCK, inputs // pair, pair).transpose(1, 2).contiguous()
-
-
-@torch.library.custom_op("treespec::packed_linear", mutates_args=(), device_types="cpu")
-def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None, size: int) -> Tensor:
-    """Rows times a packed matrix, plus a bias. A row's result does not depend on the others.
-
-    Args:
-        x: rows `[..., K]`.
-        packed: of `pack`, of the dtype of the rows.
-        bias: of float32, one number for each packed output, those that pad included; None for none.
-        size: number of outputs, without those that pad.
-
-    Returns:
-        `[..., size]`, of sums in float32. bfloat16 is rounded once.
-
-    Raises:
-        ValueError: if sizes or dtypes do not fit together.
-    """
-    blocks, pairs, _, pair = packed.shape
-    fits = x.dtype == packed.dtype and x.shape[-1] == pairs * pair and 0 < size <= BLOCK * blocks
-    if not fits or (
-        bias is not None and (bias.dtype, len(bias)) != (torch.float32, BLOCK * blocks)
-    ):
-        raise ValueError(
-            f"rows {tuple(x.shape)} in {x.dtype} cannot be multiplied by a packed matrix "
-            f"{tuple(packed.shape)} in {packed.dtype} to {size} outputs"
-        )
-    x = x.contiguous()
-    out = x.new_empty(*x.shape[:-1], size)
-    sizes = (x.numel() // x.shape[-1], x.shape[-1], size)
-    pointers = (packed.data_ptr(), None if bias is None else bias.data_ptr(), x.data_ptr())
-    _library().treespec_packed_linear(
-        *map(ctypes.c_void_p, (*pointers, out.data_ptr())),
-        *map(ctypes.c_int64, sizes),
-        ctypes.c_int32(x.dtype == torch.bfloat16),
-    )
-    return out
-
-
-@packed_linear.register_fake
-def _(x: Tensor, packed: Tensor, bias: Tensor | None, size: int) -> Tensor:
-    return x.new_empty(*x.shape[:-1], size)
-
 
 @contextmanager
-def packed_linears(model: nn.Module, copies: PackedWeights) -> Iterator[dict[str, Any]]:
+def packed_linears(model: nn.Module, copies: PackedWeights) -> Iterator[None]:
     """While it lasts, linear layers of a model that can be packed are products with packed weights.
 
     Other threads must not use the model, nor parts of it, meanwhile.
@@ -130,12 +61,6 @@ def packed_linears(model: nn.Module, copies: PackedWeights) -> Iterator[dict[str
     Args:
         model: on the CPU.
         copies: that are known: those of a whole serve its parts. New ones are added.
-
-    Yields:
-        Options by which compiled code calls the kernel itself; none if no layer can be packed.
-
-    Raises:
-        Unavailable: if the kernel cannot be compiled.
     """
     changed: list[nn.Module] = []
     try:
@@ -147,7 +72,7 @@ def packed_linears(model: nn.Module, copies: PackedWeights) -> Iterator[dict[str
                 layer._buffers |= {"packed": packed, "packed_bias": bias}
                 layer.forward = MethodType(_part(begin, count, sum(counts)), layer)
                 begin += count
-        yield _calls() if changed else {}
+        yield
     finally:
         for layer in changed:
             for name in ("packed", "packed_bias"):
@@ -173,11 +98,7 @@ def _fits(layer: nn.Module) -> bool:
         return False
     if type(layer.weight) is not nn.Parameter or layer.weight.device.type != "cpu":
         return False  # quantised weights, say
-    return _can_pack(*_kind(layer))
-
-
-def _can_pack(inputs: int, dtype: torch.dtype) -> bool:
-    return inputs > 0 and (dtype == torch.float32 or (dtype == torch.bfloat16 and inputs % 2 == 0))
+    return can_pack(*_kind(layer))
 
 
 def _kind(layer: nn.Module) -> tuple[int, torch.dtype]:
@@ -236,33 +157,3 @@ def _part(begin: int, count: int, size: int) -> Callable[..., Tensor]:
         return out if count == size else out[..., begin : begin + count]
 
     return forward
-
-
-def _calls() -> dict[str, Any]:
-    _library()
-    declared = (
-        "AOTITorchError aoti_torch_cpu_packed_linear("
-        "AtenTensorHandle x, AtenTensorHandle packed, AtenTensorHandle* bias, int64_t size, "
-        "AtenTensorHandle* result)"
-    )
-    operation = torch.ops.treespec.packed_linear.default
-    return {"aot_inductor.custom_ops_to_c_shims": {operation: [declared]}}
-
-
-@lru_cache(maxsize=1)
-def _library() -> Any:
-    """The kernel. Its names are seen by code that is loaded later."""
-    return ctypes.CDLL(_built()._name, mode=ctypes.RTLD_GLOBAL)
-
-
-def _built(*flags: str) -> Any:
-    """Compiled, or found on disk, as the compiler's own code is."""
-    from torch._inductor.codecache import CppCodeCache
-
-    source: str = SOURCE.read_text(encoding="utf-8")
-    try:
-        return CppCodeCache.load(source, extra_flags=(*FLAGS, *flags))
-    except Exception as problem:  # of the compiler, or of loading what it made
-        raise Unavailable(
-            f"the kernel of compiled passes cannot be compiled here: {in_words(problem, 'the compiler')}"
-        ) from problem

@@ -1,0 +1,22 @@
+"""The kernels as different processors have them."""
+
+import pytest
+
+from treespec.models import compiled_pass
+from treespec.models.kernels import build, masked_attention, packed_linear
+
+BUILDS = ("-DTREESPEC_PAIRS", "-UTREESPEC_PAIRS", "-UTREESPEC_PAIRS -DTREESPEC_ROWS=3")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def compiler():
+    if (missing := compiled_pass.missing_for_compiling()) is not None:
+        pytest.skip(missing)
+
+
+@pytest.fixture(params=BUILDS)
+def kernel(request, monkeypatch):
+    """With products of pairs (where the processor has them), without, and with fewer registers."""
+    built = build.built(*request.param.split())
+    for module in (packed_linear, masked_attention):
+        monkeypatch.setattr(module, "kernels", lambda: built)

@@ -1,0 +1,152 @@
+"""Attention of few rows, against float64 within a bound that its rounding allows."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from treespec.models.kernels.masked_attention import masked_attention
+
+SINGLE, BRAIN = torch.float32, torch.bfloat16
+UNIT = torch.finfo(SINGLE).eps / 2
+HIDDEN = torch.finfo(SINGLE).min
+
+
+def inputs(seed, dtype, shared, group, rows, keys, dim, value_dim):
+    """Queries, keys, values, and what each row sees: half of the keys, and surely one."""
+    draws = torch.Generator().manual_seed(seed)
+    shapes = [(shared * group, rows, dim), (shared, keys, dim), (shared, keys, value_dim)]
+    query, key, value = (torch.randn(1, *shape, generator=draws).to(dtype) for shape in shapes)
+    visible = torch.rand(rows, keys, generator=draws) < 0.5
+    visible[torch.arange(rows), torch.randint(keys, (rows,), generator=draws)] = True
+    return query, key, value, visible
+
+
+def bias_of(visible):
+    return torch.where(visible, 0.0, HIDDEN)
+
+
+def truth_and_bound(query, key, value, visible, sinks, scale, softcap):
+    """In float64, and how far off sums in float32 of weights rounded to the dtype may be."""
+    group, (keys, dim) = query.shape[1] // key.shape[1], key.shape[2:]
+    q, k, v = (one.double() for one in (query, key, value))
+    k, v = (one.repeat_interleave(group, dim=1) for one in (k, v))
+    scores = q @ k.transpose(-1, -2) * scale
+    terms = (dim + 3) * UNIT * scale * (q.abs() @ k.abs().transpose(-1, -2))
+    if softcap:
+        scores = softcap * torch.tanh(scores / softcap)
+        terms += 16 * UNIT * softcap
+    scores = scores.masked_fill(~visible, -torch.inf)
+    if sinks is not None:
+        column = sinks.double()[None, :, None, None].expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, column], dim=-1)
+    weights = scores.softmax(-1)
+    spread = (scores.amax(-1) - scores.masked_fill(scores.isinf(), torch.inf).amin(-1)).amax()
+    each = 2 * terms.max() + (spread + keys + 16) * UNIT + 4e-7
+    each += torch.finfo(query.dtype).eps if query.dtype == BRAIN else 0.0
+    weights = weights[..., :keys]
+    error = math.expm1(2 * each) * (weights @ v.abs()) + 1e-30
+    truth = weights @ v
+    last = torch.finfo(query.dtype).eps / 2
+    return truth, error + last * (truth.abs() + error)
+
+
+@given(
+    st.sampled_from([SINGLE, BRAIN]), st.integers(1, 3), st.integers(1, 4), st.integers(1, 9),
+    st.integers(1, 300), st.integers(1, 40), st.integers(1, 70), st.sampled_from([0.0, 2.0]),
+    st.booleans(), st.integers(0, 99),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def check(dtype, shared, group, rows, keys, pairs, value_dim, softcap, sunk, seed):
+    dim = 2 * pairs - (dtype == SINGLE)
+    query, key, value, visible = inputs(seed, dtype, shared, group, rows, keys, dim, value_dim)
+    sinks = torch.randn(shared * group) if sunk else None
+    got = masked_attention(query, key, value, bias_of(visible), sinks, dim**-0.5, softcap)
+    assert (got.dtype, got.shape) == (dtype, (1, rows, shared * group, value_dim))
+    truth, bound = truth_and_bound(query, key, value, visible, sinks, dim**-0.5, softcap)
+    assert ((got.transpose(1, 2).double() - truth).abs() <= bound).all()
+
+
+def test_within_the_bound_of_float64(kernel):
+    check()
+
+
+@pytest.mark.parametrize("dtype", [SINGLE, BRAIN])
+def test_keys_are_read_in_parts_where_there_are_more_threads_than_heads(kernel, dtype):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        for keys in (300, 900):  # of one part and of three
+            query, key, value, visible = inputs(0, dtype, 1, 3, 5, keys, 16, 24)
+            visible[0] = torch.arange(keys) == keys - 1  # the first part sees nothing
+            got = masked_attention(query, key, value, bias_of(visible), None, 0.25, 0.0)
+            truth, bound = truth_and_bound(query, key, value, visible, None, 0.25, 0.0)
+            assert ((got.transpose(1, 2).double() - truth).abs() <= bound).all()
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("dtype", [SINGLE, BRAIN])
+def test_a_row_does_not_depend_on_the_others_nor_on_keys_that_it_does_not_see(kernel, dtype):
+    query, key, value, visible = inputs(1, dtype, 2, 3, 30, 200, 32, 48)
+    visible[:, 150:] = False
+    visible[:, 0] = True
+    whole = masked_attention(query, key, value, bias_of(visible), None, 0.2, 0.0)
+    for rows in (1, 4, 5, 17):
+        some = bias_of(visible[:rows])
+        assert torch.equal(
+            masked_attention(query[:, :, :rows], key, value, some, None, 0.2, 0.0), whole[:, :rows]
+        )
+    key[:, :, 150:], value[:, :, 150:] = 1e30, -1e30
+    assert torch.equal(masked_attention(query, key, value, bias_of(visible), None, 0.2, 0.0), whole)
+
+
+def test_a_mean_of_equal_values_is_that_value(kernel):
+    query, key, value, visible = inputs(2, BRAIN, 1, 2, 3, 77, 16, 16)
+    value[:] = 0.7265625
+    got = masked_attention(query, key, value, bias_of(visible), None, 0.25, 0.0)
+    assert (got == 0.7265625).all()
+
+
+@pytest.mark.parametrize("dtype", [SINGLE, BRAIN])
+def test_rows_of_a_cache_and_heads_behind_one_another(dtype):
+    query, key, value, visible = inputs(3, dtype, 2, 2, 4, 40, 16, 16)
+    expected = masked_attention(query, key, value, bias_of(visible), None, 0.25, 0.0)
+    cache = torch.randn(2, 1, 2, 64, 16).to(dtype)
+    cache[0, :, :, :40], cache[1, :, :, :40] = key, value
+    across = query.transpose(1, 2).contiguous().transpose(1, 2)
+    odd = torch.nn.functional.pad(key, (0, 1))[..., :16]
+    wide = torch.stack([key, -key], dim=-1)[..., 0]
+    for mine in (cache[0, :, :, :40], odd, wide):
+        got = masked_attention(
+            across, mine, cache[1, :, :, :40], bias_of(visible), None, 0.25, 0.0
+        )
+        assert torch.equal(got, expected)
+
+
+def test_the_operation_is_what_the_compiler_is_told():
+    query, key, value, visible = inputs(4, BRAIN, 2, 2, 4, 40, 16, 8)
+    for sinks in (None, torch.randn(4)):
+        given = (query, key, value, bias_of(visible), sinks, 0.25, 1.0)
+        torch.library.opcheck(torch.ops.treespec.masked_attention.default, given)
+
+
+def test_what_does_not_fit_together_is_refused():
+    query, key, value, visible = inputs(5, SINGLE, 2, 2, 4, 40, 15, 8)
+    bias, sinks = bias_of(visible), torch.randn(4)
+    brain = [one.to(BRAIN) for one in (query, key, value)]
+    for given in [
+        (query[:, :3], key, value, bias, None),
+        (query.expand(2, -1, -1, -1), key, value, bias, None),
+        (query, key[:, :, :39], value, bias, None),
+        (query, key, value, bias[:, :39], None),
+        (query, key, value, bias.double(), None),
+        (query, key, value, bias, sinks[:3]),
+        (query, key, value.to(BRAIN), bias, None),
+        (query.double(), key.double(), value.double(), bias, None),
+        (*brain, bias, None),  # an odd dimension
+    ]:
+        with pytest.raises(ValueError, match="cannot attend to keys"):
+            masked_attention(*given, 0.25, 0.0)

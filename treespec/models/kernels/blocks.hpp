@@ -1,0 +1,187 @@
+// Sums of products of a few rows with a matrix, 32 outputs at a time, in registers.
+//
+// The matrix lies in blocks of 32 outputs: [K][32], of bfloat16 in pairs of inputs, [K / 2][32][2]. A block is a
+// stream that is read once, and asked for ahead of its use; each row's numbers are broadcast. Rows of bfloat16
+// are widened to float32, unless the processor multiplies pairs as quickly as single numbers: build.py says so
+// by TREESPEC_PAIRS.
+
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#if !defined(__AVX512BF16__)
+#undef TREESPEC_PAIRS
+#elif defined(TREESPEC_PAIRS)
+#include <immintrin.h>
+#endif
+#include <omp.h>
+
+namespace {
+
+constexpr int64_t BLOCK = 32;    // outputs
+constexpr int64_t AHEAD = 4096;  // bytes of the matrix
+
+// Rows whose sums fit into registers.
+#if defined(TREESPEC_ROWS)
+constexpr int MOST = TREESPEC_ROWS;
+#elif defined(__AVX512F__)
+constexpr int MOST = 12;
+#elif defined(__aarch64__)
+constexpr int MOST = 3;
+#else
+constexpr int MOST = 2;
+#endif
+
+typedef float Floats __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint32_t Words __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint16_t Halves __attribute__((vector_size(32), aligned(2), may_alias));
+constexpr int64_t LANES = 16;
+
+// Loops are written in vectors: the compiler of compiled passes is told not to make any.
+inline Floats load(const float* from) { return *reinterpret_cast<const Floats*>(from); }
+
+inline void save(float* to, Floats values) { *reinterpret_cast<Floats*>(to) = values; }
+
+template <int M>
+inline void keep(const Floats (&low)[M], const Floats (&high)[M], float (*y)[BLOCK]) {
+#pragma GCC unroll 16
+  for (int m = 0; m < M; m++) {
+    save(y[m], low[m]);
+    save(y[m] + LANES, high[m]);
+  }
+}
+
+// The next two lines of a matrix, and those that come later.
+template <typename T>
+inline void ask_ahead(const T* w) {
+  __builtin_prefetch((const char*)w + AHEAD);
+  __builtin_prefetch((const char*)w + AHEAD + 64);
+}
+
+struct Single {
+  using Number = float;  // of the matrix, and of results
+  using Row = float;
+
+  template <int M>
+  static void block(const float* w, const float* x, float (*y)[BLOCK], int64_t K) {
+    Floats low[M] = {}, high[M] = {};
+    for (int64_t k = 0; k < K; k++, w += BLOCK) {
+      ask_ahead(w);
+      const Floats a = load(w), b = load(w + LANES);
+#pragma GCC unroll 16
+      for (int m = 0; m < M; m++) {
+        const float one = x[m * K + k];
+        low[m] += a * one;
+        high[m] += b * one;
+      }
+    }
+    keep<M>(low, high, y);
+  }
+
+  static void store(float* to, const float* sums, int64_t count) {
+    if (count < BLOCK) return void(std::memcpy(to, sums, 4 * count));
+    for (int64_t i = 0; i < BLOCK; i += LANES) save(to + i, load(sums + i));
+  }
+
+  static void widen(float* to, const float* from, int64_t count) { std::memcpy(to, from, 4 * count); }
+};
+
+struct Brain {
+  using Number = uint16_t;
+
+#if defined(TREESPEC_PAIRS)
+  using Row = uint16_t;
+
+  template <int M>
+  static void block(const uint16_t* w, const uint16_t* x, float (*y)[BLOCK], int64_t K) {
+    Floats low[M] = {}, high[M] = {};
+    for (int64_t k = 0; k < K; k += 2, w += 2 * BLOCK) {
+      ask_ahead(w);
+      const __m512bh a = (__m512bh)_mm512_loadu_si512(w);
+      const __m512bh b = (__m512bh)_mm512_loadu_si512(w + BLOCK);
+#pragma GCC unroll 16
+      for (int m = 0; m < M; m++) {
+        int32_t pair;
+        std::memcpy(&pair, x + m * K + k, 4);
+        const __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
+        low[m] = (Floats)_mm512_dpbf16_ps((__m512)low[m], a, both);
+        high[m] = (Floats)_mm512_dpbf16_ps((__m512)high[m], b, both);
+      }
+    }
+    keep<M>(low, high, y);
+  }
+
+  static void widen(uint16_t* to, const uint16_t* from, int64_t count) { std::memcpy(to, from, 2 * count); }
+#else
+  using Row = float;
+
+  template <int M>
+  static void block(const uint16_t* w, const float* x, float (*y)[BLOCK], int64_t K) {
+    Floats low[M] = {}, high[M] = {};
+    for (int64_t k = 0; k < K; k += 2, w += 2 * BLOCK) {
+      ask_ahead(w);
+      const Words a = *reinterpret_cast<const Words*>(w);
+      const Words b = *reinterpret_cast<const Words*>(w + BLOCK);
+      const Floats a0 = (Floats)(a << 16), a1 = (Floats)(a & 0xffff0000u);
+      const Floats b0 = (Floats)(b << 16), b1 = (Floats)(b & 0xffff0000u);
+#pragma GCC unroll 16
+      for (int m = 0; m < M; m++) {
+        const float first = x[m * K + k], second = x[m * K + k + 1];
+        low[m] += a0 * first;
+        high[m] += b0 * first;
+        low[m] += a1 * second;
+        high[m] += b1 * second;
+      }
+    }
+    keep<M>(low, high, y);
+  }
+
+  static void widen(float* to, const uint16_t* from, int64_t count) {
+    int64_t i = 0;
+    for (; i + LANES <= count; i += LANES) save(to + i, (Floats)(words(from + i) << 16));
+    for (; i < count; i++) {
+      const uint32_t bits = uint32_t(from[i]) << 16;
+      std::memcpy(to + i, &bits, 4);
+    }
+  }
+#endif
+
+  static Words words(const uint16_t* from) {
+    return __builtin_convertvector(*reinterpret_cast<const Halves*>(from), Words);
+  }
+
+  static void store(uint16_t* to, const float* sums, int64_t count) {
+    uint16_t some[BLOCK];
+    uint16_t* whole = count == BLOCK ? to : some;
+    for (int64_t i = 0; i < BLOCK; i += LANES)
+      *reinterpret_cast<Halves*>(whole + i) = __builtin_convertvector(rounded(load(sums + i)), Halves);
+    if (count < BLOCK) std::memcpy(to, some, 2 * count);
+  }
+
+  // To the nearest, ties to even.
+  static Words rounded(Floats values) {
+    const Words bits = (Words)values, nan = (Words)((bits & 0x7fffffffu) > 0x7f800000u);
+    return (nan & 0x7fc0u) | (~nan & ((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16));
+  }
+};
+
+template <typename T, int M>
+void some_rows(int m, const typename T::Number* w, const typename T::Row* x, int64_t K, float (*y)[BLOCK]) {
+  if (m == M) return T::template block<M>(w, x, y, K);
+  if constexpr (M > 1) some_rows<T, M - 1>(m, w, x, K, y);
+}
+
+// Products of M rows, which lie behind one another, with a block: take(row, its 32 sums) for each.
+template <typename T, typename Take>
+void products(const typename T::Number* w, const typename T::Row* x, int64_t M, int64_t K, Take take) {
+  const int64_t parts = (M + MOST - 1) / MOST;
+  for (int64_t part = 0; part < parts; part++) {
+    const int64_t first = M * part / parts, last = M * (part + 1) / parts;
+    float sums[MOST][BLOCK];
+    some_rows<T, MOST>(int(last - first), w, x + first * K, K, sums);
+    for (int64_t m = first; m < last; m++) take(m, sums[m - first]);
+  }
+}
+
+}  // namespace

@@ -1,0 +1,90 @@
+"""Compiling our kernels by the compiler of compiled passes, and telling compiled code how to call them."""
+
+import ctypes
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from treespec.errors import Unavailable, in_words
+
+__all__ = ["calls", "kernels", "source"]
+
+FOLDER = Path(__file__).parent
+
+FILES = ("blocks.hpp", "packed_linear.cpp", "masked_attention.cpp")
+"""One after the other they are one source, which needs no search for headers."""
+
+FLAGS = ("-ffp-contract=fast",)
+"""A product and a sum are one operation."""
+
+CPU_INFO = Path("/proc/cpuinfo")
+
+DECLARED = {
+    "packed_linear": "AtenTensorHandle x, AtenTensorHandle packed, AtenTensorHandle* bias, int64_t size",
+    "masked_attention": (
+        "AtenTensorHandle query, AtenTensorHandle key, AtenTensorHandle value, AtenTensorHandle bias, "
+        "AtenTensorHandle* sinks, double scale, double softcap"
+    ),
+}
+"""What compiled code gives each operation, besides the place of its result."""
+
+
+def calls() -> dict[str, Any]:
+    """Options of the compiler by which its code calls the kernels itself.
+
+    Raises:
+        Unavailable: if they cannot be compiled.
+    """
+    kernels()
+    shims = {
+        getattr(torch.ops.treespec, name).default: [
+            f"AOTITorchError aoti_torch_cpu_{name}({given}, AtenTensorHandle* result)"
+        ]
+        for name, given in DECLARED.items()
+    }
+    return {"aot_inductor.custom_ops_to_c_shims": shims}
+
+
+@lru_cache(maxsize=1)
+def kernels() -> Any:
+    """The library of all kernels. Its names are seen by code that is loaded later.
+
+    Raises:
+        Unavailable: if it cannot be compiled.
+    """
+    return ctypes.CDLL(built()._name, mode=ctypes.RTLD_GLOBAL)
+
+
+def built(*flags: str) -> Any:
+    """Compiled, or found on disk, as the compiler's own code is.
+
+    Args:
+        flags: further ones of the C++ compiler.
+
+    Raises:
+        Unavailable: if it cannot be compiled.
+    """
+    from torch._inductor.codecache import CppCodeCache
+
+    try:
+        return CppCodeCache.load(source(), extra_flags=(*FLAGS, *_pairs(), *flags))
+    except Exception as problem:  # of the compiler, or of loading what it made
+        raise Unavailable(
+            f"the kernels of compiled passes cannot be compiled here: {in_words(problem, 'the compiler')}"
+        ) from problem
+
+
+def source() -> str:
+    """All files as one."""
+    return "\n".join((FOLDER / name).read_text(encoding="utf-8") for name in FILES)
+
+
+def _pairs() -> list[str]:
+    """Of AMD: with AVX512-BF16, products of pairs take one cycle there and two with Intel (see `blocks.hpp`)."""
+    with suppress(OSError):
+        if "AuthenticAMD" in CPU_INFO.read_text(encoding="utf-8"):
+            return ["-DTREESPEC_PAIRS"]
+    return []

@@ -1,0 +1,93 @@
+"""Attention of few rows to many keys under one additive mask, by `masked_attention.cpp`."""
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from treespec.models.kernels.build import kernels
+
+__all__ = ["can_attend", "masked_attention"]
+
+
+def can_attend(key_dim: int, dtype: torch.dtype) -> bool:
+    """Whether the kernel knows such keys: of float32, or of an even dimension in bfloat16."""
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and key_dim % 2 == 0)
+
+
+@torch.library.custom_op("treespec::masked_attention", mutates_args=(), device_types="cpu")
+def masked_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor,
+    sinks: Tensor | None,
+    scale: float,
+    softcap: float,
+) -> Tensor:
+    """Softmax of masked scores times values, all sums in float32.
+
+    In bfloat16 weights are rounded to it before they multiply values, and their sum is of what they were
+    rounded to, so that a mean of equal values is that value.
+
+    Args:
+        query: `[1, Hq, T, D]`; `Hq / Hkv` heads that follow each other share keys and values.
+        key: `[1, Hkv, S, D]`, of the same dtype, float32 or bfloat16 with an even D.
+        value: `[1, Hkv, S, Dv]`, likewise.
+        bias: added to scores, `[T, S]` in float32, finite: each row sees a key.
+        sinks: of each query head one more score, whose value is 0: `[Hq]` in float32; None for none.
+        scale: of the scores.
+        softcap: they are bounded to `softcap * tanh(score / softcap)` before the bias; 0 for no bound.
+
+    Returns:
+        `[1, T, Hq, Dv]`.
+
+    Raises:
+        ValueError: if sizes or dtypes do not fit together.
+    """
+    _, heads, rows, dim = query.shape
+    _, shared, keys, value_dim = value.shape
+    kinds = {one.dtype for one in (query, key, value)}
+    fits = query.shape[0] == key.shape[0] == value.shape[0] == 1
+    fits = fits and key.shape == (1, shared, keys, dim) and heads % shared == 0 and keys > 0
+    fits = fits and len(kinds) == 1 and can_attend(dim, query.dtype)
+    for one, shape in ((bias, (rows, keys)), (sinks, (heads,))):
+        fits = fits and (one is None or (one.shape == shape and one.dtype == torch.float32))
+    if not fits:
+        raise ValueError(
+            f"queries {tuple(query.shape)} in {query.dtype} cannot attend to keys {tuple(key.shape)} and "
+            f"values {tuple(value.shape)} under a mask {tuple(bias.shape)}"
+        )
+    out = query.new_empty(1, rows, heads, value_dim)
+    query, key, value = (_rows(one) for one in (query, key, value))
+    bias = bias.contiguous()
+    sinks = None if sinks is None else sinks.contiguous()
+    sizes = (heads, shared, rows, keys, dim, value_dim)
+    strides = [one.stride(i) for one in (query, key, value) for i in (1, 2)]
+    pointers = [one if one is None else one.data_ptr() for one in (query, key, value, bias, sinks, out)]
+    kernels().treespec_masked_attention(
+        *map(ctypes.c_void_p, pointers),
+        *((ctypes.c_int64 * 6)(*some) for some in (sizes, strides)),
+        *map(ctypes.c_double, (scale, softcap)),
+        ctypes.c_int32(out.dtype == torch.bfloat16),
+    )
+    return out
+
+
+@masked_attention.register_fake
+def _(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor,
+    sinks: Tensor | None,
+    scale: float,
+    softcap: float,
+) -> Tensor:
+    return query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
+
+
+def _rows(one: Tensor) -> Tensor:
+    """With numbers of a row behind one another, and in bfloat16 rows at even places."""
+    even = one.stride(3) == 1 and all(one.stride(i) % 2 == 0 for i in (1, 2))
+    return one if even else one.contiguous()

@@ -1,0 +1,78 @@
+"""Rows times a packed matrix, by `packed_linear.cpp`: the weights are read once for all rows."""
+
+import ctypes
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Float
+from torch import Tensor
+
+from treespec.models.kernels.build import kernels
+
+__all__ = ["BLOCK", "can_pack", "pack", "packed_linear"]
+
+BLOCK = 32
+"""Outputs whose weights lie together."""
+
+
+def pack(weight: Float[Tensor, "N K"]) -> Float[Tensor, "blocks pairs 32 pair"]:
+    """A matrix in the order in which the kernel reads it: 32 outputs together, of bfloat16 pairs of inputs.
+
+    Outputs are padded to a multiple of 32 by zeros.
+
+    Raises:
+        ValueError: for other numbers than float32 and bfloat16, or an odd number of inputs in bfloat16.
+    """
+    size, inputs = weight.shape
+    if not can_pack(inputs, weight.dtype):
+        raise ValueError(f"a matrix of {inputs} inputs in {weight.dtype} cannot be packed")
+    pair = 2 if weight.dtype == torch.bfloat16 else 1
+    padded = F.pad(weight.detach(), (0, 0, 0, -size % BLOCK))
+    return padded.reshape(-1, BLOCK, inputs // pair, pair).transpose(1, 2).contiguous()
+
+
+def can_pack(inputs: int, dtype: torch.dtype) -> bool:
+    """Whether matrices of so many inputs can be packed."""
+    return inputs > 0 and (dtype == torch.float32 or (dtype == torch.bfloat16 and inputs % 2 == 0))
+
+
+@torch.library.custom_op("treespec::packed_linear", mutates_args=(), device_types="cpu")
+def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None, size: int) -> Tensor:
+    """Rows times a packed matrix, plus a bias. A row's result does not depend on the others.
+
+    Args:
+        x: rows `[..., K]`.
+        packed: of `pack`, of the dtype of the rows.
+        bias: of float32, one number for each packed output, those that pad included; None for none.
+        size: number of outputs, without those that pad.
+
+    Returns:
+        `[..., size]`, of sums in float32. bfloat16 is rounded once.
+
+    Raises:
+        ValueError: if sizes or dtypes do not fit together.
+    """
+    blocks, pairs, _, pair = packed.shape
+    fits = x.dtype == packed.dtype and x.shape[-1] == pairs * pair and 0 < size <= BLOCK * blocks
+    if not fits or (
+        bias is not None and (bias.dtype, len(bias)) != (torch.float32, BLOCK * blocks)
+    ):
+        raise ValueError(
+            f"rows {tuple(x.shape)} in {x.dtype} cannot be multiplied by a packed matrix "
+            f"{tuple(packed.shape)} in {packed.dtype} to {size} outputs"
+        )
+    x = x.contiguous()
+    out = x.new_empty(*x.shape[:-1], size)
+    sizes = (x.numel() // x.shape[-1], x.shape[-1], size)
+    pointers = (packed.data_ptr(), None if bias is None else bias.data_ptr(), x.data_ptr())
+    kernels().treespec_packed_linear(
+        *map(ctypes.c_void_p, (*pointers, out.data_ptr())),
+        *map(ctypes.c_int64, sizes),
+        ctypes.c_int32(x.dtype == torch.bfloat16),
+    )
+    return out
+
+
+@packed_linear.register_fake
+def _(x: Tensor, packed: Tensor, bias: Tensor | None, size: int) -> Tensor:
+    return x.new_empty(*x.shape[:-1], size)
