@@ -4,15 +4,18 @@ What one builds from library kernels where none takes a tree: the long part runs
 unmasked attention, at the price of a second set of launches and of reading both outputs once more.
 
 On a CPU it gains nothing, since there the mask costs nothing: attention of a tree is bound by arithmetic.
-Time over that of impl="sdpa" (one core of an AMD EPYC, torch 2.13, Hq/Hkv = 12/4, head dim 64; 1 / 4 / 8 /
-22 nodes):
+Time over that of impl="sdpa" (`experiments.benchmarks.attention_on_cpu`: two cores of an Intel Xeon, torch
+2.13, Hq/Hkv = 12/4, head dim 64; 1 / 4 / 8 / 22 nodes), and that of the kernel of compiled passes
+(`treespec.models.kernels.masked_attention`):
 
-    bf16   256 keys   1.80 / 1.69 / 1.65 / 1.30
-    bf16  2048 keys   1.15 / 1.16 / 1.07 / 1.05
-    bf16  8192 keys   1.08 / 1.00 / 1.01 / 0.99
-    fp32   256 keys   1.70 / 1.57 / 1.47 / 1.29
-    fp32  2048 keys   1.22 / 1.09 / 1.06 / 1.03
-    fp32  8192 keys   1.06 / 1.03 / 1.03 / 0.96
+    |              | two passes                | kernel                    |
+    | ---          | ---                       | ---                       |
+    | bf16   256   | 2.57 / 2.18 / 2.01 / 1.59 | 0.59 / 0.59 / 0.63 / 0.63 |
+    | bf16  2048   | 1.47 / 1.48 / 1.25 / 1.18 | 0.70 / 0.68 / 0.68 / 0.66 |
+    | bf16  8192   | 1.21 / 1.19 / 1.10 / 1.01 | 0.70 / 0.69 / 0.68 / 0.60 |
+    | fp32   256   | 2.20 / 2.29 / 2.05 / 1.72 | 0.70 / 0.68 / 0.78 / 0.88 |
+    | fp32  2048   | 1.45 / 1.42 / 1.36 / 1.13 | 0.80 / 0.77 / 0.86 / 0.85 |
+    | fp32  8192   | 1.22 / 1.16 / 1.11 / 1.04 | 1.09 / 0.98 / 0.92 / 0.78 |
 """
 
 from jaxtyping import Float

@@ -1,21 +1,21 @@
-"""Attention of a short tree behind a long prefix on the CPU: one pass under a mask, or two that are joined.
+"""Attention of a short tree behind a long prefix on the CPU: torch's, in one pass or two, and our kernel.
 
     python -m treespec.experiments.benchmarks.attention_on_cpu [--rounds 12] [--no-save]
 
-One layer of the 100M target in bfloat16 and float32: all keys under one additive mask (`sdpa`, which
-compiled passes use as well), or the prefix without a mask and the tree under its own, joined by their
-log-sum-exps (`two_pass`). Layers take turns, more of them than caches hold, so that keys and values come
-from memory; what that takes at least is their bytes over the bandwidth, measured in the same process.
+One layer of the 100M target in bfloat16 and float32: all keys under one additive mask (`sdpa`), the prefix
+without a mask and the tree under its own, joined by their log-sum-exps (`two_pass`), or the kernel of
+compiled passes (`treespec.models.kernels`). Layers take turns, more of them than small caches hold; what
+reading them takes at least is their bytes over the bandwidth, measured in the same process.
 """
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import torch
 import typer
 from rich.console import Console
-from torch import Tensor
 
 from attention_masks import TreePass, topology
 from attention_masks.tree_attention.options import Options
@@ -26,11 +26,12 @@ from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.benchmarks.timing import in_turns, seconds_of
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.report.terminal import print_table, say
+from treespec.models.kernels.masked_attention import kernel_call
 
 HEADS, KV_HEADS, HEAD_DIM = 12, 4, 64
 PREFIXES, NODES, DTYPES = (256, 2048, 8192), (1, 4, 8, 22), ("bfloat16", "float32")
 CACHED_MIB, MOST_LAYERS = 64, 40
-WAYS = {"one_pass": sdpa, "two_passes": two_pass}
+WAYS = ("one_pass", "two_passes", "kernel")
 
 COLUMNS = (
     keyed("dtype", "dtype", left=True),
@@ -40,12 +41,15 @@ COLUMNS = (
     keyed("one pass µs", "one_pass_us", ".0f"),
     keyed("over floor", "one_pass_over_floor", ".1f"),
     keyed("two passes µs", "two_passes_us", ".0f"),
+    keyed("kernel µs", "kernel_us", ".0f"),
+    keyed("over floor", "kernel_over_floor", ".1f"),
     keyed("two / one", "two_over_one", ".2f"),
+    keyed("kernel / one", "kernel_over_one", ".2f"),
 )
 
 
 def calls(prefix: int, nodes: int, dtype: torch.dtype) -> dict[str, Callable[[], float]]:
-    """Both ways, each timing a call on the keys and values of the next layer."""
+    """All ways, each timing a call on the keys and values of the next layer."""
     slots = prefix + nodes
     layer_bytes = 2 * KV_HEADS * slots * HEAD_DIM * dtype.itemsize
     layers = min(MOST_LAYERS, max(2, CACHED_MIB * 2**20 // layer_bytes))
@@ -53,15 +57,23 @@ def calls(prefix: int, nodes: int, dtype: torch.dtype) -> dict[str, Callable[[],
     query = torch.randn(1, HEADS, nodes, HEAD_DIM).to(dtype)
     tree = TreePass(topology(ternary(nodes)), prefix, range(nodes))
     options, turn = Options(scale=HEAD_DIM**-0.5), iter(range(10**9))
+    bias = tree.bias(None, torch.float32, query.device)  # made once for all layers
+    mask = torch.zeros(nodes, slots) if bias is None else bias
 
-    def timed(way: Callable[..., Tensor]) -> Callable[[], float]:
-        def run() -> float:
-            layer = next(turn) % layers
-            return seconds_of(lambda: way(query, keys[layer], values[layer], tree, options))
+    out = torch.empty(1, nodes, HEADS, HEAD_DIM, dtype=dtype)
+    each = list(zip(keys, values, strict=True))
+    kernel_calls = [  # as compiled code calls it, without Python
+        kernel_call(out, query, *layer, mask, None, HEAD_DIM**-0.5, 0.0) for layer in each
+    ]
 
-        return run
+    def timed(calls: Sequence[Callable[[], object]]) -> Callable[[], float]:
+        return lambda: seconds_of(calls[next(turn) % layers])
 
-    return {name: timed(way) for name, way in WAYS.items()}
+    return {
+        "one_pass": timed([partial(sdpa, query, *layer, tree, options) for layer in each]),
+        "two_passes": timed([partial(two_pass, query, *layer, tree, options) for layer in each]),
+        "kernel": timed(kernel_calls),
+    }
 
 
 def measure(rounds: int, read: float) -> list[dict[str, Any]]:
@@ -78,18 +90,25 @@ def measure(rounds: int, read: float) -> list[dict[str, Any]]:
             for nodes in NODES:
                 with torch.inference_mode():
                     spent = in_turns(calls(prefix, nodes, dtype), rounds, warm_up=3)
-                one, two = (1e6 * statistics.median(spent[way]) for way in WAYS)
+                us = {way: 1e6 * statistics.median(spent[way]) for way in WAYS}
                 floor = 1e6 * 2 * KV_HEADS * (prefix + nodes) * HEAD_DIM * dtype.itemsize / read
-                ratios = [b / a for a, b in zip(*(spent[way] for way in WAYS), strict=True)]
+
+                def over_one(way: str, spent: dict[str, list[float]] = spent) -> float:
+                    pairs = zip(spent["one_pass"], spent[way], strict=True)
+                    return round(statistics.median(other / one for one, other in pairs), 2)
+
                 rows.append({
                     "dtype": name,
                     "prefix": prefix,
                     "nodes": nodes,
                     "floor_us": round(floor, 1),
-                    "one_pass_us": round(one, 1),
-                    "one_pass_over_floor": round(one / floor, 1),
-                    "two_passes_us": round(two, 1),
-                    "two_over_one": round(statistics.median(ratios), 2),
+                    "one_pass_us": round(us["one_pass"], 1),
+                    "one_pass_over_floor": round(us["one_pass"] / floor, 1),
+                    "two_passes_us": round(us["two_passes"], 1),
+                    "kernel_us": round(us["kernel"], 1),
+                    "kernel_over_floor": round(us["kernel"] / floor, 1),
+                    "two_over_one": over_one("two_passes"),
+                    "kernel_over_one": over_one("kernel"),
                 })  # fmt: skip
     return rows
 
@@ -98,8 +117,8 @@ def main(
     rounds: Annotated[int, typer.Option(min=3, help="calls of each way that count")] = 12,
     no_save: Annotated[bool, typer.Option("--no-save", help="write no file")] = False,
 ) -> None:
-    """Measure a layer's attention both ways, print and save it."""
-    console, read = Console(width=110), bandwidth()
+    """Measure a layer's attention in each way, print and save it."""
+    console, read = Console(width=130), bandwidth(CACHED_MIB << 20)
     rows = measure(rounds, read)
     heads = f"{HEADS}/{KV_HEADS} heads of {HEAD_DIM}"
     title = (

@@ -2,22 +2,26 @@
 
 Between one row and a few dozen, libraries of matrix products are far from the speed at which weights can be
 read. So compiled passes hold weights in an order of their own (`pack`), which a kernel of ours reads from
-memory once, as one stream for each thread (`kernels.packed_linear`). With AVX-512, sums of 32 outputs and up to
-12 rows stay in registers; more rows read a block of 32 outputs again, from the cache. Numbers in bfloat16
-are multiplied as such where the processor can (AVX512-BF16, which takes the tiniest for 0). One copy serves
-passes over any number of nodes: what plain decoding reads, trees read too.
+memory once, one stream for each thread, asked for 4 KiB ahead (`kernels/packed_linear.cpp`). With AVX-512,
+sums of 32 outputs and up to 12 rows stay in registers; more rows read a block of 32 outputs again, from the
+cache. Numbers in bfloat16 are widened to float32, which on Intel's processors is up to 1.6 times as fast as
+multiplying pairs of them (AVX512-BF16); on AMD's, pairs are multiplied, where the tiniest count as 0. One
+copy serves passes over any number of nodes: what plain decoding reads, trees read too.
 
-Measured on two cores (AVX-512, bfloat16) in one run: passes of a target of 50M parameters behind 192 rows,
-medians in ms. "Library" is oneDNN, and for one row the compiler's own code (`max_autotune_gemm`). Reading
-the weights once took 2.1 to 3.5 ms meanwhile, by the bandwidth of a sum over 120 MB.
+Measured on two cores of an Intel Xeon (AVX-512, no AMX) in one run: passes behind 192 rows, medians in ms.
+"Library" is oneDNN. Reading the weights of 50M parameters once takes 2.0 ms at best.
 
     | nodes | 1 | 2 | 4 | 8 | 16 | 22 | 32 | 64 |
     | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
-    | library | 4.0 | 7.5 | 6.3 | 7.7 | 11.3 | 12.5 | 14.5 | 24.2 |
-    | here | 3.6 | 4.3 | 4.6 | 5.2 | 8.8 | 10.7 | 13.3 | 23.7 |
-    | ratio | 1.11 | 1.75 | 1.36 | 1.48 | 1.28 | 1.17 | 1.09 | 1.02 |
+    | 50M, bfloat16, library | 6.90 | 7.52 | 8.26 | 10.84 | 15.37 | 19.18 | 25.72 | 46.78 |
+    | 50M, bfloat16, here | 4.55 | 4.95 | 5.42 | 5.97 | 9.14 | 10.79 | 15.02 | 27.86 |
+    | 9M, float32, library | 2.28 | 2.75 | 3.10 | 3.46 | 4.09 | 4.61 | 5.30 | 8.27 |
+    | 9M, float32, here | 1.40 | 1.49 | 1.71 | 1.83 | 2.42 | 2.84 | 3.66 | 6.25 |
+    | draft, bfloat16, library | 0.58 | 0.58 | 0.62 | 0.69 | 0.82 | 0.91 | 1.05 | 1.55 |
+    | draft, bfloat16, here | 0.22 | 0.23 | 0.25 | 0.28 | 0.38 | 0.45 | 0.56 | 0.95 |
 
-Of the embedded draft the ratios are 1.05, 2.17, 1.97, 1.77, 1.42, 1.30, 1.17, 0.96.
+Asking ahead is worth a factor of 1.4 for one row and 1.7 for 4 to 12. On two cores of an AMD EPYC, before
+weights were asked for ahead, here took 0.6 to 0.9 of the library's time up to 22 nodes and as much at 64.
 
 With the library, weights of one row and of more are two copies, which drive each other out of the cache: of
 the embedded target (36 MB beside a cache of 32 MiB) a pass over one node took 0.77 ms behind others like it
@@ -28,7 +32,8 @@ asks for the product of all and takes its part, and the compiler computes once w
 
 Not covered: float16 and float64, odd numbers of inputs in bfloat16, quantised weights, classes derived from
 `nn.Linear` and layers whose `forward` was replaced, batched products of experts. These stay with the
-library. Beyond 64 rows both take about the same time (measured to 1024; bfloat16: up to 13 % more here).
+library. AMX tiles are not used: where a processor has them, the library may be faster for many rows (not
+measured). On the EPYC both took about the same time beyond 64 rows (measured to 1024).
 """
 
 import mmap
@@ -46,7 +51,7 @@ from transformers.pytorch_utils import Conv1D
 from treespec.models.kernels.packed_linear import BLOCK, can_pack, pack
 from treespec.models.packed_weights import PackedWeights
 
-__all__ = ["packed_linears"]
+__all__ = ["large_pages", "packed_linears"]
 
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Layers of one module that are given the same rows."""
@@ -117,7 +122,7 @@ def _packed(groups: list[list[nn.Module]], copies: PackedWeights) -> list[Tensor
     fresh = [pack(torch.cat([_matrix(layer) for layer in group])) for group in groups]
     there = [copies.known(one) for one in fresh]
     sizes = [one.nbytes if known is None else 0 for one, known in zip(fresh, there, strict=True)]
-    places = _large_pages(sum(sizes)).split(sizes)
+    places = large_pages(sum(sizes)).split(sizes)
     kept: list[Tensor] = []
     for one, known, place in zip(fresh, there, places, strict=True):
         if known is None:
@@ -126,7 +131,7 @@ def _packed(groups: list[list[nn.Module]], copies: PackedWeights) -> list[Tensor
     return kept
 
 
-def _large_pages(size: int) -> Integer[Tensor, " bytes"]:
+def large_pages(size: int) -> Integer[Tensor, " bytes"]:
     """Memory in pages of 2 MiB where the system has such: it was read faster, by up to 14 %."""
     pages = mmap.mmap(-1, max(size, 1))
     if hasattr(mmap, "MADV_HUGEPAGE"):

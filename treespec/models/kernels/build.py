@@ -83,7 +83,7 @@ def source() -> str:
 
 
 def _pairs() -> list[str]:
-    """Of AMD: with AVX512-BF16, products of pairs take one cycle there and two with Intel (see `blocks.hpp`)."""
+    """Of AMD: products of pairs take one cycle there, and two on Intel's (see `blocks.hpp`)."""
     with suppress(OSError):
         if "AuthenticAMD" in CPU_INFO.read_text(encoding="utf-8"):
             return ["-DTREESPEC_PAIRS"]

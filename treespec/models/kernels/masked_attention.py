@@ -1,13 +1,16 @@
 """Attention of few rows to many keys under one additive mask, by `masked_attention.cpp`."""
 
 import ctypes
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from treespec.models.kernels.build import kernels
 
-__all__ = ["can_attend", "masked_attention"]
+__all__ = ["can_attend", "kernel_call", "masked_attention"]
 
 
 def can_attend(key_dim: int, dtype: torch.dtype) -> bool:
@@ -59,18 +62,9 @@ def masked_attention(
             f"values {tuple(value.shape)} under a mask {tuple(bias.shape)}"
         )
     out = query.new_empty(1, rows, heads, value_dim)
-    query, key, value = (_rows(one) for one in (query, key, value))
-    bias = bias.contiguous()
     sinks = None if sinks is None else sinks.contiguous()
-    sizes = (heads, shared, rows, keys, dim, value_dim)
-    strides = [one.stride(i) for one in (query, key, value) for i in (1, 2)]
-    pointers = [one if one is None else one.data_ptr() for one in (query, key, value, bias, sinks, out)]
-    kernels().treespec_masked_attention(
-        *map(ctypes.c_void_p, pointers),
-        *((ctypes.c_int64 * 6)(*some) for some in (sizes, strides)),
-        *map(ctypes.c_double, (scale, softcap)),
-        ctypes.c_int32(out.dtype == torch.bfloat16),
-    )
+    query, key, value = (_rows(one) for one in (query, key, value))
+    kernel_call(out, query, key, value, bias.contiguous(), sinks, scale, softcap)()
     return out
 
 
@@ -91,3 +85,37 @@ def _rows(one: Tensor) -> Tensor:
     """With numbers of a row behind one another, and in bfloat16 rows at even places."""
     even = one.stride(3) == 1 and all(one.stride(i) % 2 == 0 for i in (1, 2))
     return one if even else one.contiguous()
+
+
+def kernel_call(
+    out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor,
+    sinks: Tensor | None,
+    scale: float,
+    softcap: float,
+) -> Callable[[], None]:
+    """The kernel's call on the tensors of `masked_attention`, which it holds; nothing is looked at.
+
+    The result goes to `out`, `[1, T, Hq, Dv]`.
+    """
+    _, heads, rows, dim = query.shape
+    _, shared, keys, value_dim = value.shape
+    sizes = (heads, shared, rows, keys, dim, value_dim)
+    strides = [one.stride(i) for one in (query, key, value) for i in (1, 2)]
+    tensors = (query, key, value, bias, sinks, out)
+    pointers = [None if one is None else one.data_ptr() for one in tensors]
+    return partial(
+        _run,
+        tensors,
+        *map(ctypes.c_void_p, pointers),
+        *((ctypes.c_int64 * 6)(*some) for some in (sizes, strides)),
+        *map(ctypes.c_double, (scale, softcap)),
+        ctypes.c_int32(out.dtype == torch.bfloat16),
+    )
+
+
+def _run(held: tuple[Tensor | None, ...], *arguments: Any) -> None:
+    kernels().treespec_masked_attention(*arguments)

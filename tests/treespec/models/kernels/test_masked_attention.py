@@ -120,24 +120,24 @@ def test_rows_of_a_cache_and_heads_behind_one_another(dtype):
     odd = torch.nn.functional.pad(key, (0, 1))[..., :16]
     wide = torch.stack([key, -key], dim=-1)[..., 0]
     for mine in (cache[0, :, :, :40], odd, wide):
-        got = masked_attention(
-            across, mine, cache[1, :, :, :40], bias_of(visible), None, 0.25, 0.0
-        )
+        got = masked_attention(across, mine, cache[1, :, :, :40], bias_of(visible), None, 0.25, 0.0)
         assert torch.equal(got, expected)
 
 
 def test_the_operation_is_what_the_compiler_is_told():
     query, key, value, visible = inputs(4, BRAIN, 2, 2, 4, 40, 16, 8)
     for sinks in (None, torch.randn(4)):
-        given = (query, key, value, bias_of(visible), sinks, 0.25, 1.0)
-        torch.library.opcheck(torch.ops.treespec.masked_attention.default, given)
+        torch.library.opcheck(
+            torch.ops.treespec.masked_attention.default,
+            (query, key, value, bias_of(visible), sinks, 0.25, 1.0),
+        )
 
 
 def test_what_does_not_fit_together_is_refused():
     query, key, value, visible = inputs(5, SINGLE, 2, 2, 4, 40, 15, 8)
     bias, sinks = bias_of(visible), torch.randn(4)
     brain = [one.to(BRAIN) for one in (query, key, value)]
-    for given in [
+    for some in [
         (query[:, :3], key, value, bias, None),
         (query.expand(2, -1, -1, -1), key, value, bias, None),
         (query, key[:, :, :39], value, bias, None),
@@ -149,4 +149,4 @@ def test_what_does_not_fit_together_is_refused():
         (*brain, bias, None),  # an odd dimension
     ]:
         with pytest.raises(ValueError, match="cannot attend to keys"):
-            masked_attention(*given, 0.25, 0.0)
+            masked_attention(*some, 0.25, 0.0)

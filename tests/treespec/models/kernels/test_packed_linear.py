@@ -10,7 +10,6 @@ from treespec.models.kernels.packed_linear import pack, packed_linear
 SINGLE, BRAIN = torch.float32, torch.bfloat16
 
 
-
 def bound(x, weight, bias, truth):
     """Of float32 sums in any order, and of rounding what they give."""
     terms = weight.shape[1] + 2
@@ -49,9 +48,7 @@ def test_a_row_does_not_depend_on_the_others(kernel, dtype):
     weight, x = torch.randn(96, 62).to(dtype), torch.randn(40, 62).to(dtype)
     whole = packed_linear(x, pack(weight), None, 96)
     for rows in (1, 2, 11, 12, 13, 25):
-        assert torch.equal(
-            packed_linear(x[:rows], pack(weight), None, 96), whole[:rows]
-        )
+        assert torch.equal(packed_linear(x[:rows], pack(weight), None, 96), whole[:rows])
     wide = torch.stack([x, -x], dim=-1)[..., 0]  # other strides
     assert torch.equal(packed_linear(wide, pack(weight), None, 96), whole)
     assert torch.equal(packed_linear(x[3], pack(weight), None, 96), whole[3])
