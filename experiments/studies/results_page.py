@@ -54,30 +54,38 @@ class Section:
         question: that it answers.
         command: that measures it again.
         parts: writes paragraphs and tables of a file's content.
-        machine: that was measured, as file names have it.
     """
 
     file: str
     question: str
     command: str
     parts: Callable[[Row], Parts]
-    machine: str = "amd-epyc-2-cores"
 
     @property
-    def path(self) -> Path:
-        """The file of its figures."""
-        return RESULTS / f"{self.file}-{self.machine}.json"
+    def paths(self) -> list[Path]:
+        """The files of its figures, one for each machine, the latest first.
+
+        Raises:
+            ConfigError: if there is none.
+        """
+        found = sorted(RESULTS.glob(f"{self.file}-*-cores.json"))
+        if not found:
+            raise ConfigError(f"there is no file {self.file}-<machine>.json in {str(RESULTS)!r}")
+        return sorted(found, key=lambda path: _read(path)["measured"], reverse=True)
 
     def read(self) -> Row:
-        """The content of its file."""
-        return json.loads(self.path.read_text(encoding="utf-8"))
+        """The content of the latest."""
+        return _read(self.paths[0])
 
     @property
     def body(self) -> str:
-        """What it says, without a heading."""
-        data = self.read()
+        """What the latest says, without a heading; the others are named."""
+        path, *others = self.paths
+        data = _read(path)
         parts = "\n\n".join(text for texts in self.parts(data).values() for text in texts)
-        return f"{parts}\n\n`{self.command}`, measured {_measured(data)}: `{self.path.name}`.\n"
+        said = [f"`{self.command}`, measured {_measured(data)}: `{path.name}`."]
+        said += [f"Before, {_measured(_read(one))}: `{one.name}`." for one in others]
+        return f"{parts}\n\n{' '.join(said)}\n"
 
 
 def results_page() -> str:
@@ -102,6 +110,10 @@ def filled(page: str) -> str:
         return f"{begin}\n{SECTIONS[name].body}\n{end}"
 
     return _MEASURED.sub(part, page)
+
+
+def _read(path: Path) -> Row:
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _measured(data: Row) -> str:

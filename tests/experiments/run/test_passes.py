@@ -133,12 +133,14 @@ def test_code_that_is_on_disk_is_worth_less_of_a_run(on_disk, pair, experiment, 
 
 
 def test_what_compiling_saves_is_what_was_measured():
-    """By the committed results of `experiments.benchmarks.passes`, for 1 to 32 nodes."""
-    (file,) = RESULTS.glob("passes-*.json")
-    figures = json.loads(file.read_text())["figures"]
+    """By the committed results of `experiments.benchmarks.passes`, for 1 to 32 nodes, on any machine."""
     for role, name in (("target", "50M"), ("draft", "draft")):
-        rows = [row for row in figures[name]["rows"] if row["nodes"] <= 32]
-        saved = [1 - row["compiled_ms"] / row["eager_ms"] for row in rows]
+        saved = [
+            1 - row["compiled_ms"] / row["eager_ms"]
+            for file in RESULTS.glob("passes-*.json")
+            for row in json.loads(file.read_text())["figures"][name]["rows"]
+            if row["nodes"] <= 32
+        ]
         assert min(saved) - 0.1 < passes.SAVED[role] <= min(saved), (role, saved)
 
 
