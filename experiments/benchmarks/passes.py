@@ -2,9 +2,8 @@
 
     python -m treespec.experiments.benchmarks.passes [--size 50M --size 100M] [--rounds 30]
 
-Verification reads every weight once for each pass, so none is faster than the bytes of the weights over
-the bandwidth at which as many bytes are read again and again, measured in the same process. Eager and
-compiled passes take turns, behind a prefix of 192 tokens, in bfloat16. Goals: a compiled target at most 2.2
+Verification reads every weight once for each pass, so none is faster than reading as many bytes. That,
+eager and compiled passes take turns, behind a prefix of 192 tokens, in bfloat16. Goals: a compiled target at most 2.2
 times that floor at 1 to 8 nodes; a pass of the embedded draft, which is a level of drafting, at most 0.4 ms
 up to 22 nodes.
 
@@ -48,7 +47,7 @@ NODES = (1, 2, 4, 8, 16, 22, 32, 64)
 PREFIX = 192
 DTYPE = "bfloat16"
 SIZES, ROUNDS = ("50M", "100M"), 30
-LEAST_READ, READ_WIDTH = 64 << 20, 1024
+READ_WIDTH = 1024
 FEW, TARGET_GOAL = 8, 2.2
 DRAFT_NODES, DRAFT_GOAL, LEVEL_GOAL = 22, 0.4, 0.5
 STEP_GOAL, OUTSIDE_LEVEL_GOAL = 0.2, 0.1
@@ -59,17 +58,21 @@ SHAPES = {
 }
 
 
-def bandwidth(size: int) -> float:
-    """Bytes that are read in a second, where about so many are read again and again: the best of ten times.
+def reading(size: int) -> Callable[[], float]:
+    """Reads about so many bytes as compiled passes read weights, times one row; gives the seconds.
 
-    They are read as compiled passes read weights, times one row: sums of torch's came to 0.55 (pages of
-    4 KiB) and 0.9 of it. As many as the weights, because a large cache may hold them.
+    Sums of torch's came to 0.55 (pages of 4 KiB) and 0.9 of its speed.
     """
-    outputs = max(size, LEAST_READ) // (2 * READ_WIDTH) // BLOCK * BLOCK
+    outputs = max(size // (2 * READ_WIDTH), BLOCK) // BLOCK * BLOCK
     matrix = large_pages(2 * READ_WIDTH * outputs).view(torch.bfloat16).zero_()
     packed, row = matrix.view(-1, READ_WIDTH // 2, BLOCK, 2), torch.zeros(1, READ_WIDTH).bfloat16()
-    times = (seconds_of(lambda: packed_linear(row, packed, None, outputs)) for _ in range(10))
-    return matrix.nbytes / min(times)
+    return lambda: seconds_of(lambda: packed_linear(row, packed, None, outputs))
+
+
+def bandwidth(size: int) -> float:
+    """Bytes that are read in a second, where so many are read again and again: the best of ten times."""
+    read = reading(size)
+    return size / min(read() for _ in range(10))
 
 
 def ternary(nodes: int) -> tuple[int, ...]:
@@ -78,9 +81,16 @@ def ternary(nodes: int) -> tuple[int, ...]:
 
 
 def measure(
-    ordinary: TransformersModel, compiled: TransformersModel, rounds: int, floor_ms: float
+    ordinary: TransformersModel, compiled: TransformersModel, rounds: int, size: int
 ) -> list[dict[str, Any]]:
-    """Median milliseconds of a pass, for each number of nodes and both ways."""
+    """Median milliseconds of a pass, for each number of nodes and both ways.
+
+    Args:
+        ordinary: passes operation by operation.
+        compiled: compiled ones.
+        rounds: that count.
+        size: bytes of the weights. Reading as many takes turns with the passes, and is the floor.
+    """
     models = {"eager": ordinary, "compiled": compiled}
     for model in models.values():
         model.prefill(torch.arange(PREFIX) + 5)
@@ -100,10 +110,12 @@ def measure(
 
     ways = {(way, n): passing(model, n) for way, model in models.items() for n in NODES}
     ways |= {("again", n): passing(compiled, n, before=1) for n in NODES}
+    ways["floor", 0] = reading(size)
     ms = {
         key: 1e3 * statistics.median(spent)
         for key, spent in in_turns(ways, rounds, warm_up=3, title="passes").items()
     }
+    floor_ms = ms["floor", 0]
     return [
         {
             "nodes": n,
@@ -252,9 +264,8 @@ def main(
                 choose_passes(model, "compiled")
         weights = {id(p): p for p in model.model.parameters()}.values()
         size_bytes = sum(p.nbytes for p in weights)
-        read = bandwidth(size_bytes)
-        floor_ms = 1e3 * size_bytes / read
-        rows = measure(ordinary.fresh(), model.fresh(), rounds, floor_ms)
+        rows = measure(ordinary.fresh(), model.fresh(), rounds, size_bytes)
+        read = 1e3 * size_bytes / rows[0]["floor_ms"]
         figures[name] = {
             "parameters": sum(p.numel() for p in weights),
             "read_gb_s": round(read / 1e9, 1),
