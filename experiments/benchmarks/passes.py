@@ -3,9 +3,9 @@
     python -m treespec.experiments.benchmarks.passes [--size 50M --size 100M] [--rounds 30]
 
 Verification reads every weight once for each pass, so none is faster than reading as many bytes. That,
-eager and compiled passes take turns, behind a prefix of 192 tokens, in bfloat16. Goals: a compiled target at most 2.2
-times that floor at 1 to 8 nodes; a pass of the embedded draft, which is a level of drafting, at most 0.4 ms
-up to 22 nodes.
+eager and compiled passes take turns, behind a prefix of 192 tokens, in bfloat16. Goals: a compiled target
+at most 2.2 times that floor at 1 to 8 nodes; a pass of the embedded draft, which is a level of drafting, at
+most 0.4 ms up to 22 nodes.
 
 It counts what a pass finds in the caches of the machine. Over one node, on one core, a pass of the
 embedded draft took 0.33 ms right behind another one, 0.61 behind an eager pass of it, 0.80 behind a small
