@@ -6,12 +6,36 @@ from typing import Any
 from treespec.experiments.studies.result_tables import Parts, Row, percent, table
 
 __all__ = [
+    "attention",
     "costs",
     "overhead",
     "passes",
     "speed_of_search",
     "speedup",
 ]
+
+
+def attention(data: Row) -> Parts:
+    """Microseconds of a layer's attention in three ways, by dtype."""
+    columns: dict[str, Callable[[Row], Any]] = {
+        "prefix": lambda row: row["prefix"],
+        "nodes": lambda row: row["nodes"],
+        "reading keys and values": lambda row: row["floor_us"],
+        "`sdpa`": lambda row: row["one_pass_us"],
+        "two passes": lambda row: row["two_passes_us"],
+        "the kernel": lambda row: row["kernel_us"],
+        "two passes over `sdpa`": lambda row: row["two_over_one"],
+        "kernel over `sdpa`": lambda row: row["kernel_over_one"],
+    }
+    setting, rows = data["figures"]["setting"], data["figures"]["rows"]
+    heads = f"{setting['heads']} heads of {setting['head_dim']}, {setting['kv_heads']} of keys"
+    return {
+        dtype: [
+            f"**{dtype}**, {heads}, microseconds.",
+            table(columns, [row for row in rows if row["dtype"] == dtype]),
+        ]
+        for dtype in dict.fromkeys(row["dtype"] for row in rows)
+    }
 
 
 def costs(data: Row) -> Parts:

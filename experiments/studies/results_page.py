@@ -273,6 +273,13 @@ SECTIONS = {
         "python -m treespec.experiments.benchmarks.passes",
         benchmarks.passes,
     ),
+    "attention_on_cpu": _benchmark(
+        "attention_on_cpu",
+        "benchmarks",
+        "What does attention of a short tree behind a long prefix cost on the CPU: in one pass of torch's, "
+        "in two that are joined, and by the kernel of compiled passes?",
+        benchmarks.attention,
+    ),
     "interleaving": _benchmark(
         "interleaving",
         "benchmarks",
