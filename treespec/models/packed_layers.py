@@ -2,7 +2,7 @@
 
 Between one row and a few dozen, libraries of matrix products are far from the speed at which weights can be
 read. So compiled passes hold weights in an order of their own (`pack`), which a kernel of ours reads from
-memory once, one stream for each thread, asked for 4 KiB ahead (`kernels/packed_linear.cpp`). With AVX-512,
+memory once, one stream for each thread, asked for 16 KiB ahead (`kernels/packed_linear.cpp`). With AVX-512,
 sums of 32 outputs and up to 12 rows stay in registers; more rows read a block of 32 outputs again, from the
 cache. Numbers in bfloat16 are widened to float32, which on Intel's processors is up to 1.6 times as fast as
 multiplying pairs of them (AVX512-BF16); on AMD's, pairs are multiplied, where the tiniest count as 0. One

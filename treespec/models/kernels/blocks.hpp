@@ -20,7 +20,8 @@
 namespace {
 
 constexpr int64_t BLOCK = 32;    // outputs
-constexpr int64_t AHEAD = 4096;  // bytes of the matrix
+constexpr int64_t FAR = 16384;   // bytes of a stream, asked for in the second cache
+constexpr int64_t NEAR = 512;    // in the first
 
 // Rows whose sums fit into registers.
 #if defined(TREESPEC_ROWS)
@@ -52,11 +53,13 @@ inline void keep(const Floats (&low)[M], const Floats (&high)[M], float (*y)[BLO
   }
 }
 
-// The next two lines of a matrix, and those that come later.
+// Two lines of a matrix that come later. The first cache alone cannot wait for enough of them.
 template <typename T>
 inline void ask_ahead(const T* w) {
-  __builtin_prefetch((const char*)w + AHEAD);
-  __builtin_prefetch((const char*)w + AHEAD + 64);
+  for (int64_t line = 0; line < 128; line += 64) {
+    __builtin_prefetch((const char*)w + FAR + line, 0, 2);
+    __builtin_prefetch((const char*)w + NEAR + line);
+  }
 }
 
 struct Single {

@@ -14,6 +14,7 @@ namespace {
 
 constexpr int64_t CHUNK = 128;       // keys: a multiple of BLOCK
 constexpr int64_t LEAST_PART = 256;  // keys
+constexpr int64_t ROWS_AHEAD = 4096;  // bytes, in the first cache
 constexpr float LOWEST = std::numeric_limits<float>::lowest();
 
 typedef int32_t Ints __attribute__((vector_size(64), aligned(4), may_alias));
@@ -83,7 +84,7 @@ inline void transposed(uint32_t* to, const uint32_t* from, int64_t stride) {
   Words rows[LANES];
 #pragma GCC unroll 16
   for (int64_t i = 0; i < LANES; i++) {
-    __builtin_prefetch((const char*)(from + i * stride) + AHEAD);
+    __builtin_prefetch((const char*)(from + i * stride) + ROWS_AHEAD);
     rows[i] = *reinterpret_cast<const Words*>(from + i * stride);
   }
   exchange<8>(rows);
@@ -119,7 +120,8 @@ struct SingleChunk : Single {
     float padded[BLOCK] = {};
     for (int64_t k = 0; k < keys; k++, to += BLOCK) {
       const float* one = from + k * stride;
-      ask_ahead(one);
+      __builtin_prefetch((const char*)one + ROWS_AHEAD);
+      __builtin_prefetch((const char*)one + ROWS_AHEAD + 64);
       if (count < BLOCK) one = (const float*)std::memcpy(padded, one, 4 * count);
       for (int64_t i = 0; i < BLOCK; i += LANES) save(to + i, load(one + i));
     }
@@ -139,8 +141,8 @@ struct BrainChunk : Brain {
     uint16_t padded[2][BLOCK] = {};
     for (int64_t k = 0; k < keys; k += 2, to += 2 * BLOCK) {
       const uint16_t *one = from + k * stride, *other = one + stride;
-      __builtin_prefetch((const char*)one + AHEAD);
-      __builtin_prefetch((const char*)other + AHEAD);
+      __builtin_prefetch((const char*)one + ROWS_AHEAD);
+      __builtin_prefetch((const char*)other + ROWS_AHEAD);
       if (count < BLOCK || k + 1 == keys) {
         std::memcpy(padded[0], one, 2 * count);
         if (k + 1 < keys)
