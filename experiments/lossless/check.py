@@ -23,9 +23,10 @@ from treespec.experiments.lossless.law import CHUNK, LawCheck, LawChecker
 from treespec.experiments.lossless.samples import KeptSamples, code_hash
 from treespec.experiments.records.manifest import config_data, environment
 from treespec.experiments.run.baselines import generate_plain
-from treespec.experiments.run.models import load_models, load_own_drafts
+from treespec.experiments.run.models import load_models
 from treespec.experiments.run.ours import decode_ours
 from treespec.experiments.run.parts import parts_of
+from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt, encode, read_prompts
 from treespec.experiments.run.turns import finish
@@ -130,8 +131,7 @@ def check_lossless(
     if waiting:
         reporter.note(f"left out, since their trees wait for a measurement: {', '.join(waiting)}")
     raw = read_prompts(config.prompts, more=0)[: config.prompts.count]
-    with reporter.task("loading the models"):
-        pair = load_own_drafts(config.models, load(config.models), experiment.methods)
+    pair = load_with_passes(config.models, experiment.methods, load, reporter)
     encoded = encode(raw, config.prompts, pair.tokenizer)
     methods = [m for m in experiment.methods if m.kind in ("plain", "tree")]
     warm = [name for name, sampling in experiment.samplings.items() if not sampling.greedy]

@@ -76,8 +76,12 @@ def decode_units(
     config = bench.experiment.config
     prompts = wanted // (len(bench.experiment.samplings) * config.repeats)
     alone = sum(runs_alone(config, unit.prompt, unit.repeat) for unit in units)
-    parts = len(units) * len(bench.groups) + alone * len(bench.experiment.methods)
-    with reporter.units(parts, done=wanted - len(units)) as advance:
+    together = sum(map(len, bench.groups))
+    texts = len(units) * together + alone * len(bench.experiment.methods)
+    early = config.until is not None
+    with reporter.units(
+        texts, done=wanted - len(units), counted="texts", may_end_early=early
+    ) as advance:
         for unit in going:
             label = f"prompt {unit.prompt.index + 1}/{prompts}, {unit.sampling}"
             label += f", repeat {unit.repeat + 1}/{config.repeats}" if config.repeats > 1 else ""
@@ -85,7 +89,7 @@ def decode_units(
                 bench,
                 unit.prompt,
                 unit.sampling,
-                lambda what, at=label: advance(f"{at}: {what}"),
+                lambda what, count, at=label: advance(f"{at}: {what}", count),
                 repeat=unit.repeat,
             )
             records.append(*rows)

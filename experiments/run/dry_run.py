@@ -14,7 +14,10 @@ from treespec.experiments.config.trees import wants_measured
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.report.table import NONE, Column, Table, keyed
 from treespec.experiments.report.terminal import print_table, say
+from treespec.experiments.run.decoding import units_of
+from treespec.experiments.run.groups import reference_of
 from treespec.experiments.run.models import load_models
+from treespec.experiments.run.parts import parts_of
 from treespec.experiments.run.preparation import WARMUP_TOKENS, begin_some, load_inputs
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt
@@ -22,7 +25,7 @@ from treespec.experiments.run.ranks import folder_of_rank
 from treespec.experiments.run.runner import place_for
 from treespec.experiments.run.session import Searching, Session, open_session
 from treespec.experiments.run.turns import finish
-from treespec.experiments.run.unit import Bench
+from treespec.experiments.run.unit import Bench, runs_alone
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -45,7 +48,10 @@ class Plan:
         finished: units that an earlier start has finished.
         complete: nothing is left to do.
         text_s: seconds of one text by method and setting; an error's words where decoding failed.
-        seconds: of all that is left but the search, and loading the models; None if nothing was timed.
+        seconds: of all that is left but the search, and loading and compiling the models; None if nothing
+            was timed.
+        compiling_s: that compiling passes took just now. The run takes at most as long: their machine code
+            is on disk then.
     """
 
     folder: Path
@@ -56,6 +62,7 @@ class Plan:
     complete: bool
     text_s: Mapping[tuple[str, str], float | str]
     seconds: float | None
+    compiling_s: float
 
 
 def dry_run(
@@ -81,7 +88,7 @@ def dry_run(
     with RunFolder(folder_of_rank(config, place)) as records:
         session = open_session(searching, start, records, reporter, fresh=fresh, retry=retry)
         records.withdraw()
-    text_s, seconds = ({}, None) if session.complete else _timed(session, load)
+    text_s, seconds, compiling_s = ({}, None, 0.0) if session.complete else _timed(session, load)
     return Plan(
         place,
         start.experiment,
@@ -91,21 +98,24 @@ def dry_run(
         session.complete,
         text_s,
         seconds,
+        compiling_s,
     )
 
 
 def _timed(
     session: Session, load: Callable[[ModelsConfig], "Pair"]
-) -> tuple[dict[tuple[str, str], float | str], float]:
-    """Seconds of a text by method and setting, and of all that is left."""
+) -> tuple[dict[tuple[str, str], float | str], float, float]:
+    """Seconds of a text by method and setting, of all that is left, and of compiling."""
     config, reporter = session.config, session.reporter
     pair, prompts, _ = load_inputs(session, session.known, load)
     bench = Bench.of(session.known, pair)
     left = dict.fromkeys(session.known.samplings, 0)
-    for repeat in range(config.repeats):
-        for prompt in prompts:
-            for sampling in left:
-                left[sampling] += (prompt.index, sampling, repeat) not in session.finished
+    alone = dict(left)
+    for unit in units_of(session.known, prompts, session.finished):
+        left[unit.sampling] += 1
+        alone[unit.sampling] += runs_alone(config, unit.prompt, unit.repeat)
+    several = config.together != 1 and len(session.known.methods) > 1
+    twin = reference_of(session.known.methods) if several else None
     text_s: dict[tuple[str, str], float | str] = {}
     seconds = 0.0
     with reporter.task("timing every method") as say:
@@ -120,17 +130,20 @@ def _timed(
                 text = prefill_s + token_s * config.max_new_tokens
                 text_s[method.name, sampling] = text
                 warm_up = min(config.warmup, len(prompts)) * (prefill_s + token_s * WARMUP_TOKENS)
-                seconds += units * text + warm_up
+                texts = units * (2 if method is twin else 1) + alone[sampling]
+                seconds += texts * text + warm_up
                 if session.manifest is None and isinstance(method.config, AssistedMethod):
                     grid = method.config.grid
                     seconds += text * len(grid) * method.config.tune_prompts * (len(grid) > 1)
-    return text_s, seconds
+    parts = parts_of(session.known.methods, pair.target).values()
+    compiling = sum(model.passes.seconds for model in (*pair.models, *parts))
+    return text_s, seconds, compiling
 
 
 def _one(bench: Bench, method: BuiltMethod, sampling: str, prompt: Prompt) -> tuple[float, float]:
-    """Seconds of the prefill, and of a token after it; the first, slower steps come before."""
-    for tokens in (2, TIMED_TOKENS):
-        outcome = finish(begin_some(bench, method, prompt, sampling, tokens, "dry run"))
+    """Seconds of the prefill, and of a token after it; the same text came once before, slower."""
+    for _ in range(2):
+        outcome = finish(begin_some(bench, method, prompt, sampling, TIMED_TOKENS, "dry run"))
     return outcome.prefill_s, (outcome.total_s - outcome.prefill_s) / len(outcome.tokens)
 
 
@@ -147,6 +160,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "finished_units": plan.finished,
         "already_finished": plan.complete,
         "seconds": plan.seconds,
+        "compiling_seconds": plan.compiling_s,
         "basis": _basis(plan),
         "methods": [
             row | {"seconds_per_text": row.pop("text") if _timed_well(row["text"]) else None}
@@ -167,7 +181,7 @@ COLUMNS = (
     keyed("depth", "depth"),
     keyed("children drawn", "law", left=True),
     keyed("rule", "rule", left=True),
-    Column[Mapping[str, Any]]("s a text", _seconds),
+    Column[Mapping[str, Any]]("s a text like the first", _seconds),
 )
 
 
@@ -194,7 +208,12 @@ def print_plan(plan: Plan, console: Console) -> None:
         if isinstance(text, str):
             say(console, f"{method}, {sampling} fails: {text}")
     if plan.seconds is not None:
-        say(console, f"about {_duration(plan.seconds)}, {_basis(plan)}")
+        compiling = ""
+        if plan.compiling_s:
+            compiling = (
+                f" and up to {_duration(plan.compiling_s)} of compiling, which is what it took now"
+            )
+        say(console, f"about {_duration(plan.seconds)}{compiling}; {_basis(plan)}")
 
 
 def _duration(seconds: float) -> str:
@@ -216,8 +235,8 @@ def _basis(plan: Plan) -> str | None:
     tokens = min(TIMED_TOKENS, config.max_new_tokens)
     out = ["loading the models"] + ["the search before the run"] * (config.search is not None)
     return (
-        f"from {tokens} tokens of the first prompt by every method, timed just now on this machine; "
-        f"without {' and '.join(out)}"
+        f"from {tokens} tokens of the first prompt by every method, timed just now on this machine, which "
+        f"do not say which method is faster; without {' and '.join(out)}"
     )
 
 

@@ -9,16 +9,18 @@ is a model of its own here, as it is for `draft_passes`.
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from treespec.experiments.config.build import Experiment
+from treespec.errors import Unavailable, UnsupportedModel
+from treespec.experiments.config.build import BuiltMethod, Experiment
 from treespec.experiments.config.schema import ModelsConfig, TreeMethod
 from treespec.experiments.errors import RunFolderError
+from treespec.experiments.run.models import load_own_drafts
 from treespec.experiments.run.parts import parts_of
 from treespec.experiments.run.progress import Reporter
 from treespec.models.pass_kinds import Passes
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from treespec.models.load import Pair
     from treespec.models.transformers_model import TransformersModel
 
-__all__ = ["ahead", "choose_by_length", "require_same_passes", "without_auto"]
+__all__ = ["ahead", "choose_by_length", "load_with_passes", "require_same_passes", "without_auto"]
 
 COMPILING_S = 25.0
 """What compiling a model takes on two cores, where no earlier process has left machine code on disk."""
@@ -58,6 +60,40 @@ def without_auto(config: ModelsConfig) -> ModelsConfig:
     return config.model_copy(update=chosen)
 
 
+def load_with_passes(
+    config: ModelsConfig,
+    methods: Iterable[BuiltMethod],
+    load: Callable[[ModelsConfig], "Pair"],
+    reporter: Reporter,
+) -> "Pair":
+    """Load all models, choose their passes, and say which of them are compiled meanwhile.
+
+    Args:
+        config: what it asks of passes is had or refused; `auto` compiles, however short the work is.
+        methods: whose own draft models, and parts of the target that draft, are chosen for too.
+        load: gives the pair. Passes that are already as the config asks stay as they are.
+        reporter: shows the progress.
+
+    Raises:
+        LoadError: see `load_own_drafts`.
+        Unavailable, UnsupportedModel: naming the key, and the model that has a name, if its passes cannot
+            be had.
+    """
+    methods, asked = list(methods), _asked_by_role(config)
+    with reporter.task("loading the models"):
+        plain = config.model_copy(update={"passes": None, "draft_passes": None})
+        pair = load_own_drafts(plain, load(plain), methods)
+    for role, name, model in _roles(pair, parts_of(methods, pair.target)):
+        if asked[role] in (None, model.passes.asked):
+            continue
+        try:
+            _choose(role, name, model, asked[role], reporter)
+        except (Unavailable, UnsupportedModel) as error:
+            of = "" if name is None else f" (of {name}, which drafts)"
+            raise type(error)(f"models.{error}{of}") from error
+    return pair
+
+
 def choose_by_length(
     pair: "Pair",
     config: ModelsConfig,
@@ -78,10 +114,7 @@ def choose_by_length(
     """
     if "auto" not in (config.passes, config.draft_passes):
         return
-    from treespec.models.code_on_disk import is_on_disk
-    from treespec.models.passes import choose_passes
-
-    asked = {"target": config.passes, "draft": config.draft_passes, PART: config.draft_passes}
+    asked = _asked_by_role(config)
     parts = parts_of(experiment.methods, pair.target)
     for role, name, model in _roles(pair, parts):
         if asked[role] != "auto":
@@ -96,8 +129,7 @@ def choose_by_length(
         elif model.device.type == "cpu":
             count, seconds = _ahead_of(experiment, texts, pair, role, name), _pass_seconds(model)
             gain = SAVED["draft" if role == "draft" else "target"] * seconds * count
-            there = is_on_disk(model)
-            cost = LOADING_S if there else COMPILING_S
+            cost, there = _compiling(model)
             why = (
                 f"about {count:,} passes of {1e3 * seconds:.1f} ms are ahead, in which compiling would "
                 f"save {gain:.0f} s and take about {cost:.0f} s"
@@ -107,8 +139,7 @@ def choose_by_length(
                 model.passes = Passes("eager", "auto", why)
                 reporter.note(f"passes of {_called(role, name)} stay eager: {why}")
                 continue
-        with reporter.task(f"compiling or capturing passes of {_called(role, name)}"):
-            choose_passes(model, "auto", draft=role != "target")
+        _choose(role, name, model, "auto", reporter)
         passes = model.passes
         if passes.kind == "compiled":
             model.passes = replace(passes, why=why)
@@ -149,6 +180,32 @@ def require_same_passes(
                 + ": go on where they can be run as before, give another folder with --out, or start anew "
                 "with --fresh"
             )
+
+
+def _asked_by_role(config: ModelsConfig) -> dict[str, str | None]:
+    return {"target": config.passes, "draft": config.draft_passes, PART: config.draft_passes}
+
+
+def _compiling(model: "TransformersModel") -> tuple[float, bool]:
+    """About how many seconds compiling a model takes, and whether its machine code is on disk."""
+    from treespec.models.code_on_disk import is_on_disk
+
+    there = is_on_disk(model)
+    return LOADING_S if there else COMPILING_S, there
+
+
+def _choose(
+    role: str, name: str | None, model: "TransformersModel", asked: str | None, reporter: Reporter
+) -> None:
+    """Have a model run its passes as asked, and say so while it takes long."""
+    from treespec.models.passes import choose_passes
+
+    doing = "capturing"
+    if asked == "compiled" or (asked == "auto" and model.device.type == "cpu"):
+        doing = "compiling"
+    about = f" (about {_compiling(model)[0]:.0f} s)" if doing == "compiling" else ""
+    with reporter.task(f"{doing} passes of {_called(role, name)}{about}"):
+        choose_passes(model, asked, draft=role != "target")
 
 
 def _roles(

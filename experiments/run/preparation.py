@@ -18,9 +18,14 @@ from treespec.experiments.records.measured import Measured, load_measured
 from treespec.experiments.run.decoding import Unit, units_of
 from treespec.experiments.run.groups import groups_of, that_fit, together_in_words, twins_of
 from treespec.experiments.run.meters.build import cuda_devices, make_meters
-from treespec.experiments.run.models import load_own_drafts, model_data
+from treespec.experiments.run.models import model_data
 from treespec.experiments.run.parts import parts_of
-from treespec.experiments.run.passes import choose_by_length, require_same_passes, without_auto
+from treespec.experiments.run.passes import (
+    choose_by_length,
+    load_with_passes,
+    require_same_passes,
+    without_auto,
+)
 from treespec.experiments.run.prompts import Prompt, encode, hash_of, texts_of
 from treespec.experiments.run.readiness import require_fits
 from treespec.experiments.run.session import Session
@@ -132,11 +137,7 @@ def load_inputs(
         LoadError: if a model cannot be loaded.
     """
     config = session.config
-    models = without_auto(config.models)
-    compiling = "compiled" in (models.passes, models.draft_passes)
-    doing = "loading the models" + ", compiling their passes" * compiling
-    with session.reporter.task(doing):
-        pair = load_own_drafts(models, load(models), experiment.methods)
+    pair = load_with_passes(without_auto(config.models), experiment.methods, load, session.reporter)
     texts = len(session.ready.measured) * config.repeats
     choose_by_length(pair, config.models, experiment, texts, session.reporter, session.manifest)
     if session.manifest is not None:

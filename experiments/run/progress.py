@@ -3,21 +3,37 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
+from rich.text import Text
 
-__all__ = ["Reporter", "clock"]
+__all__ = ["Begin", "Reporter", "clock"]
 
 LINE_EVERY_S = 10.0
 """Between two lines where nothing can be drawn over: logs of clusters, CI, `nohup`."""
+
+
+class Begin(Protocol):
+    """What is called as each part of something long begins."""
+
+    def __call__(self, text: str, work: int = 1) -> None:
+        """Show the part.
+
+        Args:
+            text: what it is.
+            work: how much of the total it is.
+        """
+        ...
 
 
 class Reporter:
@@ -51,52 +67,87 @@ class Reporter:
 
     @contextmanager
     def units(
-        self, total: int, done: int = 0, *, doing: str = "decoding", finished: str = "decoded"
-    ) -> Iterator[Callable[[str], None]]:
+        self,
+        total: int,
+        done: int = 0,
+        *,
+        doing: str = "decoding",
+        finished: str = "decoded",
+        counted: str = "",
+        may_end_early: bool = False,
+    ) -> Iterator[Begin]:
         """Show a bar with the time left; call what is given with a text as each part begins.
 
         Args:
-            total: parts that are to be done.
-            done: that were done before, said once.
+            total: work that is to be done, of all parts together. The time left is that of all of it, as
+                far as what is done took.
+            done: units that were done before, said once.
             doing: shown until the first part begins.
             finished: shown after the last.
+            counted: what the work is counted in.
+            may_end_early: the time left is at most so much.
         """
         if self.console is None or total == 0:
-            yield lambda text: None
+            yield lambda text, work=1: None
             return
         if done:
             self.note(f"{done} units are finished already")
+        most, of_all = "at most " * may_end_early, f" {counted}" * bool(counted)
         columns = [
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
+            *([TextColumn(counted)] if counted else []),
             TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            _Left(most),
         ]
         progress = Progress(*columns, console=self.console, disable=self._lines)
         with progress:
-            task = progress.add_task(doing, total=total)
-            start, begun = time.monotonic(), 0
+            task = progress.add_task(doing, total=total, ends=None)
+            start, over, going = time.monotonic(), 0, 0
 
             def show(text: str) -> None:
                 took = time.monotonic() - start
-                left = f", {clock(round(took / begun * (total - begun)))} left" if begun else ""
-                self.note(f"{text}: {begun} of {total} in {clock(round(took))}{left}")
+                left = "" if not over else f", {most}{clock(round(_left(took, over, total)))} left"
+                self.note(f"{text}: {over} of {total}{of_all} in {clock(round(took))}{left}")
 
             line = _now_and_then(show) if self._lines else lambda text: None
 
-            def begin(text: str) -> None:
-                nonlocal begun, total
-                total = max(total, begun + 1)  # parts that are done again are more
-                progress.update(task, description=text, completed=begun, total=total)
+            def begin(text: str, work: int = 1) -> None:
+                nonlocal over, going, total
+                over, going = over + going, work
+                total = max(total, over + work)  # parts that are done again are more
+                now = time.monotonic()
+                ends = now + _left(now - start, over, total) if over else None
+                progress.update(task, description=text, completed=over, total=total, ends=ends)
                 line(text)
-                begun += 1
 
             yield begin
-            progress.update(task, description=finished, completed=begun)
+            over += going
+            progress.update(task, description=finished, completed=over, ends=None)
         if self._lines:
-            self.note(f"{finished}: {begun} of {total} in {clock(round(time.monotonic() - start))}")
+            took = clock(round(time.monotonic() - start))
+            self.note(f"{finished}: {over} of {total}{of_all} in {took}")
+
+
+def _left(took: float, over: int, total: int) -> float:
+    """Seconds that the rest takes if it goes on like what is over."""
+    return took / over * (total - over)
+
+
+class _Left(ProgressColumn):
+    """The time left, as it was estimated when the latest part began."""
+
+    def __init__(self, most: str) -> None:
+        super().__init__()
+        self.most = most
+
+    def render(self, task: Task) -> Text:
+        """Nothing before the first part is over."""
+        ends = task.fields["ends"]
+        if ends is None:
+            return Text()
+        return Text(f"{self.most}{clock(max(0, round(ends - time.monotonic())))} left")
 
 
 def _now_and_then(say: Callable[[str], None]) -> Callable[[str], None]:

@@ -121,7 +121,7 @@ def run_unit(
     bench: Bench,
     prompt: Prompt,
     sampling: str,
-    started: Callable[[str], None] = lambda what: None,
+    started: Callable[[str, int], None] = lambda what, texts: None,
     *,
     repeat: int = 0,
 ) -> tuple[list[PromptRow], list[StepRow], list[TreeRow]]:
@@ -133,7 +133,8 @@ def run_unit(
         bench: models, methods and settings.
         prompt: what to continue.
         sampling: name of the setting.
-        started: told of each group of methods before it runs, and of each method that runs by itself.
+        started: told of each group of methods before it runs, and of each method that runs by itself, with
+            how many texts it decodes.
         repeat: of the prompt; each has its own order of methods, and its own coins.
     """
     config = bench.experiment.config
@@ -148,7 +149,7 @@ def run_unit(
     order: list[tuple[str, BuiltMethod]] = []
     shuffle = random.Random(seed_of(*place, *again))
     for group in bench.groups:
-        started(together_in_words(group))
+        started(together_in_words(group), len(group))
         seats = list(group.items())
         shuffle.shuffle(seats)
         order += seats
@@ -158,7 +159,7 @@ def run_unit(
     if runs_alone(config, prompt, repeat):
         for name, method in order:
             if name == method.name and isinstance(outcomes[name], Outcome):
-                started(f"{name} by itself")
+                started(f"{name} by itself", 1)
                 alone[name] = _by_itself(bench, begin(method))
     reference = _reference(bench, outcomes, sampling)
     kept = repeat == 0 and prompt.index < config.trees

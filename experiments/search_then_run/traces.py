@@ -17,7 +17,8 @@ from treespec.experiments.config.shapes import (
 from treespec.experiments.config.trees import label_of_draft
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.manifest import config_data, environment, now
-from treespec.experiments.run.models import load_models, load_own_drafts
+from treespec.experiments.run.models import load_models
+from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt, RawPrompt, encode, hash_of, read_prompts
 from treespec.experiments.search_then_run.draft_rows import DEPTH
@@ -90,10 +91,7 @@ def trace(
         _require_no_options(own, width, beam)
     reporter = Reporter(console)
     raw = read_prompts(config.prompts, more=0)[: config.prompts.count]
-    with reporter.task("loading the models"):
-        pair = load(config.models)
-        if own is not None:
-            pair = load_own_drafts(config.models, pair, [own])
+    pair = load_with_passes(config.models, [] if own is None else [own], load, reporter)
     source = pair if own is None else traced_source(own, setting.name, pair)
     prompts = encode(raw, config.prompts, pair.tokenizer)
     given = _continuations(config, raw, prompts, pair) if follow else None

@@ -16,6 +16,7 @@ from treespec.experiments.records.machine_load import LoadWatch
 from treespec.experiments.report.table import NONE, Column, Table
 from treespec.experiments.report.terminal import print_table
 from treespec.experiments.run.models import load_models
+from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import read_prompts
 from treespec.experiments.search_then_run.profile.plan import Plan, plan_profile
@@ -95,10 +96,11 @@ def profile(
         for value in values:
             require_within(f"--{name}", value, 1, largest)
     raw = read_prompts(config.prompts)
-    pair = load(config.models)
+    reporter = Reporter(console)
+    pair = load_with_passes(config.models, (), load, reporter)
     plan = plan_profile(config, pair, raw, sizes, prefixes)
     notes = list(plan.notes)
-    timed = _measured(pair, plan, repeats, config.seed, console, watch)
+    timed = _measured(pair, plan, repeats, config.seed, reporter, watch)
     about = about_times(config, pair, timed, repeats)
     data = json_of_samples(timed.parts, plan.settings, about, timed.disturbed)
     try:
@@ -168,11 +170,11 @@ def _measured(
     plan: Plan,
     repeats: int,
     seed: int,
-    console: Console | None,
+    reporter: Reporter,
     watch: Callable[[], LoadWatch],
 ) -> Timed:
     total = (repeats + 1) * len(plan.settings) * len(plan.prefixes)
-    with Reporter(console).units(total, doing="measuring", finished="measured") as begin:
+    with reporter.units(total, doing="measuring", finished="measured") as begin:
         return profile_pair(
             pair,
             plan.settings,

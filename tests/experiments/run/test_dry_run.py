@@ -1,14 +1,20 @@
 """`treespec run --dry-run`: what would run, nothing written, and the errors of the run itself."""
 
 import json
+from operator import mul
 
 import pytest
 import yaml
+from rich.console import Console
 from typer.testing import CliRunner
 
 from treespec.experiments.cli.main import app
+from treespec.experiments.config.schema import Config
 from treespec.experiments.run import dry_run as module
 from treespec.experiments.run import preparation
+from treespec.experiments.run.dry_run import plan_data, print_plan
+from treespec.experiments.search_then_run.run import dry_run
+from treespec.models.pass_kinds import Passes
 
 
 @pytest.fixture
@@ -55,8 +61,24 @@ def test_as_data(call, tmp_path):
     assert (tree["method"], tree["sampling"], tree["nodes"]) == ("expansion 2x2", "T=1", 7)
     assert (tree["law"], tree["rule"]) == ("without_replacement", "rrsw")
     assert all(row["seconds_per_text"] > 0 for row in data["methods"])
-    rows = 3 * 4 * sum(row["seconds_per_text"] for row in data["methods"]) / 2
-    assert data["seconds"] == pytest.approx(rows)  # 6 units of each setting; no warm-up, no tuning
+    # 6 units of each setting, 2 prompts by themselves, the twin of `generate`; no warm-up, no tuning.
+    times = [6 + 2 + 6 * (row["method"] == "generate") for row in data["methods"]]
+    texts = [row["seconds_per_text"] for row in data["methods"]]
+    assert data["seconds"] == pytest.approx(sum(map(mul, times, texts)))
+    assert data["compiling_seconds"] == 0
+
+
+def test_what_compiling_took_is_said(settings, loaded_pair, monkeypatch, tmp_path):
+    monkeypatch.setattr(loaded_pair.target, "passes", Passes("compiled", seconds=34.0))
+    monkeypatch.setattr(loaded_pair.draft, "passes", Passes("compiled", seconds=8.0))
+    plan = dry_run(Config(**settings), folder=tmp_path / "run", load=lambda models: loaded_pair)
+    assert plan_data(plan)["compiling_seconds"] == 42
+    console = Console(record=True, width=300)
+    print_plan(plan, console)
+    assert (
+        " and up to 42 s of compiling, which is what it took now; from 6 tokens"
+        in console.export_text()
+    )
 
 
 def test_of_a_run_that_is_there(call, tmp_path):

@@ -26,6 +26,7 @@ from treespec.experiments.run.parts import parts_of
 from treespec.experiments.run.passes import (
     ahead,
     choose_by_length,
+    load_with_passes,
     require_same_passes,
     without_auto,
 )
@@ -115,6 +116,39 @@ def test_only_what_pays_is_compiled(texts, kinds, pair, experiment, chosen):
     said = console.export_text()
     assert "passes of the draft stay eager: about" in said
     assert ("passes of the target are compiled (12 s)" in said) == (texts == 40)
+
+
+@pytest.mark.parametrize("asked", ["auto", "compiled"])
+def test_what_is_compiled_at_load_is_said(asked, pair, chosen, monkeypatch):
+    """Trace, profile and the check of a pair load as their config asks: `auto` compiles at once."""
+    pair.draft.on_disk = True
+    loaded, console = [], Console(record=True, width=300)
+
+    def loading(config):
+        loaded.append(config)
+        return pair
+
+    config = ModelsConfig(passes=asked, draft_passes=asked)
+    for _ in range(2):  # a pair that is as asked already stays so
+        assert load_with_passes(config, [], loading, Reporter(console)) is pair
+    assert loaded == [ModelsConfig()] * 2
+    assert chosen == [(pair.target, asked, False), (pair.draft, asked, True)]
+    said = console.export_text().splitlines()
+    assert said == [
+        "loading the models ...",
+        f"compiling passes of the target (about {passes.COMPILING_S:.0f} s) ...",
+        f"compiling passes of the draft (about {passes.LOADING_S:.0f} s) ...",
+        "loading the models ...",
+    ]
+
+    def refuse(model, asked, *, draft=False):
+        raise Unavailable(f"passes={asked!r} cannot be had: no compiler")
+
+    monkeypatch.setattr(library, "choose_passes", refuse)
+    with pytest.raises(
+        Unavailable, match=r"^models\.passes='captured' cannot be had: no compiler$"
+    ):
+        load_with_passes(ModelsConfig(passes="captured"), [], loading, Reporter(None))
 
 
 @pytest.mark.parametrize("on_disk", [False, True])

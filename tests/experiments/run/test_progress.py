@@ -1,6 +1,7 @@
 """Progress on a screen, in a file, and nowhere."""
 
 import io
+import time
 
 import pytest
 from rich.console import Console
@@ -59,6 +60,19 @@ def test_what_stops_is_not_called_finished(clock):
     assert said(console) == []
 
 
+def test_the_time_left_is_that_of_all_the_work(clock):
+    """Parts are not alike: a run begins with many short ones, texts that methods decode by themselves."""
+    console = file_console()
+    with Reporter(console).units(50, counted="texts", may_end_early=True) as begin:
+        for work in [10, *[1] * 10, 10, 10, 10]:
+            begin(f"{work} at once", work)
+            clock[0] += 10.0 * work
+    lines = said(console)
+    assert lines[0] == "1 at once: 10 of 50 texts in 1:40, at most 6:40 left"
+    assert lines[10] == "10 at once: 20 of 50 texts in 3:20, at most 5:00 left"
+    assert lines[-1] == "decoded: 50 of 50 texts in 8:20"
+
+
 def test_a_task_in_a_file(clock):
     console = file_console()
     with Reporter(console).task("loading [b]") as say:
@@ -69,12 +83,15 @@ def test_a_task_in_a_file(clock):
     assert progress.clock(3700) == "1:01:40"
 
 
-def test_a_screen_gets_a_bar():
+def test_a_screen_gets_a_bar(clock):
     console = Console(file=io.StringIO(), width=100, force_terminal=True)
     with Reporter(console).units(2) as begin:
         begin("one")
+        clock[0] += 90.0
         begin("two")
+        time.sleep(0.3)  # the bar is drawn ten times a second
     shown = console.file.getvalue()
+    assert "1:30 left" in shown
     assert "2/2" in shown
     assert "decoded" in shown
     assert "of 2 in" not in shown
