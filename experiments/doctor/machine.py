@@ -108,20 +108,30 @@ def slurm() -> list[Fact]:
         return [Fact("SLURM", Status.MISSING, "no sbatch; sweeps run in local processes")]
     facts = [_sinfo()]
     if util.find_spec("submitit") is None:
-        facts.append(Fact("submitit", Status.PROBLEM, "not installed", "pip install submitit"))
+        facts.append(
+            Fact(
+                "submitit",
+                Status.MISSING,
+                "not installed",
+                "only sweeps on SLURM need it: pip install submitit",
+            )
+        )
     return facts
 
 
 def _sinfo() -> Fact:
     command = ["sinfo", "--noheader", "--format=%P %D %t"]
-    advice = "is the controller (slurmctld) running, and reachable from here?"
+    advice = (
+        "only `sweep --executor slurm` needs it: is the controller (slurmctld) running, and reachable from "
+        "here?"
+    )
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Fact("SLURM", Status.PROBLEM, f"sinfo does not answer: {error}", advice)
+        return Fact("SLURM", Status.MISSING, f"sinfo does not answer: {error}", advice)
     lines = done.stdout.split("\n")
     if done.returncode or not lines[0]:
         said = (done.stderr.strip().splitlines() or ["it names no partition"])[-1]
-        return Fact("SLURM", Status.PROBLEM, f"sinfo: {said}", advice)
+        return Fact("SLURM", Status.MISSING, f"sinfo: {said}", advice)
     shown = "; ".join(line.strip() for line in lines if line.strip())
     return Fact("SLURM", Status.OK, f"partition, nodes, state: {shown}")

@@ -46,5 +46,7 @@ def _verdict(checkup: Checkup) -> str:
     broken = [test.name for test in checkup.tests if not test.passed]
     if broken:
         return f"Not well: {len(broken)} tests failed ({'; '.join(broken)})."
-    rest = f" Look at: {', '.join(problems)}." if problems else ""
-    return f"All is well: {len(checkup.tests)} tests passed.{rest}"
+    passed = f"{len(checkup.tests)} tests passed"
+    if problems:
+        return f"treespec works: {passed}. Look at: {', '.join(problems)}."
+    return f"All is well: {passed}."

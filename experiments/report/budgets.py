@@ -17,9 +17,11 @@ from treespec.experiments.report.verdict import Comparison, compare
 __all__ = ["Budget", "budget_finding", "budgets"]
 
 NOTE = (
-    "Nodes include the root; for a tree that grows they are a maximum. A static tree of depth d takes d "
-    "passes of the draft. Chains may have fewer than N nodes. Each side is chosen on one half of the "
-    "prompts and measured on the other half. Intervals are 95 %, paired over prompts."
+    "time: the ratio of the verdict, of all trees and chains by their speed; the other rows hold a cost "
+    "equal and compare tokens alone, so that they may say the opposite. Nodes include the root; for a tree "
+    "that grows they are a maximum. A static tree of depth d takes d passes of the draft. Chains may have "
+    "fewer than N nodes. Each side is chosen on one half of the prompts and measured on the other half. "
+    "Intervals are 95 %, paired over prompts."
 )
 
 

@@ -44,7 +44,8 @@ NOTE = (
     "What explains the speedup: the factors multiply to exactly the speedup, and one above 1 makes the "
     "method faster. Verify: time of a pass of the baseline over that of the method. Draft: share of the "
     "models' time that is not drafting. Overhead: share of all time that is the models'. These two are "
-    "over the baseline's shares."
+    "over the baseline's shares. A tree over a chain: the two that are fastest on all prompts, while the "
+    "verdict chooses each side on one half and measures it on the other, so that its ratio is another."
 )
 
 

@@ -120,5 +120,5 @@ def test_the_first_config_is_one(tmp_path, name):
     path.write_text(first_config(path), encoding="utf-8")
     config = load_config(path)
     assert config.name == path.stem
-    assert {method.kind for method in config.methods} == {"plain", "tree"}
+    assert {method.kind for method in config.methods} == {"generate", "plain", "tree"}
     assert Config.model_validate(json.loads(config.model_dump_json())) == config
