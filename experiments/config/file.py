@@ -56,7 +56,7 @@ def load_config(source: str | Path, overrides: Sequence[str] = ()) -> Config:
             f"{path}: `sweep:` makes several experiments of it, and this command takes one: run them all "
             f"with `treespec sweep {source}`, or take `sweep:` out"
         )
-    return validated(path, data)
+    return validated(path, data, overrides)
 
 
 def config_text(source: str | Path) -> tuple[Path, str]:
@@ -79,12 +79,13 @@ def read_data(source: str | Path) -> tuple[Path, dict[str, Any]]:
     return path, _parse(path)
 
 
-def validated(path: Path, data: dict[str, Any]) -> Config:
+def validated(path: Path, data: dict[str, Any], overrides: Sequence[str] = ()) -> Config:
     """The config that a mapping stands for.
 
     Args:
         path: of its file, for messages.
         data: a parsed config; not changed.
+        overrides: that it was changed by, which are named where they are wrong.
 
     Raises:
         ConfigError: with a line for each thing that is wrong.
@@ -95,8 +96,24 @@ def validated(path: Path, data: dict[str, Any]) -> Config:
     except ValidationError as error:
         lines = problems(data, error, "the config")
         raise ConfigError(
-            "\n".join(f"{path}: {line}{_such_as(data, line)}" for line in lines)
+            "\n".join(
+                f"{_whose(path, overrides, line)}: {line}{_such_as(data, line)}" for line in lines
+            )
         ) from None
+
+
+def _whose(path: Path, overrides: Sequence[str], problem: str) -> str:
+    """What a problem is blamed on: the last override that set the value, or a part of it; else the file."""
+    place = re.match(r"[^\s:=]*", problem)
+    parts = key_parts("" if place is None else place[0])
+    for text in reversed(overrides):
+        key = key_parts(text.partition("=")[0])
+        unknown = ": unknown key" in problem and key[: len(parts)] == parts
+        if unknown or parts[: len(key)] == key:
+            return f"override {brief(text)}"
+        if parts and key[: len(parts)] == parts:
+            return f"{path} with override {brief(text)}"
+    return str(path)
 
 
 def _such_as(data: dict[str, Any], problem: str) -> str:

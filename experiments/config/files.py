@@ -16,6 +16,7 @@ __all__ = [
     "making",
     "require_new",
     "require_own",
+    "require_there",
     "require_within",
     "stamp",
     "write_new",
@@ -68,6 +69,23 @@ def require_within(name: str, value: int, least: int, most: int) -> None:
         raise ConfigError(f"{name} = {brief(value, 60)}: must be at least {least:,}")
     if value > most:
         raise ConfigError(f"{name} = {brief(value, 60)}: must be at most {most:,}")
+
+
+def require_there(path: str | Path, option: str, command: str) -> None:
+    """Refuse, before anything is read, a file that is not there.
+
+    Args:
+        path: of the file.
+        option: that names it, for messages; empty for an argument.
+        command: that writes such files.
+
+    Raises:
+        ConfigError: naming the file, the option and the command.
+    """
+    if not is_there(str(path)):
+        raise ConfigError(
+            f"{option}{' ' * bool(option)}{brief(str(path))}: there is no such file; `{command}` writes one"
+        )
 
 
 def require_new(out: Path, option: str = "--out ") -> None:

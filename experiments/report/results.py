@@ -184,8 +184,8 @@ def footnotes(run: RunRecords, summaries: Sequence[SamplingSummary]) -> list[str
         if any(name in metric_names(s) for s in summaries)
     ]
     notes.append(
-        "tok/step: kept tokens over target passes, prefill excluded; what the last step emits past the "
-        "budget does not count. acc: one less."
+        "tok/step: kept tokens over target passes, prefill excluded, those past the end of a text not "
+        "included; replay and search show emitted ones (docs/guide.md, Tokens per step). acc: one less."
     )
     widths = [
         r.speedup.half_width for s in summaries for r in s.rows if r.speedup and r.speedup.bounded

@@ -1,5 +1,6 @@
 """`treespec search` and `treespec export`: the best tree for given rates; trees in other tools' words."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +12,14 @@ from treespec.experiments.config.base import LARGEST_NUMBER, MOST_NODES
 from treespec.experiments.config.files import (
     is_there,
     require_new,
+    require_there,
     require_within,
     write_new,
 )
 from treespec.experiments.config.search_files import read_acceptance
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.search_then_run.budgets import USUAL_SIZE, FoundBudget, best_budget
+from treespec.experiments.search_then_run.replays import RECORDING
 from treespec.reading import brief
 from treespec.search import (
     AcceptanceEstimate,
@@ -28,6 +31,8 @@ from treespec.search import (
     optimal_tree,
 )
 from treespec.search.choice.best import RATES_ALONE
+from treespec.search.choice.ranking import CHOSEN
+from treespec.search.rates.replay import EMITTED
 from treespec.shape import TreeShape
 
 __all__ = [
@@ -40,6 +45,12 @@ __all__ = [
     "search",
     "write_tree",
 ]
+
+CHOSEN_ON_OTHERS = (
+    "They are those of choosing a tree on some of the texts, on the others: mostly fewer than the replay "
+    "of this tree on all of them, on which it was chosen."
+)
+"""Said of the tokens per step that are expected of a tree found on a trace."""
 
 LARGEST_DRAWN = 64
 """Nodes up to which a tree is drawn."""
@@ -71,8 +82,10 @@ def acceptance_of(text: str) -> list[float] | list[list[float]] | AcceptanceEsti
     """
     if is_there(text):  # also a folder, a device, a pipe: refused by name
         return read_acceptance(Path(text))
-    if text.endswith((".json", ".npz")):
-        raise ConfigError(f"there is no file {brief(text)}: give an estimate, a trace, or rates")
+    if text.endswith(".json"):
+        require_there(text, "", "treespec estimate TRACE --out rates.json")
+    if text.endswith(".npz"):
+        require_there(text, "", RECORDING)
     return rates_of(text)
 
 
@@ -174,9 +187,11 @@ def _on_trace(
     alike = LatencyModel.from_tables(verify=1.0, draft=0.0, law=trace.law)
     ranking = best_tree(trace, alike, sizes=[size], depth=depth, branching=branching)
     first, chain = ranking.best, ranking.chain
+    # There are no rows to explain, and no intervals.
+    notes = [n for n in ranking.notes if n != CHOSEN and n not in ranking.on_intervals]
     if first.size != size:
         raise ConfigError(
-            f"--size {size}: the trace supports no tree of so many nodes; {'; '.join(ranking.notes)}"
+            f"--size {size}: the trace supports no tree of so many nodes; {'; '.join(notes)}"
         )
     return Found(
         first.shape,
@@ -184,7 +199,7 @@ def _on_trace(
         TreeShape.chain(size - 1) if chain is None else chain.shape,
         None if chain is None else chain.tokens_per_step.estimate,
         form,
-        [f"note: {text}" for text in ranking.notes],
+        [EMITTED, CHOSEN_ON_OTHERS, *(f"note: {text}" for text in notes)],
     )
 
 
@@ -220,6 +235,8 @@ def export(source: str, into: str, form: str | None, out: Path | None) -> tuple[
     """
     if out is not None:
         require_new(out)
+    if re.fullmatch(r"[\w./\\~-]+\.[A-Za-z]\w*", source):  # a name of a file, and no tree as text
+        require_there(source, "", "treespec search SOURCE --out tree.json")
     shape = formats.load(Path(source) if is_there(source) else source, form)
     made = formats.dump(shape, into)
     if out is None:

@@ -5,11 +5,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from treespec.experiments.config.files import require_within
+from treespec.experiments.config.files import require_there, require_within
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.loading import Method, RunRecords, accepted_nodes
 from treespec.experiments.report.table import NONE, Cell, Column, Table
-from treespec.experiments.search_then_run.replays import read_shapes
+from treespec.experiments.search_then_run.replays import RECORDING, read_shapes
 from treespec.search import (
     AcceptanceEstimate,
     SmallSample,
@@ -181,6 +181,7 @@ def _read(source: Path, method: str | None, sampling: str | None) -> Trace | Rec
         raise ConfigError(
             "--method and --sampling choose among the steps of a run: leave them out for a trace"
         )
+    require_there(source, "", RECORDING)
     return Trace.load(source)
 
 

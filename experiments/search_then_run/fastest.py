@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from treespec.experiments.config.base import LARGEST_NUMBER, MOST_NODES
-from treespec.experiments.config.files import require_within
+from treespec.experiments.config.files import require_there, require_within
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.report.table import Column, Table
 from treespec.experiments.search_then_run.budgets import flow
@@ -19,6 +19,10 @@ from treespec.search.intervals import Interval
 from treespec.shape import TreeShape
 
 __all__ = ["Advised", "Regrets", "regrets", "search_fastest"]
+
+
+TIMES = "treespec profile CONFIG --out latency.json"
+"""Writes files of times."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +133,8 @@ def _sources(
         raise ConfigError("a source is named twice: name each once")
     stems = [Path(source).stem for source in sources]
     names = stems if len(set(stems)) == len(stems) else list(sources)
+    for path in latencies:
+        require_there(path, "--latency", TIMES)
     read = [read_source(source) for source in sources]
     files = [*latencies] * (len(sources) // len(latencies))
     known = {path: LatencyModel.load(path) for path in latencies}
@@ -249,6 +255,8 @@ def _rankings(
     sources: Sequence[str], latencies: Sequence[Path], **options: Any
 ) -> Iterator[tuple[str, Ranking]]:
     if len(sources) == 1 and len(latencies) > 1:
+        for path in latencies:
+            require_there(path, "--latency", TIMES)
         given = read_source(sources[0])
         places = {path.stem: (given, LatencyModel.load(path)) for path in latencies}
         for path in latencies:

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from treespec.errors import TreespecError
-from treespec.experiments.config.files import is_file
+from treespec.experiments.config.files import is_file, require_there
 from treespec.experiments.config.shapes import (
     MEASURED,
     AnyShape,
@@ -27,11 +27,14 @@ from treespec.reading_yaml import parse_yaml
 from treespec.search import InvalidTrace, formats
 from treespec.search.rates.budget_replay import replay_budget
 from treespec.search.rates.growth_replay import GrowthReplay, replay_growth
-from treespec.search.rates.replay import Replay, replay_many
+from treespec.search.rates.replay import EMITTED, Replay, replay_many
 from treespec.search.rates.trace import Trace
 from treespec.shape import TreeShape
 
-__all__ = ["read_shapes", "replay_tables", "replay_traces"]
+__all__ = ["RECORDING", "read_shapes", "replay_tables", "replay_traces"]
+
+RECORDING = "treespec trace CONFIG --out trace.npz"
+"""Writes traces."""
 
 MOST_NODES_TOGETHER = 2**18
 """Nodes of all trees that are named at once."""
@@ -142,6 +145,7 @@ def replay_traces(
         raise ConfigError("nothing to replay: name trees with --shapes, or growths with --growth")
     rows = []
     for path in paths:
+        require_there(path, "", RECORDING)
         trace = Trace.load(path)
         try:
             replays = replay_many([trace], list(trees.values()))[0] if trees else []
@@ -230,6 +234,6 @@ def replay_tables(rows: Sequence[Mapping[str, Any]]) -> list[Table]:
         about = f"{one['sampling']}, {one['rule']} ({one['law']}), {one['texts']} texts"
         unsure = any(row["sure"] < 1 for row in replayed)
         columns = (*COLUMNS[:-1], SURE, COLUMNS[-1]) if unsure else COLUMNS
-        said = UNSURE if unsure else ""
+        said = "\n".join([EMITTED, *([UNSURE] if unsure else [])])
         tables.append(Table("", columns, replayed, title=f"{trace}: {about}", said=said))
     return tables

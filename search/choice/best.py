@@ -167,7 +167,8 @@ def best_tree(
     ranking = ranked([*entries, plain], Setting(prefix, batch, level, draws), notes, speed)
     shared = shared_level(level, len({row.kind for row in ranking.rows}))
     told = [note for side in (*sides.values(), *alone.values()) for note in _too_few(side, shared)]
-    ranking = replace(ranking, notes=(*ranking.notes, *dict.fromkeys(told)))
+    few = tuple(dict.fromkeys(told))
+    ranking = replace(ranking, notes=(*ranking.notes, *few), on_intervals=few)
     first = ranking.best
     end = latency.largest(prefix, law=first.law, batch=batch)
     if first.size == end and first.kind != "plain":

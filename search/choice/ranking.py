@@ -1,7 +1,7 @@
 """What `best_tree` gives: shapes by predicted speed, each with its interval, and advice in words."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import isnan
@@ -9,18 +9,30 @@ from typing import Any
 
 from treespec.search.arguments import SHAPE, TEXT, maybe, takes
 from treespec.search.choice.advice import Advice, advise
-from treespec.search.choice.rows import Choice, Entry, Speed, bounds, row_of, text_of
+from treespec.search.choice.labels import tree_names
+from treespec.search.choice.rows import Basis, Choice, Entry, Speed, bounds, row_of, text_of
 from treespec.search.intervals import Interval
+from treespec.search.rates.replay import EMITTED
 from treespec.shape import TreeShape
 
 __all__ = ["CHOSEN", "Choice", "Ranking", "Setting", "Speed", "bounds", "ranked"]
 
 CHOSEN = (
-    "the first of each kind (tree, chain, tree that grows; of each law and trace) has the speed of "
-    "choosing it, on texts that the choice did not see; those after it have their own replay on all texts, "
-    "which flatters the luckiest, and stay in the order of the choice"
+    "order: by speed, and within a kind (tree, chain, tree that grows; of each law and trace) as the "
+    "choice ranks it, with the noise of single texts smoothed out. The first of a kind was chosen, and is "
+    "valued on other texts than it was chosen on; those after it on the same texts, which flatters the "
+    "luckiest: they may look faster, and are not shown to be"
 )
 """Said of rankings on traces."""
+
+VALUED_ON: Mapping[Basis, str] = {"": "", "replay": "same texts", "cross-fitted": "other texts"}
+"""Than those that a shape was chosen on."""
+
+TREES = (
+    "tree 3+4: 3 nodes at depth 1, 4 at depth 2; (3,1): the children of each node, where trees of as many "
+    "nodes at each depth are listed"
+)
+"""How trees are named."""
 
 ROWS_SHOWN = 12
 """Rows that are printed, besides the best chain and plain decoding."""
@@ -53,6 +65,7 @@ class Ranking:
         setting: prefix, batch, level of the intervals and number of resamples.
         notes: what limits the result.
         advice: which shape to use, or between which it is not decided.
+        on_intervals: those of the notes that say which intervals there are too few texts for.
     """
 
     rows: tuple[Choice, ...]
@@ -61,6 +74,7 @@ class Ranking:
     advice: Advice
     entries: tuple[Entry, ...] = field(repr=False)
     _speed: Callable[[TreeShape, str], Speed] = field(repr=False)
+    on_intervals: tuple[str, ...] = ()
 
     @property
     def prefix(self) -> int | None:
@@ -152,33 +166,44 @@ class Ranking:
     def __str__(self) -> str:
         shown = list(self.rows[:ROWS_SHOWN])
         shown += [row for row in (self.tree, self.chain, self.plain) if row and row not in shown]
-        named = any(row.source for row in self.rows)
+        shown.sort(key=self.rows.index)
+        named, on_trace = any(row.source for row in self.rows), any(row.basis for row in self.rows)
+        trees = [row.shape for row in shown if row.kind == "tree"]
+        names = dict(zip(trees, tree_names(trees), strict=True))
         head = (
-            "",
+            "rank",
             *(["trace"] if named else []),
             *("shape", "law", "nodes", "depth", "tokens/step", "ms/step", "tokens/s", "speed-up"),
+            *(["valued on"] if on_trace else []),
         )
         cells = [head]
         for row in shown:
             place = str(self.rows.index(row) + 1)
             step = Interval(*(1e3 * seconds for seconds in row.step_s))
+            shape = str(row.growth or row.kind)
+            if row.kind in ("tree", "chain"):
+                shape += f" {names[row.shape] if row.kind == 'tree' else row.depth}"
             cells.append(
                 (
                     place,
                     *([row.source] if named else []),
-                    *(str(row.growth or row.kind), row.law, f"{row.nodes:.4g}", str(row.depth)),
+                    *(shape, row.law, f"{row.nodes:.4g}", str(row.depth)),
                     *(text_of(row.tokens_per_step), text_of(step)),
                     *(f"{row.tokens_per_s.estimate:.1f}", text_of(row.speedup)),
+                    *([VALUED_ON[row.basis]] if on_trace else []),
                 )
             )
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip()
                  for line in cells]  # fmt: skip
-        where = "" if self.prefix is None else f"behind {self.prefix} tokens, "
-        lines.append(
-            f"{where}batch {self.batch}; {100 * self.level:g} % intervals from {self.draws} resamples"
-        )
-        return "\n".join([*lines, *self.notes, self.verdict])
+        where = "" if self.prefix is None else f", behind {self.prefix} tokens"
+        title = f"predicted speed of trees, chains and plain decoding{where}, batch {self.batch}"
+        lines.append(f"{100 * self.level:g} % intervals from {self.draws} resamples")
+        if trees:
+            lines.append(TREES)
+        if on_trace:
+            lines.append(EMITTED)
+        return "\n".join([title, *lines, *self.notes, self.verdict])
 
     def to_json(self) -> str:
         """Verdict and rows as JSON, times in milliseconds, shapes as parents."""

@@ -68,7 +68,7 @@ class TraceSpeed:
         deepest: edges of the deepest tree that is looked at.
         valued: the trace, up to where such a tree is known.
         rates: by depth, of the levels and children that the trace supports.
-        warnings: what it does not support, and what its rule is known for.
+        warnings: what it does not support but levels (`warnings_within`), and what its rule is known for.
 
     Raises:
         InvalidTrace: if it is of given texts, of a single one, or supports no tree.
@@ -89,7 +89,14 @@ class TraceSpeed:
         self._known: dict[TreeShape, tuple[np.ndarray, np.ndarray]] = {}
         self._seconds: dict[TreeShape, float] = {}
         self._unmeasured = ""
-        self.warnings = (*said, *note_on(trace.rule))
+        self._too_deep = said.pop("depth", None)
+        self.warnings = (*said.values(), *note_on(trace.rule))
+
+    def warnings_within(self, depth: int | None) -> tuple[str, ...]:
+        """The warnings that matter where trees have at most so many edges; None for no limit."""
+        levels = self.rates.levels or 0
+        missing = self._too_deep is not None and (depth is None or depth > levels)
+        return (*self.warnings, *([str(self._too_deep)] if missing else []))
 
     @cached_property
     def weights(self) -> Float[np.ndarray, "draws groups"]:
@@ -281,8 +288,8 @@ def _require_replays(trace: Trace) -> None:
         )
 
 
-def _supported(trace: Trace, deepest: int) -> tuple[Rates, tuple[str, ...]]:
-    """Rates of the levels and children that enough was recorded of, and what was not.
+def _supported(trace: Trace, deepest: int) -> tuple[Rates, dict[str, str]]:
+    """Rates of the levels and children that enough was recorded of, and by subject what was not.
 
     Raises:
         InvalidTrace: if that is nothing.
@@ -303,29 +310,29 @@ def _supported(trace: Trace, deepest: int) -> tuple[Rates, tuple[str, ...]]:
             f"the trace has {int(total[0])} positions in {int(texts[0])} texts, but a tree needs at least "
             f"{FEWEST_TRIALS} in {fewest} texts before a level is used: record more or longer texts"
         )
-    said = []
+    said: dict[str, str] = {}
     if width < trace.width and trace.text_drafts is None:  # a budget has what the source gives
-        said.append(
+        said["width"] = (
             f"child {width + 1} and those after it were not used: fewer than {FEWEST_HITS} acceptances "
             f"({mass[width]:.1f} expected of child {width + 1}) or {fewest} texts that have one "
             f"({seen[width]})"
         )
     if depth < len(table):
-        said.append(
+        said["depth"] = (
             f"levels from depth {depth + 1} on were not used: reached from fewer than {FEWEST_TRIALS} "
             f"positions ({int(total[depth])}) or in fewer than {fewest} texts ({int(texts[depth])})"
         )
     elif depth == deepest:
-        said.append(
+        said["depth"] = (
             f"levels from depth {depth + 1} on were not used: trees so deep are not known at the ends of "
             "texts: record more beyond these (`treespec trace --beyond`)"
         )
     if trace.samples < trace.texts:
-        said.append(
+        said["texts"] = (
             f"{trace.texts} texts are excerpts of {trace.samples} files, and count as {trace.samples}"
         )
     rates = np.clip(table[:depth] / total[:depth, None], 0.0, 1.0)
-    return Rates(rates, by_depth=True), tuple(said)
+    return Rates(rates, by_depth=True), said
 
 
 def _deepest(trace: Trace) -> int:

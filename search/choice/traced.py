@@ -36,7 +36,10 @@ def traced(
     """
     sizes = None if limits.sizes is None else frozenset(limits.sizes)
     bounds = Bounds(room.size, room.depth, room.branching, sizes)
-    notes, entries = [f"{side.law}: {warning}" for warning in side.warnings], []
+    notes, entries = (
+        [f"{side.law}: {warning}" for warning in side.warnings_within(limits.depth)],
+        [],
+    )
     everything = np.ones(len(side.sampled), dtype=bool)
     if side.trace.text_drafts is not None:
         found, said = budgeted(side, limits, room)

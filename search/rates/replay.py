@@ -28,6 +28,7 @@ from treespec.search.rates.trace import Trace
 from treespec.tree import TreeShape
 
 __all__ = [
+    "EMITTED",
     "Replay",
     "by_file",
     "child_table",
@@ -36,6 +37,12 @@ __all__ = [
     "require_given_trees",
     "step_starts",
 ]
+
+EMITTED = (
+    "tokens/step: emitted tokens, those past the end of a text included; a run's table shows kept ones "
+    "(docs/guide.md, Tokens per step)"
+)
+"""Said below tables of replayed shapes."""
 
 LARGEST_TABLE = 2**24
 """Places for children of a tree that is replayed: its nodes times the most children of one."""

@@ -68,11 +68,18 @@ WRONG = {
     "check-lossless exp.yaml methods=[{kind:\u00a0plain}]": ["no method of kind 'tree'"],
     # search
     "search folder": ["folder"],
-    "search missing.npz": ["no file 'missing.npz'"],
+    "search missing.npz": ["'missing.npz': there is no such file; `treespec trace CONFIG"],
+    "search missing.json": ["'missing.json': there is no such file; `treespec estimate"],
     "search bytes.npz": ["bytes.npz is no trace"],
     "search broken.json": ["broken.json"],
     "search 0.5,nan": ["nan"],
     "search 0.5 --latency folder": ["folder: Is a directory"],
+    "search 0.5 --latency no.json": [
+        "--latency 'no.json': there is no such file; `treespec profile"
+    ],
+    "regret 0.5 --latency no.json": [
+        "--latency 'no.json': there is no such file; `treespec profile"
+    ],
     "search 0.5 --latency bytes": ["bytes"],
     "search 0.5 --size -3 --json": ["-3"],
     "search 0.5 --to nobody --json": ["nobody"],
@@ -86,12 +93,13 @@ WRONG = {
     # replay
     "replay folder --shapes chain:2": ["folder: Is a directory"],
     "replay empty --shapes chain:2": ["empty is no trace"],
-    "replay missing.npz --shapes chain:2": ["missing.npz: No such file"],
+    "replay missing.npz --shapes chain:2": ["missing.npz", "`treespec trace CONFIG --out"],
+    "estimate missing.npz": ["missing.npz", "`treespec trace CONFIG --out"],
     "replay x.npz": ["--shapes", "--growth"],
     "replay empty --shapes chain": ["'chain' is no tree"],
     # export
     "export folder --to vllm": ["folder"],
-    "export missing.json --to vllm": ["missing.json"],
+    "export missing.json --to vllm": ["'missing.json': there is no such file; `treespec search"],
     "export bytes --to vllm": ["bytes"],
     "export empty --to vllm": ["empty"],
     "export [[0]] --to nobody": ["nobody"],

@@ -44,11 +44,26 @@ def test_every_shipped_config_is_valid():
 
 def test_a_misspelt_key_gives_file_path_and_nearest_key(write):
     text = complaint(write(), "methods[1].shape={kind: kary, branchng: 2, depth: 2}")
-    assert "exp.yaml: methods[1].shape.branchng: unknown key" in text
+    assert ": methods[1].shape.branchng: unknown key" in text
     assert "did you mean 'branching'?" in text
     assert len(text.splitlines()) == 1
     assert "max_new_tokens'?" in complaint(write(), "max_new_tokns=3")
     assert "models.grwo: unknown key; did you mean 'grow'?" in complaint(write(), "models.grwo=3")
+
+
+def test_what_an_override_made_wrong_is_not_blamed_on_the_file(write):
+    for wrong, blamed in {
+        "methods.1.shape=chian:4": "override 'methods.1.shape=chian:4': methods[1].shape",
+        "prompts.cuont=2": "override 'prompts.cuont=2': prompts.cuont: unknown key; did you mean 'count'",
+        "promts.count=2": "override 'promts.count=2': promts: unknown key; did you mean 'prompts'",
+        "methods[1]={kind: tree, shpe: chain:4}": "override 'methods[1]={kind: tree, shpe: ",
+        "samplings.0.top_p=0.5": "exp.yaml with override 'samplings.0.top_p=0.5': samplings",
+    }.items():
+        said = complaint(write(), wrong)
+        assert said.startswith(blamed) or f"/{blamed}" in said, said
+    path = write(max_new_tokens=0)
+    with pytest.raises(ConfigError, match=r"exp\.yaml: max_new_tokens = 0"):
+        load_config(path, ["seed=3"])
 
 
 def test_an_unknown_kind_lists_the_kinds(write):

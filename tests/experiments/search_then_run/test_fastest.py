@@ -61,7 +61,11 @@ def test_several_traces_are_ranked_together(files):
     told = call(
         "search", files / "long.npz", files / "short.npz", "--latency", files / "cheap.json"
     )
-    assert "trace" in told.stdout.splitlines()[0]
+    lines = told.stdout.splitlines()
+    assert "trace" in lines[1]
+    assert lines[2].endswith("other texts")
+    assert any(line.endswith("same texts") for line in lines)
+    assert "tokens/step: emitted tokens" in told.stdout
 
 
 def test_each_source_may_have_its_own_times(files):
@@ -159,6 +163,10 @@ def test_without_times_the_tree_of_a_size_has_most_replayed_tokens(files):
     value = replay.replay(trace, shape).tokens_per_step
     assert found["expected_tokens"] == pytest.approx(value, rel=0.06)
     assert value >= replay.replay(trace, TreeShape.chain(5)).tokens_per_step
+    shown = call("search", files / "short.npz", "--size", 6).stdout
+    assert "tokens/step: emitted tokens" in shown
+    assert "order: by speed" not in shown  # there are no rows, and no intervals
+    assert "resamples" not in shown
     many = call("search", files / "short.npz", "0.6")
     assert many.exit_code == 2
     assert "2 sources are ranked together by speed" in many.output

@@ -221,7 +221,7 @@ def test_bad_shapes_are_refused(files, shapes, words):
 
 def test_bad_traces_are_refused(tmp_path):
     path = tmp_path / "no.npz"
-    assert "No such file" in call("replay", path, "--shapes", "chain:2").output
+    assert "no such file" in call("replay", path, "--shapes", "chain:2").output
     path.write_text("hello")
     done = call("replay", path, "--shapes", "chain:2")
     assert done.exit_code == 2

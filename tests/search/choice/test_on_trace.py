@@ -380,6 +380,8 @@ def test_what_a_trace_has_too_little_of_is_not_used_and_named(make_trace):
     ranking = best_tree(trace, CHEAP, draws=100)
     assert any("child 3 and those after it were not used" in note for note in ranking.notes)
     assert any("levels from depth" in note for note in ranking.notes)
+    shallow = best_tree(trace, CHEAP, draws=100, depth=2)  # levels that nobody asks for
+    assert not any("levels from depth" in note for note in shallow.notes)
     assert max(max(map(len, row.shape.children)) for row in ranking.rows) == 2
     deep = max(row.depth for row in ranking.rows)
     assert deep < 16

@@ -253,7 +253,7 @@ ESTIMATE = json.dumps(
     [
         (["missing.json"], "no file 'missing.json'"),
         (["broken.json"], "broken.json: "),
-        (["0.6", "--latency", "missing.json"], "missing.json: No such file"),
+        (["0.6", "--latency", "missing.json"], "--latency 'missing.json': there is no such file"),
         (["0.6", "--latency", "broken.json"], "broken.json: not JSON: line 1"),
         (["0.6", "--latency", "latency.json", "--size", 33], "up to 32 nodes"),
         (["0.6", "--latency", "latency.json", "--batch", 2], "batch = 2"),
