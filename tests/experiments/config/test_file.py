@@ -57,10 +57,10 @@ def test_what_an_override_made_wrong_is_not_blamed_on_the_file(write):
         "prompts.cuont=2": "override 'prompts.cuont=2': prompts.cuont: unknown key; did you mean 'count'",
         "promts.count=2": "override 'promts.count=2': promts: unknown key; did you mean 'prompts'",
         "methods[1]={kind: tree, shpe: chain:4}": "override 'methods[1]={kind: tree, shpe: ",
-        "samplings.0.top_p=0.5": "exp.yaml with override 'samplings.0.top_p=0.5': samplings",
     }.items():
-        said = complaint(write(), wrong)
-        assert said.startswith(blamed) or f"/{blamed}" in said, said
+        assert complaint(write(), wrong).startswith(blamed)
+    said = complaint(write(), "methods.1={kind: tree}", "methods.1.name=a")  # both are parts of it
+    assert "override 'methods.1={kind: tree}'" in said
     path = write(max_new_tokens=0)
     with pytest.raises(ConfigError, match=r"exp\.yaml: max_new_tokens = 0"):
         load_config(path, ["seed=3"])
@@ -112,7 +112,7 @@ def test_an_unknown_kind_lists_the_kinds(write):
 )
 def test_wrong_values_name_path_value_and_what_is_allowed(write, change, parts):
     text = complaint(write(), change)
-    assert text.startswith((str(write().parent), "methods", "samplings")), text
+    assert text.startswith((f"override {change!r}", "methods", "samplings")), text
     for part in parts:
         assert part in text
 

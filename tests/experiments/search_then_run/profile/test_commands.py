@@ -251,7 +251,7 @@ ESTIMATE = json.dumps(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["missing.json"], "no file 'missing.json'"),
+        (["missing.json"], "'missing.json': there is no such file"),
         (["broken.json"], "broken.json: "),
         (["0.6", "--latency", "missing.json"], "--latency 'missing.json': there is no such file"),
         (["0.6", "--latency", "broken.json"], "broken.json: not JSON: line 1"),
