@@ -297,7 +297,7 @@ class _Seen:
 
 @no_type_check
 class _MaskedAttention:
-    """Our attention under a mask, by a kernel of ours; by torch for numbers that the kernel does not know."""
+    """Our attention under a mask, by a kernel of ours; by torch for numbers the kernel does not know."""
 
     def __init__(self, seen: _Seen) -> None:
         self._seen = seen
