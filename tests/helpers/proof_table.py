@@ -374,9 +374,10 @@ def _merges() -> list[Case]:
         "suffix tree": lambda _: SuffixTree(2, window=6, offset=4.0, **SIZE),
         "suffix automaton": lambda _: SuffixAutomaton(2),
         "retrieval": lambda stored: Retrieval(stored.datastore, 2, shortest=1, **SIZE),
-        "recycling": lambda _: TokenRecycling(TreeShape.expansion([2, 1])),
+        # A chain: two successors of each token would leave the model no room.
+        "recycling": lambda _: TokenRecycling(CHAIN),
         "lookahead": lambda _: Lookahead(1, 2, 1),
-        "warm recycling": lambda stored: stored.recycling(TreeShape.expansion([2, 1])),
+        "warm recycling": lambda stored: stored.recycling(CHAIN),
         "warm lookahead": lambda stored: stored.lookahead(1, 2, 1),
         "jacobi": lambda _: Jacobi(2),
     }
@@ -411,12 +412,13 @@ def _merges() -> list[Case]:
             lambda: merge(a=model(shape=one), b=model(WITHOUT, one, seed=5), c=lookup(1)), IID, False,
         ),
         "model without replacement, recycling": (
-            lambda: merge(
-                6, a=model(WITHOUT, one), b=TokenRecycling(TreeShape.expansion([2, 1]))
-            ), WITHOUT, False,
+            lambda: merge(6, a=model(WITHOUT, one), b=TokenRecycling(CHAIN)), WITHOUT, False,
         ),
         "early exit, skipped sublayers": (
-            lambda: merge(4, a=early_exit(shape=one), b=layer_skip(shape=one)), IID, True,
+            lambda: Merge(
+                {"a": early_exit(shape=one), "b": layer_skip(shape=one)},
+                4, rates={"a": ((0.9, 0.2),), "b": HIGH},  # the second child is the other's
+            ), IID, True,
         ),
         "early exit without replacement, lookup": (
             lambda: merge(a=early_exit(WITHOUT, one), b=lookup()), WITHOUT, True,
