@@ -186,14 +186,20 @@ class SuffixCounts:
         """How often the string stands that ends there."""
         return self._count[at.node]
 
-    def followers(self, at: Locus) -> list[Follower]:
-        """What followed the string that ends there, as far as windows go."""
+    def followers(self, at: Locus, least: int = 1) -> list[Follower]:
+        """What followed the string that ends there at least so often, as far as windows go."""
         node, along = at
+        counts = self._count
         if along < self._length[node]:
             token = self._text[self._at[node] + along - self._dropped]
-            return [Follower(token, self._count[node], Locus(node, along + 1))]
-        counts, children = self._count, self._children[node] or {}
-        return [Follower(token, counts[c], Locus(c, 1)) for token, c in children.items()]
+            often = counts[node]
+            return [Follower(token, often, Locus(node, along + 1))] if often >= least else []
+        children = self._children[node] or {}
+        return [
+            Follower(token, often, Locus(child, 1))
+            for token, child in children.items()
+            if (often := counts[child]) >= least
+        ]
 
     def _same(self, node: int, string: list[int]) -> int:
         """How many tokens of a string, no longer than its edge, a node's edge begins with."""
@@ -205,25 +211,30 @@ class SuffixCounts:
 
     def _insert(self, begin: int, length: int) -> None:
         """Count the window of so many tokens that begins there."""
+        counts, starts, lengths, below = self._count, self._at, self._length, self._children
         here = begin - self._dropped
         string = self._text[here : here + length]
         node, done = ROOT, 0
-        self._count[ROOT] += 1
+        counts[ROOT] += 1
         while done < length:
-            children = self._children[node]
+            children = below[node]
             if children is None:
-                children = self._children[node] = {}
+                children = below[node] = {}
             child = children.get(string[done])
             if child is None:
                 children[string[done]] = self._new(1, begin + done, length - done)
                 return
-            edge = self._length[child]
-            same = self._same(child, string[done : done + edge])
-            if same < edge:
-                child = self._split(children, child, same)
-            self._count[child] += 1
-            self._at[child] = begin + done  # the latest text through it
-            node, done = child, done + same
+            edge = lengths[child]
+            # Most edges near the root are one token, which the look-up has compared. The larger the text,
+            # the more of them a window passes.
+            if edge > 1:
+                same = self._same(child, string[done : done + edge])
+                if same < edge:
+                    child, edge = self._split(children, child, same), same
+            counts[child] += 1
+            starts[child] = begin + done  # the latest text through it
+            node = child
+            done += edge
 
     def _split(self, children: dict[int, int], node: int, along: int) -> int:
         """A node so far down the edge of another, between it and its parent."""

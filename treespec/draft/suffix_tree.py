@@ -152,8 +152,12 @@ class SuffixTree(MatchingSource):
 
         def followers(seen: int, at: Place) -> list[Follower]:
             late = {follower.token: follower for follower in followers_in(tail, at.ending)}
+            # A frequent string has thousands of followers, of which few are probable enough. Looked at
+            # exactly below, where the open end of the text is counted too.
+            latest = max((follower.count for follower in late.values()), default=0)
+            enough = int(self.least * seen) - 1 - latest
             found = []
-            for token, often, windows in counts.followers(at.windows) if at.windows else ():
+            for token, often, windows in counts.followers(at.windows, enough) if at.windows else ():
                 more = late.pop(token, None)
                 count, ending = (often + more.count, more.at) if more else (often, [])
                 found.append(Follower(token, count, Place(windows, ending)))

@@ -96,6 +96,13 @@ def test_of_equal_scores_the_longer_match_then_this_text():
     assert tree([9, 3], past=counted([9, 3, 4, 1], [2, 3, 4, 5], [9, 3, 4, 2]))[1] == (4, 1)
 
 
+def test_what_is_rare_in_full_windows_may_be_frequent_with_the_open_end():
+    """After A stands B once in windows that are full and twice in the last seven tokens: 3 of 6."""
+    head, end = [A, B, 7, A, 2, 7, A, 2, 7], [5, A, B, A, B, 9, A]
+    assert tree([*head, *end], window=8, least=0.5)[1] == (B,)
+    assert tree([*head, *end], window=8, least=0.51)[1] == ()
+
+
 def test_budgets_follow_the_match():
     text = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3]
     assert tree(text, least=0.0)[1] == (4, 5, 6)
