@@ -79,6 +79,7 @@ COLUMNS = (
     keyed("propose: p50 us", "propose_p50_us", ".0f"),
     keyed("p99 us", "propose_p99_us", ".0f"),
     keyed("operations ", "propose_operations", ".0f"),
+    keyed("drafted", "drafted", ".1f"),
     keyed("emitted", "emitted", ".2f"),
     keyed("bytes a token", "bytes", ".0f"),
 )
@@ -223,11 +224,13 @@ class Steps:
 
     def __init__(self, source: TokenSource, ids: Sequence[int]) -> None:
         self.source, self.ids, self.at, self.coins = source, ids, 0, TorchCoins(0)
+        self.drafted = 0
 
     def step(self, around: Callable[[Callable[[], Any]], Any]) -> int:
         """One step, with propose and commit each called by `around`; gives how many tokens it emitted."""
         tree = around(lambda: self.source.propose(self.coins))
         path, shape, ids = [0], tree.shape, tree.token_ids
+        self.drafted += shape.size - 1
         while True:
             wanted = self.ids[self.at + len(path) - 1]
             below = [node for node in shape.children[path[-1]] if ids[node] == wanted]
@@ -252,6 +255,7 @@ def costs(source: TokenSource, ids: Sequence[int]) -> dict[str, float]:
 
     for _ in range(STEPS):
         emitted += steps.step(timed)
+    drafted = steps.drafted / STEPS
     low, high = np.percentile(taken[::2], [50, 99]) * 1e6
     operations, counts, read = Operations(), [], 0
 
@@ -270,6 +274,7 @@ def costs(source: TokenSource, ids: Sequence[int]) -> dict[str, float]:
         "propose_p50_us": float(low),
         "propose_p99_us": float(high),
         "propose_operations": float(np.median(counts[::2])),
+        "drafted": drafted,
         "emitted": emitted / STEPS,
     }
 

@@ -218,6 +218,12 @@ SECTIONS = {
         "python -m treespec.experiments.studies.sources_by_size",
         sources.sources,
     ),
+    "draft_sources": _benchmark(
+        "draft_sources",
+        "benchmarks",
+        "What do sources without a draft model cost as what they remember grows?",
+        sources.draft_sources,
+    ),
     "skip_sets": _benchmark(
         "skip_sets",
         "studies",

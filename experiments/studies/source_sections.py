@@ -90,6 +90,7 @@ def draft_sources(data: Row) -> Parts:
         "µs a proposal, median": lambda row: f"{row['propose_p50_us']:.0f}",
         "99 %": lambda row: f"{row['propose_p99_us']:.0f}",
         "operations a proposal": lambda row: f"{row['propose_operations']:.0f}",
+        "draft tokens, mean": lambda row: f"{row['drafted']:.1f}",
         "bytes a token": lambda row: None if row["bytes"] is None else f"{row['bytes']:.0f}",
     }
     ratios: dict[str, Callable[[Row], Any]] = {
@@ -103,7 +104,9 @@ def draft_sources(data: Row) -> Parts:
     return {
         "": [
             "By the tokens that a source remembers; all draft for the same stretch of text, as far as it "
-            "is accepted. Operations are bytecode instructions.",
+            "is accepted. Operations are bytecode instructions. A source that remembers more finds more to "
+            "draft, and larger drafts cost more. Bytes are what the process grew by, some megabytes of "
+            "libraries included that it comes to use.",
             table(columns, figures["sources"]),
             f"At {first['to']:,} tokens over that at {first['from']:,}:",
             table(ratios, figures["growth"]),

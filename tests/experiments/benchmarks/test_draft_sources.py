@@ -47,6 +47,7 @@ def test_what_the_stretch_has_is_accepted():
     emitted = [steps.step(lambda part: part()) for _ in range(5)]
     assert emitted == [4] * 5
     assert steps.at == 20
+    assert steps.drafted == 15
     assert source._text.text == text * 2
 
 
