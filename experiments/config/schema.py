@@ -137,7 +137,8 @@ class EmbeddedPrompts(_Selection):
 class TaskPrompts(_Selection):
     """Short texts by category: `code`, `prose`, `editing` a file that stands in the prompt, and `logs`.
 
-    They were written for treespec and are under its licence. There are six of each category.
+    They were written for treespec and are under its licence. There are six of each category, of `editing`
+    twelve.
     """
 
     kind: Literal["tasks"]
