@@ -35,7 +35,7 @@ from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.models import passes_data
 from treespec.experiments.run.prompts import embedded_prompts
-from treespec.models.kernels.packed_linear import BLOCK, packed_linear
+from treespec.models.kernels.packed_linear import BLOCK, kernel_call
 from treespec.models.load import Pair
 from treespec.models.packed_layers import large_pages
 from treespec.models.passes import choose_passes
@@ -66,13 +66,8 @@ def reading(size: int) -> Callable[[], float]:
     outputs = max(size // (2 * READ_WIDTH), BLOCK) // BLOCK * BLOCK
     matrix = large_pages(2 * READ_WIDTH * outputs).view(torch.bfloat16).zero_()
     packed, row = matrix.view(-1, READ_WIDTH // 2, BLOCK, 2), torch.zeros(1, READ_WIDTH).bfloat16()
-    return lambda: seconds_of(lambda: packed_linear(row, packed, None, outputs))
-
-
-def bandwidth(size: int) -> float:
-    """Bytes that are read in a second, where so many are read again and again: the best of ten times."""
-    read = reading(size)
-    return size / min(read() for _ in range(10))
+    call = kernel_call(row.new_empty(1, outputs), row, packed, None)  # without Python inside
+    return lambda: seconds_of(call)
 
 
 def ternary(nodes: int) -> tuple[int, ...]:

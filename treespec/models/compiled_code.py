@@ -13,7 +13,7 @@ library, in seconds of one core:
     | the model's own weights, which torch keeps on disk as a whole | 28.9 | 6.8 |
 
 Weights themselves are no part of the code: they are handed to it at each call. Graphs that read the model's
-own weights would load fastest, but packed ones are worth more (`treespec.models.packed_linear`).
+own weights would load fastest, but packed ones are worth more (`treespec.models.packed_layers`).
 """
 
 import re

@@ -291,7 +291,8 @@ class _Seen:
             if window is not None:
                 visible = visible & (self.distance < window)
             hidden = torch.finfo(dtype).min
-            self._biases[window, dtype] = torch.where(visible, 0.0, hidden).to(dtype)
+            open_ = torch.zeros_like(visible, dtype=dtype)
+            self._biases[window, dtype] = open_.masked_fill(~visible, hidden)
         return self._biases[window, dtype]
 
 
@@ -319,8 +320,9 @@ class _MaskedAttention:
         if mask is not None:
             raise UnsupportedModel("a layer was given a mask that tree attention would ignore")
         scale = query.shape[-1] ** -0.5 if scale is None else scale
-        if query.shape[0] == 1 and can_attend(query.shape[-1], query.dtype):
-            bias = self._seen.bias(window, torch.float32)
+        alike = query.shape[0] == 1 and query.dtype == key.dtype == value.dtype
+        if alike and can_attend(query.shape[-1], query.dtype):
+            bias = self._seen.bias(window, torch.float32).contiguous()
             sinks = None if sinks is None else sinks.float()
             given = (query.contiguous(), key, value, bias, sinks, scale, softcap or 0.0)
             return torch.ops.treespec.masked_attention(*given).transpose(1, 2)

@@ -1,9 +1,9 @@
 """Packed copies of weights, which all compiled graphs of one model share.
 
 A graph that owns its weights (freezing) holds each matrix in the order in which its code reads it: in that
-of `packed_linear`, or in the library's. The graphs of a part of the model (`treespec.models.shortened`)
-would hold copies of the same matrices in the same order: each is looked up among those that are there,
-before the code is loaded, and what is equal is given up.
+of our kernel (`kernels.packed_linear.pack`), or in the library's. The graphs of a part of the model
+(`treespec.models.shortened`) would hold copies of the same matrices in the same order: each is looked up
+among those that are there, before the code is loaded, and what is equal is given up.
 """
 
 import weakref

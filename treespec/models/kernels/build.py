@@ -38,6 +38,8 @@ def calls() -> dict[str, Any]:
     Raises:
         Unavailable: if they cannot be compiled.
     """
+    from treespec.models.kernels import masked_attention, packed_linear  # noqa: F401 - so that they are there
+
     kernels()
     shims = {
         getattr(torch.ops.treespec, name).default: [

@@ -315,8 +315,8 @@ AOTITorchError aoti_torch_cpu_masked_attention(AtenTensorHandle query, AtenTenso
                                                AtenTensorHandle* sinks, double scale, double softcap,
                                                AtenTensorHandle* result) {
   const AtenTensorHandle from[] = {query, key, value};
-  int64_t size[3][4], strides[6];
-  int32_t dtype;
+  int64_t size[3][4], strides[6], bias_strides[2], sink_stride = 1;
+  int32_t dtype, dtype_of_bias;
   void *data[3], *mask, *sink = nullptr, *out;
   AOTITorchError error = aoti_torch_get_dtype(query, &dtype);
   for (int i = 0; i < 3; i++) {
@@ -325,11 +325,17 @@ AOTITorchError aoti_torch_cpu_masked_attention(AtenTensorHandle query, AtenTenso
     error |= aoti_torch_get_stride(from[i], 1, &strides[2 * i]);
     error |= aoti_torch_get_stride(from[i], 2, &strides[2 * i + 1]);
     int64_t last;
-    error |= aoti_torch_get_stride(from[i], 3, &last);
-    if (error || last != 1) return AOTI_TORCH_FAILURE;
+    int32_t own;
+    error |= aoti_torch_get_stride(from[i], 3, &last) | aoti_torch_get_dtype(from[i], &own);
+    const bool odd = own == aoti_torch_dtype_bfloat16() && (strides[2 * i] | strides[2 * i + 1]) & 1;
+    if (error || last != 1 || own != dtype || odd) return AOTI_TORCH_FAILURE;
   }
-  error |= aoti_torch_get_data_ptr(bias, &mask);
-  if (sinks) error |= aoti_torch_get_data_ptr(*sinks, &sink);
+  error |= aoti_torch_get_data_ptr(bias, &mask) | aoti_torch_get_dtype(bias, &dtype_of_bias);
+  for (int64_t dim = 0; dim < 2; dim++) error |= aoti_torch_get_stride(bias, dim, &bias_strides[dim]);
+  if (sinks)
+    error |= aoti_torch_get_data_ptr(*sinks, &sink) | aoti_torch_get_stride(*sinks, 0, &sink_stride);
+  const bool flat = bias_strides[1] == 1 && (size[0][2] == 1 || bias_strides[0] == size[1][2]);
+  if (error || dtype_of_bias != aoti_torch_dtype_float32() || !flat || sink_stride != 1) return AOTI_TORCH_FAILURE;
   const int64_t heads = size[0][1], nodes = size[0][2], dim = size[2][3];
   const int64_t made[] = {1, nodes, heads, dim}, made_strides[] = {nodes * heads * dim, heads * dim, dim, 1};
   error |= aoti_torch_empty_strided(4, made, made_strides, dtype, aoti_torch_device_type_cpu(), 0, result);

@@ -30,8 +30,8 @@ def masked_attention(
 ) -> Tensor:
     """Softmax of masked scores times values, all sums in float32.
 
-    In bfloat16 weights are rounded to it before they multiply values, and their sum is of what they were
-    rounded to, so that a mean of equal values is that value.
+    Where pairs of bfloat16 are multiplied (`blocks.hpp`), weights are rounded before they multiply values,
+    and their sum is of what they were rounded to, so that a mean of equal values is that value.
 
     Args:
         query: `[1, Hq, T, D]`; `Hq / Hkv` heads that follow each other share keys and values.
@@ -50,17 +50,12 @@ def masked_attention(
     """
     _, heads, rows, dim = query.shape
     _, shared, keys, value_dim = value.shape
-    kinds = {one.dtype for one in (query, key, value)}
     fits = query.shape[0] == key.shape[0] == value.shape[0] == 1
     fits = fits and key.shape == (1, shared, keys, dim) and heads % shared == 0 and keys > 0
-    fits = fits and len(kinds) == 1 and can_attend(dim, query.dtype)
-    for one, shape in ((bias, (rows, keys)), (sinks, (heads,))):
-        fits = fits and (one is None or (one.shape == shape and one.dtype == torch.float32))
-    if not fits:
-        raise ValueError(
-            f"queries {tuple(query.shape)} in {query.dtype} cannot attend to keys {tuple(key.shape)} and "
-            f"values {tuple(value.shape)} under a mask {tuple(bias.shape)}"
-        )
+    fits = fits and bias.shape == (rows, keys) and (sinks is None or sinks.shape == (heads,))
+    fits = fits and _of_fitting_dtypes(query, key, value, bias, sinks)
+    if not (fits and can_attend(dim, query.dtype)):
+        raise ValueError(_refused(query, key, value, bias, sinks))
     out = query.new_empty(1, rows, heads, value_dim)
     sinks = None if sinks is None else sinks.contiguous()
     query, key, value = (_rows(one) for one in (query, key, value))
@@ -78,7 +73,31 @@ def _(
     scale: float,
     softcap: float,
 ) -> Tensor:
-    return query.new_empty(1, query.shape[2], query.shape[1], value.shape[3])
+    _, heads, rows, _ = query.shape
+    if not _of_fitting_dtypes(query, key, value, bias, sinks):
+        raise ValueError(_refused(query, key, value, bias, sinks))
+    return query.new_empty(1, rows, heads, value.shape[3])
+
+
+def _of_fitting_dtypes(*given: Tensor | None) -> bool:
+    """Which compiled code is asked while it is made; sizes are the business of who compiles it."""
+    query, key, value, *single = given
+    assert query is not None
+    kinds = {one.dtype for one in (query, key, value) if one is not None}
+    wide = {one.dtype for one in single if one is not None}
+    return kinds in ({torch.float32}, {torch.bfloat16}) and wide == {torch.float32}
+
+
+def _refused(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, sinks: Tensor | None) -> str:
+    beside = "" if sinks is None else f" beside sinks {_said(sinks)}"
+    return (
+        f"queries {_said(query)} cannot attend to keys {_said(key)} and values {_said(value)} under a mask "
+        f"{_said(bias)}{beside}"
+    )
+
+
+def _said(one: Tensor) -> str:
+    return f"{tuple(one.shape)} in {one.dtype}"
 
 
 def _rows(one: Tensor) -> Tensor:

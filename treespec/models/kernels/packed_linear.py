@@ -1,6 +1,9 @@
 """Rows times a packed matrix, by `packed_linear.cpp`: the weights are read once for all rows."""
 
 import ctypes
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -9,7 +12,7 @@ from torch import Tensor
 
 from treespec.models.kernels.build import kernels
 
-__all__ = ["BLOCK", "can_pack", "pack", "packed_linear"]
+__all__ = ["BLOCK", "can_pack", "kernel_call", "pack", "packed_linear"]
 
 BLOCK = 32
 """Outputs whose weights lie together."""
@@ -61,18 +64,28 @@ def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None, size: int) -> 
             f"rows {tuple(x.shape)} in {x.dtype} cannot be multiplied by a packed matrix "
             f"{tuple(packed.shape)} in {packed.dtype} to {size} outputs"
         )
-    x = x.contiguous()
     out = x.new_empty(*x.shape[:-1], size)
-    sizes = (x.numel() // x.shape[-1], x.shape[-1], size)
-    pointers = (packed.data_ptr(), None if bias is None else bias.data_ptr(), x.data_ptr())
-    kernels().treespec_packed_linear(
-        *map(ctypes.c_void_p, (*pointers, out.data_ptr())),
-        *map(ctypes.c_int64, sizes),
-        ctypes.c_int32(x.dtype == torch.bfloat16),
-    )
+    kernel_call(out, x.contiguous(), packed, bias)()
     return out
 
 
 @packed_linear.register_fake
 def _(x: Tensor, packed: Tensor, bias: Tensor | None, size: int) -> Tensor:
     return x.new_empty(*x.shape[:-1], size)
+
+
+def kernel_call(out: Tensor, x: Tensor, packed: Tensor, bias: Tensor | None) -> Callable[[], None]:
+    """The kernel's call on these tensors, which it holds; nothing is looked at."""
+    pointers = [None if one is None else one.data_ptr() for one in (packed, bias, x, out)]
+    sizes = (x.numel() // x.shape[-1], x.shape[-1], out.shape[-1])
+    return partial(
+        _run,
+        (out, x, packed, bias),
+        *map(ctypes.c_void_p, pointers),
+        *map(ctypes.c_int64, sizes),
+        ctypes.c_int32(x.dtype == torch.bfloat16),
+    )
+
+
+def _run(held: tuple[Tensor | None, ...], *arguments: Any) -> None:
+    kernels().treespec_packed_linear(*arguments)

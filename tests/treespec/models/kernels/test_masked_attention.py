@@ -4,9 +4,13 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given as drawn
+from hypothesis import settings
 from hypothesis import strategies as st
+from torch import nn
 
+from treespec.models.compiled_pass import _MaskedAttention, _Seen, tree_arrays
+from treespec.models.kernels.build import calls
 from treespec.models.kernels.masked_attention import masked_attention
 
 SINGLE, BRAIN = torch.float32, torch.bfloat16
@@ -53,19 +57,20 @@ def truth_and_bound(query, key, value, visible, sinks, scale, softcap):
     return truth, error + last * (truth.abs() + error)
 
 
-@given(
+@drawn(
     st.sampled_from([SINGLE, BRAIN]), st.integers(1, 3), st.integers(1, 4), st.integers(1, 9),
     st.integers(1, 300), st.integers(1, 40), st.integers(1, 70), st.sampled_from([0.0, 2.0]),
-    st.booleans(), st.integers(0, 99),
+    st.booleans(), st.booleans(), st.integers(0, 99),
 )  # fmt: skip
 @settings(max_examples=60, deadline=None)
-def check(dtype, shared, group, rows, keys, pairs, value_dim, softcap, sunk, seed):
+def check(dtype, shared, group, rows, keys, pairs, value_dim, softcap, sunk, sharp, seed):
     dim = 2 * pairs - (dtype == SINGLE)
     query, key, value, visible = inputs(seed, dtype, shared, group, rows, keys, dim, value_dim)
     sinks = torch.randn(shared * group) if sunk else None
-    got = masked_attention(query, key, value, bias_of(visible), sinks, dim**-0.5, softcap)
+    scale = 30.0 if sharp else dim**-0.5  # weights down to nothing
+    got = masked_attention(query, key, value, bias_of(visible), sinks, scale, softcap)
     assert (got.dtype, got.shape) == (dtype, (1, rows, shared * group, value_dim))
-    truth, bound = truth_and_bound(query, key, value, visible, sinks, dim**-0.5, softcap)
+    truth, bound = truth_and_bound(query, key, value, visible, sinks, scale, softcap)
     assert ((got.transpose(1, 2).double() - truth).abs() <= bound).all()
 
 
@@ -104,10 +109,13 @@ def test_a_row_does_not_depend_on_the_others_nor_on_keys_that_it_does_not_see(ke
 
 
 def test_a_mean_of_equal_values_is_that_value(kernel):
-    query, key, value, visible = inputs(2, BRAIN, 1, 2, 3, 77, 16, 16)
-    value[:] = 0.7265625
-    got = masked_attention(query, key, value, bias_of(visible), None, 0.25, 0.0)
-    assert (got == 0.7265625).all()
+    """All weights but one are 0.5019, which bfloat16 rounds to 0.5."""
+    query, key = torch.ones(1, 1, 1, 2), -torch.ones(1, 1, 77, 2)
+    key[:, :, 0] = 0
+    value = torch.full((1, 1, 77, 16), 1.9921875)
+    given = (one.to(BRAIN) for one in (query, key, value))
+    got = masked_attention(*given, torch.zeros(1, 77), None, -math.log(0.5019) / 2, 0.0)
+    assert (got == 1.9921875).all()
 
 
 @pytest.mark.parametrize("dtype", [SINGLE, BRAIN])
@@ -150,3 +158,38 @@ def test_what_does_not_fit_together_is_refused():
     ]:
         with pytest.raises(ValueError, match="cannot attend to keys"):
             masked_attention(*some, 0.25, 0.0)
+
+
+def test_compiled_code_calls_the_kernel():
+    """With rows of a cache, a query that is not contiguous, sinks and a softcap, in bfloat16."""
+    query, key, value, visible = inputs(6, BRAIN, 2, 2, 4, 40, 16, 8)
+    bias, sinks = bias_of(visible), torch.randn(4)
+
+    def function(across, cache, value, bias, sinks):
+        key = cache[:, :, :40]
+        return torch.ops.treespec.masked_attention(
+            across.transpose(1, 2), key, value, bias, sinks, 0.25, 2.0
+        ).transpose(1, 2)
+
+    given = (query.transpose(1, 2).contiguous(), torch.cat([key, key], 2), value, bias, sinks)
+    run = torch.compile(function, fullgraph=True, options={"cpp_wrapper": True} | calls())
+    with torch.inference_mode():
+        expected = masked_attention(query, key, value, bias, sinks, 0.25, 2.0).transpose(1, 2)
+        assert torch.equal(run(*given), expected)
+    with pytest.raises(Exception, match="cannot attend to keys"):  # refused while it is compiled
+        run(*given[:3], bias.to(BRAIN), sinks)
+
+
+@pytest.mark.parametrize(("softcap", "sunk"), [(None, False), (2.0, True)])
+def test_torch_attends_for_numbers_that_the_kernel_does_not_know(softcap, sunk):
+    """The two ways of a compiled pass, float64 and float32, outside of one."""
+    query, key, value, _ = inputs(7, SINGLE, 2, 2, 3, 9, 16, 16)
+    place, tree = torch.arange(3), tree_arrays((-1, 0, 0))
+    seen = _Seen(tree, place, torch.arange(9) - 6, torch.tensor(6))
+    sinks = torch.randn(4) if sunk else None
+    how = {"scale": None, "softcap": softcap, "window": 5, "sinks": sinks}
+    attend = _MaskedAttention(seen)
+    single = attend(nn.Module(), query, key, value, None, **how)
+    wide = attend(nn.Module(), *(one.double() for one in (query, key, value)), None, **how)
+    assert (single.dtype, wide.dtype) == (SINGLE, torch.float64)
+    torch.testing.assert_close(single.double(), wide, rtol=0, atol=1e-5)
