@@ -35,7 +35,7 @@ from attention_masks import topology
 from treespec.errors import Unavailable, UnsupportedModel
 from treespec.models.cache import LayerShape, TreeCache
 from treespec.models.direct_call import DirectCall
-from treespec.models.kernels.build import calls
+from treespec.models.kernels.calls import calls
 from treespec.models.kernels.masked_attention import can_attend
 from treespec.models.packed_layers import packed_linears
 from treespec.models.packed_weights import PackedWeights

@@ -1,4 +1,4 @@
-"""Compiling our kernels by the compiler of compiled passes, and telling compiled code how to call them."""
+"""Compiling our kernels, by the compiler of compiled passes."""
 
 import ctypes
 from contextlib import suppress
@@ -6,11 +6,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from treespec.errors import Unavailable, in_words
 
-__all__ = ["calls", "kernels", "source"]
+__all__ = ["built", "kernels", "source"]
 
 FOLDER = Path(__file__).parent
 
@@ -21,33 +19,6 @@ FLAGS = ("-ffp-contract=fast",)
 """A product and a sum are one operation."""
 
 CPU_INFO = Path("/proc/cpuinfo")
-
-DECLARED = {
-    "packed_linear": "AtenTensorHandle x, AtenTensorHandle packed, AtenTensorHandle* bias, int64_t size",
-    "masked_attention": (
-        "AtenTensorHandle query, AtenTensorHandle key, AtenTensorHandle value, AtenTensorHandle bias, "
-        "AtenTensorHandle* sinks, double scale, double softcap"
-    ),
-}
-"""What compiled code gives each operation, besides the place of its result."""
-
-
-def calls() -> dict[str, Any]:
-    """Options of the compiler by which its code calls the kernels itself.
-
-    Raises:
-        Unavailable: if they cannot be compiled.
-    """
-    from treespec.models.kernels import masked_attention, packed_linear  # noqa: F401 - so that they are there
-
-    kernels()
-    shims = {
-        getattr(torch.ops.treespec, name).default: [
-            f"AOTITorchError aoti_torch_cpu_{name}({given}, AtenTensorHandle* result)"
-        ]
-        for name, given in DECLARED.items()
-    }
-    return {"aot_inductor.custom_ops_to_c_shims": shims}
 
 
 @lru_cache(maxsize=1)

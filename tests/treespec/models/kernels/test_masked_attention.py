@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from treespec.models.compiled_pass import _MaskedAttention, _Seen, tree_arrays
-from treespec.models.kernels.build import calls
+from treespec.models.kernels.calls import calls
 from treespec.models.kernels.masked_attention import masked_attention
 
 SINGLE, BRAIN = torch.float32, torch.bfloat16
