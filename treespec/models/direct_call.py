@@ -87,7 +87,13 @@ class DirectCall:
             for dim, (size, elsewhere) in enumerate(zip(one.shape, two.shape, strict=True)):
                 if size == elsewhere:
                     torch._dynamo.mark_static(one, dim)
-        with torch.inference_mode(), inductor.patch(freezing=frozen):
+        # Numbers of the model are constants: torch makes them inputs first, and then begins anew.
+        dynamo: Any = torch._dynamo.config
+        with (
+            torch.inference_mode(),
+            inductor.patch(freezing=frozen),
+            dynamo.patch(specialize_float=True),
+        ):
             run = torch.compile(function, fullgraph=True, dynamic=True, backend=backend)
             result = run(*example)
         if self._narrow is not None:
