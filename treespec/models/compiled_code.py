@@ -3,8 +3,8 @@
 torch keeps the machine code of a graph under a hash of its source text. Of a graph that owns its weights
 (freezing) this text names addresses, of each weight and of functions of the compiler, though nothing is
 done with them: every process would compile the same code again, for most of the time that compiling
-takes. Without them it is found. Measured of the embedded draft, both graphs, with weights packed by the
-library, in seconds of one core:
+takes. Without them it is found. Measured of the embedded draft, which then had two graphs, with weights
+packed by the library, in seconds of one core:
 
     | | first process | next ones |
     | --- | ---: | ---: |

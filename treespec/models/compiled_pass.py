@@ -1,9 +1,9 @@
 """The pass over nodes of a tree as a function of tensors alone, compiled once for all caches of a model.
 
 Between the operations of an ordinary pass there is Python: of a small model it takes most of the time, and
-of a large one what a tree could save. `torch.compile` leaves one call. Two graphs are made, one for a
-single node and one for more, in which the number of nodes, the rows of the cache and its capacity are free:
-no pass is padded, no bucket is compiled later, and caches of all methods go through the same two graphs.
+of a large one what a tree could save. `torch.compile` leaves one call. One graph is made, in which the
+number of nodes, the rows of the cache and its capacity are free: no pass is padded, no bucket is compiled
+later, and caches of all methods go through it. Models whose code asks how many nodes there are have two.
 
 What a pass is about is read from three small tensors: tokens, (committed rows, first node to run), and the
 tree's intervals (`attention_masks.topology`) with its depths. Positions, rows and mask are computed from
@@ -28,6 +28,7 @@ import psutil
 import torch
 from jaxtyping import Float, Int, Int32
 from torch import Tensor, nn
+from torch._dynamo.exc import TorchDynamoException
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
@@ -49,8 +50,8 @@ __all__ = [
     "tree_arrays",
 ]
 
-OPTIONS = {"cpp_wrapper": True}
-"""No Python between kernels."""
+OPTIONS = {"cpp_wrapper": True, "cpp.min_chunk_size": 16384}
+"""No Python between kernels, and no threads for small ones: of a few rows they took longer to begin."""
 
 LARGEST_SHARE = 0.25
 """Of the memory that is free: packed copies of weights that take more are not made."""
@@ -66,7 +67,7 @@ BEYOND = 1 << 30
 
 
 class CompiledPass:
-    """Two compiled graphs of a model, for any number of caches.
+    """The compiled graph of a model, for any number of caches; two of some models.
 
     Args:
         model: in eval mode, on the CPU, set to the route's attention. Its weights must stay as they are:
@@ -100,8 +101,7 @@ class CompiledPass:
         begin, before = time.perf_counter(), packed.bytes
         layers = packed_linears(model, packed) if self.unpacked is None else nullcontext()
         with packed.shared(), layers:
-            self._one = self._compiled(OPTIONS | calls(), nodes=1, known=6)
-            self._many = self._compiled(OPTIONS | calls(), nodes=3, known=5)
+            self._one, self._many = self._compiled(OPTIONS | calls())
         self.packed_bytes = packed.bytes - before
         """What copies of weights take that graphs of this model did not have before."""
         self.seconds = time.perf_counter() - begin
@@ -139,7 +139,15 @@ class CompiledPass:
         weights: Any = [owner[name] for owner, name in self._places]
         return [*map(Tensor.data_ptr, weights)], [*map(attrgetter("dtype"), weights)]
 
-    def _compiled(self, options: dict[str, Any], nodes: int, known: int) -> DirectCall:
+    def _compiled(self, options: dict[str, Any]) -> tuple[DirectCall, DirectCall]:
+        """The graphs of a single node and of more: the same one where that can be."""
+        try:
+            return (self._graph(options, 3, 5, alone=True),) * 2
+        except (TorchDynamoException, UnsupportedModel):  # the model asks how many there are
+            one = self._graph(options, 1, 6, alone=False)
+            return one, self._graph(options, 3, 5, alone=False)
+
+    def _graph(self, options: dict[str, Any], nodes: int, known: int, alone: bool) -> DirectCall:
         """One graph. The examples differ in all that varies, and agree in nothing else."""
         example = self._example(nodes, known, committed=13, capacity=320)
         other = self._example(nodes + (nodes > 1), known + 2, committed=29, capacity=448)
@@ -151,6 +159,7 @@ class CompiledPass:
             fixed=fixed,
             below=[((3, 0), (CHANGING, 2))],  # slots, and the rows of any layer
             at_most={(0, 0): MOST_NODES},
+            alone=(0, 0) if alone else None,
             options=options,
             frozen=self.unpacked is None,
         )
@@ -179,6 +188,8 @@ class CompiledPass:
             tokens: Tensor, place: Tensor, tree: Tensor, slots: Tensor, *rows: Tensor
         ) -> Tensor:
             count, used = tokens.shape[0], slots.shape[0]
+            torch._check(count >= 1)
+            torch._check(count <= MOST_NODES)
             torch._check(used < rows[0].shape[2])
             length, first = place[0], place[1]
             own = first + torch.arange(count, device=tokens.device)

@@ -10,7 +10,8 @@ by identity; what each integer is, by comparing two rows of example arguments wh
 an integer whose meaning two candidates could have is never guessed, but refused.
 
 Nobody asks the guards again, so they are read once: those on sizes must hold for all sizes of 2 and more
-that are as the caller promises (`below`, `at_most`), or the function is refused.
+that are as the caller promises (`below`, `at_most`), or the function is refused. One size may be 1 too
+(`alone`): of it the compiler is told nothing, so that what it makes asks nothing of it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +41,7 @@ class DirectCall:
         fixed: how many of the last arguments stay the same from call to call (`bound`).
         below: pairs of (argument, dimension), of which the first will always be smaller than the second.
         at_most: the largest size that an (argument, dimension) will ever have.
+        alone: the (argument, dimension) whose size may be 1 too.
         options: of the compiler.
         frozen: the weights are constants: copied into the order in which they are read, and not looked at
             again.
@@ -59,6 +61,7 @@ class DirectCall:
         fixed: int,
         below: Sequence[tuple[tuple[int, int], tuple[int, int]]] = (),
         at_most: Mapping[tuple[int, int], int] | None = None,
+        alone: tuple[int, int] | None = None,
         options: dict[str, Any],
         frozen: bool,
     ) -> None:
@@ -80,13 +83,17 @@ class DirectCall:
             with without_addresses():
                 self._code: Any = compile_fx(graph, inputs, config_patches=options)
             # What is raised here is wrapped by torch.
-            self._narrow = _narrow_guard(example, other, below, at_most or {})
+            self._narrow = _narrow_guard(example, other, below, at_most or {}, alone)
             return self._first
 
         for one, two in zip(example, other, strict=True):
             for dim, (size, elsewhere) in enumerate(zip(one.shape, two.shape, strict=True)):
                 if size == elsewhere:
                     torch._dynamo.mark_static(one, dim)
+        if alone is not None:
+            number, dim = alone
+            usual = example[number].shape[dim]
+            torch._dynamo.decorators.mark_unbacked(example[number], dim, hint_override=usual)
         # Numbers of the model are constants: torch makes them inputs first, and then begins anew.
         dynamo: Any = torch._dynamo.config
         with (
@@ -147,14 +154,16 @@ def _narrow_guard(
     other: Sequence[Tensor],
     below: Sequence[tuple[tuple[int, int], tuple[int, int]]],
     at_most: Mapping[tuple[int, int], int],
+    alone: tuple[int, int] | None,
 ) -> str | None:
     """A guard of what is being compiled that does not hold for all sizes; None if there is none.
 
     A guard is a relation of symbols: of sizes and strides of the arguments, and of numbers that the
-    function has from elsewhere, which stay as they are. Sizes are written as 2 and a number that is not
-    negative, those that have others below them as one more than these, and strides and offsets as products
-    of sizes: a guard that always holds is then simplified to a truth. Sizes that are the same in `other`
-    are numbers, also where one that varies happens to have the same value.
+    function has from elsewhere, which stay as they are. Sizes are written as 2 (the one that may be 1: as
+    1) and a number that is not negative, those that have others below them as one more than these, and
+    strides and offsets as products of sizes: a guard that always holds is then simplified to a truth.
+    Sizes that are the same in `other` are numbers, also where one that varies happens to have the same
+    value.
     """
     import sympy
     from torch._dynamo.source import TensorProperty, TensorPropertySource
@@ -181,25 +190,31 @@ def _narrow_guard(
     free: dict[int, Any] = {}
     bounds = {example[one].shape[dim]: most for (one, dim), most in at_most.items()}
     most_more: dict[Any, int] = {}
-    for value in of_size:
+    single = 0 if alone is None else example[alone[0]].shape[alone[1]]
+    for value in {*of_size, single} - {0}:
+        least = 1 if value == single else 2
         more = sympy.Symbol(f"more_{value}", integer=True, nonnegative=True)
-        free[value] = sympy.Add(more, sympy.Integer(2))
+        free[value] = sympy.Add(more, sympy.Integer(least))
         if value in bounds:
-            most_more[more] = bounds[value] - 2
+            most_more[more] = bounds[value] - least
     for (lesser, dim), (greater, elsewhere) in below:
         small, large = example[lesser].shape[dim], example[greater].shape[elsewhere]
         more = sympy.Symbol(f"beyond_{small}_{large}", integer=True, nonnegative=True)
         free[large] = free.get(small, small) + 1 + more
     constants = dict(known)
     known |= {symbol: free[value] for value, symbol in of_size.items()}
+    known |= dict.fromkeys(shapes.unbacked_inputs, free.get(single))
     for symbol, value in strides.items():
         known[symbol] = _contiguous(value, example, other, free)
-    for guard in shapes.guards:
-        told = guard.expr.subs(known)
+    # What is asked of the size that may be 1 is asked while the code runs; so is more, of other numbers.
+    asked = [one.expr for some in shapes.deferred_runtime_asserts.values() for one in some]
+    asked = [one for one in asked if one.free_symbols <= set(known)]
+    for guard in (*(guard.expr for guard in shapes.guards), *asked):
+        told = guard.subs(known)
         if told in (True, sympy.true) or sympy.simplify(told) is sympy.true:
             continue
         if not _holds_up_to(told, most_more):
-            return str(guard.expr.subs(constants))
+            return str(guard.subs(constants))
     return None
 
 

@@ -32,6 +32,36 @@ class TestGuards:
             one, other = torch.rand(rows, 4), torch.rand(rows + 1, 4)
             torch.testing.assert_close(made.bound([other])(one), one + other[:rows])
 
+    def test_a_size_that_may_be_one(self, call):
+        def total(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+            torch._check(one.shape[0] < other.shape[0])
+            return one + other[: one.shape[0]]
+
+        made = call(total, alone=(0, 0))
+        for rows in (1, 2, 6):
+            one, other = torch.rand(rows, 4), torch.rand(rows + 1, 4)
+            torch.testing.assert_close(made.bound([other])(one), one + other[:rows])
+        with pytest.raises(UnsupportedModel, match="for some sizes only"):
+            call(total, alone=(0, 0), below=())
+
+    def test_what_holds_for_two_and_more_is_refused_of_a_size_that_may_be_one(self, call):
+        def total(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+            torch._check(one.shape[0] >= 2)
+            torch._check(one.shape[0] < other.shape[0])
+            return one + other[: one.shape[0]]
+
+        call(total)
+        with pytest.raises(UnsupportedModel, match="for some sizes only"):
+            call(total, alone=(0, 0))
+
+    @pytest.mark.parametrize("single", [1, 2])
+    def test_a_branch_on_a_size_that_may_be_one_is_refused(self, single, call):
+        def branching(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+            return one + 1 if one.shape[0] == single else one + 2
+
+        with pytest.raises(Exception, match="data-dependent"):
+            call(branching, alone=(0, 0))
+
     @pytest.mark.parametrize("many", [2, 3, 5])
     def test_a_branch_on_a_size_is_refused(self, many, call):
         def branching(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
