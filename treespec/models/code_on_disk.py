@@ -16,15 +16,21 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
-from treespec.models import compiled_code, compiled_pass, direct_call, packed_layers
+from treespec.models import (
+    compiled_attention,
+    compiled_code,
+    compiled_pass,
+    direct_call,
+    packed_layers,
+)
 from treespec.models.kernels import build, calls, masked_attention, packed_linear
 from treespec.models.transformers_model import TransformersModel
 
 __all__ = ["is_on_disk", "note_on_disk"]
 
 WRITERS = (
-    compiled_code, compiled_pass, direct_call, packed_layers, build, calls, masked_attention,
-    packed_linear,
+    compiled_attention, compiled_code, compiled_pass, direct_call, packed_layers,
+    build, calls, masked_attention, packed_linear,
 )  # fmt: skip
 """Files on which the text of the code depends."""
 

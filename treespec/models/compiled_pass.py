@@ -9,7 +9,7 @@ What a pass is about is read from three small tensors: tokens, (committed rows, 
 tree's intervals (`attention_masks.topology`) with its depths. Positions, rows and mask are computed from
 them inside the graph. The mask is additive and shared by all layers of one window. Of a mixture of
 experts and of layers with a softcap or sinks, what the compiler would make for some sizes only is promised
-(`MOST_NODES`) or written otherwise (`_MaskedAttention`). Probabilities and draws are made outside:
+(`MOST_NODES`) or written otherwise (`compiled_attention`). Probabilities and draws are made outside:
 `experiments.benchmarks.draft_heads` measures what graphs of them would spare.
 """
 
@@ -26,8 +26,8 @@ from typing import Any, no_type_check
 
 import psutil
 import torch
-from jaxtyping import Float, Int, Int32
-from torch import Tensor, nn
+from jaxtyping import Int32
+from torch import Tensor
 from torch._dynamo.exc import TorchDynamoException
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
@@ -35,9 +35,9 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from attention_masks import topology
 from treespec.errors import Unavailable, UnsupportedModel
 from treespec.models.cache import LayerShape, TreeCache
+from treespec.models.compiled_attention import BEYOND, MaskedAttention, Seen
 from treespec.models.direct_call import DirectCall
 from treespec.models.kernels.calls import calls
-from treespec.models.kernels.masked_attention import can_attend
 from treespec.models.packed_layers import packed_linears
 from treespec.models.packed_weights import PackedWeights
 from treespec.models.routes import OwnAttention, Route
@@ -61,9 +61,6 @@ CHANGING = 4
 
 MOST_NODES = 2048
 """Of a compiled pass: of mixtures of experts, the compiler counts in 16 bits."""
-
-BEYOND = 1 << 30
-"""No rank of a node is as large."""
 
 
 class CompiledPass:
@@ -193,14 +190,14 @@ class CompiledPass:
             torch._check(used < rows[0].shape[2])
             length, first = place[0], place[1]
             own = first + torch.arange(count, device=tokens.device)
-            seen = _Seen(tree, own, slots - length, length)
+            seen = Seen(tree, own, slots - length, length)
             cache_rows: list[tuple[Tensor, Tensor] | None] = [None] * len(layout)
             for k, i in enumerate(stored):
                 cache_rows[i] = (rows[k], rows[layers + k])
             cache = Cache(layers=[_Rows(pair, length + own, used) for pair in cache_rows])
             how: dict[str, Any]
             if isinstance(route, OwnAttention):
-                how = {"treespec_pass": _MaskedAttention(seen)}
+                how = {"treespec_pass": MaskedAttention(seen)}
             else:
                 how = {"attention_mask": seen.bias(None, model.dtype)[None, None]}
             output = model(
@@ -264,99 +261,6 @@ def tree_arrays(parents: tuple[int, ...]) -> Int32[Tensor, "3 N"]:
         if tree.size == 1:
             arrays = torch.cat([arrays, torch.full_like(arrays, BEYOND)], dim=1)
     return arrays
-
-
-@no_type_check  # while tests check shapes, the compiler could not trace it
-class _Seen:
-    """What each row of a pass sees, as masks, one for each window.
-
-    Args:
-        tree: see `tree_arrays`.
-        own: the nodes of the rows.
-        node: of each key slot: its node; negative for committed rows.
-        length: number of committed rows.
-    """
-
-    def __init__(
-        self,
-        tree: Int[Tensor, "3 N"],
-        own: Int[Tensor, "T"],
-        node: Int[Tensor, "S"],
-        length: Int[Tensor, ""],
-    ) -> None:
-        size = tree.shape[1]
-        committed, there = node < 0, node < size
-        at = tree[:, node.clamp(0, size - 1)]
-        rank = tree[0][own][:, None]
-        begins = torch.where(committed, 0, torch.where(there, at[0], BEYOND))
-        ends = torch.where(committed, BEYOND, at[1])
-        self.visible = (begins <= rank) & (rank < ends)
-        key = torch.where(committed, node, at[2])  # positions, less the committed rows
-        self.distance = tree[2][own][:, None] - key
-        self._biases: dict[Any, Tensor] = {}
-
-    def bias(self, window: int | None, dtype: torch.dtype) -> Float[Tensor, "T S"]:
-        """0 where a row sees, the least number elsewhere."""
-        if (window, dtype) not in self._biases:
-            visible = self.visible
-            if window is not None:
-                visible = visible & (self.distance < window)
-            hidden = torch.finfo(dtype).min
-            open_ = torch.zeros_like(visible, dtype=dtype)
-            self._biases[window, dtype] = open_.masked_fill(~visible, hidden)
-        return self._biases[window, dtype]
-
-
-@no_type_check
-class _MaskedAttention:
-    """Our attention under a mask, by a kernel of ours; by torch for numbers the kernel does not know."""
-
-    def __init__(self, seen: _Seen) -> None:
-        self._seen = seen
-
-    def __call__(
-        self,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        *,
-        scale: float | None,
-        softcap: float | None,
-        window: int | None,
-        sinks: Float[Tensor, " Hq"] | None,
-    ) -> Tensor:
-        """The attention of one layer."""
-        if mask is not None:
-            raise UnsupportedModel("a layer was given a mask that tree attention would ignore")
-        scale = query.shape[-1] ** -0.5 if scale is None else scale
-        alike = query.shape[0] == 1 and query.dtype == key.dtype == value.dtype
-        if alike and can_attend(query.shape[-1], query.dtype):
-            bias = self._seen.bias(window, torch.float32).contiguous()
-            sinks = None if sinks is None else sinks.float()
-            given = (query.contiguous(), key, value, bias, sinks, scale, softcap or 0.0)
-            return torch.ops.treespec.masked_attention(*given).transpose(1, 2)
-        batch, heads, rows, _ = query.shape
-        shared = key.shape[1]
-        group = heads // shared
-        grouped = query.reshape(batch, shared, group * rows, query.shape[-1])
-        wide = torch.promote_types(query.dtype, torch.float32)
-        scores = grouped.to(wide) @ key.to(wide).transpose(-1, -2)
-        scores = scores * scale
-        if softcap is not None:
-            scores = softcap * torch.tanh(scores / softcap)
-        used = scores.shape[-1]
-        scores = scores.view(batch, heads, rows, used) + self._seen.bias(window, wide)
-        top = scores.amax(-1, keepdim=True)
-        sink = None if sinks is None else sinks.to(wide)[:, None, None]
-        top = top if sink is None else torch.maximum(top, sink)
-        weights = (scores - top).exp().reshape(batch, shared, group * rows, used)
-        # The compiler makes sums over slots for at most 4096 of them, or for more; products for any number.
-        total = (weights @ weights.new_ones(used, 2))[..., :1].reshape(batch, heads, rows, 1)
-        total = total if sink is None else total + (sink - top).exp()
-        out = (weights @ value.to(wide)).reshape(batch, heads, rows, -1)
-        return (out / total).to(query.dtype)
 
 
 @no_type_check

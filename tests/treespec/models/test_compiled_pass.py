@@ -22,7 +22,7 @@ from treespec import Law, Sampling, TorchCoins, TreeShape, decode
 from treespec.draft import EarlyExit, ModelDrafter
 from treespec.errors import InvalidTree, UnsupportedModel
 from treespec.experiments.lossless.passes import RememberingModel
-from treespec.models import compiled_pass, compiled_runner, passes
+from treespec.models import compiled_attention, compiled_pass, compiled_runner, passes
 from treespec.models.direct_call import DirectCall
 from treespec.models.passes import choose_passes
 from treespec.models.runner import TreeRunner
@@ -479,9 +479,9 @@ class TestTraced:
                 lambda self, pair, slots, used: init(self, pair, (slots - 1).clamp_min(0), used),
             )  # fmt: skip
         else:
-            bias = compiled_pass._Seen.bias
+            bias = compiled_attention.Seen.bias
             monkeypatch.setattr(
-                compiled_pass._Seen, "bias", lambda self, window, dtype: bias(self, 2, dtype)
+                compiled_attention.Seen, "bias", lambda self, window, dtype: bias(self, 2, dtype)
             )
         model = TransformersModel(load("llama"))
         with pytest.raises(UnsupportedModel, match="logits of a compiled pass differ"):
@@ -503,7 +503,7 @@ class TestTraced:
 
     @pytest.mark.usefixtures("without_shape_checks")
     def test_a_softmax_of_the_models_own_is_refused_in_machine_code(self, load):
-        """The compiler makes its sum for up to 4096 slots, or for more; `_MaskedAttention` has none."""
+        """The compiler makes its sum for up to 4096 slots, or for more; `MaskedAttention` has none."""
         with pytest.raises(UnsupportedModel, match=r"for some sizes only, those with .* <= 4096"):
             choose_passes(TransformersModel(load("falcon")), "compiled")
 

@@ -9,7 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from torch import nn
 
-from treespec.models.compiled_pass import _MaskedAttention, _Seen, tree_arrays
+from treespec.models.compiled_attention import MaskedAttention, Seen
+from treespec.models.compiled_pass import tree_arrays
 from treespec.models.kernels.calls import calls
 from treespec.models.kernels.masked_attention import masked_attention
 
@@ -185,10 +186,10 @@ def test_torch_attends_for_numbers_that_the_kernel_does_not_know(softcap, sunk):
     """The two ways of a compiled pass, float64 and float32, outside of one."""
     query, key, value, _ = inputs(7, SINGLE, 2, 2, 3, 9, 16, 16)
     place, tree = torch.arange(3), tree_arrays((-1, 0, 0))
-    seen = _Seen(tree, place, torch.arange(9) - 6, torch.tensor(6))
+    seen = Seen(tree, place, torch.arange(9) - 6, torch.tensor(6))
     sinks = torch.randn(4) if sunk else None
     how = {"scale": None, "softcap": softcap, "window": 5, "sinks": sinks}
-    attend = _MaskedAttention(seen)
+    attend = MaskedAttention(seen)
     single = attend(nn.Module(), query, key, value, None, **how)
     wide = attend(nn.Module(), *(one.double() for one in (query, key, value)), None, **how)
     assert (single.dtype, wide.dtype) == (SINGLE, torch.float64)
