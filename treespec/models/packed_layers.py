@@ -20,8 +20,10 @@ Measured on two cores of an Intel Xeon (AVX-512, no AMX) in one run: passes behi
     | draft, bfloat16, library | 0.58 | 0.58 | 0.62 | 0.69 | 0.82 | 0.91 | 1.05 | 1.55 |
     | draft, bfloat16, here | 0.22 | 0.23 | 0.25 | 0.28 | 0.38 | 0.45 | 0.56 | 0.95 |
 
-Asking ahead is worth a factor of 1.4 for one row and 1.7 for 4 to 12. On two cores of an AMD EPYC, before
-weights were asked for ahead, here took 0.6 to 0.9 of the library's time up to 22 nodes and as much at 64.
+In that table weights were asked for 4 KiB ahead, which was worth a factor of 1.4 for one row and 1.7 for 4
+to 12; 16 KiB, in the second cache, make 1 to 4 rows faster again by up to 1.4. On two cores of an AMD EPYC,
+before weights were asked for ahead, here took 0.6 to 0.9 of the library's time up to 22 nodes and as much at
+64.
 
 With the library, weights of one row and of more are two copies, which drive each other out of the cache: of
 the embedded target (36 MB beside a cache of 32 MiB) a pass over one node took 0.77 ms behind others like it

@@ -1,14 +1,17 @@
 """Compiling our kernels, by the compiler of compiled passes."""
 
 import ctypes
+from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from treespec.errors import Unavailable, in_words
 
-__all__ = ["built", "kernels", "source"]
+__all__ = ["built", "held_call", "kernels", "source"]
 
 FOLDER = Path(__file__).parent
 
@@ -29,6 +32,22 @@ def kernels() -> Any:
         Unavailable: if it cannot be compiled.
     """
     return ctypes.CDLL(built()._name, mode=ctypes.RTLD_GLOBAL)
+
+
+def held_call(name: str, held: tuple[Tensor | None, ...], *arguments: Any) -> Callable[[], None]:
+    """A kernel's call on the memory of tensors, which it holds; nothing is looked at.
+
+    Args:
+        name: of the kernel.
+        held: its first arguments, in this order; None is a null pointer.
+        arguments: the others, as `ctypes` has them.
+    """
+    pointers = [ctypes.c_void_p(None if one is None else one.data_ptr()) for one in held]
+    return partial(_run, name, held, *pointers, *arguments)
+
+
+def _run(name: str, held: tuple[Tensor | None, ...], *arguments: Any) -> None:
+    getattr(kernels(), name)(*arguments)
 
 
 def built(*flags: str) -> Any:

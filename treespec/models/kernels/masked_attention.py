@@ -2,13 +2,11 @@
 
 import ctypes
 from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from treespec.models.kernels.build import kernels
+from treespec.models.kernels.build import held_call
 
 __all__ = ["can_attend", "kernel_call", "masked_attention"]
 
@@ -79,13 +77,13 @@ def _(
     return query.new_empty(1, rows, heads, value.shape[3])
 
 
-def _of_fitting_dtypes(*given: Tensor | None) -> bool:
+def _of_fitting_dtypes(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, sinks: Tensor | None
+) -> bool:
     """Which compiled code is asked while it is made; sizes are the business of who compiles it."""
-    query, key, value, *single = given
-    assert query is not None
-    kinds = {one.dtype for one in (query, key, value) if one is not None}
-    wide = {one.dtype for one in single if one is not None}
-    return kinds in ({torch.float32}, {torch.bfloat16}) and wide == {torch.float32}
+    kinds = {one.dtype for one in (query, key, value)}
+    single = bias.dtype == torch.float32 and (sinks is None or sinks.dtype == torch.float32)
+    return single and kinds in ({torch.float32}, {torch.bfloat16})
 
 
 def _refused(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, sinks: Tensor | None) -> str:
@@ -116,7 +114,7 @@ def kernel_call(
     scale: float,
     softcap: float,
 ) -> Callable[[], None]:
-    """The kernel's call on the tensors of `masked_attention`, which it holds; nothing is looked at.
+    """The kernel's call on the tensors of `masked_attention`, which it holds; see `held_call`.
 
     The result goes to `out`, `[1, T, Hq, Dv]`.
     """
@@ -124,17 +122,10 @@ def kernel_call(
     _, shared, keys, value_dim = value.shape
     sizes = (heads, shared, rows, keys, dim, value_dim)
     strides = [one.stride(i) for one in (query, key, value) for i in (1, 2)]
-    tensors = (query, key, value, bias, sinks, out)
-    pointers = [None if one is None else one.data_ptr() for one in tensors]
-    return partial(
-        _run,
-        tensors,
-        *map(ctypes.c_void_p, pointers),
+    return held_call(
+        "treespec_masked_attention",
+        (query, key, value, bias, sinks, out),
         *((ctypes.c_int64 * 6)(*some) for some in (sizes, strides)),
         *map(ctypes.c_double, (scale, softcap)),
         ctypes.c_int32(out.dtype == torch.bfloat16),
     )
-
-
-def _run(held: tuple[Tensor | None, ...], *arguments: Any) -> None:
-    kernels().treespec_masked_attention(*arguments)

@@ -2,15 +2,13 @@
 
 import ctypes
 from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.models.kernels.build import kernels
+from treespec.models.kernels.build import held_call
 
 __all__ = ["BLOCK", "can_pack", "kernel_call", "pack", "packed_linear"]
 
@@ -75,17 +73,11 @@ def _(x: Tensor, packed: Tensor, bias: Tensor | None, size: int) -> Tensor:
 
 
 def kernel_call(out: Tensor, x: Tensor, packed: Tensor, bias: Tensor | None) -> Callable[[], None]:
-    """The kernel's call on these tensors, which it holds; nothing is looked at."""
-    pointers = [None if one is None else one.data_ptr() for one in (packed, bias, x, out)]
+    """The kernel's call on these tensors, which it holds; see `held_call`."""
     sizes = (x.numel() // x.shape[-1], x.shape[-1], out.shape[-1])
-    return partial(
-        _run,
-        (out, x, packed, bias),
-        *map(ctypes.c_void_p, pointers),
+    return held_call(
+        "treespec_packed_linear",
+        (packed, bias, x, out),
         *map(ctypes.c_int64, sizes),
         ctypes.c_int32(x.dtype == torch.bfloat16),
     )
-
-
-def _run(held: tuple[Tensor | None, ...], *arguments: Any) -> None:
-    kernels().treespec_packed_linear(*arguments)
