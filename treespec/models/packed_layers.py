@@ -22,8 +22,8 @@ Measured on two cores of an Intel Xeon (AVX-512, no AMX) in one run: passes behi
 
 In that table weights were asked for 4 KiB ahead, which was worth a factor of 1.4 for one row and 1.7 for 4
 to 12; 16 KiB, in the second cache, make 1 to 4 rows faster again by up to 1.4. On two cores of an AMD EPYC,
-before weights were asked for ahead, here took 0.6 to 0.9 of the library's time up to 22 nodes and as much at
-64.
+before weights were asked for ahead, here took 0.6 to 0.9 of the library's time up to 22 nodes and as much
+at 64.
 
 With the library, weights of one row and of more are two copies, which drive each other out of the cache: of
 the embedded target (36 MB beside a cache of 32 MiB) a pass over one node took 0.77 ms behind others like it
