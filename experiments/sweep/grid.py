@@ -104,11 +104,14 @@ def load_grid(source: str | Path, overrides: Sequence[str] = ()) -> Grid:
     axes = {_canonical(str(key)): values for key, values in given.items()}
     if len(axes) < len(given):
         raise ConfigError(f"{path}: sweep: two of its keys are the same: {brief(list(given))}")
+    wheres = {key: f"{path}: sweep.{key[:80]}" for key in axes}
     for text in overrides:
         key, value = parse_override(text)
         parts = key_parts(key)
         if parts[0] == "sweep" and len(parts) > 1:
-            axes[_canonical(".".join(parts[1:]))] = value
+            swept = _canonical(".".join(parts[1:]))
+            axes[swept] = value
+            wheres[swept] = f"override {brief(text)}: sweep.{swept[:80]}"
         elif parts[0] == "sweep":
             raise ConfigError(
                 f"override {brief(text)}: name a key of the grid, such as sweep.seed=[0,1]"
@@ -121,9 +124,9 @@ def load_grid(source: str | Path, overrides: Sequence[str] = ()) -> Grid:
             "such as sweep.seed=[0,1]"
         )
     data, axes = (json.loads(json.dumps(part, default=str)) for part in (data, axes))
-    _require_axes(path, axes)
+    _require_axes(path, axes, wheres)
     points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
-    configs = _configs(path, data, points)
+    configs = _configs(path, data, points, overrides, wheres)
     jobs = tuple(map(Job, _names(points), points, configs))
     _require_different(path, jobs)
     frozen = {key: tuple(values) for key, values in axes.items()}
@@ -139,9 +142,9 @@ def _canonical(key: str) -> str:
     return ".".join(key_parts(key))
 
 
-def _require_axes(path: Path, axes: Mapping[str, Any]) -> None:
+def _require_axes(path: Path, axes: Mapping[str, Any], wheres: Mapping[str, str]) -> None:
     for key, values in axes.items():
-        where = f"{path}: sweep.{key[:80]}"
+        where = wheres[key]
         if not key:
             raise ConfigError(f"{path}: sweep: a key is empty; write one such as models.dtype")
         if key in ("name", "output", "sweep"):
@@ -169,7 +172,13 @@ def _require_axes(path: Path, axes: Mapping[str, Any]) -> None:
         )
 
 
-def _configs(path: Path, data: dict[str, Any], points: Sequence[Mapping[str, Any]]) -> list[Config]:
+def _configs(
+    path: Path,
+    data: dict[str, Any],
+    points: Sequence[Mapping[str, Any]],
+    overrides: Sequence[str],
+    wheres: Mapping[str, str],
+) -> list[Config]:
     """The config of every point; all different problems are told in one go, each with its first job."""
     known = list(Config.model_fields)
     configs, problems = [], {}
@@ -181,21 +190,22 @@ def _configs(path: Path, data: dict[str, Any], points: Sequence[Mapping[str, Any
                 if first not in known:
                     hint = nearest(first[:80], known)
                     raise ConfigError(
-                        f"{path}: sweep.{key[:80]}: unknown key {brief(first, 80)}{hint} "
+                        f"{wheres[key]}: unknown key {brief(first, 80)}{hint} "
                         f"(keys: {', '.join(known)})"
                     )
-                changed = put(changed, key, value, f"{path}: sweep.{key}")
-            config = validated(path, changed)
+                changed = put(changed, key, value, wheres[key])
+            config = validated(path, changed, overrides)
             build(config)
             configs.append(config)
         except ConfigError as error:
             for line in str(error).splitlines():
-                line = line if line.startswith(str(path)) else f"{path}: {line}"
+                blamed = line.startswith((str(path), "override "))
+                line = line if blamed else f"{path}: {line}"
                 problems.setdefault(line, point)
     if problems:
         lines = [
             text
-            if text.startswith(f"{path}: sweep.")
+            if text.startswith(tuple(wheres.values()))
             else f"{text} (in the job {_point_text(point)})"
             for text, point in list(problems.items())[:PROBLEMS_SHOWN]
         ]

@@ -83,8 +83,14 @@ def test_bad_grids_name_file_and_key(grid_file, sweep, parts):
 
 def test_bad_overrides_of_a_grid(grid_file):
     assert "name a key of the grid" in refused(grid_file(), "sweep=[1]")
-    assert "sweep.seed = 3" in refused(grid_file(), "sweep.seed=3")
-    assert "unknown key" in refused(grid_file(), "max_new_tokns=3")
+    assert refused(grid_file(), "sweep.seed=3").startswith(
+        "override 'sweep.seed=3': sweep.seed = 3"
+    )
+    text = refused(grid_file(), "sweep.sed=[3]")
+    assert text.startswith("override 'sweep.sed=[3]': sweep.sed: unknown key 'sed'")
+    text = refused(grid_file(), "max_new_tokns=3")
+    assert text.startswith("override 'max_new_tokns=3': max_new_tokns: unknown key")
+    assert len(text.splitlines()) == 1
 
 
 def test_two_points_that_are_one_experiment(grid_file):
