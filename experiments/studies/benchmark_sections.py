@@ -8,6 +8,7 @@ from treespec.experiments.studies.result_tables import Parts, Row, percent, tabl
 __all__ = [
     "attention",
     "costs",
+    "heads",
     "overhead",
     "passes",
     "speed_of_search",
@@ -36,6 +37,18 @@ def attention(data: Row) -> Parts:
         ]
         for dtype in dict.fromkeys(row["dtype"] for row in rows)
     }
+
+
+def heads(data: Row) -> Parts:
+    """Microseconds of a level's draws in both ways."""
+    columns: dict[str, Callable[[Row], Any]] = {
+        "level": lambda row: row["level"],
+        "operation by operation, µs": lambda row: row["tensor_us"],
+        "the kernel, µs": lambda row: row["kernel_us"],
+        "kernel over operations": lambda row: row["kernel_over_tensor"],
+        "different of 100,000 draws": lambda row: row["different"],
+    }
+    return {"": [table(columns, data["figures"]["rows"])]}
 
 
 def costs(data: Row) -> Parts:

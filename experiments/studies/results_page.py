@@ -140,12 +140,11 @@ def _benchmark(file: str, room: str, question: str, parts: Callable[[Row], Parts
     return Section(file, question, f"python -m treespec.experiments.{room}.{file}", parts)
 
 
-def _beside(neighbour: str, question: str) -> Section:
+def _beside(neighbour: str, question: str, by_prompts: int = 4) -> Section:
     """Runs beside one neighbour."""
     name = "interleaving"
-    command = (
-        f"python -m treespec.experiments.benchmarks.{name} --by-prompts 6 --neighbour {neighbour}"
-    )
+    options = f"--by-prompts {by_prompts} --neighbour {neighbour}"
+    command = f"python -m treespec.experiments.benchmarks.{name} {options}"
     return Section(f"{name}_{neighbour}", question, command, trust.interleaving)
 
 
@@ -290,6 +289,13 @@ SECTIONS = {
         "in two that are joined, and by the kernel of compiled passes?",
         benchmarks.attention,
     ),
+    "draft_heads": _benchmark(
+        "draft_heads",
+        "benchmarks",
+        "What does a level of drafting do with its logits: how long does it take to make probabilities of "
+        "them and to draw children, operation by operation and by a kernel?",
+        benchmarks.heads,
+    ),
     "interleaving": _benchmark(
         "interleaving",
         "benchmarks",
@@ -298,11 +304,20 @@ SECTIONS = {
         "every 2 s.",
         trust.interleaving,
     ),
-    "interleaving, quiet": _beside("quiet", "The same on the quiet machine alone, in more runs."),
+    "interleaving, quiet": _beside(
+        "quiet", "The same on the quiet machine alone, in more runs.", 6
+    ),
     "interleaving, bursts": _beside(
         "bursts",
         "The same beside the bursts, in more runs. In the last ten the machine itself changed from step "
         "to step. The runs are of commit f674c80, judged by the estimator of the commit that is named.",
+    ),
+    "interleaving, drift": _beside(
+        "drift",
+        "The same while a neighbour takes more and more of a core, half of it at the end of a run.",
+    ),
+    "interleaving, steady": _beside(
+        "steady", "The same beside a process for each core that always works."
     ),
     "honest_cost": _benchmark(
         "honest_cost",
