@@ -44,6 +44,10 @@ class TorchCoins:
             self._refill()
         return self._block.pop()
 
+    def uniforms(self, count: int) -> list[float]:
+        """The next numbers of the stream."""
+        return [self.uniform() for _ in range(count)]
+
     def peek(self, count: int) -> list[float]:
         """The next numbers of the stream, which stay in it: for a kernel that decides with several.
 
@@ -121,7 +125,7 @@ class TorchCoins:
         rows, first = probabilities.shape[0], drawn.shape[1]
         if k == first:
             return drawn
-        numbers = [self.uniform() for _ in range(rows * (k - first))]
+        numbers = self.uniforms(rows * (k - first))
         uniforms = on_device(numbers, torch.float64, probabilities.device).view(rows, k - first)
         if law is Law.IID:  # the same cumulative sums for all
             return first_draw(probabilities, uniforms)

@@ -138,7 +138,8 @@ class TreeModel(Protocol):
     """A causal language model with a cache that can run the nodes of a tree.
 
     `length` committed rows stand in the cache. `run` puts the rows of tree nodes after them; `keep` makes
-    some of these rows committed and forgets the others.
+    some of these rows committed and forgets the others. A model may say by an attribute `draws_by_kernel`
+    that a kernel can draw children from its logits (`treespec.draft.heads`).
     """
 
     @property

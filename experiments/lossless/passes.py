@@ -102,6 +102,11 @@ class RememberingModel:
         """Number of committed rows."""
         return self._length
 
+    @property
+    def draws_by_kernel(self) -> bool:
+        """Whether drafters draw from its logits as from the model's own."""
+        return getattr(self._model, "draws_by_kernel", False)
+
     def fresh(self) -> "RememberingModel":
         """The same weights and memory with an empty cache of its own."""
         return type(self)(self._model, self.memory)

@@ -216,6 +216,7 @@ class _Watched:
     def __init__(self, model: TreeModel, clock: _Clock) -> None:
         self._model, self._clock = model, clock
         self.vocab_size, self.max_length = model.vocab_size, model.max_length
+        self.draws_by_kernel = getattr(model, "draws_by_kernel", False)
 
     @property
     def length(self) -> int:

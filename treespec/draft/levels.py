@@ -11,22 +11,45 @@ import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.children import top_k
-from treespec.coins import TorchCoins, on_device
-from treespec.distributions import Sampling, require_finite
-from treespec.protocols import Coins, TreeModel
+from treespec.coins import on_device
+from treespec.distributions import require_finite
+from treespec.protocols import TreeModel
 from treespec.tree import Law, TokenTree, TreeShape
 
-__all__ = ["Levels", "draft_levels", "levels_of"]
+__all__ = ["Head", "Level", "Levels", "draft_levels", "levels_of"]
 
 Draw = Callable[[Tensor, int, Law], Tensor]
 """From rows, a number of children and a law to tokens."""
+
+
+@runtime_checkable
+class Head(Protocol):
+    """What becomes of the logits of a tree, level after level.
+
+    Attributes:
+        law: by which children are chosen.
+    """
+
+    law: Law
+
+    def children(self, level: "Level", logits: Float[Tensor, "T V"]) -> Int[Tensor, " C"]:
+        """The tokens of all children of a level, in node order."""
+        ...
+
+    def probs(self) -> Float[Tensor, "M V"] | None:
+        """What they were drawn from: the rows of all levels; None if they were not drawn."""
+        ...
+
+    def extremes(self) -> Float[Tensor, " E"]:
+        """Numbers of which one at least is not finite if a logit is not."""
+        ...
 
 
 class Level(NamedTuple):
@@ -40,6 +63,9 @@ class Level(NamedTuple):
         most: children of one node.
         best_order: where they stand among the `most` best of each row, likewise.
         run_next: which of the children get children themselves; None for all, and where none do.
+        size: children of all nodes.
+        plan: of each node how many children it gets, and where the first of their uniforms and the first
+            of them stand among those of the level.
     """
 
     nodes: tuple[int, ...]
@@ -48,6 +74,8 @@ class Level(NamedTuple):
     most: int
     best_order: Int[Tensor, " C"] | None
     run_next: Int[Tensor, " T"] | None
+    size: int
+    plan: Int[Tensor, "3 T"]
 
     def best(self, logits: Float[Tensor, "T V"]) -> Int[Tensor, " C"]:
         """The best tokens of each row as children, in node order."""
@@ -114,9 +142,7 @@ def levels_of(shape: TreeShape, device: torch.device) -> Levels:
 def draft_levels(
     levels: Levels,
     model: TreeModel,
-    law: Law,
-    sampling: Sampling,
-    coins: Coins,
+    head: Head,
     committed: Sequence[int],
     device: torch.device,
 ) -> tuple[TokenTree, dict[int, int]]:
@@ -125,9 +151,7 @@ def draft_levels(
     Args:
         levels: of the shape; there is one at least.
         model: that drafts.
-        law: how children are chosen.
-        sampling: what makes distributions of logits.
-        coins: for the laws that draw. Uniforms are taken as a growth of the same shape would take them.
+        head: makes children of logits.
         committed: tokens that the model has not run, the root last.
         device: where tokens are.
 
@@ -138,34 +162,26 @@ def draft_levels(
         NonFiniteLogits: if the model returns NaN or infinite logits.
     """
     told, rows = levels.told(len(committed) - 1)
-    # Only rows that `Sampling` makes of finite logits need no look, and that is seen below.
-    unseen = type(coins) is TorchCoins and type(sampling) is Sampling
-    draw = coins.draw_unseen if type(coins) is TorchCoins and unseen else coins.draw_many
     tokens = on_device(committed, torch.long, device)
-    found, given, probs, extremes, first = [tokens[-1:]], [], [], [], 0
+    found, given, first = [tokens[-1:]], [], 0
     for level, parents in zip(levels.levels, told, strict=True):
         logits = model.run(tokens, parents, first)
         if len(parents) - first > len(level.nodes):
             logits = logits[-len(level.nodes) :]
         first = len(parents)
         given.append(logits)
-        if not unseen:
-            require_finite(logits, "draft", level.nodes)
-        extremes += logits.aminmax()
-        if law is Law.DETERMINISTIC:
-            children = level.best(logits)
-        else:
-            probs.append(sampling(logits))
-            children = level.drawn(probs[-1], law, draw)
+        children = head.children(level, logits)
         found.append(children)
         tokens = children if level.run_next is None else children[level.run_next]
     ids = torch.cat(found)
-    numbers = torch.cat([torch.stack(extremes).double(), ids.double()]).tolist()
+    extremes = head.extremes()
+    on_cpu = device.type == "cpu"
+    numbers = (extremes if on_cpu else torch.cat([extremes.double(), ids.double()])).tolist()
     if not all(map(math.isfinite, numbers)):
         for level, logits in zip(levels.levels, given, strict=True):
             require_finite(logits, "draft", level.nodes)
-    tree = TokenTree(levels.shape, ids, torch.cat(probs) if probs else None, law)
-    if device.type != "cpu":
+    tree = TokenTree(levels.shape, ids, head.probs(), head.law)
+    if not on_cpu:
         tree.know_token_ids(map(int, numbers[len(extremes) :]))
     return tree, rows
 
@@ -185,11 +201,13 @@ def _level(
     by_group = [child for k in sizes for i in members[k] for child in shape.children[nodes[i]]]
     among_best = [i * sizes[-1] + j for i, count in enumerate(counts) for j in range(count)]
 
-    def places(numbers: Sequence[int]) -> Tensor:
+    def places(numbers: Sequence[Any]) -> Tensor:
         return torch.tensor(numbers, device=device)
 
     one = len(sizes) == 1
     at = {child: place for place, child in enumerate(by_group)}
+    first = [shape.children[node][0] for node in nodes]
+    plan = [counts, [at[child] for child in first], [child - children[0] for child in first]]
     return Level(
         tuple(nodes),
         tuple((k, None if one else places(members[k])) for k in sizes),
@@ -199,4 +217,6 @@ def _level(
         None
         if not after or list(after) == children
         else places([child - children[0] for child in after]),
+        len(children),
+        places(plan),
     )

@@ -12,6 +12,7 @@ from treespec.distributions import Sampling, require_finite
 from treespec.door import able, require_tokens
 from treespec.draft.drawn import DrawnChildren, ranking_of
 from treespec.draft.growth import StaticGrowth, laws_along
+from treespec.draft.heads import head_of
 from treespec.draft.levels import draft_levels, levels_of
 from treespec.errors import InvalidTree
 from treespec.protocols import Coins, Growth, MarginalGrowth, PruningGrowth, TreeModel
@@ -101,10 +102,9 @@ class ModelDrafter:
         """
         if isinstance(self.growth, StaticGrowth) and self.growth.shape.depth:
             levels = levels_of(self.growth.shape, self._device)
-            tree, self._rows = draft_levels(
-                levels, self.model, self.law, self.sampling, coins, [*self._pending, self._root],
-                self._device,
-            )  # fmt: skip
+            head = head_of(self.model, levels, self.law, self.sampling, coins)
+            committed = [*self._pending, self._root]
+            tree, self._rows = draft_levels(levels, self.model, head, committed, self._device)
             return self._vouched(tree)
         if self._over:
             return self._vouched(self._over_chain(self._over, coins))

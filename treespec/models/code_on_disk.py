@@ -23,14 +23,14 @@ from treespec.models import (
     direct_call,
     packed_layers,
 )
-from treespec.models.kernels import build, calls, masked_attention, packed_linear
+from treespec.models.kernels import build, calls, drawn_children, masked_attention, packed_linear
 from treespec.models.transformers_model import TransformersModel
 
 __all__ = ["is_on_disk", "note_on_disk"]
 
 WRITERS = (
     compiled_attention, compiled_code, compiled_pass, direct_call, packed_layers,
-    build, calls, masked_attention, packed_linear,
+    build, calls, drawn_children, masked_attention, packed_linear,
 )  # fmt: skip
 """Files on which the text of the code depends."""
 

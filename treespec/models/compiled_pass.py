@@ -9,10 +9,11 @@ What a pass is about is read from three small tensors: tokens, (committed rows, 
 tree's intervals (`attention_masks.topology`) with its depths. Positions, rows and mask are computed from
 them inside the graph. The mask is additive and shared by all layers of one window. Of a mixture of
 experts and of layers with a softcap or sinks, what the compiler would make for some sizes only is promised
-(`MOST_NODES`) or written otherwise (`compiled_attention`). Probabilities and draws are made outside:
-`experiments.benchmarks.draft_heads` measures what graphs of them would spare.
+(`MOST_NODES`) or written otherwise (`compiled_attention`). Probabilities and draws are made outside
+(`treespec.draft.heads`).
 """
 
+import logging
 import os
 import shlex
 import shutil
@@ -33,7 +34,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from attention_masks import topology
-from treespec.errors import Unavailable, UnsupportedModel
+from treespec.errors import Unavailable, UnsupportedModel, in_words
 from treespec.models.cache import LayerShape, TreeCache
 from treespec.models.compiled_attention import BEYOND, MaskedAttention, Seen
 from treespec.models.direct_call import DirectCall
@@ -49,6 +50,8 @@ __all__ = [
     "too_large_to_pack",
     "tree_arrays",
 ]
+
+log = logging.getLogger("treespec")
 
 OPTIONS = {"cpp_wrapper": True, "cpp.min_chunk_size": 16384}
 """No Python between kernels, and no threads for small ones: of a few rows they took longer to begin."""
@@ -140,7 +143,12 @@ class CompiledPass:
         """The graphs of a single node and of more: the same one where that can be."""
         try:
             return (self._graph(options, 3, 5, alone=True),) * 2
-        except (TorchDynamoException, UnsupportedModel):  # the model asks how many there are
+        except (TorchDynamoException, UnsupportedModel) as problem:
+            # The model asks how many there are.
+            kind = self._model.config.model_type
+            log.info(
+                "%s models are compiled as two graphs: %s", kind, in_words(problem, "the compiler")
+            )
             one = self._graph(options, 1, 6, alone=False)
             return one, self._graph(options, 3, 5, alone=False)
 

@@ -18,7 +18,7 @@ __all__ = ["CompiledRunner"]
 class CompiledRunner(TreeRunner):
     """Trees and parts of trees by the graphs that all caches of a model share; prompts as ever.
 
-    So are passes over more than `MOST_NODES` nodes.
+    So are passes over more than `MOST_NODES` nodes, and that over a first token alone.
 
     Args:
         compiled: the graphs.
@@ -51,7 +51,8 @@ class CompiledRunner(TreeRunner):
             UnsupportedModel: if the model was set to another attention since, or its weights were replaced.
         """
         count, cache = len(tokens), self.cache
-        if count > MOST_NODES:
+        # Slots are at least 2 in the graphs: behind a single one memory of a text before may lie.
+        if count > MOST_NODES or self.length + len(parents) < 2:
             return super().run(tokens, parents, first)
         self._require_nodes(count, len(parents), first)
         self._require_route()
@@ -65,8 +66,7 @@ class CompiledRunner(TreeRunner):
             self._slots = torch.arange(cache.capacity)
             self._memory = memory
         run = self._one if count == 1 else self._many
-        # Slots, like nodes, are at least 2: that of a first token alone is followed by an empty one.
-        used = self._slots[: max(cache.end, 2)]
-        logits = run(tokens.long().contiguous(), torch.tensor([cache.length, first]), tree, used)
+        place, used = torch.tensor([cache.length, first]), self._slots[: cache.end]
+        logits = run(tokens.long().contiguous(), place, tree, used)
         self._parents = parents
         return logits

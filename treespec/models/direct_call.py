@@ -11,7 +11,9 @@ an integer whose meaning two candidates could have is never guessed, but refused
 
 Nobody asks the guards again, so they are read once: those on sizes must hold for all sizes of 2 and more
 that are as the caller promises (`below`, `at_most`), or the function is refused. One size may be 1 too
-(`alone`): of it the compiler is told nothing, so that what it makes asks nothing of it.
+(`alone`): of it the compiler is told nothing, so that what it makes asks nothing of it. Where code of
+torch's own could not do without an answer it takes the size for another than 1, and tells nobody: who
+compiles has to try one (`treespec.models.passes`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +51,7 @@ class DirectCall:
     Raises:
         UnsupportedModel: if it cannot be seen what the compiled code wants to be given, or if it holds for
             some sizes only.
-        Unavailable: if the compiler was told not to check strides.
+        Unavailable: if the compiler was told not to check strides or sizes.
     """
 
     def __init__(
@@ -66,11 +68,12 @@ class DirectCall:
         frozen: bool,
     ) -> None:
         inductor: Any = torch._inductor.config
-        if not inductor.size_asserts:
-            raise Unavailable(
-                "compiled passes need the checks of strides that are switched off by "
-                "TORCHINDUCTOR_SIZE_ASSERTS=0: remove it from the environment"
-            )
+        for name in ("size", "scalar"):
+            if not getattr(inductor, f"{name}_asserts"):
+                raise Unavailable(
+                    "compiled passes need the checks of strides and sizes that are switched off by "
+                    f"TORCHINDUCTOR_{name.upper()}_ASSERTS=0: remove it from the environment"
+                )
         self._given: tuple[Any, ...] | None = None
         self._place, self._narrow = 0, None
         # Functions of one code share what was compiled: each gets a code of its own.

@@ -158,8 +158,8 @@ def _require_same(model: TransformersModel, compiled: TransformersModel) -> None
     found.append(
         torch.cat([compiled.run(nodes[begin:end], PARENTS[:end], begin) for begin, end in LEVELS])
     )
-    compiled.prefill(prompt[:0])
-    ordinary.prefill(prompt[:0])
+    compiled.prefill(prompt[:1])
+    ordinary.prefill(prompt[:1])
     error = max(float(_error(logits, expected).max()) for logits in found)
     alone = _error(compiled.run(nodes[:1], (-1,)), ordinary.run(nodes[:1], (-1,)))
     error = max(error, float(alone.max()), _error_behind_text(ordinary, compiled))

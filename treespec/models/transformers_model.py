@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from treespec.errors import ContextOverflow
 from treespec.models.cache_view import CacheView
 from treespec.models.fingerprint import fingerprint
+from treespec.models.kernels import drawn_children
 from treespec.models.packed_weights import PackedWeights
 from treespec.models.pass_kinds import EAGER, Passes
 from treespec.models.probe import Finding, probe
@@ -76,7 +77,7 @@ class TransformersModel:
         self.vocab_size = vocab_size or finding.vocab_size
         self.max_length = context_length(model.config)
         self._runner = runner(model, finding.route, finding.layout)
-        self._embeddings = embedding_count(model)
+        self._embeddings, self._dtype = embedding_count(model), model.dtype
 
     def fresh(
         self, *, vocab_size: int | None = None, runner: Callable[..., TreeRunner] | None = None
@@ -191,6 +192,11 @@ class TransformersModel:
     def length(self) -> int:
         """Number of committed rows."""
         return self._runner.length
+
+    @property
+    def draws_by_kernel(self) -> bool:
+        """Whether a kernel can draw from its logits: its passes are compiled, with all kernels."""
+        return self.passes.kind == "compiled" and self._dtype in drawn_children.DTYPES
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
         """Forget all rows, run these tokens in one pass and commit their rows; T = 0 only forgets.

@@ -1,29 +1,27 @@
 """Compiled passes against ordinary ones.
 
-One tiny model is compiled for real, for all tests of this file. Other architectures are traced, and their
-graphs run operation by operation (`traced`): that takes seconds where the compiler takes ten times as long,
-and the graph, its inputs and the direct call are the same.
+One tiny model is compiled for real, for all tests of this file; other architectures are in
+`test_traced_pass`.
 """
 
-import logging
 from collections import Counter
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import jaxtyping
 import pytest
 import torch
+from same_passes import CLOSE, VOCAB, compare, rows
 from torch._inductor.graph import GraphLowering
 
 from attention_masks.errors import NotATree
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode
-from treespec.draft import EarlyExit, ModelDrafter
+from treespec.draft import EarlyExit, ModelDrafter, heads
 from treespec.errors import InvalidTree, UnsupportedModel
 from treespec.experiments.lossless.passes import RememberingModel
-from treespec.models import compiled_attention, compiled_pass, compiled_runner, passes
-from treespec.models.direct_call import DirectCall
+from treespec.models import compiled_pass, compiled_runner, passes
+from treespec.models.kernels.drawn_children import drawn_children
 from treespec.models.passes import choose_passes
 from treespec.models.runner import TreeRunner
 from treespec.models.sublayers import layers_from
@@ -32,14 +30,7 @@ from treespec.target import ModelTarget
 from treespec.testing.coins import EnumeratingCoins, outcomes
 from treespec.verify import greedy, rrsw
 
-CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 BUSHY = TreeShape.expansion([3, 2, 1])
-OUR_ATTENTION = (
-    "qwen2", "qwen3", "mistral", "gemma2", "gemma3", "phi", "phi3", "gpt2", "gpt_neox", "opt", "olmo2",
-    "starcoder2", "cohere", "mixtral", "gpt_oss",
-)  # fmt: skip
-OUR_MASK = ("stablelm", "falcon", "gptj")
-VOCAB = 96
 
 
 @pytest.fixture(scope="module")
@@ -91,43 +82,6 @@ def both(llama) -> tuple[TransformersModel, TransformersModel]:
     return ordinary.fresh(), compiled.fresh()
 
 
-def rows(model: TransformersModel) -> list[torch.Tensor]:
-    """Committed rows of all layers."""
-    cache: Any = model._runner.cache
-    layers = [one for one in cache.layers if one.keys is not None]
-    return [x[:, :, : cache.length] for one in layers for x in (one.keys, one.values)]
-
-
-def compare(ordinary: TransformersModel, compiled: TransformersModel, prompt: int = 11) -> None:
-    """Trees, whole and in parts, one behind the other, until the cache has grown."""
-    generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(VOCAB, (400,), generator=generator)
-    for one in (ordinary, compiled):
-        one.prefill(tokens[:prompt])
-    for step in range(8):
-        size = int(torch.randint(2, 14, (), generator=generator)) if step else 1
-        draws = torch.rand(size, generator=generator)
-        shape = TreeShape((-1, *(int(draws[i] * i) for i in range(1, size)))).breadth_first()
-        nodes = tokens[20 + step : 20 + step + size]
-        expected = ordinary.run(nodes, shape.parents)
-        if step % 2:
-            parts, first = [], 0
-            for count in shape.level_sizes:
-                end = first + count
-                parts.append(compiled.run(nodes[first:end], shape.parents[:end], first))
-                first = end
-            logits = torch.cat(parts)
-        else:
-            logits = compiled.run(nodes, shape.parents)
-        torch.testing.assert_close(logits, expected, **CLOSE)
-        path = shape.path(shape.leaves[-1])
-        for one in (ordinary, compiled):
-            one.keep(path)
-        assert compiled.length == ordinary.length
-    for mine, expected in zip(rows(compiled), rows(ordinary), strict=True):
-        torch.testing.assert_close(mine, expected, **CLOSE)
-
-
 class TestCompiled:
     def test_what_is_said(self, llama):
         ordinary, model = llama
@@ -135,6 +89,8 @@ class TestCompiled:
         assert (model.passes.kind, model.passes.asked) == ("compiled", "compiled")
         assert model.fresh().passes is model.passes
         assert model.passes.seconds > 0
+        graphs = model.make_runner.args[0]
+        assert graphs._one is graphs._many
         assert model.passes.packed_bytes > 0
 
     def test_layers_that_read_the_same_rows_are_one_product(self, llama, written):
@@ -237,6 +193,34 @@ class TestCompiled:
             assert [token for step in steps[-1] for token in step.tokens] == expected
         compiled, right = ([step.verdict.accepted for step in some] for some in steps)
         assert compiled == right
+
+    def test_what_a_text_before_left_in_memory(self, both):
+        """A first token alone sees no row but its own, whatever lies behind it."""
+        ordinary, compiled = both
+        cache: Any = compiled._runner.cache
+        compiled.prefill(torch.arange(5))
+        with torch.inference_mode():
+            for layer in cache.layers:
+                layer.keys[:], layer.values[:] = torch.nan, torch.nan
+        for model in both:
+            model.prefill(torch.arange(0))
+        first = torch.tensor([7])
+        torch.testing.assert_close(compiled.run(first, (-1,)), ordinary.run(first, (-1,)), **CLOSE)
+
+    def test_children_are_drawn_by_a_kernel(self, both, prompt, monkeypatch):
+        trees, called = [], []
+        monkeypatch.setattr(
+            heads, "drawn_children", lambda *given: called.append(1) or drawn_children(*given)
+        )
+        for model in both:
+            drafter = ModelDrafter(model, BUSHY, Law.WITHOUT_REPLACEMENT, Sampling(0.8))
+            drafter.prefill(prompt)
+            trees.append(drafter.propose(TorchCoins(1)))
+        assert [model.draws_by_kernel for model in both] == [False, True]
+        assert len(called) == 3
+        assert trees[0].token_ids == trees[1].token_ids
+        torch.testing.assert_close(trees[1].draft_probs, trees[0].draft_probs, **CLOSE)
+        assert RememberingModel(both[1]).draws_by_kernel
 
     @pytest.mark.parametrize("part", [False, True])
     def test_the_law_of_a_text_is_that_of_ordinary_passes(self, part, both, first_layers, prompt):
@@ -414,98 +398,6 @@ class TestCompiled:
         monkeypatch.setattr(compiled_runner.CompiledRunner, "run", later)
         with pytest.raises(UnsupportedModel, match="logits of a compiled pass differ"):
             passes._require_same(*llama)
-
-
-@pytest.mark.usefixtures("traced")
-@pytest.mark.parametrize("draft", [False, True])
-@pytest.mark.parametrize("free", [2**40, 2**10])
-def test_weights_are_packed_where_memory_allows(free, draft, load, monkeypatch, caplog):
-    monkeypatch.setattr(
-        compiled_pass.psutil, "virtual_memory", lambda: SimpleNamespace(available=free)
-    )
-    asked = []
-
-    def direct(*args, frozen, **options):
-        asked.append(frozen)
-        return DirectCall(*args, frozen=frozen, **options)
-
-    monkeypatch.setattr(compiled_pass, "DirectCall", direct)
-    model = TransformersModel(load("llama"))
-    with caplog.at_level(logging.WARNING, "treespec"):
-        choose_passes(model, "compiled", draft=draft)
-    fits = free > 2**30
-    assert asked == [fits]
-    assert model.passes.frozen == fits
-    if fits:
-        assert model.passes.unpacked is None
-        assert not caplog.text
-    else:
-        role = "draft" if draft else "target"
-        assert f"the passes of the {role} are compiled for the model's own weights" in caplog.text
-        assert "more than 25% of the 0 MiB of memory that are free" in str(model.passes.unpacked)
-
-
-@pytest.mark.usefixtures("traced")
-def test_skipped_sublayers_in_a_graph(load):
-    names = ["attention.0", "mlp.2"]
-    model = TransformersModel(load("llama", num_hidden_layers=3))
-    right = model.without(names).fresh()
-    choose_passes(model.without(names), "compiled", draft=True)
-    compare(right, model.without(names).fresh())
-
-
-@pytest.mark.slow
-class TestTraced:
-    @pytest.mark.usefixtures("traced")
-    @pytest.mark.parametrize("name", OUR_ATTENTION + OUR_MASK)
-    def test_every_architecture(self, name, load, prompt, generated, decoded):
-        model = TransformersModel(load(name))
-        draft = TransformersModel(load(name, draft_of=model.model))
-        expected, ordinary = generated(model, 48), model.fresh()
-        choose_passes(model, "compiled")
-        compare(ordinary, model.fresh())
-        compare(ordinary, model.fresh(), prompt=40)  # beyond the windows
-        tokens, accepted = decoded(model, draft, BUSHY, 48)
-        assert tokens == expected
-        assert sum(accepted) > 0
-
-    @pytest.mark.usefixtures("traced")
-    @pytest.mark.parametrize("mutant", ["slots", "window"])
-    def test_a_wrong_graph_is_refused_at_load(self, mutant, load, monkeypatch):
-        if mutant == "slots":
-            init = compiled_pass._Rows.__init__
-            monkeypatch.setattr(
-                compiled_pass._Rows, "__init__",
-                lambda self, pair, slots, used: init(self, pair, (slots - 1).clamp_min(0), used),
-            )  # fmt: skip
-        else:
-            bias = compiled_attention.Seen.bias
-            monkeypatch.setattr(
-                compiled_attention.Seen, "bias", lambda self, window, dtype: bias(self, 2, dtype)
-            )
-        model = TransformersModel(load("llama"))
-        with pytest.raises(UnsupportedModel, match="logits of a compiled pass differ"):
-            choose_passes(model, "compiled")
-        assert model.passes.kind == "eager"
-        choose_passes(model, "auto")
-        assert model.passes.kind == "eager"
-        assert "logits of a compiled pass differ" in str(model.passes.why)
-
-    @pytest.mark.usefixtures("without_shape_checks")
-    @pytest.mark.parametrize("name", ["gemma2", "gpt_oss", "mixtral", "gpt2", "stablelm"])
-    def test_compiled_text(self, name, load, generated, decoded):
-        """Softcap, windows, sinks, experts, learned positions and our mask, all in machine code."""
-        model = TransformersModel(load(name))
-        draft = TransformersModel(load(name, draft_of=model.model))
-        expected = generated(model, 48)
-        choose_passes(model, "compiled")
-        assert decoded(model, draft, BUSHY, 48)[0] == expected
-
-    @pytest.mark.usefixtures("without_shape_checks")
-    def test_a_softmax_of_the_models_own_is_refused_in_machine_code(self, load):
-        """The compiler makes its sum for up to 4096 slots, or for more; `MaskedAttention` has none."""
-        with pytest.raises(UnsupportedModel, match=r"for some sizes only, those with .* <= 4096"):
-            choose_passes(TransformersModel(load("falcon")), "compiled")
 
 
 def test_eager_again(llama):

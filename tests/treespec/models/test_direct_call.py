@@ -108,10 +108,11 @@ class TestGuards:
         one, *fixed = examples(6, 8)
         torch.testing.assert_close(made.bound(fixed)(one), one + 1)
 
-    def test_without_checks_of_strides(self, call):
+    @pytest.mark.parametrize("kind", ["size", "scalar"])
+    def test_without_checks_of_sizes(self, kind, call):
         config: Any = torch._inductor.config
         with (
-            config.patch(size_asserts=False),
-            pytest.raises(Unavailable, match="TORCHINDUCTOR_SIZE_ASSERTS=0: remove it"),
+            config.patch({f"{kind}_asserts": False}),
+            pytest.raises(Unavailable, match=f"TORCHINDUCTOR_{kind.upper()}_ASSERTS=0: remove it"),
         ):
             call(lambda one, other: one + 1)

@@ -15,7 +15,9 @@ __all__ = ["built", "held_call", "kernels", "source"]
 
 FOLDER = Path(__file__).parent
 
-FILES = ("blocks.hpp", "packed_linear.cpp", "masked_attention.cpp")
+FILES = (
+    "blocks.hpp", "packed_linear.cpp", "exponential.hpp", "masked_attention.cpp", "drawn_children.cpp",
+)  # fmt: skip
 """One after the other they are one source, which needs no search for headers."""
 
 FLAGS = ("-ffp-contract=fast",)

@@ -17,8 +17,6 @@ constexpr int64_t LEAST_PART = 256;  // keys
 constexpr int64_t ROWS_AHEAD = 4096;  // bytes, in the first cache
 constexpr float LOWEST = std::numeric_limits<float>::lowest();
 
-typedef int32_t Ints __attribute__((vector_size(64), aligned(4), may_alias));
-
 struct Call {
   const void *query, *key, *value;
   const float *bias, *sinks;  // sinks may be null
@@ -30,21 +28,6 @@ struct Call {
   int64_t group() const { return heads / shared; }
   int64_t rows() const { return group() * nodes; }  // that read the same keys
 };
-
-// e^x for x <= 0, to a relative 3e-7; 0 below e^-87.
-inline Floats exponential(Floats x) {
-  const Ints tiny = x < -87.0f;
-  const Ints n = __builtin_convertvector(x * 1.44269504f - 0.5f, Ints);  // to the nearest, since x <= 0
-  const Floats whole = __builtin_convertvector(n, Floats);
-  const Floats r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
-  Floats p = r * (1.0f / 5040) + (1.0f / 720);
-  p = p * r + (1.0f / 120);
-  p = p * r + (1.0f / 24);
-  p = p * r + (1.0f / 6);
-  p = p * r + 0.5f;
-  p = p * (r * r) + r + 1.0f;
-  return (Floats)((Ints)(p * (Floats)((n + 127) << 23)) & ~tiny);
-}
 
 inline Floats hyperbolic_tangent(Floats x) {
   const Words sign = (Words)x & 0x80000000u;
