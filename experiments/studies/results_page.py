@@ -167,26 +167,25 @@ SECTIONS = {
     ),
     "search_then_run": Section(
         "study-search_then_run_bfloat16",
-        "Which tree does search choose, and is it the fastest? The methods of that run, from before "
-        "searches replayed traces: chosen by rates alone.",
-        "treespec run search_then_run repeats=2",
+        "Which tree does search choose, and is it the fastest?",
+        "treespec run search_then_run models.grow=50M",
         runs.methods,
     ),
     "search_then_run in float32": Section(
         "study-search_then_run",
-        "The same in float32, chosen by rates alone too.",
-        "treespec run search_then_run models.dtype=float32",
+        "The same for the target as it is, in float32.",
+        "treespec run search_then_run models.dtype=float32 models.grow=null",
         runs.methods,
     ),
     "prediction": Section(
         "prediction",
-        "How far off are predictions by rates alone, as searches made them before they replayed "
-        "traces?",
-        "python -m treespec.experiments.studies.prediction repeats=2",
+        "How far off are predictions of that run, made before it? Where passes over two and more nodes "
+        "take longer in the profile than in the run, speedups are predicted too low.",
+        "python -m treespec.experiments.studies.prediction models.grow=50M",
         runs.prediction,
     ),
     "budget_scaling": Section(
-        "study-budget_scaling_avx512",
+        "study-budget_scaling",
         "Do optimal trees grow with the budget where chains stop?",
         "treespec run budget_scaling",
         runs.scaling,
@@ -307,17 +306,19 @@ SECTIONS = {
     "interleaving, quiet": _beside(
         "quiet", "The same on the quiet machine alone, in more runs.", 6
     ),
-    "interleaving, bursts": _beside(
-        "bursts",
-        "The same beside the bursts, in more runs. In the last ten the machine itself changed from step "
-        "to step. The runs are of commit f674c80, judged by the estimator of the commit that is named.",
-    ),
+    "interleaving, bursts": _beside("bursts", "The same beside the bursts, in more runs."),
     "interleaving, drift": _beside(
         "drift",
         "The same while a neighbour takes more and more of a core, half of it at the end of a run.",
     ),
     "interleaving, steady": _beside(
         "steady", "The same beside a process for each core that always works."
+    ),
+    "same_verdicts": Section(
+        "same_verdicts",
+        "Do runs of the same methods name the same winners, on the quiet machine and beside the bursts?",
+        "python -m treespec.experiments.benchmarks.same_verdicts --small",
+        trust.same_verdicts,
     ),
     "honest_cost": _benchmark(
         "honest_cost",

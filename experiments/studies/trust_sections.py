@@ -1,5 +1,6 @@
 """What RESULTS.md says of how far results can be trusted: estimators, intervals, stopping, faults."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ __all__ = [
     "honest",
     "interleaving",
     "power",
+    "same_verdicts",
     "sweep_faults",
     "until",
 ]
@@ -36,6 +38,33 @@ def interleaving(data: Row) -> Parts:
     ]
     truth = "The speed of the dearer method is 1 / 1.05 = 0.952 by construction."
     return {"": [table(columns, rows, words=2), truth]}
+
+
+def same_verdicts(data: Row) -> Parts:
+    """Ratios of two families of methods and the winners named, over runs, quiet and beside bursts."""
+    rows = []
+    for one in data["figures"]["comparisons"]:
+        for beside in dict.fromkeys(run["beside"] for run in one["runs"]):
+            runs = [run for run in one["runs"] if run["beside"] == beside]
+            ratios = [run["ratio"]["estimate"] for run in runs]
+            winners = Counter(run["winner"] or "nobody" for run in runs)
+            rows.append({
+                "sides": " against ".join(one["sides"]),
+                "beside": beside,
+                "runs": len(runs),
+                "winner": ", ".join(f"{name} ({count})" for name, count in winners.items()),
+                "least": f"{min(ratios):.2f}",
+                "most": f"{max(ratios):.2f}",
+            })  # fmt: skip
+    columns: dict[str, Callable[[Row], Any]] = {
+        "compared": lambda row: row["sides"],
+        "beside": lambda row: row["beside"],
+        "runs": lambda row: row["runs"],
+        "winner, in so many runs": lambda row: row["winner"],
+        "times as fast, least": lambda row: row["least"],
+        "most": lambda row: row["most"],
+    }
+    return {"": [table(columns, rows, words=2)]}
 
 
 def honest(data: Row) -> Parts:
