@@ -145,6 +145,7 @@ def draft_levels(
     head: Head,
     committed: Sequence[int],
     device: torch.device,
+    began: Callable[[], None],
 ) -> tuple[TokenTree, dict[int, int]]:
     """A tree of a shape, by one pass for each level that gets children.
 
@@ -154,6 +155,7 @@ def draft_levels(
         head: makes children of logits.
         committed: tokens that the model has not run, the root last.
         device: where tokens are.
+        began: called when each level begins, and when the last one is there.
 
     Returns:
         The tree, and by node the row that the model ran it in.
@@ -165,6 +167,7 @@ def draft_levels(
     tokens = on_device(committed, torch.long, device)
     found, given, first = [tokens[-1:]], [], 0
     for level, parents in zip(levels.levels, told, strict=True):
+        began()
         logits = model.run(tokens, parents, first)
         if len(parents) - first > len(level.nodes):
             logits = logits[-len(level.nodes) :]
@@ -173,6 +176,7 @@ def draft_levels(
         children = head.children(level, logits)
         found.append(children)
         tokens = children if level.run_next is None else children[level.run_next]
+    began()
     ids = torch.cat(found)
     extremes = head.extremes()
     on_cpu = device.type == "cpu"

@@ -104,7 +104,9 @@ class ModelDrafter:
             levels = levels_of(self.growth.shape, self._device)
             head = head_of(self.model, levels, self.law, self.sampling, coins)
             committed = [*self._pending, self._root]
-            tree, self._rows = draft_levels(levels, self.model, head, committed, self._device)
+            tree, self._rows = draft_levels(
+                levels, self.model, head, committed, self._device, self.growth.began
+            )
             return self._vouched(tree)
         if self._over:
             return self._vouched(self._over_chain(self._over, coins))

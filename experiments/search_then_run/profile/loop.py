@@ -25,31 +25,35 @@ if TYPE_CHECKING:
 __all__ = ["Loop"]
 
 
-class _Watched:
-    """A growth of one shape after the other, that notes when each level begins.
+class _Watched(StaticGrowth):
+    """One shape after the other, drafted as a run drafts it, with the moments when levels begin.
 
-    A level begins once the children of the one before have been read from the device, so that on a GPU,
-    too, the moments say what the levels cost.
+    Args:
+        shapes: that will grow.
+        settle: waits for the device, so that on a GPU, too, the moments say what the levels cost.
     """
 
-    def __init__(self, shapes: Sequence[TreeShape]) -> None:
+    def __init__(self, shapes: Sequence[TreeShape], settle: Callable[[], None]) -> None:
+        super().__init__(shapes[0])
         self.max_depth = max(shape.depth for shape in shapes)
         self._growths = {shape: StaticGrowth(shape) for shape in shapes}
-        self._growth = self._growths[shapes[0]]
+        self._settle = settle
         self.moments: list[float] = []
 
     def grow(self, shape: TreeShape) -> None:
         """Grow this shape from now on."""
-        self._growth = self._growths[shape]
+        self.shape = self._growths[shape].shape
 
     def next(
         self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
     ) -> Sequence[tuple[int, int]]:
-        """The next level."""
-        if shape.size == 1:
-            self.moments = []
+        """Nothing: asked only for a shape that is a root alone."""
+        return ()
+
+    def began(self) -> None:
+        """Note the moment."""
+        self._settle()
         self.moments.append(time.perf_counter())
-        return self._growth.next(shape, probs)
 
 
 class Loop:
@@ -76,7 +80,7 @@ class Loop:
         plain: bool = False,
     ) -> None:
         self.setting, self.prefix = setting, prefix
-        self.growth = _Watched(setting.shapes)
+        self.growth = _Watched(setting.shapes, lambda: self.timer.clock.settle())
         self._pair, self._target, self._text, self._seed = pair, target, text, seed
         without = plain_method("plain", {setting.name: setting.sampling}).choices[setting.name]
         self._choice = without if plain else setting
@@ -119,6 +123,7 @@ class Loop:
     def _advance(self) -> dict[str, Any] | None:
         before = {name: len(seconds) for name, seconds in self.timer.seconds.items()}
         self.timer.clock.settle()
+        self.growth.moments = []
         start = time.perf_counter()
         step = next(self._steps, None)
         if step is None:

@@ -91,7 +91,11 @@ def test_a_failed_job_is_exit_code_1(call, grid_file, monkeypatch):
 
 def test_wrong_input(call, grid_file, tmp_path, monkeypatch):
     path = grid_file()
-    refused(call(path, "sweep.sede=[1]"), "grid.yaml: sweep.sede", "did you mean 'seed'")
+    refused(
+        call(path, "sweep.sede=[1]"),
+        "override 'sweep.sede=[1]': sweep.sede: unknown key",
+        "did you mean 'seed'",
+    )
     refused(call(path, "sweep.seed=[]"), "empty list")
     refused(call("nowhere.yaml"), "no config file")
     refused(call(path, "--workers", "3"), "--executor local")
