@@ -179,8 +179,7 @@ SECTIONS = {
     ),
     "prediction": Section(
         "prediction",
-        "How far off are predictions of that run, made before it? Where passes over two and more nodes "
-        "take longer in the profile than in the run, speedups are predicted too low.",
+        "How far off are predictions of that run, made before it?",
         "python -m treespec.experiments.studies.prediction models.grow=50M",
         runs.prediction,
     ),
