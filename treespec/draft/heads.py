@@ -62,9 +62,8 @@ class TensorHead:
         self.law, self._sampling = law, sampling
         # Only rows that `Sampling` makes of finite logits need no look, and that is seen by the extremes.
         self._unseen = type(coins) is TorchCoins and type(sampling) is Sampling
-        self._draw = coins.draw_many
-        if type(coins) is TorchCoins and self._unseen:
-            self._draw = coins.draw_unseen
+        unseen = isinstance(coins, TorchCoins) and self._unseen
+        self._draw = coins.draw_unseen if unseen else coins.draw_many
         self._probs: list[Tensor] = []
         self._extremes: list[Tensor] = []
 

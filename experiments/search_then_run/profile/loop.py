@@ -36,13 +36,12 @@ class _Watched(StaticGrowth):
     def __init__(self, shapes: Sequence[TreeShape], settle: Callable[[], None]) -> None:
         super().__init__(shapes[0])
         self.max_depth = max(shape.depth for shape in shapes)
-        self._growths = {shape: StaticGrowth(shape) for shape in shapes}
         self._settle = settle
         self.moments: list[float] = []
 
     def grow(self, shape: TreeShape) -> None:
         """Grow this shape from now on."""
-        self.shape = self._growths[shape].shape
+        self.shape = shape.breadth_first()
 
     def next(
         self, shape: TreeShape, probs: Callable[[], Float[Tensor, "N"]]
