@@ -28,6 +28,7 @@ __all__ = [
     "RawPrompt",
     "embedded_prompts",
     "encode",
+    "following",
     "hash_of",
     "read_prompts",
     "search_prompts",
@@ -425,6 +426,11 @@ def search_prompts(config: Config) -> Prompts:
             "search.prompts: the run's prompts are whole texts (prompts.tokens is null), so nothing is "
             "left of them to measure on: give other prompts here, or cut those with prompts.tokens"
         )
+    return following(prompts, config.max_new_tokens)
+
+
+def following(prompts: Prompts, max_new_tokens: int) -> Prompts:
+    """The same texts from where decoding of them ends: after the last excerpt, its prompt and its budget."""
     farthest = max((getattr(prompts, "excerpts", None) or {"": 0}).values())
-    start = prompts.start + farthest + prompts.tokens + config.max_new_tokens
+    start = prompts.start + farthest + (prompts.tokens or 0) + max_new_tokens
     return prompts.model_copy(update={"start": start})

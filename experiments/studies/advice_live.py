@@ -1,6 +1,6 @@
 """Advice against live runs: predicted tokens per step on other texts, and the chosen shape among others."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from statistics import median
@@ -20,9 +20,10 @@ from treespec.experiments.report.run import load_run
 from treespec.experiments.report.terminal import say
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.progress import clock
-from treespec.experiments.run.prompts import encode, read_prompts
+from treespec.experiments.run.prompts import Prompt, encode, following, read_prompts
 from treespec.experiments.run.unit import seed_of
 from treespec.experiments.search_then_run.run import dry_run, run
+from treespec.models.load import Pair
 from treespec.search import Ranking, Trace
 from treespec.stopping import stop_at_tokens
 from treespec.target import ModelTarget
@@ -46,7 +47,11 @@ PAIRS = {
 def live(
     trace: Trace, ranking: Ranking, shapes: Mapping[str, TreeShape], texts: int | None = None
 ) -> dict[str, Any]:
-    """Predicted tokens per step over those of live runs on what follows the trace's texts in their files.
+    """Predicted tokens per step over those of live runs, on the trace's own texts and on what follows them.
+
+    On the trace's own places the difference is that between replay and decoding (steps begin elsewhere at
+    temperature 1; a run's last step is cut). What follows in the same files is other text, whose
+    difference from the trace's is in the second figure, too.
 
     How large a target was made changes no token, so that the runs are of the smallest one.
 
@@ -56,22 +61,30 @@ def live(
         shapes: besides the advised one, by name.
         texts: how many are decoded; by default as many as the trace has.
     """
-    models = ModelsConfig.model_validate({**trace.about["models"], "grow": None})
     prompts: Prompts = TypeAdapter(Prompts).validate_python(trace.about["prompts"])
-    after = prompts.start + (prompts.tokens or 0) + int(trace.about["max_new_tokens"])
-    prompts = prompts.model_copy(update={"start": after})
-    pair = load_models(models)
-    read = read_prompts(prompts)[: prompts.count if texts is None else texts]
-    ids = [one.ids for one in encode(read, prompts, pair.tokenizer)]
-    sampling, law = Sampling(**trace.sampling), Law.of(trace.law)
+    pair = load_models(ModelsConfig.model_validate({**trace.about["models"], "grow": None}))
     first = next(row for row in ranking.rows if row.kind in ("tree", "chain"))
+    asked = {"advised": first.shape, **shapes}
+    most = prompts.count if texts is None else texts
+    after = following(prompts, int(trace.about["max_new_tokens"]))
+    return {
+        where: _errors(trace, ranking, asked, pair, encode(read_prompts(part)[:most], part, pair.tokenizer))
+        for where, part in (("the trace's own texts", prompts), ("what follows them", after))
+    }
+
+
+def _errors(
+    trace: Trace, ranking: Ranking, shapes: Mapping[str, TreeShape], pair: Pair, texts: Sequence[Prompt]
+) -> dict[str, Any]:
+    """Of each shape what was predicted and what decoding these texts gave; the median error and the worst."""
+    sampling, law = Sampling(**trace.sampling), Law.of(trace.law)
     found: dict[str, dict[str, float]] = {}
-    for name, shape in track({"advised": first.shape, **shapes}.items(), description="live"):
+    for name, shape in track(shapes.items(), description="live"):
         emitted = steps = 0
-        for i, prompt in enumerate(ids):
+        for i, prompt in enumerate(texts):
             decoding = decode(
                 ModelTarget(pair.target), ModelDrafter(pair.draft, shape, law, sampling),
-                RULES[trace.rule], torch.tensor(prompt), sampling=sampling,
+                RULES[trace.rule], torch.tensor(prompt.ids), sampling=sampling,
                 coins=TorchCoins(seed_of("advice", i)), stop=stop_at_tokens(pair.end_tokens),
                 max_new_tokens=int(trace.about["max_new_tokens"]),
             )  # fmt: skip
@@ -85,7 +98,7 @@ def live(
         }
     worst = max(found, key=lambda name: abs(found[name]["error"]))
     return {
-        "texts": len(ids),
+        "texts": len(texts),
         "shapes": found,
         "median error": median(abs(one["error"]) for one in found.values()),
         "worst": [found[worst]["error"], worst],

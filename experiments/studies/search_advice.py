@@ -12,8 +12,8 @@ runs; without traces the simulations.
   half-widths, since the other half has an error of its own). And the choice: the speed on the other half of
   what was chosen, over that of the best of all shapes *chosen on that half* (which flatters that best), and
   over the choice by rates alone, as it was made before. Over both ways of each split, and over one of them.
-- *live*: the same predictions over live runs of each shape, on what follows the trace's texts in their
-  files.
+- *live*: the same predictions over live runs of each shape, on the trace's own texts and on what follows
+  them in their files.
 - *exhaustive*: over the best of all trees of up to eight nodes by replay, on long simulated traces; and
   over the choice by rates alone at 16 to 64 nodes, valued by replay.
 - *runs*: what `search_then_run` chose over the fastest of its run, by the run's adjusted times, for one of

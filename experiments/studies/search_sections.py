@@ -139,13 +139,14 @@ def _advice_live(figures: Row) -> list[str]:
             f"best of every size as fast as plain decoding, {percent(many['share'], 1)} of "
             f"{many['searches']:,} searches advised anything."
         )
-    for name, one in figures.get("live", {}).items():
-        error, which = one["worst"]
-        said.append(
-            f"Live, {name}: tokens per step of {len(one['shapes'])} shapes on {one['texts']} other texts "
-            f"were off by {percent(one['median error'], 1)} in the median, at worst by "
-            f"{percent(error, 1)} ({which})."
-        )
+    for name, places in figures.get("live", {}).items():
+        for where, one in places.items():
+            error, which = one["worst"]
+            said.append(
+                f"Live, {name}, {where} ({one['texts']} texts): predicted tokens per step of "
+                f"{len(one['shapes'])} shapes were off by {percent(one['median error'], 1)} in the median, "
+                f"at worst by {percent(error, 1)} ({which})."
+            )
     for pair, settings in figures.get("runs", {}).items():
         for setting, one in settings.items():
             said.append(
