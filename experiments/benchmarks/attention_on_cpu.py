@@ -4,7 +4,7 @@
 
 One layer of the 100M target in bfloat16 and float32: all keys under one additive mask (`sdpa`), the prefix
 without a mask and the tree under its own, joined by their log-sum-exps (`two_pass`), or the kernel of
-compiled passes (`treespec.models.kernels`). Layers take turns, more of them than small caches hold; what
+compiled passes (`treespec.kernels`). Layers take turns, more of them than small caches hold; what
 reading them takes at least is measured in turns with the others, as reading as many bytes at once.
 """
 
@@ -26,7 +26,7 @@ from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.benchmarks.timing import in_turns, seconds_of
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.report.terminal import print_table, say
-from treespec.models.kernels.masked_attention import kernel_call
+from treespec.kernels.masked_attention import kernel_call
 
 HEADS, KV_HEADS, HEAD_DIM = 12, 4, 64
 PREFIXES, NODES, DTYPES = (256, 2048, 8192), (1, 4, 8, 22), ("bfloat16", "float32")

@@ -44,8 +44,11 @@ from treespec.tree import Law
 DEARER = 0.05
 """Share of each of its steps that the third chain spins."""
 
-STAYS = 2.0
-"""Neighbours stay for so many times the first run; `drift` then takes half a core at the end of a run."""
+RISES = 2.0
+"""`drift` reaches a whole core after so many times the first run: half a core at the end of a run."""
+
+STAYS_S = 3600.0
+"""For which the others stay at most: longer than any run."""
 
 
 class Spinning:
@@ -251,8 +254,9 @@ def main(
         begin("a run that does not count")
         start = time.perf_counter()
         one(0, None)
-        stays = STAYS * (time.perf_counter() - start)
+        rises = RISES * (time.perf_counter() - start)
         for name, kind in kinds.items():
+            stays = rises if kind is Neighbour.DRIFT else STAYS_S
             turns = list(measured(kind, range(runs), lambda seed: one(seed, None), begin, stays))
             prompts = list(
                 measured(kind, range(by_prompts), lambda seed: one(seed, 1), begin, stays)

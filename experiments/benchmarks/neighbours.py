@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from multiprocessing import get_context
+from multiprocessing.synchronize import Semaphore
 from typing import Annotated
 
 import numpy as np
@@ -23,6 +24,9 @@ import typer
 __all__ = ["Neighbour", "beside", "busy_at"]
 
 BURST, PERIOD = 0.7, 2.0
+STARTS_S = 30.0
+"""Within which a process of a neighbour works."""
+
 SLICE = 0.02
 
 
@@ -53,8 +57,9 @@ def busy_at(kind: Neighbour, second: float, seconds: float) -> bool:
     return True
 
 
-def _spin(kind: Neighbour, seconds: float, parent: int) -> None:
+def _spin(kind: Neighbour, seconds: float, parent: int, working: Semaphore) -> None:
     values = np.ones((64, 64), np.float32)
+    working.release()
     start = time.monotonic()
     while (second := time.monotonic() - start) < seconds and os.getppid() == parent:
         if busy_at(kind, second, seconds):
@@ -65,21 +70,34 @@ def _spin(kind: Neighbour, seconds: float, parent: int) -> None:
 
 @contextmanager
 def beside(kind: Neighbour, seconds: float) -> Iterator[None]:
-    """Have the neighbour work while the block runs.
+    """Have the neighbour work while the block runs, from its first line to its last.
 
     Args:
         kind: of the neighbour.
         seconds: that it stays at most; `drift` reaches its height there.
+
+    Raises:
+        RuntimeError: if the block took longer, so that its end was alone on the machine.
     """
     count = (os.cpu_count() or 1) if kind is Neighbour.STEADY else 1
-    process = get_context("spawn").Process
+    spawn = get_context("spawn")
+    working = spawn.Semaphore(0)  # what is measured must not meet the imports of these processes
     crowd = [
-        process(target=_spin, args=(kind, seconds, os.getpid()), daemon=True) for _ in range(count)
+        spawn.Process(target=_spin, args=(kind, seconds, os.getpid(), working), daemon=True)
+        for _ in range(count)
     ]
     for one in crowd:
         one.start()
     try:
+        for _ in crowd:
+            if not working.acquire(timeout=STARTS_S):
+                raise RuntimeError(f"a neighbour ({kind}) did not start within {STARTS_S:g} s")
         yield
+        if not all(one.is_alive() for one in crowd):
+            raise RuntimeError(
+                f"the neighbour ({kind}) stayed for {seconds:.0f} s, and what ran beside it took longer: "
+                "its figures are of two machines; let the neighbour stay longer"
+            )
     finally:
         for one in crowd:
             one.terminate()
@@ -92,7 +110,7 @@ def main(
 ) -> None:
     """Use the machine as a neighbour would."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before the workers load numpy
-    with beside(kind, seconds):
+    with beside(kind, seconds + 1):  # which wants to be there to the end
         time.sleep(seconds)
 
 

@@ -35,7 +35,7 @@ from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.models import passes_data
 from treespec.experiments.run.prompts import embedded_prompts
-from treespec.models.kernels.packed_linear import BLOCK, kernel_call
+from treespec.kernels.packed_linear import BLOCK, kernel_call
 from treespec.models.load import Pair
 from treespec.models.packed_layers import large_pages
 from treespec.models.passes import choose_passes

@@ -86,7 +86,6 @@ def main(
     traces: dict[str, tuple[Times, Times]] = {}
     for name in ("quiet", *Neighbour):
         with nullcontext() if name == "quiet" else beside(Neighbour(name), seconds + 5):
-            time.sleep(1)  # a neighbour starts
             traces[str(name)] = record(*work, seconds=seconds)
     traces["stalls"] = with_stalls(*traces["quiet"])
     for name, (at, spent) in traces.items():

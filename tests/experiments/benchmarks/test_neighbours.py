@@ -32,6 +32,12 @@ def test_a_neighbour_works_beside_the_block_and_is_gone_after_it():
     assert after.elapsed - before.elapsed < 15
 
 
+def test_a_block_that_outlasts_its_neighbour_is_no_measurement_beside_it():
+    with pytest.raises(RuntimeError, match=r"steady\) stayed for 0 s, and what ran beside it took"):
+        with beside(Neighbour.STEADY, 0.2):
+            time.sleep(0.7)
+
+
 def test_a_recorded_machine_is_as_slow_as_its_trace(tmp_path):
     at, seconds = record(torch.ones(2, 8), torch.ones(8, 8), repeats=50)
     assert (np.diff(at) > 0).all()
