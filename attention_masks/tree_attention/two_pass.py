@@ -6,7 +6,7 @@ unmasked attention, at the price of a second set of launches and of reading both
 On a CPU it gains nothing, since there the mask costs nothing: attention of a tree is bound by arithmetic.
 Time over that of impl="sdpa" (`experiments.benchmarks.attention_on_cpu`: two cores of an Intel Xeon, torch
 2.13, Hq/Hkv = 12/4, head dim 64; 1 / 4 / 8 / 22 nodes), and that of the kernel of compiled passes
-(`treespec.models.kernels.masked_attention`):
+(`treespec.kernels.masked_attention`):
 
     |              | two passes                | kernel                    |
     | ---          | ---                       | ---                       |

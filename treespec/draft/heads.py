@@ -16,7 +16,7 @@ from treespec.children import LONG, require_children
 from treespec.coins import TorchCoins
 from treespec.distributions import Sampling, require_finite
 from treespec.draft.levels import Head, Level, Levels
-from treespec.models.kernels.drawn_children import best_children, drawn_children
+from treespec.kernels.drawn_children import best_children, drawn_children
 from treespec.protocols import Coins
 from treespec.tree import Law
 
@@ -91,7 +91,7 @@ class TensorHead:
 
 
 class KernelHead:
-    """A level by one call (`treespec.models.kernels.drawn_children`), on the CPU.
+    """A level by one call (`treespec.kernels.drawn_children`), on the CPU.
 
     Args:
         levels: of the tree.

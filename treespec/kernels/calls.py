@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from treespec.models.kernels import masked_attention, packed_linear
-from treespec.models.kernels.build import kernels
+from treespec.kernels import masked_attention, packed_linear
+from treespec.kernels.build import kernels
 
 __all__ = ["calls"]
 

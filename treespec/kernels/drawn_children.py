@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from treespec.models.kernels.build import held_call
+from treespec.kernels.build import held_call
 
 __all__ = ["DTYPES", "best_children", "drawn_children"]
 

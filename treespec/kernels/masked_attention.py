@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from treespec.models.kernels.build import held_call
+from treespec.kernels.build import held_call
 
 __all__ = ["can_attend", "kernel_call", "masked_attention"]
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float
 from torch import Tensor
 
-from treespec.models.kernels.build import held_call
+from treespec.kernels.build import held_call
 
 __all__ = ["BLOCK", "can_pack", "kernel_call", "pack", "packed_linear"]
 

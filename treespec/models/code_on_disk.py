@@ -16,6 +16,7 @@ import torch
 import transformers
 from transformers import PreTrainedModel
 
+from treespec.kernels import build, calls, drawn_children, masked_attention, packed_linear
 from treespec.models import (
     compiled_attention,
     compiled_code,
@@ -23,7 +24,6 @@ from treespec.models import (
     direct_call,
     packed_layers,
 )
-from treespec.models.kernels import build, calls, drawn_children, masked_attention, packed_linear
 from treespec.models.transformers_model import TransformersModel
 
 __all__ = ["is_on_disk", "note_on_disk"]

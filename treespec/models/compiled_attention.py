@@ -1,6 +1,6 @@
 """Attention inside compiled passes: what each row of a pass sees, from tensors alone, and the sum over it.
 
-The mask is additive and shared by all layers of one window. Our kernel (`kernels.masked_attention`) takes
+The mask is additive and shared by all layers of one window. Our kernel (`treespec.kernels.masked_attention`) takes
 0.5 to 0.8 of the time of torch's attention in bfloat16 (`experiments.benchmarks.attention_on_cpu`).
 """
 
@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from treespec.errors import UnsupportedModel
-from treespec.models.kernels.masked_attention import can_attend
+from treespec.kernels.masked_attention import can_attend
 
 __all__ = ["BEYOND", "MaskedAttention", "Seen"]
 

@@ -35,10 +35,10 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from attention_masks import topology
 from treespec.errors import Unavailable, UnsupportedModel, in_words
+from treespec.kernels.calls import calls
 from treespec.models.cache import LayerShape, TreeCache
 from treespec.models.compiled_attention import BEYOND, MaskedAttention, Seen
 from treespec.models.direct_call import DirectCall
-from treespec.models.kernels.calls import calls
 from treespec.models.packed_layers import packed_linears
 from treespec.models.packed_weights import PackedWeights
 from treespec.models.routes import OwnAttention, Route

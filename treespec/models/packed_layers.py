@@ -50,7 +50,7 @@ from jaxtyping import Float, Integer
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from treespec.models.kernels.packed_linear import BLOCK, can_pack, pack
+from treespec.kernels.packed_linear import BLOCK, can_pack, pack
 from treespec.models.packed_weights import PackedWeights
 
 __all__ = ["large_pages", "packed_linears"]

@@ -12,9 +12,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from treespec.errors import ContextOverflow
+from treespec.kernels import drawn_children
 from treespec.models.cache_view import CacheView
 from treespec.models.fingerprint import fingerprint
-from treespec.models.kernels import drawn_children
 from treespec.models.packed_weights import PackedWeights
 from treespec.models.pass_kinds import EAGER, Passes
 from treespec.models.probe import Finding, probe

@@ -2,8 +2,8 @@
 
 import pytest
 
+from treespec.kernels import build
 from treespec.models import compiled_pass
-from treespec.models.kernels import build
 
 BUILDS = ("-DTREESPEC_PAIRS", "-UTREESPEC_PAIRS", "-UTREESPEC_PAIRS -DTREESPEC_ROWS=3")
 

@@ -3,7 +3,7 @@
 import pytest
 
 from treespec.errors import Unavailable
-from treespec.models.kernels import build
+from treespec.kernels import build
 
 
 def test_a_kernel_that_does_not_compile_is_named(monkeypatch):

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from treespec.distributions import best_token
-from treespec.models.kernels.drawn_children import DTYPES, best_children, drawn_children
+from treespec.kernels.drawn_children import DTYPES, best_children, drawn_children
 
 UNIT = torch.finfo(torch.float32).eps / 2
 LAST = 1 - 2.0**-53

@@ -9,10 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from torch import nn
 
+from treespec.kernels.calls import calls
+from treespec.kernels.masked_attention import masked_attention
 from treespec.models.compiled_attention import MaskedAttention, Seen
 from treespec.models.compiled_pass import tree_arrays
-from treespec.models.kernels.calls import calls
-from treespec.models.kernels.masked_attention import masked_attention
 
 SINGLE, BRAIN = torch.float32, torch.bfloat16
 UNIT = torch.finfo(SINGLE).eps / 2

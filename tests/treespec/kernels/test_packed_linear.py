@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treespec.models.kernels.packed_linear import pack, packed_linear
+from treespec.kernels.packed_linear import pack, packed_linear
 
 SINGLE, BRAIN = torch.float32, torch.bfloat16
 
