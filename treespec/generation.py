@@ -17,7 +17,7 @@ from treespec.protocols import Coins, Drafter, Growth, Observer, Verifier
 from treespec.stopping import any_of, stop_at_strings, stop_at_tokens
 from treespec.target.make import make_target
 from treespec.tree import Law, TreeShape
-from treespec.verify import on_host, usual_law, usual_rule
+from treespec.verify import usual_law, usual_rule, verifier_for
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -113,7 +113,7 @@ def generate(
             "which rule is lossless depends on how the drafter draws: give a verifier too"
         )
     law = Law.of(law) if law else _usual_law(growth, sampling)
-    verifier = verifier or on_host(usual_rule(law, sampling))
+    verifier = verifier or verifier_for(usual_rule(law, sampling), pair.target)
     if drafter is None:
         shape = TreeShape.expansion([3, 2, 1, 1]) if growth is None else growth
         drafter = make_drafter(pair.draft, shape, law, sampling)

@@ -139,7 +139,8 @@ class TreeModel(Protocol):
 
     `length` committed rows stand in the cache. `run` puts the rows of tree nodes after them; `keep` makes
     some of these rows committed and forgets the others. A model may say by an attribute `draws_by_kernel`
-    that a kernel can draw children from its logits (`treespec.draft.heads`).
+    that kernels know its logits: one draws children from them (`treespec.draft.heads`), one decides by them
+    (`treespec.verify.verifier_for`).
     """
 
     @property

@@ -147,7 +147,7 @@ def timed_text(
     decoding = decode(
         target(pair.target),
         make_drafter(pair.draft, shape, law, sampling),
-        verify.on_host(verify.usual_rule(law, sampling)),
+        verify.verifier_for(verify.usual_rule(law, sampling), pair.target),
         prompt,
         sampling=sampling,
         coins=TorchCoins(seed),

@@ -34,6 +34,7 @@ from treespec.experiments.run.unit import seed_of
 from treespec.protocols import TreeModel
 from treespec.target import ModelTarget
 from treespec.testing.compare import ConditionalLaw, LawComparison, Samples, compare_laws
+from treespec.verify import verifier_for
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -191,8 +192,8 @@ class LawChecker:
             if count % CHUNK == 0:
                 self._progress(f"{name}: {method.name}, prompt {i + 1}/{len(self.prompts)}")
             steps = decode(
-                target, drafter, choice.rule, ids, sampling=choice.sampling, coins=coins,
-                max_new_tokens=self.tokens,
+                target, drafter, verifier_for(choice.rule, self._remembering.target), ids,
+                sampling=choice.sampling, coins=coins, max_new_tokens=self.tokens,
             )  # fmt: skip
             rows.append([i, *(token for step in steps for token in step.tokens)])
         return Texts(rows, time.perf_counter() - start)

@@ -26,7 +26,7 @@ from treespec.experiments.run.readiness import require_fits
 from treespec.reading import brief
 from treespec.stopping import stop_at_tokens
 from treespec.target import make_target
-from treespec.verify import on_host
+from treespec.verify import verifier_for
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -201,7 +201,7 @@ def decode_one(
     stepping = decode(
         make_target(pair.target),
         method.drafter(pair, sampling),
-        on_host(choice.rule),
+        verifier_for(choice.rule, pair.target),
         ids,
         sampling=choice.sampling,
         coins=TorchCoins(config.seed),

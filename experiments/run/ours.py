@@ -15,7 +15,7 @@ from treespec.experiments.run.observers import StageTimer, now
 from treespec.protocols import Drafter
 from treespec.stopping import Stop
 from treespec.target import make_target
-from treespec.verify import on_host
+from treespec.verify import verifier_for
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -52,7 +52,7 @@ def decode_ours(
     steps = decode(
         make_target(pair.target),
         drafter,
-        on_host(choice.rule),  # on a GPU one synchronisation a step, whatever the rule
+        verifier_for(choice.rule, pair.target),
         prompt,
         sampling=choice.sampling,
         coins=TorchCoins(seed),

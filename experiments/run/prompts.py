@@ -430,7 +430,7 @@ def search_prompts(config: Config) -> Prompts:
 
 
 def following(prompts: Prompts, max_new_tokens: int) -> Prompts:
-    """The same texts from where decoding of them ends: after the last excerpt, its prompt and its budget."""
+    """The same texts from where decoding them ends: after the last excerpt, its prompt and its budget."""
     farthest = max((getattr(prompts, "excerpts", None) or {"": 0}).values())
     start = prompts.start + farthest + (prompts.tokens or 0) + max_new_tokens
     return prompts.model_copy(update={"start": start})

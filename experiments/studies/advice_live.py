@@ -68,15 +68,21 @@ def live(
     most = prompts.count if texts is None else texts
     after = following(prompts, int(trace.about["max_new_tokens"]))
     return {
-        where: _errors(trace, ranking, asked, pair, encode(read_prompts(part)[:most], part, pair.tokenizer))
+        where: _errors(
+            trace, ranking, asked, pair, encode(read_prompts(part)[:most], part, pair.tokenizer)
+        )
         for where, part in (("the trace's own texts", prompts), ("what follows them", after))
     }
 
 
 def _errors(
-    trace: Trace, ranking: Ranking, shapes: Mapping[str, TreeShape], pair: Pair, texts: Sequence[Prompt]
+    trace: Trace,
+    ranking: Ranking,
+    shapes: Mapping[str, TreeShape],
+    pair: Pair,
+    texts: Sequence[Prompt],
 ) -> dict[str, Any]:
-    """Of each shape what was predicted and what decoding these texts gave; the median error and the worst."""
+    """Of each shape what was predicted and what these texts gave; the median error and the worst."""
     sampling, law = Sampling(**trace.sampling), Law.of(trace.law)
     found: dict[str, dict[str, float]] = {}
     for name, shape in track(shapes.items(), description="live"):

@@ -21,7 +21,7 @@ from treespec.experiments.run.observers import synchronizer
 from treespec.protocols import TreeModel
 from treespec.target import make_target
 from treespec.tree import TreeShape
-from treespec.verify import on_host, usual_law, usual_rule
+from treespec.verify import usual_law, usual_rule, verifier_for
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -254,7 +254,7 @@ def _decoded(
 ) -> Lane:
     """One text."""
     law, clock = usual_law(sampling), _Clock(synchronizer(prompt.device))
-    rule = on_host(usual_rule(law, sampling))
+    rule = verifier_for(usual_rule(law, sampling), pair.target)
     drafter = make_drafter(_Watched(pair.draft, clock), shape, law, sampling)
     taken: list[tuple[float, tuple[int, ...], int]] = []
     for step in decode(

@@ -17,6 +17,7 @@ FOLDER = Path(__file__).parent
 
 FILES = (
     "blocks.hpp", "packed_linear.cpp", "exponential.hpp", "masked_attention.cpp", "drawn_children.cpp",
+    "walked_tree.cpp",
 )  # fmt: skip
 """One after the other they are one source, which needs no search for headers."""
 

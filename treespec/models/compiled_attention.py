@@ -1,7 +1,8 @@
 """Attention inside compiled passes: what each row of a pass sees, from tensors alone, and the sum over it.
 
-The mask is additive and shared by all layers of one window. Our kernel (`treespec.kernels.masked_attention`) takes
-0.5 to 0.8 of the time of torch's attention in bfloat16 (`experiments.benchmarks.attention_on_cpu`).
+The mask is additive and shared by all layers of one window. Our kernel
+(`treespec.kernels.masked_attention`) takes 0.5 to 0.8 of the time of torch's attention in bfloat16
+(`experiments.benchmarks.attention_on_cpu`).
 """
 
 from typing import Any, no_type_check

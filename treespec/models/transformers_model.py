@@ -195,7 +195,7 @@ class TransformersModel:
 
     @property
     def draws_by_kernel(self) -> bool:
-        """Whether a kernel can draw from its logits: its passes are compiled, with all kernels."""
+        """Whether kernels can draw and decide by its logits: its passes are compiled, with all kernels."""
         return self.passes.kind == "compiled" and self._dtype in drawn_children.DTYPES
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:

@@ -10,6 +10,7 @@ from pkgutil import iter_modules
 from treespec.distributions import Sampling
 from treespec.tree import Law
 from treespec.verify.block import block
+from treespec.verify.by_kernel import ByKernel, by_kernel, verifier_for
 from treespec.verify.canonical import canonical
 from treespec.verify.chain import chain
 from treespec.verify.fused import Fused, fused
@@ -33,6 +34,7 @@ from treespec.verify.typical import typical
 __all__ = [
     "RULES",
     "RULE_OF_LAW",
+    "ByKernel",
     "Fused",
     "NodeChoice",
     "NodeRule",
@@ -40,6 +42,7 @@ __all__ = [
     "Rule",
     "Scope",
     "block",
+    "by_kernel",
     "canonical",
     "chain",
     "fused",
@@ -62,6 +65,7 @@ __all__ = [
     "typical",
     "usual_law",
     "usual_rule",
+    "verifier_for",
 ]
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import lru_cache
-from itertools import pairwise
 from types import ModuleType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -27,6 +26,7 @@ from treespec.verify.onehot import onehot
 from treespec.verify.rrs import rrs
 from treespec.verify.rrsw import rrsw
 from treespec.verify.rule import Rule
+from treespec.verify.tree_plan import plan_of
 from treespec.verify.wrapped import WrappedRule
 
 __all__ = ["BLOCK", "Fused", "fused", "options"]
@@ -266,14 +266,8 @@ def _rows(tensor: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
 
 @lru_cache(maxsize=256)
 def _plan(shape: TreeShape, device: torch.device) -> Int[Tensor, "4 N"]:
-    """First child, next sibling, sibling before and row of `draft_probs` of each node; -1 for none."""
-    plan = torch.full((4, shape.size), -1, dtype=torch.int32)
-    for row, node in enumerate(shape.internal):
-        children = shape.children[node]
-        plan[0, node], plan[3, node] = children[0], row
-        for elder, child in pairwise(children):
-            plan[1, elder], plan[2, child] = child, elder
-    return _onto(plan, device)
+    """`plan_of` on a device."""
+    return _onto(plan_of(shape), device)
 
 
 def _onto(tensor: Shaped[Tensor, "*dims"], device: torch.device) -> Shaped[Tensor, "*dims"]:

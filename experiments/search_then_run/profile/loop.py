@@ -17,7 +17,7 @@ from treespec.experiments.run.observers import StageTimer
 from treespec.experiments.search_then_run.profile.plan import Setting, drift_of
 from treespec.step import Step
 from treespec.tree import TreeShape
-from treespec.verify import on_host
+from treespec.verify import verifier_for
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -103,7 +103,7 @@ class Loop:
         self._steps = decode(
             self._target,
             drafter,
-            on_host(choice.rule),
+            verifier_for(choice.rule, pair.target),
             prompt,
             sampling=choice.sampling,
             coins=self._coins,

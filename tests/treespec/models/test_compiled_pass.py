@@ -20,8 +20,8 @@ from treespec import Law, Sampling, TorchCoins, TreeShape, decode
 from treespec.draft import EarlyExit, ModelDrafter, heads
 from treespec.errors import InvalidTree, UnsupportedModel
 from treespec.experiments.lossless.passes import RememberingModel
-from treespec.models import compiled_pass, compiled_runner, passes
 from treespec.kernels.drawn_children import drawn_children
+from treespec.models import compiled_pass, compiled_runner, passes
 from treespec.models.passes import choose_passes
 from treespec.models.runner import TreeRunner
 from treespec.models.sublayers import layers_from

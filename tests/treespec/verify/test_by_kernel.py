@@ -1,0 +1,128 @@
+"""Rules by a kernel against the rules themselves: the same verdict, and the stream at the same place."""
+
+import pickle
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+import torch
+
+from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, verify
+from treespec.errors import NonFiniteLogits, NotADistribution, RefusedTree
+from treespec.models.compiled_pass import missing_for_compiling
+from treespec.verify.by_kernel import by_kernel, verifier_for
+from treespec.verify.on_host import OnHost
+
+RULES = [verify.naive, verify.chain, verify.rrs, verify.rrsw, verify.onehot]
+PER_CASE = 60
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiler():
+    if (missing := missing_for_compiling()) is not None:
+        pytest.skip(missing)
+
+
+@pytest.fixture
+def alone(outcome):
+    """What the kernel makes of a tree; the rule is not asked."""
+
+    def decide(rule, tree, rows, coins):
+        asked = AssertionError("the rule was asked")
+        with mock.patch.object(verify.Rule, "__call__", side_effect=asked):
+            return outcome(by_kernel(rule), tree, rows, coins)
+
+    return decide
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_random_trees(rule, temperature, random_tree, outcome, alone):
+    paths = []
+    for seed in range(PER_CASE):
+        vocab = (12, 20, 260, 530)[seed % 4] + seed // 9  # less than a vector, and several groups
+        tree, logits = random_tree(rule, torch.Generator().manual_seed(seed), vocab, 1 + seed % 12)
+        if rule is not verify.onehot:
+            tree = tree.vouched()
+        dtype = (torch.float32, torch.bfloat16)[seed % 2]
+        rows = Sampling(temperature=temperature).rows(logits.to(dtype))
+        expected = outcome(rule, tree, rows, TorchCoins(seed))
+        assert alone(rule, tree, rows, TorchCoins(seed)) == expected, seed
+        paths.append((expected[0].accepted, tree.shape.depth))
+    assert max(accepted for accepted, _ in paths) >= 2
+    assert any(accepted < depth for accepted, depth in paths)
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_what_the_kernel_does_not_know_the_rule_decides(random_tree, outcome):
+    tree, logits = random_tree(verify.rrsw, torch.Generator().manual_seed(1), 40, 9)
+    rows = Sampling().rows(logits)
+    looked_at = TokenTree(tree.shape, tree.tokens, tree.draft_probs, tree.law)
+    shared = (tree.vouched(), rows), (looked_at, rows), (tree, logits.softmax(-1))
+    settings = (
+        Sampling(top_k=9),
+        Sampling(top_p=0.8),
+        Sampling(min_p=0.01),
+        Sampling(temperature=0.0),
+    )
+    cases = [*shared, *((tree, sampling.rows(logits)) for sampling in settings)]
+    cases += [(tree, Sampling().rows(logits.double())), (tree, Sampling().rows(logits.half()))]
+    double = TokenTree(tree.shape, tree.tokens, tree.draft_probs.double(), tree.law).vouched()
+    cases.append((double, rows))
+    for tree_, rows_ in cases:
+        for seed in range(4):
+            expected = outcome(verify.rrsw, tree_, rows_, TorchCoins(seed))
+            assert outcome(by_kernel(verify.rrsw), tree_, rows_, TorchCoins(seed)) == expected
+    mixed = TokenTree(
+        TreeShape((-1, 0, 0)), torch.tensor([0, 1, 2]), torch.full((1, 40), 1 / 40),
+        [[("iid", 1), ("deterministic", 1)], "iid", "iid"],
+    ).vouched()  # fmt: skip
+    for seed in range(4):
+        expected = outcome(verify.rrs, mixed, rows, TorchCoins(seed))
+        assert outcome(by_kernel(verify.rrs), mixed, rows, TorchCoins(seed)) == expected
+
+
+def test_errors_are_the_rules(random_tree, outcome):
+    tree, logits = random_tree(verify.rrs, torch.Generator().manual_seed(2), 20, 5)
+    tree = tree.vouched()
+    bad = logits.clone()
+    bad[0, 3] = torch.nan
+    foreign = TokenTree(
+        tree.shape, tree.tokens, tree.draft_probs, Law.WITHOUT_REPLACEMENT
+    ).vouched()
+    drawn = tree.draft_probs.clone()
+    drawn[0, tree.token_ids[tree.shape.children[0][0]]] = 0
+    never = TokenTree(tree.shape, tree.tokens, drawn, tree.law).vouched()
+    beyond = TokenTree(tree.shape, tree.tokens, tree.draft_probs[:, :19], tree.law).vouched()
+    for error, tree_, rows in (
+        (NonFiniteLogits, tree, Sampling().rows(bad)),
+        (RefusedTree, foreign, Sampling().rows(logits)),
+        (RefusedTree, never, Sampling().rows(logits)),
+        (RefusedTree, beyond, Sampling().rows(logits)),
+        (RefusedTree, tree, Sampling().rows(logits[:3])),
+        (NotADistribution, tree, torch.full((5, 20), 0.1)),
+    ):
+        expected = outcome(verify.rrs, tree_, rows, TorchCoins(0))
+        assert expected[0] is error
+        coins = TorchCoins(0)
+        before = coins.peek(1)
+        assert outcome(by_kernel(verify.rrs), tree_, rows, coins) == expected
+        if error is NonFiniteLogits:
+            assert coins.peek(1) == before
+
+
+@pytest.mark.parametrize("rule", verify.RULES.values(), ids=str)
+def test_attributes_are_the_rules(rule):
+    made = pickle.loads(pickle.dumps(by_kernel(rule)))
+    for name in ("laws", "lossless", "one_hot", "reference", "settings", "__name__"):
+        assert getattr(made, name) == getattr(rule, name)
+    assert (str(made), repr(made)) == (str(rule), f"by_kernel({rule})")
+
+
+def test_it_is_for_targets_with_kernels():
+    assert isinstance(
+        verifier_for(verify.rrs, SimpleNamespace(draws_by_kernel=True)), verify.ByKernel
+    )
+    for target in (SimpleNamespace(draws_by_kernel=False), SimpleNamespace()):
+        assert isinstance(verifier_for(verify.rrs, target), OnHost)

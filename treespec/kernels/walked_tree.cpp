@@ -1,0 +1,135 @@
+// The walk of an acceptance rule down a tree: from the target's logits and the draft's rows to path and bonus.
+//
+// What rejections leave of a row is kept as probabilities in float32, as the rules keep it; masses are float64. Where
+// a rule would refuse (logits that are not finite, a child that the draft could not have drawn) the walk ends with
+// REFUSED, and who calls asks the rule, which words the error. Sizes, dtypes and token ids are not looked at here:
+// walked_tree.py vouches for them.
+
+#include <cmath>
+
+namespace {
+
+enum Kind : int32_t { NAIVE, ONEHOT, RRS, RRSW };
+
+constexpr int64_t NONE = -1, REFUSED = -2;
+
+struct Walk {
+  const int64_t* tokens;
+  const int32_t *first, *following, *row;  // of each node: its first child, next sibling, row of drafts; NONE
+  const float* drafts;
+  int64_t draft_stride;
+  const double* uniforms;
+  int64_t used;
+  int64_t width;
+  Kind kind;
+};
+
+// What children were drawn from, given elders that left it: their row over its mass without them, or, if that is
+// nothing, equal parts for all others.
+struct Remaining {
+  const float* row;
+  float scale;
+  float equal;
+
+  float of(int64_t token) const { return row ? row[token] * scale : equal; }
+
+  Floats of(int64_t i, int64_t width) const { return row ? at(row, i, width) * scale : Floats{} + equal; }
+};
+
+Remaining remaining(const float* row, int64_t width, const std::vector<int64_t>& gone) {
+  if (gone.empty()) return {row, 1, 0};
+  const double mass = mass_of(row, 0, width, gone.data(), gone.size());
+  if (mass > 0) return {row, float(1 / mass), 0};
+  return {nullptr, 0, float(1 / double(width - int64_t(gone.size())))};
+}
+
+// norm([left - draft]+), in place; `left` stays where nothing is left. Those that are gone the draft does not have.
+void reject(float* left, int64_t width, const Remaining& draft, const std::vector<int64_t>& gone) {
+  const auto rest_at = [&](int64_t i) {
+    const Floats rest = at(left, i, width) - draft.of(i, width);
+    return rest > 0.0f ? rest : Floats{};
+  };
+  thread_local std::vector<float> whole;
+  whole.clear();
+  Doubles total = {};
+  for (int64_t i = 0; i < width; i += LANES) total += __builtin_convertvector(rest_at(i), Doubles);
+  double mass = sum_of(total);
+  for (const int64_t token : gone) {
+    whole.push_back(left[token]);
+    mass += left[token] - std::max(left[token] - draft.of(token), 0.0f);
+  }
+  if (!(mass > 0)) return;
+  const float scale = float(1 / mass);
+  for (int64_t i = 0; i < width; i += LANES) put(left, i, width, rest_at(i) * scale);
+  for (size_t j = 0; j < gone.size(); j++) left[gone[j]] = whole[j] * scale;
+}
+
+// The row without a token; itself where nothing else is left.
+void strike(float* left, int64_t width, int64_t token) {
+  const double mass = mass_of(left, 0, width, &token, 1);
+  if (!(mass > 0)) return;
+  const float scale = float(1 / mass);
+  left[token] = 0;
+  for (int64_t i = 0; i < width; i += LANES) put(left, i, width, at(left, i, width) * scale);
+}
+
+// The child that is accepted, each tried against what it was drawn from; or NONE, and what is left of the row.
+int64_t accepted(Walk& walk, int64_t node, float* left) {
+  thread_local std::vector<int64_t> gone;
+  gone.clear();
+  for (int64_t child = walk.first[node]; child >= 0; child = walk.following[child]) {
+    const int64_t token = walk.tokens[child];
+    if (walk.kind == ONEHOT) {
+      if (walk.uniforms[walk.used++] < left[token]) return child;
+      strike(left, walk.width, token);
+      continue;
+    }
+    const Remaining draft = remaining(walk.drafts + walk.row[node] * walk.draft_stride, walk.width, gone);
+    if (!(draft.of(token) > 0)) return REFUSED;
+    if (walk.uniforms[walk.used++] < left[token] / draft.of(token)) return child;
+    reject(left, walk.width, draft, gone);
+    if (walk.kind == RRSW) gone.push_back(token);
+  }
+  return NONE;
+}
+
+int64_t child_with(const Walk& walk, int64_t node, int64_t token) {
+  int64_t child = walk.first[node];
+  while (child >= 0 && walk.tokens[child] != token) child = walk.following[child];
+  return child;
+}
+
+}  // namespace
+
+extern "C" {
+
+// plan: of each node its first child, its next sibling, the sibling before it and its row of drafts; -1 for none.
+// verdict: the last node of the path, or REFUSED; the bonus; how many uniforms were used.
+void treespec_walked_tree(const void* logits, const float* drafts, const int64_t* tokens, const int32_t* plan,
+                          const double* uniforms, int64_t* verdict, int64_t stride, int64_t draft_stride,
+                          int64_t size, int64_t width, double temperature, int32_t kind, int32_t brain) {
+  thread_local std::vector<float> left;
+  left.resize(width);
+  Walk walk = {tokens, plan, plan + size, plan + 3 * size, drafts, draft_stride, uniforms, 0, width, Kind(kind)};
+  for (int64_t node = 0;;) {
+    const Extremes extremes =
+        brain ? probabilities((const uint16_t*)logits + node * stride, width, float(temperature), left.data())
+              : probabilities((const float*)logits + node * stride, width, float(temperature), left.data());
+    int64_t next = std::isfinite(extremes.low) && std::isfinite(extremes.high) ? NONE : REFUSED;
+    if (next == NONE && walk.kind != NAIVE) next = accepted(walk, node, left.data());
+    int64_t bonus = NONE;
+    if (next == NONE) {
+      draw(left.data(), width, false, {uniforms + walk.used++, &bonus, 1});
+      if (walk.kind == NAIVE) next = child_with(walk, node, bonus);
+    }
+    if (next < 0) {
+      verdict[0] = next == REFUSED ? REFUSED : node;
+      verdict[1] = bonus;
+      verdict[2] = walk.used;
+      return;
+    }
+    node = next;
+  }
+}
+
+}  // extern "C"

@@ -1,0 +1,82 @@
+"""The walk of an acceptance rule down a tree, by `walked_tree.cpp`."""
+
+import ctypes
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from treespec.kernels.build import held_call
+from treespec.kernels.drawn_children import DTYPES
+
+__all__ = ["KINDS", "walked_tree"]
+
+KINDS = ("naive", "onehot", "rrs", "rrsw")
+"""Rules that the kernel knows, by its numbers."""
+
+
+def walked_tree(
+    kind: str,
+    logits: Tensor,
+    drafts: Tensor | None,
+    tokens: Sequence[int],
+    plan: Tensor,
+    uniforms: Sequence[float],
+    temperature: float,
+) -> tuple[int, int, int] | None:
+    """The verdict of a rule, by the same arithmetic and the same uniforms as the rule's own.
+
+    It differs from that where a uniform lies within rounding of a threshold: exponentials and sums are
+    rounded otherwise.
+
+    Args:
+        kind: of `KINDS`.
+        logits: the target's, `[N, V]` on the CPU, of `DTYPES`, the numbers of a row behind one another.
+        drafts: `[M, V]` distributions that children were drawn from, in float32; None for rules that read
+            none.
+        tokens: N ids.
+        plan: `[4, N]` in int32, contiguous: of each node its first child, its next sibling, the one before
+            it, and its row of `drafts`; -1 for none.
+        uniforms: N of them, as many as a walk can use.
+        temperature: above 0.
+
+    Returns:
+        The last node of the path, the bonus, and how many uniforms were used; None if the rule would refuse
+        a row or a child on the way.
+
+    Raises:
+        ValueError: if sizes, dtypes or ids do not fit together.
+    """
+    size, width = logits.shape if logits.ndim == 2 else (0, 0)
+    known = logits.dtype in DTYPES and logits.is_cpu and size and width and logits.stride(1) == 1
+    fits = len(tokens) == len(uniforms) == size and plan.shape == (4, size)
+    fits = fits and plan.dtype == torch.int32 and plan.is_contiguous() and plan.is_cpu
+    if not (known and fits and min(tokens) >= 0 and max(tokens[1:], default=0) < width):
+        raise ValueError(
+            f"no walk: {tuple(logits.shape)} logits in {logits.dtype}, tokens {tokens}"
+        )
+    if drafts is None:
+        read = kind not in ("rrs", "rrsw")
+    else:
+        read = drafts.dtype == torch.float32 and drafts.is_cpu and drafts.stride(1) == 1
+        read = read and drafts.shape[1] == width and len(drafts) > int(plan[3].max())
+    if not read:
+        raise ValueError(
+            f"no walk of {kind} over drafts that are {drafts if drafts is None else drafts.dtype}"
+        )
+    ids = torch.tensor(tokens, dtype=torch.long, device="cpu")
+    given = torch.tensor(uniforms, dtype=torch.float64, device="cpu")
+    verdict = torch.empty(3, dtype=torch.long, device="cpu")
+    held_call(
+        "treespec_walked_tree",
+        (logits, drafts, ids, plan, given, verdict),
+        *map(
+            ctypes.c_int64,
+            (logits.stride(0), 0 if drafts is None else drafts.stride(0), size, width),
+        ),
+        ctypes.c_double(temperature),
+        ctypes.c_int32(KINDS.index(kind)),
+        ctypes.c_int32(logits.dtype == torch.bfloat16),
+    )()
+    node, bonus, used = verdict.tolist()
+    return None if node < 0 else (node, bonus, used)

@@ -1,0 +1,27 @@
+"""A tree as kernels walk it."""
+
+from functools import lru_cache
+from itertools import pairwise
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from treespec.shape import TreeShape
+
+__all__ = ["plan_of"]
+
+
+@lru_cache(maxsize=256)
+def plan_of(shape: TreeShape) -> Int[Tensor, "4 N"]:
+    """First child, next sibling, sibling before and row of `draft_probs` of each node; -1 for none.
+
+    In int32, on the CPU. Whoever asks shares it.
+    """
+    plan = torch.full((4, shape.size), -1, dtype=torch.int32, device="cpu")
+    for row, node in enumerate(shape.internal):
+        children = shape.children[node]
+        plan[0, node], plan[3, node] = children[0], row
+        for elder, child in pairwise(children):
+            plan[1, elder], plan[2, child] = child, elder
+    return plan
