@@ -9,7 +9,7 @@
 
 namespace {
 
-enum Kind : int32_t { NAIVE, ONEHOT, RRS, RRSW };
+enum Kind : int32_t { NAIVE, ONEHOT, RRS, RRSW, GREEDY };
 
 constexpr int64_t NONE = -1, REFUSED = -2;
 
@@ -99,6 +99,26 @@ int64_t child_with(const Walk& walk, int64_t node, int64_t token) {
   return child;
 }
 
+struct Decision {
+  int64_t next;   // the node to go on from; NONE or REFUSED
+  int64_t bonus;  // if there is none
+};
+
+template <typename Number>
+Decision decide(Walk& walk, int64_t node, const Number* logits, float temperature, float* left) {
+  const Extremes extremes = walk.kind == GREEDY ? extremes_of(logits, walk.width)
+                                                : probabilities(logits, walk.width, temperature, left);
+  if (!std::isfinite(extremes.low) || !std::isfinite(extremes.high)) return {REFUSED, NONE};
+  if (walk.kind == GREEDY) return {child_with(walk, node, extremes.best), extremes.best};
+  if (walk.kind != NAIVE) {
+    const int64_t next = accepted(walk, node, left);
+    if (next != NONE) return {next, NONE};
+  }
+  int64_t token = NONE;
+  draw(left, walk.width, false, {walk.uniforms + walk.used++, &token, 1});
+  return {walk.kind == NAIVE ? child_with(walk, node, token) : NONE, token};
+}
+
 }  // namespace
 
 extern "C" {
@@ -111,24 +131,18 @@ void treespec_walked_tree(const void* logits, const float* drafts, const int64_t
   thread_local std::vector<float> left;
   left.resize(width);
   Walk walk = {tokens, plan, plan + size, plan + 3 * size, drafts, draft_stride, uniforms, 0, width, Kind(kind)};
-  for (int64_t node = 0;;) {
-    const Extremes extremes =
-        brain ? probabilities((const uint16_t*)logits + node * stride, width, float(temperature), left.data())
-              : probabilities((const float*)logits + node * stride, width, float(temperature), left.data());
-    int64_t next = std::isfinite(extremes.low) && std::isfinite(extremes.high) ? NONE : REFUSED;
-    if (next == NONE && walk.kind != NAIVE) next = accepted(walk, node, left.data());
-    int64_t bonus = NONE;
-    if (next == NONE) {
-      draw(left.data(), width, false, {uniforms + walk.used++, &bonus, 1});
-      if (walk.kind == NAIVE) next = child_with(walk, node, bonus);
-    }
-    if (next < 0) {
-      verdict[0] = next == REFUSED ? REFUSED : node;
-      verdict[1] = bonus;
+  int64_t node = 0;
+  for (;;) {
+    const int64_t row = node * stride;
+    const Decision found = brain ? decide(walk, node, (const uint16_t*)logits + row, float(temperature), left.data())
+                                 : decide(walk, node, (const float*)logits + row, float(temperature), left.data());
+    if (found.next < 0) {
+      verdict[0] = found.next == REFUSED ? REFUSED : node;
+      verdict[1] = found.bonus;
       verdict[2] = walk.used;
       return;
     }
-    node = next;
+    node = found.next;
   }
 }
 

@@ -11,7 +11,7 @@ from treespec.kernels.drawn_children import DTYPES
 
 __all__ = ["KINDS", "walked_tree"]
 
-KINDS = ("naive", "onehot", "rrs", "rrsw")
+KINDS = ("naive", "onehot", "rrs", "rrsw", "greedy")
 """Rules that the kernel knows, by its numbers."""
 
 
@@ -38,7 +38,7 @@ def walked_tree(
         plan: `[4, N]` in int32, contiguous: of each node its first child, its next sibling, the one before
             it, and its row of `drafts`; -1 for none.
         uniforms: N of them, as many as a walk can use.
-        temperature: above 0.
+        temperature: above 0; `greedy` looks at the best tokens alone.
 
     Returns:
         The last node of the path, the bonus, and how many uniforms were used; None if the rule would refuse
@@ -59,7 +59,7 @@ def walked_tree(
         read = kind not in ("rrs", "rrsw")
     else:
         read = drafts.dtype == torch.float32 and drafts.is_cpu and drafts.stride(1) == 1
-        read = read and drafts.shape[1] == width and len(drafts) > int(plan[3].max())
+        read = read and drafts.shape[1] == width and len(drafts) > plan.numpy()[3].max()
     if not read:
         raise ValueError(
             f"no walk of {kind} over drafts that are {drafts if drafts is None else drafts.dtype}"

@@ -13,6 +13,7 @@ from treespec.protocols import Coins, Rows, Verifier
 from treespec.step import Verdict
 from treespec.tree import TokenTree
 from treespec.verify.chain import chain
+from treespec.verify.greedy import greedy
 from treespec.verify.naive import naive
 from treespec.verify.on_host import on_host
 from treespec.verify.onehot import onehot
@@ -24,7 +25,14 @@ from treespec.verify.wrapped import WrappedRule
 
 __all__ = ["ByKernel", "by_kernel", "verifier_for"]
 
-_KINDS = {naive: "naive", chain: "rrs", rrs: "rrs", rrsw: "rrsw", onehot: "onehot"}
+_KINDS = {
+    greedy: "greedy",
+    naive: "naive",
+    chain: "rrs",
+    rrs: "rrs",
+    rrsw: "rrsw",
+    onehot: "onehot",
+}
 _DRAWN = ("rrs", "rrsw")
 """Kinds that read what children were drawn from."""
 
@@ -71,10 +79,10 @@ def by_kernel(rule: Rule) -> ByKernel:
     rows at once, by the same uniforms. The verdict is the rule's own, except where a uniform lies within
     rounding of a threshold.
 
-    It knows `naive`, `chain`, `rrs`, `rrsw` and `onehot` on trees that are not mixed, with `TorchCoins` and
-    rows of `Sampling` at a temperature above 0 without top-k, top-p and min-p, of logits in float32 or
-    bfloat16 on the CPU; draft rows in float32 that somebody vouches for, as drafters of models do. It needs
-    the compiler of compiled passes (`treespec.kernels`).
+    It knows `greedy` at temperature 0, and above it `naive`, `chain`, `rrs`, `rrsw` and `onehot` without
+    top-k, top-p and min-p; on trees that are not mixed, with `TorchCoins` and rows of `Sampling`, of logits
+    in float32 or bfloat16 on the CPU; draft rows in float32 that somebody vouches for, as drafters of
+    models do. It needs the compiler of compiled passes (`treespec.kernels`).
 
     Args:
         rule: any rule of `verify.RULES`, or one's own.
@@ -109,8 +117,9 @@ def _is_known(kind: str, tree: Any, rows: Any, coins: Any) -> bool:
         return False
     sampling, logits, drafts = rows.sampling, rows.logits, tree.draft_probs
     width = logits.shape[1]
-    plain = type(sampling) is Sampling and not sampling.greedy
-    plain = plain and (sampling.top_k, sampling.top_p, sampling.min_p) == (None, None, None)
+    plain = type(sampling) is Sampling and sampling.greedy == (kind == "greedy")
+    cuts = (sampling.top_k, sampling.top_p, sampling.min_p)
+    plain = plain and (sampling.greedy or cuts == (None, None, None))
     fits = len(logits) >= tree.shape.size and _is_read(logits, DTYPES)
     fits = fits and max(tree.token_ids[1:], default=0) < width and not tree.is_mixed
     if drafts is not None and tree.shape.internal:

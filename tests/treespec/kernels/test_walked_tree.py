@@ -45,6 +45,14 @@ def test_where_thresholds_lie(temperature):
     assert at("naive", [1, 1, 1], 0.8001) == (0, 2, 1)
 
 
+def test_the_best_token_of_equal_ones_is_the_first():
+    logits = torch.zeros(4, 40)
+    logits[0, [7, 33]] = 2.0
+    given = plan_of(FLAT), [0.5] * 4, 1.0
+    assert walked_tree("greedy", logits, None, [0, 33, 7, 7], *given) == (2, 0, 0)
+    assert walked_tree("greedy", logits, None, [0, 33, 33, 33], *given) == (0, 7, 0)
+
+
 def test_nothing_left_is_nothing_rejected():
     same = torch.tensor([0.25, 0.25, 0.5, 1e-30])
     # p = q: rounding alone can reject, and leaves the row as it was
