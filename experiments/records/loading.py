@@ -93,6 +93,11 @@ class RunRecords:
         """Second copies of a method that ran beside the first: the method of each, by name."""
         return self.manifest.get("twins") or {}
 
+    def group_of(self, name: str) -> int:
+        """The number of the group of methods that this method or twin took turns with; 0 if unknown."""
+        groups = self.manifest.get("groups") or ()
+        return next((number for number, names in enumerate(groups) if name in names), 0)
+
     @cached_property
     def prompts(self) -> "pl.DataFrame":
         """One row per prompt, sampling and method."""

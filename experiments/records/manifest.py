@@ -69,6 +69,7 @@ def new_manifest(
     meters: Mapping[str, Any],
     together: int,
     twins: Mapping[str, str],
+    groups: Sequence[Sequence[str]],
     planned: Mapping[str, int],
 ) -> dict[str, Any]:
     """The manifest of a run that starts now; SCHEMA.md explains the keys."""
@@ -96,6 +97,7 @@ def new_manifest(
         "warmup": dict(warmup),
         "together": together,
         "twins": dict(twins),
+        "groups": [list(names) for names in groups],
         "planned": dict(planned),
         "looks": [],
         "meters": dict(meters),

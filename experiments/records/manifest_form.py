@@ -92,7 +92,7 @@ _MANIFEST = {
     "samplings": each({"name": NAME, "temperature?": NUMBER}),
     "tuning?": {"assisted?": by_name(by_name(_TUNED))},
     "warmup?": or_null(_WARMUP),
-    "together?": COUNT, "twins?": by_name(NAME),
+    "together?": COUNT, "twins?": by_name(NAME), "groups?": each(each(NAME)),
     "planned?": {"prompts": COUNT, "samples": COUNT}, "looks?": each(_LOOK),
     "meters?": or_null({"sources?": DATA, "unavailable?": or_null(by_name(TEXT))}),
 }  # fmt: skip

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.records.outcome import STAGES
+from treespec.experiments.report.common_reference import copies_of, through_copies
 from treespec.experiments.report.looks import boundary_of
 from treespec.experiments.report.slowdown import Steps, adjust
 from treespec.experiments.report.statistics import Bootstrap, bootstrap
@@ -59,7 +60,7 @@ class Measurements:
         remark: what else is to be said of the times, as a sentence.
         boundary: of the repeated intervals of best against best (`report.sequential`); None for intervals
             of one look.
-        twin: name of the second copy of a method and of that method, if there was one.
+        twin: name of the second copy of a method and of that method, if there was one beside it.
     """
 
     sampling: str
@@ -153,7 +154,7 @@ def measure(run: RunRecords, sampling: str) -> Measurements:
         attempted=rows["prompt"].n_unique(),
         values=values,
         failed=tuple(m for m in run.methods if m not in working),
-        twin=next(((name, run.twins[name]) for name in twins), None),
+        twin=_beside(run, twins, working),
         files=None if run.files is None else tuple(run.files[prompt] for prompt in sorted(common)),
     )
     if not common:
@@ -161,6 +162,16 @@ def measure(run: RunRecords, sampling: str) -> Measurements:
     tried = 1 + max(rows["prompt"])
     boundary = boundary_of(run.manifest, sampling, data.samples, tried)
     return _adjusted(run, replace(data, boundary=boundary), twins)
+
+
+def _beside(
+    run: RunRecords, twins: Sequence[str], methods: Sequence[Method]
+) -> tuple[str, str] | None:
+    """The twin that took turns with the method that it is of, and that method."""
+    names = {m.name for m in methods}
+    pairs = [(twin, run.twins[twin]) for twin in twins if run.twins[twin] in names]
+    together = (pair for pair in pairs if len({run.group_of(name) for name in pair}) == 1)
+    return next(together, None)
 
 
 def _adjusted(run: RunRecords, data: Measurements, twins: Sequence[str]) -> Measurements:
@@ -189,6 +200,10 @@ def _adjusted(run: RunRecords, data: Measurements, twins: Sequence[str]) -> Meas
         ),
         {column: steps[column].fill_null(0.0).to_numpy() for column in STAGED},
     )
+    copies, about_groups = copies_of(run, [m.name for m in data.methods], twins)
+    place = {name: number for number, name in enumerate(names)}
+    linked = {place[name]: (place[of], place[twin]) for name, (of, twin) in copies.items()}
+    adjusted = through_copies(adjusted, linked)
     values = dict(data.values)
     for i, name in enumerate(names):
         before = values[name, "total_s"] - values[name, "decode_s"]
@@ -197,7 +212,9 @@ def _adjusted(run: RunRecords, data: Measurements, twins: Sequence[str]) -> Meas
         for column in STAGED:
             if (name, column) in values:
                 values[name, column] = adjusted.stages[column][i]
-    return replace(data, values=values, totals_because=adjusted.reason, remark=adjusted.remark)
+    remarks = [line for line in (about_groups, adjusted.remark) if line is not None]
+    remark = " ".join(remarks) or None
+    return replace(data, values=values, totals_because=adjusted.reason, remark=remark)
 
 
 def _places(column: pl.Series, names: Sequence[Any]) -> NDArray[np.int64]:

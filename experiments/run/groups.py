@@ -1,8 +1,8 @@
 """Which methods take turns with each other: all at once, or as many as memory holds.
 
-Every group holds a plain baseline, so that methods of different groups are compared through it. A second
-copy of the baseline, its twin, runs in the first group: it does the same work with the same coins, so that
-the ratio of the two tells how small a difference this machine could show in this run.
+Every group holds the plain baseline or a copy of it, its twin, which does the same work with the same
+coins: methods of different groups are compared through them (`report.common_reference`). The first group
+holds both, so that the ratio of the two tells how small a difference this machine could show in this run.
 """
 
 from collections.abc import Mapping, Sequence

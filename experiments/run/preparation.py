@@ -107,6 +107,7 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
             meters.about(),
             together,
             twins_of(groups),
+            [list(group) for group in groups],
             planned_of(session.ready.measured),
         )
     session.take_over(searched)

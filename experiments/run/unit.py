@@ -148,7 +148,7 @@ def run_unit(
     outcomes: dict[str, Outcome | str] = {}
     order: list[tuple[str, BuiltMethod]] = []
     shuffle = random.Random(seed_of(*place, *again))
-    for group in bench.groups:
+    for group in _in_turn(bench, prompt.index + repeat, sampling):
         started(together_in_words(group), len(group))
         seats = list(group.items())
         shuffle.shuffle(seats)
@@ -201,6 +201,13 @@ def run_unit(
 def runs_alone(config: Config, prompt: Prompt, repeat: int) -> bool:
     """Whether every method also decodes this prompt by itself, under the meters."""
     return repeat == 0 and prompt.index < config.alone
+
+
+def _in_turn(bench: Bench, number: int, sampling: str) -> list[Group]:
+    """The groups, each of which is the first one in some units, so that none has its place in all."""
+    first = number + list(bench.experiment.samplings).index(sampling)
+    first %= max(1, len(bench.groups))
+    return [*bench.groups[first:], *bench.groups[:first]]
 
 
 def _by_itself(bench: Bench, begin: Callable[[], Decoding]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Times of interleaved runs: adjusted, totals beside them, and what the machine could tell apart."""
 
 import json
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -32,13 +33,35 @@ def finished(settings, loaded_pair, tmp_path_factory):
     return load_run(run(config, folder=path, load=lambda models: loaded_pair).folder)
 
 
-def slowed(finished, folder, factor):
-    """The same steps at known costs, on a machine that is slower while some of them are taken."""
+@pytest.fixture(scope="module")
+def grouped(settings, loaded_pair, tmp_path_factory):
+    """The same methods with room for three at once, in two groups, under random sampling."""
+    trees = [{"kind": "tree", "shape": shape} for shape in (*SHAPES, {"kind": "chain", "depth": 3})]
+    changes = {
+        "methods": [{"kind": "plain"}, *trees],
+        "max_new_tokens": 24,
+        "samplings": [{"temperature": 1}],
+        "together": 3,
+        "alone": 0,
+        "name": "grouped",
+    }
+    path = tmp_path_factory.mktemp("grouped") / "run"
+    config = Config.model_validate(settings | changes)
+    return load_run(run(config, folder=path, load=lambda models: loaded_pair).folder)
+
+
+def slowed(finished, folder, factor, during=()):
+    """The same steps at known costs, on a machine that is slower while some of them are taken.
+
+    Those of the methods `during`; without, those of every other stretch of 40.
+    """
     folder.mkdir()
     (folder / "manifest.json").write_text(json.dumps(finished.manifest))
     steps = finished.all_steps.sort("at_s")
     random = np.random.default_rng(0)
-    pace = 1 + (factor - 1) * (np.arange(len(steps)) // 40 % 2)
+    stretch = np.arange(len(steps)) // 40 % 2
+    slow = steps["method"].is_in(list(during)).to_numpy() if during else stretch
+    pace = 1 + (factor - 1) * slow
     pace = pace * np.exp(random.normal(0, 0.01, len(steps)))
     cost = 4e-3 + 5e-4 * steps["size"].to_numpy() + 1e-3 * steps["depth"].to_numpy()
     parts = {"step_s": 1.0, "draft_s": 0.3, "verify_s": 0.5, "accept_s": 0.05, "commit_s": 0.05}
@@ -112,6 +135,33 @@ def test_the_twin_tells_what_the_machine_could_tell_apart(finished, tmp_path):
     sentence = resolution_sentence(data)
     least = 100 * max(ratio.high - 1, 1 - ratio.low)
     assert sentence.startswith(f"This run could tell apart {least:.1f} %: two identical copies")
+
+
+@pytest.mark.parametrize("copied", [True, False], ids=["copy", "no copy"])
+def test_groups_are_compared_through_their_copies_of_one_method(grouped, tmp_path, copied):
+    """On a machine that is slower whenever the second group runs."""
+    first, second = grouped.manifest["groups"]
+    assert first == ["plain", "plain (twin)", "chain 2"]
+    assert second == ["plain (twin 2)", "expansion 2x2", "chain 3"]
+    if not copied:
+        rows = grouped.all_prompts
+        failed = (pl.col("method") == "plain (twin 2)") & (pl.col("prompt") == 0)
+        error = pl.when(failed).then(pl.lit("out of memory")).otherwise(pl.col("error"))
+        grouped = replace(grouped, all_prompts=rows.with_columns(error.alias("error")))
+    loaded = slowed(grouped, tmp_path / "run", 1.2, during=second)
+    even = slowed(grouped, tmp_path / "even", 1.0)
+    data = loaded.measurements["T=1"]
+    assert data.twin == ("plain (twin)", "plain")
+    assert data.totals_because is None
+    for name in ("chain 3", "expansion 2x2"):
+        ratios = [
+            one.measurements["T=1"].rate(name) / one.measurements["T=1"].rate("plain")
+            for one in (loaded, even)
+        ]
+        assert ratios[0] / ratios[1] == pytest.approx(1.0 if copied else 1 / 1.2, rel=0.02)
+    said = "compared through plain, which ran in each" if copied else "met one group more"
+    assert said in data.remark
+    assert any(said in line for line in loaded.verdicts["T=1"])
 
 
 def test_the_report_shows_both_and_the_time_alone(finished):

@@ -334,6 +334,15 @@ def test_groups_share_a_reference(start):
     assert grouped.manifest["twins"] == {"plain (twin)": "plain", "plain (twin 2)": "plain"}
     assert len(grouped.prompts) == 2 * 4
     assert len(grouped.all_prompts) == 2 * 6
+    groups = grouped.manifest["groups"]
+    assert groups == [
+        ["plain", "plain (twin)", "chain 1"],
+        ["plain (twin 2)", "chain 2", "chain 3"],
+    ]
+    begun = grouped.all_prompts.sort("order").group_by("prompt", maintain_order=True)
+    starts = {prompt: rows["method"][0] for (prompt,), rows in begun}
+    assert starts[0] in groups[0]
+    assert starts[1] in groups[1]
     whole = load_run(start(changes, out="whole").folder)
     key = ["prompt", "method", "tokens"]
     assert grouped.prompts.select(key).sort(key[:2]).equals(whole.prompts.select(key).sort(key[:2]))
