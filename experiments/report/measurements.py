@@ -61,6 +61,7 @@ class Measurements:
         boundary: of the repeated intervals of best against best (`report.sequential`); None for intervals
             of one look.
         twin: name of the second copy of a method and of that method, if there was one beside it.
+        no_twin: why there was none though methods took turns, as a sentence.
     """
 
     sampling: str
@@ -72,8 +73,14 @@ class Measurements:
     totals_because: str | None = None
     remark: str | None = None
     twin: tuple[str, str] | None = None
+    no_twin: str | None = None
     files: tuple[int, ...] | None = None
     boundary: float | None = None
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether methods took turns step by step."""
+        return self.totals_because != BY_PROMPTS
 
     @property
     def samples(self) -> int:
@@ -140,6 +147,7 @@ def measure(run: RunRecords, sampling: str) -> Measurements:
         *(set(by_method[m.name]["prompt"]) for m in working), set(rows["prompt"])
     )
     twins = [name for name in run.twins if common <= set(by_method[name]["prompt"])]
+    twin = _beside(run, twins, working)
     values: dict[Column, NDArray[np.float64]] = {}
     for name in (*(m.name for m in working), *twins):
         shared = by_method[name].filter(pl.col("prompt").is_in(sorted(common)))
@@ -154,7 +162,9 @@ def measure(run: RunRecords, sampling: str) -> Measurements:
         attempted=rows["prompt"].n_unique(),
         values=values,
         failed=tuple(m for m in run.methods if m not in working),
-        twin=_beside(run, twins, working),
+        twin=twin,
+        no_twin=_no_twin(run) if twin is None else None,
+        totals_because=BY_PROMPTS if run.manifest.get("together", 1) == 1 else None,
         files=None if run.files is None else tuple(run.files[prompt] for prompt in sorted(common)),
     )
     if not common:
@@ -174,10 +184,23 @@ def _beside(
     return next(together, None)
 
 
+def _no_twin(run: RunRecords) -> str | None:
+    """Why no second copy of a method ran beside it, or why it does not count; None for runs by prompts."""
+    together = run.manifest.get("together", 1)
+    if together == 1:
+        return None
+    beside = _beside(run, list(run.twins), run.methods)
+    if beside is not None:
+        return f"The twin of {beside[1]} did not finish every prompt that is compared"
+    if all(m.draft_tokens is None for m in run.methods):
+        return "No twin ran, because no method is plain decoding or has a tree of fixed shape"
+    return f"No twin ran, because no more than {together} methods took turns at once"
+
+
 def _adjusted(run: RunRecords, data: Measurements, twins: Sequence[str]) -> Measurements:
     """The same with the slowdowns of the machine taken out of the times of decoding."""
-    if run.manifest.get("together", 1) == 1:
-        return replace(data, totals_because=BY_PROMPTS)
+    if not data.in_turns:
+        return data
     names = [*(m.name for m in data.methods), *twins]
     steady = {m.name for m in data.methods if m.draft_tokens is not None}
     steady |= {name for name in twins if run.twins[name] in steady}

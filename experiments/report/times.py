@@ -2,7 +2,7 @@
 
 A second copy of the plain baseline, its twin, ran in every unit, with the same coins: it did the same work.
 What the two differ by is the machine's, and the interval of their ratio is the least difference that this
-run could show between any two methods.
+run could show between any two methods. Runs without a twin say why there was none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,9 @@ def resolution(data: Measurements) -> Interval | None:
 
 
 def resolution_sentence(data: Measurements) -> str | None:
-    """What the machine could tell apart, in words."""
+    """What the machine could tell apart, in words, or why that is not known; None for runs by prompts."""
+    if data.no_twin is not None:
+        return f"{data.no_twin}: how small a difference this run could tell apart is not known."
     ratio = resolution(data)
     if ratio is None or data.twin is None or not ratio.bounded:
         return None
@@ -101,7 +103,7 @@ def times_finding(
     rows: Mapping[str, Sequence[Times]], measurements: Mapping[str, Measurements]
 ) -> Finding | None:
     """The times of all methods, and how they were estimated; None for runs by prompts."""
-    if all(data.twin is None for data in measurements.values()):
+    if not any(data.in_turns for data in measurements.values()):
         return None
     tables = [
         Table(sampling, COLUMNS, entries, colour=lambda row: row.method.group)

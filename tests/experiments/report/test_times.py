@@ -10,7 +10,7 @@ import pytest
 
 from treespec.experiments.config.schema import Config
 from treespec.experiments.errors import RunFolderError
-from treespec.experiments.report.measurements import CLOCK, STAGED
+from treespec.experiments.report.measurements import CLOCK, STAGED, measure
 from treespec.experiments.report.run import load_run
 from treespec.experiments.report.times import resolution, resolution_sentence
 from treespec.experiments.search_then_run.run import run
@@ -164,6 +164,40 @@ def test_groups_are_compared_through_their_copies_of_one_method(grouped, tmp_pat
     assert any(said in line for line in loaded.verdicts["T=1"])
 
 
+ASSISTED = {"kind": "assisted", "lengths": [2], "thresholds": [0.0]}
+
+
+@pytest.mark.parametrize(
+    ("methods", "together", "why"),
+    [
+        ([{"kind": "plain"}, {"kind": "tree", "shape": SHAPES[0]}], 2, "no more than 2 methods took"),
+        ([ASSISTED, ASSISTED | {"name": "again"}], None, "no method is plain decoding or has a tree"),
+    ],
+)
+def test_a_run_in_turns_without_a_twin_says_why(start, methods, together, why):
+    changes = {"methods": methods, "together": together, "samplings": [{"temperature": 0}]}
+    loaded = load_run(start(changes | {"alone": 1}).folder)
+    data = loaded.measurements["T=0"]
+    assert data.twin is None
+    sentence = resolution_sentence(data)
+    assert sentence.startswith(f"No twin ran, because {why}")
+    assert sentence in loaded.verdicts["T=0"]
+    finding = loaded.findings["times"]
+    assert f"T=0: {sentence}" in finding.remarks
+    assert len(finding.tables[0].rows) == 2
+    assert all(row[3].text != "–" for row in finding.tables[0].rows)
+
+
+def test_a_twin_that_failed_on_a_prompt_is_not_compared_but_missed(finished):
+    failed = (pl.col("method") == "generate (twin)") & (pl.col("prompt") == 1)
+    error = pl.when(failed).then(pl.lit("out of memory")).otherwise(pl.col("error"))
+    rows = finished.all_prompts.with_columns(error.alias("error"))
+    data = measure(replace(finished, all_prompts=rows), "T=0")
+    assert data.prompts == (0, 1)
+    said = resolution_sentence(data)
+    assert said.startswith("The twin of generate did not finish every prompt that is compared")
+
+
 def test_the_report_shows_both_and_the_time_alone(finished):
     finding = finished.findings["times"]
     (table,) = finding.tables
@@ -191,6 +225,7 @@ def test_a_run_by_prompts_has_totals_and_says_so(start, settings):
         start({"methods": [{"kind": "plain"}, chain], "together": 1, "alone": 0}).folder
     )
     assert loaded.findings["times"] is None
+    assert resolution_sentence(loaded.measurements["T=0"]) is None
     assert "one method after the other" in loaded.measurements["T=0"].totals_because
     assert sum("one method after the other" in line for line in loaded.verdicts["T=0"]) == 1
     for method in ("plain", "chain 2"):
