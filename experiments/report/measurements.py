@@ -235,7 +235,7 @@ def _adjusted(run: RunRecords, data: Measurements, twins: Sequence[str]) -> Meas
         for column in STAGED:
             if (name, column) in values:
                 values[name, column] = adjusted.stages[column][i]
-    remarks = [line for line in (about_groups, adjusted.remark) if line is not None]
+    remarks = [line for line in (about_groups, adjusted.remark(names)) if line is not None]
     remark = " ".join(remarks) or None
     return replace(data, values=values, totals_because=adjusted.reason, remark=remark)
 

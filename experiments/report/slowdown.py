@@ -12,7 +12,7 @@ was *calm* around it: not much slower than at its calmest, and no neighbour much
 What the step itself took plays no part in that, so that no honest cost is set aside. Among the steps
 that are left, those far from the median of their class are taken for pauses of the machine, and set
 aside, if there are several and methods lose by them as the time that they take says; if one method
-loses clearly more than that, they count as cost, and a remark says so. If the machine changed from step
+loses clearly more than that, they count as cost, and a remark names it. If the machine changed from step
 to step, so that it was calm almost nowhere, all steps count, and a remark says that. Totals decide, and
 a reason says so, if a method has no steady other one.
 
@@ -91,7 +91,7 @@ bursts and in stalls.)
 A cache that grows, in bursts: intervals are a little too narrow. Fewer than four far steps in
 all are cost, so that one pause of the machine may remain in a short run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -149,8 +149,8 @@ ALONE = (
     "some method there is none with enough steps"
 )
 OWN = (
-    "Caution: a method has rare dear steps of its own; they count as its cost, and so do pauses of the "
-    "machine, which cannot be told from them."
+    "Caution: rare steps of {methods} are far dearer than the others, more than pauses of the machine make "
+    "them; all such steps count as cost, and so do pauses, which cannot be told from them."
 )
 RESTLESS = (
     "Caution: the machine changed from step to step for most of the run, so that steps of other methods "
@@ -220,7 +220,9 @@ class Adjusted:
             over classes of the number of all steps times the weighted mean of the class.
         stages: `[M, P]` each, the parts of `seconds` that were spent in the stages.
         reason: why `seconds` are the plain totals, as a sentence; None if they are not.
-        remark: what else is to be said about the estimate, as a sentence.
+        restless: whether the machine changed from step to step, so that all steps count.
+        own: numbers of the methods that have rare dear steps of their own, for which steps far from the
+            median of their class count as cost.
     """
 
     slowdown: Floats
@@ -229,7 +231,19 @@ class Adjusted:
     seconds: Floats
     stages: dict[str, Floats] = field(default_factory=dict)
     reason: str | None = None
-    remark: str | None = None
+    restless: bool = False
+    own: tuple[int, ...] = ()
+
+    def remark(self, names: Sequence[str]) -> str | None:
+        """What else is to be said about the estimate, in sentences.
+
+        Args:
+            names: of the methods.
+        """
+        *first, last = [names[number] for number in self.own] or [""]
+        methods = f"{', '.join(first)} and {last}" if first else last
+        said = [RESTLESS] * self.restless + [OWN.format(methods=methods)] * bool(self.own)
+        return " ".join(said) or None
 
 
 def slowdowns(steps: Steps) -> Floats:
@@ -278,7 +292,8 @@ def adjust(steps: Steps, stages: Mapping[str, Floats] | None = None) -> Adjusted
             name: _by_prompt(steps, spent / slowdown, weight * kept)
             for name, spent in stages.items()
         },
-        remark=" ".join(text for text, true in ((RESTLESS, restless), (OWN, own)) if true) or None,
+        restless=restless,
+        own=own,
     )
 
 
@@ -415,8 +430,10 @@ def _weighted_median(values: Floats, weights: Floats) -> Floats:
     return values[rows, over - 1] * (1 - part) + values[rows, over] * part
 
 
-def _kept(steps: Steps, adjusted: Floats, calm: Bools, luck: float) -> tuple[Bools, bool]:
-    """Which steps are not set aside, and whether a method has rare dear steps of its own."""
+def _kept(
+    steps: Steps, adjusted: Floats, calm: Bools, luck: float
+) -> tuple[Bools, tuple[int, ...]]:
+    """Which steps are not set aside, and the methods that have rare dear steps of their own."""
     # whether it is calm around a step does not depend on the step: no honest cost is set aside
     few = np.bincount(steps.work, calm)[steps.work] < FEW
     kept = calm | few
@@ -430,15 +447,14 @@ def _kept(steps: Steps, adjusted: Floats, calm: Bools, luck: float) -> tuple[Boo
         far[places] = off > max(FAR * _MAD * np.median(off), LEAST_FAR * median)
         medians[places] = median
     if far.sum() < PAUSES:
-        return kept, False
+        return kept, ()
     lost = np.maximum(adjusted - medians, 0)
-    if _own_dear_steps(steps.method[chosen], medians[chosen], (lost * far)[chosen], luck):
-        return kept, True
-    return kept & ~far, False
+    own = _own_dear_steps(steps.method[chosen], medians[chosen], (lost * far)[chosen], luck)
+    return (kept, own) if own else (kept & ~far, ())
 
 
-def _own_dear_steps(method: Ints, usual: Floats, lost: Floats, luck: float) -> bool:
-    """Whether a method loses too much by steps far from their median for these to be pauses of the machine.
+def _own_dear_steps(method: Ints, usual: Floats, lost: Floats, luck: float) -> tuple[int, ...]:
+    """Methods that lose too much by steps far from their median for these to be pauses of the machine.
 
     A pause hits a method with the probability of the part that its steps have in the time. What methods
     would lose so is drawn: a few long pauses make up most of it, and their sum is far from normal.
@@ -447,12 +463,12 @@ def _own_dear_steps(method: Ints, usual: Floats, lost: Floats, luck: float) -> b
     loss, part = np.bincount(method, lost), np.bincount(method, usual) / usual.sum()
     with np.errstate(invalid="ignore", divide="ignore"):
         more = (loss / part - (loss.sum() - loss) / (1 - part)) / usual.sum()
-    rng = np.random.default_rng(0)
-    for suspect in np.flatnonzero(more > EXCESS):
+    rng, found = np.random.default_rng(0), []
+    for suspect in np.flatnonzero(more > EXCESS).tolist():
         by_chance = 0
         for _ in range(DRAWS // BLOCK):
             hit = rng.random((BLOCK, len(pauses)), np.float32) < part[suspect]
             by_chance += np.count_nonzero(hit @ pauses >= loss[suspect] * (1 - 1e-9))
         if by_chance <= luck * DRAWS:
-            return True
-    return False
+            found.append(suspect)
+    return tuple(found)

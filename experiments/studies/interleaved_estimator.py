@@ -334,7 +334,7 @@ def cell(
             apart = simulate(world, machine, rng, prompts, by_prompts=True)
             run = simulate(world, machine, rng, prompts)
             adjusted = adjust(run.steps)
-            remarks.append(bool(adjusted.remark or adjusted.reason))
+            remarks.append(bool(adjusted.own or adjusted.restless or adjusted.reason))
             times = {
                 "by prompts": (_totals(apart.steps), apart.true),
                 "totals": (_totals(run.steps), run.true),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treespec.experiments.report.slowdown import ALONE, OWN, RESTLESS, Steps, adjust, slowdowns
+from treespec.experiments.report.slowdown import ALONE, RESTLESS, Steps, adjust, slowdowns
 from treespec.experiments.report.statistics import expanded_tail, paired_bootstrap
 from treespec.experiments.studies.interleaved_estimator import (
     MACHINES,
@@ -129,7 +129,7 @@ def test_few_pauses_of_the_machine_are_not_held_against_the_method_they_met():
     met = [*first[20:24:2], *rng(0).choice(len(seconds), 8, replace=False)]
     seconds[met] += 0.1
     paused = adjust(replace(quiet.steps, seconds=seconds))
-    assert paused.remark is None
+    assert (paused.own, paused.restless) == ((), False)
     assert not paused.kept[met].any()
     assert paused.seconds.sum(1) == pytest.approx(adjust(quiet.steps).seconds.sum(1), rel=0.01)
 
@@ -141,7 +141,7 @@ def test_a_long_pause_is_seldom_held_against_the_method_it_met():
         coins, seconds = rng(seed), quiet.steps.seconds.copy()
         met = coins.choice(len(seconds), 8, replace=False, p=seconds / seconds.sum())
         seconds[met] += 0.03 / coins.random(8)
-        held += adjust(replace(quiet.steps, seconds=seconds)).remark is not None
+        held += bool(adjust(replace(quiet.steps, seconds=seconds)).own)
     assert held <= 8
 
 
@@ -150,7 +150,7 @@ def test_rare_cheap_steps_are_not_called_dear():
     cheap = np.flatnonzero(quiet.steps.method == 0)[::20]
     seconds = quiet.steps.seconds.copy()
     seconds[cheap] /= 3
-    assert adjust(replace(quiet.steps, seconds=seconds)).remark is None
+    assert not adjust(replace(quiet.steps, seconds=seconds)).own
 
 
 @pytest.mark.parametrize("machine", ["quiet", "drift"])
@@ -160,8 +160,26 @@ def test_rare_dear_steps_of_a_method_are_its_cost(machine):
         dear = run("rare dear steps", machine, seed, prompts=24)
         found, costs = adjust(dear.steps).seconds.sum(1), dear.true.sum(1)
         assert found[0] / found[1] == pytest.approx(costs[0] / costs[1], rel=0.02)
-        said.append(adjust(dear.steps).remark)
-    assert OWN in said
+        said.append(adjust(dear.steps).own)
+    assert set(said) <= {(), (0,)}
+    assert (0,) in said
+
+
+def test_methods_with_rare_dear_steps_are_named():
+    quiet = run(prompts=12)
+    seconds = quiet.steps.seconds.copy()
+    for method in (0, 3):
+        seconds[np.flatnonzero(quiet.steps.method == method)[::25]] *= 5
+    found = adjust(replace(quiet.steps, seconds=seconds))
+    assert found.own == (0, 3)
+    names = ["chain 4", "chain 4 again", "plain", "2-ary 3", "chain 2"]
+    assert found.remark(names).startswith(
+        "Caution: rare steps of chain 4 and 2-ary 3 are far dearer"
+    )
+    assert adjust(quiet.steps).remark(names) is None
+    three = replace(found, own=(0, 1, 2), restless=True).remark(names)
+    assert three.startswith(RESTLESS)
+    assert "of chain 4, chain 4 again and plain are" in three
 
 
 def test_they_are_so_beside_many_small_pauses_of_the_machine():
@@ -202,7 +220,7 @@ def test_on_a_restless_machine_all_steps_count():
         steps = replace(made.steps, seconds=made.steps.seconds * burst)
         found = adjust(steps)
         assert found.reason is None
-        assert RESTLESS in str(found.remark)
+        assert found.restless
         true = made.true.sum(1)[0] / made.true.sum(1)[1]
         ways = (found.seconds, totals(steps, steps.seconds))
         errors.append([s.sum(1)[0] / s.sum(1)[1] / true - 1 for s in ways])
