@@ -255,7 +255,8 @@ def load_caution(run: RunRecords) -> str | None:
     """A sentence if other processes used the CPU while the run was measured; of the worst session."""
     loads = [session.get("busy_percent") for session in run.manifest.get("sessions") or []]
     part = "the run" if len(loads) == 1 else f"one of the {len(loads)} sessions of the run"
-    means = IN_TURNS if run.manifest.get("together", 1) > 1 else NOT_RELIABLE
+    in_turns = run.manifest.get("together", 1) > 1 and len(run.methods) > 1
+    means = IN_TURNS if in_turns else NOT_RELIABLE
     most = max((load for load in loads if load is not None), default=None)
     return busy_sentence(most, part, means)
 

@@ -16,7 +16,17 @@ from treespec.experiments.report.looks import boundary_of
 from treespec.experiments.report.slowdown import Steps, adjust
 from treespec.experiments.report.statistics import Bootstrap, bootstrap
 
-__all__ = ["BY_PROMPTS", "CLOCK", "COUNTS", "METRIC", "ROWS", "TIMES", "Measurements", "measure"]
+__all__ = [
+    "BY_PROMPTS",
+    "CLOCK",
+    "COUNTS",
+    "METRIC",
+    "ONE_METHOD",
+    "ROWS",
+    "TIMES",
+    "Measurements",
+    "measure",
+]
 
 COUNTS = ("new_tokens", "emitted", "steps", "drafted")
 STAGED = tuple(f"{stage}_s" for stage in STAGES)
@@ -30,6 +40,11 @@ METRIC = "metric "
 BY_PROMPTS = (
     "times are as measured: each prompt was decoded by one method after the other, so that what slowed the "
     "machine down may have met one method more than another"
+)
+
+ONE_METHOD = (
+    "the run holds one method: there is nothing to compare it with, and nothing that tells how slow the "
+    "machine was, so that its times are as measured"
 )
 
 ROWS = "rows"
@@ -80,7 +95,7 @@ class Measurements:
     @property
     def in_turns(self) -> bool:
         """Whether methods took turns step by step."""
-        return self.totals_because != BY_PROMPTS
+        return self.totals_because not in (BY_PROMPTS, ONE_METHOD)
 
     @property
     def samples(self) -> int:
@@ -164,7 +179,7 @@ def measure(run: RunRecords, sampling: str) -> Measurements:
         failed=tuple(m for m in run.methods if m not in working),
         twin=twin,
         no_twin=_no_twin(run) if twin is None else None,
-        totals_because=BY_PROMPTS if run.manifest.get("together", 1) == 1 else None,
+        totals_because=_no_turns(run),
         files=None if run.files is None else tuple(run.files[prompt] for prompt in sorted(common)),
     )
     if not common:
@@ -184,17 +199,25 @@ def _beside(
     return next(together, None)
 
 
+def _no_turns(run: RunRecords) -> str | None:
+    """Why methods took no turns, as a sentence; None if they did."""
+    if len(run.methods) == 1:
+        return ONE_METHOD
+    return BY_PROMPTS if run.manifest.get("together", 1) == 1 else None
+
+
 def _no_twin(run: RunRecords) -> str | None:
-    """Why no second copy of a method ran beside it, or why it does not count; None for runs by prompts."""
-    together = run.manifest.get("together", 1)
-    if together == 1:
+    """Why no second copy of a method ran beside it, or why it does not count; None without turns."""
+    if _no_turns(run) is not None:
         return None
     beside = _beside(run, list(run.twins), run.methods)
     if beside is not None:
         return f"The twin of {beside[1]} did not finish every prompt that is compared"
     if all(m.draft_tokens is None for m in run.methods):
         return "No twin ran, because no method is plain decoding or has a tree of fixed shape"
-    return f"No twin ran, because no more than {together} methods took turns at once"
+    return (
+        f"No twin ran, because no more than {run.manifest['together']} methods took turns at once"
+    )
 
 
 def _adjusted(run: RunRecords, data: Measurements, twins: Sequence[str]) -> Measurements:

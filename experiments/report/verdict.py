@@ -35,7 +35,7 @@ from treespec.experiments.report.cautions import (
 )
 from treespec.experiments.report.equality import equality
 from treespec.experiments.report.looks import EARLY, REPEATED, ended_early, ending
-from treespec.experiments.report.measurements import BY_PROMPTS, Measurements
+from treespec.experiments.report.measurements import BY_PROMPTS, ONE_METHOD, Measurements
 from treespec.experiments.report.sequential import repeated_interval
 from treespec.experiments.report.statistics import Interval, by_file, paired_bootstrap
 from treespec.experiments.report.table import Cell, Column, Finding, Table
@@ -235,6 +235,8 @@ def sentences(run: RunRecords, measurements: Mapping[str, Measurements]) -> dict
 
 
 def _sentences(run: RunRecords, data: Measurements) -> list[str]:
+    if data.totals_because == ONE_METHOD:
+        return [f"No verdict: {ONE_METHOD}."]
     least = resolution_sentence(data)
     because = None if data.totals_because == BY_PROMPTS else data.totals_because
     totals = None if because is None else f"Caution: {because}."

@@ -186,6 +186,8 @@ def _together(
     asked = session.config.together
     if session.manifest is not None:
         return session.manifest["together"]
+    if len(experiment.methods) == 1:
+        return 1
     if asked is not None:
         return asked
     everyone = len(experiment.methods) + 1

@@ -143,7 +143,7 @@ def test_an_unfinished_run_with_one_method(tmp_path):
         write_report(load_run(folder)).read_text(encoding="utf-8") == text
     )  # nothing in it is left to chance
     assert "The run is not finished" in text
-    assert "No verdict: 1 prompt" in text
+    assert "No verdict: the run holds one method" in text
     assert "nan" not in re.sub(r"<svg.*?</svg>", "", text, flags=re.DOTALL)
 
 

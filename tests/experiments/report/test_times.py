@@ -170,8 +170,16 @@ ASSISTED = {"kind": "assisted", "lengths": [2], "thresholds": [0.0]}
 @pytest.mark.parametrize(
     ("methods", "together", "why"),
     [
-        ([{"kind": "plain"}, {"kind": "tree", "shape": SHAPES[0]}], 2, "no more than 2 methods took"),
-        ([ASSISTED, ASSISTED | {"name": "again"}], None, "no method is plain decoding or has a tree"),
+        (
+            [{"kind": "plain"}, {"kind": "tree", "shape": SHAPES[0]}],
+            2,
+            "no more than 2 methods took",
+        ),
+        (
+            [ASSISTED, ASSISTED | {"name": "again"}],
+            None,
+            "no method is plain decoding or has a tree",
+        ),
     ],
 )
 def test_a_run_in_turns_without_a_twin_says_why(start, methods, together, why):
@@ -217,6 +225,28 @@ def test_a_step_without_its_time_is_a_damaged_table(finished, tmp_path, column):
     )
     with pytest.raises(RunFolderError, match=f"{column} = null, which is missing"):
         load_run(loaded.folder)
+
+
+@pytest.mark.parametrize("together", [None, 4])
+@pytest.mark.parametrize("method", [{"kind": "plain"}, {"kind": "tree", "shape": SHAPES[0]}])
+def test_one_method_has_totals_and_nothing_to_compare(start, method, together):
+    done = start({"methods": [method], "together": together, "samplings": [{"temperature": 0}]})
+    path = done.folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    assert (manifest["together"], manifest["twins"]) == (1, {})
+    manifest["sessions"][0]["busy_percent"] = 40.0
+    for turns in (1, 2):  # as older runs say
+        path.write_text(json.dumps(manifest | {"together": turns}))
+        loaded = load_run(done.folder)
+        verdict, busy = loaded.verdicts["T=0"]
+        assert verdict.startswith(
+            "No verdict: the run holds one method: there is nothing to compare"
+        )
+        assert "its times are not reliable" in busy
+        assert loaded.findings["times"] is None
+        data = loaded.measurements["T=0"]
+        (name,) = (m.name for m in data.methods)
+        assert (data.values[name, "decode_s"] == data.values[name, CLOCK]).all()
 
 
 def test_a_run_by_prompts_has_totals_and_says_so(start, settings):

@@ -6,6 +6,7 @@ import pytest
 from run_folders.folders import SyntheticMethod, write_run
 
 from treespec.experiments.records.loading import Method
+from treespec.experiments.report.looks import EARLY
 from treespec.experiments.report.measurements import BY_PROMPTS, Measurements
 from treespec.experiments.report.run import load_run
 from treespec.experiments.report.verdict import compare, comparisons, cross_fit
@@ -189,3 +190,39 @@ def test_an_unexplained_divergence_is_a_caution(tmp_path):
 def test_too_few_prompts_give_no_verdict(tmp_path):
     run = load_run(write_run(tmp_path / "run", prompts=2, temperatures=[0.0]))
     assert run.verdicts["T=0"][0].startswith("No verdict: 2 prompts")
+
+
+DECIDED = {"decided": True, "half_width": None, "at_most": None}
+
+
+@pytest.mark.parametrize(
+    ("draft_ms", "until", "changes", "early"),
+    [
+        (15.0, DECIDED, {}, True),
+        (39.0, DECIDED, {}, False),  # no winner: that did not end the run
+        (15.0, DECIDED, {"planned": {"prompts": 12, "samples": 12}}, False),
+        (15.0, DECIDED, {"finished": None}, False),
+        (15.0, DECIDED | {"decided": False, "half_width": 0.1}, {}, False),
+    ],
+    ids=["early", "no winner", "to the end", "still running", "by width"],
+)
+def test_an_estimate_that_ended_its_run_is_said_to_lie_too_far_from_one(
+    tmp_path, draft_ms, until, changes, early
+):
+    methods = [
+        SyntheticMethod("generate", "generate", stage_ms=(0, 20, 0, 0), other_ms=0),
+        fixed("chain", TreeShape.chain(3), 39.0),
+        fixed("tree", TreeShape.kary(2, 3), draft_ms),
+    ]
+    path = write_run(tmp_path / "run", methods, temperatures=[0.0], jitter=0.02)
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["config"]["until"] = until
+    manifest["planned"] = {"prompts": 60, "samples": 60}
+    seen = {"sampling": "T=0", "ratio": 1.2, "low": 1.1, "high": 1.3, "boundary": 3.0}
+    manifest["looks"] = [seen | {"prompts": n, "samples": n, "decided": n == 12} for n in (8, 12)]
+    (path / "manifest.json").write_text(json.dumps(manifest | changes))
+    lines = load_run(path).verdicts["T=0"]
+    assert lines[0].startswith("No winner" if draft_ms == 39.0 else "Trees beat chains")
+    assert "repeated 95 % interval" in lines[0]
+    assert (lines[1] == EARLY) is early
+    assert (EARLY in lines) is early

@@ -2,6 +2,7 @@
 
 import gc
 import time
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -346,3 +347,30 @@ def test_groups_share_a_reference(start):
     whole = load_run(start(changes, out="whole").folder)
     key = ["prompt", "method", "tokens"]
     assert grouped.prompts.select(key).sort(key[:2]).equals(whole.prompts.select(key).sort(key[:2]))
+
+
+def test_texts_that_end_at_their_first_step(settings, loaded_pair, tmp_path):
+    """Any token ends a text: every method has one step of it, in turns and by itself."""
+    from treespec.experiments.report.run import load_run
+    from treespec.experiments.search_then_run.run import run
+
+    ends = replace(loaded_pair)
+    vars(ends)["end_tokens"] = frozenset(range(loaded_pair.target.vocab_size))
+    changes = {"prompts": settings["prompts"] | {"count": 4}, "alone": 1}
+    config = Config.model_validate(settings | changes)
+    done = run(config, folder=tmp_path / "run", load=lambda models: ends)
+    assert not done.failures
+    found = load_run(done.folder)
+    kinds = [m.kind for m in found.methods]
+    assert kinds == ["generate", "plain", "assisted", "tree", "tree"]
+    rows = found.all_prompts
+    assert len(rows) == 4 * 2 * 6
+    for column in ("new_tokens", "steps"):
+        assert rows[column].to_list() == [1] * len(rows), column
+    assert (rows["decode_s"] > 0).all()
+    assert found.prompts["alone_s"].null_count() == len(found.prompts) * 3 // 4
+    assert found.prompts.filter(sampling="T=0")["equal_to_plain"].all()
+    assert len(found.all_steps) == len(rows)
+    for name in found.samplings:
+        assert "totals decide" in found.measurements[name].totals_because
+        assert any("totals decide" in line for line in found.verdicts[name])
