@@ -99,6 +99,7 @@ class PromptRow(Row):
     gpu_energy_net_j: float | None = None
     metrics: Metrics = Field(default_factory=dict)
     alone_s: float | None = None
+    alone_error: str | None = None
 
 
 class StepRow(Row):

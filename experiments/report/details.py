@@ -202,8 +202,10 @@ def _is(entry: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:
 
 
 def errors(run: RunRecords) -> Finding | None:
-    """Every prompt on which a method failed."""
-    rows = run.prompts.filter(run.prompts["error"].is_not_null()).to_dicts()
+    """Every prompt on which a method failed, in turns or by itself."""
+    alone = pl.format("by itself, under the meters: {}", pl.col("alone_error"))
+    failed = run.prompts.with_columns(pl.coalesce("error", alone))
+    rows = failed.filter(failed["error"].is_not_null()).to_dicts()
 
     def column(head: str, name: str) -> Column[dict[str, Any]]:
         return Column(head, lambda row: str(row[name]), left=True)

@@ -39,7 +39,8 @@ HEADS = {
 
 NOTE = (
     "Read where a method decodes a prompt by itself (the config's `alone`). Memory is the maximum over "
-    "prompts, and includes the models and everything else in the process. Energy covers whole prompts, "
+    "prompts, and includes the models and everything else in the process: on CUDA also the caches and "
+    "captured passes that the other methods keep for their next prompt. Energy covers whole prompts, "
     "prefill included, per kept token; counters belong to devices: what other processes used is in it. "
     "Above idle: minus the power that the machine drew before the run."
 )

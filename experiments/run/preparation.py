@@ -84,7 +84,8 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
     with reporter.task("reading the meters"):
         meters = make_meters(config.meters, cuda_devices([model.model for model in pair.models]))
     units = units_of(experiment, prompts, session.finished)
-    together = _together(session, experiment, pair, prompts)
+    room = _room(session, experiment, pair, prompts)
+    together = _together(session, experiment, room)
     groups = groups_of(experiment.methods, together)
     bench = Bench.of(experiment, pair, groups, meters)
     warmup = _warm_up(session, bench, [*spare, *prompts][: config.warmup])
@@ -92,7 +93,7 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
         manifest = _resumed(session, session.manifest, meters.about())
     else:
         with reporter.task("tuning") as say:
-            tuning = {"assisted": tune(bench, spare, say)}
+            tuning = {"assisted": tune(bench, spare, say, together=room)}
         parts = parts_of(experiment.methods, pair.target)
         models = model_data(config.models, pair, parts)
         revision = session.ready.measured[0].revision
@@ -179,25 +180,27 @@ def _search(
     return measured, experiment, files
 
 
-def _together(
-    session: Session, experiment: Experiment, pair: "Pair", prompts: Sequence[Prompt]
-) -> int:
-    """How many methods take turns: as the run was started, as the config says, or what memory holds."""
-    asked = session.config.together
+def _room(session: Session, experiment: Experiment, pair: "Pair", prompts: Sequence[Prompt]) -> int:
+    """How many texts may be open at once: as the run was started, as the config says, or what fits."""
     if session.manifest is not None:
         return session.manifest["together"]
+    if session.config.together is not None:
+        return session.config.together
+    return that_fit(experiment, pair, max(len(prompt.ids) for prompt in prompts))
+
+
+def _together(session: Session, experiment: Experiment, room: int) -> int:
+    """How many methods take turns; a single one takes none."""
     if len(experiment.methods) == 1:
         return 1
-    if asked is not None:
-        return asked
-    everyone = len(experiment.methods) + 1
-    fit = min(everyone, that_fit(experiment, pair, max(len(prompt.ids) for prompt in prompts)))
-    if fit == 1 < len(experiment.methods):
+    if session.manifest is not None or session.config.together is not None:
+        return room
+    if room == 1:
         session.reporter.note(
             "memory holds the caches of one method only: each prompt is decoded by one method after the "
             "other, and what slows the machine down may meet one method more than another"
         )
-    return fit
+    return min(room, len(experiment.methods) + 1)
 
 
 def _with_trees(session: Session, measured: Measured, folder: RunFolder) -> Experiment:

@@ -1,16 +1,22 @@
 """Tune assisted generation, so that the baseline is no straw man."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.schema import AssistedMethod
 from treespec.experiments.records.outcome import Outcome
+from treespec.experiments.report.slowdown import Steps, adjust
 from treespec.experiments.run.prompts import Prompt
 from treespec.experiments.run.turns import Decoding, take_turns
 from treespec.experiments.run.unit import Bench, seed_of
 
 __all__ = ["RACE_KEEPS", "prompts_needed", "tune", "tuned_choices"]
+
+Setting = tuple[int, float]
+"""Length and threshold."""
 
 RACE_KEEPS = (0.7, 0.8, 0.85, 0.9)
 """Candidates slower than this part of the fastest are dropped: after 1 prompt, 2, 3, and 4 or more."""
@@ -23,16 +29,22 @@ def prompts_needed(methods: Sequence[BuiltMethod]) -> int:
 
 
 def tune(
-    bench: Bench, prompts: Sequence[Prompt], started: Callable[[str], None] = lambda what: None
+    bench: Bench,
+    prompts: Sequence[Prompt],
+    started: Callable[[str], None] = lambda what: None,
+    *,
+    together: int,
 ) -> dict[str, dict[str, Any]]:
     """Choose length and threshold by tokens per second, for each assisted method and sampling setting.
 
-    A race: all candidates decode the first prompt, those not far from the fastest the next, and so on.
+    A race: all candidates decode the first prompt, those not far from the fastest the next, and so on. They
+    take turns step by step, and how slow the machine was at a step is taken out of its time.
 
     Args:
         bench: models, methods and settings.
         prompts: not measured later; `prompts_needed` of them.
         started: told what is tried.
+        together: candidates that may be open at once.
 
     Returns:
         `tuning.assisted` of the manifest (SCHEMA.md).
@@ -41,7 +53,9 @@ def tune(
     for method in bench.experiment.methods:
         if isinstance(method.config, AssistedMethod):
             result[method.name] = {
-                sampling: _tune_one(bench, method, method.config, sampling, prompts, started)
+                sampling: _tune_one(
+                    bench, method, method.config, sampling, prompts, started, together
+                )
                 for sampling in bench.experiment.samplings
             }
     return result
@@ -63,22 +77,22 @@ def _tune_one(
     sampling: str,
     prompts: Sequence[Prompt],
     started: Callable[[str], None],
+    together: int,
 ) -> dict[str, Any]:
     grid = config.grid
     if len(grid) == 1:
         return {"table": [], "chosen": dict(zip(("length", "threshold"), grid[0], strict=True))}
-    tokens, seconds, tried = (dict.fromkeys(grid, 0.0) for _ in range(3))
-    failed: dict[tuple[int, float], str] = {}
+    texts: dict[Setting, list[Outcome]] = {pair: [] for pair in grid}
+    failed: dict[Setting, str] = {}
+    rates: dict[Setting, float] = {}
     racing = list(grid)
     for done, prompt in enumerate(prompts[: config.tune_prompts]):
         started(f"tuning {method.name}, {sampling}: {len(racing)} settings in turns")
-        for pair, outcome in _race(bench, method, sampling, prompt, racing).items():
+        for pair, outcome in _race(bench, method, sampling, prompt, racing, together).items():
             if isinstance(outcome, str):
                 failed[pair] = outcome
-                continue
-            tokens[pair] += len(outcome.tokens)
-            seconds[pair] += outcome.total_s - outcome.prefill_s
-            tried[pair] += 1
+            else:
+                texts[pair].append(outcome)
         racing = [pair for pair in racing if pair not in failed]
         if not racing:  # the run will record what is wrong, prompt by prompt
             errors = [
@@ -88,19 +102,18 @@ def _tune_one(
             ]
             chosen = dict(zip(("length", "threshold"), grid[0], strict=True))
             return {"table": [], "errors": errors, "chosen": chosen}
-        fastest = max(tokens[pair] / seconds[pair] for pair in racing)
-        least = RACE_KEEPS[min(done, len(RACE_KEEPS) - 1)] * fastest
-        racing = [pair for pair in racing if tokens[pair] / seconds[pair] >= least]
-    best = max(racing, key=lambda pair: tokens[pair] / seconds[pair])
+        rates = _rates({pair: found for pair, found in texts.items() if found})
+        least = RACE_KEEPS[min(done, len(RACE_KEEPS) - 1)] * max(rates[pair] for pair in racing)
+        racing = [pair for pair in racing if rates[pair] >= least]
+    best = max(racing, key=rates.__getitem__)
     table = [
         {
             "length": length,
             "threshold": threshold,
-            "tokens_per_second": tokens[length, threshold] / seconds[length, threshold],
-            "prompts": int(tried[length, threshold]),
+            "tokens_per_second": rates[length, threshold],
+            "prompts": len(texts[length, threshold]),
         }
-        for length, threshold in grid
-        if tried[length, threshold]
+        for length, threshold in rates
     ]
     return {"table": table, "chosen": dict(zip(("length", "threshold"), best, strict=True))}
 
@@ -110,17 +123,44 @@ def _race(
     method: BuiltMethod,
     sampling: str,
     prompt: Prompt,
-    racing: Sequence[tuple[int, float]],
-) -> dict[tuple[int, float], Outcome | str]:
+    racing: Sequence[Setting],
+    together: int,
+) -> dict[Setting, Outcome | str]:
     """Decode a prompt with every setting, in turns of a step."""
     seed = seed_of(bench.experiment.config.seed, "tuning", prompt.index, sampling)
 
-    def begin(setting: tuple[int, float]) -> Callable[[], Decoding]:
+    def begin(setting: Setting) -> Callable[[], Decoding]:
         return lambda: bench.decode(method, prompt, sampling, seed=seed, tuned=setting)
 
-    at_once = max(map(len, bench.groups))
-    outcomes: dict[tuple[int, float], Outcome | str] = {}
-    for first in range(0, len(racing), at_once):
-        turns = {setting: begin(setting) for setting in racing[first : first + at_once]}
+    outcomes: dict[Setting, Outcome | str] = {}
+    for first in range(0, len(racing), together):
+        turns = {setting: begin(setting) for setting in racing[first : first + together]}
         outcomes |= take_turns(turns, seed=seed)
     return outcomes
+
+
+def _rates(texts: Mapping[Setting, Sequence[Outcome]]) -> dict[Setting, float]:
+    """Tokens per second of each candidate on the texts that it decoded, on the machine as it mostly is.
+
+    Steps that verify equally many tokens behind as many draft passes do equal work.
+    """
+    rows = [
+        (number, (number, step.shape.size, place == 0), step.at + step.took / 2, step.took)
+        for number, outcomes in enumerate(texts.values())
+        for outcome in outcomes
+        for place, step in enumerate(outcome.steps)
+    ]
+    method, work, at, seconds = zip(*rows, strict=True)
+    places = {kind: place for place, kind in enumerate(dict.fromkeys(work))}
+    numbers = np.array(method, dtype=np.int64)
+    steps = Steps(
+        method=numbers,
+        prompt=np.zeros_like(numbers),
+        work=np.array([places[kind] for kind in work], dtype=np.int64),
+        at=np.array(at),
+        seconds=np.array(seconds),
+        steady=np.ones(len(texts), dtype=bool),
+    )
+    spent = adjust(steps).seconds.sum(1)
+    tokens = [sum(len(outcome.tokens) for outcome in outcomes) for outcomes in texts.values()]
+    return {pair: n / s for pair, n, s in zip(texts, tokens, spent.tolist(), strict=True)}

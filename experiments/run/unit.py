@@ -211,13 +211,17 @@ def _in_turn(bench: Bench, number: int, sampling: str) -> list[Group]:
 
 
 def _by_itself(bench: Bench, begin: Callable[[], Decoding]) -> dict[str, Any]:
-    """What meters read while a method decodes a prompt by itself, and the time that it took then."""
+    """What meters read while a method decodes a prompt by itself, and the time that it took then.
+
+    If it fails, why: it has decoded the prompt in turns, and that is what counts.
+    """
     bench.meters.start()
     try:
         outcome = finish(begin())
-    except (Exception, SystemExit):  # it has decoded the prompt in turns: that is what counts
-        return {}
-    read = bench.meters.stop()
+    except (Exception, SystemExit) as error:
+        return {"alone_error": in_words(error, "the decoding")}
+    finally:
+        read = bench.meters.stop()
     return {**read, "alone_s": outcome.total_s - outcome.prefill_s}
 
 

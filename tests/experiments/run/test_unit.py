@@ -6,8 +6,11 @@ import polars as pl
 import pytest
 
 from treespec.experiments.config.schema import Config
+from treespec.experiments.report import details
 from treespec.experiments.report.run import load_run
 from treespec.experiments.run import unit as unit_module
+from treespec.experiments.run.meters import build as meters_module
+from treespec.experiments.run.meters.meter import Meters
 from treespec.experiments.search_then_run.run import run
 
 KEY = ["prompt", "sampling", "method", "repeat"]
@@ -146,3 +149,41 @@ def test_without_generate_the_plain_loop_is_the_reference(start):
     changes = {"methods": [{"kind": "plain"}, chain], "samplings": [{"temperature": 0}]}
     rows = pl.read_parquet(start(changes).folder / "prompts.parquet")
     assert rows["equal_to_plain"].to_list() == [True] * len(rows)
+
+
+def test_a_method_that_fails_by_itself_says_why(start, monkeypatch):
+    """In turns it decoded the prompt, which counts; what meters read of the attempt does not."""
+    real, begun, calls = unit_module.decode_ours, set(), []
+
+    def fragile(pair, method, sampling, ids, **arguments):
+        text = method.name, sampling, tuple(ids.tolist())
+        if method.name == "chain 2" and text in begun:
+            raise MemoryError("no room for it")
+        begun.add(text)
+        return real(pair, method, sampling, ids, **arguments)
+
+    class Counting(Meters):
+        def start(self):
+            calls.append("start")
+            super().start()
+
+        def stop(self):
+            calls.append("stop")
+            return super().stop()
+
+    monkeypatch.setattr(unit_module, "decode_ours", fragile)
+    monkeypatch.setattr(meters_module, "Meters", Counting)
+    chain = {"kind": "tree", "shape": {"kind": "chain", "depth": 2}}
+    done = start({"methods": [{"kind": "plain"}, chain], "samplings": [{"temperature": 0}]})
+    assert not done.failures
+    assert calls == ["start", "stop"] * 4
+    found = load_run(done.folder)
+    mine, other = (found.prompts.filter(method=name) for name in ("chain 2", "plain"))
+    assert all("no room for it" in why for why in mine["alone_error"])
+    assert mine["error"].null_count() == len(mine) == 2
+    assert mine["alone_s"].null_count() == mine["rss_bytes"].null_count() == 2
+    assert other["alone_error"].null_count() == 2
+    assert other["alone_s"].null_count() == other["rss_bytes"].null_count() == 0
+    table = details.errors(found).tables[0]
+    assert [row[0].text for row in table.rows] == ["chain 2"] * 2
+    assert table.rows[0][-1].text.startswith("by itself, under the meters: ")
