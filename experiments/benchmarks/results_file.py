@@ -51,11 +51,12 @@ def described(benchmark: str) -> dict[str, Any]:
 
 
 def of_manifest(manifest: Mapping[str, Any], *more: str) -> dict[str, Any]:
-    """The same for figures that come from a run: when it began, its code, hardware, config and models.
+    """The same for figures that come from a run: when it began, code, hardware, config, models and turns.
 
     Args:
         manifest: of the run.
         more: further keys to take; None where the manifest has no such key.
     """
     keys = (*MANIFEST_KEYS, *more)
-    return {"measured": manifest["created"], **{key: manifest.get(key) for key in keys}}
+    turns = {"together": manifest.get("together", 1)}
+    return {"measured": manifest["created"], **turns, **{key: manifest.get(key) for key in keys}}

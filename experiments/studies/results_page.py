@@ -25,7 +25,7 @@ from treespec.experiments.studies import trust_sections as trust
 from treespec.experiments.studies.result_tables import Parts, Row
 from treespec.search.whole_file import write_whole
 
-__all__ = ["PAGE", "README", "SECTIONS", "Section", "filled", "results_page"]
+__all__ = ["PAGE", "README", "SECTIONS", "Section", "by_prompts", "filled", "results_page"]
 
 ROOT = RESULTS.parents[2]
 PAGE, README = ROOT / "experiments" / "RESULTS.md", ROOT / "README.md"
@@ -37,10 +37,14 @@ What has been measured, with the commands that measure it again. Made from the f
 holds this page against them. Intervals are 95 %. Times are of the machine that each section names: all of
 them are CPUs, **nothing has been timed on a GPU yet** (`make gpu` does that).
 
-Runs whose verdict says what the run could tell apart were measured in turns, step by step. The others are
-older and were measured prompt by prompt: a neighbour's burst may have hit one of their methods more than
-another, which their intervals do not show: [interleaving](#interleaving) says by how much.
+Methods of a run took turns, step by step, unless the section of the run says that they did not:
+[interleaving](#interleaving) compares the two ways.
 """
+
+BY_PROMPTS = (
+    "Measured prompt by prompt, by one method after the other: a neighbour's burst may have hit one method "
+    "more than another, which the intervals do not show."
+)
 
 _MEASURED = re.compile(r"(<!-- measured: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -83,7 +87,8 @@ class Section:
         path, *others = self.paths
         data = _read(path)
         parts = "\n\n".join(text for texts in self.parts(data).values() for text in texts)
-        said = [f"`{self.command}`, measured {_measured(data)}: `{path.name}`."]
+        said = [BY_PROMPTS] if by_prompts(data) else []
+        said += [f"`{self.command}`, measured {_measured(data)}: `{path.name}`."]
         said += [f"Before, {_measured(_read(one))}: `{one.name}`." for one in others]
         return f"{parts}\n\n{' '.join(said)}\n"
 
@@ -110,6 +115,17 @@ def filled(page: str) -> str:
         return f"{begin}\n{SECTIONS[name].body}\n{end}"
 
     return _MEASURED.sub(part, page)
+
+
+def by_prompts(data: Row) -> bool:
+    """Whether a file is of a run or sweep whose methods took no turns.
+
+    The first configs that know of turns came with them.
+    """
+    if "config" not in data and "grid" not in data:
+        return False
+    together = (data.get("config") or {}).get("together", 1)
+    return data.get("together", together) == 1
 
 
 def _read(path: Path) -> Row:

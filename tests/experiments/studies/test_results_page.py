@@ -1,12 +1,21 @@
 """The pages with results say what the files hold, and nothing measured stands outside of these parts."""
 
+import json
 import re
 
 import pytest
 
 from treespec.experiments.benchmarks.results_file import RESULTS
 from treespec.experiments.errors import ConfigError
-from treespec.experiments.studies.results_page import PAGE, README, SECTIONS, filled, results_page
+from treespec.experiments.studies import results_page as results_module
+from treespec.experiments.studies.results_page import (
+    PAGE,
+    README,
+    SECTIONS,
+    by_prompts,
+    filled,
+    results_page,
+)
 
 GUIDE = README.parent / "docs" / "guide.md"
 
@@ -50,6 +59,29 @@ def test_a_figure_that_was_changed_is_found():
     number = re.search(r"\| (\d+\.\d+) \|", page)
     changed = page[: number.start(1)] + "9.99" + page[number.end(1) :]
     assert filled(changed) == page != changed
+
+
+@pytest.mark.parametrize(
+    ("data", "apart"),
+    [
+        ({"config": {"alone": 2, "together": None}}, False),
+        ({"config": {"together": 3}}, False),
+        ({"config": {"together": None}, "together": 1}, True),  # memory held no more
+        ({"config": {"together": None}, "together": 5}, False),
+        ({"config": {"together": 1}}, True),
+        ({"config": {}}, True),  # before there were turns
+        ({"grid": {}}, True),
+        ({}, False),  # no run
+    ],
+)
+def test_a_section_says_that_its_run_was_measured_by_prompts(monkeypatch, tmp_path, data, apart):
+    (source, *_) = SECTIONS["tree_vs_chain"].paths
+    whole = json.loads(source.read_text())
+    kept = {key: value for key, value in whole.items() if key not in ("config", "together")}
+    (tmp_path / source.name).write_text(json.dumps(kept | data))
+    monkeypatch.setattr(results_module, "RESULTS", tmp_path)
+    assert by_prompts(data) is apart
+    assert (results_module.BY_PROMPTS in SECTIONS["tree_vs_chain"].body) is apart
 
 
 def test_every_file_has_its_section():
