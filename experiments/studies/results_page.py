@@ -284,6 +284,18 @@ SECTIONS = {
         "search and one for its replay, again and again.",
         searches.advice,
     ),
+    "advice_live": Section(
+        "advice_live",
+        "Are tokens per step what a search predicts, when the trees are decoded with?",
+        "python -m treespec.experiments.studies.search_advice TRACE ... --only live",
+        searches.advice_live,
+    ),
+    "advice_runs": Section(
+        "advice_runs",
+        "Is what a search chose before a run the fastest of the run?",
+        "python -m treespec.experiments.studies.search_advice --only runs",
+        searches.advice_runs,
+    ),
     "speedup": _benchmark(
         "speedup",
         "benchmarks",

@@ -69,7 +69,7 @@ PARTS = {
 }  # fmt: skip
 """Parts, and their keys in the file."""
 LIVE, SEVERAL = ("live", "runs"), ("unseen", "live", "runs")
-"""Parts with live runs, and parts of several traces or runs."""
+"""Parts with live runs, which have files of their own, and parts of several traces or runs."""
 UNIT = LatencyModel.from_tables(
     verify={1: 20.0, 8: 22.0, 16: 25.0, 32: 33.0, 64: 50.0}, draft={1: 1.0, 32: 1.6}
 )
@@ -222,22 +222,23 @@ def main(
         figures = make[part]()
         show(console, part, figures)
         if prompts is None or part not in LIVE:
-            say(console, f"written: {kept(PARTS[part], figures, several=part in SEVERAL)}")
+            say(console, f"written: {kept(part, figures)}")
 
 
-def kept(part: str, figures: Mapping[str, Any], *, several: bool) -> Path:
-    """Write a part's figures into the file, beside those of other parts.
+def kept(part: str, figures: Mapping[str, Any]) -> Path:
+    """Write a part's figures into its file, beside those of other parts, and of other traces or runs.
 
     Args:
-        part: its key in the file.
+        part: its name.
         figures: what was found.
-        several: whether figures of other traces, or runs, stay.
     """
-    path, head = path_of(NAME), described(NAME)
+    name = f"advice_{part}" if part in LIVE else NAME
+    path, head = path_of(name), described(name)
     known = json.loads(path.read_text())["figures"] if path.is_file() else {}
-    of_part = known.get(part, {}) | figures if several else figures
-    measured = known.get("parts", {}) | {part: {key: head[key] for key in ("measured", "git_hash")}}
-    return write(NAME, head | {"figures": known | {part: of_part, "parts": measured}})
+    of_part = known.get(PARTS[part], {}) | figures if part in SEVERAL else figures
+    now = {part: {key: head[key] for key in ("measured", "git_hash")}}
+    new = {PARTS[part]: of_part, "parts": known.get("parts", {}) | now}
+    return write(name, head | {"figures": known | new})
 
 
 def _live(trace: Trace, latency: LatencyModel, texts: int | None) -> dict[str, Any]:

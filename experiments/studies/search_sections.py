@@ -7,6 +7,8 @@ from treespec.experiments.studies.result_tables import Parts, Row, by, percent, 
 
 __all__ = [
     "advice",
+    "advice_live",
+    "advice_runs",
     "dynamic",
     "growth_replay",
     "replay",
@@ -125,37 +127,64 @@ def advice(data: Row) -> Parts:
             f"choice by rates, valued by replay: {nodes}. Of {equals['searches']:,} searches among equally "
             f"fast shapes {percent(equals['share'], 1)} advised one. A search took {seconds}, and "
             f"{figures['time']['gigabytes']:.1f} GB at most.",
-            *_advice_live(figures),
+            *_noisy(figures),
+            "Measured at: "
+            + ", ".join(f"{name} {one['git_hash'][:7]}" for name, one in figures["parts"].items())
+            + ".",
         ]
     }
 
 
-def _advice_live(figures: Row) -> list[str]:
-    """What was found of noisy times and of live runs, as far as it was measured."""
-    said = []
-    if many := figures.get("noisy"):
-        said.append(
-            f"With times from {many['rounds']} rounds, each sample {percent(many['noise'])} off, and the "
-            f"best of every size as fast as plain decoding, {percent(many['share'], 1)} of "
-            f"{many['searches']:,} searches advised anything."
-        )
-    for name, places in figures.get("live", {}).items():
-        for where, one in places.items():
-            error, which = one["worst"]
-            said.append(
-                f"Live, {name}, {where} ({one['texts']} texts): predicted tokens per step of "
-                f"{len(one['shapes'])} shapes were off by {percent(one['median error'], 1)} in the median, "
-                f"at worst by {percent(error, 1)} ({which})."
-            )
-    for pair, settings in figures.get("runs", {}).items():
-        for setting, one in settings.items():
-            said.append(
-                f"Target of {pair}, {setting}: `search_then_run` chose {one['chosen']}, which reached "
-                f"{_share(one['over'])} of the speed of the fastest here ({one['fastest']}), and "
-                f"{_share(one['over_by_other_half'])} of that of the fastest by the other half of them "
-                f"({one['fastest_by_other_half']})."
-            )
-    return said
+def _noisy(figures: Row) -> list[str]:
+    """What was found of noisy times, if it was measured."""
+    many = figures.get("noisy")
+    if many is None:
+        return []
+    return [
+        f"With times from {many['rounds']} rounds, each sample {percent(many['noise'])} off, and the "
+        f"best of every size as fast as plain decoding, {percent(many['share'], 1)} of "
+        f"{many['searches']:,} searches advised anything."
+    ]
+
+
+def advice_live(data: Row) -> Parts:
+    """Predicted tokens per step against live runs."""
+    columns: dict[str, Callable[[Row], Any]] = {
+        "trace": lambda row: row["trace"],
+        "decoded": lambda row: row["where"],
+        "texts": lambda row: row["texts"],
+        "shapes": lambda row: len(row["shapes"]),
+        "median error": lambda row: percent(row["median error"], 1),
+        "the worst": lambda row: f"{100 * row['worst'][0]:+.1f} % ({row['worst'][1]})",
+    }
+    rows = [
+        one | {"trace": name, "where": where}
+        for name, places in data["figures"]["live"].items()
+        for where, one in places.items()
+    ]
+    return {"": [table(columns, rows)]}
+
+
+def advice_runs(data: Row) -> Parts:
+    """What was chosen before a run over the fastest of the run."""
+    columns: dict[str, Callable[[Row], Any]] = {
+        "target": lambda row: row["pair"],
+        "sampling": lambda row: row["setting"],
+        "chosen": lambda row: row["chosen"],
+        "fastest here": lambda row: row["fastest"],
+        "its speed over that": lambda row: _share(row["over"]),
+        "over the fastest by the other half": lambda row: _share(row["over_by_other_half"]),
+    }
+    rows = [
+        one | {"pair": pair, "setting": setting}
+        for pair, settings in data["figures"]["runs"].items()
+        for setting, one in settings.items()
+    ]
+    said = (
+        "The fastest of a run is the fastest by chance, too: so it is looked for in one half of the texts "
+        "and compared in the other, and the other way round, in the last column."
+    )
+    return {"": [table(columns, rows), said]}
 
 
 def _share(ratio: list[float]) -> str:

@@ -105,14 +105,16 @@ def test_parts_are_kept_beside_each_other(tmp_path, monkeypatch):
     monkeypatch.setattr(results_file, "RESULTS", tmp_path)
     monkeypatch.setattr(module, "path_of", lambda name: tmp_path / f"{name}.json")
     monkeypatch.setattr(results_file, "path_of", lambda name: tmp_path / f"{name}.json")
-    module.kept("time", {"seconds": 1}, several=False)
-    module.kept("traces", {"a": 1}, several=True)
-    module.kept("traces", {"b": 2}, several=True)
-    path = module.kept("time", {"gigabytes": 2}, several=False)
+    module.kept("time", {"seconds": 1})
+    module.kept("unseen", {"a": 1})
+    module.kept("unseen", {"b": 2})
+    runs = json.loads(module.kept("runs", {"c": 3}).read_text())["figures"]
+    path = module.kept("time", {"gigabytes": 2})
     figures = json.loads(path.read_text())["figures"]
     assert figures["traces"] == {"a": 1, "b": 2}
     assert figures["time"] == {"gigabytes": 2}
-    assert set(figures["parts"]) == {"time", "traces"}
+    assert set(figures["parts"]) == {"time", "unseen"}
+    assert (runs["runs"], set(runs["parts"])) == ({"c": 3}, {"runs"})
 
 
 def test_the_best_of_all_small_trees_is_found():
