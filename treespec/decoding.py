@@ -23,7 +23,7 @@ from treespec.step import Step, Verdict
 from treespec.stopping import Stop
 from treespec.tree import TokenTree
 
-__all__ = ["NullObserver", "decode", "require_room", "require_root"]
+__all__ = ["NullObserver", "decode", "require_ids", "require_room", "require_root"]
 
 
 class NullObserver:
@@ -75,7 +75,8 @@ def decode(
             drafter.
         NonFiniteLogits: if a model returns NaN or infinite logits, with step and node.
         RefusedTree: if the verifier does not cover the drafted tree.
-        InvalidTree: if the root of a drafted tree is not the last committed token.
+        InvalidTree: if the root of a drafted tree is not the last committed token, or a drafted token is
+            none of the target's.
 
     Example:
         >>> from treespec import Law, TorchCoins, TreeShape, verify
@@ -133,11 +134,12 @@ def _steps(
             drafter.bind_target(target)
         target.prefill(prompt)
         drafter.prefill(prompt)
-    over, index = False, 0
+    over, index, vocabulary = False, 0, target.vocab_size
     while not over:
         try:
             with watch.stage("draft"):
                 tree = drafter.propose(coins)
+                require_ids(tree, vocabulary)
             with watch.stage("verify"):
                 scores = target.score(tree)
             with watch.stage("accept"):
@@ -159,6 +161,27 @@ def _steps(
             drafter.commit(step)
         yield step
         index += 1
+
+
+def require_ids(tree: Any, vocabulary: int) -> None:
+    """Refuse a drafted tree with ids that the target does not have, before it is asked for their rows.
+
+    Args:
+        tree: as drafted.
+        vocabulary: number of the target's token ids.
+
+    Raises:
+        InvalidArgument: if it is no tree.
+        InvalidTree: naming node and id.
+    """
+    instance("what the drafter proposed", tree, TokenTree, "a TokenTree")
+    ids = tree.token_ids
+    if min(ids) < 0 or max(ids) >= vocabulary:
+        node = next(node for node, token in enumerate(ids) if not 0 <= token < vocabulary)
+        raise InvalidTree(
+            f"node {node} of the drafted tree has the token {ids[node]}, but the target's ids are "
+            f"0..{vocabulary - 1}: draft with the target's tokenizer, or leave such tokens out"
+        )
 
 
 def require_root(tree: TokenTree, last: int) -> None:

@@ -6,6 +6,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -62,6 +63,32 @@ class TokenTree:
         self._require_draft_probs()
         if self.tokens.device.type == "cpu":
             _ = self.token_ids
+
+    @classmethod
+    def of(
+        cls,
+        shape: TreeShape,
+        ids: Sequence[int],
+        draft_probs: Float[Tensor, "M V"] | None,
+        law: Any,
+        device: torch.device,
+    ) -> "TokenTree":
+        """A tree of plain integers on a device, which is not asked for them again.
+
+        Args:
+            shape: the topology.
+            ids: token id of every node.
+            draft_probs: as of the class, on the device.
+            law: as of the class.
+            device: where the models are.
+
+        Raises:
+            InvalidTree: see the class.
+        """
+        tree = cls(shape, torch.tensor(ids, dtype=torch.long, device=device), draft_probs, law)
+        if tree.tokens.device.type != "cpu":
+            tree.know_token_ids(map(int, ids))
+        return tree
 
     def _require_draft_probs(self) -> None:
         """Refuse rows that are not there, or of another kind or number; their numbers are not looked at."""

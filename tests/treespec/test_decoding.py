@@ -6,12 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from treespec import Law, Sampling, TorchCoins, TreeShape, decode, verify
+from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, decode, verify
 from treespec.decoding import require_room
 from treespec.draft import ModelDrafter, NoDrafter
 from treespec.errors import (
     ContextOverflow,
     EmptyPrompt,
+    InvalidArgument,
     InvalidBudget,
     InvalidPrompt,
     InvalidTree,
@@ -258,6 +259,39 @@ def test_what_cannot_be_decoded_is_refused_before_a_model_runs(
 
     with pytest.raises(error, match=says):
         run(target=ModelTarget(TabularModel(never, 4, max_length=32)), **changes)
+
+
+class DraftsAnId(NoDrafter):
+    max_depth = 1
+
+    def __init__(self, drafted):
+        self.drafted = drafted
+
+    def propose(self, coins):
+        ids = torch.tensor([self._root, 0, self.drafted])
+        return TokenTree(TreeShape.expansion([2]), ids, None, Law.DETERMINISTIC)
+
+
+def test_an_id_that_the_target_does_not_have_is_refused_before_the_target_runs(
+    without_shape_checks,
+):
+    def never(context):
+        raise AssertionError("the target ran")
+
+    says = r"node 2 of the drafted tree has the token 4, but the target's ids are 0\.\.3"
+    with pytest.raises(InvalidTree, match=says):
+        run(
+            target=ModelTarget(TabularModel(never, 4)),
+            drafter=DraftsAnId(4),
+            verifier=verify.onehot,
+        )
+    assert run(drafter=DraftsAnId(3), verifier=verify.onehot)
+    drafter = DraftsAnId(3)
+    drafter.propose = lambda coins: [1, 2]
+    with pytest.raises(
+        InvalidArgument, match=r"what the drafter proposed = .* must be a TokenTree"
+    ):
+        run(drafter=drafter)
 
 
 def test_a_context_is_used_to_its_last_position():

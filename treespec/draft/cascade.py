@@ -159,10 +159,9 @@ class Cascade(ModelDrafter):
             chain.append(len(tokens) - 1)
         del chain[self.max_depth + 1 :], rows[self.max_depth :]
         self._rows = {i: passes.rows[node] for i, node in enumerate(chain) if node in passes.rows}
-        ids = torch.tensor([tokens[node] for node in chain], device=self._device)
-        shape = TreeShape.chain(self.max_depth)
+        ids, shape = [tokens[node] for node in chain], TreeShape.chain(self.max_depth)
         drawn = None if self.law is Law.DETERMINISTIC else torch.stack(rows)
-        tree = TokenTree(shape, ids, drawn, self.law)
+        tree = TokenTree.of(shape, ids, drawn, self.law, self._device)
         # Sampling has just made the rows of finite logits.
         return tree.vouched() if type(self.sampling) is Sampling else tree
 

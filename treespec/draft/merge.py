@@ -216,7 +216,7 @@ class Merge:
             for name in groups[node]:
                 if name in self._trees:
                     rows[node, name] = self._trees[name].draft_probs_of(max(nodes[at].own, 0))
-        ids, shape = torch.tensor(tokens, device=self._device), TreeShape(tuple(parents))
+        shape = TreeShape(tuple(parents))
         laws = [[(self._law_of(name), len(c)) for name, c in of.items()] for of in groups]
         drawn = [
             rows[node, name]
@@ -225,8 +225,9 @@ class Merge:
             if not self._is_sure(name)
         ]
         if self.law is Law.DETERMINISTIC and not drawn:
-            return TokenTree(shape, ids, None, Law.DETERMINISTIC)
-        tree = TokenTree(shape, ids, torch.stack(drawn) if drawn else None, laws)
+            return TokenTree.of(shape, tokens, None, Law.DETERMINISTIC, self._device)
+        stacked = torch.stack(drawn) if drawn else None
+        tree = TokenTree.of(shape, tokens, stacked, laws, self._device)
         made_here = all(type(source.sampling) is Sampling for source in self._drawing.values())
         fine = made_here and all(proposed.is_vouched for proposed in self._trees.values())
         return tree.vouched() if fine else tree

@@ -135,8 +135,8 @@ class ModelDrafter:
                 shape = _shape(tuple(place.get(shape.parents[node], -1) for node in kept))
                 tokens = [tokens[node] for node in kept]
                 self._rows = {place[n]: row for n, row in passes.rows.items() if n in place}
-        ids = torch.tensor(tokens, device=self._device)
-        return self._vouched(TokenTree(shape, ids, drawn.stacked(shape), self.law))
+        rows = drawn.stacked(shape)
+        return self._vouched(TokenTree.of(shape, tokens, rows, self.law, self._device))
 
     def _over_chain(self, growth: MarginalGrowth, coins: Coins) -> TokenTree:
         """What a growth makes of the rows along the chain of best tokens."""
@@ -147,7 +147,7 @@ class ModelDrafter:
         )
         marginals = ranking_of(self.sampling)(torch.stack([logits[i] for i in chain]))
         made = growth.tree_over(marginals, self._root)
-        tree = TokenTree(made.shape, made.tokens.to(self._device), None, self.law)
+        tree = TokenTree.of(made.shape, made.token_ids, None, self.law, self._device)
         # The model has run the chain: so far as it is a path of the tree, its rows are those of nodes.
         rows, node = {0: self._rows[0]}, 0
         for i in chain[1:]:

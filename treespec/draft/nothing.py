@@ -12,6 +12,8 @@ from treespec.tree import Law, TokenTree, TreeShape
 
 __all__ = ["NoDrafter"]
 
+_ROOT = TreeShape.chain(0)
+
 
 class NoDrafter:
     """Proposes the root alone, so that each step emits one token of the target's own."""
@@ -26,12 +28,12 @@ class NoDrafter:
             InvalidPrompt, EmptyPrompt: if there is no row of token ids.
         """
         require_tokens(tokens)
-        self._root = tokens[-1:]
+        self._root, self._device = int(tokens[-1]), tokens.device
 
     def propose(self, coins: Coins) -> TokenTree:
         """The root."""
-        return TokenTree(TreeShape.chain(0), self._root, None, Law.DETERMINISTIC)
+        return TokenTree.of(_ROOT, [self._root], None, Law.DETERMINISTIC, self._device)
 
     def commit(self, step: Step) -> None:
         """The bonus is the next root."""
-        self._root = self._root.new_tensor([step.verdict.bonus])
+        self._root = step.verdict.bonus

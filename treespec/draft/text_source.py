@@ -5,7 +5,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import torch
 from jaxtyping import Int
 from torch import Tensor
 
@@ -47,8 +46,7 @@ class TokenSource(ABC):
     def propose(self, coins: Coins) -> TokenTree:
         """The root and what may come next; no coin is used."""
         parents, tokens = self._continuations()
-        ids = torch.tensor([self._root, *tokens], device=self._device)
-        self._proposed = TokenTree(TreeShape(tuple(parents)), ids, None, Law.DETERMINISTIC)
+        self._proposed = self._tree(parents, [self._root, *tokens])
         return self._proposed
 
     def commit(self, step: Step) -> None:
@@ -63,6 +61,10 @@ class TokenSource(ABC):
                 f"a step of a tree that {type(self).__name__} did not propose last: commit the step of the "
                 "tree that propose() gave"
             )
+
+    def _tree(self, parents: Sequence[int], ids: Sequence[int]) -> TokenTree:
+        shape = TreeShape(tuple(parents))
+        return TokenTree.of(shape, ids, None, Law.DETERMINISTIC, self._device)
 
     def _take(self, tokens: Sequence[int]) -> None:
         self._root = tokens[-1]
@@ -93,8 +95,7 @@ class AheadSource(TokenSource):
         """
         parents, drafted = self._after(tokens)
         root = tokens[-1] if tokens else self._root
-        ids = torch.tensor([root, *drafted], device=self._device)
-        return TokenTree(TreeShape(tuple(parents)), ids, None, Law.DETERMINISTIC)
+        return self._tree(parents, [root, *drafted])
 
     def _continuations(self) -> tuple[Sequence[int], Sequence[int]]:
         return self._after(())
