@@ -83,7 +83,8 @@ class Datastore:
             path: of the file; one that is there is replaced once the new one is whole.
             texts: token ids of each; empty ones are left out.
             vocab_size: of the tokenizer.
-            tokenizer: its digest (`treespec.draft.state.tokenizer_digest`), if it is known.
+            tokenizer: its digest (`treespec.draft.state.tokenizer_digest`), if it is known: configs refuse
+                a datastore without it.
 
         Raises:
             InvalidArgument: if a text is no row of token ids of the vocabulary, or there is no text.

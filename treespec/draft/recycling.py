@@ -149,7 +149,8 @@ class TokenRecycling(AheadSource):
         Args:
             path: of the file.
             vocab_size: of the target.
-            tokenizer: its digest (`treespec.draft.state.tokenizer_digest`), if it is known.
+            tokenizer: its digest (`treespec.draft.state.tokenizer_digest`), if it is known: configs refuse
+                a file without it.
             target: its name (`TransformersModel.fingerprint`), if it is known.
 
         Raises:

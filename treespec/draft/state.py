@@ -45,7 +45,7 @@ def save_state(
         kind: of the source, in words.
         arrays: by name.
         vocab_size: of the model.
-        tokenizer: its `tokenizer_digest`; empty if it is not known.
+        tokenizer: its `tokenizer_digest`; empty if it is not known, but then configs refuse the file.
         target: fingerprint of the model whose passes the state was learned from; empty if it is not known,
             or the state is one of texts alone.
 
@@ -128,7 +128,8 @@ def require_same_tokens(
         tokenizer: digest of the target's; empty to look at nothing.
 
     Raises:
-        Unreadable: saying what differs, or that the header does not say of which tokens the file is.
+        Unreadable: saying what differs, or that the header does not say of which tokens the file is: then
+            its ids may mean other text.
     """
     if type(header.get("vocab_size")) is not int or type(header.get("tokenizer")) is not str:
         raise Unreadable(f"{name}: damaged: it does not say of which tokens it is; make it anew")
@@ -137,7 +138,13 @@ def require_same_tokens(
             f"{name}: made of a vocabulary of {header['vocab_size']} tokens, but the target has "
             f"{vocab_size}: make it anew with the target's tokenizer"
         )
-    if tokenizer and header["tokenizer"] and header["tokenizer"] != tokenizer:
+    if tokenizer and not header["tokenizer"]:
+        raise Unreadable(
+            f"{name}: does not say of which tokenizer its ids are, and the target's has the digest "
+            f"{tokenizer[:16]}...: make it anew with that digest (treespec.draft.state.tokenizer_digest), "
+            "or by `treespec datastore build`"
+        )
+    if tokenizer and header["tokenizer"] != tokenizer:
         raise Unreadable(
             f"{name}: made with another tokenizer (digest {header['tokenizer'][:16]}..., the target's is "
             f"{tokenizer[:16]}...): make it anew with the target's"

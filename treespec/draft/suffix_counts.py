@@ -119,7 +119,8 @@ class SuffixCounts:
         Args:
             path: of the file.
             vocab_size: of the model.
-            tokenizer: its digest (`treespec.draft.state.tokenizer_digest`), if it is known.
+            tokenizer: its digest (`treespec.draft.state.tokenizer_digest`), if it is known: configs refuse
+                a file without it.
 
         Raises:
             OSError: if it cannot be written.

@@ -146,6 +146,8 @@ def test_files_of_others_are_refused_before_the_first_token(outline, files, tmp_
     past.end()
     past.save(tmp_path / "past", **other)
     Datastore.build(tmp_path / "store", [[1]], **other)
+    Datastore.build(tmp_path / "of no tokenizer", [[1]], vocab_size=10)
+    past.save(tmp_path / "past of none", vocab_size=10)
     table = TokenRecycling()
     table._restart()
     table.save(tmp_path / "large", vocab_size=10**6)
@@ -153,6 +155,16 @@ def test_files_of_others_are_refused_before_the_first_token(outline, files, tmp_
     for said, source, settings in (
         ("another tokenizer", "suffix_tree", {"warm": str(tmp_path / "past")}),
         ("another tokenizer", "retrieval", {"datastore": str(tmp_path / "store")}),
+        (
+            "does not say of which tokenizer",
+            "suffix_tree",
+            {"warm": str(tmp_path / "past of none")},
+        ),
+        (
+            "does not say of which tokenizer",
+            "retrieval",
+            {"datastore": str(tmp_path / "of no tokenizer")},
+        ),
         ("cut off", "retrieval", {"datastore": str(tmp_path / "cut")}),
         ("no datastore", "retrieval", {"datastore": str(files / "text.py")}),
         ("vocabulary of 1000000", "token_recycling", {"warm": str(tmp_path / "large")}),

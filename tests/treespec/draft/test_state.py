@@ -17,17 +17,19 @@ KINDS = {
 }
 
 
-def whole(name, path):
+def whole(name, path, tokenizer="x"):
     """A good file of each kind."""
     if name == "counts":
         counts = SuffixCounts(6)
         counts.read([1, 2, 3])
         counts.end()
-        counts.save(path, vocab_size=9)
+        counts.save(path, vocab_size=9, tokenizer=tokenizer)
     elif name == "table":
-        TokenRecycling(table={1: [2, 3], 4: [5]}).save(path, vocab_size=9)
+        table = TokenRecycling(table={1: [2, 3], 4: [5]})
+        table.save(path, vocab_size=9, tokenizer=tokenizer)
     else:
-        Lookahead(2, 3, 2, pool={1: [(2, 3)]}).save(path, vocab_size=9)
+        pool = Lookahead(2, 3, 2, pool={1: [(2, 3)]})
+        pool.save(path, vocab_size=9, tokenizer=tokenizer)
 
 
 def rewritten(path, header=None, **arrays):
@@ -72,6 +74,16 @@ def test_a_header(name, what, tmp_path):
     changed = HEADERS[what](header_of(path))
     rewritten(path, header=changed if changed is not None else "")
     with pytest.raises(Unreadable) as refused:
+        load(path, vocab_size=9, tokenizer="x")
+    assert str(refused.value).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_file_of_no_known_tokenizer_is_refused_where_one_is_asked_for(name, tmp_path):
+    path, (load, _) = tmp_path / "state", KINDS[name]
+    whole(name, path, tokenizer="")
+    assert load(path, vocab_size=9) is not None
+    with pytest.raises(Unreadable, match="does not say of which tokenizer") as refused:
         load(path, vocab_size=9, tokenizer="x")
     assert str(refused.value).startswith(f"{path}: ")
 
