@@ -34,8 +34,12 @@ class PartOfTarget(Settings):
     """A source whose draft is the target without some sublayers."""
 
     @abstractmethod
-    def skipped(self, layers: int) -> frozenset[Sublayer]:
+    def skipped(self, layers: int, target: str = "") -> frozenset[Sublayer]:
         """What is left out of a target of so many layers.
+
+        Args:
+            layers: of the target.
+            target: its fingerprint, which a file must be of; empty while its weights are not there.
 
         Raises:
             TreespecError: if it has no such sublayers, or a file that names them cannot be used.
@@ -50,7 +54,7 @@ class EarlyExitDraft(PartOfTarget):
     layers: Count
     """How many of them."""
 
-    def skipped(self, layers: int) -> frozenset[Sublayer]:
+    def skipped(self, layers: int, target: str = "") -> frozenset[Sublayer]:
         """All sublayers of the layers behind the last that drafts."""
         if self.layers > layers:
             raise InvalidArgument(
@@ -67,7 +71,7 @@ class LayerSkipDraft(PartOfTarget):
     skip: Annotated[tuple[SublayerName, ...], Field(max_length=20_000)] | None = None
     """What is left out, such as `[attention.1, mlp.2]`; null for what `file` names."""
     file: Name | None = None
-    """A file that `treespec skip-set search` wrote; null for none."""
+    """A file that `treespec skip-set search` wrote for this target; null for none."""
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "LayerSkipDraft":
@@ -75,16 +79,15 @@ class LayerSkipDraft(PartOfTarget):
             raise ValueError("give skip, such as [attention.1, mlp.2], or file, and not both")
         return self
 
-    def skipped(self, layers: int) -> frozenset[Sublayer]:
+    def skipped(self, layers: int, target: str = "") -> frozenset[Sublayer]:
         """The set that is named, or that of the file."""
         if self.file is None:
             return require_sublayers("skip", self.skip or (), layers)
         found = _skip_set(self.file, stamp(self.file))
-        if found.layers != layers:
-            raise InvalidArgument(
-                f"{self.file}: searched for a model of {found.layers} layers, but the target has {layers}: "
-                "search anew"
-            )
+        try:
+            found.require_of(layers, target)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{self.file}: {error}") from None
         return require_sublayers("skip", found.skip, layers)
 
 
@@ -106,5 +109,8 @@ def _layer_skip(wanted: Wanted, settings: LayerSkipDraft) -> Drafter:
     """Skipped sublayers: the target without a set of its attentions and feed-forward parts."""
     assert not isinstance(wanted.tree, Budget)
     target = wanted.pair.target
-    skip = settings.skipped(target.layer_count)  # pyrefly: ignore[missing-attribute]
+    skip = settings.skipped(
+        target.layer_count,  # pyrefly: ignore[missing-attribute]
+        getattr(target, "fingerprint", ""),
+    )
     return LayerSkip(target, skip, wanted.tree, wanted.law, wanted.sampling)  # pyrefly: ignore[bad-argument-type]

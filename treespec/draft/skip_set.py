@@ -41,6 +41,8 @@ class SkipSet(Strict):
     """Of the format."""
     layers: Annotated[int, Field(strict=True, ge=1, le=10**6)]
     """Of the model that it was searched for."""
+    target: Annotated[str, Field(max_length=1000)] = ""
+    """That model's fingerprint; empty if it is not known: configs refuse the file then."""
     skip: tuple[str, ...]
     """The sublayers, such as `attention.3`."""
     acceptance: Annotated[float, Field(ge=0, le=1)]
@@ -49,6 +51,31 @@ class SkipSet(Strict):
     """Positions of these texts."""
     tried: Annotated[int, Field(strict=True, ge=1)]
     """Sets that the search compared."""
+
+    def require_of(self, layers: int, target: str = "") -> None:
+        """Refuse a set that was searched for another model.
+
+        Args:
+            layers: of the model that is to draft.
+            target: its fingerprint; empty to look at the layers alone.
+
+        Raises:
+            InvalidArgument: saying what differs, or that the set does not say which model it is of.
+        """
+        if self.layers != layers:
+            raise InvalidArgument(
+                f"searched for a model of {self.layers} layers, but the target has {layers}: search anew"
+            )
+        if target and not self.target:
+            raise InvalidArgument(
+                f"does not say which model it was searched for, and the target is {target}: search anew, "
+                "or name its sublayers by skip"
+            )
+        if target and self.target != target:
+            raise InvalidArgument(
+                f"searched for another model ({self.target}), but the target is {target}: search anew, or "
+                "name its sublayers by skip"
+            )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON.
@@ -162,6 +189,7 @@ class SkipSets:
             say(len(self._known) - before, self.acceptance(skip))
         return SkipSet(
             layers=self.target.layer_count,
+            target=getattr(self.target, "fingerprint", ""),
             skip=tuple(map(str, sorted(skip))),
             acceptance=self.acceptance(skip),
             tokens=self.tokens,

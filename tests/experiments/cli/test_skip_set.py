@@ -20,6 +20,7 @@ def test_searched_and_written(tmp_path):
     assert (data["layers"], data["tokens"], len(data["skip"])) == (5, 48, 2)
     assert 0 < data["acceptance"] < 1
     assert SkipSet.load(out).skip == tuple(data["skip"])
+    assert data["target"].startswith("LlamaForCausalLM of ")
     text = tmp_path / "text.md"
     text.write_text("A short text of a few words.\n")
     again = call(tmp_path / "other.json", text, "--size", 1)

@@ -34,9 +34,10 @@ def outline():
     return outline_pair("embedded", "none")
 
 
-def saved(folder, layers=5, skip=("mlp.1", "attention.3")):
-    path = folder / f"skip-{layers}.json"
-    SkipSet(layers=layers, skip=skip, acceptance=0.5, tokens=9, tried=3).save(path)
+def saved(folder, layers=5, target="", skip=("mlp.1", "attention.3")):
+    path = folder / f"skip-{layers}-{target[-8:]}.json"
+    found = SkipSet(layers=layers, target=target, skip=skip, acceptance=0.5, tokens=9, tried=3)
+    found.save(path)
     return str(path)
 
 
@@ -45,7 +46,11 @@ def test_each_is_made_along_its_shape(pair, tmp_path):
     for draft, kind, about in (
         ({"source": "early_exit", "layers": 2}, EarlyExit, 2),
         ({"source": "layer_skip", "skip": ["mlp.1", "attention.3"]}, LayerSkip, wanted),
-        ({"source": "layer_skip", "file": saved(tmp_path)}, LayerSkip, wanted),
+        (
+            {"source": "layer_skip", "file": saved(tmp_path, target=pair.target.fingerprint)},
+            LayerSkip,
+            wanted,
+        ),
         ({"source": "layer_skip", "skip": []}, LayerSkip, set()),
     ):
         built = experiment(draft)
@@ -86,6 +91,20 @@ def test_a_file_of_another_model_is_refused(outline, tmp_path):
     built = experiment({"source": "layer_skip", "file": saved(tmp_path, layers=32)})
     with pytest.raises(ConfigError, match="for a model of 32 layers, but the target has 5"):
         require_fits(built, outline, [])
+
+
+def test_a_file_of_another_model_with_as_many_layers_is_refused(pair, outline, tmp_path):
+    """Before the first token; of an outline, which has no weights, layers are all there is."""
+    for said, target in {
+        r"searched for another model \(A of 3 parameters, weights 01\)": "A of 3 parameters, weights 01",
+        "does not say which model it was searched for": "",
+    }.items():
+        built = experiment({"source": "layer_skip", "file": saved(tmp_path, target=target)})
+        require_fits(built, outline, [])
+        with pytest.raises(ConfigError, match=said) as refused:
+            require_fits(built, pair, [])
+        assert str(refused.value).startswith(f"methods[0].draft: {tmp_path}")
+        assert f"the target is {pair.target.fingerprint}" in str(refused.value)
 
 
 def test_what_means_nothing_is_refused_by_key():
