@@ -1,26 +1,69 @@
 """Jacobi decoding: the chain of the last rows, and how many passes it takes at most."""
 
+from itertools import accumulate
+
 import pytest
 import torch
 
 from treespec import Sampling, TorchCoins, decode, verify
 from treespec.draft import Jacobi
+from treespec.draft.jacobi import argmax_tokens
 from treespec.errors import InvalidArgument
 from treespec.step import Scores, Step, Verdict
 from treespec.target import ModelTarget
 from treespec.testing import TabularModel, random_table
 
 
-def steps_of(row, vocab, prompt, tokens, depth):
+def steps_of(row, vocab, prompt, tokens, depth, kind=Jacobi):
     return list(decode(
-        ModelTarget(TabularModel(row, vocab)), Jacobi(depth), verify.greedy, torch.tensor(prompt),
+        ModelTarget(TabularModel(row, vocab)), kind(depth), verify.greedy, torch.tensor(prompt),
         sampling=Sampling(temperature=0.0), coins=TorchCoins(0), max_new_tokens=tokens,
     ))  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_n_tokens_take_at_most_n_passes(seed):
-    assert len(steps_of(random_table(4, seed), 4, [0, 1], 12, 3)) <= 12
+class Forgets(Jacobi):
+    """Guesses by the text alone, whatever the rows said."""
+
+    def commit(self, step):
+        super().commit(step)
+        self._guesses = []
+
+
+class OneBehind(Jacobi):
+    """Guesses for each place what was said of the one before."""
+
+    def commit(self, step):
+        super().commit(step)
+        self._guesses = argmax_tokens(step)[len(step.emitted_ids) - 1 : -1]
+
+
+class NotAgain(Jacobi):
+    """Keeps the guesses that it had instead of those that the rows gave."""
+
+    def commit(self, step):
+        super().commit(step)
+        self._guesses = list(step.tree.token_ids[len(step.emitted_ids) + 1 :])
+
+
+def last_places(kind, reach):
+    """The last place that is final after each pass, of a target that looks `reach` tokens back."""
+    rows = torch.eye(53, dtype=torch.float64)
+    row = lambda context: rows[(7 * context[-reach] + 3) % 53]  # noqa: E731
+    steps = steps_of(row, 53, [5, 11, 30, 2], 1 + 4 * reach, 2 * reach, kind)
+    return list(accumulate(len(step.tokens) for step in steps))
+
+
+@pytest.mark.parametrize("reach", [1, 2, 3, 4])
+def test_each_pass_makes_as_many_places_final_as_the_target_looks_back(reach):
+    """Place i is final after pass i if it depends on the one before, earlier if on older ones.
+
+    The first pass guesses all places right that depend on the prompt, and emits the first of them. Each
+    pass emits those that the one before guessed right and one, and guesses as many right behind them.
+    """
+    right = [1 + reach * passed for passed in range(5)]
+    assert last_places(Jacobi, reach) == right
+    for broken in (Forgets, OneBehind, NotAgain) if reach > 1 else ():
+        assert len(last_places(broken, reach)) > len(right)
 
 
 def test_positions_that_do_not_depend_on_guesses_are_right_after_one_pass():
