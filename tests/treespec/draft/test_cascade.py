@@ -59,29 +59,40 @@ class Mistaken(Cascade):
         return TokenTree(tree.shape, tree.tokens, rows, self.law)
 
 
-@pytest.mark.parametrize(
-    "rule", [verify.chain, verify.block, verify.rrs, verify.traversal], ids=str
-)
+def law_of_the_first_token(rule, kind=Cascade, inside=verify.chain):
+    """Of the target's step by a rule, where another rule decides inside the cascade."""
+
+    def draft_with(draft, shape, law, sampling):
+        below = ModelDrafter(toy(SMALL), TreeShape.chain(1), IID, sampling)
+        return kind(toy(MIDDLE), below, inside, 1, sampling)
+
+    parts = {"target": toy(TARGET), "draft": toy(MIDDLE), "draft_with": draft_with}
+    return step_law(rule, TreeShape.chain(1), IID, **parts).probs.sum(-1).tolist()
+
+
+RULES = [verify.chain, verify.block, verify.rrs, verify.traversal]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
 def test_the_row_of_a_token_is_that_of_the_model_that_verified_it(rule):
     """With the small model's row the law is .25, .4, .35 instead of .5, .3, .2."""
+    assert law_of_the_first_token(rule) == pytest.approx(TARGET, abs=1e-12)
+    wrong = law_of_the_first_token(rule, kind=Mistaken)
+    assert wrong == pytest.approx((0.25, 0.4, 0.35), abs=1e-12)
 
-    def law(kind):
-        def draft_with(draft, shape, law, sampling):
-            below = ModelDrafter(toy(SMALL), TreeShape.chain(1), IID, sampling)
-            return kind(toy(MIDDLE), below, verify.chain, 1, sampling)
 
-        found = step_law(
-            rule,
-            TreeShape.chain(1),
-            IID,
-            target=toy(TARGET),
-            draft=toy(MIDDLE),
-            draft_with=draft_with,
-        )
-        return found.probs.sum(-1).tolist()
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_leniency_inside_a_cascade_would_change_the_law(rule, monkeypatch):
+    """Lenience .5 accepts every draft of the small model here, and the middle one's row is told.
 
-    assert law(Cascade) == pytest.approx(TARGET, abs=1e-12)
-    assert law(Mistaken) == pytest.approx((0.25, 0.4, 0.35), abs=1e-12)
+    Accepted by the target are .6, .3 * .75 and .1 * 2/3; the rest, 13/120, goes to the first token.
+    """
+    with pytest.raises(InvalidArgument, match="'lenient' is lossy"):
+        law_of_the_first_token(rule, inside=verify.lenient)
+    monkeypatch.setattr("treespec.draft.cascade._require_rule", lambda *given: None)
+    wrong = law_of_the_first_token(rule, inside=verify.lenient)
+    assert wrong == pytest.approx((17 / 24, 9 / 40, 1 / 15), abs=1e-12)
+    assert law_of_the_first_token(rule, inside=verify.rrs) == pytest.approx(TARGET, abs=1e-12)
 
 
 def test_a_chain_is_the_text_of_the_model():
