@@ -27,7 +27,8 @@ class StepOutcome:
         at: seconds since 1970 when the step began, by a clock that does not jump within a process.
         took: seconds of the whole step, without the prefill and without the steps of other methods.
         prefill_s: seconds of the prefill, which the first step of a text did before; 0 for the others.
-        origins: of each node, the sources that drafted it; empty unless several draft one tree.
+        origins: of each node, the sources that drafted it; empty unless several, or the
+            levels of a cascade, draft one tree.
     """
 
     shape: "TreeShape"

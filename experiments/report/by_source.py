@@ -28,7 +28,8 @@ NOTE = (
     "has children of this source, at the depth above, the share that accepted one of them, ± half of its "
     "95 % interval over prompts; below it the shares of the first, second, ... child of the node, whoever "
     "drafted those before it, which add up to it; and how many steps these are. A child that several "
-    "sources drafted counts for each of them."
+    "sources drafted counts for each of them. Of a cascade, level 1 is the model that drafts for the "
+    "target, where it added a token of its own; level 2 is what drafted for it, and so on."
 )
 
 

@@ -83,7 +83,8 @@ def decode_ours(
 def _origins(drafter: Drafter, size: int) -> tuple[tuple[str, ...], ...]:
     """Of each node of the last tree, the sources that drafted it, where the drafter has several.
 
-    Such a drafter (`treespec.draft.Merge`) has `origins`: a row of names for each node.
+    Such a drafter (`treespec.draft.Merge`, and `Cascade` by its levels) has `origins`: a row of names for
+    each node.
     """
     origins = tuple(tuple(names) for names in getattr(drafter, "origins", ()))
     return origins if len(origins) == size else ()

@@ -98,6 +98,11 @@ class Cascade(ModelDrafter):
         _require_rule(rule, drafter, self._inner_sampling)
         _require_end(model, drafter)
         self.drafter, self.rule = drafter, rule
+        self._levels: list[int] = []
+        self.origins: tuple[tuple[str, ...], ...] = ()
+        """Of each node of the tree that was drafted last, the level that its token is from: `level 1` for
+        the model's own, `level 2` for what the source below drafted, or its model if that is a cascade,
+        and so on."""
 
     @property
     def max_length(self) -> int:
@@ -142,6 +147,7 @@ class Cascade(ModelDrafter):
         # All nodes that the model has run in this chain: parents and tokens; the chain as nodes of them.
         parents, tokens, chain = [-1], [self._root], [0]
         rows: list[Tensor] = []
+        levels = [0]  # of the chain's nodes; the root is committed
         while len(chain) <= self.max_depth:
             tree = self.drafter.propose_below(
                 [*ahead, *(tokens[node] for node in chain[1:])], coins
@@ -154,16 +160,25 @@ class Cascade(ModelDrafter):
             verdict = self.rule(tree, probs, coins)
             rows += [probs[node] for node in verdict.path]
             chain += [nodes[node] for node in verdict.path[1:]]
+            levels += [*self._levels_below(verdict.path[1:]), 1]
             parents.append(chain[-1])
             tokens.append(verdict.bonus)
             chain.append(len(tokens) - 1)
         del chain[self.max_depth + 1 :], rows[self.max_depth :]
+        self._levels = levels[: len(chain)]
+        self.origins = ((), *((f"level {level}",) for level in self._levels[1:]))
         self._rows = {i: passes.rows[node] for i, node in enumerate(chain) if node in passes.rows}
         ids, shape = [tokens[node] for node in chain], TreeShape.chain(self.max_depth)
         drawn = None if self.law is Law.DETERMINISTIC else torch.stack(rows)
         tree = TokenTree.of(shape, ids, drawn, self.law, self._device)
         # Sampling has just made the rows of finite logits.
         return tree.vouched() if type(self.sampling) is Sampling else tree
+
+    def _levels_below(self, nodes: Sequence[int]) -> list[int]:
+        """The levels that drafted these nodes of the last tree of the source below."""
+        if isinstance(self.drafter, Cascade):
+            return [self.drafter._levels[node] + 1 for node in nodes]
+        return [2] * len(nodes)
 
 
 def _require_rule(rule: AcceptanceRule, drafter: Any, sampling: Sampling) -> None:

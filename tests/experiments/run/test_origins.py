@@ -35,19 +35,23 @@ def two():
     plugins.restore(before)
 
 
-def steps_of(source):
+def steps_of(source, model="none", **settings):
     data = {
         "name": "origins",
-        "models": {"draft": "none"},
+        "models": {} if model is None else {"draft": model},
         "prompts": {"kind": "embedded", "count": 1},
         "max_new_tokens": 8,
         "samplings": [{"temperature": 0}],
         "methods": [
-            {"kind": "tree", "draft": {"source": source}, "shape": {"kind": "budget", "depth": 3}}
+            {
+                "kind": "tree",
+                "draft": {"source": source, **settings},
+                "shape": {"kind": "budget", "depth": 3},
+            }
         ],
     }
     (method,) = build(validated("test.yaml", data)).methods
-    pair = load_pair("embedded", "none")
+    pair = load_pair("embedded", model)
     prompt = torch.tensor(pair.tokenizer.encode("a = 1\na = 1\na = 1\na"))
     stop = stop_at_tokens(())
     return list(decode_ours(pair, method, "T=0", prompt, max_new_tokens=8, stop=stop, seed=0))
@@ -61,6 +65,15 @@ def test_a_step_and_its_row_say_it(two):
         row = step_row(key, i, step)
         assert row.parents == list(step.shape.parents)
         assert row.origins == ["", "a + b", "a", "a + b"][: step.shape.size]
+
+
+def test_a_cascade_says_its_levels():
+    """Tokens of the draft model, and those that it took from the source below."""
+    steps = steps_of("cascade", None, draft={"source": "lookup"})
+    key = {"prompt": 0, "sampling": "T=0", "method": "m", "repeat": 0}
+    rows = [step_row(key, i, step) for i, step in enumerate(steps)]
+    assert {row.origins[0] for row in rows} == {""}
+    assert {level for row in rows for level in row.origins[1:]} == {"level 1", "level 2"}
 
 
 def test_one_source_says_nothing():

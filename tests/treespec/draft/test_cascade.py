@@ -149,6 +149,32 @@ def test_lower_levels_draft_after_all_that_is_ahead(ahead):
     assert watched.passes == 1  # three drafts are right, and the model adds the fourth
 
 
+def test_each_node_says_from_which_level_it_is():
+    """All models are one table, so that each level accepts all that is drafted for it, and adds one."""
+    same = lambda: ModelDrafter(table(4), TreeShape.chain(1), IID, COLD)  # noqa: E731
+    two = Cascade(table(4), same(), verify.greedy, 5, COLD)
+    three = Cascade(
+        table(4), Cascade(table(4), same(), verify.greedy, 3, COLD), verify.greedy, 7, COLD
+    )
+    for cascade, levels in ((two, (2, 1, 2, 1, 2)), (three, (3, 2, 3, 1, 3, 2, 3))):
+        cascade.prefill(torch.tensor(PROMPT))
+        cascade.propose(TorchCoins(0))
+        assert cascade.origins == ((), *((f"level {level}",) for level in levels))
+    wrong = Cascade(table(4), Wrong(2), verify.greedy, 3, COLD)
+    wrong.prefill(torch.tensor(PROMPT))
+    wrong.propose(TorchCoins(0))
+    assert wrong.origins == ((), *[("level 1",)] * 3)
+
+
+class Wrong(PromptLookup):
+    """Drafts what the model of `table(4)` does not say at temperature 0."""
+
+    def propose_below(self, tokens, coins):
+        text = (*PROMPT, *tokens)
+        other = 1 - int(table(4).row(text).argmax())
+        return TokenTree(TreeShape.chain(1), torch.tensor([text[-1], other]), None, SURE)
+
+
 class FollowingModel(Follows, ModelDrafter):
     pass
 
