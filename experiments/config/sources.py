@@ -50,12 +50,13 @@ class LookupDraft(Settings):
 
 
 class DocumentsDraft(Settings):
-    """Documents: what followed the last tokens in files that are given, never in the text itself."""
+    """Documents: what followed the last tokens in files that are given, or in the prompt alone."""
 
     source: Literal["documents"] = "documents"
-    """Files draft: chains and trees within a `budget`."""
-    files: Annotated[tuple[Name, ...], Field(min_length=1, max_length=1000)]
-    """Text files, encoded by the target's tokenizer."""
+    """Files draft, or the prompt: chains and trees within a `budget`."""
+    files: Annotated[tuple[Name, ...], Field(min_length=1, max_length=1000)] | None
+    """Text files, encoded by the target's tokenizer; null for the prompt of each text: what is decoded
+    behind it is not looked up, as `lookup` does."""
     ngram: Ngram = 3
     """Most tokens that are looked up."""
     places: Count = 256
@@ -150,9 +151,11 @@ def _lookup(wanted: Wanted, settings: LookupDraft) -> Drafter:
 
 @plugins.drafter("documents", settings=DocumentsDraft, laws={Law.DETERMINISTIC}, trees="budget")
 def _documents(wanted: Wanted, settings: DocumentsDraft) -> Drafter:
-    """Documents: what followed the last tokens in files that are given, never in the text itself."""
-    tokenizer = _tokenizer(wanted)
-    texts = [_encoded(file, stamp(file), tokenizer) for file in settings.files]
+    """Documents: what followed the last tokens in files that are given, or in the prompt alone."""
+    texts = None
+    if settings.files is not None:
+        tokenizer = _tokenizer(wanted)
+        texts = [_encoded(file, stamp(file), tokenizer) for file in settings.files]
     return Documents(
         texts,
         **_limits(wanted),

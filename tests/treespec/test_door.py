@@ -183,7 +183,7 @@ DOORS = {
     "Documents": (
         Documents,
         LIMITS | {"documents": [[1]], "ngram": 2, "places": 3, "vocab_size": 5},
-        {("vocab_size", "None")},
+        {("vocab_size", "None"), ("documents", "None")},
     ),
     "SuffixCounts": (SuffixCounts, {"window": 4}),
     "SuffixTree": (

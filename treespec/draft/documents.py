@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from jaxtyping import Int
 from torch import Tensor
 
 from treespec.door import sequence
@@ -23,7 +24,8 @@ class Documents(MatchingSource):
     with all matches instead of the first, drafted as a tree.
 
     Args:
-        documents: token ids of each, at least one document.
+        documents: token ids of each, at least one document; None for the prompt of each text as the only
+            one: what is decoded behind it is not looked up.
         depth: most draft tokens below each other, at least 1.
         size: most nodes of a tree, the root included; None for a chain of `depth`.
         branching: most children of a node; with 1 the trees are chains.
@@ -38,7 +40,7 @@ class Documents(MatchingSource):
 
     def __init__(
         self,
-        documents: Iterable[Sequence[int] | Tensor],
+        documents: Iterable[Sequence[int] | Tensor] | None,
         depth: int,
         *,
         size: int | None = None,
@@ -51,11 +53,26 @@ class Documents(MatchingSource):
         self.max_depth = self.limits.depth
         self.places = most_places(places)
         self._documents = Ngrams(ngram)
+        self._of_prompt = documents is None
+        if documents is None:
+            return
         given = sequence("documents", documents, "documents, each a row of token ids")
         if not given:
             raise InvalidArgument("documents is empty: give at least one row of token ids")
         for i, document in enumerate(given):
             self._documents.read(plain_tokens(f"documents[{i}]", document, vocab_size))
+            self._documents.end()
+
+    def prefill(self, tokens: Int[Tensor, "T"]) -> None:
+        """Forget the earlier text and read this one; without other documents its prompt is one.
+
+        Raises:
+            InvalidPrompt, EmptyPrompt: if there is no row of token ids.
+        """
+        super().prefill(tokens)
+        if self._of_prompt:
+            self._documents = Ngrams(self._documents.ngram)
+            self._documents.read(tokens.tolist())
             self._documents.end()
 
     def _restart(self) -> None:

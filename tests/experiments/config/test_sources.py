@@ -77,6 +77,7 @@ def test_each_is_made_within_its_budget(outline, files):
         assert drafter.max_depth == method.max_depth == 4
         assert method.name.startswith(source)
         assert made(outline, source, CHAIN, **given)[1].limits.branching == 1
+    assert made(outline, "documents", files=None)[1].limits.size == 8  # the prompt is the document
     recycling = made(outline, "token_recycling")[1]
     assert recycling.shape.size == 8
     assert max(map(len, recycling.shape.children)) == 3

@@ -345,5 +345,5 @@ def test_every_source_of_a_config_gives_the_ids_of_generate(tmp_path):
     assert rows.filter(pl.col("method").str.starts_with("lookup"))["drafted"].sum() > 0
     assert rows["equal_to_plain"].to_list() == [True] * len(rows)
     (summary,) = load_run(path).summaries
-    assert len(summary.rows) == len(config.methods) == 17
+    assert len(summary.rows) == len(config.methods) == 21
     assert all(row.speedup is not None for row in summary.rows)

@@ -33,6 +33,25 @@ def test_all_matches_are_one_tree():
     assert tree([[70_000, 80_000]], [70_000])[1] == (80_000,)
 
 
+def test_without_documents_the_prompt_is_the_only_one():
+    """It is forgotten with its text; what is decoded behind it is not looked up."""
+    same = Documents(None, 4, size=6, branching=2, vocab_size=9)
+    for prompt in ([1, 2, 3, 1, 4, 1], [5, 6, 5]):
+        same.prefill(torch.tensor(prompt))
+        given = Documents([prompt], 4, size=6, branching=2)
+        given.prefill(torch.tensor(prompt))
+        for tokens in ([], [2], [7, 8, 7], [5]):
+            if tokens:
+                same.read(tokens)
+                given.read(tokens)
+            trees = [source.propose(TorchCoins(0)) for source in (same, given)]
+            assert trees[0].token_ids == trees[1].token_ids
+            assert trees[0].shape == trees[1].shape
+    assert tree(None, [1, 2, 3, 1])[1] == (2, 3, 1)
+    same.read([7, 8, 7])
+    assert same.propose(TorchCoins(0)).token_ids == (7,)
+
+
 WRONG = {
     "documents is empty": {"documents": []},
     r"documents\[1\]\[0\] = -1 is no token id": {"documents": [[1], [-1]]},
