@@ -78,6 +78,18 @@ class SuffixTreeDraft(Settings):
     """Probability below which nothing is drafted."""
     warm: Name | None = None
     """A file of past texts (`SuffixCounts.save`), the same for every prompt; null for none."""
+    most_tokens: Count | None = None
+    """Tokens of past texts that are kept: the oldest texts of `warm` are left out, the latest never; null
+    for all."""
+
+    @model_validator(mode="after")
+    def _of_past_texts(self) -> "SuffixTreeDraft":
+        if self.most_tokens is not None and self.warm is None:
+            raise ValueError(
+                f"most_tokens = {self.most_tokens} is of past texts: name their file by warm, or leave it "
+                "out"
+            )
+        return self
 
 
 class SuffixAutomatonDraft(Settings):
@@ -169,7 +181,9 @@ def _documents(wanted: Wanted, settings: DocumentsDraft) -> Drafter:
 def _suffix_tree(wanted: Wanted, settings: SuffixTreeDraft) -> Drafter:
     """Suffix decoding: what followed endings of the text, in it and in past texts, by counts."""
     vocab_size = wanted.pair.target.vocab_size
-    past = settings.warm and _past(settings.warm, stamp(settings.warm), vocab_size, _digest(wanted))
+    past = settings.warm and _past(
+        settings.warm, stamp(settings.warm), vocab_size, _digest(wanted), settings.most_tokens
+    )
     return SuffixTree(
         **_limits(wanted),
         window=settings.window,
@@ -259,9 +273,11 @@ def _digest_of(tokenizer: Any) -> str:
 
 
 @lru_cache(maxsize=4)
-def _past(file: str, stamp: object, vocab_size: int, digest: str) -> SuffixCounts:
+def _past(
+    file: str, stamp: object, vocab_size: int, digest: str, most_tokens: int | None
+) -> SuffixCounts:
     """Past texts, counted once: nobody writes to them."""
-    return SuffixCounts.load(file, vocab_size=vocab_size, tokenizer=digest)
+    return SuffixCounts.load(file, vocab_size=vocab_size, tokenizer=digest, most_tokens=most_tokens)
 
 
 @lru_cache(maxsize=64)

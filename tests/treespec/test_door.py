@@ -185,7 +185,11 @@ DOORS = {
         LIMITS | {"documents": [[1]], "ngram": 2, "places": 3, "vocab_size": 5},
         {("vocab_size", "None"), ("documents", "None")},
     ),
-    "SuffixCounts": (SuffixCounts, {"window": 4}),
+    "SuffixCounts": (
+        SuffixCounts,
+        {"window": 4, "most_tokens": 9},
+        {("most_tokens", "None")},
+    ),
     "SuffixTree": (
         SuffixTree,
         LIMITS

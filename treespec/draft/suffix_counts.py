@@ -40,18 +40,24 @@ class SuffixCounts:
     Reading a token takes one walk down the trie, at most `window` comparisons; a text of T tokens makes at
     most 2 T nodes, however it repeats, and what texts that are dropped leave behind has no more.
 
-    Texts that have ended can be dropped again, the oldest first. An edge always lies in the latest text
-    through it, so dropping leaves the others whole.
+    Texts that have ended can be dropped again, the oldest first: as many as `most_tokens` asks for when
+    one ends, as SuffixDecoding does with past outputs. An edge always lies in the latest text through it,
+    so dropping leaves the others whole.
 
     Args:
         window: the longest string that is counted, at least 2.
+        most_tokens: of texts that are over, at least 1; the oldest are dropped, the latest is kept whatever
+            its length. None for no limit.
 
     Raises:
-        InvalidArgument: if that is no such integer.
+        InvalidArgument: if one of them is no such integer.
     """
 
-    def __init__(self, window: int = 64) -> None:
+    def __init__(self, window: int = 64, most_tokens: int | None = None) -> None:
         self.window = integer("window", window, least=2)
+        self.most_tokens = None
+        if most_tokens is not None:
+            self.most_tokens = integer("most_tokens", most_tokens, least=1)
         self._known: dict[int, int] = {}  # one object for each token id, not one for each token
         self._text: list[int] = []
         self._dropped = 0  # tokens before the first that is kept
@@ -94,7 +100,10 @@ class SuffixCounts:
                 self._next += 1
 
     def end(self) -> None:
-        """The text is over: its last, shorter windows are counted, and the next one begins."""
+        """The text is over: its last, shorter windows are counted, and the next one begins.
+
+        The oldest texts are dropped if all have more than `most_tokens`.
+        """
         end = len(self._text) + self._dropped
         while self._next < end:
             self._insert(self._next, end - self._next)
@@ -102,6 +111,8 @@ class SuffixCounts:
         if end > self._begin:
             self._ends.append(end)
         self._begin = end
+        while self.most_tokens is not None and len(self) > self.most_tokens and len(self._ends) > 1:
+            self.drop_oldest()
 
     def drop_oldest(self) -> None:
         """Forget the oldest text that is over, if there is one."""
@@ -135,7 +146,12 @@ class SuffixCounts:
 
     @classmethod
     def load(
-        cls, path: str | PathLike[str], *, vocab_size: int | None = None, tokenizer: str = ""
+        cls,
+        path: str | PathLike[str],
+        *,
+        vocab_size: int | None = None,
+        tokenizer: str = "",
+        most_tokens: int | None = None,
     ) -> "SuffixCounts":
         """The texts that `save` wrote, counted again.
 
@@ -143,18 +159,21 @@ class SuffixCounts:
             path: of the file.
             vocab_size: of the target; None to look at nothing.
             tokenizer: its digest; empty to look at nothing.
+            most_tokens: see the class; the oldest texts are left out.
 
         Raises:
+            InvalidArgument: if `most_tokens` is no such integer.
             Unreadable: if there is no such file, it is damaged or newer, or was made of another model's
                 tokens.
         """
+        cls(most_tokens=most_tokens)  # refused by its name, before the file is looked at
         wanted = {"window": 1, "lengths": 1, "tokens": 1}
         arrays = load_state(path, KIND, wanted, vocab_size, tokenizer)
         window, lengths = arrays["window"].tolist(), arrays["lengths"].tolist()
         if len(window) != 1 or sum(lengths) != len(arrays["tokens"]) or min(lengths, default=1) < 1:
             raise Unreadable(f"{path}: damaged: its texts have other lengths than it says")
         try:
-            counts, done = cls(*window), 0
+            counts, done = cls(window[0], most_tokens), 0
             tokens = plain_tokens("tokens", arrays["tokens"].tolist(), vocab_size)
         except InvalidArgument as error:
             raise Unreadable(f"{path}: damaged: {error}; make it anew") from None

@@ -61,6 +61,9 @@ def files(tmp_path_factory, outline, digest):
     past.read(ids)
     past.end()
     past.save(folder / "past", **made_with)
+    past.read(ids[:3])
+    past.end()
+    past.save(folder / "two texts", **made_with)
     return folder
 
 
@@ -92,6 +95,14 @@ def test_each_is_made_within_its_budget(outline, files):
 def test_warm_state_is_that_of_the_file(outline, files, tmp_path, digest):
     past = made(outline, "suffix_tree", warm=str(files / "past"))[1].past
     assert past is made(outline, "suffix_tree", warm=str(files / "past"))[1].past  # counted once
+    two = str(files / "two texts")
+    (latest,) = made(outline, "suffix_tree", warm=two, most_tokens=4)[1].past.texts
+    assert len(latest) == 3
+    assert len(made(outline, "suffix_tree", warm=two)[1].past.texts) == 2
+    with pytest.raises(
+        ConfigError, match="most_tokens = 4 is of past texts: name their file by warm"
+    ):
+        experiment("suffix_tree", most_tokens=4)
     size = outline.target.vocab_size
     table, pool = TokenRecycling(table={1: [2, 3]}), Lookahead(1, 2, 1, pool={1: [(2,)]})
     for drafter in (table, pool):

@@ -65,6 +65,19 @@ def test_every_string_is_counted_and_what_is_dropped_is_gone(texts, window, data
         require_counts(counts, kept)
 
 
+@given(st.lists(TEXT, min_size=1, max_size=6), st.integers(2, 7), st.integers(1, 40))
+def test_the_oldest_texts_go_where_there_are_too_many_tokens(texts, window, most):
+    counts = SuffixCounts(window, most)
+    for ended in range(1, len(texts) + 1):
+        counts.read(texts[ended - 1])
+        counts.end()
+        first = next(
+            i for i in range(ended) if i == ended - 1 or sum(map(len, texts[i:ended])) <= most
+        )
+        assert counts.texts == texts[first:ended]
+        require_counts(counts, counts.texts)
+
+
 @given(TEXT, st.integers(2, 7))
 def test_what_is_read_has_its_full_windows_counted(text, window):
     counts = SuffixCounts(window)
@@ -103,6 +116,23 @@ def test_saved_and_loaded(tmp_path):
     filled().save(tmp_path / "past", vocab_size=70_001, tokenizer="abc")
     loaded = SuffixCounts.load(tmp_path / "past", vocab_size=70_001, tokenizer="abc")
     assert (loaded.window, loaded.texts) == (5, [[1, 2, 1, 2], [70_000, 1]])
+
+
+def test_loading_leaves_out_what_would_be_dropped(tmp_path):
+    texts = [[1, 2, 1], [2], [1, 1, 2, 2], [2, 1]]
+    counted(texts, 3).save(tmp_path / "past", vocab_size=3)
+    for most in (1, 2, 5, 6, 7, 8, 10):
+        bounded = SuffixCounts(3, most)
+        for text in texts:
+            bounded.read(text)
+            bounded.end()
+        loaded = SuffixCounts.load(tmp_path / "past", most_tokens=most)
+        assert loaded.texts == bounded.texts
+        require_counts(loaded, bounded.texts)
+        assert loaded.most_tokens == most
+    assert bounded.texts == texts
+    with pytest.raises(InvalidArgument, match="most_tokens = 0"):
+        SuffixCounts.load(tmp_path / "past", most_tokens=0)
 
 
 def changed(path, **entries):
