@@ -18,6 +18,7 @@ from treespec.experiments.config.drafts import (
     draft_models,
     laws_of,
     source_of,
+    state_of,
 )
 from treespec.experiments.config.layers import PartOfTarget
 from treespec.experiments.config.schema import (
@@ -110,6 +111,11 @@ class BuiltMethod:
     def draft_models(self) -> tuple[str | None, ...]:
         """The draft models that its source runs; None for that of the config's `models`."""
         return draft_models(self.config.draft) if isinstance(self.config, TreeMethod) else ()
+
+    @property
+    def state(self) -> str | None:
+        """`cold` or `warm`: whether its sources begin each prompt with what they learned elsewhere."""
+        return state_of(self.config.draft) if isinstance(self.config, TreeMethod) else None
 
     @property
     def own_models(self) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ __all__ = [
     "draft_models",
     "laws_of",
     "source_of",
+    "state_of",
 ]
 
 NO_DRAFT = "none"
@@ -152,6 +153,17 @@ def all_of(draft: Settings) -> tuple[Settings, ...]:
     """Settings of a source, and of all that it is made of."""
     inner = draft.inner if isinstance(draft, Combined) else ()
     return (draft, *(one for source in inner for one in all_of(source)))
+
+
+def state_of(draft: Settings) -> Literal["cold", "warm"] | None:
+    """What a source, or one that it is made of, begins prompts with: what it learned elsewhere, or nothing.
+
+    None if there is no source among them that can have a file of it.
+    """
+    files = [one.warm for one in all_of(draft) if "warm" in type(one).model_fields]  # pyrefly: ignore[missing-attribute]
+    if not files:
+        return None
+    return "cold" if all(file is None for file in files) else "warm"
 
 
 def laws_of(draft: Settings) -> frozenset[Law]:

@@ -100,6 +100,7 @@ class PromptRow(Row):
     metrics: Metrics = Field(default_factory=dict)
     alone_s: float | None = None
     alone_error: str | None = None
+    state: str | None = None
 
 
 class StepRow(Row):

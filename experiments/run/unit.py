@@ -175,6 +175,7 @@ def run_unit(
             "order": number,
             "prompt_tokens": len(prompt.ids),
             "seed": seeds[method.name],
+            "state": method.state,
         }
         if isinstance(outcome, str):
             prompts.append(failed_row(more, outcome))

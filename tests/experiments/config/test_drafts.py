@@ -35,6 +35,26 @@ CHAIN = {"kind": "chain", "depth": 4}
 BUDGET = {"kind": "budget", "depth": 4}
 
 
+def test_a_method_begins_its_prompts_cold_or_warm():
+    """Or neither, where no source keeps what it learned. Of sources in a merge one warm one is enough."""
+    cold = {"source": "token_recycling"}
+    warm = {"source": "suffix_tree", "warm": "past"}
+    shape = BUDGET | {"size": 6, "branching": 2}
+
+    def state(draft):
+        (method,) = build(config(tree(shape, draft=draft))).methods
+        return method.state
+
+    def merged(*sources):
+        return state({"source": "merge", "sources": sources, "rates": [[[0.5]]] * len(sources)})
+
+    lookup = LOOKUP["draft"]
+    assert [state(draft) for draft in (lookup, cold, warm)] == [None, "cold", "warm"]
+    assert [merged(lookup, cold), merged(cold, warm)] == ["cold", "warm"]
+    assert merged(lookup, {"source": "model"}) is None
+    assert build(config({"kind": "plain"})).methods[0].state is None
+
+
 def test_the_pair_drafts_where_nothing_is_said():
     method = build(config(tree(CHAIN))).methods[0]
     assert method.config.draft == ModelDraft()

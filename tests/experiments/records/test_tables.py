@@ -121,7 +121,7 @@ def test_a_finished_run_with_a_table_of_another_version_is_refused(folder, tmp_p
 
 def test_tables_of_version_2_are_read(folder, tmp_path):
     """Version 2 had no times of steps or of a method alone, and steps of our loop only."""
-    new = {"prompts": ["alone_s"], "steps": ["at_s", "step_s"]}
+    new = {"prompts": ["alone_s", "state"], "steps": ["at_s", "step_s"]}
     for name, kind in (("prompts", PromptRow), ("steps", StepRow)):
         frame = pl.read_parquet(folder / f"{name}.parquet").drop(new[name])
         path = tmp_path / f"{name}.parquet"

@@ -344,6 +344,9 @@ def test_every_source_of_a_config_gives_the_ids_of_generate(tmp_path):
     assert [row["tokens"] for row in rows.iter_rows(named=True)] == [made.tolist()] * len(rows)
     assert rows.filter(pl.col("method").str.starts_with("lookup"))["drafted"].sum() > 0
     assert rows["equal_to_plain"].to_list() == [True] * len(rows)
+    begun = dict(rows.select("method", "state").iter_rows())
+    learners = ("suffix_tree", "token_recycling", "lookahead")
+    assert begun == {name: "cold" if name.startswith(learners) else None for name in begun}
     (summary,) = load_run(path).summaries
     assert len(summary.rows) == len(config.methods) == 21
     assert all(row.speedup is not None for row in summary.rows)
