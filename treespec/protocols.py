@@ -276,7 +276,10 @@ class Verifier(Protocol):
 
 @runtime_checkable
 class Observer(Protocol):
-    """Told of the stages of decoding (prefill, draft, verify, accept, commit) as they happen."""
+    """Told of the stages of decoding (prefill, draft, verify, accept, commit) as they happen.
+
+    One that is given to a drafter is told of each `level` of its trees.
+    """
 
     def stage(self, name: str) -> AbstractContextManager[object]:
         """A context that lasts as long as the stage."""

@@ -176,7 +176,14 @@ DOORS = {
     "on_host": (verify.on_host, {"rule": verify.rrs}, {}, "acceptance rule"),
     "ModelDrafter": (
         propose,
-        {"model": MODEL, "growth": SHAPE, "law": Law.IID, "sampling": Sampling()},
+        {
+            "model": MODEL,
+            "growth": SHAPE,
+            "law": Law.IID,
+            "sampling": Sampling(),
+            "observer": loop.NullObserver(),
+        },
+        {("observer", "None")},
     ),
     "StaticGrowth": (StaticGrowth, {"shape": SHAPE}),
     "PromptLookup": (PromptLookup, LIMITS | {"ngram": 2, "places": 3}),

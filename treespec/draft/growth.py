@@ -52,6 +52,3 @@ class StaticGrowth:
     ) -> Sequence[tuple[int, int]]:
         """The nodes of the last level that have children in the shape, with how many."""
         return self._next.get(shape.size, ())
-
-    def began(self) -> None:
-        """Called when each level of a tree begins, and when the last one is there: for who times them."""

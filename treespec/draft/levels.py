@@ -9,6 +9,7 @@ the extremes of all logits, so a device is waited for once a tree, however deep 
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -145,7 +146,7 @@ def draft_levels(
     head: Head,
     committed: Sequence[int],
     device: torch.device,
-    began: Callable[[], None],
+    stage: Callable[[str], AbstractContextManager[object]],
 ) -> tuple[TokenTree, dict[int, int]]:
     """A tree of a shape, by one pass for each level that gets children.
 
@@ -155,7 +156,7 @@ def draft_levels(
         head: makes children of logits.
         committed: tokens that the model has not run, the root last.
         device: where tokens are.
-        began: called when each level begins, and when the last one is there.
+        stage: gives a context for each `level`, of an observer.
 
     Returns:
         The tree, and by node the row that the model ran it in.
@@ -167,16 +168,15 @@ def draft_levels(
     tokens = on_device(committed, torch.long, device)
     found, given, first = [tokens[-1:]], [], 0
     for level, parents in zip(levels.levels, told, strict=True):
-        began()
-        logits = model.run(tokens, parents, first)
-        if len(parents) - first > len(level.nodes):
-            logits = logits[-len(level.nodes) :]
-        first = len(parents)
-        given.append(logits)
-        children = head.children(level, logits)
-        found.append(children)
-        tokens = children if level.run_next is None else children[level.run_next]
-    began()
+        with stage("level"):
+            logits = model.run(tokens, parents, first)
+            if len(parents) - first > len(level.nodes):
+                logits = logits[-len(level.nodes) :]
+            first = len(parents)
+            given.append(logits)
+            children = head.children(level, logits)
+            found.append(children)
+            tokens = children if level.run_next is None else children[level.run_next]
     ids = torch.cat(found)
     extremes = head.extremes()
     on_cpu = device.type == "cpu"

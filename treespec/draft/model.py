@@ -1,7 +1,7 @@
 """Drafting with an autoregressive model, level by level, along any growth."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache, partial
 
 import torch
@@ -15,7 +15,14 @@ from treespec.draft.growth import StaticGrowth, laws_along
 from treespec.draft.heads import head_of
 from treespec.draft.levels import draft_levels, levels_of
 from treespec.errors import InvalidTree
-from treespec.protocols import Coins, Growth, MarginalGrowth, PruningGrowth, TreeModel
+from treespec.protocols import (
+    Coins,
+    Growth,
+    MarginalGrowth,
+    Observer,
+    PruningGrowth,
+    TreeModel,
+)
 from treespec.step import Step
 from treespec.tree import Law, TokenTree, TreeShape
 
@@ -39,9 +46,10 @@ class ModelDrafter:
         law: how children are chosen. IID and WITHOUT_REPLACEMENT draw from the model's distribution under
             `sampling`; DETERMINISTIC takes the k best logits and uses no coin.
         sampling: the settings of the target, applied by the same code.
+        observer: told of the stage `level`, once for each level of a tree whose shape is known beforehand.
 
     Raises:
-        InvalidArgument: if the model, the growth or the sampling is something else.
+        InvalidArgument: if the model, the growth, the sampling or the observer is something else.
         InvalidTree: if the law is none, or the growth states that it is not made for it.
     """
 
@@ -49,12 +57,19 @@ class ModelDrafter:
     """Whether a merge may ask it for single nodes (`draw_into`)."""
 
     def __init__(
-        self, model: TreeModel, growth: Growth | TreeShape, law: Law, sampling: Sampling
+        self,
+        model: TreeModel,
+        growth: Growth | TreeShape,
+        law: Law,
+        sampling: Sampling,
+        observer: Observer | None = None,
     ) -> None:
         able("model", model, "fresh prefill run keep", "a model that runs trees (TreeModel)")
         able("sampling", sampling, "rows", "a Sampling")
         if not isinstance(growth, TreeShape):
             able("growth", growth, "next max_depth", "a TreeShape or a Growth")
+        if observer is not None:
+            able("observer", observer, "stage", "an observer, or None")
         self.model, self.law, self.sampling = model.fresh(), Law.of(law), sampling
         self.given = model
         self.growth = StaticGrowth(growth) if isinstance(growth, TreeShape) else growth
@@ -67,6 +82,7 @@ class ModelDrafter:
             )
         self._prunes = self.growth if isinstance(self.growth, PruningGrowth) else None
         self._over = self.growth if isinstance(self.growth, MarginalGrowth) else None
+        self._stage = nullcontext if observer is None else observer.stage
         self._pending: list[int] = []
         self._rows: dict[int, int] = {}
 
@@ -105,7 +121,7 @@ class ModelDrafter:
             head = head_of(self.model, levels, self.law, self.sampling, coins)
             committed = [*self._pending, self._root]
             tree, self._rows = draft_levels(
-                levels, self.model, head, committed, self._device, self.growth.began
+                levels, self.model, head, committed, self._device, self._stage
             )
             return self._vouched(tree)
         if self._over:

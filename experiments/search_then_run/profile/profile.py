@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Timed", "about_times", "profile_pair"]
 
+ROOT = TreeShape.chain(0)
+
 PLAIN_STEPS = 4
 """Steps of plain decoding in a round; each is one sample."""
 
@@ -166,7 +168,7 @@ def _measure_place(trees: Loop, alone: Loop, order: random.Random, into: Samples
             _measure_tree(trees, shape, into, second)
 
     def plainly() -> None:
-        _warm(alone)
+        _warm(alone, ROOT)
         for _ in range(PLAIN_STEPS):
             _measure_plain(alone, into)
 
@@ -180,12 +182,10 @@ def _measure_place(trees: Loop, alone: Loop, order: random.Random, into: Samples
             draw[None][width].append(max(0.0, taken - second[width, 1]))
 
 
-def _warm(loop: Loop, shape: TreeShape | None = None) -> None:
-    """Steps that do not count, of a shape or of plain decoding."""
-    if shape is not None:
-        loop.growth.grow(shape)
+def _warm(loop: Loop, shape: TreeShape) -> None:
+    """Steps of a shape that do not count."""
     for _ in range(WARMING):
-        loop.step()
+        loop.step(shape)
 
 
 def _measure_tree(
@@ -200,8 +200,7 @@ def _measure_tree(
         second: gets the time of the second level, by its nodes and the most children of one.
     """
     of_law, prefix = into.of_law[str(loop.setting.law)], loop.prefix
-    loop.growth.grow(shape)
-    seconds = loop.step()
+    seconds = loop.step(shape)
     if seconds is None:
         return
     for name in ("verify", "commit", "rest"):
@@ -226,7 +225,7 @@ def _measure_tree(
 
 def _measure_plain(loop: Loop, into: Samples) -> None:
     """A step of plain decoding."""
-    seconds = loop.step()
+    seconds = loop.step(ROOT)
     if seconds is None:
         return
     of_law = into.of_law[str(loop.setting.law)]

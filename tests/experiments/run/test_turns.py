@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from fake_cuda import FakeCuda
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.utils import logging
@@ -221,33 +222,6 @@ def test_what_a_paused_function_raises_comes_out_where_a_value_was_wanted():
     with pytest.raises(ValueError, match="inside"):
         next(values)
     assert next(values, None) is None
-
-
-class FakeCuda:
-    """A device whose queue runs 10 ms after it is asked; counts how often it is waited for."""
-
-    def __init__(self):
-        self.time, self.waits = 0.0, 0
-
-    def current_stream(self, device):
-        return self
-
-    def synchronize(self, device):
-        self.waits += 1
-
-    def Event(self, enable_timing):  # noqa: N802
-        return FakeEvent(self)
-
-
-class FakeEvent:
-    def __init__(self, cuda):
-        self.cuda = cuda
-
-    def record(self, stream):
-        self.at = stream.time
-
-    def elapsed_time(self, other):
-        return other.at - self.at
 
 
 def test_stages_on_cuda_wait_once():

@@ -1,3 +1,5 @@
+from contextlib import contextmanager
+
 import pytest
 import torch
 from hypothesis import given
@@ -155,3 +157,25 @@ def test_static_growth_asks_for_each_child_once(shape):
             parents += [node] * k
     assert tuple(parents) == shape.breadth_first().parents
     assert growth.max_depth == shape.depth
+
+
+class Noting:
+    """An observer that keeps the names of stages."""
+
+    def __init__(self):
+        self.begun, self.ended = [], []
+
+    @contextmanager
+    def stage(self, name):
+        self.begun.append(name)
+        yield
+        self.ended.append(name)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 4])
+def test_an_observer_is_told_of_each_level(depth):
+    noting, shape = Noting(), TreeShape.chain(depth)
+    drafter = ModelDrafter(TabularModel(TABLE, 6), shape, Law.IID, Sampling(), noting)
+    drafter.prefill(torch.tensor([0, 1]))
+    assert drafter.propose(TorchCoins(0)).shape == shape
+    assert noting.begun == noting.ended == ["level"] * depth

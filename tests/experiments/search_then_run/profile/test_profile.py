@@ -5,10 +5,12 @@ from itertools import pairwise
 
 import pytest
 import torch
+from fake_cuda import FakeCuda
 
 from treespec import Law, Sampling, TorchCoins, TreeShape
 from treespec.draft import ModelDrafter
-from treespec.experiments.search_then_run.profile import deciding
+from treespec.experiments.run.observers import CudaClock, StageTimer
+from treespec.experiments.search_then_run.profile import deciding, loop
 from treespec.experiments.search_then_run.profile.plan import (
     Setting,
     bundle,
@@ -23,6 +25,7 @@ from treespec.experiments.search_then_run.profile.profile import (
 from treespec.experiments.search_then_run.profile.samples import json_of_samples
 from treespec.models.transformers_model import TransformersModel
 from treespec.search import LatencyModel
+from treespec.target import make_target
 from treespec.verify import RULES
 
 SIZES = (1, 2, 3, 5, 8, 14)
@@ -271,6 +274,36 @@ def test_texts_stay_near_the_prefix(loaded_pair, monkeypatch):
     assert min(lengths) == 40 - drift
     assert max(lengths) <= 40 + drift + 14 + 1  # the step that passes the limit is the last
     assert 36 < sum(lengths) / len(lengths) < 44
+
+
+def test_a_device_is_not_waited_for_between_levels(loaded_pair, monkeypatch):
+    """Or work of the host would no longer overlap with that of the device, as it does in runs."""
+    cuda, run, draft = FakeCuda(), TransformersModel.run, loaded_pair.draft.model
+
+    def timer(device="cuda"):
+        made = StageTimer()
+        made.clock = CudaClock("cuda", cuda)
+        return made
+
+    def queued(self, tokens, parents, first=0):
+        cuda.time += 1000 * (1 + 10 * (len(parents) - first)) if self.model is draft else 7e6
+        return run(self, tokens, parents, first)
+
+    monkeypatch.setattr(loop, "StageTimer", timer)
+    monkeypatch.setattr(TransformersModel, "run", queued)
+    short, long = TreeShape.chain(1), TreeShape.expansion([2, 1, 1, 1])
+    own, plan = make_target(loaded_pair.target), setting(shapes=(short, long) * 8)  # one long text
+    steps = loop.Loop(loaded_pair, own, plan, 40, text, seed=0)
+    steps.step(short)
+    waits = []
+    for shape in (short, long, long):
+        before = cuda.waits
+        seconds = steps.step(shape)
+        waits.append(cuda.waits - before)
+    assert len(set(waits)) == 1
+    assert seconds["levels"][1:] == pytest.approx([21, 21, 21])  # by the device's clock, as `draft` is
+    assert seconds["draft"] == pytest.approx(sum(seconds["levels"]))
+    assert seconds["verify"] == pytest.approx(7000)
 
 
 def test_an_interruption_keeps_what_is_there(loaded_pair):

@@ -28,16 +28,12 @@ class Priced:
     """The loop of `profile_pair`, whose steps have prices."""
 
     def __init__(self, setting, prefix):
-        self.setting, self.prefix, self.growth = setting, prefix, self
-        self.shape = TreeShape.chain(0)
+        self.setting, self.prefix = setting, prefix
 
-    def grow(self, shape):
-        self.shape = shape
-
-    def step(self):
-        stages = dict.fromkeys(("verify", "commit", "accept"), NODE * self.shape.size)
-        levels = [self.level(level) for level in levels_of(self.shape)]
-        draft = sum(levels) + NODE * self.shape.size
+    def step(self, shape):
+        stages = dict.fromkeys(("verify", "commit", "accept"), NODE * shape.size)
+        levels = [self.level(level) for level in levels_of(shape)]
+        draft = sum(levels) + NODE * shape.size
         whole = sum(stages.values()) + draft
         return {"draft": draft, "rest": 0.0, "levels": levels, "whole": whole, **stages}
 
@@ -80,9 +76,8 @@ def test_every_tree_up_to_the_largest_size_is_timed(law, rule, sizes):
     model, loop = profiled(law, rule, sizes)
     assert model.max_size == max(5, *sizes)
     for shape in some_trees(model.max_size):
-        loop.grow(shape)
         predicted = model.step_s(shape, law=str(law))
-        assert predicted == pytest.approx(loop.step()["whole"], rel=1e-3), shape
+        assert predicted == pytest.approx(loop.step(shape)["whole"], rel=1e-3), shape
 
 
 def test_sizes_are_completed():
