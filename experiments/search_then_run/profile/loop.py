@@ -1,5 +1,6 @@
 """The loop of a run, a step at a time, for trees that change from step to step."""
 
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
@@ -32,6 +33,10 @@ def _growth(shape: TreeShape) -> StaticGrowth:
 class Loop:
     """The loop on a text of about one length: it starts anew when the text has grown too long.
 
+    The first text is as long as is drawn, within `drift_of` the prefix length, and later ones begin at the
+    lower end. So whatever comes first or last is behind texts of all these lengths, prefix length in the
+    mean: had all texts begun at the lower end, what comes first would always be behind shorter ones.
+
     Args:
         pair: the models.
         target: of this loop alone.
@@ -60,6 +65,7 @@ class Loop:
         self._coins = TorchCoins(seed)
         self._steps: Iterator[Step] = iter(())
         self._drift = drift_of(prefix, len(setting.shapes))
+        self._ahead = random.Random(seed).randrange(2 * self._drift + 1)
         self._deepest = max(setting.shapes, key=lambda shape: shape.depth)
         self._length, self._limit = 0, prefix + self._drift + 1
         self.timer = StageTimer()
@@ -67,8 +73,8 @@ class Loop:
     def start(self) -> None:
         """Begin with a text of its own."""
         pair, choice, deepest = self._pair, self._choice, self._deepest
-        length = max(1, self.prefix - self._drift) + 1  # and the root
-        self._seed += 1
+        length = max(1, self.prefix - self._drift + self._ahead) + 1  # and the root
+        self._seed, self._ahead = self._seed + 1, 0
         prompt = torch.tensor(self._text(self._seed, length), device=pair.target.device)
         self.timer = StageTimer(prompt.device)
         if not self._plain:

@@ -1,8 +1,11 @@
 """What is measured, and that every table gets what belongs to it."""
 
 import time
+from collections import defaultdict
 from itertools import pairwise
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from fake_cuda import FakeCuda
@@ -10,7 +13,7 @@ from fake_cuda import FakeCuda
 from treespec import Law, Sampling, TorchCoins, TreeShape
 from treespec.draft import ModelDrafter
 from treespec.experiments.run.observers import CudaClock, StageTimer
-from treespec.experiments.search_then_run.profile import deciding, loop
+from treespec.experiments.search_then_run.profile import deciding, loop, profile
 from treespec.experiments.search_then_run.profile.plan import (
     Setting,
     bundle,
@@ -294,6 +297,7 @@ def test_a_device_is_not_waited_for_between_levels(loaded_pair, monkeypatch):
     short, long = TreeShape.chain(1), TreeShape.expansion([2, 1, 1, 1])
     own, plan = make_target(loaded_pair.target), setting(shapes=(short, long) * 8)  # one long text
     steps = loop.Loop(loaded_pair, own, plan, 40, text, seed=0)
+    steps._ahead = 0
     steps.step(short)
     waits = []
     for shape in (short, long, long):
@@ -301,9 +305,40 @@ def test_a_device_is_not_waited_for_between_levels(loaded_pair, monkeypatch):
         seconds = steps.step(shape)
         waits.append(cuda.waits - before)
     assert len(set(waits)) == 1
-    assert seconds["levels"][1:] == pytest.approx([21, 21, 21])  # by the device's clock, as `draft` is
+    assert seconds["levels"][1:] == pytest.approx(
+        [21, 21, 21]
+    )  # by the device's clock, as `draft` is
     assert seconds["draft"] == pytest.approx(sum(seconds["levels"]))
     assert seconds["verify"] == pytest.approx(7000)
+
+
+def test_no_size_has_longer_texts_than_others(loaded_pair, monkeypatch):
+    """Or times of large trees would be those behind longer texts; here steps bring tokens and no times."""
+    lengths = defaultdict(list)
+
+    def decoded(target, drafter, *parts, **options):
+        while True:
+            depth = drafter.growth.shape.depth if isinstance(drafter, ModelDrafter) else 0
+            yield SimpleNamespace(tokens=[7] * (1 + depth // 8))
+
+    def step(steps, shape):
+        lengths[shape.size].append(steps._length - 1)  # without the root
+        return advance(steps, shape)
+
+    advance = loop.Loop._advance
+    monkeypatch.setattr(loop, "decode", decoded)
+    monkeypatch.setattr(loop.Loop, "_advance", step)
+
+    def counted(steps, shape, *into):
+        steps.step(shape)
+        lengths["counted", shape.size].append(lengths[shape.size][-1])
+
+    monkeypatch.setattr(profile, "_measure_tree", counted)
+    monkeypatch.setattr(profile, "_measure_plain", lambda steps, into: counted(steps, profile.ROOT))
+    chains = tuple(TreeShape.chain(depth) for depth in range(1, 25))
+    profile_pair(loaded_pair, [setting(shapes=chains)], (64,), text, repeats=150, watch=Quiet)
+    means = [np.mean(lengths["counted", size]) for size in range(1, 26)]
+    assert means == pytest.approx([64] * 25, abs=4)
 
 
 def test_an_interruption_keeps_what_is_there(loaded_pair):
