@@ -121,17 +121,19 @@ class Advice:
                 f"the first and {alike}: take what is simpler."
             )
         if first.kind == "plain":
-            near = "".join(
-                f"; the best {one.kind}, a {one.label}, has {text_of(one.speedup)} of its speed"
-                for one in self.others[:1]
-            )
-            return f"Decode plainly: no tree or chain is predicted to be faster{near}."
-        said = f"Use {_the(first)}: {text_of(first.speedup)} times plain decoding"
-        other = next((one for one in self.others if one.kind != "plain"), None)
-        if other is None:
-            missing = "chain" if first.kind == "tree" else "tree"
-            return f"{said}; there was no {missing} to compare with."
-        return f"{said}, and {text_of(self.over[other.kind])} times the best {other.kind} ({other.label})."
+            near = [f"{_best(one)} has {text_of(one.speedup)} of its speed" for one in self.others]
+            said = "Decode plainly: no tree or chain is predicted to be faster."
+            return f"{said} {_sentence(_listed(near))}." if near else said
+        faster = [f"{text_of(first.speedup)} times plain decoding"]
+        faster += [
+            f"{text_of(self.over[one.kind])} times {_best(one)}"
+            for one in self.others
+            if one.kind != "plain"
+        ]
+        there = {first.kind, *(one.kind for one in self.others)}
+        missing = " or ".join(kind for kind in ("tree", "chain") if kind not in there)
+        nothing = f"; there was no {missing} to compare with" if missing else ""
+        return f"Use {_the(first)}: {_listed(faster)}{nothing}."
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain data; shapes by kind, as rows of the ranking have them."""
@@ -142,6 +144,10 @@ class Advice:
             "between": [one.kind for one in self.between],
             "alike": [one.kind for one in self.alike],
             "over": {kind: ratio._asdict() for kind, ratio in self.over.items()},
+            "others": [
+                {"kind": one.kind, "label": one.label, "speedup": one.speedup._asdict()}
+                for one in self.others
+            ],
             "needed": None
             if needed is None
             else {
@@ -280,6 +286,17 @@ def _valued(choice: Choice, whole: bool) -> str:
         return choice.label
     over = " times plain decoding" if whole else ""
     return f"the {choice.label} ({_origin(choice)}: {text_of(choice.speedup)}{over})"
+
+
+def _best(choice: Choice) -> str:
+    """The best shape of a kind, in words."""
+    kind = "tree that grows" if choice.kind == "growth" else choice.kind
+    return f"the best {kind} ({choice.label})"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    """Parts of a sentence, with commas and an `and`."""
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts)
 
 
 def _sentence(text: str) -> str:

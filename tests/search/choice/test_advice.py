@@ -10,10 +10,12 @@ import pytest
 from treespec import TreeShape
 from treespec.search import best_tree
 from treespec.search.choice.advice import Needed, advise
-from treespec.search.choice.rows import Entry, Speed, row_of
+from treespec.search.choice.rows import Entry, Growing, Speed, row_of
 from treespec.search.intervals import expanded_tail
 
-SHAPES = {"tree": TreeShape.kary(2, 2), "chain": TreeShape.chain(3), "plain": TreeShape.chain(0)}
+ROOT = TreeShape.chain(0)
+SHAPES = {"tree": TreeShape.kary(2, 2), "chain": TreeShape.chain(3), "plain": ROOT, "growth": ROOT}
+GROWTHS = {"growth": Growing("EAGLE-2 4x5, 16", {}, 16.0, 5, 1.0)}
 
 
 def speed(tokens, texts=24, of_texts=0.0, of_times=0.0, seed=0, draws=20_000):
@@ -31,7 +33,7 @@ def speed(tokens, texts=24, of_texts=0.0, of_times=0.0, seed=0, draws=20_000):
 def advised(level=0.95, **speeds):
     plain = speeds.get("plain") or speed(1.0)
     rows = [
-        (row_of(Entry(SHAPES[kind], "iid", one), plain, 1, 0.95), one)
+        (row_of(Entry(SHAPES[kind], "iid", one, growth=GROWTHS.get(kind)), plain, 1, 0.95), one)
         for kind, one in speeds.items()
     ]
     return advise(rows, level)
@@ -47,6 +49,26 @@ def test_a_shape_is_advised_if_both_intervals_exclude_one():
     assert found.over["chain"].low > 1
     assert str(found).startswith("Use the tree of 7 nodes, 2 deep (iid): 1.50 ")
     assert "times the best chain (chain of 3)" in str(found)
+
+
+def test_the_best_tree_and_the_best_chain_are_both_said_whatever_wins():
+    kinds = {"growth": 1.6, "tree": 1.4, "chain": 1.2, "plain": 1.0}
+    for first in kinds:
+        speeds = kinds | {first: 2.0}
+        found = advised(**{kind: speed(tokens) for kind, tokens in speeds.items()})
+        assert found.use.kind == first
+        told = found.to_dict()
+        assert (
+            {one["kind"] for one in told["others"]} == set(told["over"]) == kinds.keys() - {first}
+        )
+        for kind in {"tree", "chain"} - {first}:
+            assert f"the best {kind} (" in str(found).replace("The", "the")
+            assert f"{2 / speeds[kind]:.2f} times the best {kind}" in str(found) or first == "plain"
+    alone = str(advised(growth=speed(1.5), chain=speed(1.2), plain=speed(1.0)))
+    assert alone == (
+        "Use the EAGLE-2 4x5, 16 (iid): 1.50 times plain decoding and 1.25 times the best chain "
+        "(chain of 3); there was no tree to compare with."
+    )
 
 
 @pytest.mark.parametrize(("other", "value"), [("chain", 1.46), ("plain", 1.47)])
@@ -201,7 +223,11 @@ def test_plain_decoding_is_advised_like_any_other():
     found = advised(tree=speed(0.8), chain=speed(0.9, of_texts=0.02), plain=speed(1.0))
     assert found.use.kind == "plain"
     assert str(found).startswith("Decode plainly")
-    assert "the best chain, a chain of 3, has 0.90" in str(found)
+    assert str(found).endswith(
+        "The best chain (chain of 3) has 0.90 0.86–0.94 of its speed and the best tree (tree of 7 nodes, "
+        "2 deep) has 0.80 of its speed."
+    )
+    assert [one["kind"] for one in found.to_dict()["others"]] == ["chain", "tree"]
     unsure = advised(tree=speed(0.8), chain=speed(0.98, of_texts=0.05), plain=speed(1.0))
     assert unsure.use is None
     assert [one.kind for one in unsure.between] == ["plain", "chain"]
