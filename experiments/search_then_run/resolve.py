@@ -26,6 +26,7 @@ from treespec.search import (
     fit_calibration,
     optimal_tree,
 )
+from treespec.search.choice.law_speed import chains_as_run
 from treespec.search.choice.ranking import ROWS_SHOWN
 from treespec.search.whole_file import write_whole
 from treespec.tree import Law, TreeShape
@@ -111,11 +112,7 @@ class _Resolver:
         return optimal_tree(rates, shape.size, depth=shape.depth, branching=shape.branching)
 
     def _best(self, shape: BestShape, sampling: str, law: str | None) -> Ranking:
-        """Trees and chains by replay of what was recorded.
-
-        Above temperature 0 chains are drawn independently, as `treespec run` does it; what was recorded of
-        children drawn without replacement holds for them, too.
-        """
+        """Trees and chains by replay of what was recorded."""
         times_measured = shape.latency == MEASURED
         latency = self.measured.latency if times_measured else LatencyModel.load(shape.latency)
         prefix = self.measured.prefix if times_measured and shape.prefix is None else shape.prefix
@@ -123,12 +120,11 @@ class _Resolver:
             timed = shape.model_copy(update={"prefix": prefix})
             return search_best(timed, latency)
         usual, levels = law or self.measured.default_law(sampling), self.measured.search.depth
-        drawn = law is None and usual == str(Law.WITHOUT_REPLACEMENT)
         recorded = self.measured.recorded(sampling, usual)
         return best_tree(
             {usual: recorded},
             latency,
-            chains={str(Law.IID): recorded} if drawn else None,
+            chains=chains_as_run(recorded, latency, 1) if law is None else None,
             max_size=shape.max_size,
             depth=levels if shape.depth is None else min(shape.depth, levels),
             branching=shape.branching,

@@ -19,7 +19,13 @@ from treespec.search.choice.candidates import (
     room_for,
 )
 from treespec.search.choice.cross_fitting import Kind
-from treespec.search.choice.law_speed import AnyAcceptance, LawSpeed, Times, acceptance_by_law
+from treespec.search.choice.law_speed import (
+    AnyAcceptance,
+    LawSpeed,
+    Times,
+    acceptance_by_law,
+    chains_as_run,
+)
 from treespec.search.choice.ranking import Ranking, Setting, ranked
 from treespec.search.choice.rows import Entry, Speed
 from treespec.search.choice.trace_speed import TraceSpeed
@@ -104,7 +110,8 @@ def best_tree(
         chains: the same for chains, where they are known apart: a trace of another law, rates of first
             children (`estimate_acceptance` with `ranks=1`; those of trees are not those of chains), or one
             by law. Chains are then ranked by these alone, and `acceptance` is for trees. A law that is
-            only here has no trees.
+            only here has no trees. By default, where no law is named, chains of a trace of children drawn
+            without replacement are drawn independently, as `treespec run` draws them, if that was timed.
         draws: resamples; at least as many as have one beyond each bound (40 at level 0.95). Few texts need
             more, and the notes say so.
         level: of the intervals.
@@ -130,6 +137,8 @@ def best_tree(
     batch = integer("batch", batch, 1)
     limits = Limits(read_sizes(sizes), max_size, depth, branching)
     known = acceptance_by_law(acceptance, latency, laws, batch)
+    if chains is None and laws is None:
+        chains = chains_as_run(acceptance, latency, batch)
     prefix = latency.prefix_at(None if prefix is None else integer("prefix", prefix, 0), batch)
     times = Times(latency, prefix, batch, draws, seed, np.random.default_rng(seed))
     sides = {law: _side(law, one, times) for law, one in known.items()}
@@ -150,7 +159,7 @@ def best_tree(
             )
         found, said = _ranked(side, limits, room, ["chain"])
         entries += found
-        notes += [f"chains: {text}" for text in said]
+        notes += [f"chains: {text}" for text in _unsaid(said, notes)]
     law = min(sides, key=lambda law: latency.plain_s(prefix, law=law, batch=batch))
     plain = Entry(ROOT, law, sides[law].speed(ROOT))
     speeds = {(entry.law, entry.shape): entry.speed for entry in entries}
@@ -166,8 +175,9 @@ def best_tree(
 
     ranking = ranked([*entries, plain], Setting(prefix, batch, level, draws), notes, speed)
     shared = shared_level(level, len({row.kind for row in ranking.rows}))
-    told = [note for side in (*sides.values(), *alone.values()) for note in _too_few(side, shared)]
-    few = tuple(dict.fromkeys(told))
+    few: tuple[str, ...] = ()
+    for side in (*sides.values(), *alone.values()):
+        few += _unsaid(_too_few(side, shared), few)
     ranking = replace(ranking, notes=(*ranking.notes, *few), on_intervals=few)
     first = ranking.best
     end = latency.largest(prefix, law=first.law, batch=batch)
@@ -236,6 +246,16 @@ def _ranked(
     if isinstance(side.acceptance, np.ndarray) and shapes:
         notes.append(RATES_ALONE)
     return [Entry(shape, side.law, side.speed(shape)) for shape in shapes], notes
+
+
+def _unsaid(texts: Sequence[str], notes: Sequence[str]) -> tuple[str, ...]:
+    """Those of these notes that are not there yet, whatever law they are of: laws may share a trace."""
+    there = {_without_law(note) for note in notes}
+    return tuple(text for text in texts if _without_law(text) not in there)
+
+
+def _without_law(note: str) -> str:
+    return note.partition(": ")[2] or note
 
 
 def _disturbed(latency: LatencyModel) -> list[str]:

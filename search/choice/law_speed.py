@@ -23,8 +23,18 @@ from treespec.search.rates.counts import UNKNOWN
 from treespec.search.rates.sampling_names import name_of
 from treespec.search.rates.trace import Trace
 from treespec.shape import TreeShape
+from treespec.tree import Law
+from treespec.verify import RULE_OF_LAW
 
-__all__ = ["AnyAcceptance", "Estimated", "LawSpeed", "Times", "acceptance_by_law", "require_time"]
+__all__ = [
+    "AnyAcceptance",
+    "Estimated",
+    "LawSpeed",
+    "Times",
+    "acceptance_by_law",
+    "chains_as_run",
+    "require_time",
+]
 
 
 @runtime_checkable
@@ -230,6 +240,26 @@ def acceptance_by_law(
             "to take them all the same"
         )
     return known
+
+
+def chains_as_run(acceptance: Any, latency: LatencyModel, batch: int) -> dict[str, Trace] | None:
+    """What chains of a trace are ranked by: above temperature 0 `treespec run` draws them independently.
+
+    A node of a chain has one child, which is drawn and accepted alike with and without replacement. So a
+    trace of the one serves the other, with the other's times.
+
+    Returns:
+        The trace, by that law; None if it is of another law or rule, or these times were not measured under
+        the same sampling settings, so that chains are drawn as the trace was.
+    """
+    drawn, single = Law.WITHOUT_REPLACEMENT, Law.IID
+    if not isinstance(acceptance, Trace) or acceptance.law != str(drawn):
+        return None
+    laws = latency.times(batch).laws
+    if acceptance.rule != str(RULE_OF_LAW[drawn]) or not {str(drawn), str(single)} <= laws.keys():
+        return None
+    alike = laws[str(drawn)].sampling == laws[str(single)].sampling
+    return {str(single): acceptance} if alike else None
 
 
 def _by_law(

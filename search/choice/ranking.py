@@ -147,13 +147,14 @@ class Ranking:
 
         Args:
             shape: any that the rates and times cover; the root alone is plain decoding.
-            law: how its children are drawn; that of the best one by default.
+            law: how its children are drawn; by default as those of the best of its kind.
 
         Raises:
             NotMeasured, InvalidAcceptance: if times or rates do not cover the shape.
         """
-        law = self.best.law if law is None else str(law)
-        here, best = self._speed(shape, law), self.entries[0].speed
+        if law is None:
+            law = ((self.chain if shape.is_chain else self.tree) or self.plain).law
+        here, best = self._speed(shape, str(law)), self.entries[0].speed
         drawn = 1 - here.rate_drawn / best.rate_drawn
         texts = min((s.texts for s in (here, best) if s.texts is not None), default=None)
         return bounds(1 - here.rate / best.rate, drawn, self.level, texts)

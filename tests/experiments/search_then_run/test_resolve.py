@@ -26,6 +26,7 @@ from treespec.experiments.report.prediction import (
 from treespec.experiments.report.run import load_run
 from treespec.experiments.report.text import print_run
 from treespec.experiments.run import preparation
+from treespec.experiments.search_then_run.fastest import search_fastest
 from treespec.experiments.search_then_run.resolve import resolve
 from treespec.experiments.search_then_run.run import run
 from treespec.experiments.studies.prediction import figures_of, goals
@@ -108,6 +109,23 @@ def test_the_optimal_tree_is_that_of_the_recorded_rates(whole, searching):
     rates = estimate_acceptance(trace, by="depth", depth=3, ranks=2, shrinkage=20)
     found = {method.name: method.parents for method in load_run(whole).methods}
     assert found["optimal 5 for T=0"] == optimal_tree(rates, 5, depth=3).parents
+
+
+def test_a_search_of_the_same_files_says_the_same(whole):
+    """`treespec search` of a trace and times, and the search before a run."""
+    folder = whole / "search"
+    prefix = json.loads((folder / "config.json").read_text())["prefix"]
+    for trace, file in (
+        ("0-deterministic", "best-0.json"),
+        ("1-without_replacement", "best-1.json"),
+    ):
+        ((_, told),) = json.loads((folder / file).read_text()).items()
+        limits = {"max_size": 6, "depth": 3, "branching": 2}
+        sources, times = [str(folder / f"trace-{trace}.npz")], [folder / "latency.json"]
+        found = search_fastest(sources, times, "medusa", prefixes=(prefix,), **limits).data()
+        assert (told["verdict"], told["rows"][0]) == (found["verdict"], found["rows"][0])
+        assert told["notes"] == found["notes"]
+    assert {row["law"] for row in found["rows"] if row["kind"] == "chain"} == {"iid"}
 
 
 def test_dynamic_methods_are_recorded_without_a_fixed_tree(whole):

@@ -456,3 +456,23 @@ def test_chains_of_another_law_are_ranked_by_themselves(make_trace, two_laws):
         ("chain", "iid"),
         ("plain", "without_replacement"),
     }
+
+
+def test_chains_of_a_trace_are_drawn_as_runs_draw_them(make_trace, two_laws):
+    """Independently, if that was timed under the same settings; the trace holds for them, too."""
+    options = {"max_size": 8, "draws": 40}
+    drawn = make_trace(texts=8, positions=80, law="without_replacement", rule="rrsw")
+    usual, named = (best_tree(drawn, two_laws(), **options, **more) for more in ({}, {"chains": {"iid": drawn}}))
+    assert usual.to_json() == named.to_json()
+    assert usual.regret(TreeShape.chain(2)).estimate == usual.regret(TreeShape.chain(2), "iid").estimate
+    alone = LatencyModel.from_tables(
+        verify={1: 1.0, 8: 1.2}, draft=0.05, law="without_replacement"
+    )
+    other = make_trace(texts=8, positions=80, law="without_replacement", rule="naive")
+    for trace, times, more in (
+        (drawn, two_laws(), {"laws": ["without_replacement"]}),
+        (drawn, alone, {}),
+        (other, two_laws(), {}),
+    ):
+        ranking = best_tree(trace, times, **options, **more)
+        assert ranking.chain.law == "without_replacement"
