@@ -172,6 +172,8 @@ def regret_command(
             typer.echo(json_text(found.data()))
         else:
             print_table(found.table(), output())
+            for note in found.notes:
+                typer.echo(f"note: {note}")
 
 
 @app.command(

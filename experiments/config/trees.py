@@ -3,6 +3,7 @@
 What waits for a measurement gets a stand-in until it is made.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +54,9 @@ __all__ = [
     "tree_of",
     "wants_measured",
 ]
+
+
+log = logging.getLogger("treespec")
 
 
 def label_of(method: TreeMethod) -> str:
@@ -156,8 +160,13 @@ def _optimal(config: OptimalShape) -> TreeShape:
 
 def _best(config: BestShape) -> TreeShape:
     from treespec.search import LatencyModel
+    from treespec.search.choice.ranking import CHOSEN
 
-    return search_best(config, LatencyModel.load(config.latency)).best.shape
+    ranking = search_best(config, LatencyModel.load(config.latency))
+    said = [ranking.verdict, *(f"Note: {note}" for note in ranking.notes if note != CHOSEN)]
+    files = f"{config.acceptance} with the times of {config.latency}"
+    log.warning("kind: best, %s: %s\n%s", files, ranking.best.label, "\n".join(said))
+    return ranking.best.shape
 
 
 def _growth(config: Any) -> Growth:

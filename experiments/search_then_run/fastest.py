@@ -15,6 +15,7 @@ from treespec.experiments.search_then_run.commands import LARGEST_DRAWN, dumped,
 from treespec.experiments.search_then_run.replays import read_shapes
 from treespec.search import LatencyModel, Ranking, SearchError, Trace, best_tree, best_tree_among
 from treespec.search.choice.pairs import different_pairs
+from treespec.search.choice.ranking import CHOSEN
 from treespec.search.intervals import Interval
 from treespec.shape import TreeShape
 
@@ -168,11 +169,14 @@ class Regrets:
     Args:
         places: where a shape is used.
         rows: shapes by name, each with its regret at every place; None where it was not measured.
+        shapes: by the same names.
+        notes: what limits the result, and why a shape was not measured.
     """
 
     places: tuple[str, ...]
     rows: Mapping[str, Mapping[str, Interval | None]]
     shapes: Mapping[str, TreeShape]
+    notes: tuple[str, ...]
 
     def table(self) -> Table:
         """A row for each shape, a column for each place."""
@@ -205,7 +209,8 @@ class Regrets:
                     },
                 }
                 for name, row in self.rows.items()
-            ]
+            ],
+            "notes": list(self.notes),
         }
 
 
@@ -244,11 +249,16 @@ def regrets(
         f"best of {place}: {one.best.label}": one.best.shape for place, one in rankings.items()
     }
     wanted |= named | {"plain decoding": TreeShape.chain(0)}
-    rows = {
-        name: {place: _regret(one, shape) for place, one in rankings.items()}
-        for name, shape in wanted.items()
-    }
-    return Regrets(tuple(rankings), rows, wanted)
+    notes = [f"{place}: {n}" for place, one in rankings.items() for n in one.notes if n != CHOSEN]
+    rows: dict[str, dict[str, Interval | None]] = {name: {} for name in wanted}
+    for name, shape in wanted.items():
+        for place, one in rankings.items():
+            try:
+                rows[name][place] = one.regret(shape)
+            except SearchError as error:
+                rows[name][place] = None
+                notes.append(f"{place}: {name} was not measured: {error}")
+    return Regrets(tuple(rankings), rows, wanted, tuple(notes))
 
 
 def _rankings(
@@ -279,10 +289,3 @@ def _rankings(
             yield place, best_tree(acceptance, times, **options)
         except SearchError as error:
             raise ConfigError(f"{place}: {error}") from error
-
-
-def _regret(ranking: Ranking, shape: TreeShape) -> Interval | None:
-    try:
-        return ranking.regret(shape)
-    except SearchError:
-        return None

@@ -9,9 +9,12 @@ from typer.testing import CliRunner
 
 from treespec import TreeShape
 from treespec.experiments.cli.main import app
+from treespec.experiments.config.shapes import BestShape
+from treespec.experiments.config.trees import tree_of
 from treespec.experiments.studies.search_advice import stretches
 from treespec.search import LatencyModel, Trace, best_tree, best_tree_among, replay
 from treespec.search.choice import best as searching
+from treespec.search.choice.ranking import CHOSEN
 
 
 def call(*arguments):
@@ -183,6 +186,11 @@ def test_what_a_wrong_tree_costs(files):
     assert rows["best of cheap"]["cheap"]["estimate"] == 0
     assert rows["best of cheap"]["dear"]["estimate"] > 0.05
     assert rows["kary"]["dear"] is None  # 40 nodes, of which no time is known
+    notes = json.loads(done.stdout)["notes"]
+    assert any(
+        note.startswith("dear: kary:3x3 was not measured: ") and "40" in note for note in notes
+    )
+    assert not any(note.endswith(CHOSEN) for note in notes)  # there are no rows of a ranking
     assert set(rows) == {"best of dear", "best of cheap", "chain", "kary", "plain decoding"}
     table = call(
         "regret", files / "long.npz", files / "short.npz", "--latency", files / "dear.json"
@@ -193,6 +201,31 @@ def test_what_a_wrong_tree_costs(files):
     none = call("regret", files / "short.npz")
     assert none.exit_code == 2
     assert "give --latency" in none.output
+
+
+@pytest.mark.parametrize("command", ["search", "regret"])
+def test_disturbed_times_are_told(files, tmp_path, command):
+    said = "3 of 5 rounds were disturbed: profile again"
+    times = replace(LatencyModel.load(files / "dear.json"), disturbed=said)
+    times.save(tmp_path / "noisy.json")
+    asked = (command, files / "short.npz", "--latency", tmp_path / "noisy.json", "--size", 4)
+    assert said in " ".join(call(*asked).stdout.split())
+    notes = json.loads(call(*asked, "--json").stdout)["notes"]
+    assert sum(said in note for note in notes) == 1
+    quiet = call(command, files / "short.npz", "--latency", files / "dear.json", "--size", 4)
+    assert "disturbed" not in quiet.stdout
+
+
+def test_a_config_that_names_files_is_told_what_its_search_says(files, tmp_path, caplog):
+    said = "3 of 5 rounds were disturbed: profile again"
+    replace(LatencyModel.load(files / "cheap.json"), disturbed=said).save(tmp_path / "noisy.json")
+    trace, times = str(files / "long.npz"), str(tmp_path / "noisy.json")
+    shape = BestShape(kind="best", acceptance=trace, latency=times, max_size=6)
+    tree = tree_of(shape)
+    ranking = best_tree(Trace.load(trace), LatencyModel.load(times), max_size=6)
+    assert tree == ranking.best.shape
+    assert ranking.verdict in caplog.text
+    assert said in caplog.text
 
 
 def test_sources_of_different_settings_are_not_mixed(files):
