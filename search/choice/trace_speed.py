@@ -90,13 +90,24 @@ class TraceSpeed:
         self._seconds: dict[TreeShape, float] = {}
         self._unmeasured = ""
         self._too_deep = said.pop("depth", None)
-        self.warnings = (*said.values(), *note_on(trace.rule))
+        self.warnings = (*said.values(), *self._left_out(), *note_on(trace.rule))
 
     def warnings_within(self, depth: int | None) -> tuple[str, ...]:
         """The warnings that matter where trees have at most so many edges; None for no limit."""
         levels = self.rates.levels or 0
         missing = self._too_deep is not None and (depth is None or depth > levels)
         return (*self.warnings, *([str(self._too_deep)] if missing else []))
+
+    def _left_out(self) -> list[str]:
+        """A note on the positions that no shape is valued on, if there are any."""
+        there, known = int(self.trace.text_kept.sum()), int(self.valued.text_kept.sum())
+        if known == there:
+            return []
+        return [
+            f"{there - known} of {there} positions, at the ends of texts, were left out for all shapes: "
+            f"trees of depth {self.deepest} are not known there; record more beyond texts (`treespec trace "
+            "--beyond`)"
+        ]
 
     @cached_property
     def weights(self) -> Float[np.ndarray, "draws groups"]:

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -103,6 +104,25 @@ def test_any_shape_is_valued_by_its_replay(stretchy):
     assert ranking.regret(wide).estimate == pytest.approx(
         1 - found.rate / ranking.best.tokens_per_s.estimate
     )
+
+
+def test_positions_without_enough_beyond_them_are_left_out_for_all_shapes_and_said():
+    trace = stretches(np.random.default_rng(5), texts=24, positions=60, stay=0.95, beyond=4)
+    ranking = best_tree(trace, CHEAP, draws=100)
+    (note,) = (note for note in ranking.notes if "were left out" in note)
+    deepest = int(note.partition("of depth ")[2].split()[0])
+    kept = 60 + 4 - deepest + 1
+    assert 51 <= kept < 60
+    assert note.startswith(f"iid: {24 * (60 - kept)} of 1440 positions, at the ends of texts")
+    cut = replace(trace, kept=np.full(24, kept))
+    valued = [row for row in ranking.rows if row.basis == "replay"]
+    assert {row.kind for row in valued} == {"tree", "chain"}
+    for row in valued:
+        found, whole = row.tokens_per_step.estimate, replay.replay(trace, row.shape)
+        assert found == pytest.approx(replay.replay(cut, row.shape).tokens_per_step)
+        assert found == pytest.approx(whole.tokens_per_step, rel=0.05)
+    enough = stretches(np.random.default_rng(5), texts=24, positions=60, stay=0.95, beyond=40)
+    assert not any("left out" in note for note in best_tree(enough, CHEAP, draws=40).notes)
 
 
 def side_of(trace, latency=CHEAP, draws=100):
@@ -462,12 +482,15 @@ def test_chains_of_a_trace_are_drawn_as_runs_draw_them(make_trace, two_laws):
     """Independently, if that was timed under the same settings; the trace holds for them, too."""
     options = {"max_size": 8, "draws": 40}
     drawn = make_trace(texts=8, positions=80, law="without_replacement", rule="rrsw")
-    usual, named = (best_tree(drawn, two_laws(), **options, **more) for more in ({}, {"chains": {"iid": drawn}}))
-    assert usual.to_json() == named.to_json()
-    assert usual.regret(TreeShape.chain(2)).estimate == usual.regret(TreeShape.chain(2), "iid").estimate
-    alone = LatencyModel.from_tables(
-        verify={1: 1.0, 8: 1.2}, draft=0.05, law="without_replacement"
+    usual, named = (
+        best_tree(drawn, two_laws(), **options, **more) for more in ({}, {"chains": {"iid": drawn}})
     )
+    assert usual.to_json() == named.to_json()
+    assert (
+        usual.regret(TreeShape.chain(2)).estimate
+        == usual.regret(TreeShape.chain(2), "iid").estimate
+    )
+    alone = LatencyModel.from_tables(verify={1: 1.0, 8: 1.2}, draft=0.05, law="without_replacement")
     other = make_trace(texts=8, positions=80, law="without_replacement", rule="naive")
     for trace, times, more in (
         (drawn, two_laws(), {"laws": ["without_replacement"]}),
