@@ -32,7 +32,8 @@ def config(settings, **changes):
     return Config.model_validate({**settings, **changes})
 
 
-def test_profile_then_search(call, tmp_path):
+def test_trace_then_profile_then_search(call, tmp_path):
+    """The commands of the guide, one after the other: each reads what those before it wrote."""
     few = ("--sizes", "1,2,5,9", "--prefixes", "16,32,120", "--repeats", "2")
     done = call("profile", "exp.yaml", "seed=3", "--out", "latency.json", *few)
     assert done.exit_code == 0, done.output
@@ -55,6 +56,20 @@ def test_profile_then_search(call, tmp_path):
     ranked = call("search", "0.6,0.2", "--latency", "latency.json", "--law", "deterministic")
     assert ranked.exit_code == 0, ranked.output
     assert "behind 16 tokens, batch 1" in ranked.stdout
+    words = ("exp.yaml", "prompts.count=4", "max_new_tokens=24", "--sampling", "T=1")
+    traced = call("trace", *words, "--out", "trace.npz", "-q")
+    assert traced.exit_code == 0, traced.output
+    ranked = call("search", "trace.npz", "--latency", "latency.json", "--json")
+    assert ranked.exit_code == 0, ranked.output
+    ranking = json.loads(ranked.stdout)
+    assert ranking["verdict"].startswith(("Use ", "Not decided ", "Decode plainly"))
+    chains = [row for row in ranking["rows"] if row["kind"] == "chain"]
+    assert {row["law"] for row in chains} == {"iid"}
+    shapes = {f"chain:{row['depth']}": row for row in chains if row["basis"] == "replay"}
+    told = call("replay", "trace.npz", "--shapes", ",".join(shapes), "--json")
+    for row in json.loads(told.stdout)["rows"]:
+        valued = shapes[row["shape"]]["tokens_per_step"]["estimate"]
+        assert valued == pytest.approx(row["tokens_per_step"])
     again = call("profile", "exp.yaml", "--out", "latency.json")
     assert again.exit_code == 2
     assert "there already" in again.stderr
