@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from treespec.experiments.config.build import BuiltMethod, Experiment
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.run.parts import parts_of
+from treespec.experiments.run.room import largest_tree, rows_of
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -21,13 +22,10 @@ __all__ = ["Group", "groups_of", "reference_of", "that_fit", "together_in_words"
 Group = Mapping[str, BuiltMethod]
 """Methods by the name of their rows, which is another than the method's for twins of the reference."""
 
-NODES = 64
-"""Of the largest tree, where trees grow."""
-
 LOGIT_BYTES = 4
 
 PART_OF_MEMORY = 0.5
-"""Of what is free; caches grow by doubling, and passes need room of their own."""
+"""Of what is free; passes need room of their own."""
 
 
 def reference_of(methods: Sequence[BuiltMethod]) -> BuiltMethod | None:
@@ -92,8 +90,7 @@ def that_fit(experiment: Experiment, pair: "Pair", tokens: int) -> int:
         pair: the models, loaded.
         tokens: of the longest prompt.
     """
-    nodes = max([NODES, *(m.shape.size for m in experiment.methods if m.shape is not None)])
-    rows = 2 * (tokens + experiment.config.max_new_tokens + nodes)
+    nodes, rows = largest_tree(experiment), rows_of(experiment, tokens)
     parts = parts_of(experiment.methods, pair.target).values()
     caches = [_row_bytes(part) for part in parts if part.in_cache_of(pair.target) is None]
     each = rows * (sum(map(_row_bytes, pair.models)) + max(caches, default=0))

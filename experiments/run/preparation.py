@@ -28,6 +28,7 @@ from treespec.experiments.run.passes import (
 )
 from treespec.experiments.run.prompts import Prompt, encode, hash_of, texts_of
 from treespec.experiments.run.readiness import require_fits
+from treespec.experiments.run.room import reserve_rows
 from treespec.experiments.run.session import Session
 from treespec.experiments.run.tuning import tune, tuned_choices
 from treespec.experiments.run.turns import Decoding, take_turns
@@ -81,6 +82,7 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
     searched: dict[str, bytes] = {}
     if session.manifest is None and config.search is not None:
         measured, experiment, searched = _search(session, pair, prompts)
+        reserve_rows(experiment, pair, [len(prompt.ids) for prompt in [*prompts, *spare]])
     with reporter.task("reading the meters"):
         meters = make_meters(config.meters, cuda_devices([model.model for model in pair.models]))
     units = units_of(experiment, prompts, session.finished)
@@ -128,6 +130,8 @@ def load_inputs(
 ) -> tuple["Pair", list[Prompt], list[Prompt]]:
     """Load the models, and encode the prompts that are measured and those that tuning takes.
 
+    Caches have room for these prompts' texts from now on (`room`).
+
     Args:
         session: the open run.
         experiment: its methods.
@@ -148,6 +152,7 @@ def load_inputs(
     prompts = encode(session.ready.measured, config.prompts, pair.tokenizer)
     spare = encode(session.ready.spare, config.prompts, pair.tokenizer, first=len(prompts))
     require_fits(experiment, pair, [*prompts, *spare])
+    reserve_rows(experiment, pair, [len(prompt.ids) for prompt in [*prompts, *spare]])
     if session.manifest is not None and session.manifest["prompts_hash"] != hash_of(prompts):
         raise RunFolderError(
             f"{session.records.path} was started with other prompts: their file or the tokenizer has "

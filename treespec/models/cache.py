@@ -51,6 +51,8 @@ class TreeCache(Cache):
         self.length = 0
         """Number of committed rows."""
         self.start = self.end = 0
+        self.least = 0
+        """Rows that there is memory for once there is some at all; what needs more doubles it."""
         self.slots: Int[Tensor, " T"] | None = None
         self._capacity = 0
         self._pools: list[_Pool] = []
@@ -106,12 +108,13 @@ class TreeCache(Cache):
         self.reserve(self.end, used=self.start)
 
     def reserve(self, rows: int, used: int) -> None:
-        """Make room for so many rows.
+        """Make room for so many rows, and at least for `least`.
 
         Args:
             rows: in all.
             used: of them, those that are there already and stay.
         """
+        rows = max(rows, self.least)
         if rows > self._capacity:
             self._capacity = max(2 * self._capacity, rows, FIRST_CAPACITY)
             for pool in self._pools:

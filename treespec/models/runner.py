@@ -46,6 +46,7 @@ class TreeRunner:
         self._parents = ()
         count = len(tokens)
         if not count:
+            self.cache.reserve(0, used=0)
             return
         self._require_route()
         self.cache.begin(0, count)

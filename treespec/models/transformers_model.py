@@ -70,7 +70,7 @@ class TransformersModel:
         runner: Callable[..., TreeRunner],
     ) -> None:
         self.model, self.finding, self.make_runner = model, finding, runner
-        self.passes = EAGER
+        self.passes, self._reserved = EAGER, 0
         self._shortened: dict[frozenset[Sublayer], TransformersModel] = {}
         self._whole: PreTrainedModel | None = None
         """What this model is the first layers of, if it is made of such."""
@@ -104,6 +104,7 @@ class TransformersModel:
         twin = object.__new__(type(self))
         twin.packed = self.packed
         twin._set_up(model, finding, vocab_size, runner)
+        twin.reserve(self._reserved)
         return twin
 
     @cached_property
@@ -171,6 +172,21 @@ class TransformersModel:
         """
         self.make_runner, self.passes = runner, passes
         self._runner = runner(self.model, self.finding.route, self.finding.layout)
+        self.reserve(self._reserved)
+
+    def reserve(self, rows: int) -> None:
+        """Have caches begin with room for so many rows, so that none grows while a text is timed.
+
+        A cache that grows is copied, and graphs that were captured with it are lost. It holds for the cache
+        of this model from its next text on, and for those of all models that are made of it later (`fresh`)
+        or are parts of it (`without`). What needs more rows gets them as ever.
+
+        Args:
+            rows: tokens of the longest text, and nodes of the trees behind it; 0 for none ahead.
+        """
+        self._reserved = self._runner.cache.least = rows
+        for part in self._shortened.values():
+            part.reserve(rows)
 
     @property
     def runner(self) -> TreeRunner:

@@ -23,7 +23,8 @@ class GraphTarget(ModelTarget):
     """Scores a whole tree by replaying a captured pass; the same `Target` as `ModelTarget`.
 
     The first tree of each bucket costs a capture: three ordinary passes, and about their time again. When
-    the cache grows (it doubles), what was captured is dropped, since it knows the old addresses. Memory and
+    the cache grows (it doubles), what was captured is dropped, since it knows the old addresses; with room
+    for the longest text from the beginning (`TransformersModel.reserve`) it never is. Memory and
     graphs of a target that is gone serve the next one on the same model, so that a target for each prompt
     captures no more than one for all.
 

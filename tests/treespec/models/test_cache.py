@@ -115,6 +115,19 @@ def test_growth_doubles() -> None:
     assert (cache.length, cache.capacity) == (0, 2 * FIRST_CAPACITY)
 
 
+def test_room_that_is_reserved_is_there_from_the_beginning() -> None:
+    cache = TreeCache(warm().layout)
+    cache.least = 3 * FIRST_CAPACITY
+    cache.reserve(0, used=0)
+    memory = cache.memory
+    for _ in range(3):
+        cache.begin(0, FIRST_CAPACITY)
+        cache.keep(range(FIRST_CAPACITY))
+    assert (cache.capacity, cache.memory) == (3 * FIRST_CAPACITY, memory)
+    cache.begin(0, 1)
+    assert cache.capacity == 6 * FIRST_CAPACITY
+
+
 @st.composite
 def kept_paths(draw: st.DrawFn) -> tuple[tuple[int, ...], int, int]:
     """Parents of a tree, the last node of the path to keep, and where its second pass begins."""
