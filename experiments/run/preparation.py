@@ -30,6 +30,7 @@ from treespec.experiments.run.prompts import Prompt, encode, hash_of, texts_of
 from treespec.experiments.run.readiness import require_fits
 from treespec.experiments.run.room import reserve_rows
 from treespec.experiments.run.session import Session
+from treespec.experiments.run.timed_passes import cautions_of_times
 from treespec.experiments.run.tuning import tune, tuned_choices
 from treespec.experiments.run.turns import Decoding, take_turns
 from treespec.experiments.run.unit import Bench, seed_of
@@ -83,6 +84,8 @@ def prepare(session: Session, load: Callable[[ModelsConfig], "Pair"]) -> Prepare
     if session.manifest is None and config.search is not None:
         measured, experiment, searched = _search(session, pair, prompts)
         reserve_rows(experiment, pair, [len(prompt.ids) for prompt in [*prompts, *spare]])
+    for caution in cautions_of_times(config, pair, measured):
+        reporter.note(f"Caution: {caution}")
     with reporter.task("reading the meters"):
         meters = make_meters(config.meters, cuda_devices([model.model for model in pair.models]))
     units = units_of(experiment, prompts, session.finished)

@@ -14,7 +14,7 @@ from treespec.experiments.search_then_run.budgets import flow
 from treespec.experiments.search_then_run.commands import LARGEST_DRAWN, dumped, read_source
 from treespec.experiments.search_then_run.replays import read_shapes
 from treespec.search import LatencyModel, Ranking, SearchError, Trace, best_tree, best_tree_among
-from treespec.search.choice.pairs import different_pairs
+from treespec.search.choice.pairs import different_pairs, passes_left_to_auto
 from treespec.search.choice.ranking import CHOSEN
 from treespec.search.intervals import Interval
 from treespec.shape import TreeShape
@@ -118,7 +118,12 @@ def search_fastest(
         ]
     except SearchError as error:
         raise ConfigError(f"{where}: {error}") from error
-    return Advised(tuple(rankings), form)
+    files = dict(zip([*latencies] * (len(sources) // len(latencies)), known.values(), strict=True))
+    said = [
+        passes_left_to_auto(f"the times of {path}", times) for path, (_, times) in files.items()
+    ]
+    more = [f"caution: {text}" for text in said if text is not None]
+    return Advised(tuple(replace(one, notes=(*one.notes, *more)) for one in rankings), form)
 
 
 def _sources(

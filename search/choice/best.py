@@ -26,6 +26,7 @@ from treespec.search.choice.law_speed import (
     acceptance_by_law,
     chains_as_run,
 )
+from treespec.search.choice.pairs import other_passes, passes_of
 from treespec.search.choice.ranking import Ranking, Setting, ranked
 from treespec.search.choice.rows import Entry, Speed
 from treespec.search.choice.trace_speed import TraceSpeed
@@ -145,7 +146,7 @@ def best_tree(
     alone = {} if chains is None else _alone(chains, laws, times)
     rooms = {law: room_for(side, limits) for law, side in sides.items()}
     entries: list[Entry] = []
-    notes = [*_disturbed(latency), *require_sizes(limits, rooms)]
+    notes = [*_disturbed(latency), *_other_passes(known, latency), *require_sizes(limits, rooms)]
     for law, side in sides.items():
         kinds: list[Kind] = ["tree", "chain"] if chains is None else ["tree"]
         found, said = _ranked(side, limits, rooms[law], kinds)
@@ -261,6 +262,16 @@ def _without_law(note: str) -> str:
 def _disturbed(latency: LatencyModel) -> list[str]:
     """What disturbed the times while they were measured."""
     return [f"times: {latency.disturbed}"] if latency.disturbed else []
+
+
+def _other_passes(known: Mapping[str, Any], latency: LatencyModel) -> list[str]:
+    """Where passes were run in another way while acceptance was recorded; it need not depend on that."""
+    timed = passes_of(latency)
+    said = (
+        other_passes("what was recorded", passes_of(one), "the times", timed)
+        for one in known.values()
+    )
+    return [f"caution: {text}" for text in dict.fromkeys(said) if text is not None]
 
 
 def _draws(draws: Any, level: float) -> int:

@@ -113,6 +113,34 @@ def test_times_of_another_draft_are_refused_by_name(files, tmp_path):
     assert unnamed.exit_code == 0
 
 
+def test_times_of_other_passes_are_told(files, tmp_path):
+    """Compiled passes take a part of the time of eager ones."""
+
+    def models(**more):
+        return {"target": "big", "draft": "small", **more}
+
+    trace, times = Trace.load(files / "long.npz"), LatencyModel.load(files / "cheap.json")
+    for asked in ("eager", "auto"):
+        about = {"models": models(passes=asked, draft_passes="eager")}
+        replace(trace, about=about).save(tmp_path / f"{asked}.npz")
+        found = {"target": {"passes": "compiled"}, "draft": {"passes": "eager"}}
+        replace(times, about=about | found).save(tmp_path / f"{asked}.json")
+    asked = ("search", tmp_path / "eager.npz", "--latency", tmp_path / "eager.json", "--size", 4)
+    said = " ".join(call(*asked).output.split())
+    assert (
+        "caution: what was recorded has eager passes of the target, but the times are of compiled"
+        in said
+    )
+    assert "or profile with models.passes=eager" in said
+    assert "auto" not in said
+    asked = ("search", tmp_path / "auto.npz", "--latency", tmp_path / "auto.json", "--size", 4)
+    notes = " ".join(json.loads(call(*asked, "--json").stdout)["notes"])
+    assert "auto.json are of compiled passes of the target, as `auto` chose" in notes
+    assert "what was recorded has" not in notes
+    plain = call("search", files / "long.npz", "--latency", files / "cheap.json", "--size", 4)
+    assert "caution" not in plain.output
+
+
 def test_prefixes_and_batches_are_searched_one_by_one(files):
     done = call(
         "search",

@@ -1,0 +1,89 @@
+"""Which measurements belong to the same pair, and to passes that are run alike."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from treespec.search.choice.pairs import (
+    different_pairs,
+    other_passes,
+    passes_left_to_auto,
+    passes_of,
+)
+
+ASKED = {"target": "big", "draft": "small", "device": "cpu"}
+
+
+def of(models, **more):
+    return SimpleNamespace(about={"models": models, **more})
+
+
+def config(passes=None, draft_passes=None, **more):
+    """What a trace says: the models' config."""
+    return of({**ASKED, "passes": passes, "draft_passes": draft_passes, **more})
+
+
+def times(target, draft="eager", **asked):
+    """What a profile says: the config, and what was found."""
+    about = config(**asked).about
+    return of(about["models"], target={"passes": target}, draft={"passes": draft})
+
+
+def run(target, draft="eager"):
+    """What an estimate says of the run that it is from."""
+    kinds = zip(ASKED, (target, draft), strict=False)
+    return of({role: {"name": ASKED[role], "passes": {"kind": kind}} for role, kind in kinds})
+
+
+@pytest.mark.parametrize(
+    ("measured", "kinds"),
+    [
+        (config(), {"target": "eager", "draft": "eager"}),
+        (config("compiled", "auto"), {"target": "compiled"}),
+        (config("eager", "captured"), {"target": "eager", "draft": "captured"}),
+        (config(device="cuda"), {"draft": "eager"}),  # captured, where it can be
+        (times("compiled", passes="auto"), {"target": "compiled", "draft": "eager"}),
+        (run("compiled", "captured"), {"target": "compiled", "draft": "captured"}),
+        (of({"target": "big"}), {}),
+        (
+            of({"draft": None, "passes": "compiled", "draft_passes": "compiled"}),
+            {"draft": "compiled"},
+        ),
+        (of("nothing"), {}),
+        ([0.6, 0.2], {}),
+    ],
+)
+def test_kinds_of_passes(measured, kinds):
+    assert passes_of(measured) == kinds
+
+
+def test_other_passes_are_named_with_the_way_out():
+    eager, compiled = passes_of(run("eager")), passes_of(times("compiled", "compiled"))
+    said = other_passes("the run", eager, "the times of t.json", compiled)
+    assert said == (
+        "the run has eager passes of the target and eager passes of the draft, but the times of t.json are "
+        "of compiled ones, whose speed is predicted: run with models.passes=compiled "
+        "models.draft_passes=compiled, or profile with models.passes=eager models.draft_passes=eager"
+    )
+    assert other_passes("the run", compiled, "the times", compiled) is None
+    assert other_passes("the run", {}, "the times", compiled) is None
+    of_draft = other_passes("the run", {"target": "eager", "draft": "compiled"}, "they", eager)
+    assert "compiled passes of the draft, but they are of eager ones" in str(of_draft)
+    assert "target" not in str(of_draft)
+
+
+def test_times_whose_passes_auto_chose():
+    said = passes_left_to_auto("the times", times("compiled", "compiled", passes="auto"))
+    assert "the times are of compiled passes of the target, as `auto` chose" in str(said)
+    assert str(said).endswith("run with models.passes=compiled to have the same")
+    assert passes_left_to_auto("the times", times("eager", passes="auto")) is None
+    assert passes_left_to_auto("the times", times("compiled", passes="compiled")) is None
+
+
+def test_a_run_and_times_of_its_pair_are_of_one_pair():
+    """A run names its models with more than a name; a draft that the target brings has the target's."""
+    assert different_pairs(run("eager"), times("eager")) is None
+    brings = {"target": {"name": "embedded"}, "draft": {"name": "embedded"}}
+    assert different_pairs(of(brings), of({"target": "embedded", "draft": None})) is None
+    other = of({**ASKED, "draft": "another"})
+    assert different_pairs(run("eager"), other) == ("draft small", "draft another")
