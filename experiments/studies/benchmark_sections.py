@@ -86,7 +86,7 @@ def overhead(data: Row) -> Parts:
 
 
 def passes(data: Row) -> Parts:
-    """Milliseconds of a pass, eager and compiled, by model."""
+    """Milliseconds of a pass, eager and compiled, by model; of the loop around it; which goals are met."""
     figures = data["figures"]
     columns: dict[str, Callable[[Row], Any]] = {
         "nodes": lambda row: row["nodes"],
@@ -101,13 +101,37 @@ def passes(data: Row) -> Parts:
     if all("again_ms" in row for name in models for row in figures[name]["rows"]):
         columns["right behind another, ms"] = lambda row: row["again_ms"]
     prefix = figures["setting"]["prefix"]
-    return {
+    parts = {
         name: [
             f"**{'The draft' if name == 'draft' else f'A target of {name}'}**, behind {prefix} tokens.",
             table(columns, figures[name]["rows"]),
         ]
         for name in models
     }
+    return parts | {"loop": _loop(figures), "goals": [_listed(figures["verdicts"])]}
+
+
+def _loop(figures: Row) -> list[str]:
+    """Milliseconds of a level of drafting, and of what a step does outside the passes."""
+    columns: dict[str, Callable[[Row], Any]] = {
+        "tree": lambda row: row["tree"],
+        "temperature": lambda row: f"{row['temperature']:g}",
+        "levels": lambda row: row["levels"],
+        "a level of an eager draft, ms": lambda row: row["eager_level_ms"],
+        "of a compiled draft, ms": lambda row: row["level_ms"],
+        "a step outside the passes, ms": lambda row: row["outside_ms"],
+        "goal, ms": lambda row: row["outside_goal_ms"],
+    }
+    kind = figures["setting"].get("loop_target", "eager")
+    said = (
+        f"**The loop** of the embedded pair, whose target has {kind} passes: a level of drafting with "
+        "everything, and what a step spends outside the passes of both models."
+    )
+    return [said, table(columns, figures["loop"])]
+
+
+def _listed(sentences: Sequence[str]) -> str:
+    return "\n".join(f"- {sentence}" for sentence in sentences)
 
 
 def speed_of_search(data: Row) -> Parts:

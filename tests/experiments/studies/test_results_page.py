@@ -84,6 +84,15 @@ def test_a_section_says_that_its_run_was_measured_by_prompts(monkeypatch, tmp_pa
     assert (results_module.BY_PROMPTS in SECTIONS["tree_vs_chain"].body) is apart
 
 
+def test_the_loop_and_missed_goals_are_shown():
+    """Where the benchmark of passes misses a goal, the page says so."""
+    figures, body = SECTIONS["passes"].read()["figures"], SECTIONS["passes"].body
+    assert {verdict.split()[-1] for verdict in figures["verdicts"]} <= {"met", "MISSED"}
+    assert all(f"- {verdict}\n" in body for verdict in figures["verdicts"])
+    for row in figures["loop"]:
+        assert f"| {row['level_ms']:.2f} | {row['outside_ms']:.2f} |" in body
+
+
 def test_every_file_has_its_section():
     shown = {path for section in SECTIONS.values() for path in section.paths}
     assert set(RESULTS.glob("*.json")) == shown
