@@ -273,6 +273,27 @@ class TestCompiled:
             compiled.run(torch.arange(2), (-1, 0))
         compiled.run(torch.arange(2), (-1, 0))
 
+    @pytest.mark.parametrize("other", ["sdpa", "eager"])
+    def test_another_attention_that_a_user_sets(self, other, both):
+        """The graphs would not notice: they have the attention that was there when they were made."""
+        ordinary, compiled = both
+        for one in both:
+            one.prefill(torch.arange(4))
+        ours = compiled.finding.route.implementation
+        compiled.model.set_attn_implementation(other)
+        try:
+            for first in (compiled.run, compiled.fresh().run):
+                with pytest.raises(
+                    UnsupportedModel, match=f"set to '{other}' attention instead of"
+                ):
+                    first(torch.arange(2), (-1, 0))
+            with pytest.raises(UnsupportedModel, match="set anew"):
+                compiled.fresh().prefill(torch.arange(4))
+        finally:
+            compiled.model.set_attn_implementation(ours)
+        found, right = (one.run(torch.arange(2), (-1, 0)) for one in (compiled, ordinary))
+        torch.testing.assert_close(found, right, **CLOSE)
+
     def test_tokens_that_are_not_contiguous(self, both):
         ordinary, compiled = both
         tokens = torch.arange(20)

@@ -49,12 +49,33 @@ class TestWhatCannotBeHad:
         )
         assert compiled_pass.missing_for_compiling() is None
 
-    def test_nowhere_to_write(self, load, monkeypatch, tmp_path):
+    def test_nowhere_to_write(self, load, monkeypatch, tmp_path, caplog):
         (tmp_path / "file").write_text("")
         monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "file" / "below"))
         model = TransformersModel(load("llama"))
         with pytest.raises(Unavailable, match=r"cannot be written to: .*TORCHINDUCTOR_CACHE_DIR"):
             choose_passes(model, "compiled")
+        with caplog.at_level(logging.WARNING, "treespec"):
+            choose_passes(model, "auto")
+        assert "the passes of the target stay eager: compiled passes are written to" in caplog.text
+        assert (model.passes.kind, model.passes.asked) == ("eager", "auto")
+        assert str(tmp_path / "file" / "below") in str(model.passes.why)
+        model.fresh().run(torch.arange(2), (-1, 0))
+
+    @pytest.mark.usefixtures("traced")
+    def test_a_folder_that_cannot_be_written_any_more(self, load, monkeypatch):
+        """What is asked before compiling is no promise: the disk may be full by then."""
+
+        def full(*args, **kwargs):
+            raise OSError(28, "No space left on device", "/tmp/code")
+
+        monkeypatch.setattr(compiled_pass, "DirectCall", full)
+        model = TransformersModel(load("llama"))
+        with pytest.raises(UnsupportedModel, match="No space left on device"):
+            choose_passes(model, "compiled")
+        choose_passes(model, "auto")
+        assert model.passes.kind == "eager"
+        assert "No space left on device" in str(model.passes.why)
 
     @pytest.mark.usefixtures("traced")
     def test_a_model_that_breaks_the_graph(self, load):
