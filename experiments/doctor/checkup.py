@@ -19,6 +19,7 @@ QUESTIONS: dict[str, Callable[[], Fact | list[Fact]]] = {
     "tree attention": software.attention,
     "kernel compiler": software.compiler,
     "compiled passes": software.passes,
+    "captured passes": software.captured_passes,
     "GPU": machine.gpus,
     "memory": machine.memory,
     "disk": machine.disk,

@@ -10,6 +10,7 @@ from treespec.experiments.doctor.findings import Fact, Status, judged
 
 __all__ = [
     "attention",
+    "captured_passes",
     "compiler",
     "passes",
     "python",
@@ -137,6 +138,28 @@ def passes() -> Fact:
         return Fact("compiled passes", Status.MISSING, missing, "without them passes are eager")
     value = "a C++ compiler and a folder to compile to are there (models.passes)"
     return Fact("compiled passes", Status.OK, value)
+
+
+def captured_passes() -> Fact:
+    """Whether there is what capturing a model's passes on a GPU takes; nothing is captured."""
+    import torch
+
+    from attention_masks.tree_attention.triton import available
+
+    name, advice = "captured passes", "without them passes on a GPU are eager"
+    if not torch.cuda.is_available():
+        why = (
+            "torch is built for the CPU only"
+            if torch.version.cuda is None
+            else "torch finds no GPU"
+        )
+        return Fact(
+            name, Status.MISSING, f"{why}: they are CUDA graphs", "on a CPU, compile passes"
+        )
+    missing = available(torch.device("cuda"))
+    if missing is not None:
+        return Fact(name, Status.MISSING, missing, advice)
+    return Fact(name, Status.OK, "a GPU and the kernel of tree attention are there (models.passes)")
 
 
 def _cores() -> int:

@@ -1,5 +1,6 @@
 """`treespec doctor`: what it finds, what it tests, and that its tests can fail."""
 
+import importlib
 import json
 import os
 from dataclasses import replace
@@ -51,7 +52,7 @@ def test_quick_look_as_json(monkeypatch):
     assert {
         "Python", "treespec", "torch", "vectors", "threads", "transformers", "Triton",
         "tree attention, cpu", "kernel compiler", "memory", "disk", "other processes",
-        "energy, processor", "SLURM",
+        "energy, processor", "SLURM", "compiled passes", "captured passes",
     } <= set(facts)  # fmt: skip
     assert {"GPU", "GPU 0"} & set(facts)
     assert facts["torch"]["value"].startswith(torch.__version__)
@@ -246,6 +247,34 @@ def test_threads_and_vectors(monkeypatch):
     assert "OMP_NUM_THREADS=4" in facts["threads"].advice
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
     assert {fact.name: fact for fact in software.torch_build()}["vectors"].status is Status.PROBLEM
+
+
+def test_whether_passes_can_be_compiled(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("CXX", "sh")  # a program that is there
+    assert software.passes().status is Status.OK
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    fact = software.passes()
+    assert fact.status is Status.MISSING
+    assert "'no-such-compiler' is not found" in fact.value
+    assert "eager" in fact.advice
+
+
+def test_whether_passes_can_be_captured(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    fact = software.captured_passes()
+    assert fact.status is Status.MISSING
+    assert "built for the CPU only" in fact.value
+    monkeypatch.setattr(torch.version, "cuda", "12.9")
+    assert "torch finds no GPU" in software.captured_passes().value
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    kernel = importlib.import_module("attention_masks.tree_attention.triton")
+    monkeypatch.setattr(kernel, "available", lambda device: f"no kernel on {device}")
+    fact = software.captured_passes()
+    assert (fact.status, fact.value) == (Status.MISSING, "no kernel on cuda")
+    monkeypatch.setattr(kernel, "available", lambda device: None)
+    assert software.captured_passes().status is Status.OK
 
 
 def test_a_folder_without_room_or_leave_to_write(tmp_path, monkeypatch):
