@@ -118,10 +118,13 @@ def _row_bytes(model: "TransformersModel") -> int:
 def _captured_bytes(model: "TransformersModel", nodes: int) -> int:
     """Of the passes that one method captures.
 
-    One for each bucket (`treespec.models.static_pass`), powers of two up to 64 nodes, of which each keeps
-    its logits; what else it computes is in memory that all of them share, and less than the largest logits.
+    One for each bucket (`treespec.models.static_pass`), of which each keeps its logits; what else it
+    computes is in memory that all of them share, and less than the largest logits.
     """
-    return (2 * nodes + nodes) * model.vocab_size * LOGIT_BYTES
+    from treespec.models.static_pass import bucket
+
+    rows = sum({bucket(size) for size in range(1, nodes + 1)})
+    return (rows + nodes) * model.vocab_size * LOGIT_BYTES
 
 
 def _free_bytes(model: "TransformersModel") -> int:

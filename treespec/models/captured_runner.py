@@ -8,6 +8,9 @@ since their lengths differ and their kernels are long.
 A graph knows the addresses of the cache that it was captured with. So cache and graphs are one `Place`,
 which serves the next runner when the one that has it is gone: a target or a drafter for each prompt
 captures no more than one for all.
+
+Graphs are as many as there are sizes, which are few (`static_pass.most_sizes`): a target whose trees have
+up to 64 nodes captures 7 at most, and one more for every 64 nodes beyond.
 """
 
 import weakref
@@ -38,7 +41,7 @@ class Place:
     Args:
         cache: whose rows the graphs write and read.
         passes: in fixed memory, by size.
-        graphs: of these passes, and the memory that each writes logits to.
+        graphs: of these passes, and the memory that each writes logits to, as many as there are sizes.
         memory: of the cache, as passes and graphs know it.
         side: the stream of warm-ups and captures.
         pool: of the graphs' memory. They run one at a time, and the logits of each are held, so no other is

@@ -31,7 +31,7 @@ from treespec.models.cache import LayerShape, TreeCache
 from treespec.models.routes import Route
 from treespec.models.runner import TreeRunner
 
-__all__ = ["Size", "StaticPass", "StaticRunner", "bucket", "size_of"]
+__all__ = ["Size", "StaticPass", "StaticRunner", "bucket", "most_sizes", "size_of"]
 
 STEP = 64
 """Buckets up to this size are powers of two, larger ones its multiples."""
@@ -74,6 +74,23 @@ def size_of(first: int, count: int) -> Size:
     """
     rows = bucket(count)
     return Size(rows, -(-(first + count) // STEP) * STEP if first else rows)
+
+
+def most_sizes(nodes: int, parts: bool = False) -> int:
+    """How many sizes passes over trees can have: of static passes, and of graphs that are captured of them.
+
+    Args:
+        nodes: of the largest tree, tokens that open a drafter's pass above its root among them.
+        parts: whether trees are also run in parts, as drafters run them; there is a size more for each
+            bucket of a part and each 64 nodes of the tree that it ends in.
+
+    Example:
+        >>> most_sizes(1), most_sizes(64), most_sizes(512), most_sizes(64, parts=True)
+        (1, 7, 14, 14)
+    """
+    last = bucket(nodes)
+    buckets = last.bit_length() if last <= STEP else STEP.bit_length() + last // STEP - 1
+    return buckets * (1 + -(-nodes // STEP)) if parts else buckets
 
 
 class StaticPass:

@@ -11,7 +11,7 @@ import torch
 
 from treespec import TreeShape
 from treespec.errors import InvalidTree, Unavailable, UnsupportedModel
-from treespec.models.static_pass import Size, StaticRunner, bucket, size_of
+from treespec.models.static_pass import Size, StaticRunner, bucket, most_sizes, size_of
 from treespec.models.static_trial import NoHostReads, require_static
 from treespec.models.transformers_model import TransformersModel
 
@@ -262,6 +262,16 @@ def test_buckets():
         assert size <= held < max(2 * size, size + 64)
         assert bucket(held) == held
     assert len({bucket(size) for size in range(1, 513)}) == 14
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 5, 64, 65, 130, 300])
+def test_sizes_are_few(nodes):
+    """So are the graphs that are captured of them, whatever trees come."""
+    whole = {size_of(0, count) for count in range(1, nodes + 1)}
+    assert len(whole) == most_sizes(nodes)
+    ends = [(first, count) for first in range(1, nodes) for count in range(1, nodes - first + 1)]
+    every = whole | {size_of(*end) for end in ends}
+    assert len(every) <= most_sizes(nodes, parts=True) < len(every) + 2 * len(whole)
 
 
 @plain

@@ -15,7 +15,7 @@ from treespec.draft import ModelDrafter
 from treespec.errors import StaleScores, Unavailable, UnsupportedModel
 from treespec.models.captured_runner import Places
 from treespec.models.pass_kinds import Passes
-from treespec.models.static_pass import StaticPass
+from treespec.models.static_pass import StaticPass, most_sizes
 from treespec.step import Scores, Step, Verdict
 from treespec.target import ModelTarget
 from treespec.target.graph import GraphTarget
@@ -137,6 +137,15 @@ def test_buckets_and_growth(reserved, make_model, taped):
         captures.append(len(taped))
     # 246 rows and a bucket of 4; 249; 250 and 4; 254 and 2; 256 and 8: grows; then what is new there.
     assert captures == ([1, 2, 2, 3, 4, 4, 4] if reserved else [1, 2, 2, 3, 4, 5, 6])
+
+
+@interpreted
+def test_graphs_are_no_more_than_sizes(make_model, taped):
+    target = GraphTarget(make_model())
+    target.prefill(torch.arange(5))
+    for size in (1, 3, 2, 7, 5, 12, 16, 9, 4, 6):
+        target.score(tree_of(range(-1, size - 1), seed=size))
+    assert len(taped) == len(target._place.graphs) == most_sizes(16) == 5
 
 
 @interpreted

@@ -19,7 +19,7 @@ from treespec import (
 )
 from treespec.draft import ModelDrafter, NoDrafter
 from treespec.errors import StaleScores, UnsupportedModel
-from treespec.models.static_pass import bucket
+from treespec.models.static_pass import bucket, most_sizes
 from treespec.step import Step, Verdict
 from treespec.target import ModelTarget, make_target
 from treespec.target.graph import GraphTarget
@@ -93,8 +93,10 @@ def test_logits_of_every_bucket(family, dtype, make_model):
         path = tree.shape.path(size - 1)
         commit(target, tree, path, scores)
         commit(other, tree, path, expected)
-    runner = target.model._runner
-    assert set(runner._graphs) == set(runner._passes) <= {bucket(size) for size in range(1, 513)}
+    graphs = target._place.graphs
+    assert set(graphs) == set(target.model._runner._passes)
+    assert {size.rows for size in graphs} <= {bucket(size) for size in range(1, 513)}
+    assert len(graphs) <= most_sizes(512)
 
 
 def test_nothing_waits(make_model):
