@@ -181,7 +181,8 @@ def outside(pair: Pair, shape: TreeShape, temperature: float, tokens: int) -> fl
             else NoDrafter()
         )
         steps = decode(
-            ModelTarget(timed(pair.target, runners)), drafter, verify.usual_rule(law, sampling),
+            ModelTarget(timed(pair.target, runners)), drafter,
+            verify.verifier_for(verify.usual_rule(law, sampling), pair.target),
             torch.tensor(prompt.ids), sampling=sampling, coins=TorchCoins(0), max_new_tokens=tokens,
         )  # fmt: skip
         next(steps)
