@@ -93,10 +93,11 @@ void join_extremes(const std::vector<Extremes>& rows, float* joined) {
 template <typename Number>
 Extremes probabilities(const Number* row, int64_t width, float temperature, float* probs) {
   const Extremes extremes = extremes_of(row, width);
-  const float cold = 1 / temperature, top = extremes.high * cold;
+  const float cold = 1 / temperature;
   Doubles total = {};
   for (int64_t i = 0; i < width; i += LANES) {
-    const Floats weights = exponential(logits_at(row, i, width, -INFINITY) * cold - top);
+    // the difference first: of products one may round above the other, and large ones far above
+    const Floats weights = exponential((logits_at(row, i, width, -INFINITY) - extremes.high) * cold);
     put(probs, i, width, weights);
     total += __builtin_convertvector(weights, Doubles);
   }
@@ -107,17 +108,19 @@ Extremes probabilities(const Number* row, int64_t width, float temperature, floa
 
 // The mass of some tokens, without those that are gone.
 double mass_of(const float* probs, int64_t begin, int64_t end, const int64_t* gone, int64_t count) {
-  for (int64_t i = 0; i < count; i++)
-    if (begin <= gone[i] && gone[i] < end) {
-      double sum = 0;
-      for (int64_t token = begin; token < end; token++)
-        if (std::find(gone, gone + count, token) == gone + count) sum += probs[token];
-      return sum;
-    }
+  const auto next_gone = [&](int64_t from) {
+    int64_t next = end;
+    for (int64_t i = 0; i < count; i++)
+      if (from <= gone[i] && gone[i] < next) next = gone[i];
+    return next;
+  };
   Doubles sum = {};
-  for (int64_t token = begin; token < end; token += LANES)
-    sum += __builtin_convertvector(at(probs, token, end), Doubles);
-  return sum_of(sum);
+  for (int64_t token = begin;;) {
+    const int64_t until = next_gone(token);
+    for (; token < until; token += LANES) sum += __builtin_convertvector(at(probs, token, until), Doubles);
+    if (until == end) return sum_of(sum);
+    token = until + 1;
+  }
 }
 
 // The token at which the mass of those that are not gone first exceeds its part `uniform`; if they have none, all

@@ -25,22 +25,21 @@ struct Walk {
 };
 
 // What children were drawn from, given elders that left it: their row over its mass without them, or, if that is
-// nothing, equal parts for all others.
+// nothing, equal parts for all others. Masses are divided by: the inverse of a small one is no number.
 struct Remaining {
-  const float* row;
-  float scale;
-  float equal;
+  const float* row;  // null: 1 for all
+  float mass;
 
-  float of(int64_t token) const { return row ? row[token] * scale : equal; }
+  float of(int64_t token) const { return (row ? row[token] : 1) / mass; }
 
-  Floats of(int64_t i, int64_t width) const { return row ? at(row, i, width) * scale : Floats{} + equal; }
+  Floats of(int64_t i, int64_t width) const { return (row ? at(row, i, width) : Floats{} + 1) / mass; }
 };
 
 Remaining remaining(const float* row, int64_t width, const std::vector<int64_t>& gone) {
-  if (gone.empty()) return {row, 1, 0};
+  if (gone.empty()) return {row, 1};
   const double mass = mass_of(row, 0, width, gone.data(), gone.size());
-  if (mass > 0) return {row, float(1 / mass), 0};
-  return {nullptr, 0, float(1 / double(width - int64_t(gone.size())))};
+  if (mass > 0) return {row, float(mass)};
+  return {nullptr, float(width - int64_t(gone.size()))};
 }
 
 // norm([left - draft]+), in place; `left` stays where nothing is left. Those that are gone the draft does not have.
@@ -59,18 +58,16 @@ void reject(float* left, int64_t width, const Remaining& draft, const std::vecto
     mass += left[token] - std::max(left[token] - draft.of(token), 0.0f);
   }
   if (!(mass > 0)) return;
-  const float scale = float(1 / mass);
-  for (int64_t i = 0; i < width; i += LANES) put(left, i, width, rest_at(i) * scale);
-  for (size_t j = 0; j < gone.size(); j++) left[gone[j]] = whole[j] * scale;
+  for (int64_t i = 0; i < width; i += LANES) put(left, i, width, rest_at(i) / float(mass));
+  for (size_t j = 0; j < gone.size(); j++) left[gone[j]] = whole[j] / float(mass);
 }
 
 // The row without a token; itself where nothing else is left.
 void strike(float* left, int64_t width, int64_t token) {
   const double mass = mass_of(left, 0, width, &token, 1);
   if (!(mass > 0)) return;
-  const float scale = float(1 / mass);
   left[token] = 0;
-  for (int64_t i = 0; i < width; i += LANES) put(left, i, width, at(left, i, width) * scale);
+  for (int64_t i = 0; i < width; i += LANES) put(left, i, width, at(left, i, width) / float(mass));
 }
 
 // The child that is accepted, each tried against what it was drawn from; or NONE, and what is left of the row.

@@ -48,7 +48,7 @@ class ByKernel(WrappedRule):
         """
         kind = _KINDS.get(self.rule._plain)
         if kind is None or not _is_known(kind, tree, target_probs, coins):
-            return self.rule(tree, target_probs, coins)
+            return on_host(self.rule)(tree, target_probs, coins)
         assert isinstance(target_probs, SampledRows)
         assert isinstance(coins, TorchCoins)
         self.rule.require(tree)
@@ -58,7 +58,7 @@ class ByKernel(WrappedRule):
             tree.draft_probs if kind in _DRAWN else None,
             tree.token_ids,
             plan_of(tree.shape),
-            coins.peek(tree.shape.size),
+            coins.peek(0 if kind == "greedy" else tree.shape.size),
             target_probs.sampling.temperature,
         )
         if found is None:
@@ -116,18 +116,22 @@ def _is_known(kind: str, tree: Any, rows: Any, coins: Any) -> bool:
     ):
         return False
     sampling, logits, drafts = rows.sampling, rows.logits, tree.draft_probs
-    width = logits.shape[1]
-    plain = type(sampling) is Sampling and sampling.greedy == (kind == "greedy")
-    cuts = (sampling.top_k, sampling.top_p, sampling.min_p)
-    plain = plain and (sampling.greedy or cuts == (None, None, None))
-    fits = len(logits) >= tree.shape.size and _is_read(logits, DTYPES)
-    fits = fits and max(tree.token_ids[1:], default=0) < width and not tree.is_mixed
-    if drafts is not None and tree.shape.internal:
-        fits = fits and drafts.shape[1] == width
-    if kind in _DRAWN:
-        drawn = drafts is not None and _is_read(drafts, (torch.float32,)) and tree.is_vouched
-        fits = fits and drawn
-    return plain and fits
+    if type(sampling) is not Sampling or sampling.greedy != (kind == "greedy"):
+        return False
+    width, ids = logits.shape[1], tree.token_ids
+    cut = sampling.top_k is not None and sampling.top_k < width
+    cut = cut or (sampling.top_p is not None and sampling.top_p < 1) or bool(sampling.min_p)
+    if cut and not sampling.greedy:
+        return False
+    fits = len(logits) >= tree.shape.size and _is_read(logits, DTYPES) and not tree.is_mixed
+    fits = fits and min(ids) >= 0 and max(ids[1:], default=0) < width
+    if drafts is None or not tree.shape.internal:
+        return fits
+    looked_at = (
+        kind in ("greedy", "onehot") or tree.is_vouched
+    )  # rules look at rows of children drawn
+    read = kind not in _DRAWN or _is_read(drafts, (torch.float32,))
+    return fits and drafts.shape[1] == width and looked_at and read
 
 
 def _is_read(rows: Tensor, dtypes: tuple[torch.dtype, ...]) -> bool:

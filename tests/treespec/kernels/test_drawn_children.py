@@ -81,6 +81,16 @@ def test_where_uniforms_point(kernel):
     check()
 
 
+@pytest.mark.parametrize(("size", "temperature"), [(3000.0, 1e-6), (3e5, 1e-4), (1e6, 1.0)])
+def test_large_logits_on_cold_rows(size, temperature):
+    logits = size + torch.randn(60, 37, generator=torch.Generator().manual_seed(0))
+    probs, rows, _ = draw(logits, [1] * 60, [0.5] * 60, temperature)
+    truth = (logits.double() / temperature).softmax(-1)
+    assert (probs - truth).abs().max() < 1e-4  # logits are float32: their differences are exact
+    for row, found in zip(truth, rows, strict=True):
+        assert row[found[0][0]] > 1e-6
+
+
 def test_what_is_left_without_mass_is_equally_probable():
     logits = torch.zeros(1, 600)
     logits[0, 300] = 500.0

@@ -76,6 +76,20 @@ def test_a_draft_that_is_used_up_is_uniform_over_the_rest():
     assert walk("rrsw", [2, 1, 0], [0.2001, 0.3751, 0.5, 0.1], target, drafts) == (3, 0, 4)
 
 
+def test_masses_whose_inverse_is_no_number():
+    least = 1e-40
+    drafts = torch.tensor([[1.0 - 2 * least, least, least, 0.0]])
+    none = 1e-39  # of a softmax nothing is left
+    target = torch.tensor([none, 0.5, 0.5, none])
+    # without 0 the draft is (1, 1) / 2, like the target
+    assert walk("rrsw", [0, 1, 2], [0.1, LAST, 0.1], target, drafts) == (2, 1, 3)
+    # p and q differ by so little: what is left is all on 1
+    target, drafts = torch.tensor([0.5, 0.5, none, none]), torch.tensor([[0.5, 0.5, 0.0, 0.0]])
+    drafts[0, 2] = least
+    node, bonus, _ = walk("rrs", [2, 2, 2], [0.1, 0.1, 0.1, 0.1], target, drafts)
+    assert (node, bonus) in {(0, 0), (0, 1)}
+
+
 def test_what_a_rule_refuses_is_not_decided():
     assert walk("rrs", [3, 0, 0], [0.5]) is None  # the draft cannot have drawn it
     assert walk("rrsw", [0, 1, 3], [LAST] * 3, torch.tensor([0.01, 0.01, 0.98, 1e-30])) is None
@@ -106,3 +120,4 @@ def test_what_does_not_fit_together():
     ):  # fmt: skip
         with pytest.raises(ValueError, match="no walk"):
             walked_tree(**{**good, **change})
+    assert walked_tree(**{**good, "kind": "greedy", "uniforms": [], "drafts": None})

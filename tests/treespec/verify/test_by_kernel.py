@@ -1,6 +1,7 @@
 """Rules by a kernel against the rules themselves: the same verdict, and the stream at the same place."""
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from unittest import mock
 
@@ -36,12 +37,12 @@ def alone(outcome):
 
 
 @pytest.mark.usefixtures("without_shape_checks")
-@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])
+@pytest.mark.parametrize("temperature", [0.05, 0.6, 1.7])
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_random_trees(rule, temperature, random_tree, outcome, alone):
     paths = []
     for seed in range(PER_CASE):
-        vocab = (12, 20, 260, 530)[seed % 4] + seed // 9  # less than a vector, and several groups
+        vocab = (3, 20, 260, 530)[seed % 4] + seed // 4  # less than a vector, and several groups
         tree, logits = random_tree(rule, torch.Generator().manual_seed(seed), vocab, 1 + seed % 12)
         if rule is not verify.onehot:
             tree = tree.vouched()
@@ -84,6 +85,42 @@ def test_what_the_kernel_does_not_know_the_rule_decides(random_tree, outcome):
         assert outcome(by_kernel(verify.rrs), mixed, rows, TorchCoins(seed)) == expected
 
 
+@pytest.mark.usefixtures("without_shape_checks")
+def test_rows_of_all_layouts_threads_and_modes(random_tree, outcome):
+    cases = []
+    for seed in range(40):
+        tree, logits = random_tree(verify.rrsw, torch.Generator().manual_seed(seed), 70, 9)
+        wide = torch.full((11, 99), torch.nan)
+        wide[:9, :70] = logits
+        rows = Sampling().rows(wide[:9, :70])
+        cases.append((tree.vouched(), rows, outcome(verify.rrsw, tree, rows, TorchCoins(seed))))
+
+    def all_again(_):
+        with torch.inference_mode():
+            return [
+                outcome(by_kernel(verify.rrsw), tree, rows, TorchCoins(seed)) == expected
+                for seed, (tree, rows, expected) in enumerate(cases)
+            ]
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(map(all, threads.map(all_again, range(4))))
+
+
+@pytest.mark.usefixtures("without_shape_checks")
+def test_what_the_rule_does_not_touch_is_not_touched(outcome):
+    shape = TreeShape((-1,))
+    alone = TokenTree(shape, torch.tensor([3]), torch.empty(0, 4), Law.IID)
+    rows = Sampling().rows(torch.randn(1, 5))
+    expected = outcome(verify.rrs, alone, rows, TorchCoins(0))
+    assert outcome(by_kernel(verify.rrs), alone, rows, TorchCoins(0)) == expected
+    generator = torch.Generator().manual_seed(0)
+    before = generator.get_state()
+    sure = TokenTree(TreeShape((-1, 0)), torch.tensor([3, 1]), None, Law.DETERMINISTIC)
+    rows = Sampling(temperature=0.0).rows(torch.randn(2, 5))
+    by_kernel(verify.greedy)(sure, rows, TorchCoins(generator))
+    assert torch.equal(generator.get_state(), before)
+
+
 def test_errors_are_the_rules(random_tree, outcome):
     tree, logits = random_tree(verify.rrs, torch.Generator().manual_seed(2), 20, 5)
     tree = tree.vouched()
@@ -111,6 +148,14 @@ def test_errors_are_the_rules(random_tree, outcome):
         assert outcome(by_kernel(verify.rrs), tree_, rows, coins) == expected
         if error is NonFiniteLogits:
             assert coins.peek(1) == before
+
+
+def test_naive_looks_at_rows_that_nobody_vouches_for():
+    drafts = torch.full((1, 5), torch.nan)
+    tree = TokenTree(TreeShape((-1, 0)), torch.tensor([3, 1]), drafts, Law.IID)
+    for rule in (verify.naive, by_kernel(verify.naive)):
+        with pytest.raises(NotADistribution):
+            rule(tree, Sampling().rows(torch.zeros(2, 5)), TorchCoins(0))
 
 
 @pytest.mark.parametrize("rule", verify.RULES.values(), ids=str)
