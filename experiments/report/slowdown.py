@@ -34,15 +34,15 @@ file's estimate, also the bias, the median half-width and the coverage of the 95
     A/A               quiet           0.35    0.19      0.19   -0.00        0.50      98.3
                       bursts          13.7    1.07      0.23   +0.01        0.59      97.8
                       drift           0.48    0.19      0.20   -0.00        0.50      98.0
-                      stalls          4.08    4.00      2.43   -0.06        0.56      95.1
+                      stalls          4.08    4.00      2.08   -0.04        0.54      95.9
                       steady          3.44    1.19      1.23   +0.02        3.18      97.1
     5 % dearer        quiet           0.35    0.19      0.20   +0.01        0.49      97.5
                       bursts          13.9    1.03      0.24   +0.00        0.58      96.8
     several classes   quiet           0.34    0.20      0.21   +0.01        11.2      94.8
                       bursts          13.5    2.26      0.26   -0.01        11.0      93.4
-    rare dear steps   quiet           0.36    0.20      0.21   -0.01         6.8      94.9
-    (1 in 50, x 5)    bursts          14.2    1.67      2.09   -0.20         7.8      94.6
-                      stalls          4.11    4.07      4.69   -1.24         8.3      61.4
+    rare dear steps   quiet           0.36    0.20      0.28   -0.02         6.8      94.6
+    (1 in 50, x 5)    bursts          14.2    1.67      2.10   -0.21         7.8      94.4
+                      stalls          4.11    4.07      4.76   -1.47         7.7      57.0
     a cache grows     quiet           0.35    0.19      0.21   -0.10        0.94      96.7
     (step + 30 %)     bursts          14.1    1.06      0.77   -0.08        2.07      97.3
     two methods only  bursts          13.2    0.88      0.36   -0.01        0.93      97.3
@@ -85,7 +85,7 @@ feels a slowdown less than others, where no part of the run is quiet: biased as 
 of the first table; 4 to 6 % on the recorded machine, 13 % in steady contention). Rare dear steps on a
 machine that also stops now and then: where they are too few to be told from its pauses they are set
 aside, and in these runs the method looks some percent cheaper than it is, in intervals that are too
-narrow. (The rows of rare dear steps are of an earlier rule, which also took single long pauses for cost.
+narrow. (In the second table these rows are of an earlier rule, which also took single long pauses for cost.
 With pauses drawn by chance 90, 67 and 74 % of 100 runs are covered on the recorded machine, quiet, in
 bursts and in stalls.)
 A cache that grows, in bursts: intervals are a little too narrow. Fewer than four far steps in
