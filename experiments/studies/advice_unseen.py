@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from rich.progress import track
 
 from treespec.search import LatencyModel, Ranking, Trace, best_tree, estimate_acceptance
+from treespec.search.choice.ranking import bounds
 from treespec.search.errors import SearchError
 from treespec.search.rates.replay import by_file, replay, replay_many
 from treespec.shape import TreeShape
@@ -75,8 +76,8 @@ def unseen(trace: Trace, latency: LatencyModel, splits: int) -> dict[str, Any]:
                 speed, value = ranking.speed(tree, trace.law), found.interval()
                 predicted[name].append(speed.tokens)
                 replayed[name].append(value.estimate)
-                half = np.ptp(np.quantile(speed.tokens_drawn, (0.025, 0.975))) / 2
-                wide = np.hypot(half, (value.high - value.low) / 2)
+                said = bounds(speed.tokens, speed.tokens_drawn, ranking.level, speed.texts)
+                wide = np.hypot((said.high - said.low) / 2, (value.high - value.low) / 2)
                 agreed.append(bool(abs(speed.tokens - value.estimate) <= wide))
             wide_set = {*shapes.values(), *(row.shape for row in rankings[1 - way].rows)}
             best = max(speed_on(other, shape, latency) for shape in wide_set)

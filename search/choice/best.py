@@ -76,7 +76,8 @@ def best_tree(
     moves go on from there, and all chains are tried. Few texts flatter what is chosen on them, so what is
     said of the best tree and of the best chain is cross-fitted: the shape is the one chosen on all texts,
     its speed that of the same procedure on each fifth of the texts after choosing on the others
-    (`cross_fitted`). The other rows of a kind stand below in the order of the choice, each with its own
+    (`cross_fitted`), and its time longer than measured by what choosing among noisy times flatters it
+    (`optimism`). The other rows of a kind stand below in the order of the choice, each with its own
     replay. Intervals are over texts (their own chance at temperatures above 0 included: a text is one draw)
     and over measured times. Levels and children that the trace has too little of are not used, and the
     notes name them.

@@ -1,12 +1,13 @@
 """Shapes chosen on some texts and valued on the others: no number is flattered by its own choice."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float
 
 from treespec.search.choice.local_moves import Bounds, climb
+from treespec.search.choice.optimism import optimism
 from treespec.search.choice.proposals import chains, proposed, rates_at
 from treespec.search.choice.rows import Speed
 from treespec.search.choice.smoothing import Smoothed
@@ -28,8 +29,8 @@ MOST_ITERATIONS = 3
 
 def choose(
     side: TraceSpeed, bounds: Bounds, kind: Kind, texts: Bool[np.ndarray, "t"]
-) -> list[TreeShape]:
-    """Shapes of a kind, the one chosen on these texts first, and then by what they promise.
+) -> dict[TreeShape, float]:
+    """Shapes of a kind with the tokens per second that they promise, the one chosen on these texts first.
 
     Of chains, all by replay. Of trees, those that are best under the rates of steps that begin anywhere,
     and, as long as that changes the choice, of steps that begin where those of the chosen tree do; and what
@@ -42,29 +43,29 @@ def choose(
         texts: those of `side.sample` that count.
     """
     if bounds.depth < 1:
-        return []
+        return {}
     return _trees(side, bounds, texts) if kind == "tree" else _chains(side, bounds, texts)
 
 
-def _chains(side: TraceSpeed, bounds: Bounds, texts: np.ndarray) -> list[TreeShape]:
+def _chains(side: TraceSpeed, bounds: Bounds, texts: np.ndarray) -> dict[TreeShape, float]:
     if not (shapes := chains(bounds)):
-        return []
+        return {}
     emitted, steps = (part[:, texts].sum(axis=1) for part in side.sampled_totals(shapes))
     return _ordered(dict(zip(shapes, emitted / steps / side.seconds(shapes), strict=True)))
 
 
-def _trees(side: TraceSpeed, bounds: Bounds, texts: np.ndarray) -> list[TreeShape]:
+def _trees(side: TraceSpeed, bounds: Bounds, texts: np.ndarray) -> dict[TreeShape, float]:
     pool: list[TreeShape] = []
     starts, best, smoothed = np.flatnonzero(side.sample.inside), None, None
     for _ in range(1 + MOST_ITERATIONS):
         rates = rates_at(side.sample, starts, texts, bounds)
         pool = list(dict.fromkeys(pool + proposed(rates, bounds)))
         if not pool:
-            return []
+            return {}
         smoothed = Smoothed(side, texts, rates, pool)
         first = next(iter(_ordered(_speeds(side, smoothed, pool))), None)
         if first is None:
-            return []
+            return {}
         if first == best:
             break
         best, starts = first, step_starts(side.sample, first)
@@ -77,7 +78,7 @@ def _trees(side: TraceSpeed, bounds: Bounds, texts: np.ndarray) -> list[TreeShap
         return np.array([found[shape] for shape in shapes])
 
     speeds(pool)
-    for shape in _ordered(known)[:CLIMBS]:
+    for shape in list(_ordered(known))[:CLIMBS]:
         climb(shape, speeds, lambda shape: side.ends(shape, texts), bounds)
     return _ordered(known)
 
@@ -90,42 +91,42 @@ def _speeds(
     return dict(zip(shapes, speeds.tolist(), strict=True))
 
 
-def _ordered(speeds: dict[TreeShape, float]) -> list[TreeShape]:
+def _ordered(speeds: dict[TreeShape, float]) -> dict[TreeShape, float]:
     """The fastest first; what was not timed is left out."""
-    known = [shape for shape, speed in speeds.items() if speed > 0]
-    return sorted(known, key=lambda shape: (-speeds[shape], shape.size))
+    known = [(shape, speed) for shape, speed in speeds.items() if speed > 0]
+    return dict(sorted(known, key=lambda one: (-one[1], one[0].size)))
 
 
-def cross_fitted(side: TraceSpeed, bounds: Bounds, kind: Kind, best: TreeShape) -> Speed:
+def cross_fitted(
+    side: TraceSpeed, bounds: Bounds, kind: Kind, pool: Mapping[TreeShape, float]
+) -> Speed:
     """The speed of choosing: on each part of the texts, that of the shape chosen on the others.
 
     Texts are dealt to parts by lot, all excerpts of a file to the same one.
 
     Tokens and steps of all parts are pooled. A step of a shape that was chosen without a part counts as
-    many steps of `best` as it takes their time, so that the speed is that of the procedure, said as tokens
-    per step of the shape that it ends with. That one was chosen on all texts, a few more than any other.
-
-    Of many shapes that are equally fast, the one chosen is also the one whose times came out short. So
-    where the rounds of measuring are known, and enough, one half of them chooses, and the other values; the
-    halves take turns from part to part.
+    many steps of the best of `pool` as it takes their time, so that the speed is that of the procedure,
+    said as tokens per step of the shape that it ends with. That one was chosen on all texts, a few more
+    than any other. Its steps take longer than measured by what the choice flatters them (`optimism`).
 
     Args:
         side: trace and times.
         bounds: which shapes are looked at.
         kind: trees or chains.
-        best: the shape that was chosen on all texts.
+        pool: what `choose` gave on all texts.
     """
     folds = min(FOLDS, side.texts)
     part_of = side.parts(folds)
     emitted, steps = np.zeros(len(part_of)), np.zeros(len(part_of))
-    halves = side.times.halves()
-    timed = [side, side] if halves is None else [side.timed_by(half) for half in halves]
-    whole = side.seconds([best])[0]
+    best, whole = next(iter(pool)), side.seconds(list(pool))
+    by = optimism(
+        np.array(list(pool.values())) * whole,
+        whole,
+        side.times.drawn(side.parts_of_steps.tree(list(pool))),
+    )
     for part in range(folds):
-        choosing, valuing = timed[:: 1 if part % 2 else -1]
-        chosen = next(iter(choose(choosing, bounds, kind, part_of[side.sampled] != part)), best)
+        chosen = next(iter(choose(side, bounds, kind, part_of[side.sampled] != part)), best)
         mine = part_of == part
         tokens, counts = (each[0, mine] for each in side.totals([chosen]))
-        share = valuing.seconds([chosen])[0] / whole
-        emitted[mine], steps[mine] = tokens, counts * share
-    return side.pooled(best, emitted, steps)
+        emitted[mine], steps[mine] = tokens, counts * (side.seconds([chosen])[0] / whole[0])
+    return side.pooled(best, emitted, steps).longer(by)

@@ -13,6 +13,7 @@ from treespec.plugins import Budget
 from treespec.protocols import Growth
 from treespec.search.choice.candidates import Limits, Room
 from treespec.search.choice.cross_fitting import FOLDS
+from treespec.search.choice.optimism import optimism
 from treespec.search.choice.rows import Entry, Growing, Speed
 from treespec.search.choice.trace_speed import TraceSpeed
 from treespec.search.errors import InvalidGrowth, InvalidTrace
@@ -232,16 +233,25 @@ def _speed_on(
 def _cross_fitted(side: TraceSpeed, known: Sequence[_Replayed], best: _Replayed) -> Speed:
     """The speed of choosing on some texts and valuing on the others, as of static trees."""
     folds = min(FOLDS, side.texts)
-    part_of, halves = side.parts(folds), side.times.halves()
-    timed = [side, side] if halves is None else [side.timed_by(half) for half in halves]
-    seconds = [{one: seconds_of(one.terms(each)) for one in known} for each in timed]
+    part_of, seconds = side.parts(folds), {one: seconds_of(one.terms(side)) for one in known}
     emitted, taken = np.zeros(side.trace.texts), np.zeros(side.trace.texts)
     for part in range(folds):
-        choosing, valuing = seconds[:: 1 if part % 2 else -1]
         mine = part_of == part
-        chosen = max(known, key=lambda one: _speed_on(one, choosing[one], ~mine))
-        emitted[mine], taken[mine] = chosen.emitted[mine], valuing[chosen][mine]
-    return _speed(side, best, emitted, taken)
+        chosen = max(known, key=lambda one: _speed_on(one, seconds[one], ~mine))
+        emitted[mine], taken[mine] = chosen.emitted[mine], seconds[chosen][mine]
+    by = optimism(
+        np.array([one.emitted.sum() for one in known]),
+        np.array([seconds[one].sum() for one in known]),
+        np.stack([_drawn(side, one) for one in known], axis=1),
+    )
+    return _speed(side, best, emitted, taken).longer(by)
+
+
+def _drawn(side: TraceSpeed, one: _Replayed) -> Float[np.ndarray, "draws"]:
+    """Seconds of all its steps under every resample of the times."""
+    return side.times.seconds(
+        [(curve, weights.sum(axis=0, keepdims=True)) for curve, weights in one.terms(side)]
+    )[1]
 
 
 def _speed(

@@ -1,7 +1,7 @@
 """The speed of shapes under one law: acceptance and times of the same draws, with their resamples."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 from zlib import crc32
@@ -49,10 +49,6 @@ class Estimated(Protocol):
 AnyAcceptance: TypeAlias = Acceptance | Estimated | Trace
 
 
-FEWEST_ROUNDS = 4
-"""Rounds of measuring of which half are enough to choose by."""
-
-
 @dataclass(frozen=True, eq=False)
 class Times:
     """Times behind one prefix for one batch size, and resamples of them: the same for all shapes.
@@ -84,24 +80,20 @@ class Times:
         drawn = rng.multinomial(number, np.full(number, 1 / number), size=self.draws)
         return drawn.astype(np.float64)
 
-    def halves(self) -> "tuple[Times, Times] | None":
-        """The times of half of the rounds each, dealt by lot; None where there are too few."""
-        number = self.latency.round_count
-        if number < FEWEST_ROUNDS:
-            return None
-        order = np.random.default_rng([self.seed, number, 1]).permutation(number)
-        parts = order[: number // 2], order[number // 2 :]
-        one, other = (self.latency.of_rounds(frozenset(part.tolist())) for part in parts)
-        return replace(self, latency=one, _drawn={}), replace(self, latency=other, _drawn={})
-
     def seconds(self, terms: Sequence[Term]) -> tuple[float, Float[np.ndarray, "draws"]]:
         """The time of the first step of these terms, and under every resample."""
-        total = np.zeros(self.draws)
+        return float(seconds_of(terms)[0]), self.drawn(
+            [(curve, weights[:1]) for curve, weights in terms]
+        )[:, 0]
+
+    def drawn(self, terms: Sequence[Term]) -> Float[np.ndarray, "draws steps"]:
+        """The times of all steps of these terms under every resample."""
+        total = np.zeros((self.draws, 1))
         for curve, weights in terms:
             if curve not in self._drawn:
                 self._drawn[curve] = curve.drawn(self.rng, self.draws, self.rounds)
-            total += self._drawn[curve] @ weights[0]
-        return float(seconds_of(terms)[0]), total
+            total = total + self._drawn[curve] @ weights.T
+        return total
 
 
 class LawSpeed:

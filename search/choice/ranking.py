@@ -20,8 +20,8 @@ __all__ = ["CHOSEN", "Choice", "Ranking", "Setting", "Speed", "bounds", "ranked"
 CHOSEN = (
     "order: by speed, and within a kind (tree, chain, tree that grows; of each law and trace) as the "
     "choice ranks it, with the noise of single texts smoothed out. The first of a kind was chosen, and is "
-    "valued on other texts than it was chosen on; those after it on the same texts, which flatters the "
-    "luckiest: they may look faster, and are not shown to be"
+    "valued on other texts than it was chosen on, its time made longer by what choosing flatters it; those "
+    "after it on the same texts, which flatters the luckiest: they may look faster, and are not shown to be"
 )
 """Said of rankings on traces."""
 

@@ -1,7 +1,7 @@
 """The rows of a ranking: a shape's tokens, time and speed, as estimated and under every resample."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -43,6 +43,10 @@ class Speed:
     def rate_drawn(self) -> Float[np.ndarray, "draws"]:
         """Tokens per second under the resamples."""
         return self.tokens_drawn / self.seconds_drawn
+
+    def longer(self, by: float) -> "Speed":
+        """The same tokens in steps that take so many times as long."""
+        return replace(self, seconds=by * self.seconds, seconds_drawn=by * self.seconds_drawn)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """The speed of shapes on a trace: tokens by replay of its texts, seconds from measured times."""
 
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from zlib import crc32
@@ -133,12 +132,6 @@ class TraceSpeed:
     def groups(self) -> int:
         """Groups of texts that are resampled; a text each, unless there are very many."""
         return min(self.texts, MOST_GROUPS)
-
-    def timed_by(self, times: Times) -> "TraceSpeed":
-        """The same trace and replays with other times."""
-        other = copy(self)
-        other.times, other._seconds = times, {}
-        return other
 
     def seconds(self, shapes: Sequence[TreeShape]) -> Float[np.ndarray, "trees"]:
         """Seconds of a step of each; infinite where a part of it was not measured."""

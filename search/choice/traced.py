@@ -51,8 +51,8 @@ def traced(
         pool = choose(side, bounds, kind, everything)
         if not pool:
             continue
-        best, *others = pool if kind == "chain" else pool[:RANKED_TREES]
-        fitted = cross_fitted(side, bounds, kind, best)
+        best, *others = list(pool)[: None if kind == "chain" else RANKED_TREES]
+        fitted = cross_fitted(side, bounds, kind, pool)
         entries.append(Entry(best, side.law, fitted, basis="cross-fitted"))
         entries += [Entry(shape, side.law, side.speed(shape), basis="replay") for shape in others]
     if "tree" in kinds:

@@ -1,7 +1,7 @@
 """Times between measured sizes: medians, monotone but for what is proved, joined by straight lines."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from statistics import NormalDist
@@ -48,7 +48,6 @@ class Curve:
         advice: the way out, for messages.
         rounds: by size, the round of measuring that each sample is of, from 0; those of all curves of a
             model are the same rounds. Samples of a size that is not there are no parts of rounds.
-        proved: places of the falls, where they are known from more samples than these.
 
     Raises:
         InvalidLatency: if there is no sample, or one is negative or not finite.
@@ -59,7 +58,6 @@ class Curve:
     samples: Mapping[int | None, Samples]
     advice: str = "measure them, or ask for less"
     rounds: Mapping[int | None, Rounds] = field(default_factory=dict)
-    proved: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what is no time."""
@@ -117,19 +115,6 @@ class Curve:
                 medians.append(np.median(np.asarray(times)[places], axis=1))
         return self._isotonic(np.stack(medians, axis=1))
 
-    def of_rounds(self, kept: Collection[int]) -> "Curve":
-        """The curve of some rounds alone; where they have no sample of a size, all of it stay.
-
-        Falls of the time are those that are proved by all rounds.
-        """
-        samples, rounds = dict(self.samples), dict(self.rounds)
-        for size, of in self.rounds.items():
-            places = [place for place, number in enumerate(of) if number in kept]
-            if places:
-                samples[size] = tuple(self.samples[size][place] for place in places)
-                rounds[size] = tuple(of[place] for place in places)
-        return replace(self, samples=samples, rounds=rounds, proved=self.falls)
-
     @property
     def round_count(self) -> int:
         """One more than the last round that a sample is of; 0 if no rounds are known."""
@@ -162,8 +147,6 @@ class Curve:
     @cached_property
     def falls(self) -> tuple[int, ...]:
         """Places of the sizes at which the time is lower than at the size before, beyond chance."""
-        if self.proved is not None:
-            return self.proved
         samples = [np.asarray(times) for times in self.samples.values()]
         limit = NormalDist().inv_cdf(1 - FALSE_ALARMS / max(1, len(samples) - 1))
         pairs = enumerate(pairwise(samples), start=1)
@@ -218,10 +201,6 @@ class Table:
 
     name: str
     curves: Mapping[int | None, Curve]
-
-    def of_rounds(self, kept: Collection[int]) -> "Table":
-        """The table of some rounds alone, see `Curve.of_rounds`."""
-        return replace(self, curves={p: c.of_rounds(kept) for p, c in self.curves.items()})
 
     @property
     def round_count(self) -> int:

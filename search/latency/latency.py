@@ -1,6 +1,6 @@
 """How long a step takes: measured times of this pair on this machine, and the sum of them for any shape."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -189,15 +189,6 @@ class LatencyModel:
     def round_count(self) -> int:
         """Rounds in which everything was measured once; 0 if they are not known."""
         return max(times.round_count for times in self.batches.values())
-
-    def of_rounds(self, kept: Collection[int]) -> "LatencyModel":
-        """The times of some rounds of measuring alone.
-
-        Args:
-            kept: rounds, from 0.
-        """
-        batches = {batch: times.of_rounds(kept) for batch, times in self.batches.items()}
-        return LatencyModel(batches, self.about, self.disturbed)
 
     @takes(InvalidLatency, batch=COUNT)
     def times(self, batch: int = 1) -> BatchTimes:

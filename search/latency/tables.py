@@ -1,8 +1,8 @@
 """The tables that a latency model is made of, and what a step of a shape takes from them."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 
 from treespec.search.latency.interpolation import Table
 from treespec.shape import TreeShape
@@ -46,10 +46,6 @@ class LawTimes:
         """The tables that there are, by name."""
         return _tables_of(self)
 
-    def of_rounds(self, kept: Collection[int]) -> "LawTimes":
-        """The times of some rounds of measuring alone."""
-        return replace(self, **{name: t.of_rounds(kept) for name, t in self.tables.items()})
-
 
 @dataclass(frozen=True, eq=False)
 class BatchTimes:
@@ -71,13 +67,6 @@ class BatchTimes:
     def tables(self) -> Mapping[str, Table]:
         """The tables that all laws share, by name."""
         return _tables_of(self)
-
-    def of_rounds(self, kept: Collection[int]) -> "BatchTimes":
-        """The times of some rounds of measuring alone."""
-        laws = {name: law.of_rounds(kept) for name, law in self.laws.items()}
-        return replace(
-            self, laws=laws, **{name: t.of_rounds(kept) for name, t in self.tables.items()}
-        )
 
     @property
     def round_count(self) -> int:

@@ -268,25 +268,6 @@ def test_rounds_that_are_none(times, words):
         LatencyModel.from_json(text)
 
 
-def test_some_rounds_alone():
-    model = of_rounds([24.0, 26.0], [40.0], [28.0])
-    assert model.of_rounds({0, 2}).verify_s(4) == pytest.approx(0.026)
-    assert model.of_rounds({1}).verify_s(4) == pytest.approx(0.040)
-    assert model.of_rounds({1}).verify_s(1) == pytest.approx(0.020)  # not of a round
-    assert model.of_rounds({7}).verify_s(4) == model.verify_s(4)
-
-
-def test_falls_are_those_of_all_rounds():
-    rng = np.random.default_rng(0)
-    samples = noisy(rng, {2: 75, 3: 99, 4: 62}, repeats=12)
-    rounds = {size: tuple(range(12)) for size in samples}
-    curve = Curve("verify", "size", samples, rounds=rounds)
-    half = curve.of_rounds(range(6))
-    assert {len(own) for own in half.samples.values()} == {6}
-    assert half.falls == curve.falls == (2,)
-    assert half.fitted[2] < half.fitted[1]
-
-
 def test_rounds_are_resampled_together():
     """A slow round is slow for all; what two sizes have in common drops out of their ratio."""
     rng, rounds = np.random.default_rng(0), 9
