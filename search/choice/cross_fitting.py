@@ -1,4 +1,4 @@
-"""Shapes chosen on some texts and valued on the others: no number is flattered by its own choice."""
+"""Shapes chosen on some texts and valued on the others, less what noisy times flatter."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from treespec.search.choice.local_moves import Bounds, climb
-from treespec.search.choice.optimism import optimism
+from treespec.search.choice.optimism import ENOUGH, optimism
 from treespec.search.choice.proposals import chains, proposed, rates_at
 from treespec.search.choice.rows import Speed
 from treespec.search.choice.smoothing import Smoothed
@@ -122,7 +122,7 @@ def cross_fitted(
     by = optimism(
         np.array(list(pool.values())) * whole,
         whole,
-        side.times.drawn(side.parts_of_steps.tree(list(pool))),
+        side.times.drawn(side.parts_of_steps.tree(list(pool)), ENOUGH),
     )
     for part in range(folds):
         chosen = next(iter(choose(side, bounds, kind, part_of[side.sampled] != part)), best)

@@ -13,7 +13,7 @@ from treespec.plugins import Budget
 from treespec.protocols import Growth
 from treespec.search.choice.candidates import Limits, Room
 from treespec.search.choice.cross_fitting import FOLDS
-from treespec.search.choice.optimism import optimism
+from treespec.search.choice.optimism import ENOUGH, optimism
 from treespec.search.choice.rows import Entry, Growing, Speed
 from treespec.search.choice.trace_speed import TraceSpeed
 from treespec.search.errors import InvalidGrowth, InvalidTrace
@@ -77,8 +77,9 @@ def grown(side: TraceSpeed, limits: Limits, room: Room) -> tuple[list[Entry], li
     """Growths over a small grid of their settings, by their own replay over measured time.
 
     Which is the best depends on texts and times as with static trees, so that it is cross-fitted as these
-    are: the first row has the speed of choosing on some texts (and rounds of measuring), and valuing on the
-    others. Nothing else is fitted: each growth is replayed once.
+    are: the first row has the speed of choosing on some texts and valuing on the others, and a time made
+    longer by what choosing among noisy times flatters it (`optimism`). Nothing else is fitted: each growth
+    is replayed once.
 
     Args:
         side: trace and times.
@@ -138,7 +139,7 @@ def _fitted(
     every = np.ones(side.trace.texts, dtype=bool)
     order = sorted(known, key=lambda one: -_speed_on(one, times[one], every))
     best, *others = order
-    entries = [_entry(side, best, _cross_fitted(side, known, best), "cross-fitted")]
+    entries = [_entry(side, best, _cross_fitted(side, times, best), "cross-fitted")]
     entries += [
         _entry(side, one, _speed(side, one, one.emitted, times[one]), "replay") for one in others
     ]
@@ -230,28 +231,32 @@ def _speed_on(
     return float(one.emitted[texts].sum() / seconds[texts].sum())
 
 
-def _cross_fitted(side: TraceSpeed, known: Sequence[_Replayed], best: _Replayed) -> Speed:
+def _cross_fitted(
+    side: TraceSpeed,
+    seconds: Mapping[_Replayed, Float[np.ndarray, "texts"]],
+    best: _Replayed,
+) -> Speed:
     """The speed of choosing on some texts and valuing on the others, as of static trees."""
     folds = min(FOLDS, side.texts)
-    part_of, seconds = side.parts(folds), {one: seconds_of(one.terms(side)) for one in known}
+    part_of = side.parts(folds)
     emitted, taken = np.zeros(side.trace.texts), np.zeros(side.trace.texts)
     for part in range(folds):
         mine = part_of == part
-        chosen = max(known, key=lambda one: _speed_on(one, seconds[one], ~mine))
+        chosen = max(seconds, key=lambda one: _speed_on(one, seconds[one], ~mine))
         emitted[mine], taken[mine] = chosen.emitted[mine], seconds[chosen][mine]
     by = optimism(
-        np.array([one.emitted.sum() for one in known]),
-        np.array([seconds[one].sum() for one in known]),
-        np.stack([_drawn(side, one) for one in known], axis=1),
+        np.array([one.emitted.sum() for one in seconds]),
+        np.array([each.sum() for each in seconds.values()]),
+        np.stack([_drawn(side, one) for one in seconds], axis=1),
     )
     return _speed(side, best, emitted, taken).longer(by)
 
 
 def _drawn(side: TraceSpeed, one: _Replayed) -> Float[np.ndarray, "draws"]:
     """Seconds of all its steps under every resample of the times."""
-    return side.times.seconds(
-        [(curve, weights.sum(axis=0, keepdims=True)) for curve, weights in one.terms(side)]
-    )[1]
+    return side.times.drawn(
+        [(curve, weights.sum(axis=0, keepdims=True)) for curve, weights in one.terms(side)], ENOUGH
+    )[:, 0]
 
 
 def _speed(

@@ -86,13 +86,20 @@ class Times:
             [(curve, weights[:1]) for curve, weights in terms]
         )[:, 0]
 
-    def drawn(self, terms: Sequence[Term]) -> Float[np.ndarray, "draws steps"]:
-        """The times of all steps of these terms under every resample."""
-        total = np.zeros((self.draws, 1))
+    def drawn(
+        self, terms: Sequence[Term], most: int | None = None
+    ) -> Float[np.ndarray, "draws steps"]:
+        """The times of all steps of these terms under every resample.
+
+        Args:
+            terms: of the steps.
+            most: of how many resamples; None for all.
+        """
+        total = np.zeros((self.draws, 1))[:most]
         for curve, weights in terms:
             if curve not in self._drawn:
                 self._drawn[curve] = curve.drawn(self.rng, self.draws, self.rounds)
-            total = total + self._drawn[curve] @ weights.T
+            total = total + self._drawn[curve][:most] @ weights.T
         return total
 
 

@@ -3,7 +3,10 @@
 import numpy as np
 from jaxtyping import Float
 
-__all__ = ["optimism"]
+__all__ = ["ENOUGH", "optimism"]
+
+ENOUGH = 1000
+"""Resamples: the mean over so many is known well, and thousands of shapes take room in each."""
 
 
 def optimism(
@@ -11,15 +14,19 @@ def optimism(
     seconds: Float[np.ndarray, "shapes"],
     drawn: Float[np.ndarray, "draws shapes"],
 ) -> float:
-    """Measured time of what resampled times choose, over its resampled time.
+    """Measured seconds per token of what resampled times choose, over its resampled ones.
 
     Of many shapes that are equally fast, the fastest is the one whose times came out short. What that gains
     is seen where the choice is made again under resampled times: these flatter what they choose, and the
-    measured times, which are the truth of that world, do not (Efron, JASA 1983, "optimism" of a prediction
-    rule, here of a choice). No measurement is set aside, so that the choice that is judged is the one that
-    is made: with half of five rounds another would be, and a worse one. Of twelve shapes whose times have
-    3 % noise it finds 3.6 of 4.9 % where all are equal, since the resampled choice prefers what was lucky
-    already; 2.2 of 2.2 % where each is 2 % slower than the one before; and 1.1 for 0.7 % at 5 %.
+    measured times, which are the truth of that world, do not (Efron, JASA 78, 1983, "optimism" of a
+    prediction rule, here of a choice). All measurements choose, so that the choice that is judged is the
+    one that is made. Medians of few rounds do not lie in the middle of their resamples; so resampled times
+    are scaled until each shape has its measured time in their mean, and what is left is never below 1.
+
+    Of twelve shapes whose times have 3 % noise it finds 3.5 of 4.9 % where all are equal, since the
+    resampled choice prefers what was lucky already; 2.2 of 2.2 % where each is 2 % slower than the one
+    before; and 1.1 where it is 0.7 % at 5 %. Of two or three rounds it finds less, since their resamples
+    vary by less than measuring again would.
 
     Args:
         tokens: tokens per step that each promises.
@@ -34,5 +41,7 @@ def optimism(
         >>> round(optimism(np.ones(2), np.ones(2), drawn), 3)
         1.111
     """
-    chosen = (tokens / drawn).argmax(axis=1)
-    return float(seconds[chosen].mean() / drawn[np.arange(len(drawn)), chosen].mean())
+    cost, redrawn = seconds / tokens, drawn / tokens
+    redrawn *= cost / redrawn.mean(axis=0)
+    chosen = redrawn.argmin(axis=1)
+    return float(cost[chosen].mean() / redrawn[np.arange(len(redrawn)), chosen].mean())

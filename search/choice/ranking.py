@@ -20,7 +20,7 @@ __all__ = ["CHOSEN", "Choice", "Ranking", "Setting", "Speed", "bounds", "ranked"
 CHOSEN = (
     "order: by speed, and within a kind (tree, chain, tree that grows; of each law and trace) as the "
     "choice ranks it, with the noise of single texts smoothed out. The first of a kind was chosen, and is "
-    "valued on other texts than it was chosen on, its time made longer by what choosing flatters it; those "
+    "valued on other texts than it was chosen on, its time made longer by what choosing flatters; those "
     "after it on the same texts, which flatters the luckiest: they may look faster, and are not shown to be"
 )
 """Said of rankings on traces."""
@@ -142,8 +142,8 @@ class Ranking:
 
         1 - tokens per second of the shape / tokens per second of `best`: 0.1 is a tenth of the speed. Both
         are resampled together. Of a trace, `best` and the best of the other kind have what cross-fitting
-        leaves of them, and any other shape has its own replay: one that looks faster than `best` by chance
-        has a negative regret.
+        leaves of them, and a longer time (`optimism`); any other shape has its own replay: one that looks
+        faster than `best` by chance has a negative regret.
 
         Args:
             shape: any that the rates and times cover; the root alone is plain decoding.

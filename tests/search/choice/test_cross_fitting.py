@@ -62,8 +62,10 @@ def test_all_rounds_choose_and_what_the_choice_flatters_is_taken_off():
     seconds = np.array([latency.step_s(chain) for chain in chains])
     (some, often), (emitted, steps) = side.sampled_totals(chains), side.totals(chains)
     drawn = np.stack([side.speed(chain).seconds_drawn for chain in chains])
-    best = (some.sum(1)[:, None] / often.sum(1)[:, None] / drawn).argmax(axis=0)
-    longer = seconds[best].mean() / drawn[best, np.arange(len(best))].mean()
+    cost = seconds * often.sum(1) / some.sum(1)
+    redrawn = cost[:, None] * drawn / drawn.mean(axis=1, keepdims=True)
+    best = redrawn.argmin(axis=0)
+    longer = cost[best].mean() / redrawn.min(axis=0).mean()
     tokens, time = 0.0, 0.0
     for part in range(5):
         here = side.parts(5) == part
@@ -76,7 +78,6 @@ def test_all_rounds_choose_and_what_the_choice_flatters_is_taken_off():
 
 
 def test_few_rounds_of_measuring_do_not_decide_between_trees_and_chains():
-    """Half of five rounds would choose other shapes than all of them, and worse ones."""
     kept = {"tree": [], "chain": []}
     for seed in range(6):
         rng = np.random.default_rng(seed)

@@ -151,6 +151,26 @@ def test_the_first_is_cross_fitted(trace):
     assert low < entries[0].speed.tokens < high
 
 
+def test_what_the_choice_flatters_its_times_is_taken_off(trace):
+    rng = np.random.default_rng(0)
+    passes = [(1, 20.0), (2, 20.5), (4, 21.0), (8, 22.0), (16, 27.0)]
+    noisy = {
+        str(n): [[ms * np.exp(0.2 * rng.standard_normal())] for _ in range(5)] for n, ms in passes
+    }
+    law = {"level_ms": {"1": 0.5, "16": 0.7}, "draw_ms": {"1": 0.0, "16": 0.01}}
+    data = {"version": 1, "batches": {"1": {"verify_ms": noisy, "laws": {"deterministic": law}}}}
+    longer = {}
+    for name, times in (("sure", TIMES), ("noisy", LatencyModel.from_json(json.dumps(data)))):
+        side, limits = side_of(trace, times), Limits(max_size=16)
+        best = grown(side, limits, room_for(side, limits))[0][0]
+        found = replay_growth(trace, grid_of(side)[best.growth.name])
+        levels = [[Counter(level) for level in step] for step in found.levels]
+        steps = seconds_of(side.parts_of_steps.drafted(levels, found.sizes.tolist()))
+        longer[name] = best.speed.seconds / steps.mean()
+    assert longer["sure"] == pytest.approx(1)
+    assert 1.005 < longer["noisy"] < 1.3
+
+
 def test_growths_are_contenders(ranking):
     firsts = {row.kind: row for row in reversed(ranking.rows)}
     assert set(firsts) == {"tree", "chain", "growth", "plain"}

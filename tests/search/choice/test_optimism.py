@@ -5,15 +5,26 @@ import pytest
 
 from treespec.search.choice.optimism import optimism
 
+SLOW = np.array([1.0, 1.0, 1.0, 1.6, 1.0])
+"""A median of resampled rounds, of which one was slow, is above the median of the rounds in the mean."""
 
-def test_nothing_is_taken_off_where_the_choice_is_beyond_doubt():
-    drawn = np.array([[1.0, 4.9], [1.2, 5.1], [0.8, 5.0]])
-    assert optimism(np.ones(2), np.array([1.0, 5.0]), drawn) == pytest.approx(1.0)
+
+@pytest.mark.parametrize(
+    ("seconds", "drawn"),
+    [
+        ([1.0, 5.0], [[1.0, 4.9], [1.5, 5.1], [1.0, 5.0]]),
+        ([1.0], SLOW[:, None]),
+        ([1.0, 1.1, 1.05], SLOW[:, None] * [1.0, 1.1, 1.05]),
+    ],
+)
+def test_nothing_is_taken_off_where_the_choice_is_beyond_doubt(seconds, drawn):
+    ones = np.ones(len(seconds))
+    assert optimism(ones, np.array(seconds), np.array(drawn)) == pytest.approx(1.0)
 
 
 def test_tokens_count():
     drawn = np.array([[1.0, 1.9], [1.0, 2.1]])
-    assert optimism(np.array([1.0, 2.0]), np.array([1.0, 2.0]), drawn) == pytest.approx(3.0 / 2.9)
+    assert optimism(np.array([1.0, 2.0]), np.array([1.0, 2.0]), drawn) == pytest.approx(1 / 0.975)
 
 
 @pytest.mark.parametrize(
