@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
+from importlib.resources import files
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -32,6 +33,8 @@ from treespec.verify import RULES
 
 __all__ = ["PAIRS", "chosen_among", "live"]
 
+TARGET = files("treespec") / "embedded" / "target"
+
 PAIRS = {
     "9M": ("models={target: embedded, dtype: float32, passes: auto, draft_passes: auto}",),
     "50M": (
@@ -40,8 +43,13 @@ PAIRS = {
     "100M": (
         "models={target: embedded, dtype: bfloat16, grow: 100M, passes: auto, draft_passes: auto}",
     ),
+    "9M-itself": (
+        f'models={{target: embedded, draft: "{TARGET}", dtype: float32, passes: eager, '
+        "draft_passes: eager}",
+    ),
 }
-"""Targets of three sizes, by what they override in the config `search_then_run`."""
+"""Targets of three sizes, by what they override in the config `search_then_run`; and one that drafts for
+itself, where plain decoding is the fastest: everything is accepted, and a level costs what a pass does."""
 
 
 def live(
