@@ -24,12 +24,13 @@ from treespec.experiments.run.progress import clock
 from treespec.experiments.run.prompts import Prompt, encode, following, read_prompts
 from treespec.experiments.run.unit import seed_of
 from treespec.experiments.search_then_run.run import dry_run, run
+from treespec.experiments.studies.advice_unseen import first_drafted, law_of
 from treespec.models.load import Pair
-from treespec.search import Ranking, Trace
+from treespec.search import LatencyModel, Ranking, Trace, best_tree
 from treespec.stopping import stop_at_tokens
 from treespec.target import ModelTarget
 from treespec.tree import Law
-from treespec.verify import RULES
+from treespec.verify import RULES, usual_rule
 
 __all__ = ["PAIRS", "chosen_among", "live"]
 
@@ -53,7 +54,7 @@ itself, where plain decoding is the fastest: everything is accepted, and a level
 
 
 def live(
-    trace: Trace, ranking: Ranking, shapes: Mapping[str, TreeShape], texts: int | None = None
+    trace: Trace, latency: LatencyModel, shapes: Mapping[str, TreeShape], texts: int | None = None
 ) -> dict[str, Any]:
     """Predicted tokens per step over those of live runs, on the trace's own texts and on what follows them.
 
@@ -65,14 +66,16 @@ def live(
 
     Args:
         trace: with what it was recorded on in `about`.
-        ranking: of a search on it.
+        latency: times that it is searched with.
         shapes: besides the advised one, by name.
         texts: how many are decoded; by default as many as the trace has.
     """
     prompts: Prompts = TypeAdapter(Prompts).validate_python(trace.about["prompts"])
     pair = load_models(ModelsConfig.model_validate({**trace.about["models"], "grow": None}))
-    first = next(row for row in ranking.rows if row.kind in ("tree", "chain"))
-    asked = {"advised": first.shape, **shapes}
+    ranking = best_tree(trace, latency)
+    first = first_drafted(ranking)
+    asked = {"advised": (first.shape, first.law)}
+    asked |= {name: (tree, law_of(tree, trace, latency)) for name, tree in shapes.items()}
     most = prompts.count if texts is None else texts
     after = following(prompts, int(trace.about["max_new_tokens"]))
     return {
@@ -86,25 +89,26 @@ def live(
 def _errors(
     trace: Trace,
     ranking: Ranking,
-    shapes: Mapping[str, TreeShape],
+    shapes: Mapping[str, tuple[TreeShape, str]],
     pair: Pair,
     texts: Sequence[Prompt],
 ) -> dict[str, Any]:
     """Of each shape what was predicted and what these texts gave; the median error and the worst."""
-    sampling, law = Sampling(**trace.sampling), Law.of(trace.law)
+    sampling = Sampling(**trace.sampling)
     found: dict[str, dict[str, float]] = {}
-    for name, shape in track(shapes.items(), description="live"):
-        emitted = steps = 0
+    for name, (shape, drawn) in track(shapes.items(), description="live"):
+        law, emitted, steps = Law.of(drawn), 0, 0
+        rule = RULES[trace.rule] if drawn == trace.law else usual_rule(law, sampling)
         for i, prompt in enumerate(texts):
             decoding = decode(
                 ModelTarget(pair.target), ModelDrafter(pair.draft, shape, law, sampling),
-                RULES[trace.rule], torch.tensor(prompt.ids), sampling=sampling,
+                rule, torch.tensor(prompt.ids), sampling=sampling,
                 coins=TorchCoins(seed_of("advice", i)), stop=stop_at_tokens(pair.end_tokens),
                 max_new_tokens=int(trace.about["max_new_tokens"]),
             )  # fmt: skip
             for step in decoding:
                 emitted, steps = emitted + step.verdict.emitted, steps + 1
-        value = ranking.speed(shape, trace.law).tokens
+        value = ranking.speed(shape, drawn).tokens
         found[name] = {
             "predicted": value,
             "live": emitted / steps,

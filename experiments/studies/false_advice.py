@@ -54,7 +54,7 @@ def two_equals(searches: int, texts: int = 24, positions: int = 40) -> dict[str,
     told = {"tree": 0, "chain": 0}
     for _ in track(range(searches), description="two equals"):
         trace = independent(rng, rates, texts, positions, 4)
-        use = best_tree(trace, latency, draws=400).advice.use
+        use = best_tree(trace, latency).advice.use
         if use is not None:
             told[use.kind] += 1
     return {"searches": searches, "told": told, "share": sum(told.values()) / searches}
@@ -118,7 +118,7 @@ def many_equals(
     for _ in track(range(searches), description="many equals"):
         trace = independent(rng, RATES, texts, positions, LARGEST)
         times = measured(rng, rounds, drift, noise)
-        ranking = best_tree(trace, times, draws=400, seed=int(rng.integers(2**31)))
+        ranking = best_tree(trace, times, seed=int(rng.integers(2**31)))
         if ranking.advice.use is not None:
             told[ranking.advice.use.kind] += 1
         for row in (ranking.tree, ranking.chain):

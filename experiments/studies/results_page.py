@@ -17,6 +17,7 @@ from pathlib import Path
 
 from treespec.experiments.benchmarks.results_file import RESULTS
 from treespec.experiments.errors import ConfigError
+from treespec.experiments.studies import advice_sections as advice
 from treespec.experiments.studies import benchmark_sections as benchmarks
 from treespec.experiments.studies import run_sections as runs
 from treespec.experiments.studies import search_sections as searches
@@ -277,24 +278,24 @@ SECTIONS = {
         "Does replaying trees that grow give what a live run gives, at temperature 0?",
         searches.growth_replay,
     ),
-    "search_advice": _benchmark(
+    "search_advice": Section(
         "search_advice",
-        "studies",
         "Does the advice of a search hold on texts that it has not seen? Halves of traces, one for the "
         "search and one for its replay, again and again.",
-        searches.advice,
+        "python -m treespec.experiments.studies.search_advice TRACE ... --latency L",
+        advice.advice,
     ),
     "advice_live": Section(
         "advice_live",
         "Are tokens per step what a search predicts, when the trees are decoded with?",
-        "python -m treespec.experiments.studies.search_advice TRACE ... --only live",
-        searches.advice_live,
+        "python -m treespec.experiments.studies.search_advice TRACE ... --latency L --only live",
+        advice.advice_live,
     ),
     "advice_runs": Section(
         "advice_runs",
         "Is what a search chose before a run the fastest of the run?",
         "python -m treespec.experiments.studies.search_advice --only runs",
-        searches.advice_runs,
+        advice.advice_runs,
     ),
     "speedup": _benchmark(
         "speedup",

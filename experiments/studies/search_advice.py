@@ -2,55 +2,57 @@
 
     python -m treespec.experiments.studies.search_advice [TRACE ... --latency l.json] [--only PART ...]
 
-Traces are those of `treespec trace`, times those of `treespec profile` of the same pair. Each part takes a
-few minutes at most, and replaces its own figures in the file alone. Without `--only` all are done but live
-runs; without traces the simulations.
+Traces are those of `treespec trace`, times those of `treespec profile` of the same pair, with the law of
+each trace: what is searched is what `treespec search TRACE --latency l.json` searches. Each part replaces
+its own figures in the file alone. Without `--only` all are done but live runs; without traces the
+simulations.
 
-- *unseen*: each trace is split in halves of its texts, again and again. From each half: the prediction
-  for the advised shape and for 20 others (chains of up to 31 among them), over their replay on the other
-  half, and how often both agree within their intervals (the root of the sum of squares of both
-  half-widths, since the other half has an error of its own). And the choice: the speed on the other half of
+- *unseen*: each trace is split in halves of its texts, again and again. The advised shape is searched in
+  each half: its prediction over its replay on the other half, and the choice, that is the speed there of
   what was chosen, over that of the best of all shapes *chosen on that half* (which flatters that best), and
-  over the choice by rates alone, as it was made before. Over both ways of each split, and over one of them.
-- *live*: the same predictions over live runs of each shape, on the trace's own texts and on what follows
-  them in their files.
+  over the choice by rates alone, as it was made before. 20 other shapes (chains of up to 31 among them) are
+  replayed in many more splits, one way of each, which needs no search. How often halves agree is counted by
+  the root of the sum of squares of both half-widths, since each half has an error of its own.
+- *live*: predictions over live runs of each shape, on the trace's own texts and on what follows them in
+  their files.
 - *exhaustive*: over the best of all trees of up to eight nodes by replay, on long simulated traces; and
   over the choice by rates alone at 16 to 64 nodes, valued by replay.
-- *runs*: what `search_then_run` chose over the fastest of its run, by the run's adjusted times, for one of
-  three targets (`--pair`). Wants a quiet machine, as `live` does not.
+- *runs*: what `search_then_run` chose over the fastest of its run, by the run's adjusted times, for the
+  targets named (`--pair`), or all. Wants a quiet machine, as `live` does not.
 - *stretches*: texts in which easy and hard stretches take turns. Predictions from the trace, and from rates
   by depth of all its positions, over what thousands of other texts give.
 - *equals*: a tree and a chain of the same true speed; how often either is advised (`false_advice`).
-- *noisy*: the same of many shapes of one speed, with times that were measured with noise.
-- *time*: of a search on 24 texts, and on a million positions.
+- *noisy*: the same of many shapes of one speed, with times that were measured with noise, in the rounds of
+  a `treespec profile` and in more.
+- *time*: of the command on each trace, and on a made-up one of a million positions. Wants a quiet machine.
 """
 
 import json
-import resource
-import time
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from statistics import mean, median
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
 from rich.progress import track
 
 from treespec.experiments.benchmarks.results_file import described, path_of, write
-from treespec.experiments.report.table import Table, keyed
-from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.studies.advice_live import PAIRS, chosen_among, live
+from treespec.experiments.studies.advice_sections import advice, advice_live, advice_runs
+from treespec.experiments.studies.advice_time import search_times
 from treespec.experiments.studies.advice_unseen import (
     OTHERS,
     by_rates,
-    covered,
+    first_drafted,
+    known_shapes,
     speed_on,
     unseen,
 )
 from treespec.experiments.studies.false_advice import many_equals, two_equals
-from treespec.search import LatencyModel, Trace, best_tree
+from treespec.search import LatencyModel, NotMeasured, Trace, best_tree
 from treespec.search.rates.replay import replay
 from treespec.search.rates.totals import TextTotals
 from treespec.testing import plane_trees
@@ -61,15 +63,19 @@ EASY = (0.97, 0.01, 0.005)
 HARD = (0.15, 0.12, 0.1)
 """Acceptance by rank in the two kinds of stretches."""
 
-SPLITS, SEARCHES = 30, 1000
+SPLITS, MANY, SEARCHES = 30, 1000, 1000
+ROUNDS = (5, 9)
+"""Of times with noise: those of `treespec profile` by default, and more."""
 NAME = "search_advice"
 PARTS = {
     "unseen": "traces", "live": "live", "exhaustive": "exhaustive", "runs": "runs",
     "stretches": "stretches", "equals": "equals", "noisy": "noisy", "time": "time",
 }  # fmt: skip
 """Parts, and their keys in the file."""
-LIVE, SEVERAL = ("live", "runs"), ("unseen", "live", "runs")
-"""Parts with live runs, which have files of their own, and parts of several traces or runs."""
+LIVE, SEVERAL, TRACED = ("live", "runs"), ("unseen", "live", "runs"), ("unseen", "live")
+"""Parts with live runs, which have files of their own; of several traces or runs; and of traces alone."""
+SECTIONS = {"live": advice_live, "runs": advice_runs}
+"""What the results page says of parts with files of their own."""
 UNIT = LatencyModel.from_tables(
     verify={1: 20.0, 8: 22.0, 16: 25.0, 32: 33.0, 64: 50.0}, draft={1: 1.0, 32: 1.6}
 )
@@ -104,7 +110,9 @@ def random_times(rng: np.random.Generator, largest: int) -> LatencyModel:
     )
 
 
-def exhaustive(cases: int, texts: int, nodes: Sequence[int] = (16, 32, 64)) -> dict[str, Any]:
+def exhaustive(
+    cases: int, texts: int, nodes: Sequence[int] = (16, 24, 32, 48, 64)
+) -> dict[str, Any]:
     """The choice over the best of all trees of eight nodes, and over that by rates at more nodes."""
     rng = np.random.default_rng(1)
     every = [tree for size in range(2, 9) for tree in plane_trees(size)]
@@ -117,24 +125,31 @@ def exhaustive(cases: int, texts: int, nodes: Sequence[int] = (16, 32, 64)) -> d
             float(e / s / latency.step_s(tree))
             for e, s, tree in zip(emitted, steps, narrow, strict=True)
         ]
+        mine = best_tree(trace, latency, draws=40).best
         best = max(1 / latency.plain_s(), *speeds)
-        small.append(
-            speed_on(trace, best_tree(trace, latency, draws=40).best.shape, latency) / best
-        )
+        small.append(speed_on(trace, mine.shape, mine.law, latency) / best)
         latency = random_times(rng, max(nodes))
         for size in nodes:
-            mine = best_tree(trace, latency, max_size=size, draws=40).best.shape
-            old = by_rates(trace, latency, max_size=size).best.shape
-            large[size].append(speed_on(trace, mine, latency) / speed_on(trace, old, latency))
+            mine, old = (
+                speed_on(trace, one.best.shape, one.best.law, latency)
+                for one in (
+                    best_tree(trace, latency, max_size=size, draws=40),
+                    by_rates(trace, latency, max_size=size),
+                )
+            )
+            large[size].append(mine / old)
     return {
         "cases": cases,
         "texts": texts,
-        "of the best": {"median": median(small), "worst": min(small)},
-        "over rates": {
-            str(size): {"median": median(found), "worst": min(found)}
-            for size, found in large.items()
-        },
+        "of the best": _spread(small),
+        "over rates": {str(size): _spread(found) for size, found in large.items()},
     }
+
+
+def _spread(quotients: Sequence[float]) -> dict[str, float]:
+    """What matters of speeds over others: the median, the worst, and how many are below 1."""
+    slower = sum(one < 1 - 1e-9 for one in quotients)
+    return {"median": median(quotients), "worst": min(quotients), "slower": slower}
 
 
 def turns(repeats: int) -> dict[str, Any]:
@@ -151,12 +166,12 @@ def turns(repeats: int) -> dict[str, Any]:
         trace = stretches(rng, 240, 256)
         ranking = best_tree(trace, UNIT, max_size=32, draws=40)
         old = by_rates(trace, UNIT, max_size=32)
-        first = ranking.best
+        first = first_drafted(ranking)
         value = replay(truth, first.shape).tokens_per_step
         from_trace["advised"].append(first.tokens_per_step.estimate / value)
         for name, tree in shapes.items():
-            from_trace[name].append(replay(trace, tree).tokens_per_step / values[name])
-            from_rates[name].append(old.speed(tree, "iid").tokens / values[name])
+            from_trace[name].append(ranking.speed(tree, trace.law).tokens / values[name])
+            from_rates[name].append(old.speed(tree, trace.law).tokens / values[name])
     return {
         "repeats": repeats,
         "from the trace": {name: mean(found) for name, found in from_trace.items()},
@@ -164,18 +179,52 @@ def turns(repeats: int) -> dict[str, Any]:
     }
 
 
-def duration(positions: int) -> dict[str, Any]:
-    """Seconds of a search on 24 texts and on so many positions, and the most memory so far."""
-    seconds = {}
-    for texts in (24, positions // 80):
-        trace = stretches(np.random.default_rng(4), texts, 64)
-        start = time.perf_counter()
-        best_tree(trace, UNIT)
-        seconds[len(trace.tokens)] = time.perf_counter() - start
-    return {
-        "seconds": seconds,
-        "gigabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
-    }
+def durations(
+    traces: Mapping[str, Path], latency: Path | None, positions: int
+) -> dict[str, dict[str, Any]]:
+    """Of `treespec search` on each trace, and on a made-up one of so many positions."""
+    with TemporaryDirectory() as folder:
+        times = UNIT.save(Path(folder) / "latency.json") if latency is None else latency
+        large = stretches(np.random.default_rng(4), positions // 80, 64)
+        path = large.save(Path(folder) / "large.npz")
+        return search_times({**traces, "made-up, T=1": path}, times)
+
+
+def read_traces(
+    paths: Sequence[Path], latency: Path | None
+) -> tuple[dict[str, tuple[Path, Trace]], LatencyModel, dict[str, Any]]:
+    """Files and traces by name, the times of them all, and what figures say of these times.
+
+    Raises:
+        typer.BadParameter: if there are no times, or none for the law of a trace, or two are called alike.
+    """
+    if latency is None:
+        raise typer.BadParameter(
+            "traces need times of their pair: give --latency (`treespec profile`)"
+        )
+    times, known = LatencyModel.load(latency), dict[str, tuple[Path, Trace]]()
+    for path in paths:
+        trace = Trace.load(path)
+        try:
+            times.law_times(trace.law)
+        except NotMeasured as error:
+            raise typer.BadParameter(f"{path} with {latency}: {error}") from error
+        name = f"{trace.about.get('name', path.stem)}, {trace.about.get('sampling', trace.law)}"
+        name += "" if trace.draft_rows is None else ", beam"
+        if name in known:
+            raise typer.BadParameter(f"{path} and {known[name][0]} are both called {name!r}")
+        known[name] = path, trace
+    return (
+        known,
+        times,
+        {
+            "file": latency.name,
+            "measured": times.about.get("measured"),
+            "rounds": times.round_count,
+            "disturbed": times.disturbed,
+            "sha256": sha256(latency.read_bytes()).hexdigest(),
+        },
+    )
 
 
 def main(
@@ -188,7 +237,8 @@ def main(
         int | None,
         typer.Option(min=2, help="of live runs, for a trial: figures are printed and not saved"),
     ] = None,
-    splits: Annotated[int, typer.Option(min=2, help="of each trace in halves")] = SPLITS,
+    splits: Annotated[int, typer.Option(min=2, help="of each trace, searched")] = SPLITS,
+    many: Annotated[int, typer.Option(min=2, help="splits of each trace, replayed")] = MANY,
     searches: Annotated[int, typer.Option(min=1, help="of equally fast shapes")] = SEARCHES,
     cases: Annotated[int, typer.Option(min=1, help="searches against all trees")] = 20,
     positions: Annotated[int, typer.Option(min=800, help="of the search that is timed")] = 10**6,
@@ -200,29 +250,41 @@ def main(
         raise typer.BadParameter(
             f"{unknown[0]}: parts are {', '.join(PARTS)}; pairs {', '.join(PAIRS)}"
         )
-    if {"unseen", "live"} & {*parts} and not traces:
-        raise typer.BadParameter(f"{parts[0]} needs traces of `treespec trace`")
-    console, known = Console(width=120), dict[str, tuple[Trace, LatencyModel]]()
-    times = UNIT if latency is None else LatencyModel.load(latency)
-    for path in traces or ():
-        trace = Trace.load(path)
-        name = f"{trace.about.get('name', path.stem)}, {trace.about.get('sampling', trace.law)}"
-        known[name] = trace, times if trace.law in times.laws else UNIT
+    if {*TRACED} & {*parts} and not traces:
+        raise typer.BadParameter(f"{' and '.join(TRACED)} need traces of `treespec trace`")
+    known, times, said = (
+        read_traces(traces or (), latency) if traces or latency else ({}, UNIT, None)
+    )
     make: dict[str, Callable[[], dict[str, Any]]] = {
-        "unseen": lambda: {name: unseen(*one, splits) for name, one in known.items()},
-        "live": lambda: {name: _live(*one, prompts) for name, one in known.items()},
+        "unseen": lambda: {
+            name: unseen(trace, times, splits, many) | {"times": said}
+            for name, (_, trace) in known.items()
+        },
+        "live": lambda: {
+            name: {
+                where: one | {"times": said}
+                for where, one in live(trace, times, known_shapes(trace, times), prompts).items()
+            }
+            for name, (_, trace) in known.items()
+        },
         "exhaustive": lambda: exhaustive(cases, 60),
         "runs": lambda: {one: chosen_among(one, runs, prompts) for one in pair or PAIRS},
         "stretches": lambda: turns(splits),
         "equals": lambda: two_equals(searches),
-        "noisy": lambda: many_equals(searches),
-        "time": lambda: duration(positions),
+        "noisy": lambda: {str(rounds): many_equals(searches, rounds=rounds) for rounds in ROUNDS},
+        "time": lambda: {
+            "files": durations(
+                {name: path for name, (path, _) in known.items()}, latency, positions
+            ),
+            "times": said,
+        },
     }
     for part in parts:
-        figures = make[part]()
-        show(console, part, figures)
+        figures, write_texts = make[part](), SECTIONS.get(part, advice)
+        for texts in write_texts({"figures": {PARTS[part]: figures}}).values():
+            typer.echo("\n\n".join(texts) + "\n")
         if prompts is None or part not in LIVE:
-            say(console, f"written: {kept(part, figures)}")
+            typer.echo(f"written: {kept(part, figures)}")
 
 
 def kept(part: str, figures: Mapping[str, Any]) -> Path:
@@ -239,42 +301,6 @@ def kept(part: str, figures: Mapping[str, Any]) -> Path:
     now = {part: {key: head[key] for key in ("measured", "git_hash")}}
     new = {PARTS[part]: of_part, "parts": known.get("parts", {}) | now}
     return write(name, head | {"figures": known | new})
-
-
-def _live(trace: Trace, latency: LatencyModel, texts: int | None) -> dict[str, Any]:
-    shapes = {name: tree for name, tree in OTHERS.items() if covered(trace, tree)}
-    return live(trace, best_tree(trace, latency, draws=40, laws=[trace.law]), shapes, texts)
-
-
-def show(console: Console, part: str, figures: Mapping[str, Any]) -> None:
-    """Print what a part found."""
-    if part != "unseen":
-        say(console, f"{part}: {figures}")
-        return
-    rows = [
-        {"trace": name, "texts": one["texts"], "advised": one["quotients"]["advised"]}
-        | {"off": one["worst"][0], "one way": one["one way"]["worst"][0]}
-        | {"which": one["one way"]["worst"][1], "agreed": one["agreed"]}
-        | {"chance": one["one way"]["chance"][one["one way"]["worst"][1]]}
-        | {"best": one["choice"]["of best there"], "rates": one["choice"]["over rates"]}
-        | {name: one["choice"]["pooled"][name] for name in ("log", "error")}
-        for name, one in figures.items()
-    ]
-    columns = (
-        keyed("trace", "trace", left=True),
-        keyed("texts", "texts", "d"),
-        keyed("advised: predicted/unseen", "advised", ".3f"),
-        keyed("farthest off", "off", ".1%"),
-        keyed("one way", "one way", ".1%"),
-        keyed("its chance", "chance", ".1%"),
-        keyed("which", "which", left=True),
-        keyed("agree", "agreed", ".0%"),
-        keyed("speed/best there", "best", ".3f"),
-        keyed("speed/choice by rates", "rates", ".3f"),
-        keyed("pooled", "log", "+.1%"),
-        keyed("error", "error", ".1%"),
-    )
-    print_table(Table("halves of the texts", columns, rows), console)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,59 @@
+"""How long `treespec search` takes on files, and how much memory: the command itself, in processes."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.progress import track
+
+from treespec.search import Trace
+
+__all__ = ["measured_process", "search_times"]
+
+REPEATS = 3
+
+MEASURED = """
+import json, resource, subprocess, sys, time
+start = time.perf_counter()
+subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True)
+seconds = time.perf_counter() - start
+most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
+print(json.dumps({"seconds": seconds, "gigabytes": most}))
+"""
+"""Runs a command. A process of its own, and a small one: a child is said to have used at least the memory
+of the process that started it."""
+
+
+def measured_process(*command: str) -> dict[str, float]:
+    """Seconds that a command takes, the start of its process included, and the most memory, in GiB.
+
+    Raises:
+        subprocess.CalledProcessError: if it fails.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, *command], stdout=subprocess.PIPE, check=True
+    )
+    return json.loads(done.stdout)
+
+
+def search_times(traces: Mapping[str, Path], latency: Path) -> dict[str, Any]:
+    """`treespec search TRACE --latency L` of each trace: the median of a few runs, and the most memory."""
+    cli, found = (sys.executable, "-m", "treespec.experiments.cli"), {}
+    for name, path in track(traces.items(), description="time"):
+        trace = Trace.load(path)
+        runs = [
+            measured_process(*cli, "search", str(path), "--latency", str(latency))
+            for _ in range(REPEATS)
+        ]
+        found[name] = {
+            "texts": trace.texts,
+            "positions": len(trace.tokens),
+            "beam": trace.draft_rows is not None,
+            "seconds": median(run["seconds"] for run in runs),
+            "gigabytes": max(run["gigabytes"] for run in runs),
+        }
+    return found
