@@ -12,7 +12,9 @@ from treespec.search import LatencyModel
 from treespec.search.choice import cross_fitting
 from treespec.search.choice.law_speed import Times
 from treespec.search.choice.local_moves import Bounds
+from treespec.search.choice.proposals import proposed, rates_at
 from treespec.search.choice.trace_speed import TraceSpeed
+from treespec.search.rates.replay import step_starts
 
 CHEAP = LatencyModel.from_tables(verify={1: 0.020, 32: 0.026}, draft={1: 0.0006, 16: 0.0008})
 
@@ -38,6 +40,26 @@ def test_cross_fitting_is_choosing_on_four_fifths_and_valuing_on_the_last():
         time += steps[chosen, here].sum() * seconds[chosen]
     assert found.rate == pytest.approx(tokens / time)
     assert found.seconds == pytest.approx(CHEAP.step_s(next(iter(pool))))
+
+
+def test_trees_are_proposed_anew_for_where_the_steps_of_the_best_begin(monkeypatch):
+    """Steps jump over easy stretches, so that they begin where it is hard, and other trees are best."""
+    monkeypatch.setattr(cross_fitting, "climb", lambda *_: None)  # local moves may find them, too
+    side, texts = side_of(stretches(np.random.default_rng(0), 12, 60)), np.ones(12, dtype=bool)
+    bounds = Bounds(24, 15, 3, frozenset({24}))
+    found = cross_fitting.choose(side, bounds, "tree", texts)
+
+    def proposals(starts):
+        return proposed(rates_at(side.sample, starts, texts, bounds), bounds)
+
+    best, at_first = next(iter(found)), proposals(np.flatnonzero(side.sample.inside))
+    assert set(at_first) < set(found)
+    assert best not in at_first
+    assert best in proposals(step_starts(side.sample, best))  # it stays
+    assert set(proposals(step_starts(side.sample, best))) <= set(found)
+    unseen = side_of(stretches(np.random.default_rng(9), 60, 200))
+    before = next(shape for shape in found if shape in at_first)
+    assert unseen.speed(best).rate > 1.005 * unseen.speed(before).rate
 
 
 def timed_in_rounds(rng, rounds, noise=0.3):
