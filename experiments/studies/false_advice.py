@@ -4,6 +4,7 @@
 - `many_equals`: the best shape of every size exactly as fast as plain decoding, chains at small sizes and
   trees at large ones, and times that were measured in rounds with noise: of many shapes the one is chosen
   whose texts were lucky and whose times came out short.
+- `equal_sources`: several drafts of the same true speed, each with coins and a profile of its own.
 """
 
 import json
@@ -14,10 +15,10 @@ from typing import Any
 import numpy as np
 from rich.progress import track
 
-from treespec.search import LatencyModel, Trace, best_tree
+from treespec.search import LatencyModel, Trace, best_tree, best_tree_among, expected_tokens
 from treespec.search.optimum.frontier import optimal_frontier
 
-__all__ = ["even_times", "independent", "many_equals", "two_equals"]
+__all__ = ["equal_sources", "even_times", "independent", "many_equals", "two_equals"]
 
 RATES = (0.65, 0.17, 0.08)
 """Chains are best up to five nodes, trees beyond."""
@@ -130,4 +131,57 @@ def many_equals(
         "told": told,
         "share": sum(told.values()) / searches,
         "flattered": {kind: mean(values) for kind, values in flattered.items() if values},
+    }
+
+
+def equal_sources(
+    searches: int,
+    sources: int,
+    *,
+    rates: Sequence[float] = RATES,
+    branching: int | None = None,
+    one_profile: bool = False,
+    draws: int = 1000,
+) -> dict[str, Any]:
+    """How often anything is advised where several drafts are equally fast.
+
+    Args:
+        searches: how many.
+        sources: that are ranked together.
+        rates: of each of them. By those of `RATES` the best of every size is as fast as plain decoding; by
+            higher ones it is faster, so that only which source to take is open, if there are chains alone.
+        branching: the most children of a node; 1 for chains.
+        one_profile: whether all have the same times, instead of a profile each.
+        draws: resamples.
+
+    Returns:
+        What was advised; the mean error of the speed that was said of the first shape of each kind over
+        plain decoding, as a logarithm; and the deviation of that error.
+    """
+    rng, verify = np.random.default_rng(7), even_times()
+    told = {"tree": 0, "chain": 0, "plain": 0}
+    off: dict[str, list[float]] = {"tree": [], "chain": []}
+    for _ in track(range(searches), description="equal sources"):
+        traces = [independent(rng, rates, 24, 60, LARGEST) for _ in range(sources)]
+        times = [measured(rng, 9, 0.03, 0.1) for _ in range(1 if one_profile else sources)]
+        times *= sources // len(times)
+        known = {str(i): given for i, given in enumerate(zip(traces, times, strict=True))}
+        ranking = best_tree_among(
+            known, branching=branching, draws=draws, seed=int(rng.integers(2**31))
+        )
+        if ranking.advice.use is not None:
+            told[ranking.advice.use.kind] += 1
+        for row in (ranking.tree, ranking.chain):
+            if row is not None:
+                seconds = verify[row.size] + FIRST + (row.depth - 1) * LEVEL
+                true = expected_tokens(row.shape, list(rates)) / seconds
+                off[row.kind].append(float(np.log(row.speedup.estimate / true)))
+    return {
+        "searches": searches,
+        "sources": sources,
+        "one profile": one_profile,
+        "told": told,
+        "share": sum(told.values()) / searches,
+        "flattered": {kind: mean(values) for kind, values in off.items() if values},
+        "deviation": {kind: float(np.std(values)) for kind, values in off.items() if values},
     }

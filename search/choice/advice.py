@@ -1,15 +1,16 @@
 """What a ranking advises: one shape, or which it cannot tell apart and what would decide between them."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
 from statistics import NormalDist
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from treespec.search.choice.rows import Choice, Speed, bounds, text_of
+from treespec.search.choice.rows import Choice, Kind, Speed, bounds, text_of
 from treespec.search.intervals import Interval, expanded_tail
 
 __all__ = ["MOST_DRAWS", "Advice", "Needed", "advise", "shared_level"]
@@ -20,6 +21,9 @@ MOST_DRAWS = 100_000
 """Resamples beyond which more texts are asked for instead of more of them."""
 EQUAL = 0.005
 """Relative difference of two speeds below which deciding between them is not worth a measurement."""
+
+WORDS = {"tree": "tree", "chain": "chain", "growth": "tree that grows", "plain": "plain decoding"}
+"""Kinds of shapes."""
 
 
 @dataclass(frozen=True)
@@ -85,14 +89,21 @@ class Advice:
     `use` is None, and `between` has those that are not told apart. Nor is one where the bounds for so few
     texts lie beyond all resamples: two texts that agree by chance would decide anything.
 
+    Of several traces or laws, the best of the same kind of each other one has to be excluded as well. All
+    of them count as one comparison more, however many they are: to be advised, a shape has to be told from
+    each, and the more are as fast, the less often one is so far ahead of all (Gutmann & Maymin, Annals of
+    Statistics 1987; Hung & Fithian, arXiv:1610.03944).
+
     Args:
         use: the shape to use (plain decoding is one), or None.
         first: the one that looks fastest.
         between: `first`, and those that it is not proved to be faster than.
-        over: the speed of `first` over each of the others, by kind.
-        others: the best of the other kinds, fastest first.
+        over: the speed of `first` over each of the others, by `name`.
+        others: the best of the other kinds, and of the same kind from each other trace and law, fastest
+            first.
         needed: what would decide; None if it is decided.
         alike: of `between`, those that even this would not tell from the first, while it would the others.
+        level: of each comparison.
     """
 
     use: Choice | None
@@ -102,38 +113,69 @@ class Advice:
     others: tuple[Choice, ...]
     needed: Needed | None
     alike: tuple[Choice, ...] = ()
+    level: float = 0.95
+
+    def name(self, choice: Choice) -> str:
+        """What `over` calls one of the others: its kind; with trace and law if it is that of the first."""
+        return _name(choice, self.first)
 
     def __str__(self) -> str:
         first = self.first
         if self.use is None:
-            names = [_valued(one, i == 0) for i, one in enumerate(self.between)]
+            names = [self._valued(one) for one in self.between]
             said = f"Not decided between {', '.join(names[:-1])} and {names[-1]}."
             for one in self.others:
                 if one not in self.between:
-                    share = text_of(_inverse(self.over[one.kind]))
+                    share = text_of(_inverse(self.over[self.name(one)]))
                     said += f" {_sentence(_the(one))} has {share} of the speed of the first."
             if not self.alike:
-                return f"{said} {self.needed}."
+                return f"{said} {self.needed}.{self._missing()}"
             others = [one for one in self.between[1:] if one not in self.alike]
             told, alike = (" and ".join(map(_the, some)) for some in (others, self.alike))
             return (
                 f"{said} {self.needed} between the first and {told}; hardly any measurement would between "
-                f"the first and {alike}: take what is simpler."
+                f"the first and {alike}: take what is simpler.{self._missing()}"
             )
         if first.kind == "plain":
+            if not self.others:
+                return f"Decode plainly:{self._missing().lower()}"
+            there = {one.kind for one in self.others}
+            kinds = " or ".join(word for kind, word in WORDS.items() if kind in there)
             near = [f"{_best(one)} has {text_of(one.speedup)} of its speed" for one in self.others]
-            said = "Decode plainly: no tree or chain is predicted to be faster."
-            return f"{said} {_sentence(_listed(near))}." if near else said
+            return (
+                f"Decode plainly: no {kinds} is predicted to be faster. {_sentence(_listed(near))}."
+                f"{self._missing()}"
+            )
         faster = [f"{text_of(first.speedup)} times plain decoding"]
         faster += [
-            f"{text_of(self.over[one.kind])} times {_best(one)}"
+            f"{text_of(self.over[self.name(one)])} times "
+            f"{_the(one) if one.kind == first.kind else _best(one)}"
             for one in self.others
             if one.kind != "plain"
         ]
-        there = {first.kind, *(one.kind for one in self.others)}
+        return f"Use {_the(first)}: {_listed(faster)}.{self._missing()}"
+
+    def _valued(self, choice: Choice) -> str:
+        """The shape with its speed: the first's over plain decoding, of its rivals over the first's."""
+        if choice.kind == "plain":
+            return choice.label
+        said = text_of(choice.speedup)
+        if choice is self.first:
+            said += " times plain decoding"
+        elif choice.kind == self.first.kind:
+            # What choosing flatters was taken off the first alone, so that speed-ups would mislead.
+            said = f"{text_of(_inverse(self.over[self.name(choice)]))} of the speed of the first"
+        return f"the {choice.label} ({_origin(choice)}: {said})"
+
+    def _missing(self) -> str:
+        """A sentence on what there was none of, tree or chain; each is held against the other, always."""
+        every = (self.first, *self.others)
+        growths = [one.growth for one in every if one.growth is not None]
+        if any(growth.config.get("kind") == "budget" for growth in growths):
+            return ""  # of a text source, which has trees and chains among its budgets
+        there = {one.kind for one in every}
         missing = " or ".join(kind for kind in ("tree", "chain") if kind not in there)
-        nothing = f"; there was no {missing} to compare with" if missing else ""
-        return f"Use {_the(first)}: {_listed(faster)}{nothing}."
+        return f" There was no {missing} to compare with." if missing else ""
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain data; shapes by kind, as rows of the ranking have them."""
@@ -141,11 +183,16 @@ class Advice:
         return {
             "use": None if self.use is None else self.use.kind,
             "first": self.first.kind,
-            "between": [one.kind for one in self.between],
-            "alike": [one.kind for one in self.alike],
-            "over": {kind: ratio._asdict() for kind, ratio in self.over.items()},
+            "between": [self.name(one) for one in self.between],
+            "alike": [self.name(one) for one in self.alike],
+            "over": {name: ratio._asdict() for name, ratio in self.over.items()},
             "others": [
-                {"kind": one.kind, "label": one.label, "speedup": one.speedup._asdict()}
+                {
+                    "name": self.name(one),
+                    "kind": one.kind,
+                    "label": one.label,
+                    "speedup": one.speedup._asdict(),
+                }
                 for one in self.others
             ],
             "needed": None
@@ -160,21 +207,28 @@ class Advice:
         }
 
 
-def advise(contenders: Sequence[tuple[Choice, Speed]], level: float) -> Advice:
-    """Hold the best of each kind against each other.
+def advise(
+    contenders: Sequence[tuple[Choice, Speed]],
+    level: float,
+    rivals: Mapping[Kind, Sequence[tuple[Choice, Speed]]] = MappingProxyType({}),
+) -> Advice:
+    """Hold the best of each kind against each other, and the best of all against its rivals.
 
     Args:
         contenders: the best tree, the best chain, plain decoding, as far as there are.
         level: of confidence, that no comparison is wrong.
+        rivals: by kind, the best of each other trace and law, with speeds as the best of all has them.
     """
     ordered = sorted(contenders, key=lambda one: (-one[1].rate, one[0].size))
     (first, fastest), *others = ordered
+    own = rivals.get(first.kind, ())
+    level = shared_level(level, len(ordered) + bool(own))
+    others = sorted([*others, *own], key=lambda one: -one[1].rate)
     over, open_ones, needs = {}, [first], []
-    level = shared_level(level, len(ordered))
     for choice, speed in others:
         texts = min((one.texts for one in (fastest, speed) if one.texts), default=None)
         drawn = fastest.rate_drawn / speed.rate_drawn
-        over[choice.kind] = ratio = bounds(fastest.rate / speed.rate, drawn, level, texts)
+        ratio = over[_name(choice, first)] = bounds(fastest.rate / speed.rate, drawn, level, texts)
         if not (ratio.low > 1 and _within(texts, len(drawn), level)):
             open_ones.append(choice)
             needs.append(_needed(fastest, speed, texts, level))
@@ -188,6 +242,7 @@ def advise(contenders: Sequence[tuple[Choice, Speed]], level: float) -> Advice:
         tuple(choice for choice, _ in others),
         None if decided else _together(needs),
         tuple(alike) if len(alike) < len(needs) else (),
+        level,
     )
 
 
@@ -271,6 +326,12 @@ def _together(needs: Sequence[Needed]) -> Needed:
     return Needed(texts, max(one.steadier for one in some), draws=max(one.draws for one in some))
 
 
+def _name(choice: Choice, first: Choice) -> str:
+    """What one of those compared is called: its kind; with trace and law if `first` is of that kind."""
+    rival = choice is not first and choice.kind == first.kind
+    return f"{choice.kind} ({_origin(choice)})" if rival else choice.kind
+
+
 def _origin(choice: Choice) -> str:
     return ", ".join(name for name in (choice.source, choice.law) if name)
 
@@ -280,18 +341,9 @@ def _the(choice: Choice) -> str:
     return choice.label if choice.kind == "plain" else f"the {choice.label} ({_origin(choice)})"
 
 
-def _valued(choice: Choice, whole: bool) -> str:
-    """The shape with its speed; the first one says over what."""
-    if choice.kind == "plain":
-        return choice.label
-    over = " times plain decoding" if whole else ""
-    return f"the {choice.label} ({_origin(choice)}: {text_of(choice.speedup)}{over})"
-
-
 def _best(choice: Choice) -> str:
     """The best shape of a kind, in words."""
-    kind = "tree that grows" if choice.kind == "growth" else choice.kind
-    return f"the best {kind} ({choice.label})"
+    return f"the best {WORDS[choice.kind]} ({choice.label})"
 
 
 def _listed(parts: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from treespec.search.arguments import SEQUENCE, maybe, of_class, takes
-from treespec.search.choice.advice import MOST_DRAWS, shared_level
+from treespec.search.choice.advice import MOST_DRAWS
 from treespec.search.choice.candidates import (
     Limits,
     Room,
@@ -167,8 +167,6 @@ def best_tree(
     speeds = {(entry.law, entry.shape): entry.speed for entry in entries}
 
     def speed(shape: TreeShape, law: str) -> Speed:
-        if shape.size == 1:
-            return plain.speed
         over = alone if alone and shape.is_chain else sides
         if law not in over:
             what = "this ranking is" if over is sides else "its chains are"
@@ -176,10 +174,9 @@ def best_tree(
         return speeds.get((law, shape)) or over[law].speed(shape)
 
     ranking = ranked([*entries, plain], Setting(prefix, batch, level, draws), notes, speed)
-    shared = shared_level(level, len({row.kind for row in ranking.rows}))
     few: tuple[str, ...] = ()
     for side in (*sides.values(), *alone.values()):
-        few += _unsaid(_too_few(side, shared), few)
+        few += _unsaid(_too_few(side, ranking.advice.level), few)
     ranking = replace(ranking, notes=(*ranking.notes, *few), on_intervals=few)
     first = ranking.best
     end = latency.largest(prefix, law=first.law, batch=batch)

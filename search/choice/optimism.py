@@ -1,9 +1,13 @@
-"""By how much the time of a chosen shape is too short, because it was chosen for being short."""
+"""By how much a chosen shape looks faster than it is, because it was chosen for looking fast."""
+
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
 
-__all__ = ["ENOUGH", "optimism"]
+from treespec.search.choice.rows import Speed
+
+__all__ = ["ENOUGH", "flattery", "optimism"]
 
 ENOUGH = 1000
 """Resamples: the mean over so many is known well, and thousands of shapes take room in each."""
@@ -45,3 +49,36 @@ def optimism(
     redrawn *= cost / redrawn.mean(axis=0)
     chosen = redrawn.argmin(axis=1)
     return float(cost[chosen].mean() / redrawn[np.arange(len(redrawn)), chosen].mean())
+
+
+def flattery(speeds: Sequence[Speed]) -> tuple[float, float]:
+    """How many tokens too many, and how much time too little, the fastest of these seems to have.
+
+    As `optimism`, where both may have come out lucky: of several drafts, laws or profiles the fastest. Of
+    two equally fast ones whose speeds have noise s it finds 0.39 of 0.57 s, of four 0.72 of 1.03 s.
+    Shrinking all towards their mean would find more there, and next to nothing where one is far behind.
+
+    Args:
+        speeds: resampled together.
+
+    Returns:
+        Two factors, of at least 1 together: what its tokens have to be divided by, and its time made longer
+        by. Both are 1 where all resamples choose the same.
+
+    Example:
+        >>> first = Speed(2.0, 1.0, np.array([2.2, 1.8]), np.ones(2))
+        >>> other = Speed(2.0, 1.0, np.array([1.8, 2.2]), np.ones(2))
+        >>> tokens, seconds = flattery([first, other])
+        >>> round(tokens, 3), seconds
+        (1.106, 1.0)
+    """
+    tokens = np.log(np.stack([one.tokens_drawn for one in speeds], axis=1))
+    seconds = np.log(np.stack([one.seconds_drawn for one in speeds], axis=1))
+    tokens, seconds = tokens - tokens.mean(axis=0), seconds - seconds.mean(axis=0)
+    rates = np.log([one.rate for one in speeds])
+    chosen = (rates + tokens - seconds).argmax(axis=1)
+    if (chosen == rates.argmax()).all():
+        return 1.0, 1.0
+    draws = np.arange(len(chosen))
+    more, less = tokens[draws, chosen].mean(), -seconds[draws, chosen].mean()
+    return float(np.exp(more)), float(np.exp(less))

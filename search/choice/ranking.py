@@ -2,20 +2,23 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isnan
 from typing import Any
 
+import numpy as np
+
 from treespec.search.arguments import SHAPE, TEXT, maybe, takes
 from treespec.search.choice.advice import Advice, advise
 from treespec.search.choice.labels import tree_names
-from treespec.search.choice.rows import Basis, Choice, Entry, Speed, bounds, row_of, text_of
+from treespec.search.choice.optimism import flattery
+from treespec.search.choice.rows import Basis, Choice, Entry, Kind, Speed, bounds, row_of, text_of
 from treespec.search.intervals import Interval
 from treespec.search.rates.replay import EMITTED
 from treespec.shape import TreeShape
 
-__all__ = ["CHOSEN", "Choice", "Ranking", "Setting", "Speed", "bounds", "ranked"]
+__all__ = ["CHOSEN", "SEVERAL", "Choice", "Ranking", "Setting", "Speed", "bounds", "ranked"]
 
 CHOSEN = (
     "order: by speed, and within a kind (tree, chain, tree that grows; of each law and trace) as the "
@@ -24,6 +27,12 @@ CHOSEN = (
     "after it on the same texts, which flatters the luckiest: they may look faster, and are not shown to be"
 )
 """Said of rankings on traces."""
+
+SEVERAL = (
+    "the first of a kind was chosen among several traces or laws, too: what that flatters is taken off its "
+    "tokens and time; the others keep theirs, and may look faster"
+)
+"""Said where that is anything."""
 
 VALUED_ON: Mapping[Basis, str] = {"": "", "replay": "same texts", "cross-fitted": "other texts"}
 """Than those that a shape was chosen on."""
@@ -65,6 +74,8 @@ class Ranking:
         setting: prefix, batch, level of the intervals and number of resamples.
         notes: what limits the result.
         advice: which shape to use, or between which it is not decided.
+        entries: the rows with their resamples, in the same order.
+        found: the same before anything was taken off, in the order in which they were found.
         on_intervals: those of the notes that say which intervals there are too few texts for.
     """
 
@@ -73,6 +84,7 @@ class Ranking:
     notes: tuple[str, ...]
     advice: Advice
     entries: tuple[Entry, ...] = field(repr=False)
+    found: tuple[Entry, ...] = field(repr=False)
     _speed: Callable[[TreeShape, str], Speed] = field(repr=False)
     on_intervals: tuple[str, ...] = ()
 
@@ -134,7 +146,15 @@ class Ranking:
         Raises:
             NotMeasured, InvalidAcceptance, InvalidTrace, InvalidLimit: if it was not.
         """
+        if shape.size == 1:
+            return self.entries[self.rows.index(self.plain)].speed
+        for entry in (self._entry(self.tree), self._entry(self.chain)):
+            if entry is not None and (entry.shape, entry.law) == (shape, law):
+                return entry.speed
         return self._speed(shape, law)
+
+    def _entry(self, row: Choice | None) -> Entry | None:
+        return None if row is None else self.entries[self.rows.index(row)]
 
     @takes(shape=SHAPE, law=maybe(TEXT))
     def regret(self, shape: TreeShape, law: str | None = None) -> Interval:
@@ -154,7 +174,7 @@ class Ranking:
         """
         if law is None:
             law = ((self.chain if shape.is_chain else self.tree) or self.plain).law
-        here, best = self._speed(shape, str(law)), self.entries[0].speed
+        here, best = self.speed(shape, str(law)), self.entries[0].speed
         drawn = 1 - here.rate_drawn / best.rate_drawn
         texts = min((s.texts for s in (here, best) if s.texts is not None), default=None)
         return bounds(1 - here.rate / best.rate, drawn, self.level, texts)
@@ -261,6 +281,9 @@ def ranked(
 ) -> Ranking:
     """The ranking of these shapes, of which one at least is plain decoding.
 
+    The best of a kind is chosen among the best of each trace and law, and what that flatters is taken off
+    it (`flattery`). The others keep what they have, and stand behind it.
+
     Args:
         entries: shapes, those of a trace in the order of the choice; of several that are plain decoding,
             the fastest is what all are held against.
@@ -268,23 +291,68 @@ def ranked(
         notes: what limits the result; each is said once.
         speed: of any other shape, by law.
     """
-    plain = max(
-        (entry for entry in entries if entry.kind == "plain"), key=lambda one: one.speed.rate
+    placed = _placed(entries)
+    groups: dict[Kind, dict[tuple[str, str], Entry]] = {}
+    for _, entry in placed:
+        groups.setdefault(entry.kind, {}).setdefault((entry.source, entry.law), entry)
+    firsts = {kind: [*ones.values()] for kind, ones in groups.items()}
+    taken = {kind: flattery([one.speed for one in ones]) for kind, ones in firsts.items()}
+    best = {kind: _less(ones[0], taken[kind]) for kind, ones in firsts.items()}
+    kept: list[tuple[float, Entry]] = []
+    for rate, entry in placed:
+        chosen, kind = entry is firsts[entry.kind][0], entry.kind
+        if chosen or kind != "plain":
+            rate = min(rate, best[kind].speed.rate)
+            kept.append((rate, best[kind] if chosen else entry))
+    kept.sort(key=lambda one: -one[0])
+    ordered = tuple(entry for _, entry in kept)
+    plain = best["plain"].speed
+    rows = {entry: row_of(entry, plain, setting.batch, setting.level) for entry in ordered}
+    advice = advise(
+        [(rows[entry], entry.speed) for entry in best.values()],
+        setting.level,
+        {
+            kind: [
+                (rows[one], _less(one, taken[kind]).speed)
+                for one in ones[1:]
+                if not _same(one, ones[0])
+            ]
+            for kind, ones in firsts.items()
+            if kind != "plain"
+        },
     )
-    kept = [entry for entry in entries if entry.kind != "plain" or entry is plain]
-    kept = _ordered(kept)
-    rows = tuple(row_of(one, plain.speed, setting.batch, setting.level) for one in kept)
-    firsts: dict[str, int] = {}
-    for place, row in enumerate(rows):
-        firsts.setdefault(row.kind, place)
-    if any(one.basis for one in kept):
+    if any(one.basis for one in ordered):
         notes = [*notes, CHOSEN]
-    advice = advise([(rows[i], kept[i].speed) for i in firsts.values()], setting.level)
-    return Ranking(rows, setting, tuple(dict.fromkeys(notes)), advice, tuple(kept), speed)
+    if any(tokens * seconds > 1 for kind, (tokens, seconds) in taken.items() if kind != "plain"):
+        notes = [*notes, SEVERAL]
+    return Ranking(
+        tuple(rows.values()),
+        setting,
+        tuple(dict.fromkeys(notes)),
+        advice,
+        ordered,
+        tuple(entries),
+        speed,
+    )
 
 
-def _ordered(entries: Sequence[Entry]) -> list[Entry]:
-    """The fastest first, and no replayed shape before one of its kind that the choice preferred."""
+def _less(entry: Entry, flattered: tuple[float, float]) -> Entry:
+    """The shape with as many fewer tokens, and so much more time, as `flattery` says."""
+    tokens, seconds = flattered
+    return replace(entry, speed=entry.speed.fewer(tokens).longer(seconds))
+
+
+def _same(one: Entry, other: Entry) -> bool:
+    """Whether these are one thing under two names, as chains may be under two laws."""
+    alike = one.source == other.source and one.shape == other.shape
+    return alike and np.array_equal(one.speed.rate_drawn, other.speed.rate_drawn)
+
+
+def _placed(entries: Sequence[Entry]) -> list[tuple[float, Entry]]:
+    """The fastest first, with the speed that each is placed by.
+
+    No replayed shape stands before one of its trace, law and kind that the choice preferred.
+    """
     placed: list[tuple[float, int, int, str, Entry]] = []
     slowest: dict[tuple[str, str, str], float] = {}
     for place, entry in enumerate(entries):
@@ -294,4 +362,4 @@ def _ordered(entries: Sequence[Entry]) -> list[Entry]:
             rate, before = min(rate, slowest.get(group, rate)), place
             slowest[group] = rate
         placed.append((-rate, before, entry.shape.size, entry.law, entry))
-    return [one[-1] for one in sorted(placed, key=lambda one: one[:-1])]
+    return [(-one[0], one[-1]) for one in sorted(placed, key=lambda one: one[:-1])]

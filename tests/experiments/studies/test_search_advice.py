@@ -221,6 +221,13 @@ def test_nothing_is_advised_where_all_are_equal():
     assert said in texts_of("noisy", {str(found["rounds"]): found})
 
 
+def test_no_draft_is_advised_where_several_are_as_fast():
+    found = false_advice.equal_sources(8, 3, rates=(0.8, 0.1, 0.05), branching=1, draws=400)
+    assert sum(found["told"].values()) <= 1
+    assert set(found["flattered"]) == {"chain"}
+    assert abs(found["flattered"]["chain"]) < 0.05
+
+
 def test_parts_are_kept_beside_each_other(kept_in):
     module.kept("time", {"seconds": 1})
     module.kept("unseen", {"a": 1})

@@ -67,8 +67,64 @@ def test_the_best_tree_and_the_best_chain_are_both_said_whatever_wins():
     alone = str(advised(growth=speed(1.5), chain=speed(1.2), plain=speed(1.0)))
     assert alone == (
         "Use the EAGLE-2 4x5, 16 (iid): 1.50 times plain decoding and 1.25 times the best chain "
-        "(chain of 3); there was no tree to compare with."
+        "(chain of 3). There was no tree to compare with."
     )
+
+
+def test_what_there_was_none_of_is_said_whatever_is_advised():
+    chain, plain = speed(1.1, of_texts=0.1), speed(1.0)
+    undecided, plainly, nothing = (
+        str(advised(**speeds))
+        for speeds in (
+            {"chain": chain, "plain": plain},
+            {"tree": speed(0.9), "plain": plain},
+            {"plain": plain},
+        )
+    )
+    assert undecided.startswith("Not decided between the chain of 3 (")
+    assert undecided.endswith("would decide. There was no tree to compare with.")
+    assert plainly == (
+        "Decode plainly: no tree is predicted to be faster. The best tree (tree of 7 nodes, 2 deep) has "
+        "0.90 of its speed. There was no chain to compare with."
+    )
+    assert nothing == "Decode plainly: there was no tree or chain to compare with."
+    both = advised(chain=chain, plain=plain, tree=speed(1.095, of_texts=0.1, seed=1))
+    assert "compare with" not in str(both)
+    alike = advised(chain=chain, plain=speed(1.099, seed=1), growth=speed(1.06, seed=2))
+    assert len(alike.alike) == 1
+    assert str(alike).endswith("take what is simpler. There was no tree to compare with.")
+    growth = replace(GROWTHS["growth"], config={"kind": "budget"})
+    row = row_of(Entry(ROOT, "deterministic", chain, growth=growth), plain, 1, 0.95)
+    only = advise([(row, chain), (row_of(Entry(ROOT, "iid", plain), plain, 1, 0.95), plain)], 0.95)
+    assert "compare with" not in str(only)  # chains and trees are among budgets
+
+
+def test_a_shape_is_advised_only_if_it_is_told_from_its_rivals():
+    plain, chain = speed(1.0), speed(1.5, of_texts=0.03)
+    rivals = {"equal": speed(1.49, of_texts=0.03, seed=1), "slow": speed(1.2, seed=2)}
+
+    def held(*names):
+        rows = [(row_of(Entry(SHAPES[kind], "iid", one, "own"), plain, 1, 0.95), one)
+                for kind, one in (("chain", chain), ("plain", plain))]  # fmt: skip
+        entries = [
+            (Entry(SHAPES["chain"], "iid", rivals[name], name), rivals[name]) for name in names
+        ]
+        others = [(row_of(entry, plain, 1, 0.95), one) for entry, one in entries]
+        return advise(rows, 0.95, {"chain": others, "tree": others})
+
+    assert held().use.source == "own"
+    slow, open_still = held("slow"), held("slow", "equal")
+    assert slow.use.source == "own"
+    assert "times the chain of 3 (slow, iid)" in str(slow)
+    assert (held().level, slow.level, open_still.level) == (0.95, 0.975, 0.975)
+    assert open_still.use is None
+    assert [one.source for one in open_still.between] == ["own", "equal"]
+    told = open_still.to_dict()
+    assert told["between"] == ["chain", "chain (equal, iid)"]
+    assert set(told["over"]) == {"chain (equal, iid)", "chain (slow, iid)", "plain"}
+    assert {one["name"] for one in told["others"]} == set(told["over"])
+    assert "The chain of 3 (slow, iid) has 0.80 " in str(open_still)
+    assert "the chain of 3 (equal, iid: 0.99 " in str(open_still)
 
 
 @pytest.mark.parametrize(("other", "value"), [("chain", 1.46), ("plain", 1.47)])

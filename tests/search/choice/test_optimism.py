@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from treespec.search.choice.optimism import optimism
+from treespec.search.choice.optimism import flattery, optimism
+from treespec.search.choice.rows import Speed
 
 SLOW = np.array([1.0, 1.0, 1.0, 1.6, 1.0])
 """A median of resampled rounds, of which one was slow, is above the median of the rounds in the mean."""
@@ -43,3 +44,32 @@ def test_most_of_what_a_choice_flatters_is_found(shapes, apart):
     assert np.mean(found) == pytest.approx(np.mean(flattered), abs=0.5 * noise)
     if not apart:
         assert np.mean(found) - 1 > 0.6 * (np.mean(flattered) - 1)
+
+
+@pytest.mark.parametrize(
+    ("behind", "least", "most"),
+    [((0, 0), 0.5, 0.9), ((0, 0, 0, 0), 0.6, 0.9), ((0, 0, 0, 9), 0.6, 0.9), ((0, 9), 0.0, 0.0)],
+)
+def test_most_of_what_a_choice_among_sources_flatters_is_found(behind, least, most):
+    """`behind`: how much slower each is, in units of the noise, half of which is in the tokens."""
+    rng, noise, draws = np.random.default_rng(3), 0.03, 300
+    flattered, found = np.zeros(2), np.zeros(2)
+    for _ in range(300):
+        truth = np.exp(-noise * np.array(behind))
+
+        def noisy(*shape):
+            return np.exp(noise / np.sqrt(2) * rng.standard_normal(shape))
+
+        tokens, seconds = truth * noisy(len(behind)), noisy(len(behind))
+        drawn = tokens * noisy(draws, len(behind)), seconds * noisy(draws, len(behind))
+        speeds = [
+            Speed(t, s, *of)
+            for t, s, *of in zip(tokens, seconds, *(d.T for d in drawn), strict=True)
+        ]
+        first = (tokens / seconds).argmax()
+        flattered += np.log([tokens[first] / truth[first], 1 / seconds[first]])
+        found += np.log(flattery(speeds))
+    if most == 0:
+        assert found == pytest.approx(0, abs=1e-9)
+    else:
+        assert ((least * flattered < found) & (found < most * flattered)).all()
