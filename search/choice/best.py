@@ -16,6 +16,7 @@ from treespec.search.choice.candidates import (
     chains_within,
     read_sizes,
     require_sizes,
+    require_trees,
     room_for,
 )
 from treespec.search.choice.cross_fitting import Kind
@@ -120,7 +121,8 @@ def best_tree(
         seed: of the resamples.
 
     Raises:
-        NotMeasured: if the times do not cover the sizes, prefix, batch or law asked for.
+        NotMeasured: if the times do not cover the sizes, prefix, batch or law asked for, or only one node
+            where nobody asked for that.
         InvalidAcceptance, InvalidLimit: as for `optimal_tree`; or no law is known, or settings or models
             differ.
         InfeasibleTree: if one of `sizes` is larger than any tree within depth and branching.
@@ -148,13 +150,15 @@ def best_tree(
     rooms = {law: room_for(side, limits) for law, side in sides.items()}
     entries: list[Entry] = []
     notes = [*_disturbed(latency), *_other_passes(known, latency), *require_sizes(limits, rooms)]
+    apart = {law: room_for(side, limits, strict=False) for law, side in alone.items()}
+    notes += require_trees(limits, rooms | {f"chains of {law}": apart[law] for law in apart})
     for law, side in sides.items():
         kinds: list[Kind] = ["tree", "chain"] if chains is None else ["tree"]
         found, said = _ranked(side, limits, rooms[law], kinds)
         entries += found
         notes += said
     for law, side in alone.items():
-        room = room_for(side, limits, strict=False)
+        room = apart[law]
         if limits.depth is not None and room.depth == (side.rates.levels or 0) < limits.depth:
             notes.append(
                 f"{law}: no chain is longer than {room.depth}, as deep as rates of chains go"

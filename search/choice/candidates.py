@@ -29,6 +29,7 @@ __all__ = [
     "fastest_of_frontier",
     "read_sizes",
     "require_sizes",
+    "require_trees",
     "room_for",
 ]
 
@@ -44,6 +45,9 @@ MOST_IN_CHAINS = 2**21
 
 DEEPEST = 64
 """Edges of the deepest tree that is looked at when nobody says."""
+
+LARGER = "profile larger trees (`treespec profile --sizes 1,2,4,8,16`)"
+"""The way out of times of one node."""
 
 
 @dataclass(frozen=True)
@@ -194,6 +198,29 @@ def require_sizes(limits: Limits, rooms: Mapping[str, Room]) -> list[str]:
         f"{law}: no tree of {room} has more than {room.full} nodes, so larger sizes were passed over"
         for law, room in rooms.items()
         if asked > room.full
+    ]
+
+
+def require_trees(limits: Limits, rooms: Mapping[str, Room]) -> list[str]:
+    """Refuse times of one node alone where nobody asked for so small trees: nothing would be looked at.
+
+    Returns:
+        Notes on laws whose times are of one node, where others go further.
+
+    Raises:
+        NotMeasured: if all are.
+    """
+    if limits.sizes is not None or limits.max_size is not None or limits.depth == 0:
+        return []
+    narrow = [law for law, room in rooms.items() if room.size == 1]
+    if narrow and len(narrow) == len(rooms):
+        raise NotMeasured(
+            "times are known for 1 node only, which is plain decoding, so that no tree or chain can be "
+            f"compared with it: {LARGER}"
+        )
+    return [
+        f"{law}: no tree or chain was looked at, since times are known for 1 node only: {LARGER}"
+        for law in narrow
     ]
 
 

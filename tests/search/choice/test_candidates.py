@@ -1,8 +1,10 @@
 """Which trees are looked at: sizes, depths and widths, and what is said of those passed over."""
 
+import json
+
 import pytest
 
-from treespec.search import InfeasibleTree, InvalidLimit, LatencyModel, best_tree
+from treespec.search import InfeasibleTree, InvalidLimit, LatencyModel, NotMeasured, best_tree
 from treespec.search.choice.candidates import candidate_sizes
 
 
@@ -23,6 +25,31 @@ def test_the_largest_measured_size_is_said():
     flat = LatencyModel.from_tables(verify={1: 0.02, 9: 0.02}, draft=0.0001)
     assert "the most that were measured" in str(best_tree([0.6, 0.2, 0.1], flat))
     assert "the most that were measured" not in str(best_tree([0.6, 0.2, 0.1], flat, max_size=8))
+
+
+@pytest.mark.parametrize("kind", ["rates", "trace"])
+def test_times_of_one_node_are_refused_unless_they_are_asked_for(make_trace, kind):
+    acceptance = [0.6, 0.2] if kind == "rates" else make_trace(texts=4, positions=60)
+    one = LatencyModel.from_tables(verify={1: 0.020}, draft={1: 0.0005}, law="iid")
+    with pytest.raises(
+        NotMeasured, match=r"for 1 node only.*profile larger trees \(`treespec profile"
+    ):
+        best_tree(acceptance, one)
+    for limits in ({"max_size": 1}, {"sizes": [1]}, {"depth": 0}):
+        found = best_tree(acceptance, one, draws=40, **limits)
+        assert found.verdict == "Decode plainly: there was no tree or chain to compare with."
+
+
+def test_a_law_with_times_of_one_node_is_said_beside_another():
+    law = {"level_ms": {"1": 0.5, "8": 0.6}}
+    laws = {"iid": law, "without_replacement": law | {"accept_ms": {"1": 0.1}}}
+    batch = {"verify_ms": {"1": 20, "32": 26}, "laws": laws}
+    times = LatencyModel.from_json(json.dumps({"version": 1, "batches": {"1": batch}}))
+    ranking = best_tree({"iid": [0.6, 0.2], "without_replacement": [0.6, 0.2]}, times)
+    assert {row.law for row in ranking.rows if row.kind != "plain"} == {"iid"}
+    assert (
+        sum("without_replacement: no tree or chain was looked at" in n for n in ranking.notes) == 1
+    )
 
 
 def test_what_is_not_measured_is_passed_over_and_said(flat, measured):
