@@ -5,7 +5,7 @@ from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Real
 
 from treespec.door import shown
 from treespec.search.arguments import NUMBER
@@ -135,8 +135,8 @@ def bootstrap_bounds(
 
 
 def ratio(
-    over: Int[np.ndarray, "texts"],
-    under: Int[np.ndarray, "texts"],
+    over: Real[np.ndarray, "texts"],
+    under: Real[np.ndarray, "texts"],
     *,
     level: float = 0.95,
     resamples: int = RESAMPLES,

@@ -308,8 +308,9 @@ Method = Annotated[
 class SearchConfig(Strict):
     """What is measured before the run: for methods that ask for what is `measured`, and for predictions.
 
-    How often the k-th child is accepted is recorded on prompts of its own; what passes cost, on the same
-    models in the same process. Both are kept in the run's folder.
+    How often the k-th child is accepted is recorded on prompts of its own, and what the draft thinks beside
+    the texts if methods grow by it; what passes cost, on the same models in the same process. All is kept
+    in the run's folder.
     """
 
     prompts: Prompts | None = None

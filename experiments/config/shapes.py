@@ -175,7 +175,8 @@ class BestShape(Strict):
     """What is predicted to be fastest with these acceptance rates and times: a tree, a chain, or no draft.
 
     `acceptance` and `latency` are files (`treespec trace`, `treespec profile`), or `measured`, by the
-    `search` of this config, which gives one method for each sampling setting.
+    `search` of this config, which gives one method for each sampling setting. Trees that grow are not among
+    what it chooses from: name them as methods, or let `treespec search` rank them on a trace with `--beam`.
     """
 
     kind: Literal["best"]

@@ -42,6 +42,9 @@ class Method:
         by_pair: whether the draft model of the run's `models` drafts.
         searched: whether a search chose it. Plain decoding that was chosen so is no baseline: a third copy
             of one loop would make the fastest of the baselines faster by chance.
+        growth: how its trees grow, or within which budget, as configs write it; None of a tree that is the
+            same at every step.
+        files: the SHA-256 of the files that it reads, by the key that names them.
     """
 
     name: str
@@ -53,6 +56,8 @@ class Method:
     searched: bool = False
     straight: bool = False
     by_pair: bool = True
+    growth: Mapping[str, Any] | None = None
+    files: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def group(self) -> str:
@@ -183,6 +188,8 @@ class RunRecords:
                 by_pair=(m.get("draft") or {}).get("source", "model") == "model"
                 and (m.get("draft") or {}).get("model") is None,
                 searched=named is not None and m["kind"] == "plain" and m["name"] not in named,
+                growth=m.get("growth"),
+                files=m.get("files") or {},
             )
             for m in self.manifest["methods"]
         )

@@ -20,6 +20,7 @@ from treespec.plugins import parts
 from treespec.reading import open_file
 
 __all__ = [
+    "GROWTH_FILES",
     "NO_PART",
     "config_data",
     "config_hash",
@@ -29,6 +30,7 @@ __all__ = [
     "new_manifest",
     "now",
     "session_data",
+    "sha256_of",
     "with_load",
 ]
 
@@ -43,7 +45,7 @@ _PACKAGES = (
     "scikit-learn",
 )
 
-_FILES = ("calibration", "latency")
+GROWTH_FILES = ("calibration", "latency")
 """Keys of a growth that name files."""
 
 _DRAFT_FILES = ("warm", "datastore", "file", "files")
@@ -153,10 +155,10 @@ def method_data(method: BuiltMethod) -> dict[str, Any]:
     files: dict[str, str | None] = {}
     if isinstance(method.config, TreeMethod) and shape is None:
         grown = method.config.shape.model_dump(mode="json")
-        files = {key: _sha256(grown[key]) for key in _FILES if grown.get(key) is not None}
+        files = {key: sha256_of(grown[key]) for key in GROWTH_FILES if grown.get(key) is not None}
     if isinstance(method.config, TreeMethod):
         draft = method.config.draft.model_dump(mode="json")
-        files |= {place: _sha256(path) for place, path in _named_files(draft, "draft")}
+        files |= {place: sha256_of(path) for place, path in _named_files(draft, "draft")}
     return {
         "name": method.name,
         "kind": method.kind,
@@ -192,7 +194,8 @@ def _named_files(draft: Any, place: str) -> Iterator[tuple[str, str]]:
             yield from _named_files(part, f"{place}[{i}]")
 
 
-def _sha256(path: str) -> str | None:
+def sha256_of(path: str) -> str | None:
+    """The SHA-256 of a file; None if it cannot be read."""
     try:
         with open_file(path, LARGEST_FILE) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()  # pyrefly: ignore[bad-argument-type]

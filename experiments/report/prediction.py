@@ -1,31 +1,27 @@
-"""What search predicted beside what the run measured: every static tree of a run, and plain decoding."""
+"""What search predicted beside what the run measured: trees, those that grow too, and plain decoding."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
 
-from treespec.experiments.config.file import validated
-from treespec.experiments.records.loading import Method, RunRecords
-from treespec.experiments.records.measured import Measured, advice_kept, load_measured
+from treespec.experiments.records.loading import RunRecords
+from treespec.experiments.records.measured import advice_kept
 from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.statistics import Interval
 from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.table import Column, Finding, Table, interval
 from treespec.experiments.report.verdict import Comparison, compare
-from treespec.search import Trace
-from treespec.search.latency.errors import NotMeasured
-from treespec.search.rates.replay import replay
-from treespec.tree import TreeShape
+from treespec.search.choice.rows import with_sure
 
 __all__ = [
     "Choice",
     "Prediction",
+    "Unpredicted",
     "chosen",
     "first_ranked",
     "median_errors",
     "prediction_finding",
-    "predictions",
 ]
 
 NOTE = (
@@ -34,6 +30,17 @@ NOTE = (
     "sides are ratios of times taken together, so that a machine that was faster or slower in the run than "
     "before it changes neither. Predicted tokens per second are of the machine as it was profiled. "
     "Measured: what steps emitted, tokens past the budget included. Intervals are 95 %, over texts."
+)
+
+GROWN = (
+    "Trees that grow are replayed by their own code, on what the draft thought along these texts and "
+    "beside them; where not every replayed step is proved to be a live run's, the share that is stands "
+    "behind the name. Each text counts with the time of its own steps."
+)
+
+UNTIMED = (
+    "Caution: what growths take to decide was not timed for the law of these, so that they are predicted "
+    "faster than they are"
 )
 
 MISSING = (
@@ -69,25 +76,30 @@ class Prediction:
     Args:
         method: name.
         sampling: name of the setting.
-        size: nodes of the tree, its root included: 1 for plain decoding.
+        size: nodes of the tree, its root included: 1 for plain decoding; in the mean, of one that grows.
         tokens: predicted tokens per step, by replay of what was recorded on other texts.
         tokens_measured: emitted tokens per step of the run.
         speedup: predicted tokens per second over those of plain decoding. Its interval is that of the
-            tokens, as times are predicted without one.
+            tokens, as times are predicted without one; of a tree that grows, that of tokens over time.
         speedup_measured: the same of the run.
         speed: predicted tokens per second on the machine as it was profiled.
         disturbed: what else used the machine while times were taken, as a sentence; None if nothing did.
+        sure: of a tree that grows, the share of its replayed steps that are proved to be those of a live
+            run; None of others.
+        untimed: whether what its growth takes to decide is not among the times.
     """
 
     method: str
     sampling: str
-    size: int
+    size: float
     tokens: Interval
     tokens_measured: Interval
     speedup: Interval
     speedup_measured: Interval
     speed: float
     disturbed: str | None = None
+    sure: float | None = None
+    untimed: bool = False
 
     @property
     def tokens_error(self) -> float:
@@ -100,22 +112,19 @@ class Prediction:
         return self.speedup.estimate / self.speedup_measured.estimate - 1
 
 
-def predictions(run: RunRecords, measurements: Mapping[str, Measurements]) -> list[Prediction]:
-    """All trees that what was recorded before the run covers; none if nothing was, or it is not there.
-
-    Tokens count what steps emit, also past the budget, on both sides.
+@dataclass(frozen=True)
+class Unpredicted:
+    """A method with trees under one sampling setting that has no prediction.
 
     Args:
-        run: that was measured.
-        measurements: of each of its sampling settings.
-
-    Raises:
-        RunFolderError, InvalidTrace, InvalidLatency: if a file is damaged.
+        method: name.
+        sampling: name of the setting.
+        reason: why, in a few words that fit one method as well as several.
     """
-    measured = _measured(run)
-    if measured is None:
-        return []
-    return [row for data in measurements.values() for row in _of_setting(data, measured)]
+
+    method: str
+    sampling: str
+    reason: str
 
 
 def median_errors(rows: Sequence[Prediction]) -> tuple[float, float]:
@@ -162,87 +171,11 @@ def chosen(run: RunRecords, data: Measurements) -> Choice | None:
     return Choice(choices[0], best, over, fair, advice)
 
 
-def _measured(run: RunRecords) -> Measured | None:
-    config = run.manifest["config"]
-    if config.get("search") is None or not (run.folder / "search").is_dir():
-        return None
-    # Methods may be of plug-ins, which a report does without; runs of schema 2 name a key that is gone.
-    search = {key: value for key, value in config["search"].items() if key != "between"}
-    told = config | {"methods": [{"kind": "generate"}], "search": search}
-    return load_measured(validated(run.folder / "manifest.json", told), run.folder / "search")
-
-
-def _shape(method: Method) -> TreeShape | None:
-    """The tree of every step: that of plain decoding is its root."""
-    if method.kind == "plain":
-        return TreeShape.chain(0)
-    return None if method.parents is None or not method.by_pair else TreeShape(method.parents)
-
-
-def _of_setting(data: Measurements, measured: Measured) -> list[Prediction]:
-    """The trees under one setting; none without a tree or without plain decoding by our loop."""
-    trees = [(m, shape) for m in data.methods if (shape := _shape(m)) is not None]
-    plain = next((m.name for m, _ in trees if m.kind == "plain"), None)
-    if plain is None or not data.prompts:
-        return []
-    rows = [
-        row
-        for method, shape in trees
-        if (row := _row(method, shape, plain, data, measured)) is not None
-    ]
-    return rows if any(row.size > 1 for row in rows) else []
-
-
-def _row(
-    method: Method, shape: TreeShape, plain: str, data: Measurements, measured: Measured
-) -> Prediction | None:
-    """A tree; None if it is wider or larger, or its texts go on further, than what was recorded or timed.
-
-    Args:
-        method: whose.
-        shape: the tree of every step.
-        plain: name of plain decoding.
-        data: of the run.
-        measured: before it.
-    """
-    usual, times = measured.default_law(data.sampling), measured.latency
-    law = usual if method.kind == "plain" else method.law[data.sampling]
-    trace = measured.trace(data.sampling, law, shape.is_chain)
-    if trace is None or not _covered(shape, trace):
-        return None
-    timed, plain_timed = (name if name in times.laws else None for name in (law, usual))
-    try:
-        step_s = times.step_s(shape, measured.prefix, law=timed)
-        cheaper = times.plain_s(measured.prefix, law=plain_timed) / step_s
-    except NotMeasured:
-        return None
-    name, totals, tokens = method.name, data.totals, replay(trace, shape).interval()
-    return Prediction(
-        name,
-        data.sampling,
-        shape.size,
-        Interval(tokens.estimate, tokens.low, tokens.high),
-        totals.ratio([(name, "emitted")], [(name, "steps")]),
-        Interval(cheaper * tokens.estimate, cheaper * tokens.low, cheaper * tokens.high),
-        totals.ratio(
-            [(name, "emitted"), (plain, "decode_s")], [(name, "decode_s"), (plain, "emitted")]
-        ),
-        tokens.estimate / step_s,
-        times.disturbed,
-    )
-
-
-def _covered(shape: TreeShape, trace: Trace) -> bool:
-    """Whether nodes are not wider, and texts go on as far, as was recorded."""
-    widest = max(map(len, shape.children))
-    return widest <= trace.width and shape.depth <= int(trace.about.get("beyond", 0)) + 1
-
-
 _Speed = partial(Column[Prediction], moves=1, part="speedup")
 """A column that a narrow terminal shows in a second table."""
 
 COLUMNS = (
-    Column[Prediction]("tree", lambda row: row.method, left=True),
+    Column[Prediction]("tree", lambda row: with_sure(row.method, row.sure), left=True),
     Column[Prediction]("tokens/step", lambda row: interval(row.tokens)),
     Column[Prediction]("measured", lambda row: interval(row.tokens_measured)),
     Column[Prediction]("error", lambda row: f"{row.tokens_error:+.1%}"),
@@ -254,22 +187,42 @@ COLUMNS = (
 
 
 def prediction_finding(
-    rows: Sequence[Prediction], choices: Mapping[str, Choice | None]
+    rows: Sequence[Prediction],
+    choices: Mapping[str, Choice | None],
+    unpredicted: Sequence[Unpredicted] = (),
 ) -> Finding | None:
     """A table for each sampling setting and what it says; None if nothing was predicted.
 
     Args:
         rows: of all settings.
         choices: as `chosen` gives them, by setting.
+        unpredicted: methods that have no row.
     """
     tables = []
     for sampling in dict.fromkeys(row.sampling for row in rows):
         trees = [row for row in rows if row.sampling == sampling]
-        title, said = f"predicted and measured, {sampling}", _said(trees, choices[sampling])
+        lacking = [one for one in unpredicted if one.sampling == sampling]
+        said = _said(trees, choices[sampling]) + _without(lacking)
+        title = f"predicted and measured, {sampling}"
         tables.append(Table(sampling, COLUMNS, trees, title=title, said=said))
     said = dict.fromkeys(row.disturbed for row in rows if row.disturbed)
     remarks = [f"Caution, of the times before the run: {text}" for text in said]
-    return Finding("Prediction and measurement", tables, (NOTE,), remarks) if tables else None
+    untimed = ", ".join(dict.fromkeys(row.method for row in rows if row.untimed))
+    if untimed:
+        remarks.append(f"{UNTIMED}: {untimed}.")
+    notes = (NOTE, *([GROWN] if any(row.sure is not None for row in rows) else []))
+    return Finding("Prediction and measurement", tables, notes, remarks) if tables else None
+
+
+def _without(unpredicted: Sequence[Unpredicted]) -> str:
+    """A sentence on the methods that have no prediction, by the reason; nothing if all have one."""
+    if not unpredicted:
+        return ""
+    names: dict[str, list[str]] = {}
+    for one in unpredicted:
+        names.setdefault(one.reason, []).append(one.method)
+    listed = "; ".join(f"{', '.join(these)} ({reason})" for reason, these in names.items())
+    return f" Without a prediction: {listed}."
 
 
 def _said(rows: Sequence[Prediction], choice: Choice | None) -> str:

@@ -21,12 +21,13 @@ from treespec.experiments.report.explanation import (
 from treespec.experiments.report.html import render
 from treespec.experiments.report.measurements import Measurements, measure
 from treespec.experiments.report.meters import Metered, meter_finding, metered
+from treespec.experiments.report.predicting import predictions
 from treespec.experiments.report.prediction import (
     Choice,
     Prediction,
+    Unpredicted,
     chosen,
     prediction_finding,
-    predictions,
 )
 from treespec.experiments.report.prompt_speedups import PromptSpeedups, prompt_speedups
 from treespec.experiments.report.results import compact_table, hardware_line, speedup_finding
@@ -152,13 +153,22 @@ class Run(RunRecords):
         return {sampling: times(self, data) for sampling, data in self.measurements.items()}
 
     @cached_property
+    def _predicted(self) -> tuple[list[Prediction], list[Unpredicted]]:
+        return predictions(self, self.measurements)
+
+    @property
     def predictions(self) -> list[Prediction]:
         """What search predicted, beside what was measured.
 
         Raises:
             RunFolderError, InvalidTrace, InvalidLatency: if a file is damaged.
         """
-        return predictions(self, self.measurements)
+        return self._predicted[0]
+
+    @property
+    def unpredicted(self) -> list[Unpredicted]:
+        """The methods with trees that it could not predict, and why."""
+        return self._predicted[1]
 
     @cached_property
     def choices(self) -> dict[str, Choice | None]:
@@ -179,7 +189,7 @@ class Run(RunRecords):
             "explanations": explanation_finding(self.explanation_tables),
             "acceptance": acceptance_finding(self.methods, self.acceptance),
             "sources": source_finding(self.by_source),
-            "predictions": prediction_finding(self.predictions, self.choices),
+            "predictions": prediction_finding(self.predictions, self.choices, self.unpredicted),
             "speedups": speedup_finding(self.summaries),
             "times": times_finding(self.times, self.measurements),
             "meters": meter_finding(self, self.metered),

@@ -19,8 +19,10 @@ from treespec.search.rates.trace_file import LARGEST_FILE
 from treespec.step import Scores, Step, Verdict
 from treespec.tree import Law, TreeShape
 
-__all__ = ["DEPTH", "record_draft_rows", "require_room_for_rows"]
+__all__ = ["BEAM", "DEPTH", "record_draft_rows", "require_room_for_rows", "rows_of_position"]
 
+BEAM = 8
+"""Nodes of a level that have rows before a run, and children of each: more if a growth of the run asks."""
 DEPTH = 8
 """Levels that have rows, unless others are asked for."""
 

@@ -1,13 +1,25 @@
-"""What the `search` of a config measures before the run: how often children are accepted, and times."""
+"""What the `search` of a config measures before the run: how often children are accepted, and times.
+
+Where a method's trees grow by what the draft thinks, its traces also hold that, so that the report can hold
+what they were expected to do against what they did.
+"""
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from treespec.errors import ContextOverflow
 from treespec.experiments.config.build import Experiment
 from treespec.experiments.config.schema import Config, ModelsConfig
-from treespec.experiments.config.shapes import MEASURED
+from treespec.experiments.config.shapes import (
+    MEASURED,
+    CostAwareGrowth,
+    Eagle2Growth,
+    EqualGrowthGrowth,
+    GrowthShape,
+)
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.manifest import config_hash
 from treespec.experiments.records.measured import (
@@ -19,10 +31,13 @@ from treespec.experiments.records.measured import (
 )
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import search_prompts
+from treespec.experiments.search_then_run.draft_rows import BEAM, rows_of_position
 from treespec.experiments.search_then_run.profile.commands import profile
 from treespec.experiments.search_then_run.profile.plan import SIZES
 from treespec.experiments.search_then_run.traces import trace
-from treespec.search import LatencyModel, Trace
+from treespec.protocols import MarginalGrowth
+from treespec.search import InvalidTrace, LatencyModel, Trace
+from treespec.search.rates.growth_replay import RULES_OF_MEMBERS
 from treespec.tree import Law
 from treespec.verify import usual_law, usual_rule
 
@@ -66,8 +81,11 @@ def measure(
     for sampling, law, path in _recordings(known, records.search):
         if not path.exists():
             rule = usual_rule(law, known.samplings[sampling])
-            reporter.note(f"recording what is accepted on other texts: {sampling}, law {law}")
-            recorded = trace(
+            growing = _growing(known, sampling, law)
+            more = ", and what growths decide by" * bool(growing)
+            reporter.note(f"recording what is accepted on other texts{more}: {sampling}, law {law}")
+            record = partial(
+                trace,
                 measuring,
                 sampling=sampling,
                 law=str(law),
@@ -77,6 +95,8 @@ def measure(
                 console=reporter.console,
                 load=load,
             )
+            most = pair.draft.vocab_size
+            recorded = _with_room(record, growing, most, reporter.note)
             records.keep(path, recorded.to_bytes())
         traces[sampling, str(law)] = Trace.load(path)
     path = records.search / "latency.json"
@@ -126,6 +146,70 @@ def _recordings(known: Experiment, folder: Path) -> list[tuple[str, Law, Path]]:
             laws.append(Law.DETERMINISTIC)
         recordings += [(name, law, trace_path(folder, i, law)) for law in laws]
     return recordings
+
+
+class _Grows(NamedTuple):
+    """What replaying a growth needs: rows for a beam so wide, on so many levels."""
+
+    name: str
+    beam: int
+    depth: int
+
+    @property
+    def entries(self) -> int:
+        """Probabilities that are recorded at each position."""
+        return rows_of_position(self.beam, self.depth) * self.beam
+
+
+def _growing(known: Experiment, sampling: str, law: Law) -> list[_Grows]:
+    """The growths whose steps a trace can tell if it holds what they decide by; those that need most last.
+
+    Growths of plug-ins are left out, as reports do without plug-ins.
+    """
+    growing = []
+    for asked, built in zip(known.config.methods, known.methods, strict=True):
+        shape = getattr(asked, "shape", None)  # what waits for a measurement has a stand-in
+        if not (built.by_pair and isinstance(shape, GrowthShape)):
+            continue
+        choice = built.choices[sampling]
+        told = choice.law is law is Law.DETERMINISTIC and str(choice.rule) in RULES_OF_MEMBERS
+        if told and not isinstance(built.tree, MarginalGrowth):
+            growing.append(_Grows(built.name, max(BEAM, _children(shape)), built.max_depth))
+    return sorted(growing, key=lambda one: one.entries)
+
+
+def _children(shape: Any) -> int:
+    """The most children that a growth with these settings gives a node."""
+    if isinstance(shape, Eagle2Growth):
+        return shape.k
+    if isinstance(shape, EqualGrowthGrowth):
+        return shape.width
+    if isinstance(shape, CostAwareGrowth):
+        return shape.branching
+    return min(shape.branching or shape.size, shape.size - 1)
+
+
+def _with_room(
+    record: Callable[..., Trace],
+    growing: list[_Grows],
+    most: int,
+    note: Callable[[str], None],
+) -> Trace:
+    """A trace with what these growths decide by; of as many of them as there is room for.
+
+    Args:
+        record: takes `beam` and `beam_depth`, and refuses them before anything is recorded.
+        growing: those that need most last.
+        most: children that a node can have.
+        note: told of each growth that is left out.
+    """
+    while growing:
+        beam, depth = max(one.beam for one in growing), max(one.depth for one in growing)
+        try:
+            return record(beam=min(beam, most), beam_depth=depth)
+        except (InvalidTrace, ContextOverflow) as error:
+            note(f"{growing.pop().name} will have no prediction: {error}")
+    return record()
 
 
 def _measuring_config(known: Experiment) -> Config:

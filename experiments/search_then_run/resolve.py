@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,7 @@ class _Resolver:
             return search_best(timed, latency)
         usual, levels = law or self.measured.default_law(sampling), self.measured.search.depth
         recorded = self.measured.recorded(sampling, usual)
+        recorded = replace(recorded, draft_rows=None)  # a tree that grows is no shape
         return best_tree(
             {usual: recorded},
             latency,

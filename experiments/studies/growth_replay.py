@@ -29,7 +29,8 @@ from treespec.models.load import Pair
 from treespec.protocols import Growth
 from treespec.search import LatencyModel, Trace
 from treespec.search.growth import CostAware, Eagle2, EqualGrowth, OptTree, SpecExec
-from treespec.search.rates.growth_replay import GrowthReplay, replay_growth
+from treespec.search.rates.grown_steps import GrowthReplay
+from treespec.search.rates.growth_replay import replay_growth
 from treespec.stopping import Stop, stop_at_tokens
 from treespec.target import ModelTarget
 

@@ -102,7 +102,8 @@ def main(
 def _report(loaded: Run, console: Console) -> None:
     if not loaded.predictions:
         raise typer.BadParameter(MISSING)
-    print_finding(prediction_finding(loaded.predictions, loaded.choices), console)
+    finding = prediction_finding(loaded.predictions, loaded.choices, loaded.unpredicted)
+    print_finding(finding, console)
     figures = figures_of(loaded)
     for goal, met in goals(figures).items():
         say(console, f"{goal}: {'met' if met else 'NOT MET'}")

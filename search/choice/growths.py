@@ -1,7 +1,6 @@
 """Trees that grow beside static ones: replayed with their own code, timed step by step, cross-fitted."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,7 +21,8 @@ from treespec.search.latency.errors import NotMeasured
 from treespec.search.latency.interpolation import Term
 from treespec.search.latency.step_parts import seconds_of
 from treespec.search.rates.budget_replay import replay_budget
-from treespec.search.rates.growth_replay import GrowthReplay, replay_growth
+from treespec.search.rates.grown_steps import GrowthReplay
+from treespec.search.rates.growth_replay import replay_growth
 from treespec.shape import TreeShape
 
 __all__ = ["DECIDING", "budgeted", "grown"]
@@ -44,21 +44,15 @@ ROOT = TreeShape.chain(0)
 
 @dataclass(frozen=True, eq=False)
 class _Replayed:
-    """One growth on all texts.
-
-    Args:
-        growing: what it is.
-        emitted, steps: by text.
-        levels, sizes: what each step drafted, and verified.
-        offsets: steps of text i are `offsets[i]` up to, not including, `offsets[i + 1]`.
-    """
+    """One growth on all texts: what it is, and its steps."""
 
     growing: Growing
-    emitted: Float[np.ndarray, "texts"]
-    steps: Float[np.ndarray, "texts"]
-    levels: Sequence[Sequence[Counter[int]]]
-    sizes: Sequence[int]
-    offsets: Sequence[int]
+    replay: GrowthReplay
+
+    @property
+    def emitted(self) -> Float[np.ndarray, "texts"]:
+        """Tokens of each text."""
+        return self.replay.emitted.astype(float)
 
     def terms(self, side: TraceSpeed) -> list[Term]:
         """The time of all steps of each text, as a weighted sum of measured times.
@@ -66,11 +60,7 @@ class _Replayed:
         Raises:
             NotMeasured: if a step has a part that was not.
         """
-        starts, parts = self.offsets[:-1], side.parts_of_steps
-        steps = parts.drafted(self.levels, self.sizes)
-        if any(self.levels):  # a source without a draft model has none, and no growth decides
-            steps += parts.deciding(self.levels)
-        return [(curve, np.add.reduceat(weights, starts, axis=0)) for curve, weights in steps]
+        return self.replay.terms(side.parts_of_steps)
 
 
 def grown(side: TraceSpeed, limits: Limits, room: Room) -> tuple[list[Entry], list[str]]:
@@ -207,21 +197,9 @@ def _grid(
 
 
 def _replayed(growing: Growing, replay: GrowthReplay) -> _Replayed:
-    emitted = np.add.reduceat(replay.accepted + 1, replay.offsets[:-1]).astype(float)
-    found = replace(
-        growing,
-        nodes=replay.nodes_per_step,
-        depth=replay.max_depth,
-        sure=float(replay.sure.mean()),
-    )
-    return _Replayed(
-        found,
-        emitted,
-        np.diff(replay.offsets).astype(float),
-        [[Counter(level) for level in levels] for levels in replay.levels],
-        replay.sizes.tolist(),
-        replay.offsets.tolist(),
-    )
+    sure = float(replay.sure.mean())
+    found = replace(growing, nodes=replay.nodes_per_step, depth=replay.max_depth, sure=sure)
+    return _Replayed(found, replay)
 
 
 def _speed_on(
@@ -269,7 +247,7 @@ def _speed(
 
     Texts count as many steps as of the mean time they took: some growths spend less on hard texts.
     """
-    steps = float(one.steps.sum())
+    steps = float(one.replay.steps.sum())
     mean = [
         (curve, weights.sum(axis=0, keepdims=True) / steps) for curve, weights in one.terms(side)
     ]

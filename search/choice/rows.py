@@ -10,7 +10,18 @@ from jaxtyping import Float
 from treespec.search.intervals import Interval, expanded_tail
 from treespec.shape import TreeShape
 
-__all__ = ["Basis", "Choice", "Entry", "Growing", "Kind", "Speed", "bounds", "row_of", "text_of"]
+__all__ = [
+    "Basis",
+    "Choice",
+    "Entry",
+    "Growing",
+    "Kind",
+    "Speed",
+    "bounds",
+    "row_of",
+    "text_of",
+    "with_sure",
+]
 
 Basis: TypeAlias = Literal["", "replay", "cross-fitted"]
 """What the tokens of a shape come from: rates (or nothing, of plain decoding), its own replay on all texts
@@ -53,6 +64,16 @@ class Speed:
         return replace(self, tokens=self.tokens / by, tokens_drawn=self.tokens_drawn / by)
 
 
+def with_sure(name: str, sure: float | None) -> str:
+    """The name of a growth, with the share of its steps that are proved to be a live run's, unless all are.
+
+    Args:
+        name: of any tree.
+        sure: None of a tree that does not grow.
+    """
+    return name if sure is None or sure == 1 else f"{name} ({sure:.1%} of steps sure)"
+
+
 @dataclass(frozen=True)
 class Growing:
     """A tree that grows by what the draft thinks of each text: what a ranking says of it.
@@ -72,7 +93,7 @@ class Growing:
     sure: float
 
     def __str__(self) -> str:
-        return self.name if self.sure == 1 else f"{self.name} ({self.sure:.1%} of steps sure)"
+        return with_sure(self.name, self.sure)
 
 
 Kind: TypeAlias = Literal["tree", "chain", "growth", "plain"]

@@ -93,6 +93,19 @@ class StepParts:
             counts.append(Counter(accumulate(more, initial=1)))
         return gathered(self.law_times.decide, self.prefix, counts)
 
+    def grown(self, levels: Sequence[Sequence[Counter[int]]], sizes: Sequence[int]) -> list[Term]:
+        """Steps that draft these levels and verify so many nodes, and what deciding them takes.
+
+        Args:
+            levels: see `drafted`; a source without a draft model has none, and no growth decides.
+            sizes: see `drafted`.
+
+        Raises:
+            NotMeasured: see `tree`.
+        """
+        steps = self.drafted(levels, sizes)
+        return steps + self.deciding(levels) if any(levels) else steps
+
     def root(self) -> list[Term]:
         """A step over the root alone, as the sum of its parts."""
         return self._sized(self._pass(), [1])

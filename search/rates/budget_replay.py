@@ -13,7 +13,7 @@ from treespec.plugins import Budget
 from treespec.search.arguments import of_class, takes
 from treespec.search.errors import InvalidTrace
 from treespec.search.rates.counts import Counts
-from treespec.search.rates.growth_replay import GrowthReplay
+from treespec.search.rates.grown_steps import GrowthReplay
 from treespec.search.rates.text_drafts import TextDrafts
 from treespec.search.rates.trace import Trace
 

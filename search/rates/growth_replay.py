@@ -19,86 +19,26 @@ not recorded: it is replayed at temperature 0, where each node has one child, an
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from treespec.protocols import Growth, MarginalGrowth, PruningGrowth
 from treespec.search.arguments import of_class, takes
 from treespec.search.errors import InvalidTrace
 from treespec.search.growth.values import read_values
-from treespec.search.intervals import RESAMPLES, Interval, ratio
 from treespec.search.rates.draft_rows import DraftRows
-from treespec.search.rates.replay import by_file, replay, require_given_trees
+from treespec.search.rates.grown_steps import GrowthReplay, Levels
+from treespec.search.rates.replay import replay, require_given_trees
 from treespec.search.rates.trace import Trace
 from treespec.tree import Law, TreeShape
 
-__all__ = ["GrowthReplay", "Levels", "replay_growth"]
+__all__ = ["RULES_OF_MEMBERS", "replay_growth"]
 
 RULES_OF_MEMBERS = ("greedy", "naive", "onehot")
 """Rules under which a deterministic child is accepted if and only if the text goes on with it."""
-
-
-Levels: TypeAlias = tuple[tuple[int, ...], ...]
-"""The passes of one step: how many children each of the nodes was given that the pass ran."""
-
-
-@dataclass(frozen=True, eq=False)
-class GrowthReplay:
-    """The steps of one growth on one trace.
-
-    Args:
-        accepted: accepted draft tokens of every step, text after text.
-        kept: tokens of every step that the text keeps: accepted + 1, but in a last, cut step.
-        sizes: verified nodes of every step, the root included.
-        sure: whether the step is what a live run does, see the head of this file.
-        offsets: `[texts + 1]`; steps of text i are `offsets[i]` up to, not including, `offsets[i + 1]`.
-        file_of: `[texts]`, the place of the file that each text is an excerpt of (`Trace.file_of`).
-        max_depth: most edges that a tree of the growth can have.
-        levels: of every step, for each pass of the draft, how many children each node was given that ran.
-    """
-
-    accepted: Int[np.ndarray, "steps"]
-    kept: Int[np.ndarray, "steps"]
-    sizes: Int[np.ndarray, "steps"]
-    sure: Bool[np.ndarray, "steps"]
-    offsets: Int[np.ndarray, "texts_1"]
-    file_of: Int[np.ndarray, "texts"]
-    max_depth: int
-    levels: Sequence[Levels]
-
-    @property
-    def tokens_per_step(self) -> float:
-        """Emitted tokens per step, pooled over steps (block efficiency, tau)."""
-        return float((self.accepted + 1).sum() / len(self.accepted))
-
-    @property
-    def kept_per_step(self) -> float:
-        """Kept tokens per step, pooled over steps: what tables that compare methods show."""
-        return float(self.kept.sum() / len(self.kept))
-
-    @property
-    def nodes_per_step(self) -> float:
-        """Verified nodes per step, the root included."""
-        return float(self.sizes.mean())
-
-    @property
-    def accepted_by_depth(self) -> Float[np.ndarray, "depth"]:
-        """The share of steps that accept a node at depth 1, 2, ..., `max_depth`."""
-        counts = np.bincount(self.accepted, minlength=self.max_depth + 1)
-        return counts[::-1].cumsum()[::-1][1:] / len(self.accepted)
-
-    def interval(
-        self, level: float = 0.95, *, resamples: int = RESAMPLES, seed: int = 0
-    ) -> Interval:
-        """Tokens per step with an interval from texts drawn with replacement, as `Replay.interval`."""
-        emitted = np.add.reduceat(self.accepted + 1, self.offsets[:-1])
-        over, under = (by_file(each, self.file_of) for each in (emitted, np.diff(self.offsets)))
-        return ratio(over, under, level=level, resamples=resamples, seed=seed)
 
 
 @takes(InvalidTrace, trace=of_class("a search.Trace", "Trace"))

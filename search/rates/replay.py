@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Real
 
 from treespec.search.arguments import SHAPE, of_class, takes
 from treespec.search.errors import InvalidLimit, InvalidTrace
@@ -114,8 +114,8 @@ class Replay:
 
 
 def by_file(
-    values: Int[np.ndarray, "texts"], file_of: Int[np.ndarray, "texts"]
-) -> Int[np.ndarray, "files"]:
+    values: Real[np.ndarray, "texts"], file_of: Int[np.ndarray, "texts"]
+) -> Real[np.ndarray, "files"]:
     """The sums of what texts have over the excerpts of each file."""
     sums = np.zeros(int(file_of.max()) + 1, dtype=values.dtype)
     np.add.at(sums, file_of, values)

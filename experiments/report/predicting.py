@@ -1,0 +1,224 @@
+"""What search predicts of a run's methods, from what was recorded and timed before it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from treespec.experiments.config.file import validated
+from treespec.experiments.records.growths import growth_of
+from treespec.experiments.records.loading import Method, RunRecords
+from treespec.experiments.records.measured import Measured, load_measured
+from treespec.experiments.report.measurements import Measurements
+from treespec.experiments.report.prediction import Prediction, Unpredicted
+from treespec.experiments.report.statistics import Interval
+from treespec.protocols import MarginalGrowth
+from treespec.search import InvalidGrowth, InvalidTrace, Trace
+from treespec.search import intervals as search_intervals
+from treespec.search.latency.errors import NotMeasured
+from treespec.search.rates.growth_replay import RULES_OF_MEMBERS, replay_growth
+from treespec.search.rates.replay import replay
+from treespec.tree import Law, TreeShape
+
+__all__ = ["predictions"]
+
+OWN_DRAFT = "drafted by a source of its own, which a search before a run does not record"
+NOT_OURS = "a growth of a plug-in, or one whose files are gone or have changed"
+DRAWN = "children that are drawn above temperature 0: no trace holds the draws"
+MARGINAL = "children of a whole level from one row of the draft: no trace holds these rows"
+NOT_RECORDED = "what was recorded before the run does not hold what is needed"
+TOO_LARGE = "wider or deeper than what was recorded"
+UNTIMED = "a part of a step was not timed"
+
+
+def predictions(
+    run: RunRecords, measurements: Mapping[str, Measurements]
+) -> tuple[list[Prediction], list[Unpredicted]]:
+    """All trees that what was recorded before the run covers, and those that it does not.
+
+    Tokens count what steps emit, also past the budget, on both sides.
+
+    Args:
+        run: that was measured.
+        measurements: of each of its sampling settings.
+
+    Returns:
+        Nothing if nothing was recorded, or it is not there.
+
+    Raises:
+        RunFolderError, InvalidTrace, InvalidLatency: if a file is damaged.
+    """
+    measured = _measured(run)
+    rows: list[Prediction] = []
+    others: list[Unpredicted] = []
+    for data in measurements.values() if measured is not None else ():
+        assert measured is not None
+        for row in _of_setting(run, data, measured):
+            if isinstance(row, Prediction):
+                rows.append(row)
+            else:
+                others.append(row)
+    return rows, others
+
+
+def _measured(run: RunRecords) -> Measured | None:
+    config = run.manifest["config"]
+    if config.get("search") is None or not (run.folder / "search").is_dir():
+        return None
+    # Methods may be of plug-ins, which a report does without; runs of schema 2 name a key that is gone.
+    search = {key: value for key, value in config["search"].items() if key != "between"}
+    told = config | {"methods": [{"kind": "generate"}], "search": search}
+    return load_measured(validated(run.folder / "manifest.json", told), run.folder / "search")
+
+
+def _of_setting(
+    run: RunRecords, data: Measurements, measured: Measured
+) -> list[Prediction | Unpredicted]:
+    """The trees under one setting; none without a tree or without plain decoding by our loop."""
+    ours = [method for method in data.methods if method.kind in ("plain", "tree")]
+    plain = next((method.name for method in ours if method.kind == "plain"), None)
+    if plain is None or not data.prompts:
+        return []
+    setting = _Setting(run.folder / "search", plain, data, measured)
+    rows = [setting.row(method) for method in ours]
+    some = any(isinstance(row, Prediction) and row.size > 1 for row in rows)
+    return rows if some else []
+
+
+@dataclass(frozen=True)
+class _Expected:
+    """What is predicted of a method: arguments as of `Prediction`."""
+
+    size: float
+    tokens: Interval
+    speedup: Interval
+    speed: float
+    sure: float | None = None
+    untimed: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class _Setting:
+    """One sampling setting of a run.
+
+    Args:
+        searched: the run's folder `search`.
+        plain: name of plain decoding.
+        data: of the run.
+        measured: before it.
+    """
+
+    searched: Path
+    plain: str
+    data: Measurements
+    measured: Measured
+
+    def row(self, method: Method) -> Prediction | Unpredicted:
+        """What is predicted of a method beside what was measured, or why nothing is."""
+        name, sampling, totals = method.name, self.data.sampling, self.data.totals
+        try:
+            expected = self._expected(method)
+        except NotMeasured:
+            expected = UNTIMED
+        if isinstance(expected, str):
+            return Unpredicted(name, sampling, expected)
+        return Prediction(
+            name,
+            sampling,
+            expected.size,
+            expected.tokens,
+            totals.ratio([(name, "emitted")], [(name, "steps")]),
+            expected.speedup,
+            totals.ratio(
+                [(name, "emitted"), (self.plain, "decode_s")],
+                [(name, "decode_s"), (self.plain, "emitted")],
+            ),
+            expected.speed,
+            self.measured.latency.disturbed,
+            expected.sure,
+            expected.untimed,
+        )
+
+    def _expected(self, method: Method) -> _Expected | str:
+        """What is predicted of a method, or why nothing is.
+
+        Raises:
+            NotMeasured: if a part of its step was not timed.
+        """
+        if method.kind == "plain":
+            return self._static(TreeShape.chain(0), self._usual)
+        if not method.by_pair:
+            return OWN_DRAFT
+        law = method.law[self.data.sampling]
+        if method.parents is not None:
+            return self._static(TreeShape(method.parents), law)
+        return self._grown(method, law)
+
+    @property
+    def _usual(self) -> str:
+        return self.measured.default_law(self.data.sampling)
+
+    def _timed(self, law: str) -> str | None:
+        """The law by which times are asked for; None where the file knows a single one, of any law."""
+        return law if law in self.measured.latency.laws else None
+
+    @property
+    def _plain_s(self) -> float:
+        return self.measured.latency.plain_s(self.measured.prefix, law=self._timed(self._usual))
+
+    def _static(self, shape: TreeShape, law: str) -> _Expected | str:
+        """A tree that is the same at every step."""
+        trace = self.measured.trace(self.data.sampling, law, shape.is_chain)
+        if trace is None:
+            return NOT_RECORDED
+        if not _covered(shape, trace):
+            return TOO_LARGE
+        step_s = self.measured.latency.step_s(shape, self.measured.prefix, law=self._timed(law))
+        tokens = replay(trace, shape).interval()
+        speedup = _times(self._plain_s / step_s, tokens)
+        return _Expected(shape.size, _times(1, tokens), speedup, tokens.estimate / step_s)
+
+    def _grown(self, method: Method, law: str) -> _Expected | str:
+        """A tree that grows by what the draft thinks: the growth's own code, the time of each step."""
+        growth = growth_of(method, self.searched)
+        trace = self.measured.trace(self.data.sampling, Law.DETERMINISTIC.value)
+        if growth is None:
+            return NOT_OURS
+        if isinstance(growth, MarginalGrowth):
+            return MARGINAL
+        if law != Law.DETERMINISTIC.value:
+            # At temperature 0 what is drawn is certain, whatever the law.
+            if trace is None or trace.sampling.get("temperature") != 0:
+                return DRAWN
+        elif trace is None or trace.draft_rows is None:
+            return NOT_RECORDED
+        elif method.rule[self.data.sampling] not in RULES_OF_MEMBERS:
+            return f"rule {method.rule[self.data.sampling]}: no trace holds what it accepts of such trees"
+        try:
+            found = replay_growth(trace, growth)
+        except InvalidTrace:
+            return TOO_LARGE
+        except InvalidGrowth:
+            return NOT_OURS
+        if not any(found.levels):  # a growth that never drafts decodes plainly
+            return self._static(TreeShape.chain(0), self._usual)
+        parts = self.measured.latency.at(self.measured.prefix, self._timed(law))
+        speed = found.speed(parts)
+        return _Expected(
+            found.nodes_per_step,
+            _times(1, found.interval()),
+            _times(self._plain_s, speed),
+            speed.estimate,
+            float(found.sure.mean()),
+            untimed=parts.law_times.decide is None,
+        )
+
+
+def _times(factor: float, one: search_intervals.Interval) -> Interval:
+    """A multiple of what search found, as reports hold it."""
+    return Interval(factor * one.estimate, factor * one.low, factor * one.high)
+
+
+def _covered(shape: TreeShape, trace: Trace) -> bool:
+    """Whether nodes are not wider, and texts go on as far, as was recorded."""
+    widest = max(map(len, shape.children))
+    return widest <= trace.width and shape.depth <= int(trace.about.get("beyond", 0)) + 1
