@@ -181,7 +181,7 @@ def test_predictions_are_beside_measurements(whole, capsys):
     assert row.speedup_error == pytest.approx(
         row.speedup.estimate / row.speedup_measured.estimate - 1
     )
-    trees = [row for row in rows if "plain" not in row.method]
+    trees = [row for row in rows if row.size > 1]  # without growths that never draft
     assert median_errors(rows) == median_errors(trees)
     assert median_errors(rows)[1] == pytest.approx(median(abs(r.speedup_error) for r in trees))
     fastest = first_ranked(trees)[1].speedup_measured.estimate
