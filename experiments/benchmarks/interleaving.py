@@ -7,7 +7,8 @@ Every run decodes the same prompts by plain decoding, two identical chains of 4,
 1 / 1.05 by construction. Counted over runs, on the quiet machine and beside three neighbours
 (`neighbours`): how often the 95 % interval of the first holds 1, its half-width, how often the third is
 found slower, and the mean of what is found; by adjusted times, by totals of the same runs, and where each
-prompt is decoded by one method after the other.
+prompt is decoded by one method after the other. Figures are saved after every run; one takes two minutes
+beside the steady neighbours.
 """
 
 import statistics
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -257,16 +259,19 @@ def main(
         rises = RISES * (time.perf_counter() - start)
         for name, kind in kinds.items():
             stays = rises if kind is Neighbour.DRIFT else STAYS_S
-            turns = list(measured(kind, range(runs), lambda seed: one(seed, None), begin, stays))
-            prompts = list(
-                measured(kind, range(by_prompts), lambda seed: one(seed, 1), begin, stays)
-            )
-            these = counted(name, turns, prompts)
+            turns: list[Found] = []
+            prompts: list[Found] = []
+            for mine, seeds, together in (
+                (turns, range(runs), None),
+                (prompts, range(by_prompts), 1),
+            ):
+                for found in measured(kind, seeds, partial(one, together=together), begin, stays):
+                    mine.append(found)
+                    these = counted(name, turns, prompts)
+                    ways = {row.way: row.figures for row in these}
+                    figures[name] = ways | {"runs": turns, "by prompts runs": prompts}
+                    save(f"interleaving_{name}", {name: figures[name]})
             rows += these
-            figures[name] = {row.way: row.figures for row in these}
-            figures[name]["runs"] = turns
-            figures[name]["by prompts runs"] = prompts
-            save(f"interleaving_{name}", {name: figures[name]})
     print_table(Table("A/A and A/B beside neighbours", COLUMNS, rows), console, 110)
     alone = [f.alone for f in figures.get("quiet", {}).get("runs", ())]
     for method in alone[0] if alone else ():

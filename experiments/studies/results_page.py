@@ -339,9 +339,6 @@ SECTIONS = {
         "drift",
         "The same while a neighbour takes more and more of a core, half of it at the end of a run.",
     ),
-    "interleaving, steady": _beside(
-        "steady", "The same beside a process for each core that always works."
-    ),
     "same_verdicts": Section(
         "same_verdicts",
         "Do runs of the same methods name the same winners, on the quiet machine and beside the bursts?",
