@@ -23,6 +23,7 @@ def advice(data: Row) -> Parts:
         "stretches": _stretches,
         "equals": _equals,
         "noisy": _noisy,
+        "sources": _sources,
         "time": _time,
         "parts": _commits,
     }
@@ -126,6 +127,17 @@ def _noisy(many: Row) -> list[str]:
     return [
         f"With times whose samples are {percent(first['noise'])} off, and the best of every size as fast "
         f"as plain decoding, so many of {first['searches']:,} searches advised anything: {shares}."
+    ]
+
+
+def _sources(found: Row) -> list[str]:
+    each = " and ".join(
+        f"{percent(one['share'], 1)} of {one['searches']:,} searches among {number}, where it looks "
+        f"{percent(one['flattered']['chain'], 1)} faster than it is in the mean"
+        for number, one in found.items()
+    )
+    return [
+        f"Of drafts whose chains are equally fast, and faster than plain decoding, one is advised in {each}."
     ]
 
 

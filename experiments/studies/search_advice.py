@@ -24,6 +24,8 @@ simulations.
 - *equals*: a tree and a chain of the same true speed; how often either is advised (`false_advice`).
 - *noisy*: the same of many shapes of one speed, with times that were measured with noise, in the rounds of
   a `treespec profile` and in more.
+- *sources*: chains of several drafts that are equally fast, and faster than plain decoding: how often one
+  of them is advised, in a quarter of the searches.
 - *time*: of the command on each trace, and on a made-up one of a million positions. Wants a quiet machine.
 """
 
@@ -51,7 +53,7 @@ from treespec.experiments.studies.advice_unseen import (
     speed_on,
     unseen,
 )
-from treespec.experiments.studies.false_advice import many_equals, two_equals
+from treespec.experiments.studies.false_advice import equal_sources, many_equals, two_equals
 from treespec.search import LatencyModel, NotMeasured, Trace, best_tree
 from treespec.search.rates.replay import replay
 from treespec.search.rates.totals import TextTotals
@@ -66,10 +68,13 @@ HARD = (0.15, 0.12, 0.1)
 SPLITS, MANY, SEARCHES = 30, 1000, 1000
 ROUNDS = (5, 9)
 """Of times with noise: those of `treespec profile` by default, and more."""
+SOURCES, FASTER = (2, 4), (0.8, 0.1, 0.05)
+"""How many drafts are ranked together, and the rates of each."""
 NAME = "search_advice"
 PARTS = {
     "unseen": "traces", "live": "live", "exhaustive": "exhaustive", "runs": "runs",
-    "stretches": "stretches", "equals": "equals", "noisy": "noisy", "time": "time",
+    "stretches": "stretches", "equals": "equals", "noisy": "noisy", "sources": "sources",
+    "time": "time",
 }  # fmt: skip
 """Parts, and their keys in the file."""
 LIVE, SEVERAL, TRACED = ("live", "runs"), ("unseen", "live", "runs"), ("unseen", "live")
@@ -271,6 +276,10 @@ def main(
         "runs": lambda: {one: chosen_among(one, runs, prompts) for one in pair or PAIRS},
         "stretches": lambda: turns(splits),
         "equals": lambda: two_equals(searches),
+        "sources": lambda: {
+            str(number): equal_sources(max(1, searches // 4), number, rates=FASTER, branching=1)
+            for number in SOURCES
+        },
         "noisy": lambda: {str(rounds): many_equals(searches, rounds=rounds) for rounds in ROUNDS},
         "time": lambda: {
             "files": durations(

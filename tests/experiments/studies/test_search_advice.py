@@ -226,6 +226,9 @@ def test_no_draft_is_advised_where_several_are_as_fast():
     assert sum(found["told"].values()) <= 1
     assert set(found["flattered"]) == {"chain"}
     assert abs(found["flattered"]["chain"]) < 0.05
+    assert f"{100 * found['share']:.1f} % of 8 searches among 3" in texts_of(
+        "sources", {"3": found}
+    )
 
 
 def test_parts_are_kept_beside_each_other(kept_in):
