@@ -136,9 +136,10 @@ def _sources(found: Row) -> list[str]:
         f"{percent(one['flattered']['chain'], 1)} faster than it is in the mean"
         for number, one in found.items()
     )
-    return [
-        f"Of drafts whose chains are equally fast, and faster than plain decoding, one is advised in {each}."
-    ]
+    head = (
+        "Of drafts whose chains are equally fast, and faster than plain decoding, one is advised in"
+    )
+    return [f"{head} {each}."]
 
 
 def _time(time: Row) -> list[str]:

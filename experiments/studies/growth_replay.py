@@ -1,6 +1,6 @@
 """Replayed growths beside live runs of them, step by step at temperature 0.
 
-    python -m treespec.experiments.studies.growth_replay [--prompts 6] [--tokens 48]
+    python -m treespec.experiments.studies.growth_replay [--prompts 24] [--tokens 48]
 
 The embedded pair in float32, and a trace with the draft's eight best children on eight levels. A step is
 *sure* if it is proved to be the live run's (`treespec.search.rates.growth_replay`). Live rows come out of
@@ -49,7 +49,7 @@ GROWTHS: dict[str, Growth] = {
     "equal growth": EqualGrowth(4, 6, 16),
     "cost-aware": CostAware(TIMES, 16, 8, 8),
 }
-PROMPTS, TOKENS, PROMPT_TOKENS = 6, 48, 48
+PROMPTS, TOKENS, PROMPT_TOKENS = 24, 48, 48
 BEAM, LEVELS = 8, 8
 
 Place = tuple[int, int, int, int]
