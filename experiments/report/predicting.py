@@ -17,12 +17,14 @@ from treespec.search import intervals as search_intervals
 from treespec.search.latency.errors import NotMeasured
 from treespec.search.rates.growth_replay import RULES_OF_MEMBERS, replay_growth
 from treespec.search.rates.replay import replay
+from treespec.search.rates.sampling_names import name_of
 from treespec.tree import Law, TreeShape
 
 __all__ = ["predictions"]
 
 OWN_DRAFT = "drafted by a source of its own, which a search before a run does not record"
 NOT_OURS = "a growth of a plug-in, or one whose files are gone or have changed"
+NOT_KEPT = "the run did not keep how its trees grow"
 DRAWN = "children that are drawn above temperature 0: no trace holds the draws"
 MARGINAL = "children of a whole level from one row of the draft: no trace holds these rows"
 NOT_RECORDED = "what was recorded before the run does not hold what is needed"
@@ -73,7 +75,7 @@ def _measured(run: RunRecords) -> Measured | None:
 def _of_setting(
     run: RunRecords, data: Measurements, measured: Measured
 ) -> list[Prediction | Unpredicted]:
-    """The trees under one setting; none without a tree or without plain decoding by our loop."""
+    """The trees under one setting; none without plain decoding by our loop."""
     ours = [method for method in data.methods if method.kind in ("plain", "tree")]
     plain = next((method.name for method in ours if method.kind == "plain"), None)
     if plain is None or not data.prompts:
@@ -81,7 +83,7 @@ def _of_setting(
     setting = _Setting(run.folder / "search", plain, data, measured)
     rows = [setting.row(method) for method in ours]
     some = any(isinstance(row, Prediction) and row.size > 1 for row in rows)
-    return rows if some else []
+    return rows if some else [row for row in rows if isinstance(row, Unpredicted)]
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ class _Expected:
     speed: float
     sure: float | None = None
     untimed: bool = False
+    timed_under: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +139,7 @@ class _Setting:
             self.measured.latency.disturbed,
             expected.sure,
             expected.untimed,
+            expected.timed_under,
         )
 
     def _expected(self, method: Method) -> _Expected | str:
@@ -174,11 +178,24 @@ class _Setting:
             return TOO_LARGE
         step_s = self.measured.latency.step_s(shape, self.measured.prefix, law=self._timed(law))
         tokens = replay(trace, shape).interval()
-        speedup = _times(self._plain_s / step_s, tokens)
-        return _Expected(shape.size, _times(1, tokens), speedup, tokens.estimate / step_s)
+        return _Expected(
+            shape.size,
+            _times(1, tokens),
+            _times(self._plain_s / step_s, tokens),
+            tokens.estimate / step_s,
+            timed_under=self._timed_under(law, trace),
+        )
+
+    def _timed_under(self, law: str, trace: Trace) -> str | None:
+        """The sampling setting that steps of a law were timed under, where it is not the trace's."""
+        timed = self._timed(law)
+        known = None if timed is None else self.measured.latency.law_times(timed).sampling
+        return None if known in (None, name_of(trace.sampling)) else known
 
     def _grown(self, method: Method, law: str) -> _Expected | str:
         """A tree that grows by what the draft thinks: the growth's own code, the time of each step."""
+        if method.growth is None:
+            return NOT_KEPT
         growth = growth_of(method, self.searched)
         trace = self.measured.trace(self.data.sampling, Law.DETERMINISTIC.value)
         if growth is None:
@@ -195,10 +212,8 @@ class _Setting:
             return f"rule {method.rule[self.data.sampling]}: no trace holds what it accepts of such trees"
         try:
             found = replay_growth(trace, growth)
-        except InvalidTrace:
-            return TOO_LARGE
-        except InvalidGrowth:
-            return NOT_OURS
+        except (InvalidTrace, InvalidGrowth) as error:
+            return str(error)
         if not any(found.levels):  # a growth that never drafts decodes plainly
             return self._static(TreeShape.chain(0), self._usual)
         parts = self.measured.latency.at(self.measured.prefix, self._timed(law))
@@ -210,6 +225,7 @@ class _Setting:
             speed.estimate,
             float(found.sure.mean()),
             untimed=parts.law_times.decide is None,
+            timed_under=self._timed_under(law, trace),
         )
 
 

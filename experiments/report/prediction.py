@@ -87,6 +87,7 @@ class Prediction:
         sure: of a tree that grows, the share of its replayed steps that are proved to be those of a live
             run; None of others.
         untimed: whether what its growth takes to decide is not among the times.
+        timed_under: the sampling setting that its steps were timed under, where it is another one.
     """
 
     method: str
@@ -100,6 +101,7 @@ class Prediction:
     disturbed: str | None = None
     sure: float | None = None
     untimed: bool = False
+    timed_under: str | None = None
 
     @property
     def tokens_error(self) -> float:
@@ -191,7 +193,7 @@ def prediction_finding(
     choices: Mapping[str, Choice | None],
     unpredicted: Sequence[Unpredicted] = (),
 ) -> Finding | None:
-    """A table for each sampling setting and what it says; None if nothing was predicted.
+    """A table for each sampling setting and what it says, and why others have none; None without either.
 
     Args:
         rows: of all settings.
@@ -207,11 +209,29 @@ def prediction_finding(
         tables.append(Table(sampling, COLUMNS, trees, title=title, said=said))
     said = dict.fromkeys(row.disturbed for row in rows if row.disturbed)
     remarks = [f"Caution, of the times before the run: {text}" for text in said]
+    elsewhere: dict[str, list[str]] = {}
+    for row in rows:
+        if row.timed_under:
+            elsewhere.setdefault(row.timed_under, []).append(f"{row.method} ({row.sampling})")
+    remarks += [
+        f"Caution: their steps were timed under {setting}, where children are drawn and accepted in other "
+        f"times: {', '.join(these)}."
+        for setting, these in elsewhere.items()
+    ]
     untimed = ", ".join(dict.fromkeys(row.method for row in rows if row.untimed))
     if untimed:
         remarks.append(f"{UNTIMED}: {untimed}.")
-    notes = (NOTE, *([GROWN] if any(row.sure is not None for row in rows) else []))
-    return Finding("Prediction and measurement", tables, notes, remarks) if tables else None
+    bare = dict.fromkeys(one.sampling for one in unpredicted)
+    for sampling in [one for one in bare if one not in {row.sampling for row in rows}]:
+        remarks.append(
+            sampling + ":" + _without([o for o in unpredicted if o.sampling == sampling])
+        )
+    if not tables and not remarks:
+        return None
+    notes = (
+        (NOTE, *([GROWN] if any(row.sure is not None for row in rows) else [])) if tables else ()
+    )
+    return Finding("Prediction and measurement", tables, notes, remarks)
 
 
 def _without(unpredicted: Sequence[Unpredicted]) -> str:

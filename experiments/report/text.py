@@ -23,7 +23,7 @@ def print_run(run: Run, console: Console) -> None:
     print_results(run, console)
     if any(row.name != "time" for row in run.budgets):
         print_finding(budget_finding(run.budgets), console)
-    if run.predictions:
+    if run.predictions or run.unpredicted:
         print_finding(prediction_finding(run.predictions, run.choices, run.unpredicted), console)
     elif run.manifest["config"].get("search") is not None:
         say(console, MISSING, "dim")

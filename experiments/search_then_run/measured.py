@@ -20,6 +20,7 @@ from treespec.experiments.config.shapes import (
     EqualGrowthGrowth,
     GrowthShape,
 )
+from treespec.experiments.errors import ConfigError
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.manifest import config_hash
 from treespec.experiments.records.measured import (
@@ -207,7 +208,7 @@ def _with_room(
         beam, depth = max(one.beam for one in growing), max(one.depth for one in growing)
         try:
             return record(beam=min(beam, most), beam_depth=depth)
-        except (InvalidTrace, ContextOverflow) as error:
+        except (InvalidTrace, ContextOverflow, ConfigError) as error:  # a beam too wide
             note(f"{growing.pop().name} will have no prediction: {error}")
     return record()
 

@@ -33,6 +33,12 @@ from treespec.tree import Law, TreeShape
 
 __all__ = ["resolve"]
 
+STATIC = (
+    "trees that grow were left out, since `best` stands for one shape: `treespec search` ranks them, too, "
+    "on the files in `search/`"
+)
+"""Said of what a config's search chose where the trace would have told of growths."""
+
 Keep = Callable[[Path, str], object]
 
 
@@ -121,17 +127,20 @@ class _Resolver:
             return search_best(timed, latency)
         usual, levels = law or self.measured.default_law(sampling), self.measured.search.depth
         recorded = self.measured.recorded(sampling, usual)
-        recorded = replace(recorded, draft_rows=None)  # a tree that grows is no shape
-        return best_tree(
-            {usual: recorded},
+        static = replace(recorded, draft_rows=None)  # a tree that grows is no shape
+        ranking = best_tree(
+            {usual: static},
             latency,
-            chains=chains_as_run(recorded, latency, 1) if law is None else None,
+            chains=chains_as_run(static, latency, 1) if law is None else None,
             max_size=shape.max_size,
             depth=levels if shape.depth is None else min(shape.depth, levels),
             branching=shape.branching,
             prefix=prefix,
             laws=[usual] if usual in latency.laws else None,  # also times of another setting
         )
+        if recorded.draft_rows is None:
+            return ranking
+        return replace(ranking, notes=(*ranking.notes, STATIC))
 
     def _growth(self, shape: Any, sampling: str) -> Any:
         """The growth with files for what it wants measured."""

@@ -7,8 +7,6 @@ from functools import cached_property
 from math import isnan
 from typing import Any
 
-import numpy as np
-
 from treespec.search.arguments import SHAPE, TEXT, maybe, takes
 from treespec.search.choice.advice import Advice, advise
 from treespec.search.choice.labels import tree_names
@@ -17,6 +15,7 @@ from treespec.search.choice.rows import Basis, Choice, Entry, Kind, Speed, bound
 from treespec.search.intervals import Interval
 from treespec.search.rates.replay import EMITTED
 from treespec.shape import TreeShape
+from treespec.tree import Law
 
 __all__ = ["CHOSEN", "SEVERAL", "Choice", "Ranking", "Setting", "Speed", "bounds", "ranked"]
 
@@ -42,6 +41,9 @@ TREES = (
     "nodes at each depth are listed"
 )
 """How trees are named."""
+
+ONE_CHILD_ALIKE = {Law.IID.value, Law.WITHOUT_REPLACEMENT.value}
+"""Laws under which chains are the same."""
 
 ROWS_SHOWN = 12
 """Rows that are printed, besides the best chain and plain decoding."""
@@ -343,9 +345,9 @@ def _less(entry: Entry, flattered: tuple[float, float]) -> Entry:
 
 
 def _same(one: Entry, other: Entry) -> bool:
-    """Whether these are one thing under two names, as chains may be under two laws."""
-    alike = one.source == other.source and one.shape == other.shape
-    return alike and np.array_equal(one.speed.rate_drawn, other.speed.rate_drawn)
+    """Whether these are one thing under two names: one child is drawn alike by either law."""
+    alike = {one.law, other.law} <= ONE_CHILD_ALIKE and one.kind == other.kind == "chain"
+    return alike and one.source == other.source
 
 
 def _placed(entries: Sequence[Entry]) -> list[tuple[float, Entry]]:

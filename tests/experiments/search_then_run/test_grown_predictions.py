@@ -11,6 +11,7 @@ import pytest
 
 from treespec.experiments.config.build import build
 from treespec.experiments.config.schema import Config
+from treespec.experiments.errors import ConfigError
 from treespec.experiments.report.page import write_report
 from treespec.experiments.report.predicting import (
     DRAWN,
@@ -133,6 +134,9 @@ def test_what_has_no_prediction_is_said(grown):
     )
     assert GROWN in finding.notes
     assert finding.remarks[-1] == f"{UNTIMED}: drawn."
+    (elsewhere,) = (text for text in finding.remarks if "timed under T=0" in text)
+    assert "eagle (T=1)" in elsewhere
+    assert "(T=0)" not in elsewhere
     assert finding.tables[0].said.endswith(
         f"Without a prediction: one row ({MARGINAL}); copied ({OWN_DRAFT})."
     )
@@ -165,6 +169,9 @@ def test_folders_without_rows_are_reported(grown, tmp_path):
     assert old.predictions == [row for row in new.predictions if row in old.predictions]
     assert {m for m, why in reasons_of(old, "T=0").items() if why == NOT_RECORDED} == without
     assert "Prediction and measurement" in write_report(old).read_text()
+    said = old.findings["predictions"].remarks[-1]
+    assert said.startswith("T=1: Without a prediction: ")
+    assert NOT_RECORDED in said
 
 
 def test_a_growth_reads_the_files_that_it_read_in_the_run(grown, tmp_path):
@@ -229,7 +236,7 @@ def test_growths_are_left_out_until_the_others_have_room():
     def record(**options):
         asked.append(options)
         if options and options["beam"] > 8:
-            raise InvalidTrace("too much")
+            raise (ConfigError if options["beam"] > 9 else InvalidTrace)("too much")
         return "trace"
 
     assert _with_room(record, growing, 15, said.append) == "trace"
