@@ -214,8 +214,8 @@ def prediction_finding(
         if row.timed_under:
             elsewhere.setdefault(row.timed_under, []).append(f"{row.method} ({row.sampling})")
     remarks += [
-        f"Caution: their steps were timed under {setting}, where children are drawn and accepted in other "
-        f"times: {', '.join(these)}."
+        f"Caution: some steps were timed under {setting}, where drawing and accepting children takes "
+        f"another time: {', '.join(these)}."
         for setting, these in elsewhere.items()
     ]
     untimed = ", ".join(dict.fromkeys(row.method for row in rows if row.untimed))
