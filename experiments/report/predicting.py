@@ -29,7 +29,7 @@ DRAWN = "children that are drawn above temperature 0: no trace holds the draws"
 MARGINAL = "children of a whole level from one row of the draft: no trace holds these rows"
 NOT_RECORDED = "what was recorded before the run does not hold what is needed"
 TOO_LARGE = "wider or deeper than what was recorded"
-UNTIMED = "a part of a step was not timed"
+NOT_TIMED = "a part of a step was not timed"
 
 
 def predictions(
@@ -121,7 +121,7 @@ class _Setting:
         try:
             expected = self._expected(method)
         except NotMeasured:
-            expected = UNTIMED
+            expected = NOT_TIMED
         if isinstance(expected, str):
             return Unpredicted(name, sampling, expected)
         return Prediction(

@@ -12,6 +12,7 @@ from treespec.experiments.report.statistics import Interval
 from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.table import Column, Finding, Table, interval
 from treespec.experiments.report.verdict import Comparison, compare
+from treespec.search.choice.growths import DECIDING
 from treespec.search.choice.rows import with_sure
 
 __all__ = [
@@ -38,10 +39,6 @@ GROWN = (
     "behind the name. Each text counts with the time of its own steps."
 )
 
-UNTIMED = (
-    "Caution: what growths take to decide was not timed for the law of these, so that they are predicted "
-    "faster than they are"
-)
 
 MISSING = (
     "No prediction beside the measurement: the run's folder lacks `search/`, nothing in it covers these "
@@ -220,7 +217,7 @@ def prediction_finding(
     ]
     untimed = ", ".join(dict.fromkeys(row.method for row in rows if row.untimed))
     if untimed:
-        remarks.append(f"{UNTIMED}: {untimed}.")
+        remarks.append(f"Caution: {DECIDING}: {untimed}.")
     bare = dict.fromkeys(one.sampling for one in unpredicted)
     for sampling in [one for one in bare if one not in {row.sampling for row in rows}]:
         remarks.append(

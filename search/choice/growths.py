@@ -32,9 +32,10 @@ SIZES = (8, 16, 32)
 DELTA = 0.2
 """Expected tokens that a level of OPT-Tree must add."""
 DECIDING = (
-    "how long trees that grow take to decide where is not among these times, so that they look faster than "
-    "they are: profile anew (`treespec profile`)"
+    "how long trees that grow take to decide where to go on was not timed, so that they look faster than "
+    "they are"
 )
+"""What is missing where times are of an older profile."""
 SOURCES_TAKE_TIME = (
     "what the source itself takes to read and to draft is not among these times: `treespec run` shows it "
     "beside a pass of the target"
@@ -86,8 +87,9 @@ def grown(side: TraceSpeed, limits: Limits, room: Room) -> tuple[list[Entry], li
         for growing, make in _grid(side, limits, room)
     )
     entries, notes = _fitted(side, made)
-    known_to_decide = side.parts_of_steps.law_times.decide is not None
-    return entries, notes if known_to_decide or not entries else [*notes, DECIDING]
+    if entries and side.parts_of_steps.law_times.decide is None:
+        notes.append(f"{DECIDING}: profile anew (`treespec profile`)")
+    return entries, notes
 
 
 def budgeted(side: TraceSpeed, limits: Limits, room: Room) -> tuple[list[Entry], list[str]]:

@@ -20,12 +20,13 @@ from treespec.experiments.report.predicting import (
     NOT_RECORDED,
     OWN_DRAFT,
 )
-from treespec.experiments.report.prediction import GROWN, UNTIMED, prediction_finding
+from treespec.experiments.report.prediction import GROWN, prediction_finding
 from treespec.experiments.report.run import load_run
 from treespec.experiments.search_then_run import measured
 from treespec.experiments.search_then_run.measured import _growing, _with_room
 from treespec.experiments.search_then_run.run import run
 from treespec.search import InvalidTrace, LatencyModel, Trace
+from treespec.search.choice.growths import DECIDING
 from treespec.search.growth import DySpec, Eagle2, EqualGrowth
 from treespec.search.latency.step_parts import seconds_of
 from treespec.search.rates.growth_replay import replay_growth
@@ -133,7 +134,7 @@ def test_what_has_no_prediction_is_said(grown):
         f"Without a prediction: drawn ({DRAWN}); one row ({MARGINAL}); copied ({OWN_DRAFT})."
     )
     assert GROWN in finding.notes
-    assert finding.remarks[-1] == f"{UNTIMED}: drawn."
+    assert finding.remarks[-1] == f"Caution: {DECIDING}: drawn."
     (elsewhere,) = (text for text in finding.remarks if "timed under T=0" in text)
     assert "eagle (T=1)" in elsewhere
     assert "(T=0)" not in elsewhere
