@@ -7,10 +7,15 @@ Every run decodes the same prompts by plain decoding, two identical chains of 4,
 1 / 1.05 by construction. Counted over runs, on the quiet machine and beside three neighbours
 (`neighbours`): how often the 95 % interval of the first holds 1, its half-width, how often the third is
 found slower, and the mean of what is found; by adjusted times, by totals of the same runs, and where each
-prompt is decoded by one method after the other. Figures are saved after every run; one takes two minutes
-beside the steady neighbours.
+prompt is decoded by one method after the other. Figures are saved after every run.
+
+Beside the steady neighbours a run takes two and a half minutes: a thread that has done its part waits for
+the other one by spinning, on a core that the other one needs. `OMP_WAIT_POLICY=PASSIVE`, set before the
+command, has threads sleep instead: a run then takes three quarters of a minute, on the quiet machine half
+as long again as with spinning threads. Which it was is saved with the figures.
 """
 
+import os
 import statistics
 import tempfile
 import time
@@ -269,7 +274,11 @@ def main(
                     mine.append(found)
                     these = counted(name, turns, prompts)
                     ways = {row.way: row.figures for row in these}
-                    figures[name] = ways | {"runs": turns, "by prompts runs": prompts}
+                    figures[name] = ways | {
+                        "runs": turns,
+                        "by prompts runs": prompts,
+                        "waiting": os.environ.get("OMP_WAIT_POLICY"),
+                    }
                     save(f"interleaving_{name}", {name: figures[name]})
             rows += these
     print_table(Table("A/A and A/B beside neighbours", COLUMNS, rows), console, 110)

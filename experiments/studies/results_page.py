@@ -157,11 +157,11 @@ def _benchmark(file: str, room: str, question: str, parts: Callable[[Row], Parts
     return Section(file, question, f"python -m treespec.experiments.{room}.{file}", parts)
 
 
-def _beside(neighbour: str, question: str, by_prompts: int = 4) -> Section:
-    """Runs beside one neighbour."""
+def _beside(neighbour: str, question: str, by_prompts: int = 4, before: str = "") -> Section:
+    """Runs beside one neighbour; `before` is what the shell sets for them."""
     name = "interleaving"
     options = f"--by-prompts {by_prompts} --neighbour {neighbour}"
-    command = f"python -m treespec.experiments.benchmarks.{name} {options}"
+    command = f"{before}python -m treespec.experiments.benchmarks.{name} {options}"
     return Section(f"{name}_{neighbour}", question, command, trust.interleaving)
 
 
@@ -338,6 +338,13 @@ SECTIONS = {
     "interleaving, drift": _beside(
         "drift",
         "The same while a neighbour takes more and more of a core, half of it at the end of a run.",
+    ),
+    "interleaving, steady": _beside(
+        "steady",
+        "The same beside a process for each core that always works, with threads that sleep while they "
+        "wait for each other: spinning ones take a run three times as long there.",
+        0,
+        "OMP_WAIT_POLICY=PASSIVE ",
     ),
     "same_verdicts": Section(
         "same_verdicts",

@@ -36,8 +36,11 @@ def interleaving(data: Row) -> Parts:
         for way, figures in ways.items()
         if isinstance(figures, Mapping)
     ]
-    truth = "The speed of the dearer method is 1 / 1.05 = 0.952 by construction."
-    return {"": [table(columns, rows, words=2), truth]}
+    said = ["The speed of the dearer method is 1 / 1.05 = 0.952 by construction."]
+    for beside, ways in data["figures"].items():
+        if policy := ways.get("waiting"):
+            said.append(f"Measured with `OMP_WAIT_POLICY={policy}` (beside: {beside}).")
+    return {"": [table(columns, rows, words=2), *said]}
 
 
 def same_verdicts(data: Row) -> Parts:
