@@ -15,8 +15,9 @@ from treespec.protocols import MarginalGrowth
 from treespec.search import InvalidGrowth, InvalidTrace, Trace
 from treespec.search import intervals as search_intervals
 from treespec.search.latency.errors import NotMeasured
-from treespec.search.rates.growth_replay import RULES_OF_MEMBERS, replay_growth
+from treespec.search.rates.growth_replay import replay_growth
 from treespec.search.rates.replay import replay
+from treespec.search.rates.rule_notes import RULES_OF_MEMBERS, accepts_alike
 from treespec.search.rates.sampling_names import name_of
 from treespec.tree import Law, TreeShape
 
@@ -154,7 +155,8 @@ class _Setting:
             return OWN_DRAFT
         law = method.law[self.data.sampling]
         if method.parents is not None:
-            return self._static(TreeShape(method.parents), law)
+            shape = TreeShape(method.parents)
+            return self._of_other_rule(method, shape, law) or self._static(shape, law)
         return self._grown(method, law)
 
     @property
@@ -185,6 +187,18 @@ class _Setting:
             tokens.estimate / step_s,
             timed_under=self._timed_under(law, trace),
         )
+
+    def _of_other_rule(self, method: Method, shape: TreeShape, law: str) -> str:
+        """Why a trace of another rule says nothing of this method; empty if it does, or there is none."""
+        sampling = self.data.sampling
+        trace = self.measured.trace(sampling, law, shape.is_chain)
+        rule = method.rule[sampling]
+        if trace is None:
+            return ""
+        greedy = trace.sampling.get("temperature") == 0
+        if accepts_alike(rule, trace.rule, shape, greedy):
+            return ""
+        return f"rule {rule}: what was recorded before the run is of rule {trace.rule}"
 
     def _timed_under(self, law: str, trace: Trace) -> str | None:
         """The sampling setting that steps of a law were timed under, where it is not the trace's."""

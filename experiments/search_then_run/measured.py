@@ -38,7 +38,7 @@ from treespec.experiments.search_then_run.profile.plan import SIZES
 from treespec.experiments.search_then_run.traces import trace
 from treespec.protocols import MarginalGrowth
 from treespec.search import InvalidTrace, LatencyModel, Trace
-from treespec.search.rates.growth_replay import RULES_OF_MEMBERS
+from treespec.search.rates.rule_notes import RULES_OF_MEMBERS
 from treespec.tree import Law
 from treespec.verify import usual_law, usual_rule
 

@@ -1,8 +1,8 @@
 """Trees that grow beside static ones: replayed with their own code, timed step by step, cross-fitted."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -45,23 +45,26 @@ ROOT = TreeShape.chain(0)
 
 @dataclass(frozen=True, eq=False)
 class _Replayed:
-    """One growth on all texts: what it is, and its steps."""
+    """One growth on all texts: what it is, its steps, and the time of all steps of each text."""
 
     growing: Growing
     replay: GrowthReplay
+    terms: Sequence[Term]
 
-    @property
+    @cached_property
     def emitted(self) -> Float[np.ndarray, "texts"]:
         """Tokens of each text."""
         return self.replay.emitted.astype(float)
 
-    def terms(self, side: TraceSpeed) -> list[Term]:
-        """The time of all steps of each text, as a weighted sum of measured times.
+    @cached_property
+    def seconds(self) -> Float[np.ndarray, "texts"]:
+        """Measured time of each text."""
+        return seconds_of(self.terms)
 
-        Raises:
-            NotMeasured: if a step has a part that was not.
-        """
-        return self.replay.terms(side.parts_of_steps)
+    @property
+    def whole(self) -> list[Term]:
+        """The time of all steps of all texts."""
+        return [(curve, weights.sum(axis=0, keepdims=True)) for curve, weights in self.terms]
 
 
 def grown(side: TraceSpeed, limits: Limits, room: Room) -> tuple[list[Entry], list[str]]:
@@ -117,23 +120,19 @@ def _fitted(
     side: TraceSpeed, made: Iterable[tuple[Growing, Callable[[], GrowthReplay]]]
 ) -> tuple[list[Entry], list[str]]:
     """What is replayed, with its speeds: the best one on all texts first, cross-fitted."""
-    known, times, notes = [], {}, []
+    known, notes = [], []
     for growing, replayed in made:
         try:
-            one = _replayed(growing, replayed())
-            times[one] = seconds_of(one.terms(side))
+            known.append(_replayed(growing, replayed(), side))
         except (InvalidTrace, InvalidGrowth, NotMeasured) as error:
             notes.append(f"{side.law}: {growing.name} was passed over: {error}")
-        else:
-            known.append(one)
     if not known:
         return [], notes
     every = np.ones(side.trace.texts, dtype=bool)
-    order = sorted(known, key=lambda one: -_speed_on(one, times[one], every))
-    best, *others = order
-    entries = [_entry(side, best, _cross_fitted(side, times, best), "cross-fitted")]
+    best, *others = sorted(known, key=lambda one: -_speed_on(one, every))
+    entries = [_entry(side, best, _cross_fitted(side, known, best), "cross-fitted")]
     entries += [
-        _entry(side, one, _speed(side, one, one.emitted, times[one]), "replay") for one in others
+        _entry(side, one, _speed(side, one, one.emitted, one.seconds), "replay") for one in others
     ]
     return entries, notes
 
@@ -198,45 +197,33 @@ def _grid(
     yield Growing(f"cost-aware {size}", told, 0.0, depth, 1.0), make
 
 
-def _replayed(growing: Growing, replay: GrowthReplay) -> _Replayed:
+def _replayed(growing: Growing, replay: GrowthReplay, side: TraceSpeed) -> _Replayed:
+    """Raises NotMeasured if a step has a part whose time is not known."""
     sure = float(replay.sure.mean())
     found = replace(growing, nodes=replay.nodes_per_step, depth=replay.max_depth, sure=sure)
-    return _Replayed(found, replay)
+    return _Replayed(found, replay, replay.terms(side.parts_of_steps))
 
 
-def _speed_on(
-    one: _Replayed, seconds: Float[np.ndarray, "texts"], texts: Bool[np.ndarray, "texts"]
-) -> float:
+def _speed_on(one: _Replayed, texts: Bool[np.ndarray, "texts"]) -> float:
     """Tokens per second on some texts."""
-    return float(one.emitted[texts].sum() / seconds[texts].sum())
+    return float(one.emitted[texts].sum() / one.seconds[texts].sum())
 
 
-def _cross_fitted(
-    side: TraceSpeed,
-    seconds: Mapping[_Replayed, Float[np.ndarray, "texts"]],
-    best: _Replayed,
-) -> Speed:
+def _cross_fitted(side: TraceSpeed, known: Sequence[_Replayed], best: _Replayed) -> Speed:
     """The speed of choosing on some texts and valuing on the others, as of static trees."""
     folds = min(FOLDS, side.texts)
     part_of = side.parts(folds)
     emitted, taken = np.zeros(side.trace.texts), np.zeros(side.trace.texts)
     for part in range(folds):
         mine = part_of == part
-        chosen = max(seconds, key=lambda one: _speed_on(one, seconds[one], ~mine))
-        emitted[mine], taken[mine] = chosen.emitted[mine], seconds[chosen][mine]
+        chosen = max(known, key=lambda one: _speed_on(one, ~mine))
+        emitted[mine], taken[mine] = chosen.emitted[mine], chosen.seconds[mine]
     by = optimism(
-        np.array([one.emitted.sum() for one in seconds]),
-        np.array([each.sum() for each in seconds.values()]),
-        np.stack([_drawn(side, one) for one in seconds], axis=1),
+        np.array([one.emitted.sum() for one in known]),
+        np.array([one.seconds.sum() for one in known]),
+        np.stack([side.times.drawn(one.whole, ENOUGH)[:, 0] for one in known], axis=1),
     )
     return _speed(side, best, emitted, taken).longer(by)
-
-
-def _drawn(side: TraceSpeed, one: _Replayed) -> Float[np.ndarray, "draws"]:
-    """Seconds of all its steps under every resample of the times."""
-    return side.times.drawn(
-        [(curve, weights.sum(axis=0, keepdims=True)) for curve, weights in one.terms(side)], ENOUGH
-    )[:, 0]
 
 
 def _speed(
@@ -250,9 +237,7 @@ def _speed(
     Texts count as many steps as of the mean time they took: some growths spend less on hard texts.
     """
     steps = float(one.replay.steps.sum())
-    mean = [
-        (curve, weights.sum(axis=0, keepdims=True) / steps) for curve, weights in one.terms(side)
-    ]
+    mean = [(curve, weights / steps) for curve, weights in one.whole]
     return side.pooled_steps(mean, 1, emitted, seconds / seconds_of(mean)[0])
 
 

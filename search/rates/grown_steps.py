@@ -83,9 +83,14 @@ class GrowthReplay:
         return ratio(over, under, level=level, resamples=resamples, seed=seed)
 
     @cached_property
-    def _passes(self) -> list[list[Counter[int]]]:
-        """Of every step, for each pass, how many nodes were given k children, by k."""
-        return [[Counter(level) for level in levels] for levels in self.levels]
+    def _kinds(self) -> tuple[list[tuple[Levels, int]], Float[np.ndarray, "texts kinds"]]:
+        """Passes and nodes of steps, each kind once, and how many steps of each kind a text has."""
+        places: dict[tuple[Levels, int], int] = {}
+        steps = zip(self.levels, self.sizes.tolist(), strict=True)
+        kind = [places.setdefault(step, len(places)) for step in steps]
+        counts = np.zeros((len(self.steps), len(places)))
+        np.add.at(counts, (np.repeat(np.arange(len(self.steps)), self.steps), kind), 1.0)
+        return list(places), counts
 
     def terms(self, parts: StepParts) -> list[Term]:
         """The time of all steps of each text, as a weighted sum of measured times (`seconds_of`).
@@ -96,8 +101,10 @@ class GrowthReplay:
         Raises:
             NotMeasured: if a step has a part that was not.
         """
-        steps = parts.grown(self._passes, self.sizes.tolist())
-        return [(curve, np.add.reduceat(weights, self.offsets[:-1])) for curve, weights in steps]
+        kinds, counts = self._kinds
+        passes = [[Counter(level) for level in levels] for levels, _ in kinds]
+        terms = parts.grown(passes, [size for _, size in kinds])
+        return [(curve, counts @ weights) for curve, weights in terms]
 
     def speed(
         self,

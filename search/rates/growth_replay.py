@@ -19,10 +19,11 @@ not recorded: it is replayed at temperature 0, where each node has one child, an
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.protocols import Growth, MarginalGrowth, PruningGrowth
@@ -32,13 +33,14 @@ from treespec.search.growth.values import read_values
 from treespec.search.rates.draft_rows import DraftRows
 from treespec.search.rates.grown_steps import GrowthReplay, Levels
 from treespec.search.rates.replay import replay, require_given_trees
+from treespec.search.rates.rule_notes import RULES_OF_MEMBERS
 from treespec.search.rates.trace import Trace
 from treespec.tree import Law, TreeShape
 
-__all__ = ["RULES_OF_MEMBERS", "replay_growth"]
+__all__ = ["replay_growth"]
 
-RULES_OF_MEMBERS = ("greedy", "naive", "onehot")
-"""Rules under which a deterministic child is accepted if and only if the text goes on with it."""
+SHAPES = 2**12
+"""Trees that are remembered: the first levels of most steps are alike."""
 
 
 @takes(InvalidTrace, trace=of_class("a search.Trace", "Trace"))
@@ -142,23 +144,21 @@ class _Grown:
 
     def __init__(self, trace: Trace, rows: DraftRows, growth: Growth) -> None:
         self._growth, self._name = growth, type(growth).__name__
-        self._rows, self._children = rows, rows.children
-        self._text_ranks = rows.text_ranks
-        self._position_of = {int(row): t for t, row in enumerate(rows.offsets[:-1])}
-        self._ends = np.repeat(trace.offsets[1:], np.diff(trace.offsets))
+        self._probs, self._text_ranks = rows.probs, rows.text_ranks
+        self._first, self._below = rows.offsets, _below(trace, rows)
 
     def step(self, start: int) -> tuple[int, int, bool, Levels]:
         """Accepted tokens and nodes of the tree at a position, whether they are sure, and its passes."""
         growth, parents, probs = self._growth, [-1], [1.0]
         levels: list[tuple[int, ...]] = []
-        rows, counts = [int(self._rows.offsets[start])], [0]
+        rows, counts = [int(self._first[start])], [0]
         unknown: list[int] = []
 
         def known() -> Float[Tensor, "N"]:
             return torch.tensor(probs, dtype=torch.float64)
 
         while True:
-            shape = TreeShape(tuple(parents))
+            shape = _shape(tuple(parents))
             places = growth.next(shape, known)
             if not places:
                 break
@@ -169,11 +169,13 @@ class _Grown:
                 row = rows[node]
                 if row < 0:
                     unknown.append(node)
-                for rank in range(first, first + k):
-                    parents.append(node)
-                    probs.append(float(self._rows.probs[row, rank]) if row >= 0 else 0.0)
-                    rows.append(self._below(row, rank))
-                    counts.append(0)
+                    probs += [0.0] * k
+                    rows += [-1] * k
+                else:
+                    probs += self._probs[row, first : first + k].tolist()
+                    rows += self._below[row, first : first + k].tolist()
+                parents += [node] * k
+                counts += [0] * k
         kept = set(range(shape.size))
         if isinstance(growth, PruningGrowth):
             kept = set(map(int, growth.keep(shape, known)))
@@ -181,21 +183,12 @@ class _Grown:
         return accepted, len(kept), self._sure(shape, known, kept, unknown), tuple(levels)
 
     def _require_width(self, children: int) -> None:
-        if children > self._rows.width:
+        width = self._probs.shape[1]
+        if children > width:
             raise InvalidTrace(
                 f"growth '{self._name}' asks for {children} children of a node, but the trace's draft rows "
-                f"hold {self._rows.width}: record it anew with --beam {children}, or give less branching"
+                f"hold {width}: record it anew with --beam {children}, or give less branching"
             )
-
-    def _below(self, row: int, rank: int) -> int:
-        """The row of a child, -1 if it is not known: of the text's own token, the next position's first."""
-        if row < 0:
-            return -1
-        position = self._position_of.get(row)
-        if position is not None and rank == self._text_ranks[position]:
-            after = position + 1
-            return int(self._rows.offsets[after]) if after < self._ends[position] else -1
-        return int(self._children[row, rank])
 
     def _accepted(self, start: int, shape: TreeShape, kept: set[int]) -> int:
         """How far the kept nodes go along the text."""
@@ -222,3 +215,16 @@ class _Grown:
             return False
         paths = read_values(shape, known, getattr(self._growth, "calibration", None)).paths
         return bool(paths[sorted(kept)].min() > paths[unknown].max())
+
+
+_shape = lru_cache(SHAPES)(TreeShape)
+
+
+def _below(trace: Trace, rows: DraftRows) -> Int[np.ndarray, "R width"]:
+    """The row of each child, -1 if it is not known: of the text's own token, the next position's first."""
+    below, firsts = rows.children.copy(), rows.offsets[:-1]
+    taken = np.flatnonzero(rows.text_ranks < rows.width)
+    after = np.append(firsts[1:], -1)
+    after[trace.offsets[1:] - 1] = -1  # nothing is recorded behind the end of a text
+    below[firsts[taken], rows.text_ranks[taken]] = after[taken]
+    return below

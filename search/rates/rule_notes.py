@@ -1,4 +1,4 @@
-"""Acceptance rules whose rates by position hold only for trees like those that were recorded."""
+"""What a trace under one acceptance rule says of others, and of trees unlike those that were recorded."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,45 @@ from treespec.search.errors import InvalidTrace
 from treespec.tree import TreeShape
 from treespec.verify import RULES, Scope
 
-__all__ = ["in_order", "note_on", "require_alike", "require_replayable"]
+__all__ = [
+    "RULES_OF_MEMBERS",
+    "accepts_alike",
+    "in_order",
+    "note_on",
+    "require_alike",
+    "require_replayable",
+]
+
+RULES_OF_MEMBERS = ("greedy", "naive", "onehot")
+"""Rules under which a deterministic child is accepted if and only if the text goes on with it."""
+
+
+def accepts_alike(rule: str, recorded: str, shape: TreeShape, greedy: bool) -> bool:
+    """Whether a trace under one rule tells what another accepts of a tree whose children are drawn alike.
+
+    At temperature 0 all lossless rules accept what `greedy` does. Above it those that test a single child
+    by the same ratio are one rule on a chain (`Rule.on_trees`), and `naive` and `onehot` accept the same
+    deterministic children.
+
+    Args:
+        rule: that is asked about; one that is not ours is known by its own traces alone.
+        recorded: the rule of the trace.
+        shape: the tree.
+        greedy: whether the trace is of temperature 0.
+
+    Example:
+        >>> accepts_alike("rrsw", "rrs", TreeShape.chain(3), greedy=False)
+        True
+        >>> accepts_alike("traversal", "rrsw", TreeShape.kary(2, 2), greedy=False)
+        False
+    """
+    pair = {rule, recorded}
+    if len(pair) == 1 or shape.size == 1 or pair <= {*RULES_OF_MEMBERS}:
+        return True
+    if greedy:
+        return all(name in RULES and RULES[name].lossless for name in pair)
+    families = ({name, *map(str, known.on_trees.values())} for name, known in RULES.items())
+    return shape.is_chain and any(pair <= family for family in families)
 
 
 def in_order(rule: str) -> bool:

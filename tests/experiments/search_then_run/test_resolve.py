@@ -202,6 +202,29 @@ def test_predictions_are_beside_measurements(whole, capsys):
     assert "Prediction and measurement" in write_report(load_run(whole)).read_text()
 
 
+def test_no_trace_predicts_a_rule_that_accepts_otherwise(whole, tmp_path):
+    """Above temperature 0 what rrsw accepts tells nothing of others, but of `chain` on a chain."""
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    tree, chain = (
+        next(method for method in manifest["methods"] if method.get("parents") == parents)
+        for parents in ([-1, 0, 0, 1, 1, 2, 2], [-1, 0, 1])
+    )
+    assert tree["rule"] == {"T=0": "greedy", "T=1": "rrsw"}
+    tree["rule"] = {"T=0": "traversal", "T=1": "traversal"}
+    chain["rule"]["T=1"] = "chain"
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    old, new = load_run(whole), load_run(folder)
+    gone = [row for row in old.predictions if (row.sampling, row.method) == ("T=1", tree["name"])]
+    assert len(gone) == 1
+    assert new.predictions == [row for row in old.predictions if row not in gone]
+    reason = "rule traversal: what was recorded before the run is of rule rrsw"
+    assert [
+        (one.sampling, one.reason) for one in new.unpredicted if one.method == tree["name"]
+    ] == [("T=1", reason)]
+
+
 def test_the_benchmark_says_of_each_goal_whether_it_is_met(whole):
     figures = figures_of(load_run(whole))
     assert set(figures["settings"]) == {"T=0", "T=1"}
