@@ -4,7 +4,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from glob import escape, glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -35,6 +35,7 @@ __all__ = [
     "option_of",
     "output",
     "progress",
+    "working",
 ]
 
 PIPED_WIDTH = 120
@@ -126,6 +127,12 @@ def progress(quiet: bool) -> "Console | None":
     from rich.console import Console
 
     return None if quiet else Console(stderr=True)
+
+
+def working(text: str) -> AbstractContextManager[object]:
+    """Says on a terminal that something of some seconds goes on; a file or a pipe has no use for it."""
+    console = progress(quiet=False)
+    return console.status(f"{text} ...") if console and console.is_terminal else nullcontext()
 
 
 def output() -> "Console":

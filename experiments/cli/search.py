@@ -11,6 +11,7 @@ from treespec.experiments.cli.common import (
     complain,
     friendly,
     output,
+    working,
 )
 from treespec.experiments.cli.help import examples
 from treespec.experiments.cli.json import json_text
@@ -112,17 +113,18 @@ def search_command(
                 )
             found = search(sources[0], size, depth, branching, into)
         else:
-            found = search_fastest(
-                sources,
-                latency,
-                into,
-                prefixes=integers("--prefix", prefix) or (),
-                batches=integers("--batch", batch) or (),
-                laws=None if law is None else [law],
-                max_size=size,
-                depth=depth,
-                branching=branching,
-            )
+            with working("comparing trees, chains and plain decoding"):
+                found = search_fastest(
+                    sources,
+                    latency,
+                    into,
+                    prefixes=integers("--prefix", prefix) or (),
+                    batches=integers("--batch", batch) or (),
+                    laws=None if law is None else [law],
+                    max_size=size,
+                    depth=depth,
+                    branching=branching,
+                )
         typer.echo(json_text(found.data()) if as_json else str(found))
         if out is not None:
             complain(write_tree(found.shape, into, out))
@@ -167,7 +169,8 @@ def regret_command(
             raise ConfigError(
                 "what a tree costs depends on times: give --latency (`treespec profile`)"
             )
-        found = regrets(sources, latency, shapes, prefix=prefix, batch=batch, max_size=size)
+        with working("searching each source"):
+            found = regrets(sources, latency, shapes, prefix=prefix, batch=batch, max_size=size)
         if as_json:
             typer.echo(json_text(found.data()))
         else:

@@ -87,10 +87,10 @@ class GrowthReplay:
         """Passes and nodes of steps, each kind once, and how many steps of each kind a text has."""
         places: dict[tuple[Levels, int], int] = {}
         steps = zip(self.levels, self.sizes.tolist(), strict=True)
-        kind = [places.setdefault(step, len(places)) for step in steps]
-        counts = np.zeros((len(self.steps), len(places)))
-        np.add.at(counts, (np.repeat(np.arange(len(self.steps)), self.steps), kind), 1.0)
-        return list(places), counts
+        kind = np.array([places.setdefault(step, len(places)) for step in steps])
+        cells = np.repeat(np.arange(len(self.steps)), self.steps) * len(places) + kind
+        counts = np.bincount(cells, minlength=len(self.steps) * len(places))
+        return list(places), counts.reshape(len(self.steps), -1).astype(float)
 
     def terms(self, parts: StepParts) -> list[Term]:
         """The time of all steps of each text, as a weighted sum of measured times (`seconds_of`).
