@@ -7,7 +7,7 @@ from typing import Any
 
 from treespec.experiments.records.manifest import environment, now
 from treespec.experiments.records.plain_data import plain_data
-from treespec.search.whole_file import write_whole
+from treespec.whole_file import write_whole
 
 __all__ = ["RESULTS", "described", "of_manifest", "path_of", "save", "write"]
 

@@ -111,7 +111,8 @@ def search_command(
                 raise ConfigError(
                     f"{len(sources)} sources are ranked together by speed: give --latency, or one source"
                 )
-            found = search(sources[0], size, depth, branching, into)
+            with working("searching"):
+                found = search(sources[0], size, depth, branching, into)
         else:
             with working("comparing trees, chains and plain decoding"):
                 found = search_fastest(

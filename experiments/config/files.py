@@ -8,7 +8,7 @@ from pathlib import Path
 
 from treespec.experiments.errors import ConfigError
 from treespec.reading import brief
-from treespec.search.whole_file import write_whole
+from treespec.whole_file import write_whole
 
 __all__ = [
     "is_file",

@@ -18,7 +18,7 @@ from treespec.experiments.records.manifest import config_data, environment, now
 from treespec.experiments.records.plain_data import plain_data
 from treespec.experiments.report.table import NONE, Column, Table
 from treespec.experiments.report.terminal import print_table, say
-from treespec.search.whole_file import write_whole
+from treespec.whole_file import write_whole
 
 __all__ = ["WIDTH", "check_data", "print_check", "require_check", "verdict", "write_check"]
 

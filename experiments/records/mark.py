@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from treespec.errors import Unreadable
 from treespec.reading import read_bytes
-from treespec.search.whole_file import write_whole
+from treespec.whole_file import write_whole
 
 __all__ = ["LOCK", "MARK", "VERSION", "Mark", "new_id"]
 

@@ -12,7 +12,7 @@ from treespec.errors import Unreadable
 from treespec.experiments.errors import RunFolderError
 from treespec.reading import brief, parse_json, read_bytes
 from treespec.reading_words import plain_words
-from treespec.search.whole_file import write_whole
+from treespec.whole_file import write_whole
 
 if TYPE_CHECKING:
     import polars

@@ -17,7 +17,7 @@ from treespec.search import intervals as search_intervals
 from treespec.search.latency.errors import NotMeasured
 from treespec.search.rates.growth_replay import replay_growth
 from treespec.search.rates.replay import replay
-from treespec.search.rates.rule_notes import RULES_OF_MEMBERS, accepts_alike
+from treespec.search.rates.rule_notes import accepts_alike, by_member
 from treespec.search.rates.sampling_names import name_of
 from treespec.tree import Law, TreeShape
 
@@ -222,7 +222,7 @@ class _Setting:
                 return DRAWN
         elif trace is None or trace.draft_rows is None:
             return NOT_RECORDED
-        elif method.rule[self.data.sampling] not in RULES_OF_MEMBERS:
+        elif not by_member(method.rule[self.data.sampling]):
             return f"rule {method.rule[self.data.sampling]}: no trace holds what it accepts of such trees"
         try:
             found = replay_growth(trace, growth)

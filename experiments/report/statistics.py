@@ -35,11 +35,13 @@ what the sample does not hold.
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isclose, isfinite, nan, sqrt
+from math import isclose, isfinite, nan
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from treespec.search.intervals import expanded_tail
 
 __all__ = [
     "CONFIDENCE",
@@ -242,16 +244,3 @@ def by_file(values: ArrayLike, files: ArrayLike) -> NDArray[np.float64]:
     """
     names, place = np.unique(np.asarray(files), return_inverse=True)
     return np.asarray(values, dtype=np.float64) @ np.eye(len(names))[place]
-
-
-def expanded_tail(prompts: int, confidence: float = CONFIDENCE) -> float:
-    """Level of the lower quantile: Phi(sqrt(n / (n - 1)) t), t the Student quantile at n - 1 degrees.
-
-    Example:
-        >>> round(expanded_tail(12), 4), round(expanded_tail(1000), 4)
-        (0.0108, 0.0248)
-    """
-    from scipy.special import ndtr, stdtrit
-
-    student = stdtrit(prompts - 1, (1 - confidence) / 2)
-    return float(ndtr(sqrt(prompts / (prompts - 1)) * student))

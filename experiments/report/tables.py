@@ -15,7 +15,7 @@ from treespec.experiments.report.results import result_table
 from treespec.experiments.report.run import Run
 from treespec.experiments.report.statistics import Interval
 from treespec.experiments.report.table import NONE, Cell, Table
-from treespec.search.whole_file import write_whole
+from treespec.whole_file import write_whole
 
 __all__ = ["escaped", "report_tables", "table_csv", "table_latex", "write_tables"]
 

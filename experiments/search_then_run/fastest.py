@@ -22,6 +22,9 @@ from treespec.shape import TreeShape
 __all__ = ["Advised", "Regrets", "regrets", "search_fastest"]
 
 
+STATIC = "trees that grow were left out, since none is one tree that another place could use"
+"""Said of places whose trace would have told of them."""
+
 TIMES = "treespec profile CONFIG --out latency.json"
 """Writes files of times."""
 
@@ -288,9 +291,11 @@ def _rankings(
                 f"{place}: the trace is of a text source, which brings its own continuations: no tree that "
                 "was tuned elsewhere can be given to it: compare its budgets (`treespec search --latency`)"
             )
-        if isinstance(acceptance, Trace):  # a tree that grows is none that another place could use
-            acceptance = replace(acceptance, draft_rows=None)
+        growths: tuple[str, ...] = ()
+        if isinstance(acceptance, Trace) and acceptance.draft_rows is not None:
+            acceptance, growths = replace(acceptance, draft_rows=None), (STATIC,)
         try:
-            yield place, best_tree(acceptance, times, **options)
+            ranking = best_tree(acceptance, times, **options)
         except SearchError as error:
             raise ConfigError(f"{place}: {error}") from error
+        yield place, replace(ranking, notes=(*ranking.notes, *growths))

@@ -38,7 +38,7 @@ from treespec.experiments.search_then_run.profile.plan import SIZES
 from treespec.experiments.search_then_run.traces import trace
 from treespec.protocols import MarginalGrowth
 from treespec.search import InvalidTrace, LatencyModel, Trace
-from treespec.search.rates.rule_notes import RULES_OF_MEMBERS
+from treespec.search.rates.rule_notes import by_member
 from treespec.tree import Law
 from treespec.verify import usual_law, usual_rule
 
@@ -173,7 +173,7 @@ def _growing(known: Experiment, sampling: str, law: Law) -> list[_Grows]:
         if not (built.by_pair and isinstance(shape, GrowthShape)):
             continue
         choice = built.choices[sampling]
-        told = choice.law is law is Law.DETERMINISTIC and str(choice.rule) in RULES_OF_MEMBERS
+        told = choice.law is law is Law.DETERMINISTIC and by_member(str(choice.rule))
         if told and not isinstance(built.tree, MarginalGrowth):
             growing.append(_Grows(built.name, max(BEAM, _children(shape)), built.max_depth))
     return sorted(growing, key=lambda one: one.entries)

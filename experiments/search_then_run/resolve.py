@@ -28,8 +28,9 @@ from treespec.search import (
 )
 from treespec.search.choice.law_speed import chains_as_run
 from treespec.search.choice.ranking import ROWS_SHOWN
-from treespec.search.whole_file import write_whole
+from treespec.search.rates.rule_notes import accepts_alike
 from treespec.tree import Law, TreeShape
+from treespec.whole_file import write_whole
 
 __all__ = ["resolve"]
 
@@ -53,7 +54,7 @@ def resolve(config: Config, measured: Measured, folder: Path, keep: Keep | None 
         config: as the user wrote it.
         measured: traces and times.
         folder: where they are kept.
-        keep: writes a file there; `search.whole_file.write_whole` by default.
+        keep: writes a file there; `treespec.whole_file.write_whole` by default.
 
     Raises:
         ConfigError: naming the method, if no tree fits its limits or what was measured does not cover it.
@@ -91,6 +92,8 @@ class _Resolver:
                 yield _fixed(method, label, tree)
             elif isinstance(shape, BestShape):
                 ranking = self._best(shape, setting.name, method.law)
+                said = self._of_other_rule(method, setting.name, ranking.best.shape)
+                ranking = replace(ranking, notes=(*ranking.notes, *said))
                 fixed = _fixed(method, label, ranking.best.shape)
                 of_setting = self.summaries.setdefault(setting.name, {})
                 of_setting[str(fixed.name)] = _summary(ranking)
@@ -141,6 +144,20 @@ class _Resolver:
         if recorded.draft_rows is None:
             return ranking
         return replace(ranking, notes=(*ranking.notes, STATIC))
+
+    def _of_other_rule(self, method: TreeMethod, sampling: str, tree: TreeShape) -> list[str]:
+        """What to know where the run decides by a rule that accepts otherwise than what was recorded."""
+        law = method.law or self.measured.default_law(sampling)
+        recorded = self.measured.trace(sampling, str(law), tree.is_chain)
+        if method.rule is None or recorded is None:
+            return []
+        greedy = recorded.sampling.get("temperature") == 0
+        if accepts_alike(method.rule, recorded.rule, tree, greedy):
+            return []
+        return [
+            f"caution: chosen by what rule {recorded.rule} accepts, but rule {method.rule} of this method "
+            "accepts otherwise: leave the rule out, or compare named trees in a run"
+        ]
 
     def _growth(self, shape: Any, sampling: str) -> Any:
         """The growth with files for what it wants measured."""

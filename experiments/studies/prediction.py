@@ -62,6 +62,8 @@ def figures_of(loaded: Run) -> dict[str, Any]:
                     "speedup": row.speedup.estimate,
                     "speedup_measured": row.speedup_measured.estimate,
                     "tokens_per_second": row.speed,
+                    "sure": row.sure,
+                    "untimed": row.untimed,
                 }
                 for row in trees
             ],

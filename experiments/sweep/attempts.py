@@ -16,7 +16,7 @@ from treespec.experiments.errors import SweepError, SweepNotWritten
 from treespec.experiments.records.forms import COUNT, TEXT, fits, or_null
 from treespec.experiments.records.mark import Mark
 from treespec.reading import parse_json, read_bytes
-from treespec.search.whole_file import write_whole
+from treespec.whole_file import write_whole
 
 __all__ = [
     "Attempt",

@@ -13,7 +13,7 @@ from treespec.experiments.records.tables import METADATA
 from treespec.experiments.report.run import Run, load_run
 from treespec.experiments.report.statistics import Interval
 from treespec.experiments.sweep.attempts import JobOutcome, outcome_of, read_attempts
-from treespec.search.whole_file import write_whole
+from treespec.whole_file import write_whole
 
 if TYPE_CHECKING:
     import polars as pl

@@ -18,7 +18,7 @@ from transformers import LlamaForCausalLM
 
 from treespec.experiments.training.sizes import Schedule
 from treespec.experiments.training.tokenizer import Batches
-from treespec.search.whole_file import write_whole
+from treespec.whole_file import write_whole
 
 
 class Optimizers:

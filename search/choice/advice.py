@@ -104,6 +104,8 @@ class Advice:
         needed: what would decide; None if it is decided.
         alike: of `between`, those that even this would not tell from the first, while it would the others.
         level: of each comparison.
+        tree_over_chain: the speed of the best tree over that of the best chain, whatever is first; None
+            without either.
     """
 
     use: Choice | None
@@ -114,6 +116,7 @@ class Advice:
     needed: Needed | None
     alike: tuple[Choice, ...] = ()
     level: float = 0.95
+    tree_over_chain: Interval | None = None
 
     def name(self, choice: Choice) -> str:
         """What `over` calls one of the others: its kind; with trace and law if it is that of the first."""
@@ -128,6 +131,7 @@ class Advice:
                 if one not in self.between:
                     share = text_of(_inverse(self.over[self.name(one)]))
                     said += f" {_sentence(_the(one))} has {share} of the speed of the first."
+            said += self._kinds()
             if not self.alike:
                 return f"{said} {self.needed}.{self._missing()}"
             others = [one for one in self.between[1:] if one not in self.alike]
@@ -144,7 +148,7 @@ class Advice:
             near = [f"{_best(one)} has {text_of(one.speedup)} of its speed" for one in self.others]
             return (
                 f"Decode plainly: no {kinds} is predicted to be faster. {_sentence(_listed(near))}."
-                f"{self._missing()}"
+                f"{self._kinds()}{self._missing()}"
             )
         faster = [f"{text_of(first.speedup)} times plain decoding"]
         faster += [
@@ -153,7 +157,13 @@ class Advice:
             for one in self.others
             if one.kind != "plain"
         ]
-        return f"Use {_the(first)}: {_listed(faster)}.{self._missing()}"
+        return f"Use {_the(first)}: {_listed(faster)}.{self._kinds()}{self._missing()}"
+
+    def _kinds(self) -> str:
+        """A sentence on tree against chain, where the first is neither and is held against both."""
+        if self.tree_over_chain is None or self.first.kind in ("tree", "chain"):
+            return ""
+        return f" The best tree is {text_of(self.tree_over_chain)} times as fast as the best chain."
 
     def _valued(self, choice: Choice) -> str:
         """The shape with its speed: the first's over plain decoding, of its rivals over the first's."""
@@ -186,6 +196,7 @@ class Advice:
             "between": [self.name(one) for one in self.between],
             "alike": [self.name(one) for one in self.alike],
             "over": {name: ratio._asdict() for name, ratio in self.over.items()},
+            "tree_over_chain": self.tree_over_chain and self.tree_over_chain._asdict(),
             "others": [
                 {
                     "name": self.name(one),
@@ -243,7 +254,17 @@ def advise(
         None if decided else _together(needs),
         tuple(alike) if len(alike) < len(needs) else (),
         level,
+        _tree_over_chain({choice.kind: speed for choice, speed in contenders}, level),
     )
+
+
+def _tree_over_chain(best: Mapping[Kind, Speed], level: float) -> Interval | None:
+    """The speed of the best tree over that of the best chain, if there are both."""
+    if not {"tree", "chain"} <= best.keys():
+        return None
+    tree, chain = best["tree"], best["chain"]
+    texts = min((one.texts for one in (tree, chain) if one.texts), default=None)
+    return bounds(tree.rate / chain.rate, tree.rate_drawn / chain.rate_drawn, level, texts)
 
 
 def shared_level(level: float, contenders: int) -> float:

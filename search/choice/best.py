@@ -36,12 +36,14 @@ from treespec.search.errors import InvalidLimit
 from treespec.search.integers import integer
 from treespec.search.intervals import expanded_tail, require_level
 from treespec.search.latency.latency import LatencyModel
+from treespec.search.rates.rule_notes import accepts_alike
+from treespec.search.rates.sampling_names import name_of
 from treespec.search.rates.trace import Trace
 from treespec.shape import TreeShape
 
 __all__ = ["RATES_ALONE", "best_tree", "best_trees"]
 
-ROOT = TreeShape.chain(0)
+ROOT, ONE_CHILD = TreeShape.chain(0), TreeShape.chain(1)
 
 DRAWS = 1000
 """Resamples: of six texts and more, some lie beyond the bounds of 95 % intervals."""
@@ -149,7 +151,8 @@ def best_tree(
     alone = {} if chains is None else _alone(chains, laws, times)
     rooms = {law: room_for(side, limits) for law, side in sides.items()}
     entries: list[Entry] = []
-    notes = [*_disturbed(latency), *_other_passes(known, latency), *require_sizes(limits, rooms)]
+    notes = [*_disturbed(latency), *_other_passes(known, latency)]
+    notes += [*_timed_otherwise(known, latency, batch), *require_sizes(limits, rooms)]
     apart = {law: room_for(side, limits, strict=False) for law, side in alone.items()}
     notes += require_trees(limits, rooms | {f"chains of {law}": apart[law] for law in apart})
     for law, side in sides.items():
@@ -274,6 +277,26 @@ def _other_passes(known: Mapping[str, Any], latency: LatencyModel) -> list[str]:
         for one in known.values()
     )
     return [f"caution: {text}" for text in dict.fromkeys(said) if text is not None]
+
+
+def _timed_otherwise(known: Mapping[str, Any], latency: LatencyModel, batch: int) -> list[str]:
+    """Where steps of a law were timed under other settings, or with another rule, than was recorded."""
+    notes = []
+    for law, one in known.items():
+        times, sampling = latency.law_times(law, batch), getattr(one, "sampling", None) or {}
+        recorded, rule = name_of(sampling), getattr(one, "rule", None)
+        greedy = sampling.get("temperature") == 0
+        if recorded and times.sampling and recorded != times.sampling:
+            timed, acceptance = f"under {times.sampling}", f"under {recorded}"
+        elif rule and times.rule and not accepts_alike(rule, times.rule, ONE_CHILD, greedy):
+            timed, acceptance = f"with rule {times.rule}", f"with rule {rule}"
+        else:
+            continue
+        notes.append(
+            f"caution: steps of law {law} were timed {timed}, and acceptance was recorded {acceptance}: "
+            "drawing and accepting children takes another time there"
+        )
+    return notes
 
 
 def _draws(draws: Any, level: float) -> int:

@@ -45,26 +45,17 @@ ROOT = TreeShape.chain(0)
 
 @dataclass(frozen=True, eq=False)
 class _Replayed:
-    """One growth on all texts: what it is, its steps, and the time of all steps of each text."""
+    """One growth on all texts: what it is, its steps, and their time, of each text and of all together."""
 
     growing: Growing
     replay: GrowthReplay
-    terms: Sequence[Term]
+    seconds: Float[np.ndarray, "texts"]
+    whole: Sequence[Term]
 
     @cached_property
     def emitted(self) -> Float[np.ndarray, "texts"]:
         """Tokens of each text."""
         return self.replay.emitted.astype(float)
-
-    @cached_property
-    def seconds(self) -> Float[np.ndarray, "texts"]:
-        """Measured time of each text."""
-        return seconds_of(self.terms)
-
-    @property
-    def whole(self) -> list[Term]:
-        """The time of all steps of all texts."""
-        return [(curve, weights.sum(axis=0, keepdims=True)) for curve, weights in self.terms]
 
 
 def grown(side: TraceSpeed, limits: Limits, room: Room) -> tuple[list[Entry], list[str]]:
@@ -201,7 +192,9 @@ def _replayed(growing: Growing, replay: GrowthReplay, side: TraceSpeed) -> _Repl
     """Raises NotMeasured if a step has a part whose time is not known."""
     sure = float(replay.sure.mean())
     found = replace(growing, nodes=replay.nodes_per_step, depth=replay.max_depth, sure=sure)
-    return _Replayed(found, replay, replay.terms(side.parts_of_steps))
+    terms = replay.terms(side.parts_of_steps)
+    whole = [(curve, weights.sum(axis=0, keepdims=True)) for curve, weights in terms]
+    return _Replayed(found, replay, seconds_of(terms), whole)
 
 
 def _speed_on(one: _Replayed, texts: Bool[np.ndarray, "texts"]) -> float:

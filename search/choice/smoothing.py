@@ -41,6 +41,7 @@ class Smoothed:
         trees: Sequence[TreeShape],
     ) -> None:
         self._side, self._texts, self._rates = side, texts, rates
+        self._known: dict[TreeShape, tuple[float, float, float, float]] = {}
         files = side.sample.file_of[texts]
         self._order = np.argsort(files, kind="stable")
         self._firsts = np.unique(files[self._order], return_index=True)[1]
@@ -85,8 +86,8 @@ class Smoothed:
         return np.log(over / under)[:, 0], np.add.reduceat(shifts, self._firsts, axis=1)
 
     def _features(self, trees: Sequence[TreeShape]) -> Float[np.ndarray, "trees features"]:
-        worth = [float(tokens_of(tree, self._rates[None], by_depth=True)[0]) for tree in trees]
-        return np.array(
-            [(1.0, np.log(tokens), np.log(tree.size), tree.depth)
-             for tokens, tree in zip(worth, trees, strict=True)]
-        )  # fmt: skip
+        for tree in trees:
+            if tree not in self._known:
+                worth = float(tokens_of(tree, self._rates[None], by_depth=True)[0])
+                self._known[tree] = (1.0, np.log(worth), np.log(tree.size), tree.depth)
+        return np.array([self._known[tree] for tree in trees])

@@ -25,6 +25,10 @@ FEWEST_SAMPLES = 8
 """Samples of a size below which nothing is proved about it."""
 
 
+CELLS = 2**20
+"""Numbers that a regression of several rows holds at once: rows times the square of the sizes."""
+
+
 @dataclass(frozen=True, eq=False)
 class Curve:
     """Time against a size, from repeated measurements at some sizes.
@@ -158,8 +162,10 @@ class Curve:
         for part in (slice(*ends) for ends in pairwise((0, *self.falls, len(counts)))):
             block = medians[:, part]
             wrong = np.flatnonzero((np.diff(block, axis=1) < 0).any(axis=1))
-            for row in wrong:  # one by one: the regression takes memory by the square of the sizes
-                block[row] = -non_increasing(-block[row], counts[part])
+            most = max(1, CELLS // block.shape[1] ** 2)
+            for rows in (wrong[at : at + most] for at in range(0, len(wrong), most)):
+                weights = np.broadcast_to(counts[part], (len(rows), block.shape[1]))
+                block[rows] = -non_increasing(-block[rows], weights)
         return medians
 
 

@@ -22,9 +22,9 @@ from treespec.search.latency.errors import InvalidLatency, NotMeasured
 from treespec.search.latency.file import model_of_tables, read_file, read_json, write_json
 from treespec.search.latency.step_parts import StepParts, seconds_of
 from treespec.search.latency.tables import ANY_LAW, BatchTimes, LawTimes, middle_prefix
-from treespec.search.whole_file import write_whole
 from treespec.shape import TreeShape
 from treespec.tree import Law
+from treespec.whole_file import write_whole
 
 __all__ = ["LatencyModel"]
 

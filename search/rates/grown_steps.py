@@ -83,14 +83,12 @@ class GrowthReplay:
         return ratio(over, under, level=level, resamples=resamples, seed=seed)
 
     @cached_property
-    def _kinds(self) -> tuple[list[tuple[Levels, int]], Float[np.ndarray, "texts kinds"]]:
-        """Passes and nodes of steps, each kind once, and how many steps of each kind a text has."""
+    def _kinds(self) -> tuple[list[tuple[Levels, int]], Int[np.ndarray, "steps"]]:
+        """Passes and nodes of steps, each kind once, and the kind of each step."""
         places: dict[tuple[Levels, int], int] = {}
         steps = zip(self.levels, self.sizes.tolist(), strict=True)
-        kind = np.array([places.setdefault(step, len(places)) for step in steps])
-        cells = np.repeat(np.arange(len(self.steps)), self.steps) * len(places) + kind
-        counts = np.bincount(cells, minlength=len(self.steps) * len(places))
-        return list(places), counts.reshape(len(self.steps), -1).astype(float)
+        kinds = np.array([places.setdefault(step, len(places)) for step in steps])
+        return list(places), kinds
 
     def terms(self, parts: StepParts) -> list[Term]:
         """The time of all steps of each text, as a weighted sum of measured times (`seconds_of`).
@@ -101,10 +99,13 @@ class GrowthReplay:
         Raises:
             NotMeasured: if a step has a part that was not.
         """
-        kinds, counts = self._kinds
+        kinds, of_step = self._kinds
         passes = [[Counter(level) for level in levels] for levels, _ in kinds]
         terms = parts.grown(passes, [size for _, size in kinds])
-        return [(curve, counts @ weights) for curve, weights in terms]
+        return [
+            (curve, np.add.reduceat(weights[of_step], self.offsets[:-1]))
+            for curve, weights in terms
+        ]
 
     def speed(
         self,

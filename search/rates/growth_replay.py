@@ -33,7 +33,7 @@ from treespec.search.growth.values import read_values
 from treespec.search.rates.draft_rows import DraftRows
 from treespec.search.rates.grown_steps import GrowthReplay, Levels
 from treespec.search.rates.replay import replay, require_given_trees
-from treespec.search.rates.rule_notes import RULES_OF_MEMBERS
+from treespec.search.rates.rule_notes import by_member
 from treespec.search.rates.trace import Trace
 from treespec.tree import Law, TreeShape
 
@@ -118,7 +118,7 @@ def _require_rows(trace: Trace, name: str) -> DraftRows:
             "the trace is of given texts: what was accepted there did not go on in the text, so there are "
             "no steps to replay; record one while decoding"
         )
-    if Law.of(trace.law) is not Law.DETERMINISTIC or trace.rule not in RULES_OF_MEMBERS:
+    if Law.of(trace.law) is not Law.DETERMINISTIC or not by_member(trace.rule):
         raise InvalidTrace(
             f"growth '{name}' chooses among deterministic children, but the trace is of law '{trace.law}' "
             f"and rule '{trace.rule}': record one of law deterministic and rule greedy, naive or onehot"

@@ -7,24 +7,26 @@ from treespec.tree import TreeShape
 from treespec.verify import RULES, Scope
 
 __all__ = [
-    "RULES_OF_MEMBERS",
     "accepts_alike",
+    "by_member",
     "in_order",
     "note_on",
     "require_alike",
     "require_replayable",
 ]
 
-RULES_OF_MEMBERS = ("greedy", "naive", "onehot")
-"""Rules under which a deterministic child is accepted if and only if the text goes on with it."""
+
+def by_member(rule: str) -> bool:
+    """Whether the text alone says which deterministic children this rule accepts (`Rule.by_member`)."""
+    return rule in RULES and RULES[rule].by_member
 
 
 def accepts_alike(rule: str, recorded: str, shape: TreeShape, greedy: bool) -> bool:
     """Whether a trace under one rule tells what another accepts of a tree whose children are drawn alike.
 
     At temperature 0 all lossless rules accept what `greedy` does. Above it those that test a single child
-    by the same ratio are one rule on a chain (`Rule.on_trees`), and `naive` and `onehot` accept the same
-    deterministic children.
+    by the same ratio are one rule on a chain (`Rule.on_trees`), and those that follow the text accept the
+    same deterministic children (`Rule.by_member`).
 
     Args:
         rule: that is asked about; one that is not ours is known by its own traces alone.
@@ -39,7 +41,7 @@ def accepts_alike(rule: str, recorded: str, shape: TreeShape, greedy: bool) -> b
         False
     """
     pair = {rule, recorded}
-    if len(pair) == 1 or shape.size == 1 or pair <= {*RULES_OF_MEMBERS}:
+    if len(pair) == 1 or shape.size == 1 or all(map(by_member, pair)):
         return True
     if greedy:
         return all(name in RULES and RULES[name].lossless for name in pair)

@@ -16,8 +16,8 @@ from treespec.search.integers import integer
 from treespec.search.rates.draft_rows import DraftRows
 from treespec.search.rates.text_drafts import TextDrafts
 from treespec.search.rates.trace_file import pack, unpack
-from treespec.search.whole_file import write_whole
 from treespec.tree import Law
+from treespec.whole_file import write_whole
 
 __all__ = ["Trace"]
 

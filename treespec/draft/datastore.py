@@ -3,7 +3,6 @@
 import json
 import mmap
 import os
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -17,6 +16,7 @@ from treespec.draft.state import require_same_tokens
 from treespec.draft.vocabulary import plain_tokens
 from treespec.errors import InvalidArgument, Unreadable
 from treespec.reading import open_file, parse_json
+from treespec.whole_file import write_whole
 
 __all__ = ["Datastore", "suffix_array"]
 
@@ -220,14 +220,9 @@ def _header(name: str, file: IO[bytes]) -> dict[str, Any]:
 
 
 def _write(path: Path, header: Mapping[str, Any], tokens: Ids, places: Ids) -> None:
-    temporary = path.with_name(f".treespec-{secrets.token_hex(8)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(json.dumps(header).encode().ljust(HEAD - 1) + b"\n")
-            tokens.tofile(file)
-            places.tofile(file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    def fill(file: IO[bytes]) -> None:
+        file.write(json.dumps(header).encode().ljust(HEAD - 1) + b"\n")
+        tokens.tofile(file)
+        places.tofile(file)
+
+    write_whole(path, fill)

@@ -20,6 +20,7 @@ from treespec.models.sublayers import Sublayer, require_sublayers, sublayers_of
 from treespec.protocols import TreeModel
 from treespec.reading import read_bytes
 from treespec.reading_models import Strict, only, read_model
+from treespec.whole_file import write_whole
 
 __all__ = ["SkipSet", "SkipSets", "random_skip_sets"]
 
@@ -83,7 +84,7 @@ class SkipSet(Strict):
         Raises:
             OSError: if it cannot be written.
         """
-        Path(path).write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        write_whole(Path(path), self.model_dump_json(indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "SkipSet":

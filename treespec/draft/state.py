@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import secrets
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from treespec.errors import Unreadable
 from treespec.reading import open_file, parse_json
+from treespec.whole_file import write_whole
 
 __all__ = ["load_state", "save_state", "tokenizer_digest"]
 
@@ -55,14 +55,10 @@ def save_state(
     header = {"kind": kind, "version": VERSION, "vocab_size": vocab_size, "tokenizer": tokenizer}
     header["target"] = target
     text = np.frombuffer(json.dumps(header).encode(), dtype=np.uint8)
-    whole = Path(path)
-    temporary = whole.with_name(f".treespec-{secrets.token_hex(8)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            np.savez(file, **{HEADER: text, **arrays})  # pyrefly: ignore[bad-argument-type]
-        temporary.replace(whole)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(
+        Path(path),
+        lambda file: np.savez(file, **{HEADER: text, **arrays}),  # pyrefly: ignore[bad-argument-type]
+    )
 
 
 def load_state(

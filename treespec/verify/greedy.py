@@ -18,6 +18,7 @@ __all__ = ["greedy"]
     one_hot=True,
     scope=Scope.ELDERS,
     child_acceptance=of_target_mass,
+    by_member=True,
 )
 def greedy(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     """Follow the child equal to the target's token at temperature 0, as long as there is one.

@@ -20,6 +20,7 @@ __all__ = ["naive"]
     reference="arXiv:2305.09781",
     scope=Scope.ELDERS,
     child_acceptance=of_target_mass,
+    by_member=True,
 )
 def naive(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     """At each node draw y from the target; if y is a child go there, else y is the bonus.

@@ -16,6 +16,7 @@ __all__ = ["onehot"]
     distinct=True,
     scope=Scope.ELDERS,
     child_acceptance=of_target_mass,
+    by_member=True,
 )
 def onehot(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     """Accept each child x in turn with the target's p(x); after a rejection p(x) <- 0, renormalise.

@@ -112,6 +112,8 @@ class Rule:
         child_acceptance: of some rules of scope `ELDERS`, the exact probability that each child of a node
             is accepted, over the coins, by a formula.
         on_trees: of a rule for chains, by law: the rule for any tree that is this one on a chain.
+        by_member: whether a deterministic child is accepted if and only if the text goes on with it, which
+            the text alone tells.
     """
 
     def __init__(
@@ -127,6 +129,7 @@ class Rule:
         child_acceptance: ChildAcceptance | None = None,
         on_trees: Mapping[Law, "Rule"] | None = None,
         mixes: Collection[Law] = (),
+        by_member: bool = False,
     ) -> None:
         wraps(decide)(self)
         self._decide, self._needs, self._distinct = decide, needs, distinct
@@ -134,6 +137,7 @@ class Rule:
         self.lossless, self.one_hot = lossless, one_hot
         self.scope, self.child_acceptance = scope, child_acceptance
         self.on_trees: Mapping[Law, Rule] = on_trees or {}
+        self.by_member = by_member
         parameters = signature(decide).parameters.values()
         self.settings: Mapping[str, float] = {
             p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY
@@ -275,6 +279,7 @@ def rule(
     child_acceptance: ChildAcceptance | None = None,
     on_trees: Mapping[Law, Rule] | None = None,
     mixes: Collection[Law] = (),
+    by_member: bool = False,
 ) -> Callable[[Callable[..., Verdict]], Rule]:
     """Make a `Rule` of a function `(tree, target_probs, coins) -> Verdict`.
 
@@ -287,12 +292,13 @@ def rule(
         one_hot: whether it needs one-hot target rows.
         needs: says what is wrong with a tree's shape, or None.
         distinct: whether siblings must be distinct, but for those drawn independently.
-        scope: what the acceptance of a child depends on; as long as nothing is said, the whole tree.
+        scope: what the acceptance of a child depends on; by default the whole tree.
         child_acceptance: how probably each child is accepted; for rules of scope `ELDERS`.
         on_trees: of a rule for chains, by law: the rule for any tree that is this one on a chain.
         mixes: the laws that it covers in groups of mixed trees; none if it does not decide on them.
+        by_member: whether it accepts a deterministic child if and only if the text goes on with it.
     """
-    facts = lossless, one_hot, needs, distinct, scope, child_acceptance, on_trees, mixes
+    facts = lossless, one_hot, needs, distinct, scope, child_acceptance, on_trees, mixes, by_member
     return lambda decide: Rule(decide, laws, reference, *facts)
 
 

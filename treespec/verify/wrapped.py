@@ -36,7 +36,7 @@ class WrappedRule:
         self.one_hot = rule.one_hot
         self.reference, self.settings = rule.reference, rule.settings
         self.scope, self.child_acceptance = rule.scope, rule.child_acceptance
-        self.on_trees = rule.on_trees
+        self.on_trees, self.by_member = rule.on_trees, rule.by_member
 
     def covers(
         self,

@@ -106,6 +106,7 @@ def profile_pair(
     rounds: list[Round] = []
     most = repeats + -(-repeats // AGAIN)
     part, whole, interrupted = Samples(), watch(), False
+    load = whole
     try:
         _measure_round(pair, places, text, order, Samples(), "warming up", progress)
         while len(rounds) < repeats or (len(rounds) < most and judged(rounds).calm < repeats):
@@ -119,16 +120,21 @@ def profile_pair(
             part = Samples()
     except KeyboardInterrupt:
         interrupted = True
-    if not rounds:
+    begun = [Round(part, load.busy_percent())] if part.shared else []  # the one that was stopped
+    if not rounds and not begun:
         return Timed((part,), 0, 0, None, interrupted)
-    if all(one.busy is None for one in rounds):  # too short for the counters
+    if all(one.busy is None for one in (*rounds, *begun)):  # too short for the counters
         busy = whole.busy_percent()
-        rounds = [Round(one.samples, busy) for one in rounds]
-    best = judged(rounds).best(repeats)
-    parts = tuple(one.samples for one in best.rounds)
-    said = best.sentence(len(rounds))
+        rounds, begun = ([Round(one.samples, busy) for one in some] for some in (rounds, begun))
+    kept = judged(rounds).best(repeats) if rounds else None
+    whole_rounds = kept.rounds if kept else []
+    counted = judged([*whole_rounds, *begun]) if begun or kept is None else kept
     return Timed(
-        (*parts, part) if interrupted else parts, len(best.rounds), len(rounds), said, interrupted
+        tuple(one.samples for one in counted.rounds),
+        len(whole_rounds),
+        len(rounds),
+        counted.sentence(len(rounds) + len(begun)),
+        interrupted,
     )
 
 

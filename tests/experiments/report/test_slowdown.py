@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treespec.experiments.report.slowdown import ALONE, RESTLESS, Steps, adjust, slowdowns
-from treespec.experiments.report.statistics import expanded_tail, paired_bootstrap
+from treespec.experiments.report.statistics import paired_bootstrap
 from treespec.experiments.studies.interleaved_estimator import (
     MACHINES,
     WORLDS,
@@ -16,6 +16,7 @@ from treespec.experiments.studies.interleaved_estimator import (
     summary,
     truth,
 )
+from treespec.search.intervals import expanded_tail
 
 WORLD = {world.name: world for world in WORLDS}
 

@@ -7,9 +7,9 @@ from treespec.experiments.report import statistics
 from treespec.experiments.report.statistics import (
     Interval,
     bootstrap,
-    expanded_tail,
     paired_bootstrap,
 )
+from treespec.search.intervals import expanded_tail
 
 
 def test_the_ratio_is_of_totals_not_a_mean_of_ratios():

@@ -226,6 +226,7 @@ def test_what_a_wrong_tree_costs(files):
     assert table.exit_code == 0, table.output
     assert "lost at long" in table.stdout
     assert "lost at short" in table.stdout
+    assert "trees that grow" not in table.stdout
     none = call("regret", files / "short.npz")
     assert none.exit_code == 2
     assert "give --latency" in none.output

@@ -14,7 +14,7 @@ from rendered import section_html
 from treespec.experiments.config.schema import Config, SearchConfig
 from treespec.experiments.errors import ConfigError, PromptError, RunFolderError
 from treespec.experiments.records.folder import RunFolder
-from treespec.experiments.records.measured import Measured
+from treespec.experiments.records.measured import Measured, load_measured
 from treespec.experiments.report.page import write_report
 from treespec.experiments.report.predicting import predictions
 from treespec.experiments.report.prediction import (
@@ -27,11 +27,12 @@ from treespec.experiments.report.run import load_run
 from treespec.experiments.report.text import print_run
 from treespec.experiments.run import preparation
 from treespec.experiments.search_then_run.fastest import search_fastest
-from treespec.experiments.search_then_run.resolve import STATIC, resolve
+from treespec.experiments.search_then_run.resolve import STATIC, _Resolver, resolve
 from treespec.experiments.search_then_run.run import run
 from treespec.experiments.studies.prediction import figures_of, goals
 from treespec.search import LatencyModel, Trace, estimate_acceptance, optimal_tree
 from treespec.tree import TreeShape
+from treespec.whole_file import write_whole
 
 SEARCHED = [
     {"kind": "plain"},
@@ -129,6 +130,24 @@ def test_a_search_of_the_same_files_says_the_same(whole, tmp_path):
         assert (told["verdict"], told["rows"][0]) == (found["verdict"], found["rows"][0])
         assert told["notes"] == found["notes"] + left_out
     assert {row["law"] for row in found["rows"] if row["kind"] == "chain"} == {"iid"}
+
+
+def test_a_tree_chosen_by_what_another_rule_accepts_is_told(whole, searching, tmp_path):
+    best = SEARCHED[4]
+    methods = [{"kind": "plain"}, best | {"rule": "traversal"}, best | {"rule": "chain"}, best]
+    config = Config.model_validate(searching | {"methods": methods})
+    resolver = _Resolver(config, load_measured(config, whole / "search"), tmp_path, write_whole)
+    (tree, chain) = TreeShape.kary(2, 2), TreeShape.chain(2)
+    told = {
+        (method.rule, sampling, shape): resolver._of_other_rule(method, sampling, shape)
+        for method in config.methods[1:]
+        for sampling in ("T=0", "T=1")
+        for shape in (tree, chain)
+    }
+    (said,) = told["traversal", "T=1", tree]
+    assert "by what rule rrsw accepts, but rule traversal" in said
+    silent = {key for key, notes in told.items() if not notes}
+    assert {("traversal", "T=0", tree), ("chain", "T=1", chain), (None, "T=1", tree)} <= silent
 
 
 def test_dynamic_methods_are_recorded_without_a_fixed_tree(whole):

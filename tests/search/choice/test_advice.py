@@ -64,6 +64,11 @@ def test_the_best_tree_and_the_best_chain_are_both_said_whatever_wins():
         for kind in {"tree", "chain"} - {first}:
             assert f"the best {kind} (" in str(found).replace("The", "the")
             assert f"{2 / speeds[kind]:.2f} times the best {kind}" in str(found) or first == "plain"
+        apart = speeds["tree"] / speeds["chain"]
+        assert told["tree_over_chain"]["estimate"] == pytest.approx(apart)
+        said = f"The best tree is {apart:.2f} times as fast as the best chain."
+        assert (said in str(found)) == (first not in ("tree", "chain"))
+    assert advised(tree=speed(1.5), plain=speed(1.0)).to_dict()["tree_over_chain"] is None
     alone = str(advised(growth=speed(1.5), chain=speed(1.2), plain=speed(1.0)))
     assert alone == (
         "Use the EAGLE-2 4x5, 16 (iid): 1.50 times plain decoding and 1.25 times the best chain "
@@ -281,7 +286,7 @@ def test_plain_decoding_is_advised_like_any_other():
     assert str(found).startswith("Decode plainly")
     assert str(found).endswith(
         "The best chain (chain of 3) has 0.90 0.86–0.94 of its speed and the best tree (tree of 7 nodes, "
-        "2 deep) has 0.80 of its speed."
+        "2 deep) has 0.80 of its speed. The best tree is 0.89 0.85–0.93 times as fast as the best chain."
     )
     assert [one["kind"] for one in found.to_dict()["others"]] == ["chain", "tree"]
     unsure = advised(tree=speed(0.8), chain=speed(0.98, of_texts=0.05), plain=speed(1.0))

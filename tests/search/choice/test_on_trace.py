@@ -441,3 +441,28 @@ def test_chains_of_a_trace_are_drawn_as_runs_draw_them(make_trace, two_laws):
     ):
         ranking = best_tree(trace, times, **options, **more)
         assert ranking.chain.law == "without_replacement"
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"sampling": "T=0"}, "were timed under T=0, and acceptance was recorded under T=1"),
+        (
+            {"rule": "naive"},
+            "were timed with rule naive, and acceptance was recorded with rule rrs",
+        ),
+        ({"rule": "chain"}, None),  # on one child these are one rule
+        ({"sampling": "T=1", "rule": "rrs"}, None),
+    ],
+)
+def test_times_of_other_steps_are_told(said, told):
+    trace = stretches(np.random.default_rng(0), 8, 60)
+    data = json.loads(
+        LatencyModel.from_tables(verify={1: 20.0, 8: 22.0}, draft=1.0, law="iid").to_json()
+    )
+    data["batches"]["1"]["laws"]["iid"] |= said
+    times = LatencyModel.from_json(json.dumps(data))
+    ranking = best_tree(trace, times, draws=40, laws=["iid"])
+    cautions = [note for note in ranking.notes if "acceptance was recorded" in note]
+    assert len(cautions) == (told is not None)
+    assert told is None or told in cautions[0]

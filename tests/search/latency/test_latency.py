@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from treespec import TreeShape
 from treespec.search import InvalidLatency, LatencyModel, NotMeasured
+from treespec.search.latency import interpolation
 from treespec.search.latency.interpolation import Curve
 
 FULL = {
@@ -434,3 +435,13 @@ def test_no_shape_is_faster_than_the_floor(draws):
             continue
         floor = one.at(64).floor_s(np.array([shape.size]), shape.depth)[0]
         assert seconds >= floor - 1e-12
+
+
+def test_resamples_are_made_monotone_alike_in_parts_of_any_size(monkeypatch):
+    rng = np.random.default_rng(0)
+    samples = {size: tuple(rng.normal(1, 0.2, 5)) for size in range(1, 9)}
+    whole = Curve("verify", "size", samples).drawn(np.random.default_rng(1), 40)
+    monkeypatch.setattr(interpolation, "CELLS", 3 * 8**2)
+    parts = Curve("verify", "size", samples).drawn(np.random.default_rng(1), 40)
+    assert (whole == parts).all()
+    assert (np.diff(whole, axis=1) >= 0).all()

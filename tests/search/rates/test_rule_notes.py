@@ -8,7 +8,7 @@ from treespec import Law, TreeShape
 from treespec.distributions import Sampling
 from treespec.models.tabular import TabularModel
 from treespec.search import InvalidTrace, Records, estimate_acceptance
-from treespec.search.rates.rule_notes import accepts_alike
+from treespec.search.rates.rule_notes import accepts_alike, by_member
 from treespec.testing import random_table
 from treespec.testing.acceptance import acceptance
 from treespec.verify import RULES
@@ -83,3 +83,14 @@ def test_at_temperature_0_lossless_rules_accept_alike():
     assert found[0] == found[1] == found[2]
     assert accepts_alike("traversal", "greedy", shape, greedy=True)
     assert not accepts_alike("typical", "greedy", shape, greedy=True)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_the_rules_that_follow_the_text_say_so(name):
+    """On deterministic children: a node is accepted as often as the target's own text goes through it."""
+    shape, law = TreeShape.expansion([2, 1]), Law.DETERMINISTIC
+    if RULES[name].covers(shape, law) is not None:
+        return
+    cold = Sampling(temperature=0.0) if RULES[name].one_hot else None
+    reached = accepted_by(name, shape, law, cold)
+    assert (reached == pytest.approx(accepted_by("naive", shape, law, cold))) == by_member(name)

@@ -2,20 +2,23 @@
 
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeAlias
 
 __all__ = ["write_whole"]
 
+Content: TypeAlias = bytes | Callable[[IO[bytes]], object]
+
 
 def write_whole(
-    path: Path, content: str | bytes, *, new: bool = False, temporary: Path | None = None
+    path: Path, content: str | Content, *, new: bool = False, temporary: Path | None = None
 ) -> Path:
     """Write a file by way of another one, which gets its name when it is whole.
 
     Args:
         path: the file; what is there is replaced once the new one is whole.
-        content: text is written as UTF-8.
+        content: text is written as UTF-8; or what writes to the open file, where that is large.
         new: replace nothing. Where the system knows files without a name (Linux, on local disks) a kill
             leaves nothing; where it knows hard links, the temporary; elsewhere that and an empty file.
         temporary: where it is written first; beside it, under a name that nobody has, by default.
@@ -38,7 +41,7 @@ def write_whole(
         temporary.unlink(missing_ok=True)
 
 
-def _made_without_name(path: Path, data: bytes) -> bool:
+def _made_without_name(path: Path, data: Content) -> bool:
     """Make a file that has no name until it is whole; false where the system knows no such files."""
     try:
         descriptor = os.open(path.parent, os.O_WRONLY | os.O_TMPFILE, 0o666)
@@ -69,7 +72,7 @@ def _named(temporary: Path, path: Path) -> Path:
     return path
 
 
-def _make(path: Path, data: bytes) -> None:
+def _make(path: Path, data: Content) -> None:
     """Make a file where nothing is; what cannot be written whole is removed."""
     with path.open("xb") as file:
         try:
@@ -79,7 +82,10 @@ def _make(path: Path, data: bytes) -> None:
             raise
 
 
-def _fill(file: IO[bytes], data: bytes) -> None:
-    file.write(data)
+def _fill(file: IO[bytes], data: Content) -> None:
+    if callable(data):
+        data(file)
+    else:
+        file.write(data)
     file.flush()
     os.fsync(file.fileno())

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from treespec.search import whole_file
-from treespec.search.whole_file import write_whole
+from treespec import whole_file
+from treespec.whole_file import write_whole
 
 
 @pytest.fixture(params=["files without a name", "hard links", "neither"])
@@ -29,6 +29,21 @@ def test_a_new_file(system, tmp_path):
     assert write_whole(path, "ü", new=True) == path
     assert path.read_bytes() == "ü".encode()
     assert os.listdir(tmp_path) == ["new.json"]
+
+
+def test_what_writes_itself_is_there_whole_or_not_at_all(system, tmp_path):
+    """A writer that fails half way leaves what was there."""
+    path = tmp_path / "large.bin"
+    assert write_whole(path, lambda file: file.write(b"all"), new=True).read_bytes() == b"all"
+
+    def fails(file):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        write_whole(path, fails)
+    assert path.read_bytes() == b"all"
+    assert os.listdir(tmp_path) == ["large.bin"]
 
 
 def test_a_new_file_replaces_nothing(system, tmp_path, monkeypatch):
