@@ -24,7 +24,7 @@ from treespec.experiments.studies import search_sections as searches
 from treespec.experiments.studies import source_sections as sources
 from treespec.experiments.studies import trust_sections as trust
 from treespec.experiments.studies.result_tables import Parts, Row
-from treespec.search.whole_file import write_whole
+from treespec.whole_file import write_whole
 
 __all__ = ["PAGE", "README", "SECTIONS", "Section", "by_prompts", "filled", "results_page"]
 
@@ -39,7 +39,7 @@ holds this page against them. Intervals are 95 %. Times are of the machine that 
 them are CPUs, **nothing has been timed on a GPU yet** (`make gpu` does that).
 
 Methods of a run took turns, step by step, unless the section of the run says that they did not:
-[interleaving](#interleaving) compares the two ways.
+[interleaving, bursts](#interleaving-bursts) compares the two ways.
 """
 
 BY_PROMPTS = (
@@ -323,18 +323,14 @@ SECTIONS = {
         "them and to draw children, operation by operation and by a kernel?",
         benchmarks.heads,
     ),
-    "interleaving": _benchmark(
-        "interleaving",
-        "benchmarks",
-        "Does a verdict depend on the neighbours? Two identical chains and a third that is 5 % dearer, in "
-        "runs of 12 prompts, on the quiet machine and beside a process that uses a core for 0.7 s of "
-        "every 2 s.",
-        trust.interleaving,
-    ),
     "interleaving, quiet": _beside(
-        "quiet", "The same on the quiet machine alone, in more runs.", 6
+        "quiet",
+        "Does a verdict depend on the neighbours? Two identical chains and a third that is 5 % dearer, in "
+        "runs of 12 prompts, first on the quiet machine.",
     ),
-    "interleaving, bursts": _beside("bursts", "The same beside the bursts, in more runs."),
+    "interleaving, bursts": _beside(
+        "bursts", "The same beside a process that uses a core for 0.7 s of every 2 s."
+    ),
     "interleaving, drift": _beside(
         "drift",
         "The same while a neighbour takes more and more of a core, half of it at the end of a run.",
