@@ -152,3 +152,11 @@ def demo_page(tmp_path_factory):
     told = {"prompt_texts": ["class Tree:\n    </script><b>first</b>"]}  # of the first prompt only
     path.write_text(json.dumps(json.loads(path.read_text()) | told))
     return write_report(load_run(folder))
+
+
+@pytest.fixture
+def clear_at_once(monkeypatch):
+    """A look that compares anything is clear, however the clock ran."""
+    from treespec.experiments.run import looks
+
+    monkeypatch.setattr(looks, "_clear", lambda until, duel: True)

@@ -14,7 +14,6 @@ from treespec.experiments.search_then_run.run import dry_run
 CHAIN = {"kind": "tree", "shape": {"kind": "chain", "depth": 2}}
 TREE = {"kind": "tree", "shape": {"kind": "expansion", "branching": [2]}}
 WIDE = {"half_width": 9.0}
-"""Any run is as clear as that at its first look."""
 
 
 @pytest.fixture
@@ -53,6 +52,7 @@ def clear_after(monkeypatch, least, seen=None):
     monkeypatch.setattr(looks_module, "look_at", look_at)
 
 
+@pytest.mark.usefixtures("clear_at_once")
 def test_a_run_ends_at_the_first_look_that_is_clear(start, many):
     result = start(many | {"until": WIDE, "repeats": 2})
     manifest = manifest_of(result)
@@ -72,6 +72,7 @@ def test_a_run_ends_at_the_first_look_that_is_clear(start, many):
     assert start(many | {"until": WIDE, "repeats": 2}).already_finished
 
 
+@pytest.mark.usefixtures("clear_at_once")
 def test_what_a_look_saw_is_the_verdict(start, many):
     run = load_run(start(many | {"until": WIDE}).folder)
     for look in run.manifest["looks"]:
@@ -121,6 +122,7 @@ def test_a_run_that_was_interrupted_goes_on_to_the_same_end(start, many, monkeyp
     assert start(many | {"until": "decided"}).already_finished
 
 
+@pytest.mark.usefixtures("clear_at_once")
 def test_what_failed_is_decoded_again_and_looked_at_again(start, many, monkeypatch):
     from treespec.experiments.run import unit
 
@@ -141,6 +143,7 @@ def test_what_failed_is_decoded_again_and_looked_at_again(start, many, monkeypat
     assert [look["samples"] for look in looks] == [8, 12, 14]  # it had gone on to the end
 
 
+@pytest.mark.usefixtures("clear_at_once")
 def test_excerpts_of_a_file_are_one_sample(start, many, loaded_pair):
     prompts = {"kind": "embedded", "tokens": 8, "excerpts": {"a": 0, "b": 40}}
     short = {"max_new_tokens": 6, "samplings": [{"temperature": 0}]}
@@ -173,6 +176,7 @@ def test_nothing_to_decide_is_refused(start, many, changes, parts):
     assert all(part in str(refused.value) for part in parts)
 
 
+@pytest.mark.usefixtures("clear_at_once")
 @pytest.mark.parametrize("methods", [[*PLAIN, TREE], [*PLAIN, CHAIN]])
 def test_a_width_against_plain_decoding_is_enough(start, many, methods):
     result = start(many | {"until": WIDE, "methods": methods})

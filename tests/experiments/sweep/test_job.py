@@ -34,6 +34,7 @@ def test_a_job_leaves_an_ordinary_run(job, loaded_pair):
     run_job(str(job), 2, load=lambda models: pytest.fail("a finished job loads nothing"))
 
 
+@pytest.mark.usefixtures("clear_at_once")
 def test_a_job_ends_when_it_is_clear_enough(grid_file, loaded_pair, tmp_path):
     from treespec.experiments.report.run import load_run
 
