@@ -7,7 +7,8 @@ Every run decodes the same prompts by plain decoding, two identical chains of 4,
 1 / 1.05 by construction. Counted over runs, on the quiet machine and beside three neighbours
 (`neighbours`): how often the 95 % interval of the first holds 1, its half-width, how often the third is
 found slower, and the mean of what is found; by adjusted times, by totals of the same runs, and where each
-prompt is decoded by one method after the other. Figures are saved after every run.
+prompt is decoded by one method after the other. How much slower the machine became within a run, which is
+what `drift` is to do, is printed and saved too. Figures are saved after every run.
 
 Beside the steady neighbours a run takes two and a half minutes: a thread that has done its part waits for
 the other one by spinning, on a core that the other one needs. `OMP_WAIT_POLICY=PASSIVE`, set before the
@@ -26,6 +27,8 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+import polars as pl
 import typer
 from rich.console import Console
 
@@ -130,6 +133,7 @@ class Found:
         dearer_totals: as `dearer`, by totals.
         adjusted: whether times were adjusted.
         alone: time alone over time in turns, by method.
+        slowed: how much slower the machine became, see `slowed_in`; 1.3 for 30 %.
     """
 
     same: Interval
@@ -138,6 +142,19 @@ class Found:
     dearer_totals: Interval
     adjusted: bool
     alone: Mapping[str, float]
+    slowed: float
+
+
+def slowed_in(steps: pl.DataFrame) -> float:
+    """Median step of the identical chains in the last quarter of a run over that in its first quarter.
+
+    Args:
+        steps: rows of a run, whose prompts are about equally long.
+    """
+    equal = steps.filter(pl.col("method").is_in(["one", "other"])).sort("at_s")
+    quarter = max(1, len(equal) // 4)
+    seconds = equal["step_s"].to_numpy()
+    return float(np.median(seconds[-quarter:]) / np.median(seconds[:quarter]))
 
 
 def found_in(folder: Path) -> Found:
@@ -156,6 +173,7 @@ def found_in(folder: Path) -> Found:
         ratio("dearer", CLOCK),
         data.totals_because is None,
         {name: value.estimate for name, value in alone.items() if value is not None},
+        slowed_in(loaded.all_steps),
     )
 
 
@@ -275,6 +293,7 @@ def main(
                     these = counted(name, turns, prompts)
                     ways = {row.way: row.figures for row in these}
                     figures[name] = ways | {
+                        "slowed": statistics.median(found.slowed for found in turns),
                         "runs": turns,
                         "by prompts runs": prompts,
                         "waiting": os.environ.get("OMP_WAIT_POLICY"),
@@ -282,6 +301,8 @@ def main(
                     save(f"interleaving_{name}", {name: figures[name]})
             rows += these
     print_table(Table("A/A and A/B beside neighbours", COLUMNS, rows), console, 110)
+    for name in figures:
+        say(console, f"{name}: the last quarter of a run over the first, median: {figures[name]['slowed']:.2f}")
     alone = [f.alone for f in figures.get("quiet", {}).get("runs", ())]
     for method in alone[0] if alone else ():
         ratio = statistics.median(entry[method] for entry in alone)

@@ -40,6 +40,11 @@ def interleaving(data: Row) -> Parts:
     for beside, ways in data["figures"].items():
         if policy := ways.get("waiting"):
             said.append(f"Measured with `OMP_WAIT_POLICY={policy}` (beside: {beside}).")
+        if slowed := ways.get("slowed"):
+            said.append(
+                f"Steps of the last quarter of a run took {slowed:.2f} times those of the first (beside: "
+                f"{beside}; median)."
+            )
     return {"": [table(columns, rows, words=2), *said]}
 
 

@@ -2,8 +2,18 @@
 
 import time
 
+import polars as pl
+import pytest
+
 from treespec import plugins
-from treespec.experiments.benchmarks.interleaving import DEARER, Found, Spinning, config_of, counted
+from treespec.experiments.benchmarks.interleaving import (
+    DEARER,
+    Found,
+    Spinning,
+    config_of,
+    counted,
+    slowed_in,
+)
 from treespec.experiments.config.build import build
 from treespec.experiments.report.statistics import Interval
 
@@ -49,11 +59,20 @@ def test_runs_are_counted():
     exact, off = Interval(1.0, 0.99, 1.01), Interval(1.1, 1.05, 1.15)
     slower = Interval(0.95, 0.94, 0.96)
     runs = [
-        Found(exact, slower, off, exact, True, {}),
-        Found(off, exact, exact, slower, False, {}),
+        Found(exact, slower, off, exact, True, {}, 1.0),
+        Found(off, exact, exact, slower, False, {}, 1.3),
     ]
     turns, totals = counted("quiet", runs, [])
     assert turns.figures["holds_one"] == turns.figures["found_slower"] == 1
     assert (turns.adjusted, totals.adjusted) == (1, 0)
     assert totals.figures["holds_one"] == 1
     assert len(counted("quiet", runs, runs)) == 3
+
+
+def test_how_much_slower_the_machine_became_is_read_off_equal_methods():
+    rows = [
+        {"method": name, "at_s": float(at), "step_s": slow * (1 + 0.3 * at / 99)}
+        for at in reversed(range(100))
+        for name, slow in (("one", 0.01), ("other", 0.01), ("plain", 9.0))
+    ]
+    assert slowed_in(pl.DataFrame(rows)) == pytest.approx(1.26 / 1.037, rel=0.01)
