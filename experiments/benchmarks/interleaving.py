@@ -13,7 +13,8 @@ what `drift` is to do, is printed and saved too. Figures are saved after every r
 Beside the steady neighbours a run takes two and a half minutes: a thread that has done its part waits for
 the other one by spinning, on a core that the other one needs. `OMP_WAIT_POLICY=PASSIVE`, set before the
 command, has threads sleep instead: a run then takes three quarters of a minute, on the quiet machine half
-as long again as with spinning threads. Which it was is saved with the figures.
+as long again as with spinning threads. Which it was is saved with the figures, in a file of its own
+(`interleaving_steady_passive`).
 """
 
 import os
@@ -51,6 +52,7 @@ from treespec.plugins import Wanted
 from treespec.protocols import Coins, Drafter
 from treespec.tree import Law
 
+WAITING = "OMP_WAIT_POLICY"
 DEARER = 0.05
 """Share of each of its steps that the third chain spins."""
 
@@ -252,6 +254,11 @@ def measured(
             yield one(seed)
 
 
+def _suffix() -> str:
+    """Of the file's name, where threads wait otherwise than they do by themselves."""
+    return f"_{os.environ[WAITING].lower()}" if WAITING in os.environ else ""
+
+
 def main(
     runs: Annotated[int, typer.Option(min=1, help="in turns, beside each neighbour")] = 40,
     by_prompts: Annotated[int, typer.Option(min=0, help="runs by prompts beside each")] = 10,
@@ -296,9 +303,9 @@ def main(
                         "slowed": statistics.median(found.slowed for found in turns),
                         "runs": turns,
                         "by prompts runs": prompts,
-                        "waiting": os.environ.get("OMP_WAIT_POLICY"),
+                        "waiting": os.environ.get(WAITING),
                     }
-                    save(f"interleaving_{name}", {name: figures[name]})
+                    save(f"interleaving_{name}{_suffix()}", {name: figures[name]})
             rows += these
     print_table(Table("A/A and A/B beside neighbours", COLUMNS, rows), console, 110)
     for name in figures:

@@ -157,11 +157,10 @@ def _benchmark(file: str, room: str, question: str, parts: Callable[[Row], Parts
     return Section(file, question, f"python -m treespec.experiments.{room}.{file}", parts)
 
 
-def _beside(neighbour: str, question: str, by_prompts: int = 4, before: str = "") -> Section:
-    """Runs beside one neighbour; `before` is what the shell sets for them."""
+def _beside(neighbour: str, question: str, options: str = "--by-prompts 4") -> Section:
+    """Runs beside one neighbour."""
     name = "interleaving"
-    options = f"--by-prompts {by_prompts} --neighbour {neighbour}"
-    command = f"{before}python -m treespec.experiments.benchmarks.{name} {options}"
+    command = f"python -m treespec.experiments.benchmarks.{name} {options} --neighbour {neighbour}"
     return Section(f"{name}_{neighbour}", question, command, trust.interleaving)
 
 
@@ -337,15 +336,21 @@ SECTIONS = {
     ),
     "interleaving, steady": _beside(
         "steady",
-        "The same beside a process for each core that always works, with threads that sleep while they "
-        "wait for each other: spinning ones take a run three times as long there.",
-        0,
-        "OMP_WAIT_POLICY=PASSIVE ",
+        "The same beside a process for each core that always works: few runs, because they take long. A "
+        "thread that has done its part waits for the other one by spinning.",
+        "--runs 4 --by-prompts 4",
+    ),
+    "interleaving, steady, threads that sleep": Section(
+        "interleaving_steady_passive",
+        "The same with threads that sleep while they wait for each other: a run takes a third of the time.",
+        "OMP_WAIT_POLICY=PASSIVE python -m treespec.experiments.benchmarks.interleaving --by-prompts 0 "
+        "--neighbour steady",
+        trust.interleaving,
     ),
     "same_verdicts": Section(
         "same_verdicts",
         "Do runs of the same methods name the same winners, on the quiet machine and beside the bursts?",
-        "python -m treespec.experiments.benchmarks.same_verdicts --small",
+        "python -m treespec.experiments.benchmarks.same_verdicts",
         trust.same_verdicts,
     ),
     "honest_cost": _benchmark(
