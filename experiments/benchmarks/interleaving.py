@@ -309,7 +309,10 @@ def main(
             rows += these
     print_table(Table("A/A and A/B beside neighbours", COLUMNS, rows), console, 110)
     for name in figures:
-        say(console, f"{name}: the last quarter of a run over the first, median: {figures[name]['slowed']:.2f}")
+        say(
+            console,
+            f"{name}: the last quarter of a run over the first, median: {figures[name]['slowed']:.2f}",
+        )
     alone = [f.alone for f in figures.get("quiet", {}).get("runs", ())]
     for method in alone[0] if alone else ():
         ratio = statistics.median(entry[method] for entry in alone)

@@ -96,7 +96,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Adjusted", "Steps", "adjust", "slowdowns"]
+__all__ = ["Adjusted", "Steps", "adjust", "by_prompt", "slowdowns", "totals"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -286,9 +286,9 @@ def adjust(steps: Steps, stages: Mapping[str, Floats] | None = None) -> Adjusted
         slowdown=slowdown,
         kept=kept,
         weight=weight,
-        seconds=_by_prompt(steps, adjusted, weight * kept),
+        seconds=by_prompt(steps, adjusted, weight * kept),
         stages={
-            name: _by_prompt(steps, spent / slowdown, weight * kept)
+            name: by_prompt(steps, spent / slowdown, weight * kept)
             for name, spent in stages.items()
         },
         restless=restless,
@@ -302,19 +302,20 @@ def _left_to_totals(steps: Steps, stages: Mapping[str, Floats], reason: str) -> 
         slowdown=ones,
         kept=ones > 0,
         weight=ones,
-        seconds=_totals(steps, steps.seconds),
-        stages={name: _totals(steps, spent) for name, spent in stages.items()},
+        seconds=totals(steps, steps.seconds),
+        stages={name: totals(steps, spent) for name, spent in stages.items()},
         reason=reason,
     )
 
 
-def _totals(steps: Steps, values: Floats) -> Floats:
+def totals(steps: Steps, values: Floats) -> Floats:
+    """The sums of a value of each step, by method and prompt; `[M, P]`."""
     found = np.zeros(steps.shape)
     np.add.at(found, (steps.method, steps.prompt), values)
     return found
 
 
-def _by_prompt(steps: Steps, adjusted: Floats, weight: Floats) -> Floats:
+def by_prompt(steps: Steps, adjusted: Floats, weight: Floats) -> Floats:
     """Steps at the mean of their class, and the influence of the prompt on these means; `[M, P]`.
 
     By prompt p and class c, n counts all steps, W adds up the weights of kept ones and S their weighted
@@ -326,13 +327,18 @@ def _by_prompt(steps: Steps, adjusted: Floats, weight: Floats) -> Floats:
 
     whose second parts add up to nothing, so that C itself is the sum over all prompts. S is linear in
     times, and so is all of it: the parts of stages add up to the whole.
+
+    Args:
+        steps: of all methods.
+        adjusted: `[S]`, times to take the means of.
+        weight: `[S]`, of the step within its class; 0 sets it aside.
     """
     counts = np.bincount(steps.work)
     weights = np.bincount(steps.work, weight)
     with np.errstate(invalid="ignore", divide="ignore"):
         means = (np.bincount(steps.work, weight * adjusted) / weights)[steps.work]
         share = (counts / weights)[steps.work]
-    return _totals(steps, means + share * weight * (adjusted - means))
+    return totals(steps, means + share * weight * (adjusted - means))
 
 
 def _around(steps: Steps) -> tuple[Ints, Floats] | None:

@@ -4,10 +4,11 @@
 
 Every simulated experiment has its own prompts, steps and machine. The methods of a world decode 48 tokens
 of each prompt on it, the one with the fewest kept tokens next; their works are known, so the truth is.
-Three ways to compare two methods stand beside each other:
+Four ways to compare two methods stand beside each other:
 
 - *by prompts*: methods take turns by whole prompts on the same kind of machine, totals are compared;
 - *totals*: of the interleaved steps;
+- *nearest*: these, adjusted by the nearest step of each other method (`studies.nearest_steps`);
 - *adjusted*: what `report.slowdown` makes of them.
 
 Bias and standard deviation are those of the estimated ratio of costs over the ratio of the true works of
@@ -37,13 +38,14 @@ from rich.console import Console
 from rich.progress import track
 
 from treespec.experiments.benchmarks.results_file import save
-from treespec.experiments.report.slowdown import Steps, adjust
+from treespec.experiments.report.slowdown import Steps, adjust, totals
 from treespec.experiments.report.statistics import bootstrap
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.report.terminal import print_table, say
+from treespec.experiments.studies.nearest_steps import nearest_steps
 
 __all__ = [
-    "MACHINES", "WORLDS", "Method", "Simulated", "World", "cell", "recorded", "simulate",
+    "MACHINES", "WAYS", "WORLDS", "Method", "Simulated", "World", "cell", "recorded", "simulate",
 ]  # fmt: skip
 
 EXPERIMENTS, BATCH = 1000, 50
@@ -305,7 +307,7 @@ def truth(world: World, prompts: int = 20_000) -> float:
     return float(cost[0] / cost[1])
 
 
-WAYS = ("by prompts", "totals", "adjusted")
+WAYS = ("by prompts", "totals", "nearest", "adjusted")
 
 
 def cell(
@@ -336,25 +338,20 @@ def cell(
             adjusted = adjust(run.steps)
             remarks.append(bool(adjusted.own or adjusted.restless or adjusted.reason))
             times = {
-                "by prompts": (_totals(apart.steps), apart.true),
-                "totals": (_totals(run.steps), run.true),
+                "by prompts": (totals(apart.steps, apart.steps.seconds), apart.true),
+                "totals": (totals(run.steps, run.steps.seconds), run.true),
+                "nearest": (nearest_steps(run.steps), run.true),
                 "adjusted": (adjusted.seconds, run.true),
             }
             for way, (seconds, works) in times.items():
                 columns |= {(i, way, 0): seconds[0], (i, way, 1): seconds[1]}
                 true[i, way] = works[0].sum() / works[1].sum()
-        totals = bootstrap(columns, seed=first)
+        resampled = bootstrap(columns, seed=first)
         for i, way in true:
-            ratio = totals.ratio([(i, way, 0)], [(i, way, 1)])
+            ratio = resampled.ratio([(i, way, 0)], [(i, way, 1)])
             row = (ratio.estimate / true[i, way], ratio.estimate, ratio.low, ratio.high)
             found[way].append(row)
     return {way: np.array(rows) for way, rows in found.items()} | {"remarks": np.array(remarks)}
-
-
-def _totals(steps: Steps) -> NDArray[np.float64]:
-    found = np.zeros(steps.shape)
-    np.add.at(found, (steps.method, steps.prompt), steps.seconds)
-    return found
 
 
 def summary(world: World, found: Mapping[str, NDArray[np.float64]]) -> dict[str, float]:

@@ -94,6 +94,7 @@ def estimator(data: Row) -> Parts:
         "machine": lambda row: row["machine"],
         "sd by prompts": lambda row: percent(row["by prompts, sd"], 2),
         "by totals": lambda row: percent(row["totals, sd"], 2),
+        "by the nearest steps": lambda row: percent(row.get("nearest, sd"), 2),
         "adjusted": lambda row: percent(row["adjusted, sd"], 2),
         "bias": lambda row: f"{100 * row['adjusted, bias']:+.2f} %",
         "half-width": lambda row: percent(row["adjusted, half-width"], 2),

@@ -10,6 +10,7 @@ from treespec.experiments.report.slowdown import ALONE, RESTLESS, Steps, adjust,
 from treespec.experiments.report.statistics import paired_bootstrap
 from treespec.experiments.studies.interleaved_estimator import (
     MACHINES,
+    WAYS,
     WORLDS,
     cell,
     simulate,
@@ -117,7 +118,7 @@ def test_a_summary_counts_what_intervals_hold():
     assert truth(world) == 1
     assert truth(WORLD["5 % dearer"], 50) == pytest.approx(1.05)
     rows = np.array([[1.01, 1.01, 0.9, 1.1], [0.99, 0.99, 0.9, 0.95]])
-    ways = dict.fromkeys(("by prompts", "totals", "adjusted"), rows)
+    ways = dict.fromkeys(WAYS, rows)
     row = summary(world, ways | {"remarks": np.array([True, False])})
     assert row["adjusted, coverage"] == row["remarks"] == 0.5
     assert row["totals, bias"] == pytest.approx(0)
