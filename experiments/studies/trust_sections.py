@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from treespec.experiments.report.table import NONE
 from treespec.experiments.studies.result_tables import Parts, Row, percent, table
 
 __all__ = [
@@ -95,8 +96,10 @@ def estimator(data: Row) -> Parts:
         "sd by prompts": lambda row: percent(row["by prompts, sd"], 2),
         "by totals": lambda row: percent(row["totals, sd"], 2),
         "by the nearest steps": lambda row: percent(row.get("nearest, sd"), 2),
+        "their bias": lambda row: _signed(row.get("nearest, bias")),
+        "these, or totals": lambda row: percent(row.get("nearest, or totals, sd"), 2),
         "adjusted": lambda row: percent(row["adjusted, sd"], 2),
-        "bias": lambda row: f"{100 * row['adjusted, bias']:+.2f} %",
+        "bias": lambda row: _signed(row["adjusted, bias"]),
         "half-width": lambda row: percent(row["adjusted, half-width"], 2),
         "coverage": lambda row: percent(row["adjusted, coverage"], 1),
     }
@@ -107,6 +110,11 @@ def estimator(data: Row) -> Parts:
         "intervals hold."
     )
     return {"": [said, table(columns, figures["kinds"], words=2)]}
+
+
+def _signed(share: float | None) -> str:
+    """A difference as percent, with its sign; a dash for none."""
+    return NONE if share is None else f"{100 * share:+.2f} %"
 
 
 def until(data: Row) -> Parts:
