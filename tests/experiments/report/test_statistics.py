@@ -4,12 +4,8 @@ import numpy as np
 import pytest
 
 from treespec.experiments.report import statistics
-from treespec.experiments.report.statistics import (
-    Interval,
-    bootstrap,
-    paired_bootstrap,
-)
-from treespec.search.intervals import expanded_tail
+from treespec.experiments.report.statistics import bootstrap, paired_bootstrap
+from treespec.search.intervals import Interval, expanded_tail
 
 
 def test_the_ratio_is_of_totals_not_a_mean_of_ratios():
