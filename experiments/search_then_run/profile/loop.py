@@ -77,7 +77,7 @@ class Loop:
         self._seed, self._ahead = self._seed + 1, 0
         prompt = torch.tensor(self._text(self._seed, length), device=pair.target.device)
         self.timer = StageTimer(prompt.device)
-        if not self._plain:
+        if not self._plain:  # by hand: a method's own drafter has no timer of levels, and keeps its shape
             self._drafter = ModelDrafter(
                 pair.draft, _growth(deepest), choice.law, choice.sampling, self.timer
             )
