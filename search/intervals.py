@@ -48,7 +48,7 @@ class Interval(NamedTuple):
 
     @classmethod
     def of(cls, estimate: float, low: float | None, high: float | None) -> "Interval":
-        """The interval of three numbers of a file, where bounds that are not there are None instead of NaN."""
+        """The interval of three numbers of a file, where a bound that is not there is None, not NaN."""
         return cls(estimate, nan if low is None else low, nan if high is None else high)
 
     @classmethod

@@ -77,7 +77,8 @@ class Loop:
         self._seed, self._ahead = self._seed + 1, 0
         prompt = torch.tensor(self._text(self._seed, length), device=pair.target.device)
         self.timer = StageTimer(prompt.device)
-        if not self._plain:  # by hand: a method's own drafter has no timer of levels, and keeps its shape
+        if not self._plain:
+            # Not by `Method.drafter`: this one times its levels, and gets another shape at each step.
             self._drafter = ModelDrafter(
                 pair.draft, _growth(deepest), choice.law, choice.sampling, self.timer
             )
