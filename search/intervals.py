@@ -1,7 +1,7 @@
 """Confidence intervals: of a rate from counts, and of ratios of totals by resampling texts."""
 
 from functools import lru_cache
-from math import sqrt
+from math import isclose, isfinite, nan, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -28,14 +28,101 @@ RESAMPLES = 2000
 class Interval(NamedTuple):
     """An estimate and the bounds of its confidence interval, NaN where there is none.
 
+    One number has one of these, and writes itself: bounds stand after the estimate (`text`), alone
+    (`bounds`), or as half the distance between them (`plus_minus`, `spread`). Many rates at once are arrays
+    (`AcceptanceEstimate`, `Reliability`). Quantiles of times, smallest and largest values, and standard
+    errors are no intervals of an estimate: they are written as what they are.
+
     Example:
-        >>> Interval(2.0, 1.5, 2.5).low
-        1.5
+        >>> Interval(2.0, 1.75, 2.25).half_width
+        0.25
+        >>> Interval(1.1, 0.9, 1.3).contains(1.0)
+        True
+        >>> Interval(1.1, 0.9, 1.3).text(), Interval(1.1, 0.9, 1.3).plus_minus(1)
+        ('1.10 0.90–1.30', '1.1±0.2')
     """
 
     estimate: float
     low: float
     high: float
+
+    @classmethod
+    def of(cls, estimate: float, low: float | None, high: float | None) -> "Interval":
+        """The interval of three numbers of a file, where a bound that is not there is None, not NaN."""
+        return cls(estimate, nan if low is None else low, nan if high is None else high)
+
+    @classmethod
+    def around(cls, estimate: float, half_width: float) -> "Interval":
+        """The interval whose bounds are equally far from the estimate."""
+        return cls(estimate, estimate - half_width, estimate + half_width)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there is an interval at all: one text gives an estimate and nothing else."""
+        return isfinite(self.low) and isfinite(self.high)
+
+    @property
+    def has_width(self) -> bool:
+        """Whether there is an interval, and its bounds differ: else all texts agree on one value."""
+        return self.bounded and not isclose(self.low, self.high, rel_tol=1e-9)
+
+    @property
+    def half_width(self) -> float:
+        """Half the distance between the bounds."""
+        return (self.high - self.low) / 2
+
+    def contains(self, value: float) -> bool:
+        """Whether `value` cannot be excluded: it lies within the bounds, or there are none."""
+        return not self.bounded or self.low <= value <= self.high
+
+    def scaled(self, factor: float) -> "Interval":
+        """The interval of a positive multiple, such as the same time in another unit."""
+        return Interval(factor * self.estimate, factor * self.low, factor * self.high)
+
+    def inverse(self) -> "Interval":
+        """The interval of the reciprocal: of b over a, if this is of a over b."""
+        return Interval(1 / self.estimate, 1 / self.high, 1 / self.low)
+
+    def text(self, digits: int = 2, unit: str = "", *, in_sentence: bool = False) -> str:
+        """The estimate, followed by its bounds if it has any that differ.
+
+        Args:
+            digits: after the point.
+            unit: written after each number, such as ` %`.
+            in_sentence: put the bounds in brackets, as words follow them.
+
+        Example:
+            >>> Interval(1.1, 0.9, 1.3).text(1, in_sentence=True)
+            '1.1 (0.9–1.3)'
+        """
+        estimate = f"{self.estimate:.{digits}f}{unit}"
+        if not self.has_width:
+            return estimate
+        bounds = self.bounds(digits, unit)
+        return f"{estimate} ({bounds})" if in_sentence else f"{estimate} {bounds}"
+
+    def bounds(self, digits: int = 2, unit: str = "", *, between: str = "–") -> str:
+        """The bounds alone, for where the text around them says what they are.
+
+        Args:
+            digits: after the point.
+            unit: written after the upper bound.
+            between: the two; beside a minus sign no dash can be read, and it is ` to `.
+
+        Example:
+            >>> Interval(1.1, 0.9, 1.3).bounds(), Interval(0.1, -0.2, 0.3).bounds(1, " %")
+            ('0.90–1.30', '-0.2 to 0.3 %')
+        """
+        low, high = f"{self.low:.{digits}f}", f"{self.high:.{digits}f}{unit}"
+        return f"{low}{' to ' if low.startswith('-') else between}{high}"
+
+    def spread(self, digits: int = 2) -> str:
+        """`±` and half the distance between the bounds; empty without bounds that differ."""
+        return f"±{self.half_width:.{digits}f}" if self.has_width else ""
+
+    def plus_minus(self, digits: int = 2) -> str:
+        """The estimate and its `spread`, where there is no room for both bounds."""
+        return f"{self.estimate:.{digits}f}{self.spread(digits)}"
 
 
 def require_level(level: float) -> None:

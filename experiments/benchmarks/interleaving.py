@@ -40,7 +40,6 @@ from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.config.schema import Config, refresh
 from treespec.experiments.report.measurements import CLOCK, Measurements
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.statistics import Interval
 from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.table import Column, Table
 from treespec.experiments.report.terminal import print_table, say
@@ -50,6 +49,7 @@ from treespec.experiments.run.progress import Reporter
 from treespec.experiments.search_then_run.run import run
 from treespec.plugins import Wanted
 from treespec.protocols import Coins, Drafter
+from treespec.search.intervals import Interval
 from treespec.tree import Law
 
 WAITING = "OMP_WAIT_POLICY"

@@ -28,7 +28,7 @@ from rich.console import Console
 from torch import Tensor
 
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, load_pair, verify
-from treespec.draft import ModelDrafter, NoDrafter
+from treespec.draft import ModelDrafter, make_drafter
 from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.benchmarks.timing import in_turns, seconds_of
 from treespec.experiments.report.table import Table, keyed
@@ -175,11 +175,7 @@ def outside(pair: Pair, shape: TreeShape, temperature: float, tokens: int) -> fl
     found = []
     for prompt in embedded_prompts(pair.tokenizer, 4, 64):
         runners: list[TimedRunner] = []
-        drafter = (
-            ModelDrafter(timed(pair.draft, runners), shape, law, sampling)
-            if shape.size > 1
-            else NoDrafter()
-        )
+        drafter = make_drafter(timed(pair.draft, runners), shape, law, sampling)
         steps = decode(
             ModelTarget(timed(pair.target, runners)), drafter,
             verify.verifier_for(verify.usual_rule(law, sampling), pair.target),

@@ -24,13 +24,13 @@ from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.config.file import load_config
 from treespec.experiments.config.schema import Config
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.statistics import Interval
 from treespec.experiments.report.table import Column, Table, interval
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.report.verdict import comparisons
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.search_then_run.run import run
+from treespec.search.intervals import Interval
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair

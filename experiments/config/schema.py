@@ -29,6 +29,7 @@ from treespec.experiments.config.shapes import Shape
 from treespec.experiments.config.sources import LookupDraft  # noqa: F401  (registers them all)
 from treespec.experiments.config.until import UntilClear
 from treespec.reading_models import Strict
+from treespec.search.rates.sampling_names import name_of
 
 __all__ = [
     "AssistedMethod",
@@ -225,8 +226,7 @@ class SamplingConfig(Strict):
     @property
     def name(self) -> str:
         """Such as `T=0` or `T=0.8, top_p=0.9`."""
-        rest = [f"{k}={v:g}" for k, v in self if k != "temperature" and v is not None]
-        return ", ".join([f"T={self.temperature:g}", *rest])
+        return str(name_of(dict(self)))
 
 
 class GenerateMethod(Strict):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from treespec.errors import TreespecError, Unreadable
-from treespec.reading import in_json, parse_json, read_text
+from treespec.reading import in_json, parse_json, read_bytes
 
 __all__ = [
     "ANY", "COUNT", "DATA", "NAME", "NUMBER", "TEXT", "TRUTH", "Kind", "by_name", "each", "fits", "or_null",
@@ -74,25 +74,26 @@ def or_null(form: Form) -> Kind:
     return Kind(words, lambda value: value is None or form.holds(value), form.inner, form.whole)
 
 
-def parsed(path: Path, error: type[TreespecError], way_out: str) -> Any:
+def parsed(path: Path, error: type[TreespecError], way_out: str = "") -> Any:
     """What a JSON file holds.
 
     Args:
         path: of the file.
         error: what is raised.
-        way_out: what the user can do, for the message.
+        way_out: what the user can do, for the message; nothing where a caller adds it, or goes on without.
 
     Raises:
         TreespecError: `error`, if it cannot be read or is no JSON.
     """
+    end = f"; {way_out}" if way_out else ""
     try:
-        text = read_text(path)
+        content = read_bytes(path)
     except Unreadable as problem:
-        raise error(f"{problem}; {way_out}") from problem
+        raise error(f"{problem}{end}") from problem
     try:
-        return parse_json(text, constants=True)
+        return parse_json(content, constants=True)
     except Unreadable as problem:
-        raise error(f"{path} is damaged: no JSON: {problem}; {way_out}") from problem
+        raise error(f"{path} is damaged: no JSON: {problem}{end}") from problem
 
 
 def fits(data: Any, form: Form, path: str = "") -> str | None:

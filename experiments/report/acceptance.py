@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from treespec.experiments.records.loading import Method, RunRecords, accepted_nodes
-from treespec.experiments.report.statistics import Interval, bootstrap
+from treespec.experiments.report.statistics import bootstrap
 from treespec.experiments.report.table import NONE, Cell, Column, Finding, Table
+from treespec.search.intervals import Interval
 from treespec.tree import TreeShape
 
 __all__ = [
@@ -147,9 +148,7 @@ def _depth(index: int) -> Column[_Levels]:
         if not level.tries:
             return Cell(NONE)
         share = level.share
-        spread = ""
-        if level.tries >= LEAST_TRIES and share.bounded and not share.exact:
-            spread = f"± {100 * share.half_width:.0f}"
+        spread = share.scaled(100).spread(0) if level.tries >= LEAST_TRIES else ""
         ranks = " + ".join(f"{100 * part:.0f}" for part in level.by_rank)
         below = f"{ranks} · {level.tries}" if len(level.by_rank) > 1 else f"{level.tries}"
         shade = round(DARKEST * share.estimate)

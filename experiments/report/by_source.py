@@ -11,8 +11,9 @@ from treespec.errors import TreespecError
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.records.rows import SOURCES_JOINED
-from treespec.experiments.report.statistics import Interval, bootstrap
+from treespec.experiments.report.statistics import bootstrap
 from treespec.experiments.report.table import NONE, Cell, Column, Finding, Table
+from treespec.search.intervals import Interval
 from treespec.tree import TreeShape
 
 __all__ = ["SourceLevel", "source_data", "source_finding", "sources_of"]
@@ -117,9 +118,8 @@ def _column(depth: int) -> Column[_Row]:
             return Cell("")
         if not level.tries:
             return Cell(NONE)
-        share, spread = level.share, ""
-        if level.tries >= LEAST_TRIES and share.bounded and not share.exact:
-            spread = f"± {100 * share.half_width:.0f}"
+        share = level.share
+        spread = share.scaled(100).spread(0) if level.tries >= LEAST_TRIES else ""
         ranks = " + ".join(f"{100 * part:.0f}" for part in level.by_rank)
         below = f"{ranks} · {level.tries}" if len(level.by_rank) > 1 else f"{level.tries}"
         return Cell(

@@ -7,9 +7,9 @@ import numpy as np
 
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.measurements import Measurements
-from treespec.experiments.report.statistics import Interval
 from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.table import Column, Finding, Table, interval
+from treespec.search.intervals import Interval
 
 __all__ = ["Category", "by_category", "categories", "category_finding"]
 

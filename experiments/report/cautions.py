@@ -37,7 +37,7 @@ from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.records.machine_load import IN_TURNS, NOT_RELIABLE, busy_sentence
 from treespec.experiments.report.explanation import explain
 from treespec.experiments.report.measurements import Measurements
-from treespec.experiments.report.statistics import Interval
+from treespec.search.intervals import Interval
 
 __all__ = [
     "LEAST_UNITS",
@@ -189,14 +189,15 @@ def few_nodes_caution(run: RunRecords, data: Measurements) -> str | None:
     }
     for few, more in sorted(dearer, key=lambda pair: -dearer[pair]):
         explained = explain(data, few, more)
-        if explained is None or (factor := explained.factors["verify"]).high >= 1:
+        if explained is None or explained.factors["verify"].high >= 1:
             continue
+        longer = explained.factors["verify"].inverse()
         target = run.manifest["models"]["target"]
         kind = (target.get("passes") or {}).get("kind", "eager")
         way_out = " (models.passes=compiled may not)" if kind == "eager" else ""
         return (
-            f"Caution: verifying {nodes[few]} nodes ({few}) takes {1 / factor.estimate:.2f} times as long "
-            f"as {nodes[more]} ({more}), 95 % interval {1 / factor.high:.2f} to {1 / factor.low:.2f}: "
+            f"Caution: verifying {nodes[few]} nodes ({few}) takes {longer.estimate:.2f} times as long "
+            f"as {nodes[more]} ({more}), 95 % interval {longer.bounds(between=' to ')}: "
             f"{kind} passes in {target['dtype']} handle so few rows badly on this machine{way_out}. Short "
             "chains and small trees lose by it what they need not lose elsewhere."
         )

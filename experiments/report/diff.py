@@ -15,10 +15,11 @@ from treespec.experiments.config.trees import label_of
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.changes import differences, drafted
 from treespec.experiments.records.loading import RunRecords
-from treespec.experiments.report.statistics import Interval, bootstrap
+from treespec.experiments.report.statistics import bootstrap
 from treespec.experiments.report.table import NONE, Column, Table, interval
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.report.verdict import LEAST_PROMPTS
+from treespec.search.intervals import Interval
 from treespec.tree import TreeShape
 
 __all__ = ["MethodDiff", "RunDiff", "compare_runs", "print_diff"]

@@ -22,8 +22,9 @@ from math import prod
 import numpy as np
 
 from treespec.experiments.report.measurements import Measurements
-from treespec.experiments.report.statistics import Bootstrap, Interval, bootstrap
+from treespec.experiments.report.statistics import Bootstrap, bootstrap
 from treespec.experiments.report.table import Column, Finding, Table, interval
+from treespec.search.intervals import Interval
 
 __all__ = [
     "FACTORS",

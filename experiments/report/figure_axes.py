@@ -15,8 +15,8 @@ from treespec.experiments.report.figure_style import (
     clean,
     wrapped,
 )
-from treespec.experiments.report.statistics import Interval
 from treespec.experiments.report.summary import SamplingSummary
+from treespec.search.intervals import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

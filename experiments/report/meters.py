@@ -8,8 +8,9 @@ import polars as pl
 
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.report.measurements import Measurements
-from treespec.experiments.report.statistics import Interval, bootstrap
+from treespec.experiments.report.statistics import bootstrap
 from treespec.experiments.report.table import NONE, Column, Finding, Table, interval
+from treespec.search.intervals import Interval
 
 __all__ = ["MEMORIES", "Metered", "meter_finding", "meter_notes", "metered", "unavailable"]
 

@@ -10,10 +10,9 @@ from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.records.measured import Measured, load_measured
 from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.prediction import Prediction, Unpredicted
-from treespec.experiments.report.statistics import Interval
 from treespec.protocols import MarginalGrowth
 from treespec.search import InvalidGrowth, InvalidTrace, Trace
-from treespec.search import intervals as search_intervals
+from treespec.search.intervals import Interval
 from treespec.search.latency.errors import NotMeasured
 from treespec.search.rates.growth_replay import replay_growth
 from treespec.search.rates.replay import replay
@@ -182,8 +181,8 @@ class _Setting:
         tokens = replay(trace, shape).interval()
         return _Expected(
             shape.size,
-            _times(1, tokens),
-            _times(self._plain_s / step_s, tokens),
+            tokens,
+            tokens.scaled(self._plain_s / step_s),
             tokens.estimate / step_s,
             timed_under=self._timed_under(law, trace),
         )
@@ -234,18 +233,13 @@ class _Setting:
         speed = found.speed(parts)
         return _Expected(
             found.nodes_per_step,
-            _times(1, found.interval()),
-            _times(self._plain_s, speed),
+            found.interval(),
+            speed.scaled(self._plain_s),
             speed.estimate,
             float(found.sure.mean()),
             untimed=parts.law_times.decide is None,
             timed_under=self._timed_under(law, trace),
         )
-
-
-def _times(factor: float, one: search_intervals.Interval) -> Interval:
-    """A multiple of what search found, as reports hold it."""
-    return Interval(factor * one.estimate, factor * one.low, factor * one.high)
 
 
 def _covered(shape: TreeShape, trace: Trace) -> bool:

@@ -8,12 +8,12 @@ from statistics import median
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.records.measured import advice_kept
 from treespec.experiments.report.measurements import Measurements
-from treespec.experiments.report.statistics import Interval
 from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.table import Column, Finding, Table, interval
 from treespec.experiments.report.verdict import Comparison, compare
 from treespec.search.choice.growths import DECIDING
 from treespec.search.choice.rows import with_sure
+from treespec.search.intervals import Interval
 
 __all__ = [
     "Choice",
@@ -265,5 +265,4 @@ def _said(rows: Sequence[Prediction], choice: Choice | None) -> str:
 
 
 def _share(ratio: Interval) -> str:
-    shown = interval(ratio)
-    return f"{shown.text} ({shown.detail})" if shown.detail else shown.text
+    return ratio.text(in_sentence=True)

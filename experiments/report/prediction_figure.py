@@ -17,7 +17,7 @@ from treespec.experiments.report.figure_style import (
     wrapped,
 )
 from treespec.experiments.report.prediction import Prediction
-from treespec.experiments.report.statistics import Interval
+from treespec.search.intervals import Interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

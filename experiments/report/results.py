@@ -45,8 +45,7 @@ def _stage(stage: str) -> Column[MethodSummary]:
 
 def _tokens_per_step(row: MethodSummary) -> Cell:
     value = row.tokens_per_step
-    spread = f"±{value.half_width:.2f}" if value.bounded and not value.exact else ""
-    return Cell(f"{value.estimate:.2f}{spread}", value=value)
+    return Cell(value.plus_minus(), value=value)
 
 
 def _tokens_per_second(row: MethodSummary) -> Cell:
@@ -56,9 +55,7 @@ def _tokens_per_second(row: MethodSummary) -> Cell:
 
 def _half_width(row: MethodSummary) -> str:
     value = row.speedup
-    if value is None or not value.bounded or value.exact:
-        return NONE
-    return f"{value.half_width:.2f}"
+    return NONE if value is None or not value.has_width else f"{value.half_width:.2f}"
 
 
 def _equal(row: MethodSummary) -> str:

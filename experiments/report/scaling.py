@@ -13,7 +13,7 @@ from treespec.experiments.records.loading import Method
 from treespec.experiments.report.figure_axes import WIDTH, reach
 from treespec.experiments.report.figure_style import GROUP_COLOURS, clean
 from treespec.experiments.report.measurements import Measurements
-from treespec.experiments.report.statistics import Interval
+from treespec.search.intervals import Interval
 from treespec.tree import TreeShape
 
 if TYPE_CHECKING:

@@ -50,7 +50,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from treespec.experiments.report.statistics import CONFIDENCE, Interval
+from treespec.experiments.report.statistics import CONFIDENCE
+from treespec.search.intervals import Interval
 
 __all__ = [
     "boundaries",

@@ -35,19 +35,18 @@ what the sample does not hold.
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isclose, isfinite, nan
+from math import nan
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from treespec.search.intervals import expanded_tail
+from treespec.search.intervals import Interval, expanded_tail
 
 __all__ = [
     "CONFIDENCE",
     "RESAMPLES",
     "Bootstrap",
-    "Interval",
     "bootstrap",
     "by_file",
     "paired_bootstrap",
@@ -58,41 +57,6 @@ RESAMPLES = 10_000
 
 _BLOCK = 1 << 22
 """Weights drawn at a time: bounds the memory, not the result."""
-
-
-@dataclass(frozen=True)
-class Interval:
-    """An estimate and the bounds of its confidence interval (NaN where there is none).
-
-    Example:
-        >>> Interval(2.0, 1.75, 2.25).half_width
-        0.25
-        >>> Interval(1.1, 0.9, 1.3).contains(1.0)
-        True
-    """
-
-    estimate: float
-    low: float
-    high: float
-
-    @property
-    def bounded(self) -> bool:
-        """Whether there is an interval at all: one prompt gives an estimate and nothing else."""
-        return isfinite(self.low) and isfinite(self.high)
-
-    @property
-    def exact(self) -> bool:
-        """Whether the interval has no width: the ratio is the same on every prompt."""
-        return self.bounded and isclose(self.low, self.high, rel_tol=1e-9)
-
-    @property
-    def half_width(self) -> float:
-        """Half the distance between the bounds."""
-        return (self.high - self.low) / 2
-
-    def contains(self, value: float) -> bool:
-        """Whether `value` cannot be excluded: it lies within the bounds, or there are none."""
-        return not self.bounded or self.low <= value <= self.high
 
 
 @dataclass(frozen=True, eq=False)

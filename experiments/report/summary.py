@@ -11,7 +11,8 @@ from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.records.outcome import STAGES
 from treespec.experiments.report.equality import Equality, equality
 from treespec.experiments.report.measurements import CLOCK, METRIC, ROWS, Measurements
-from treespec.experiments.report.statistics import Bootstrap, Interval, bootstrap
+from treespec.experiments.report.statistics import Bootstrap, bootstrap
+from treespec.search.intervals import Interval
 
 __all__ = [
     "MethodSummary",
@@ -162,8 +163,7 @@ def step_intervals(run: RunRecords, data: Measurements) -> dict[str, StepInterva
     def ratio(method: str, column: str, scale: float) -> Interval | None:
         if (method, column) not in totals.observed:
             return None
-        each = totals.ratio([(method, column)], [(method, "steps")])
-        return Interval(scale * each.estimate, scale * each.low, scale * each.high)
+        return totals.ratio([(method, column)], [(method, "steps")]).scaled(scale)
 
     return {
         method.name: StepIntervals(

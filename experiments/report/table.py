@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
-from treespec.experiments.report.statistics import Interval
+from treespec.search.intervals import Interval
 
 __all__ = ["NONE", "Cell", "Column", "Finding", "Table", "interval", "keyed"]
 
@@ -41,14 +41,18 @@ class Cell:
         return f"{self.text} {self.detail}" if self.detail else self.text
 
 
-def interval(value: Interval | None) -> Cell:
-    """An estimate and, if it has one, its interval."""
+def interval(value: Interval | None, digits: int = 2, unit: str = "") -> Cell:
+    """An estimate and, if it has one, its interval: as `Interval.text`, with the bounds as the detail.
+
+    Args:
+        value: None for none.
+        digits: after the point.
+        unit: written after the estimate and the upper bound.
+    """
     if value is None:
         return Cell(NONE)
-    if not value.bounded or value.exact:
-        return Cell(f"{value.estimate:.2f}", value=value)
-    shown = f"{value.low:.2f}–{value.high:.2f}"
-    return Cell(f"{value.estimate:.2f}", shown, value=value)
+    bounds = value.bounds(digits, unit) if value.has_width else ""
+    return Cell(f"{value.estimate:.{digits}f}{unit}", bounds, value=value)
 
 
 @dataclass(frozen=True)

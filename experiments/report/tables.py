@@ -13,8 +13,8 @@ from treespec.experiments.errors import RunFolderError
 from treespec.experiments.report import details
 from treespec.experiments.report.results import result_table
 from treespec.experiments.report.run import Run
-from treespec.experiments.report.statistics import Interval
 from treespec.experiments.report.table import NONE, Cell, Table
+from treespec.search.intervals import Interval
 from treespec.whole_file import write_whole
 
 __all__ = ["escaped", "report_tables", "table_csv", "table_latex", "write_tables"]

@@ -13,8 +13,9 @@ import polars as pl
 
 from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.report.measurements import CLOCK, Measurements
-from treespec.experiments.report.statistics import Interval, bootstrap
+from treespec.experiments.report.statistics import bootstrap
 from treespec.experiments.report.table import Column, Finding, Table, interval
+from treespec.search.intervals import Interval
 
 __all__ = ["Times", "resolution", "resolution_sentence", "times", "times_finding"]
 
@@ -61,7 +62,7 @@ def resolution_sentence(data: Measurements) -> str | None:
     least = 100 * max(ratio.high - 1, 1 - ratio.low)
     measured = (
         f"two identical copies of {data.twin[1]}, in turns with the others, differed by "
-        f"{ratio.estimate:.3f}, 95 % interval {ratio.low:.3f} to {ratio.high:.3f}"
+        f"{ratio.estimate:.3f}, 95 % interval {ratio.bounds(3, between=' to ')}"
     )
     return f"This run could tell apart {least:.1f} %: {measured}."
 
@@ -74,8 +75,7 @@ def times(run: RunRecords, data: Measurements) -> list[Times]:
     alone = rows.filter(pl.col("alone_s").is_not_null(), pl.col("prompt").is_in(list(data.prompts)))
 
     def each(name: str, column: str) -> Interval:
-        ratio = totals.ratio([(name, column)], [(name, "steps")])
-        return Interval(1e3 * ratio.estimate, 1e3 * ratio.low, 1e3 * ratio.high)
+        return totals.ratio([(name, column)], [(name, "steps")]).scaled(1e3)
 
     def by_itself(name: str) -> Interval | None:
         mine = alone.filter(pl.col("method") == name)

@@ -7,7 +7,7 @@ from markupsafe import Markup
 from treespec.drawing import Look, draw_looks
 from treespec.experiments.records.loading import Method, RunRecords
 from treespec.experiments.report.acceptance import Acceptances, NodeAcceptance
-from treespec.experiments.report.statistics import Interval
+from treespec.search.intervals import Interval
 from treespec.tree import TreeShape
 
 __all__ = ["MOST_NODES", "DrawnTree", "acceptance_svg", "drawn_trees"]
@@ -96,8 +96,8 @@ def _hint(nodes: NodeAcceptance, node: int, share: Interval) -> str:
         f"node {node}, depth {shape.depths[node]}, child {shape.ranks[node] + 1} of its parent: accepted "
         f"in {nodes.counts[node]} of {nodes.total} steps, {100 * share.estimate:.1f} %"
     )
-    if share.bounded and not share.exact:
-        text += f" (95 % interval {100 * share.low:.1f} to {100 * share.high:.1f})"
+    if share.has_width:
+        text += f" (95 % interval {share.scaled(100).bounds(1, between=' to ')})"
     if above:
         text += f"; of the {above} that accepted its parent, {nodes.counts[node] / above:.0%}"
     return text

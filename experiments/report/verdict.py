@@ -37,9 +37,10 @@ from treespec.experiments.report.equality import equality
 from treespec.experiments.report.looks import EARLY, REPEATED, ended_early, ending
 from treespec.experiments.report.measurements import BY_PROMPTS, ONE_METHOD, Measurements
 from treespec.experiments.report.sequential import repeated_interval
-from treespec.experiments.report.statistics import Interval, by_file, paired_bootstrap
+from treespec.experiments.report.statistics import by_file, paired_bootstrap
 from treespec.experiments.report.table import Cell, Column, Finding, Table
 from treespec.experiments.report.times import resolution_sentence
+from treespec.search.intervals import Interval
 
 __all__ = [
     "LEAST_PROMPTS",
@@ -115,9 +116,7 @@ COLUMNS = (
     Column[Comparison](
         "times as fast", lambda duel: Cell(f"{duel.ratio.estimate:.3f}", value=duel.ratio)
     ),
-    Column[Comparison](
-        "95 % interval", lambda duel: f"{duel.ratio.low:.3f} to {duel.ratio.high:.3f}"
-    ),
+    Column[Comparison]("95 % interval", lambda duel: duel.ratio.bounds(3)),
     Column[Comparison]("", _outcome, left=True),
 )
 
@@ -285,7 +284,7 @@ def _warnings(run: RunRecords, data: Measurements) -> list[str]:
 
 def _interval(ratio: Interval, data: Measurements) -> str:
     kind = "95 % interval" if data.boundary is None else "repeated 95 % interval"
-    return f"{kind} {ratio.low:.2f} to {ratio.high:.2f}"
+    return f"{kind} {ratio.bounds(between=' to ')}"
 
 
 def _prompts(duel: Comparison) -> str:

@@ -17,6 +17,7 @@ from treespec.search import (
     calibration_data,
     estimate_acceptance,
 )
+from treespec.search.intervals import Interval
 from treespec.search.rates.counts import UNKNOWN, Records
 from treespec.search.rates.reliability import reliability
 from treespec.search.rates.support import MOST_LEVELS
@@ -141,7 +142,7 @@ def _child_columns(estimate: AcceptanceEstimate) -> tuple[Column[int], ...]:
         Column("rate", lambda child: f"{estimate.rates[child]:.3f}"),
         Column(
             f"{estimate.level:.0%} interval",
-            lambda child: f"{estimate.low[child]:.3f}-{estimate.high[child]:.3f}",
+            lambda child: _interval(estimate, child).bounds(3),
         ),
         Column("accepted", lambda child: str(estimate.hits[child])),
         Column("of", lambda child: str(estimate.trials[child])),
@@ -156,10 +157,8 @@ def _level_columns(estimate: AcceptanceEstimate) -> tuple[Column[int], ...]:
             at = level, child
             if not estimate.trials[at]:
                 return Cell(NONE)
-            bounds = (
-                f"{end:.2f}".removeprefix("0") for end in (estimate.low[at], estimate.high[at])
-            )
-            return Cell(f"{estimate.rates[at]:.3f}", below="-".join(bounds))
+            bounds = _interval(estimate, at).bounds().replace("0.", ".")
+            return Cell(f"{estimate.rates[at]:.3f}", below=bounds)
 
         return Column(f"child {child + 1}", cell, part="further children")
 
@@ -168,6 +167,11 @@ def _level_columns(estimate: AcceptanceEstimate) -> tuple[Column[int], ...]:
         Column("of", lambda level: str(estimate.trials[level, 0])),
         *map(column, range(estimate.rates.shape[1])),
     )
+
+
+def _interval(estimate: AcceptanceEstimate, at: int | tuple[int, int]) -> Interval:
+    low, high = float(estimate.low[at]), float(estimate.high[at])
+    return Interval(float(estimate.rates[at]), low, high)
 
 
 def _read(source: Path, method: str | None, sampling: str | None) -> Trace | Records:

@@ -9,7 +9,7 @@ from typing import Any
 from treespec.experiments.config.base import LARGEST_NUMBER, MOST_NODES
 from treespec.experiments.config.files import require_there, require_within
 from treespec.experiments.errors import ConfigError
-from treespec.experiments.report.table import Column, Table
+from treespec.experiments.report.table import Cell, Column, Table, interval
 from treespec.experiments.search_then_run.budgets import flow
 from treespec.experiments.search_then_run.commands import LARGEST_DRAWN, dumped, read_source
 from treespec.experiments.search_then_run.replays import read_shapes
@@ -190,11 +190,9 @@ class Regrets:
         """A row for each shape, a column for each place."""
         names = list(self.rows)
 
-        def cell(place: str, name: str) -> str:
+        def cell(place: str, name: str) -> Cell:
             lost = self.rows[name][place]
-            if lost is None:
-                return "not measured"
-            return f"{lost.estimate:.1%} ({lost.low:.1%} .. {lost.high:.1%})"
+            return Cell("not measured") if lost is None else interval(lost.scaled(100), 1, " %")
 
         columns = [
             Column[str]("shape", lambda name: name, left=True),

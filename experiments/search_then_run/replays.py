@@ -25,6 +25,7 @@ from treespec.reading import brief
 from treespec.reading_models import problems
 from treespec.reading_yaml import parse_yaml
 from treespec.search import InvalidTrace, formats
+from treespec.search.intervals import Interval
 from treespec.search.rates.budget_replay import replay_budget
 from treespec.search.rates.grown_steps import GrowthReplay
 from treespec.search.rates.growth_replay import replay_growth
@@ -201,7 +202,9 @@ def _shared(path: str, trace: Trace, name: str, replay: Replay | GrowthReplay) -
 
 
 def _bounds(row: Mapping[str, Any]) -> str:
-    return "one text" if row["low"] is None else f"{row['low']:.3f} .. {row['high']:.3f}"
+    if row["low"] is None:
+        return "one text"
+    return Interval(row["tokens_per_step"], row["low"], row["high"]).bounds(3)
 
 
 def _accepted(row: Mapping[str, Any]) -> str:

@@ -1,7 +1,6 @@
 """Advice against live runs: predicted tokens per step on other texts, and the chosen shape among others."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
 from importlib.resources import files
 from pathlib import Path
 from statistics import median
@@ -151,9 +150,9 @@ def chosen_among(pair: str, runs: Path, texts: int | None = None) -> dict[str, A
             told[setting] = {
                 "chosen": choice.method,
                 "fastest": choice.fastest,
-                "over": list(astuple(choice.over)),
+                "over": list(choice.over),
                 "fastest_by_other_half": fair and fair.right.label,
-                "over_by_other_half": fair and list(astuple(fair.ratio)),
+                "over_by_other_half": fair and list(fair.ratio),
                 "advice": choice.advice,
             }
     return told

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from treespec.experiments.studies.result_tables import Parts, Row, percent, table
+from treespec.search.intervals import Interval
 
 __all__ = ["advice", "advice_live", "advice_runs"]
 
@@ -187,8 +188,8 @@ def advice_runs(data: Row) -> Parts:
         "sampling": lambda row: row["setting"],
         "chosen": lambda row: row["chosen"],
         "fastest here": lambda row: row["fastest"],
-        "its speed over that": lambda row: _share(row["over"]),
-        "over the fastest by the other half": lambda row: _share(row["over_by_other_half"]),
+        "its speed over that": lambda row: Interval.of(*row["over"]),
+        "over the fastest by the other half": lambda row: Interval.of(*row["over_by_other_half"]),
     }
     rows = [
         one | {"pair": pair, "setting": setting}
@@ -200,11 +201,6 @@ def advice_runs(data: Row) -> Parts:
         "and compared in the other, and the other way round, in the last column."
     )
     return {"": [table(columns, rows), said]}
-
-
-def _share(ratio: list[float]) -> str:
-    estimate, low, high = ratio
-    return f"{estimate:.2f} ({low:.2f} to {high:.2f})"
 
 
 def _quotient(one: Row) -> str:

@@ -25,11 +25,12 @@ from treespec.experiments.config.schema import TreeMethod
 from treespec.experiments.config.shapes import OptTreeGrowth
 from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.statistics import Bootstrap, Interval
-from treespec.experiments.report.table import Column, Table
+from treespec.experiments.report.statistics import Bootstrap
+from treespec.experiments.report.table import Column, Table, interval
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.report.verdict import Comparison, compare
 from treespec.experiments.search_then_run.run import run
+from treespec.search.intervals import Interval
 from treespec.search.rates.calibration import Calibration
 
 PLANTED = {"taken for too sure": 3.0, "taken for too unsure": 1 / 3}
@@ -112,9 +113,9 @@ def _over(totals: Bootstrap, name: str, other: str) -> Interval:
 
 COLUMNS = (
     Column[Row]("tree", lambda row: row.method, left=True),
-    Column[Row]("tokens/step", lambda row: _text(row.tokens)),
-    Column[Row]("over static,\nsame rule", lambda row: _text(row.over_alike)),
-    Column[Row]("over static,\nusual rule", lambda row: _text(row.over_static)),
+    Column[Row]("tokens/step", lambda row: interval(row.tokens, 3)),
+    Column[Row]("over static,\nsame rule", lambda row: interval(row.over_alike, 3)),
+    Column[Row]("over static,\nusual rule", lambda row: interval(row.over_static, 3)),
 )
 
 
@@ -122,7 +123,7 @@ def conclusion(data: Measurements) -> str:
     """Two sentences: what dynamic trees are worth here, and what calibration is."""
     all_duels = duels(data)
     ratios = [
-        f"{_text(d.ratio)} of the best {d.right.family}"
+        f"{d.ratio.text(3, in_sentence=True)} of the best {d.right.family}"
         for d in all_duels
         if d.left.family == "dynamic"
     ]
@@ -137,12 +138,6 @@ def conclusion(data: Measurements) -> str:
         f"changes OPT-Tree by {min(costs):+.1%} to {max(costs):+.1%}: "
         f"{min(against):.2f}-{max(against):.2f} of the best chain."
     )
-
-
-def _text(value: Interval) -> str:
-    if not value.bounded or value.exact:
-        return f"{value.estimate:.3f}"
-    return f"{value.estimate:.3f} ({value.low:.3f}-{value.high:.3f})"
 
 
 def figures_of(data: Measurements) -> dict[str, Any]:

@@ -7,7 +7,6 @@ slow), or reads a finished run of it. Medians are of absolute relative errors ov
 """
 
 import tempfile
-from dataclasses import astuple
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,7 +52,7 @@ def figures_of(loaded: Run) -> dict[str, Any]:
                 first.speedup_measured.estimate / best.speedup_measured.estimate
             ),
             "chosen": choice and choice.method,
-            "chosen_over_fastest": choice and list(astuple(choice.over)),
+            "chosen_over_fastest": choice and list(choice.over),
             "rows": [
                 {
                     "tree": row.method,

@@ -34,12 +34,13 @@ from rich.progress import track
 from treespec import Law, Sampling, TorchCoins, TreeShape, decode, load_pair, verify
 from treespec.draft import ModelDrafter
 from treespec.experiments.benchmarks.results_file import save
-from treespec.experiments.report.table import Cell, Column, Table, keyed
+from treespec.experiments.report.table import Column, Table, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.prompts import embedded_prompts
 from treespec.experiments.run.unit import seed_of
 from treespec.experiments.search_then_run.recording import record
 from treespec.models.load import Pair
+from treespec.search.intervals import Interval
 from treespec.search.rates.replay import replay, replay_many
 from treespec.search.rates.trace import Trace
 from treespec.stopping import stop_at_tokens
@@ -160,9 +161,9 @@ def _compared(shape: TreeShape, traces: Sequence[Trace], live: Sequence[float]) 
         "live_runs": list(live),
         "replayed": replayed,
         "spread": spread,
-        "half_width": statistics.mean((high - low) / 2 for _, low, high in intervals),
+        "half_width": statistics.mean(one.half_width for one in intervals),
         "intervals": intervals,
-        "covered": sum(low <= value <= high for _, low, high in intervals),
+        "covered": sum(one.contains(value) for one in intervals),
         "of": seeds,
         "z": (replayed - value) / noise,
     }
@@ -195,9 +196,9 @@ def speed() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _around(name: str, half_width: str, row: Mapping[str, Any]) -> Cell:
+def _around(name: str, error: str, row: Mapping[str, Any]) -> str:
     """An estimate with 1.96 of its standard errors."""
-    return Cell(f"{row[name]:.3f}", f"±{1.96 * row[half_width]:.3f}")
+    return Interval.around(row[name], 1.96 * row[error]).plus_minus(3)
 
 
 COLD_COLUMNS = (

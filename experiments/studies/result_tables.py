@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any
 
 from treespec.experiments.report.markdown import markdown
-from treespec.experiments.report.statistics import Interval
 from treespec.experiments.report.table import NONE, Cell, Column, Table, interval
+from treespec.search.intervals import Interval
 
 __all__ = ["Parts", "Row", "bounds", "by", "percent", "table"]
 
@@ -28,9 +28,9 @@ def _cell(write: Callable[[Row], Any], row: Row) -> Cell:
     """A value as it is written: intervals with their bounds, numbers with two digits, words as they are."""
     value = write(row)
     if isinstance(value, Mapping):
-        return interval(
-            Interval(value["estimate"], *(value[k] or float("nan") for k in ("low", "high")))
-        )
+        value = Interval.of(value["estimate"], value["low"], value["high"])
+    if isinstance(value, Interval):
+        return interval(value)
     if value is None:
         return Cell(NONE)
     return Cell(f"{value:.2f}" if isinstance(value, float) else str(value))

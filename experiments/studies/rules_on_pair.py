@@ -34,10 +34,11 @@ from treespec import Law, Sampling, TokenTree, TorchCoins, TreeShape, decode, lo
 from treespec.distributions import SampledRows
 from treespec.draft import ModelDrafter, NoDrafter
 from treespec.experiments.benchmarks.results_file import save
-from treespec.experiments.report.table import Cell, Column, Table, keyed
+from treespec.experiments.report.table import Column, Table, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.prompts import embedded_prompts
 from treespec.models.load import Pair
+from treespec.search.intervals import Interval
 from treespec.target import ModelTarget
 from treespec.testing import tree_acceptance
 from treespec.verify import Rule, optimal_acceptance
@@ -213,9 +214,9 @@ def ordered(samples: dict[tuple[str, Law, str], Samples]) -> list[dict[str, Any]
     return rows
 
 
-def _estimate(name: str, row: Mapping[str, Any]) -> Cell:
+def _estimate(name: str, row: Mapping[str, Any]) -> str:
     """An estimate, and half the width of its interval."""
-    return Cell(f"{row[name]:.3f}", f"±{row[f'{name}_95']:.3f}")
+    return Interval.around(row[name], row[f"{name}_95"]).plus_minus(3)
 
 
 COLUMNS = (
@@ -241,10 +242,11 @@ def main(
     print_table(Table("accepted draft tokens per step, temperature 1", COLUMNS, rows), console)
     for row in order:
         verdict = "agrees" if row["agrees"] else "DISAGREES"
+        difference = Interval.around(row["difference"], row["difference_95"])
         say(
             console,
             f"{row['shape']}, {row['of']}: {row['more']} - {row['less']} = "
-            f"{row['difference']:+.4f}±{row['difference_95']:.4f}, {verdict}",
+            f"{row['difference']:+.4f}{difference.spread(4)}, {verdict}",
         )
     if prompts == PROMPTS:
         figures = {

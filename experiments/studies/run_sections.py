@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from treespec.experiments.studies.result_tables import Parts, Row, bounds, by, percent, table
+from treespec.search.intervals import Interval
 
 __all__ = [
     "categories",
@@ -120,9 +121,7 @@ def prediction(data: Row) -> Parts:
         "tokens per step, median error": lambda row: percent(row["tokens_error"], 1),
         "speedup over plain decoding": lambda row: percent(row["speedup_error"], 1),
         "chosen": lambda row: row["chosen"],
-        "its speed over that of the fastest": lambda row: dict(
-            zip(("estimate", "low", "high"), row["chosen_over_fastest"], strict=True)
-        ),
+        "its speed over that of the fastest": lambda row: Interval.of(*row["chosen_over_fastest"]),
     }
     trees = f"{figures['trees']} predictions of trees, all made before the run from other texts."
     return {"": [trees, table(columns, rows)]}

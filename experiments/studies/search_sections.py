@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from treespec.experiments.studies.result_tables import Parts, Row, by, percent, table
+from treespec.search.intervals import Interval
 
 __all__ = ["dynamic", "growth_replay", "replay", "rules"]
 
@@ -13,12 +14,16 @@ def rules(data: Row) -> Parts:
     columns: dict[str, Callable[[Row], Any]] = {
         "rule": lambda row: row["rule"],
         "children drawn": lambda row: row["law"],
-        "kept per step, measured": lambda row: f"{row['measured']:.2f}±{row['measured_95']:.2f}",
-        "predicted": lambda row: f"{row['predicted']:.2f}±{row['predicted_95']:.2f}",
+        "kept per step, measured": lambda row: _around(row, "measured"),
+        "predicted": lambda row: _around(row, "predicted"),
         "at the first level": lambda row: row["first_level"],
         "ceiling there": lambda row: row["ceiling"],
     }
     return by("shape", columns, data["figures"]["rules"], words=2)
+
+
+def _around(row: Row, name: str) -> str:
+    return Interval.around(row[name], row[f"{name}_95"]).plus_minus()
 
 
 def dynamic(data: Row) -> Parts:

@@ -17,7 +17,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,7 +48,6 @@ from treespec.experiments.config.schema import EmbeddedPrompts, ModelsConfig
 from treespec.experiments.report.categories import by_category
 from treespec.experiments.report.measurements import Measurements
 from treespec.experiments.report.run import Run, load_run
-from treespec.experiments.report.statistics import Interval
 from treespec.experiments.report.summary import speed_ratio
 from treespec.experiments.report.terminal import say
 from treespec.experiments.run.models import load_models
@@ -58,6 +57,7 @@ from treespec.experiments.studies.studies import study_of_run
 from treespec.models.load import Pair
 from treespec.models.sublayers import Sublayer
 from treespec.protocols import Drafter
+from treespec.search.intervals import Interval
 from treespec.target import make_target
 from treespec.verify import greedy
 
@@ -293,7 +293,7 @@ def fastest(loaded: Run) -> list[dict[str, Any]]:
         models = [name for name in drafts if name.startswith("model, ")]
         rows.append(
             {"category": category, "fastest": best}
-            | {"speedup": asdict(speed_ratio(part.totals, best, "plain"))}
+            | {"speedup": speed_ratio(part.totals, best, "plain")._asdict()}
             | {"over the model": over_best(part, best, models, MEASURES["speed"])}
         )
     return rows
@@ -308,7 +308,7 @@ def over_best(part: Measurements, name: str, others: Sequence[str], per: str) ->
         )
 
     best = min(others, key=lambda other: ratio(other).estimate)
-    return {"best": best.rpartition(" of ")[0], "ratio": asdict(ratio(best))}
+    return {"best": best.rpartition(" of ")[0], "ratio": ratio(best)._asdict()}
 
 
 def main(

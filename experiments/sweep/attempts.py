@@ -13,9 +13,8 @@ from typing import Any
 
 from treespec.errors import Unreadable
 from treespec.experiments.errors import SweepError, SweepNotWritten
-from treespec.experiments.records.forms import COUNT, TEXT, fits, or_null
+from treespec.experiments.records.forms import COUNT, TEXT, fits, or_null, parsed
 from treespec.experiments.records.mark import Mark
-from treespec.reading import parse_json, read_bytes
 from treespec.whole_file import write_whole
 
 __all__ = [
@@ -25,7 +24,6 @@ __all__ = [
     "Task",
     "outcome_of",
     "read_attempts",
-    "read_json",
     "write_attempt",
     "write_json",
 ]
@@ -123,7 +121,7 @@ def read_attempts(job: Path) -> list[Attempt]:
     """
     attempts = []
     for path in sorted((job / "attempts").glob("*.json")):
-        data = read_json(path)
+        data = parsed(path, SweepError)
         problem = None if path.stem.isdecimal() else "its name is no number"
         if problem := problem or fits(data, _FORM):
             raise SweepError(f"{path} is damaged: {problem}; remove it")
@@ -139,7 +137,7 @@ def outcome_of(job: Path) -> JobOutcome:
     """
     attempts = tuple(read_attempts(job))
     path = job / "run" / "manifest.json"
-    manifest = read_json(path) if path.exists() else {}
+    manifest = parsed(path, SweepError) if path.exists() else {}
     problem = fits(manifest, {"finished?": or_null(TEXT), "errors?": or_null(COUNT)})
     if problem:
         raise SweepError(f"{path} is no manifest of a run: {problem}")
@@ -159,22 +157,6 @@ def write_attempt(job: Path, attempt: Attempt) -> None:
     if not (job / name).exists():
         (job / "attempts").mkdir(parents=True, exist_ok=True)
         write_json(job, name, {"error": attempt.error, **attempt.about})
-
-
-def read_json(path: Path) -> Any:
-    """Parse a file.
-
-    Raises:
-        SweepError: if it cannot be read.
-    """
-    try:
-        content = read_bytes(path)
-    except Unreadable as error:
-        raise SweepError(str(error)) from None
-    try:
-        return parse_json(content, constants=True)
-    except Unreadable as error:
-        raise SweepError(f"{path} is damaged: no JSON: {error}") from None
 
 
 def write_json(job: Path, name: str, data: Any) -> None:

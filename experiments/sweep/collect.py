@@ -11,8 +11,8 @@ from treespec.experiments.errors import RunFolderError, SweepError
 from treespec.experiments.records.plain_data import plain_data
 from treespec.experiments.records.tables import METADATA
 from treespec.experiments.report.run import Run, load_run
-from treespec.experiments.report.statistics import Interval
 from treespec.experiments.sweep.attempts import JobOutcome, outcome_of, read_attempts
+from treespec.search.intervals import Interval
 from treespec.whole_file import write_whole
 
 if TYPE_CHECKING:

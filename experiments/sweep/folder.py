@@ -29,7 +29,7 @@ from treespec.experiments.records.held_folder import HeldFolder
 from treespec.experiments.records.manifest import config_data, config_hash, environment, now
 from treespec.experiments.records.manifest_form import PLUGINS
 from treespec.experiments.records.own_files import Kind
-from treespec.experiments.sweep.attempts import Task, read_json
+from treespec.experiments.sweep.attempts import Task
 from treespec.experiments.sweep.grid import Grid
 from treespec.plugin_files import in_use
 
@@ -263,12 +263,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         SweepError: if it is damaged, or of a newer treespec.
     """
     path = folder / "sweep.json"
-    try:
-        data = read_json(path)
-    except SweepError as error:
-        raise SweepError(
-            f"{error}; give another folder with --out, or start anew with --fresh"
-        ) from None
+    way_out = "give another folder with --out, or start anew with --fresh"
+    data = forms.parsed(path, SweepError, way_out)
     version = data.get("schema_version") if isinstance(data, dict) else None
     newer = type(version) is int and version > SWEEP_VERSION
     problem = fits(data, _FORM) if isinstance(data, dict) else "the object with its keys is missing"

@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from treespec.experiments.errors import SweepError
+from treespec.experiments.records.forms import parsed
 from treespec.experiments.run.progress import clock
-from treespec.experiments.sweep.attempts import read_json
 
 __all__ = ["Board", "JobView", "prompts_done"]
 
@@ -146,7 +146,7 @@ def prompts_done(job: JobView) -> int:
     """Prompts that a job has decoded under every setting; read from its run's folder."""
     run = job.folder / "run"
     with suppress(SweepError, OSError, KeyError, TypeError, ZeroDivisionError):
-        methods = len(read_json(run / "manifest.json")["methods"])
+        methods = len(parsed(run / "manifest.json", SweepError)["methods"])
         rows = (run / "prompts.jsonl").read_bytes().count(b"\n")
         return min(job.total, rows // (methods * job.samplings))
     return 0

@@ -21,7 +21,8 @@ from typing import Any
 import treespec
 from treespec.errors import in_words
 from treespec.experiments.errors import SweepError
-from treespec.experiments.sweep.attempts import Ended, Task, read_json, write_json
+from treespec.experiments.records import forms
+from treespec.experiments.sweep.attempts import Ended, Task, write_json
 from treespec.experiments.sweep.executors import Executor
 from treespec.experiments.sweep.job import run_job
 from treespec.reading import brief
@@ -249,7 +250,7 @@ def _submitted(task: Task) -> str | None:
     if not path.exists():
         return None
     try:
-        data = read_json(path)
+        data = forms.parsed(path, SweepError)
         return str(data["job"]) if data["attempt"] == task.attempt else None
     except (SweepError, KeyError, TypeError):
         return None

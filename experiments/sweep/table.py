@@ -1,15 +1,14 @@
 """The collected table of a sweep, for the terminal."""
 
 from collections.abc import Sequence
-from math import nan
 from typing import Any
 
 from rich.console import Console
 
-from treespec.experiments.report.statistics import Interval
 from treespec.experiments.report.table import NONE, Column, Table, interval
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.sweep.collect import METRIC_PREFIX, PREFIX, Collected
+from treespec.search.intervals import Interval
 
 __all__ = ["print_collected"]
 
@@ -85,8 +84,8 @@ def _label(row: _Row) -> str:
 
 
 def _interval(row: _Row, name: str) -> Interval | None:
-    value, *bounds = (row[key] for key in (name, f"{name}_low", f"{name}_high"))
-    return None if value is None else Interval(value, *(nan if b is None else b for b in bounds))
+    value, low, high = (row[key] for key in (name, f"{name}_low", f"{name}_high"))
+    return None if value is None else Interval.of(value, low, high)
 
 
 def _fastest_of_kind(rows: list[_Row]) -> list[_Row]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from treespec.search.choice.rows import Choice, Kind, Speed, bounds, text_of
+from treespec.search.choice.rows import Choice, Kind, Speed, bounds
 from treespec.search.intervals import Interval, expanded_tail
 
 __all__ = ["MOST_DRAWS", "Advice", "Needed", "advise", "shared_level"]
@@ -129,7 +129,7 @@ class Advice:
             said = f"Not decided between {', '.join(names[:-1])} and {names[-1]}."
             for one in self.others:
                 if one not in self.between:
-                    share = text_of(_inverse(self.over[self.name(one)]))
+                    share = _said(self.over[self.name(one)].inverse())
                     said += f" {_sentence(_the(one))} has {share} of the speed of the first."
             said += self._kinds()
             if not self.alike:
@@ -145,14 +145,14 @@ class Advice:
                 return f"Decode plainly:{self._missing().lower()}"
             there = {one.kind for one in self.others}
             kinds = " or ".join(word for kind, word in WORDS.items() if kind in there)
-            near = [f"{_best(one)} has {text_of(one.speedup)} of its speed" for one in self.others]
+            near = [f"{_best(one)} has {_said(one.speedup)} of its speed" for one in self.others]
             return (
                 f"Decode plainly: no {kinds} is predicted to be faster. {_sentence(_listed(near))}."
                 f"{self._kinds()}{self._missing()}"
             )
-        faster = [f"{text_of(first.speedup)} times plain decoding"]
+        faster = [f"{_said(first.speedup)} times plain decoding"]
         faster += [
-            f"{text_of(self.over[self.name(one)])} times "
+            f"{_said(self.over[self.name(one)])} times "
             f"{_the(one) if one.kind == first.kind else _best(one)}"
             for one in self.others
             if one.kind != "plain"
@@ -163,18 +163,18 @@ class Advice:
         """A sentence on tree against chain, where the first is neither and is held against both."""
         if self.tree_over_chain is None or self.first.kind in ("tree", "chain"):
             return ""
-        return f" The best tree is {text_of(self.tree_over_chain)} times as fast as the best chain."
+        return f" The best tree is {_said(self.tree_over_chain)} times as fast as the best chain."
 
     def _valued(self, choice: Choice) -> str:
         """The shape with its speed: the first's over plain decoding, of its rivals over the first's."""
         if choice.kind == "plain":
             return choice.label
-        said = text_of(choice.speedup)
+        said = _said(choice.speedup)
         if choice is self.first:
             said += " times plain decoding"
         elif choice.kind == self.first.kind:
             # What choosing flatters was taken off the first alone, so that speed-ups would mislead.
-            said = f"{text_of(_inverse(self.over[self.name(choice)]))} of the speed of the first"
+            said = f"{_said(self.over[self.name(choice)].inverse())} of the speed of the first"
         return f"the {choice.label} ({_origin(choice)}: {said})"
 
     def _missing(self) -> str:
@@ -377,5 +377,5 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _inverse(ratio: Interval) -> Interval:
-    return Interval(1 / ratio.estimate, 1 / ratio.high, 1 / ratio.low)
+def _said(value: Interval) -> str:
+    return value.text(in_sentence=True)

@@ -11,7 +11,7 @@ from treespec.search.arguments import SHAPE, TEXT, maybe, takes
 from treespec.search.choice.advice import Advice, advise
 from treespec.search.choice.labels import tree_names
 from treespec.search.choice.optimism import flattery
-from treespec.search.choice.rows import Basis, Choice, Entry, Kind, Speed, bounds, row_of, text_of
+from treespec.search.choice.rows import Basis, Choice, Entry, Kind, Speed, bounds, row_of
 from treespec.search.intervals import Interval
 from treespec.search.rates.replay import EMITTED
 from treespec.shape import TreeShape
@@ -202,7 +202,6 @@ class Ranking:
         cells = [head]
         for row in shown:
             place = str(self.rows.index(row) + 1)
-            step = Interval(*(1e3 * seconds for seconds in row.step_s))
             shape = str(row.growth or row.kind)
             if row.kind in ("tree", "chain"):
                 shape += f" {names[row.shape] if row.kind == 'tree' else row.depth}"
@@ -211,8 +210,8 @@ class Ranking:
                     place,
                     *([row.source] if named else []),
                     *(shape, row.law, f"{row.nodes:.4g}", str(row.depth)),
-                    *(text_of(row.tokens_per_step), text_of(step)),
-                    *(f"{row.tokens_per_s.estimate:.1f}", text_of(row.speedup)),
+                    *(row.tokens_per_step.text(), row.step_s.scaled(1e3).text()),
+                    *(f"{row.tokens_per_s.estimate:.1f}", row.speedup.text()),
                     *([VALUED_ON[row.basis]] if on_trace else []),
                 )
             )
@@ -232,7 +231,7 @@ class Ranking:
         """Verdict and rows as JSON, times in milliseconds, shapes as parents."""
 
         def numbers(interval: Interval, scale: float = 1.0) -> dict[str, float]:
-            return {name: scale * value for name, value in interval._asdict().items()}
+            return interval.scaled(scale)._asdict()
 
         def shape(choice: Choice) -> dict[str, Any]:
             if choice.growth is None:

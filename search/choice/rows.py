@@ -19,7 +19,6 @@ __all__ = [
     "Speed",
     "bounds",
     "row_of",
-    "text_of",
     "with_sure",
 ]
 
@@ -215,9 +214,3 @@ def bounds(
     tail = (1 - level) / 2 if texts is None else expanded_tail(texts, level)
     low, high = np.quantile(drawn, [tail, 1 - tail])
     return Interval(float(estimate), float(low), float(high))
-
-
-def text_of(value: Interval) -> str:
-    """An estimate, and its interval if it has any width."""
-    exact = np.isclose(value.low, value.high, rtol=1e-9)
-    return f"{value.estimate:.2f}" + ("" if exact else f" {value.low:.2f}–{value.high:.2f}")

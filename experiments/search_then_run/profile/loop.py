@@ -78,6 +78,7 @@ class Loop:
         prompt = torch.tensor(self._text(self._seed, length), device=pair.target.device)
         self.timer = StageTimer(prompt.device)
         if not self._plain:
+            # Not by `Method.drafter`: this one times its levels, and gets another shape at each step.
             self._drafter = ModelDrafter(
                 pair.draft, _growth(deepest), choice.law, choice.sampling, self.timer
             )

@@ -15,7 +15,7 @@ from treespec.experiments.benchmarks.interleaving import (
     slowed_in,
 )
 from treespec.experiments.config.build import build
-from treespec.experiments.report.statistics import Interval
+from treespec.search.intervals import Interval
 
 
 class Slow:

@@ -3,7 +3,7 @@
 from treespec.experiments.benchmarks import same_verdicts as module
 from treespec.experiments.benchmarks.same_verdicts import Named, agreed
 from treespec.experiments.config.file import load_config
-from treespec.experiments.report.statistics import Interval
+from treespec.search.intervals import Interval
 
 TINY = [
     "models.grow=null",

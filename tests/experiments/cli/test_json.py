@@ -13,8 +13,8 @@ from treespec.experiments.cli.json import VERSION, json_text
 from treespec.experiments.cli.main import app
 from treespec.experiments.records.plain_data import plain_data
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.statistics import Interval
 from treespec.search import expected_tokens
+from treespec.search.intervals import Interval
 
 
 def printed(*arguments, code=0):

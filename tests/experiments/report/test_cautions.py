@@ -21,7 +21,7 @@ from treespec.experiments.report.cautions import (
 )
 from treespec.experiments.report.measurements import measure
 from treespec.experiments.report.run import Run, load_run
-from treespec.experiments.report.statistics import Interval
+from treespec.search.intervals import Interval
 from treespec.tree import TreeShape
 
 PLAIN = SyntheticMethod("plain", "plain")

@@ -13,7 +13,7 @@ from treespec.experiments.cli.main import app
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.report.diff import COLUMNS, MethodDiff, compare_runs, print_diff
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.statistics import Interval
+from treespec.search.intervals import Interval
 from treespec.tree import TreeShape
 
 PLAIN = SyntheticMethod("plain", "plain", stage_ms=(0.0, 24.0, 0.5, 0.5), other_ms=0.0)

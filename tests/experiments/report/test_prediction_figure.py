@@ -8,7 +8,7 @@ from matplotlib.text import Text
 from treespec.experiments.report.figure_style import drawing
 from treespec.experiments.report.prediction import Prediction
 from treespec.experiments.report.prediction_figure import places_of_labels, prediction_figure
-from treespec.experiments.report.statistics import Interval
+from treespec.search.intervals import Interval
 
 
 def around(value):

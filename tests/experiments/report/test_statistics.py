@@ -4,11 +4,7 @@ import numpy as np
 import pytest
 
 from treespec.experiments.report import statistics
-from treespec.experiments.report.statistics import (
-    Interval,
-    bootstrap,
-    paired_bootstrap,
-)
+from treespec.experiments.report.statistics import bootstrap, paired_bootstrap
 from treespec.search.intervals import expanded_tail
 
 
@@ -71,11 +67,6 @@ def test_small_samples_widen_the_interval():
     tails = [expanded_tail(prompts) for prompts in (2, 6, 12, 100, 10_000)]
     assert tails == sorted(tails)
     assert tails[-1] == pytest.approx(0.025, abs=1e-4)
-
-
-def test_an_interval_knows_what_it_contains():
-    assert Interval(1.1, 1.0, 1.2).contains(1.0)
-    assert not Interval(1.1, 1.01, 1.2).contains(1.0)
 
 
 @pytest.mark.parametrize("early_stops", [False, True])

@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 from treespec.experiments.cli.main import app
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.statistics import Interval
 from treespec.experiments.report.table import Cell, Column, Table, interval
 from treespec.experiments.report.tables import escaped, report_tables, table_csv, table_latex
+from treespec.search.intervals import Interval
 from treespec.tree import TreeShape
 
 HOSTILE = 'a,"b"\n& 50 % of_it {x} \\ $1 ~ ^ # <é>'

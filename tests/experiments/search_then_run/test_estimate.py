@@ -67,7 +67,7 @@ def test_by_depth_is_a_table_of_levels_and_children(trace):
     ]
     assert [row[0] for row in rows] == [str(depth) for depth in range(1, 9)]
     assert rows[2] == ["3", str(found.trials[2, 0]), *(f"{rate:.3f}" for rate in found.rates[2])]
-    bounds = f"{found.low[2, 1]:.2f}-{found.high[2, 1]:.2f}".replace("0.", ".")
+    bounds = f"{found.low[2, 1]:.2f}–{found.high[2, 1]:.2f}".replace("0.", ".")
     assert bounds in text
     said = f"Levels 9 to {levels} are not shown; --all shows every level"
     assert said in text

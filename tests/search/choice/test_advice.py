@@ -285,8 +285,8 @@ def test_plain_decoding_is_advised_like_any_other():
     assert found.use.kind == "plain"
     assert str(found).startswith("Decode plainly")
     assert str(found).endswith(
-        "The best chain (chain of 3) has 0.90 0.86–0.94 of its speed and the best tree (tree of 7 nodes, "
-        "2 deep) has 0.80 of its speed. The best tree is 0.89 0.85–0.93 times as fast as the best chain."
+        "The best chain (chain of 3) has 0.90 (0.86–0.94) of its speed and the best tree (tree of 7 nodes, "
+        "2 deep) has 0.80 of its speed. The best tree is 0.89 (0.85–0.93) times as fast as the best chain."
     )
     assert [one["kind"] for one in found.to_dict()["others"]] == ["chain", "tree"]
     unsure = advised(tree=speed(0.8), chain=speed(0.98, of_texts=0.05), plain=speed(1.0))
