@@ -44,8 +44,8 @@ def plain_integers(values: Any) -> tuple[int, ...] | None:
         return None
     if set(map(type, given)) <= {int}:  # the usual case, at a tenth of the cost
         return given
-    found = tuple(map(plain_integer, given))
-    return None if None in found else found  # pyrefly: ignore[bad-return]
+    integers = tuple(map(plain_integer, given))
+    return None if None in integers else integers  # pyrefly: ignore[bad-return]
 
 
 def plain_items(values: Any) -> tuple[Any, ...] | None:

@@ -162,8 +162,8 @@ def inverse_cdf(
 def _first_beyond(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     """`inverse_cdf` of distributions, not looked at; of NaN some token."""
     cumulative = probabilities.cumsum(-1, dtype=torch.float64)
-    found = torch.searchsorted(cumulative, uniforms * cumulative[..., -1:], right=True)
-    return found.clamp_max(probabilities.shape[-1] - 1)
+    index = torch.searchsorted(cumulative, uniforms * cumulative[..., -1:], right=True)
+    return index.clamp_max(probabilities.shape[-1] - 1)
 
 
 def on_device(numbers: Sequence[int | float], dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -294,8 +294,8 @@ def attend(
         return call(q, k, v, tree_pass.passes[0], options)
     out = torch.zeros_like(q)
     for i, one in enumerate(tree_pass.passes):
-        own, count = slice(i, i + 1), one.row_count
-        out[own, :, :count] = call(q[own, :, :count], k[own], v[own], one, options)
+        member, count = slice(i, i + 1), one.row_count
+        out[member, :, :count] = call(q[member, :, :count], k[member], v[member], one, options)
     return out
 
 

@@ -123,7 +123,7 @@ def config_of(seed: int, together: int | None, grow: str | None) -> Config:
 
 
 @dataclass(frozen=True)
-class Found:
+class Measurement:
     """What one run found.
 
     Args:
@@ -157,7 +157,7 @@ def slowed_in(steps: pl.DataFrame) -> float:
     return float(np.median(seconds[-quarter:]) / np.median(seconds[:quarter]))
 
 
-def found_in(folder: Path) -> Found:
+def found_in(folder: Path) -> Measurement:
     """The ratios of a run."""
     loaded = load_run(folder)
     data: Measurements = loaded.measurements["T=0"]
@@ -166,7 +166,7 @@ def found_in(folder: Path) -> Found:
         return speed_ratio(data.totals, method, "one", column)
 
     alone = {row.method.name: row.alone for row in times(loaded, data)}
-    return Found(
+    return Measurement(
         ratio("other", "decode_s"),
         ratio("dearer", "decode_s"),
         ratio("other", CLOCK),
@@ -223,9 +223,9 @@ COLUMNS = (
 )
 
 
-def counted(neighbour: str, runs: Sequence[Found], by_prompts: Sequence[Found]) -> list[Counted]:
+def counted(neighbour: str, runs: Sequence[Measurement], by_prompts: Sequence[Measurement]) -> list[Counted]:
     """All ways of measuring, beside one neighbour."""
-    adjusted = sum(found.adjusted for found in runs)
+    adjusted = sum(run.adjusted for run in runs)
     rows = [
         Counted(neighbour, "in turns", [f.same for f in runs], [f.dearer for f in runs], adjusted),
         Counted(
@@ -241,10 +241,10 @@ def counted(neighbour: str, runs: Sequence[Found], by_prompts: Sequence[Found]) 
 def measured(
     kind: Neighbour | None,
     seeds: Sequence[int],
-    one: Callable[[int], Found],
+    one: Callable[[int], Measurement],
     begin: Callable[[str], None],
     seconds: float,
-) -> Iterator[Found]:
+) -> Iterator[Measurement]:
     """A run for each seed, beside a neighbour that stays for so long."""
     for seed in seeds:
         begin(f"beside {kind or 'nobody'}: run {seed + 1}/{len(seeds)}")
@@ -268,7 +268,7 @@ def main(
     figures: dict[str, Any] = {}
     rows: list[Counted] = []
 
-    def one(seed: int, together: int | None) -> Found:
+    def one(seed: int, together: int | None) -> Measurement:
         with tempfile.TemporaryDirectory() as folder:
             config = config_of(seed, together, grow)
             return found_in(
@@ -282,18 +282,18 @@ def main(
         rises = RISES * (time.perf_counter() - start)
         for name, kind in kinds.items():
             stays = rises if kind is Neighbour.DRIFT else STAYS_S
-            turns: list[Found] = []
-            prompts: list[Found] = []
+            turns: list[Measurement] = []
+            prompts: list[Measurement] = []
             for mine, seeds, together in (
                 (turns, range(runs), None),
                 (prompts, range(by_prompts), 1),
             ):
-                for found in measured(kind, seeds, partial(one, together=together), begin, stays):
-                    mine.append(found)
+                for measurement in measured(kind, seeds, partial(one, together=together), begin, stays):
+                    mine.append(measurement)
                     these = counted(name, turns, prompts)
                     ways = {row.way: row.figures for row in these}
                     figures[name] = ways | {
-                        "slowed": statistics.median(found.slowed for found in turns),
+                        "slowed": statistics.median(turn.slowed for turn in turns),
                         "runs": turns,
                         "by prompts runs": prompts,
                         "waiting": os.environ.get("OMP_WAIT_POLICY"),

@@ -172,7 +172,7 @@ def outside(pair: Pair, shape: TreeShape, temperature: float, tokens: int) -> fl
     """Milliseconds of a step that are spent outside the passes of both models, the median over prompts."""
     sampling = Sampling(temperature)
     law = Law.WITHOUT_REPLACEMENT if temperature else Law.DETERMINISTIC
-    found = []
+    times = []
     for prompt in embedded_prompts(pair.tokenizer, 4, 64):
         runners: list[TimedRunner] = []
         drafter = (
@@ -191,8 +191,8 @@ def outside(pair: Pair, shape: TreeShape, temperature: float, tokens: int) -> fl
         for _ in steps:
             count += 1
         took = time.perf_counter() - start
-        found.append((took - sum(one.seconds for one in runners) + before) / max(count, 1))
-    return 1e3 * statistics.median(found)
+        times.append((took - sum(one.seconds for one in runners) + before) / max(count, 1))
+    return 1e3 * statistics.median(times)
 
 
 def loop(pair: Pair, eager: Pair, rounds: int, tokens: int) -> list[dict[str, Any]]:

@@ -39,8 +39,8 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
         return [text for text in values_of(schema, data, given[-1]) if text.startswith(incomplete)]
     key, equals, value = incomplete.partition("=")
     if equals:
-        found = values_of(schema, data, key)
-        return [f"{key}={text}" for text in found if text.startswith(value)]
+        texts = values_of(schema, data, key)
+        return [f"{key}={text}" for text in texts if text.startswith(value)]
     return [f"{text}=" for text in keys_of(schema, data) if text.startswith(key)]
 
 

@@ -304,10 +304,10 @@ def _merge(wanted: Wanted, settings: MergeDraft) -> Drafter:
     sources: dict[str, Drafter] = {}
     for i, (name, source) in enumerate(members.items()):
         nodes = settings.budgets[name]
-        own = Budget(nodes + 1, min(budget.depth, nodes), budget.branching)
-        shape = None if rates is None else _laid_out(rates[i], own)
+        source_budget = Budget(nodes + 1, min(budget.depth, nodes), budget.branching)
+        shape = None if rates is None else _laid_out(rates[i], source_budget)
         try:
-            sources[name] = _made(source, wanted, own, _law(source, wanted), shape)
+            sources[name] = _made(source, wanted, source_budget, _law(source, wanted), shape)
         except InvalidArgument as error:
             raise InvalidArgument(
                 f"budgets.{name} = {nodes}, which with the root is a size of {nodes + 1}: {error}"

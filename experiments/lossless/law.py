@@ -171,16 +171,16 @@ class LawChecker:
 
     def _texts(self, method: BuiltMethod, name: str) -> Texts:
         """Rows of the prompt's number and the tokens after it."""
-        found: list[Texts] = []
+        batches: list[Texts] = []
         for i in range(len(self.prompts)):
             texts = None if self._kept is None else self._kept.of(name, method.name, i)
             if texts is None:
                 texts = self._sampled(method, name, i)
                 if self._kept is not None:
                     self._kept.add(name, method.name, i, texts)
-            found.append(texts)
-        rows = [row for texts in found for row in texts.rows]
-        return Texts(rows, sum(texts.seconds for texts in found))
+            batches.append(texts)
+        rows = [row for texts in batches for row in texts.rows]
+        return Texts(rows, sum(texts.seconds for texts in batches))
 
     def _sampled(self, method: BuiltMethod, name: str, i: int) -> Texts:
         """The texts after one prompt."""

@@ -120,7 +120,7 @@ def fits(data: Any, form: Form, path: str = "") -> str | None:
         places = ((f"{path}[{i}]", value) for i, value in enumerate(data))
     else:
         places = ((f"{path}.{key}", value) for key, value in data.items())
-    return next((found for at, value in places if (found := fits(value, form.inner, at))), None)
+    return next((misfit for at, value in places if (misfit := fits(value, form.inner, at))), None)
 
 
 def _wrong(path: str, value: Any, words: str) -> str:

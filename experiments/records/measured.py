@@ -62,13 +62,13 @@ class Measured:
         Raises:
             ConfigError: if nothing was.
         """
-        found = self.trace(sampling, law)
-        if found is None:
+        trace = self.trace(sampling, law)
+        if trace is None:
             known = ", ".join(other for name, other in self.traces if name == sampling)
             raise ConfigError(
                 f"{sampling}: law '{law}' was not recorded, but {known}; leave the law out"
             )
-        return found
+        return trace
 
     def estimate(self, sampling: str, law: str, ranks: int | None = None) -> AcceptanceEstimate:
         """Rates by depth and rank, deep levels drawn to those of all.

@@ -163,8 +163,8 @@ def _levels(run: RunRecords, sampling: str, method: str) -> Iterator[SourceLevel
     columns: dict[Hashable, NDArray[np.int64]] = {}
     for key in drafted:
         for what, counts in (("tried", tried), ("kept", kept)):
-            found = counts.get(key, Counter())
-            columns[what, key] = np.array([found[prompt] for prompt in order])
+            by_prompt = counts.get(key, Counter())
+            columns[what, key] = np.array([by_prompt[prompt] for prompt in order])
     files = None if run.files is None else tuple(run.files[prompt] for prompt in order)
     totals = bootstrap(columns, files=files)
     for key in sorted(drafted):

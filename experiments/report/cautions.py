@@ -220,10 +220,10 @@ def turns_caution(run: RunRecords, data: Measurements) -> str | None:
     begins = np.flatnonzero(np.diff(mine, prepend=~mine[:1]))
     place = np.arange(len(mine)) - np.repeat(begins, np.diff(begins, append=len(mine)))
     later = mine & (steps["step"] > 0).to_numpy()
-    own, others = seconds[later & (place >= BEHIND)], seconds[later & (place == 0)]
-    if min(len(own), len(others)) < LEAST_STEPS:
+    after_itself, others = seconds[later & (place >= BEHIND)], seconds[later & (place == 0)]
+    if min(len(after_itself), len(others)) < LEAST_STEPS:
         return None
-    ratio = np.median(own) / np.median(others)
+    ratio = np.median(after_itself) / np.median(others)
     if ratio > 1 - LEAST_GAIN:
         return None
     return (

@@ -219,7 +219,7 @@ class Adjusted:
         stages: `[M, P]` each, the parts of `seconds` that were spent in the stages.
         reason: why `seconds` are the plain totals, as a sentence; None if they are not.
         restless: whether the machine changed from step to step, so that all steps count.
-        own: numbers of the methods that have rare dear steps of their own, for which steps far from the
+        dear: numbers of the methods that have rare dear steps of their own, for which steps far from the
             median of their class count as cost.
     """
 
@@ -230,7 +230,7 @@ class Adjusted:
     stages: dict[str, Floats] = field(default_factory=dict)
     reason: str | None = None
     restless: bool = False
-    own: tuple[int, ...] = ()
+    dear: tuple[int, ...] = ()
 
     def remark(self, names: Sequence[str]) -> str | None:
         """What else is to be said about the estimate, in sentences.
@@ -238,9 +238,9 @@ class Adjusted:
         Args:
             names: of the methods.
         """
-        *first, last = [names[number] for number in self.own] or [""]
+        *first, last = [names[number] for number in self.dear] or [""]
         methods = f"{', '.join(first)} and {last}" if first else last
-        said = [RESTLESS] * self.restless + [OWN.format(methods=methods)] * bool(self.own)
+        said = [RESTLESS] * self.restless + [OWN.format(methods=methods)] * bool(self.dear)
         return " ".join(said) or None
 
 
@@ -280,7 +280,7 @@ def adjust(steps: Steps, stages: Mapping[str, Floats] | None = None) -> Adjusted
     restless = not calm.any()
     adjusted, weight = steps.seconds / slowdown, _trust(slowdown)
     luck = RESTLESS_LUCK if restless else LUCK
-    kept, own = _kept(steps, adjusted, calm | restless, luck)
+    kept, dear = _kept(steps, adjusted, calm | restless, luck)
     return Adjusted(
         slowdown=slowdown,
         kept=kept,
@@ -291,7 +291,7 @@ def adjust(steps: Steps, stages: Mapping[str, Floats] | None = None) -> Adjusted
             for name, spent in stages.items()
         },
         restless=restless,
-        own=own,
+        dear=dear,
     )
 
 
@@ -308,9 +308,9 @@ def _left_to_totals(steps: Steps, stages: Mapping[str, Floats], reason: str) -> 
 
 
 def _totals(steps: Steps, values: Floats) -> Floats:
-    found = np.zeros(steps.shape)
-    np.add.at(found, (steps.method, steps.prompt), values)
-    return found
+    totals = np.zeros(steps.shape)
+    np.add.at(totals, (steps.method, steps.prompt), values)
+    return totals
 
 
 def _by_prompt(steps: Steps, adjusted: Floats, weight: Floats) -> Floats:
@@ -369,11 +369,11 @@ def _slowdowns(steps: Steps, places: Ints, weights: Floats) -> tuple[Floats, Boo
     levels = np.ones(int(steps.work.max()) + 1)
 
     def level_by(adjusted: Floats) -> Floats:
-        found = levels.copy()
+        new_levels = levels.copy()
         for members in classes:
-            found[steps.work[members[0]]] = _midmean(adjusted[members])
-        found[found <= 0] = 1.0  # only times of zero: no guide has them
-        return found
+            new_levels[steps.work[members[0]]] = _midmean(adjusted[members])
+        new_levels[new_levels <= 0] = 1.0  # only times of zero: no guide has them
+        return new_levels
 
     levels = level_by(steps.seconds)
     for _ in range(ROUNDS):
@@ -447,8 +447,8 @@ def _kept(
     if far.sum() < PAUSES:
         return kept, ()
     lost = np.maximum(adjusted - medians, 0)
-    own = _own_dear_steps(steps.method[chosen], medians[chosen], (lost * far)[chosen], luck)
-    return (kept, own) if own else (kept & ~far, ())
+    dear = _own_dear_steps(steps.method[chosen], medians[chosen], (lost * far)[chosen], luck)
+    return (kept, dear) if dear else (kept & ~far, ())
 
 
 def _own_dear_steps(method: Ints, usual: Floats, lost: Floats, luck: float) -> tuple[int, ...]:
@@ -461,12 +461,12 @@ def _own_dear_steps(method: Ints, usual: Floats, lost: Floats, luck: float) -> t
     loss, part = np.bincount(method, lost), np.bincount(method, usual) / usual.sum()
     with np.errstate(invalid="ignore", divide="ignore"):
         more = (loss / part - (loss.sum() - loss) / (1 - part)) / usual.sum()
-    rng, found = np.random.default_rng(0), []
+    rng, dear = np.random.default_rng(0), []
     for suspect in np.flatnonzero(more > EXCESS).tolist():
         by_chance = 0
         for _ in range(DRAWS // BLOCK):
             hit = rng.random((BLOCK, len(pauses)), np.float32) < part[suspect]
             by_chance += np.count_nonzero(hit @ pauses >= loss[suspect] * (1 - 1e-9))
         if by_chance <= luck * DRAWS:
-            found.append(suspect)
-    return tuple(found)
+            dear.append(suspect)
+    return tuple(dear)

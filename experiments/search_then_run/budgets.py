@@ -113,7 +113,7 @@ def best_budget(
         for wide in range(1, (known.branching if branching is None else branching) + 1)
         if (budget := Budget(size if wide > 1 else deep + 1, deep, wide))
     ]
-    found, best = max(tried, key=lambda one: one[0].tokens_per_step)
+    replayed, best = max(tried, key=lambda one: one[0].tokens_per_step)
     chain, chained = max(
         (one for one in tried if one[1].branching == 1), key=lambda one: one[0].tokens_per_step
     )
@@ -121,8 +121,8 @@ def best_budget(
     return FoundBudget(
         {key: config[key] for key in ("kind", "depth", "size", "branching")},
         size,
-        found.tokens_per_step,
-        found.nodes_per_step,
+        replayed.tokens_per_step,
+        replayed.nodes_per_step,
         chained.depth,
         chain.tokens_per_step,
     )

@@ -272,10 +272,10 @@ def merged(loaded: Run) -> list[dict[str, Any]]:
             of, _, size = merge.removeprefix(MERGE).rpartition(", tree of ")
             singles = [m.name for m in part.methods if m.name.endswith(f" of {size}")]
             singles = [name for name in singles if not name.startswith(MERGE)]
-            own = [name for name in singles if name.rpartition(", ")[0] in of.split(", ")]
+            merged_names = [name for name in singles if name.rpartition(", ")[0] in of.split(", ")]
             rows.append(
                 {"category": category, "size": int(size), "merge": of}
-                | {what: over_best(part, merge, own, per) for what, per in MEASURES.items()}
+                | {what: over_best(part, merge, merged_names, per) for what, per in MEASURES.items()}
                 | {
                     f"{what} of all": over_best(part, merge, singles, per)
                     for what, per in MEASURES.items()
@@ -333,8 +333,8 @@ def main(
         }
         plain = json.loads(json.dumps(config))  # YAML writes what stands twice as an anchor
         file.write_text(yaml.safe_dump(plain, sort_keys=False), encoding="utf-8")
-    found = run(load_config(file), folder=folder / "run", source=file, console=console)
-    loaded = load_run(found.folder)
+    finished = run(load_config(file), folder=folder / "run", source=file, console=console)
+    loaded = load_run(finished.folder)
     study = study_of_run(loaded)
     study["figures"] |= {"merges": merged(loaded), "fastest": fastest(loaded)}
     say(console, f"written: {write(f'study-{NAME}', study)}")

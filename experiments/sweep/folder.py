@@ -133,8 +133,8 @@ class SweepFolder(HeldFolder):
             SweepError: if the folder belongs to another grid, naming what differs.
             VersionsDiffer: if it was planned with other code or packages.
         """
-        found, here = self.manifest(), versions_here()
-        if found is None:
+        earlier, here = self.manifest(), versions_here()
+        if earlier is None:
             manifest: dict[str, Any] = {
                 "schema_version": SWEEP_VERSION,
                 "name": grid.name,
@@ -157,7 +157,7 @@ class SweepFolder(HeldFolder):
                 "sessions": [],
             }
         else:
-            manifest = found
+            manifest = earlier
             self._require_same(manifest, grid)
             require_same_plugins(self.path, manifest, SweepError)
             changed = different_versions(manifest["versions"], here)
@@ -176,7 +176,7 @@ class SweepFolder(HeldFolder):
         for job in grid.jobs:
             path = self.job(job.name) / "config.yaml"
             # Without a manifest, what is there is of a killed start, perhaps with another config.
-            if found is None or not path.exists():
+            if earlier is None or not path.exists():
                 self.keep(path, _yaml(config_data(job.config)))
         self._keep_manifest(manifest)
         return manifest

@@ -232,9 +232,9 @@ def advise(
     """
     ordered = sorted(contenders, key=lambda one: (-one[1].rate, one[0].size))
     (first, fastest), *others = ordered
-    own = rivals.get(first.kind, ())
-    level = shared_level(level, len(ordered) + bool(own))
-    others = sorted([*others, *own], key=lambda one: -one[1].rate)
+    same_kind = rivals.get(first.kind, ())
+    level = shared_level(level, len(ordered) + bool(same_kind))
+    others = sorted([*others, *same_kind], key=lambda one: -one[1].rate)
     over, open_ones, needs = {}, [first], []
     for choice, speed in others:
         texts = min((one.texts for one in (fastest, speed) if one.texts), default=None)
@@ -333,8 +333,8 @@ def _more_texts(
         return number * allowed * (1 + 1e-12) >= texts * variance * _widened(number, level)
 
     numbers = range(texts, texts * (1 + HARDLY) + 1)
-    found = bisect_left(numbers, True, key=enough)
-    return None if found == len(numbers) else found
+    index = bisect_left(numbers, True, key=enough)
+    return None if index == len(numbers) else index
 
 
 def _together(needs: Sequence[Needed]) -> Needed:

@@ -73,9 +73,9 @@ def _trees(side: TraceSpeed, bounds: Bounds, texts: np.ndarray) -> dict[TreeShap
     known: dict[TreeShape, float] = {}
 
     def speeds(shapes: Sequence[TreeShape]) -> Float[np.ndarray, "trees"]:
-        found = _speeds(side, smoothed, shapes)
-        known.update(found)
-        return np.array([found[shape] for shape in shapes])
+        speed_of = _speeds(side, smoothed, shapes)
+        known.update(speed_of)
+        return np.array([speed_of[shape] for shape in shapes])
 
     speeds(pool)
     for shape in list(_ordered(known))[:CLIMBS]:

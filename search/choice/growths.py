@@ -191,10 +191,10 @@ def _grid(
 def _replayed(growing: Growing, replay: GrowthReplay, side: TraceSpeed) -> _Replayed:
     """Raises NotMeasured if a step has a part whose time is not known."""
     sure = float(replay.sure.mean())
-    found = replace(growing, nodes=replay.nodes_per_step, depth=replay.max_depth, sure=sure)
+    described = replace(growing, nodes=replay.nodes_per_step, depth=replay.max_depth, sure=sure)
     terms = replay.terms(side.parts_of_steps)
     whole = [(curve, weights.sum(axis=0, keepdims=True)) for curve, weights in terms]
-    return _Replayed(found, replay, seconds_of(terms), whole)
+    return _Replayed(described, replay, seconds_of(terms), whole)
 
 
 def _speed_on(one: _Replayed, texts: Bool[np.ndarray, "texts"]) -> float:

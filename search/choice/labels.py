@@ -37,12 +37,12 @@ def tree_names(shapes: Iterable[TreeShape]) -> list[str]:
 
 def _children_by_level(shape: TreeShape) -> list[list[int]]:
     """The number of children of every node, level by level, without the last level."""
-    levels, found = [0], []
+    levels, by_level = [0], []
     while True:
-        found.append([len(shape.children[node]) for node in levels])
+        by_level.append([len(shape.children[node]) for node in levels])
         levels = [child for node in levels for child in shape.children[node]]
         if not levels:
-            return found[:-1]
+            return by_level[:-1]
 
 
 def _behind(counts: Sequence[Sequence[int]]) -> str:

@@ -83,11 +83,11 @@ def climb(
         near = [shape for shape in neighbours(best, ends(best), bounds) if bounds.allow(shape)]
         if not near:
             break
-        found = speeds(near)
-        first = int(found.argmax())
-        if not found[first] > speed * (1 + 1e-9):
+        near_speeds = speeds(near)
+        first = int(near_speeds.argmax())
+        if not near_speeds[first] > speed * (1 + 1e-9):
             break
-        best, speed = near[first], float(found[first])
+        best, speed = near[first], float(near_speeds[first])
     return best
 
 

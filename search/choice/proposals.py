@@ -51,8 +51,8 @@ def rates_at(
     """
     mine = starts[texts[trace.text_of[starts]]]
     mass, trials = np.zeros((2, bounds.depth, bounds.branching))
-    found, by_text = rates_from(trace, mine, bounds.depth, bounds.branching)
-    mass[: len(found)], trials[: len(found)] = found, by_text.sum(axis=1)[:, None]
+    by_depth, by_text = rates_from(trace, mine, bounds.depth, bounds.branching)
+    mass[: len(by_depth)], trials[: len(by_depth)] = by_depth, by_text.sum(axis=1)[:, None]
     return RateSettings(True, SHRINKAGE).rates(mass, trials)
 
 

@@ -104,11 +104,11 @@ def replay_growth(trace: Trace, growth: Growth) -> GrowthReplay:
 def _of_chain(trace: Trace, depth: int) -> GrowthReplay:
     """A growth of drawn children at temperature 0: one child after the other, all of them certain."""
     shape = TreeShape.chain(depth)
-    found = replay(trace, shape)
-    sizes = np.full(len(found.accepted), shape.size)
+    replayed = replay(trace, shape)
+    sizes = np.full(len(replayed.accepted), shape.size)
     levels = [((1,),) * depth] * len(sizes)
     return GrowthReplay(
-        found.accepted, found.kept, sizes, sizes > 0, found.offsets, trace.file_of, depth, levels
+        replayed.accepted, replayed.kept, sizes, sizes > 0, replayed.offsets, trace.file_of, depth, levels
     )
 
 

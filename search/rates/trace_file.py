@@ -154,10 +154,10 @@ def unpack(path: Path) -> dict[str, Any]:
         raise InvalidTrace(f"{path} is no trace: {error}") from None
     meta = _meta(arrays.pop("meta").tobytes(), path)
     for part, (arrays_of, prefix, made) in _PARTS.items():
-        own = {name.removeprefix(prefix): arrays.pop(name) for name in arrays_of if name in arrays}
+        part_arrays = {name.removeprefix(prefix): arrays.pop(name) for name in arrays_of if name in arrays}
         try:
-            if own:
-                meta[part] = made(**own)
+            if part_arrays:
+                meta[part] = made(**part_arrays)
         except InvalidTrace as error:
             raise InvalidTrace(f"{path}: {error}") from None
     return arrays | meta

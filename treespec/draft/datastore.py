@@ -146,15 +146,15 @@ class Datastore:
         Returns:
             Its length, and its range as `find` gives it; 0 and no place if there is none.
         """
-        low, high, found = shortest - 1, len(ending), range(0)
+        low, high, matches = shortest - 1, len(ending), range(0)
         while low < high:
             middle = (low + high + 1) // 2
             places = self.find(ending[-middle:])
             if places:
-                low, found = middle, places
+                low, matches = middle, places
             else:
                 high = middle - 1
-        return (low, found) if found else (0, range(0))
+        return (low, matches) if matches else (0, range(0))
 
     def _first(self, string: list[int], beyond: bool, low: int = 0) -> int:
         """The first suffix, in order, that is not before a string; or that is beyond all it begins."""

@@ -195,7 +195,7 @@ class Lookahead(TokenSource):
 
     def _checked(self, pool: Mapping[int, Sequence[Sequence[int]]], vocab_size: int | None) -> Pool:
         instance("pool", pool, Mapping, "a mapping of token ids to n-grams, or None")
-        found: Pool = {}
+        checked: Pool = {}
         for given, kept in pool.items():
             (first,) = plain_tokens("pool's tokens", [given], vocab_size)
             rows = sequence(f"pool[{first}]", kept, "n-grams without their first token")
@@ -211,5 +211,5 @@ class Lookahead(TokenSource):
                     )
             # Cut, several may be one: it stands where the latest of them stood.
             latest = dict.fromkeys(rest[: self.ngram - 1] for rest in reversed(rests))
-            found[first] = list(latest)[: self.guesses][::-1]
-        return found
+            checked[first] = list(latest)[: self.guesses][::-1]
+        return checked

@@ -76,9 +76,9 @@ class Retrieval(MatchingSource):
 
     def _matches(self, ahead: Sequence[int]) -> list[Match]:
         ending = [*self._ending, *ahead][-self.longest :]
-        length, found = self.datastore.longest(ending, self.shortest)
-        asked = min(len(found), self.hits)
-        chosen = found.start + np.arange(asked) * len(found) // max(asked, 1)
+        length, matches = self.datastore.longest(ending, self.shortest)
+        asked = min(len(matches), self.hits)
+        chosen = matches.start + np.arange(asked) * len(matches) // max(asked, 1)
         places = self.datastore.places[chosen].astype(np.int64) + length
         return [Match(places, self._followers, _by_count, asked, self.limits)] if asked else []
 

@@ -96,11 +96,11 @@ class SkipSet(Strict):
         """
         content = read_bytes(path, LARGEST)
         try:
-            found = read_model(cls, content)
-            require_sublayers("skip", found.skip, found.layers)
+            skip_set = read_model(cls, content)
+            require_sublayers("skip", skip_set.skip, skip_set.layers)
         except (Unreadable, InvalidArgument) as error:
             raise Unreadable(f"{os.fspath(path)}: {error}") from None
-        return found
+        return skip_set
 
 
 class SkipSets:
@@ -223,7 +223,7 @@ def random_skip_sets(
     from math import comb
 
     every, rng = sublayers_of(layers), random.Random(seed)
-    found: dict[frozenset[Sublayer], None] = {}
-    while len(found) < min(count, comb(len(every), size)):
-        found[frozenset(rng.sample(every, size))] = None
-    return list(found)
+    sets: dict[frozenset[Sublayer], None] = {}
+    while len(sets) < min(count, comb(len(every), size)):
+        sets[frozenset(rng.sample(every, size))] = None
+    return list(sets)

@@ -197,12 +197,12 @@ class CompiledPass:
             torch._check(count <= MOST_NODES)
             torch._check(used < rows[0].shape[2])
             length, first = place[0], place[1]
-            own = first + torch.arange(count, device=tokens.device)
-            seen = Seen(tree, own, slots - length, length)
+            nodes = first + torch.arange(count, device=tokens.device)
+            seen = Seen(tree, nodes, slots - length, length)
             cache_rows: list[tuple[Tensor, Tensor] | None] = [None] * len(layout)
             for k, i in enumerate(stored):
                 cache_rows[i] = (rows[k], rows[layers + k])
-            cache = Cache(layers=[_Rows(pair, length + own, used) for pair in cache_rows])
+            cache = Cache(layers=[_Rows(pair, length + nodes, used) for pair in cache_rows])
             how: dict[str, Any]
             if isinstance(route, OwnAttention):
                 how = {"treespec_pass": MaskedAttention(seen)}
@@ -210,7 +210,7 @@ class CompiledPass:
                 how = {"attention_mask": seen.bias(None, model.dtype)[None, None]}
             output = model(
                 input_ids=tokens[None],
-                position_ids=(tree[2][own].long() + length)[None],
+                position_ids=(tree[2][nodes].long() + length)[None],
                 past_key_values=cache,
                 use_cache=True,
                 **how,

@@ -153,14 +153,14 @@ def _require_same(model: TransformersModel, compiled: TransformersModel) -> None
     ordinary.prefill(prompt)
     effect = float(_error(ordinary.run(nodes, chain), expected).max())
     compiled.prefill(prompt)
-    found = [compiled.run(nodes, PARENTS)]
+    outputs = [compiled.run(nodes, PARENTS)]
     compiled.prefill(prompt)
-    found.append(
+    outputs.append(
         torch.cat([compiled.run(nodes[begin:end], PARENTS[:end], begin) for begin, end in LEVELS])
     )
     compiled.prefill(prompt[:1])
     ordinary.prefill(prompt[:1])
-    error = max(float(_error(logits, expected).max()) for logits in found)
+    error = max(float(_error(logits, expected).max()) for logits in outputs)
     alone = _error(compiled.run(nodes[:1], (-1,)), ordinary.run(nodes[:1], (-1,)))
     error = max(error, float(alone.max()), _error_behind_text(ordinary, compiled))
     tolerance = TOLERANCE.get(model.model.dtype, TOLERANCE[torch.bfloat16])
@@ -180,11 +180,11 @@ def _error_behind_text(ordinary: TransformersModel, compiled: TransformersModel)
     if rows < 1:
         return 0.0
     tokens = torch.arange(rows + len(LARGE), device=ordinary.device) * 7 % ordinary.vocab_size
-    found = []
+    outputs = []
     for model in (ordinary, compiled):
         model.prefill(tokens[:rows])
-        found.append(model.run(tokens[rows:], LARGE))
-    return float(_error(found[1], found[0]).max())
+        outputs.append(model.run(tokens[rows:], LARGE))
+    return float(_error(outputs[1], outputs[0]).max())
 
 
 def _error(logits: Float[Tensor, "N V"], truth: Float[Tensor, "N V"]) -> Float[Tensor, "N"]:

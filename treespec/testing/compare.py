@@ -224,7 +224,7 @@ def compare_laws(
     level = false_alarm / (width - given)
     tests, strata, enough = [], [], []
     for position in range(given, width):
-        found = []
+        kept = []
         for prefix, counts, others in _contexts(rows, other, position):
             total = sum(counts.values())
             if total < 2 * LEAST_EXPECTED and position > given:
@@ -236,11 +236,11 @@ def compare_laws(
                 probs = np.array([*(counts + others).values()])
                 stratum = against_samples(prefix, counts, others)
             if stratum is not None:
-                found.append(stratum)
+                kept.append(stratum)
             elif position == given:
                 enough.append(_enough(probs) * len(rows) / total)
-        strata += found
-        tests.append(_test(position - given, found, level, rng))
+        strata += kept
+        tests.append(_test(position - given, kept, level, rng))
     needed = int(np.ceil(min((n for n in enough if n < np.inf), default=2 * LEAST_EXPECTED)))
     if not strata and (min(enough) < np.inf or len(rows) < needed):
         raise TooFewSamples(

@@ -8,7 +8,7 @@ import pytest
 from treespec import plugins
 from treespec.experiments.benchmarks.interleaving import (
     DEARER,
-    Found,
+    Measurement,
     Spinning,
     config_of,
     counted,
@@ -59,8 +59,8 @@ def test_runs_are_counted():
     exact, off = Interval(1.0, 0.99, 1.01), Interval(1.1, 1.05, 1.15)
     slower = Interval(0.95, 0.94, 0.96)
     runs = [
-        Found(exact, slower, off, exact, True, {}, 1.0),
-        Found(off, exact, exact, slower, False, {}, 1.3),
+        Measurement(exact, slower, off, exact, True, {}, 1.0),
+        Measurement(off, exact, exact, slower, False, {}, 1.3),
     ]
     turns, totals = counted("quiet", runs, [])
     assert turns.figures["holds_one"] == turns.figures["found_slower"] == 1
