@@ -17,7 +17,7 @@ __all__ = [
     "without_numbers",
 ]
 
-LONGEST = 80
+MOST_LETTERS_OF_A_VALUE = 80
 """Letters of a value in a message."""
 
 
@@ -83,7 +83,7 @@ def without_numbers(value: Any) -> str | None:
     return unreadable(value)
 
 
-def shown(value: Any, most: int = LONGEST) -> str:
+def shown(value: Any, most: int = MOST_LETTERS_OF_A_VALUE) -> str:
     """A value as it stands in a message: on one line, and cut where it is long.
 
     Args:

@@ -110,7 +110,9 @@ class Compiled:
         sentences = []
         limit = SHARED_LIMITS[self.capability]
         if self.shared > limit:
-            sentences.append(f"shared memory {_kib(self.shared)} > {_kib(limit)} KiB: does not start")
+            sentences.append(
+                f"shared memory {_kib(self.shared)} > {_kib(limit)} KiB: does not start"
+            )
         if self.tensor_memory > TENSOR_MEMORY_LIMIT:
             sentences.append(
                 f"tensor memory {self.tensor_memory} > {TENSOR_MEMORY_LIMIT} columns: does not start"

@@ -30,7 +30,7 @@ GROUP = "treespec.plugins"
 """Of entry points."""
 
 PREFIX = "treespec_plugin_"
-LARGEST = 2**20
+LARGEST_PLUGIN = 2**20
 """Bytes of a plug-in."""
 
 LARGEST_INSTALLED = 2**28
@@ -100,7 +100,7 @@ def read(paths: Iterable[str | Path]) -> list[PluginFile]:
                 "digits and . _ + - in its name"
             )
         try:
-            file = PluginFile(path, read_bytes(path, LARGEST))
+            file = PluginFile(path, read_bytes(path, LARGEST_PLUGIN))
         except Unreadable as error:
             raise InvalidPlugin(f"plug-in {error}") from None
         other = by_name.setdefault(path.name, file)
@@ -149,7 +149,7 @@ def sha256_of(part: Part) -> str | None:
     """Hash of the file that registered a part; None if it has none, or is an installed module, whose
     package has other files.
     """
-    return _hash_of(part.origin, LARGEST)
+    return _hash_of(part.origin, LARGEST_PLUGIN)
 
 
 def _hash_of(path: str, largest: int) -> str | None:

@@ -59,7 +59,7 @@ SIZES = (10_000, 100_000, 1_000_000)
 STEPS, COUNTED = 1000, 200
 """Steps that are timed, and further ones whose operations are counted."""
 
-STRETCH = 32_000
+TOKENS_BEHIND = 32_000
 """Tokens behind the text: more than these steps can take."""
 
 BATCH = 64
@@ -341,7 +341,9 @@ def main(
     """Measure, print, and keep the figures."""
     console = Console()
     sizes = [size for size in SIZES if size <= largest]
-    TEXT.extend(islice((t for text in some(largest + STRETCH) for t in text), largest + STRETCH))
+    TEXT.extend(
+        islice((t for text in some(largest + TOKENS_BEHIND) for t in text), largest + TOKENS_BEHIND)
+    )
     asked = held_out()
     rows = []
     with get_context("fork").Pool(1, maxtasksperchild=1) as pool:
@@ -352,7 +354,7 @@ def main(
                 rows.append({"source": name, "tokens": size, **cost})
         print_table(Table("reading and proposing", COLUMNS, rows), console)
         say(console, f"datastore of {datastore:,} tokens")
-        store = pool.apply(stored, (datastore, asked * (STRETCH // len(asked) + 2)))
+        store = pool.apply(stored, (datastore, asked * (TOKENS_BEHIND // len(asked) + 2)))
     print_table(Table("datastore", STORE_COLUMNS, [store]), console)
     figures = {"sources": rows, "growth": growth(rows), "datastore": store}
     say(console, f"written: {save('draft_sources', figures)}")

@@ -34,9 +34,9 @@ from treespec.experiments.search_then_run.run import run
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["ASKED", "Charged", "config_of", "counted", "one"]
+__all__ = ["FARTHEST_MEDIAN", "Charged", "config_of", "counted", "one"]
 
-ASKED = 0.02
+FARTHEST_MEDIAN = 0.02
 """By how much the median may be away from 1."""
 
 BASE = "plain"
@@ -164,7 +164,7 @@ def main(
     off = max((abs(row["median"] - 1) for row in rows), default=float("nan"))
     left = sum(charged.reason is not None for charged in charges)
     say(console, f"{len(charges)} runs, {left} of them left to totals")
-    say(console, f"farthest median from 1: {off:.2%}, asked for: at most {ASKED:.0%}")
+    say(console, f"farthest median from 1: {off:.2%}, asked for: at most {FARTHEST_MEDIAN:.0%}")
 
 
 if __name__ == "__main__":

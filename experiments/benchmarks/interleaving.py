@@ -51,13 +51,13 @@ from treespec.plugins import Wanted
 from treespec.protocols import Coins, Drafter
 from treespec.tree import Law
 
-DEARER = 0.05
+SPUN_SHARE = 0.05
 """Share of each of its steps that the third chain spins."""
 
-RISES = 2.0
+RISING_RUNS = 2.0
 """`drift` reaches a whole core after so many times the first run: half a core at the end of a run."""
 
-STAYS_S = 3600.0
+LONGEST_STAY_S = 3600.0
 """For which the others stay at most: longer than any run."""
 
 
@@ -82,7 +82,7 @@ class Spinning:
         """The step ends, and then lasts longer."""
         self._inner.commit(step)
         now = time.perf_counter()
-        end = now + DEARER * (now - self._start)
+        end = now + SPUN_SHARE * (now - self._start)
         while time.perf_counter() < end:
             pass
 
@@ -218,12 +218,14 @@ COLUMNS = (
     Column[Counted]("mean", lambda row: f"{row.figures['mean_same']:.4f}"),
     Column[Counted]("5 % found", lambda row: f"{row.figures['found_slower']}"),
     Column[Counted](
-        "over the truth", lambda row: f"{row.figures['mean_dearer'] * (1 + DEARER):.4f}"
+        "over the truth", lambda row: f"{row.figures['mean_dearer'] * (1 + SPUN_SHARE):.4f}"
     ),
 )
 
 
-def counted(neighbour: str, runs: Sequence[Measurement], by_prompts: Sequence[Measurement]) -> list[Counted]:
+def counted(
+    neighbour: str, runs: Sequence[Measurement], by_prompts: Sequence[Measurement]
+) -> list[Counted]:
     """All ways of measuring, beside one neighbour."""
     adjusted = sum(run.adjusted for run in runs)
     rows = [
@@ -279,16 +281,18 @@ def main(
         begin("a run that does not count")
         start = time.perf_counter()
         one(0, None)
-        rises = RISES * (time.perf_counter() - start)
+        rises = RISING_RUNS * (time.perf_counter() - start)
         for name, kind in kinds.items():
-            stays = rises if kind is Neighbour.DRIFT else STAYS_S
+            stays = rises if kind is Neighbour.DRIFT else LONGEST_STAY_S
             turns: list[Measurement] = []
             prompts: list[Measurement] = []
             for mine, seeds, together in (
                 (turns, range(runs), None),
                 (prompts, range(by_prompts), 1),
             ):
-                for measurement in measured(kind, seeds, partial(one, together=together), begin, stays):
+                for measurement in measured(
+                    kind, seeds, partial(one, together=together), begin, stays
+                ):
                     mine.append(measurement)
                     these = counted(name, turns, prompts)
                     ways = {row.way: row.figures for row in these}
@@ -302,7 +306,10 @@ def main(
             rows += these
     print_table(Table("A/A and A/B beside neighbours", COLUMNS, rows), console, 110)
     for name in figures:
-        say(console, f"{name}: the last quarter of a run over the first, median: {figures[name]['slowed']:.2f}")
+        say(
+            console,
+            f"{name}: the last quarter of a run over the first, median: {figures[name]['slowed']:.2f}",
+        )
     alone = [f.alone for f in figures.get("quiet", {}).get("runs", ())]
     for method in alone[0] if alone else ():
         ratio = statistics.median(entry[method] for entry in alone)

@@ -53,7 +53,7 @@ SETTING = (
 )
 """One temperature, of which each run gives one verdict; nothing is compiled for runs as short as these."""
 
-STAYS_S = 3600.0
+LONGEST_STAY_S = 3600.0
 """A neighbour is sent away at the end of a run, and leaves by itself after so long."""
 
 
@@ -88,7 +88,7 @@ def one(number: int, kind: Neighbour | None, config: Config, pair: "Pair") -> li
     seeded = config.model_copy(update={"seed": number})
     with (
         tempfile.TemporaryDirectory() as folder,
-        nullcontext() if kind is None else beside(kind, STAYS_S),
+        nullcontext() if kind is None else beside(kind, LONGEST_STAY_S),
     ):
         done = run(seeded, folder=Path(folder) / "run", load=lambda models: pair)
         return [

@@ -38,7 +38,7 @@ TEXTS = (".py", ".md", ".txt", ".rst", ".log")
 BATCH = 256
 """Files that are encoded at once."""
 
-LARGEST = 2**24
+LARGEST_TEXT = 2**24
 """Bytes of a text; larger files are left out."""
 
 
@@ -152,7 +152,7 @@ def _files(given: Sequence[Path] | None) -> _ChosenFiles:
                 raise ConfigError(f"{path}: no file in it ends in {', '.join(TEXTS)}")
             paths |= dict.fromkeys(inside)
         else:
-            with open_file(path, LARGEST):  # before minutes of encoding
+            with open_file(path, LARGEST_TEXT):  # before minutes of encoding
                 paths[path] = None
     return _ChosenFiles(list(paths), frozenset(given))
 
@@ -197,7 +197,7 @@ def _read(files: Sequence[Path], chosen: _ChosenFiles, held_out: "HeldOut") -> l
     texts = []
     for file in files:
         try:
-            text = read_text(file, LARGEST)
+            text = read_text(file, LARGEST_TEXT)
         except Unreadable:
             if file in chosen.named:
                 raise
@@ -218,7 +218,7 @@ def _left_out(copies: int = 0, unreadable: int = 0) -> str:
             f"{copies:,} {'copy of a held-out file' if copies == 1 else 'copies of held-out files'}"
         )
     if unreadable:
-        said.append(f"{unreadable:,} that are not UTF-8 or larger than {LARGEST // 2**20} MiB")
+        said.append(f"{unreadable:,} that are not UTF-8 or larger than {LARGEST_TEXT // 2**20} MiB")
     return f"left out {' and '.join(said)}" if said else ""
 
 

@@ -28,7 +28,7 @@ app.add_typer(
     ),
 )
 
-LARGEST = 2**24
+LARGEST_TEXT = 2**24
 """Bytes of a text."""
 
 HELD_OUT_FROM = 1024
@@ -120,7 +120,7 @@ def _texts(given: Sequence[Path] | None) -> list[str] | None:
     """
     from treespec.reading import read_text
 
-    return [read_text(path, LARGEST) for path in given] if given else None
+    return [read_text(path, LARGEST_TEXT) for path in given] if given else None
 
 
 def _encoded(texts: Sequence[str] | None, pair: "Pair", tokens: int) -> list[list[int]]:

@@ -20,7 +20,7 @@ __all__ = ["SourceLevel", "source_data", "source_finding", "sources_of"]
 LEAST_TRIES = 20
 """Tries below which a share is shown without an interval."""
 
-DARKEST = 50
+DARKEST_PERCENT = 50
 """Percent of a colour behind a text, so that it stays legible."""
 
 NOTE = (
@@ -123,7 +123,11 @@ def _column(depth: int) -> Column[_Row]:
         ranks = " + ".join(f"{100 * part:.0f}" for part in level.by_rank)
         below = f"{ranks} · {level.tries}" if len(level.by_rank) > 1 else f"{level.tries}"
         return Cell(
-            f"{100 * share.estimate:.0f} %", spread, below, round(DARKEST * share.estimate), share
+            f"{100 * share.estimate:.0f} %",
+            spread,
+            below,
+            round(DARKEST_PERCENT * share.estimate),
+            share,
         )
 
     return Column(f"depth {depth}", write)

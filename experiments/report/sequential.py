@@ -69,10 +69,10 @@ FIRST_LOOK = 8
 NODES = 401
 """Points of the quadrature between two boundaries."""
 
-FARTHEST = 9.0
+FARTHEST_DENSITY = 9.0
 """Standard deviations beyond which the density is left out: less than 1e-18 of it lies there."""
 
-LARGEST = 37.0
+LARGEST_BOUNDARY = 37.0
 """Boundary beyond which a tail is no number any more: such a look cannot decide."""
 
 Floats = NDArray[np.float64]
@@ -147,10 +147,14 @@ def boundaries(shares: tuple[float, ...], alpha: float = 1 - CONFIDENCE) -> tupl
             outside = ndtr((at - edge) / spread) + ndtr((-at - edge) / spread)
             return float(mass @ outside) - spend
 
-        root: Any = inf if beyond(LARGEST) >= 0 else brentq(beyond, 0, LARGEST, xtol=1e-10)
+        root: Any = (
+            inf
+            if beyond(LARGEST_BOUNDARY) >= 0
+            else brentq(beyond, 0, LARGEST_BOUNDARY, xtol=1e-10)
+        )
         boundary = float(root)
         bounds.append(boundary)
-        edge = min(boundary, FARTHEST) * sqrt(share)
+        edge = min(boundary, FARTHEST_DENSITY) * sqrt(share)
         where = edge * points
         apart = (where[:, None] - at) / spread
         density = np.exp(-(apart**2) / 2) @ mass / (spread * sqrt(2 * np.pi))

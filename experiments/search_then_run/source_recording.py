@@ -12,7 +12,7 @@ from treespec.distributions import Sampling
 from treespec.draft import MatchingSource
 from treespec.draft.text_source import Draft, proposed
 from treespec.experiments.search_then_run.recording import (
-    BEYOND,
+    POSITIONS_BEYOND,
     Position,
     PositionRecorder,
     trace_of,
@@ -112,7 +112,7 @@ def record_source(
     stop: Stop = lambda ids: False,
     seed: int = 0,
     follow: Sequence[Sequence[int]] | None = None,
-    beyond: int = BEYOND,
+    beyond: int = POSITIONS_BEYOND,
     files: Sequence[int] | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Trace:

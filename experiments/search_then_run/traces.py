@@ -22,7 +22,7 @@ from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt, RawPrompt, encode, hash_of, read_prompts
 from treespec.experiments.search_then_run.draft_rows import DEPTH
-from treespec.experiments.search_then_run.recording import BEYOND, record
+from treespec.experiments.search_then_run.recording import POSITIONS_BEYOND, record
 from treespec.experiments.search_then_run.source_recording import record_source
 from treespec.experiments.search_then_run.traced_sources import require_traceable, traced_source
 from treespec.plugins import Budget
@@ -48,7 +48,7 @@ def trace(
     law: str | None = None,
     rule: str | None = None,
     width: int = WIDTH,
-    beyond: int = BEYOND,
+    beyond: int = POSITIONS_BEYOND,
     follow: bool = False,
     beam: int = 0,
     beam_depth: int = DEPTH,
@@ -91,7 +91,9 @@ def trace(
         _require_no_options(traced_draft, width, beam)
     reporter = Reporter(console)
     raw = read_prompts(config.prompts, more=0)[: config.prompts.count]
-    pair = load_with_passes(config.models, [] if traced_draft is None else [traced_draft], load, reporter)
+    pair = load_with_passes(
+        config.models, [] if traced_draft is None else [traced_draft], load, reporter
+    )
     source = pair if traced_draft is None else traced_source(traced_draft, setting.name, pair)
     prompts = encode(raw, config.prompts, pair.tokenizer)
     given = _continuations(config, raw, prompts, pair) if follow else None

@@ -38,7 +38,7 @@ from treespec.target import make_target
 WIDTHS = (4, 3, 2, 1)
 """Children of the nodes of each level, of a source that drafts a given tree."""
 
-LEAST = 20
+FEWEST_TRIES = 20
 """Times that a child must have been drafted below an accepted node to have a rate."""
 
 DIGITS = 2
@@ -96,7 +96,7 @@ def measured(config: Config) -> dict[str, dict[str, list[Rates]]]:
                 key = built.name, setting.name
                 if key not in known:
                     steps = steps_of(built, setting.name, pair, texts, only)
-                    known[key] = acceptance_rates(steps, least=LEAST)
+                    known[key] = acceptance_rates(steps, least=FEWEST_TRIES)
                 rates.setdefault(setting.name, []).append(known[key])
     return by_merge
 

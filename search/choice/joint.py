@@ -53,7 +53,9 @@ def best_tree_among(
             raise type(error)(f"{name}: {error}") from error
     first = next(iter(rankings.values()))
     entries = [
-        replace(entry, source=name) for name, ranking in rankings.items() for entry in ranking.before_correction
+        replace(entry, source=name)
+        for name, ranking in rankings.items()
+        for entry in ranking.before_correction
     ]
     settings = {ranking.setting for ranking in rankings.values()}
     if len(settings) > 1:

@@ -6,7 +6,7 @@ from treespec.shape import TreeShape
 
 __all__ = ["tree_names"]
 
-LONGEST = 40
+LONGEST_NAME = 40
 """Letters of a name; what is longer is cut."""
 
 
@@ -55,4 +55,4 @@ def _behind(counts: Sequence[Sequence[int]]) -> str:
 
 
 def _cut(name: str) -> str:
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 3]}..."
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."

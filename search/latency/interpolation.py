@@ -25,7 +25,7 @@ FEWEST_SAMPLES = 8
 """Samples of a size below which nothing is proved about it."""
 
 
-CELLS = 2**20
+MOST_CELLS = 2**20
 """Numbers that a regression of several rows holds at once: rows times the square of the sizes."""
 
 
@@ -162,7 +162,7 @@ class Curve:
         for part in (slice(*ends) for ends in pairwise((0, *self.falls, len(counts)))):
             block = medians[:, part]
             wrong = np.flatnonzero((np.diff(block, axis=1) < 0).any(axis=1))
-            most = max(1, CELLS // block.shape[1] ** 2)
+            most = max(1, MOST_CELLS // block.shape[1] ** 2)
             for rows in (wrong[at : at + most] for at in range(0, len(wrong), most)):
                 weights = np.broadcast_to(counts[part], (len(rows), block.shape[1]))
                 block[rows] = -non_increasing(-block[rows], weights)

@@ -39,7 +39,7 @@ from treespec.tree import Law, TreeShape
 
 __all__ = ["replay_growth"]
 
-SHAPES = 2**12
+SHAPES_REMEMBERED = 2**12
 """Trees that are remembered: the first levels of most steps are alike."""
 
 
@@ -108,7 +108,14 @@ def _of_chain(trace: Trace, depth: int) -> GrowthReplay:
     sizes = np.full(len(replayed.accepted), shape.size)
     levels = [((1,),) * depth] * len(sizes)
     return GrowthReplay(
-        replayed.accepted, replayed.kept, sizes, sizes > 0, replayed.offsets, trace.file_of, depth, levels
+        replayed.accepted,
+        replayed.kept,
+        sizes,
+        sizes > 0,
+        replayed.offsets,
+        trace.file_of,
+        depth,
+        levels,
     )
 
 
@@ -217,7 +224,7 @@ class _Grown:
         return bool(paths[sorted(kept)].min() > paths[unknown].max())
 
 
-_shape = lru_cache(SHAPES)(TreeShape)
+_shape = lru_cache(SHAPES_REMEMBERED)(TreeShape)
 
 
 def _below(trace: Trace, rows: DraftRows) -> Int[np.ndarray, "R width"]:

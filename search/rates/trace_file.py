@@ -154,7 +154,9 @@ def unpack(path: Path) -> dict[str, Any]:
         raise InvalidTrace(f"{path} is no trace: {error}") from None
     meta = _meta(arrays.pop("meta").tobytes(), path)
     for part, (arrays_of, prefix, made) in _PARTS.items():
-        part_arrays = {name.removeprefix(prefix): arrays.pop(name) for name in arrays_of if name in arrays}
+        part_arrays = {
+            name.removeprefix(prefix): arrays.pop(name) for name in arrays_of if name in arrays
+        }
         try:
             if part_arrays:
                 meta[part] = made(**part_arrays)

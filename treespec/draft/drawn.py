@@ -133,7 +133,9 @@ class DrawnChildren:
             rows = [self._place[parents[node]][1] for node in nodes]
             scored.append(self._scores(at, rows, [tokens[node] for node in nodes]))
         if self._scored is None:
-            scored.insert(0, torch.ones(1, device=device, dtype=scored[0].dtype if scored else None))
+            scored.insert(
+                0, torch.ones(1, device=device, dtype=scored[0].dtype if scored else None)
+            )
         self._scored = torch.cat(scored)
         return self._scored
 

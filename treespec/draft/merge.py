@@ -215,7 +215,9 @@ class Merge:
         for node, at in enumerate(order):
             for name in groups[node]:
                 if name in self._trees:
-                    rows[node, name] = self._trees[name].draft_probs_of(max(nodes[at].tree_place, 0))
+                    rows[node, name] = self._trees[name].draft_probs_of(
+                        max(nodes[at].tree_place, 0)
+                    )
         shape = TreeShape(tuple(parents))
         laws = [[(self._law_of(name), len(c)) for name, c in of.items()] for of in groups]
         drawn = [

@@ -266,7 +266,9 @@ class _Planner:
             return self._trie.values[candidate.entry]
         if candidate.proposed is not None:
             tree, rates = self._proposed[candidate.proposed]
-            return parent.value * rate(rates, parent.depth + 1, tree.shape.ranks[candidate.tree_place])
+            return parent.value * rate(
+                rates, parent.depth + 1, tree.shape.ranks[candidate.tree_place]
+            )
         source = candidate.draws
         assert source is not None
         return parent.value * rate(source.rates, parent.depth + 1, len(parent.children))
@@ -278,7 +280,12 @@ class _Planner:
         if candidate.proposed is not None:
             token = self._proposed[candidate.proposed][0].token_ids[candidate.tree_place]
             return Node(
-                candidate.parent, depth, value, candidate.proposed, token, tree_place=candidate.tree_place
+                candidate.parent,
+                depth,
+                value,
+                candidate.proposed,
+                token,
+                tree_place=candidate.tree_place,
             )
         assert candidate.draws is not None
         return Node(candidate.parent, depth, value, candidate.draws.name)

@@ -24,10 +24,10 @@ from treespec.whole_file import write_whole
 
 __all__ = ["SkipSet", "SkipSets", "random_skip_sets"]
 
-LARGEST = 2**20
+LARGEST_FILE = 2**20
 """Bytes of a file."""
 
-EVALUATIONS = 1000
+MOST_EVALUATIONS = 1000
 """Sets that a search tries at most, as many as in Draft & Verify."""
 
 
@@ -94,7 +94,7 @@ class SkipSet(Strict):
             Unreadable: beginning with the path: if there is no such file, it is damaged or newer, or names
                 a sublayer that its model does not have.
         """
-        content = read_bytes(path, LARGEST)
+        content = read_bytes(path, LARGEST_FILE)
         try:
             skip_set = read_model(cls, content)
             require_sublayers("skip", skip_set.skip, skip_set.layers)
@@ -152,7 +152,7 @@ class SkipSets:
     def search(
         self,
         size: int,
-        most: int = EVALUATIONS,
+        most: int = MOST_EVALUATIONS,
         say: Callable[[int, float], None] = lambda tried, acceptance: None,
     ) -> SkipSet:
         """A set of so many sublayers with a high acceptance rate.

@@ -129,7 +129,11 @@ def proposed(drafts: Iterable[Draft]) -> Continuations:
     for continuations, seen, most in drafts:
         worth = sum(continuations.counts[:most]) / seen
         if worth > score:
-            kept = continuations.parents[: most + 1], continuations.tokens[:most], continuations.counts[:most]
+            kept = (
+                continuations.parents[: most + 1],
+                continuations.tokens[:most],
+                continuations.counts[:most],
+            )
             best, score = Continuations(*kept), worth
     return best
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from treespec.errors import UnsupportedModel
 from treespec.kernels.masked_attention import can_attend
 
-__all__ = ["BEYOND", "MaskedAttention", "Seen"]
+__all__ = ["BEYOND_ALL_RANKS", "MaskedAttention", "Seen"]
 
-BEYOND = 1 << 30
+BEYOND_ALL_RANKS = 1 << 30
 """No rank of a node is as large."""
 
 
@@ -42,8 +42,8 @@ class Seen:
         committed, there = node < 0, node < size
         at = tree[:, node.clamp(0, size - 1)]
         rank = tree[0][nodes][:, None]
-        begins = torch.where(committed, 0, torch.where(there, at[0], BEYOND))
-        ends = torch.where(committed, BEYOND, at[1])
+        begins = torch.where(committed, 0, torch.where(there, at[0], BEYOND_ALL_RANKS))
+        ends = torch.where(committed, BEYOND_ALL_RANKS, at[1])
         self.visible = (begins <= rank) & (rank < ends)
         key = torch.where(committed, node, at[2])  # positions, less the committed rows
         self.distance = tree[2][nodes][:, None] - key

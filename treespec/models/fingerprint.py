@@ -7,7 +7,7 @@ from torch import nn
 
 __all__ = ["fingerprint"]
 
-SAMPLED = 64
+NUMBERS_SAMPLED = 64
 """Numbers of each parameter, evenly spaced."""
 
 
@@ -40,7 +40,9 @@ def fingerprint(model: nn.Module) -> str:
         return ""
     digest = hashlib.sha256(type(model).__name__.encode())
     for name, weight in weights:
-        numbers = weight.detach().reshape(-1)[:: max(1, weight.numel() // SAMPLED)][:SAMPLED]
+        numbers = weight.detach().reshape(-1)[:: max(1, weight.numel() // NUMBERS_SAMPLED)][
+            :NUMBERS_SAMPLED
+        ]
         if numbers.is_floating_point():
             numbers = numbers.bfloat16().view(torch.int16)
         digest.update(f"{name} {list(weight.shape)} {numbers.tolist()}".encode())

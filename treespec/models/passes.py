@@ -28,10 +28,10 @@ log = logging.getLogger("treespec")
 
 LEVELS = ((0, 1), (1, 3), (3, 7), (7, 8))
 """The nodes of the probe's tree, in parts each of which has its parents before it."""
-LARGE = tuple((i - 1) // 3 if i else -1 for i in range(64))
+LARGE_TREE = tuple((i - 1) // 3 if i else -1 for i in range(64))
 """The parents of a tree of 64 nodes."""
 
-LONGEST = 300
+MOST_PROMPT_TOKENS = 300
 """Tokens of the longer prompt, at most: more than the first rows of a cache."""
 
 
@@ -175,15 +175,15 @@ def _require_same(model: TransformersModel, compiled: TransformersModel) -> None
 def _error_behind_text(ordinary: TransformersModel, compiled: TransformersModel) -> float:
     """How far a large tree behind a longer prompt is off, where it is furthest."""
     config = ordinary.model.config.get_text_config(decoder=True)
-    window = getattr(config, "sliding_window", None) or LONGEST
-    rows = min(window + 8, LONGEST, ordinary.max_length - len(LARGE))
+    window = getattr(config, "sliding_window", None) or MOST_PROMPT_TOKENS
+    rows = min(window + 8, MOST_PROMPT_TOKENS, ordinary.max_length - len(LARGE_TREE))
     if rows < 1:
         return 0.0
-    tokens = torch.arange(rows + len(LARGE), device=ordinary.device) * 7 % ordinary.vocab_size
+    tokens = torch.arange(rows + len(LARGE_TREE), device=ordinary.device) * 7 % ordinary.vocab_size
     outputs = []
     for model in (ordinary, compiled):
         model.prefill(tokens[:rows])
-        outputs.append(model.run(tokens[rows:], LARGE))
+        outputs.append(model.run(tokens[rows:], LARGE_TREE))
     return float(_error(outputs[1], outputs[0]).max())
 
 

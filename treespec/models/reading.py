@@ -24,7 +24,7 @@ from treespec.reading import in_json, open_file, parse_json, read_bytes
 
 __all__ = ["Files", "permitted", "reading"]
 
-LARGEST = 2**28
+LARGEST_JSON_FILE = 2**28
 """Bytes of a JSON file: tokenizers of 256,000 tokens take 33 MB."""
 
 CONFIG = "config.json"
@@ -85,11 +85,11 @@ class Files:
         if path is None:
             return {}
         try:
-            content = read_bytes(path, LARGEST)
+            content = read_bytes(path, LARGEST_JSON_FILE)
         except Unreadable as error:
             raise LoadError(str(error)) from error
         try:
-            data = parse_json(content, constants=True, unique=False, most=LARGEST)
+            data = parse_json(content, constants=True, unique=False, most=LARGEST_JSON_FILE)
         except Unreadable as error:
             raise LoadError(f"{path} is no JSON: {error}; {_again('file')}") from error
         if not isinstance(data, dict):

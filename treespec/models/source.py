@@ -142,7 +142,9 @@ def read_model(
             ignore_mismatched_sizes=True,
             **(spread or {}),
         )
-    wrong = sorted(loading["missing_keys"]) + sorted(str(key[0]) for key in loading["mismatched_keys"])
+    wrong = sorted(loading["missing_keys"]) + sorted(
+        str(key[0]) for key in loading["mismatched_keys"]
+    )
     if wrong:
         raise LoadError(
             f"the weights of {place.name!r} do not fit its config.json: {len(wrong)} tensors are missing "

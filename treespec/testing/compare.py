@@ -24,7 +24,7 @@ from torch import Tensor
 from treespec.errors import TreespecError
 from treespec.testing.strata import (
     LEAST_EXPECTED,
-    POOLED,
+    POOLED_IN_CELLS,
     Stratum,
     against_law,
     against_samples,
@@ -40,7 +40,7 @@ Samples = Sequence[Sequence[int]] | Int[Tensor, "n t"]
 ConditionalLaw = Callable[[tuple[int, ...]], Float[Tensor, "V"]]
 """The exact law of the next token after the first tokens of a row."""
 
-NAMED = 5
+MOST_PREFIXES_NAMED = 5
 """Prefixes that a message names at most."""
 
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
@@ -285,8 +285,12 @@ def _require_fitting(rows: NDArray[np.int64], other: NDArray[np.int64] | None, g
     here, there = ({tuple(row) for row in side[:, :given].tolist()} for side in (rows, other))
     for name, lacking in (("samples", there - here), ("reference", here - there)):
         if lacking:
-            named = ", ".join(str(list(prefix)) for prefix in sorted(lacking)[:NAMED])
-            more = f" and {len(lacking) - NAMED} more" if len(lacking) > NAMED else ""
+            named = ", ".join(str(list(prefix)) for prefix in sorted(lacking)[:MOST_PREFIXES_NAMED])
+            more = (
+                f" and {len(lacking) - MOST_PREFIXES_NAMED} more"
+                if len(lacking) > MOST_PREFIXES_NAMED
+                else ""
+            )
             raise ValueError(
                 f"{name}: no row begins with {named}{more}, as rows of the other side do: "
                 "nothing after it could be compared"
@@ -312,8 +316,8 @@ def _enough(probs: NDArray[Any]) -> float:
     """Samples with which there are two cells, however tokens are pooled; infinite for one token."""
     share = float(probs.max() / probs.sum())
     if share <= 0.5:
-        # Where no token has a cell of its own, a pool closes before it holds POOLED + 1 least cells.
-        return min(LEAST_EXPECTED / share, (POOLED + 2.0) * LEAST_EXPECTED)
+        # Where no token has a cell of its own, a pool closes at most 1 least cell beyond what it must.
+        return min(LEAST_EXPECTED / share, (POOLED_IN_CELLS + 2.0) * LEAST_EXPECTED)
     return LEAST_EXPECTED / (1 - share) if share < 1 else np.inf
 
 

@@ -30,7 +30,7 @@ TOLERANCE = 1e-12
 
 VOCAB = 3
 
-FEW, GRADED = 2, 3
+RANDOM_PAIRS_OF_LARGE_CASES, GRADED_PAIRS_OF_LARGE_CASES = 2, 3
 """Random and graded pairs of tables for trees of more than four nodes or a smaller or larger vocabulary."""
 
 DENOMINATOR = 24
@@ -151,8 +151,14 @@ class _Family:
                 *adversarial_pairs(self.vocab, seed, one_hot),
             ]
         else:
-            tested = list(random_pairs(self.vocab, min(tables, FEW), seed, samplings))
-            tested += [] if one_hot else islice(graded_pairs(self.vocab, seed), GRADED)
+            tested = list(
+                random_pairs(self.vocab, min(tables, RANDOM_PAIRS_OF_LARGE_CASES), seed, samplings)
+            )
+            tested += (
+                []
+                if one_hot
+                else islice(graded_pairs(self.vocab, seed), GRADED_PAIRS_OF_LARGE_CASES)
+            )
         if not exact:
             tested += random_pairs(self.vocab, min(tables, 1), seed, samplings, torch.float32)
             tested += [] if one_hot else islice(graded_pairs(self.vocab, seed, torch.float32), 2)
@@ -297,7 +303,9 @@ def _where(verifier: Verifier, case: Case) -> str:
     )
 
 
-def _message(verifier: Verifier, case: Case, emitted: Tensor, right: Tensor, worst: Deviation) -> str:
+def _message(
+    verifier: Verifier, case: Case, emitted: Tensor, right: Tensor, worst: Deviation
+) -> str:
     prefix, token = worst.prefix, worst.token
     after = f"after {list(prefix)}" if prefix else "of the first token"
     was, should = (_next_law(law, prefix) for law in (emitted, right))

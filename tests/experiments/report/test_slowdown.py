@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treespec.experiments.report.slowdown import ALONE, RESTLESS, Steps, adjust, slowdowns
+from treespec.experiments.report.slowdown import NO_NEIGHBOURS, RESTLESS, Steps, adjust, slowdowns
 from treespec.experiments.report.statistics import paired_bootstrap
 from treespec.experiments.studies.interleaved_estimator import (
     MACHINES,
@@ -203,7 +203,7 @@ def test_classes_of_a_method_are_adjusted_each_for_itself():
 def test_without_another_steady_method_totals_decide():
     steps = run().steps
     alone = adjust(replace(steps, steady=np.arange(5) == 1), {"verify": steps.seconds / 2})
-    assert alone.reason == ALONE
+    assert alone.reason == NO_NEIGHBOURS
     assert alone.seconds == pytest.approx(totals(steps, steps.seconds))
     assert alone.stages["verify"] == pytest.approx(alone.seconds / 2)
     assert alone.kept.all()
@@ -245,7 +245,7 @@ def test_no_steps_at_all_are_nothing():
     none = np.zeros(0)
     whole = none.astype(np.int64)
     found = adjust(Steps(whole, whole, whole, none, none, np.ones(2, bool), prompts=3))
-    assert found.reason == ALONE
+    assert found.reason == NO_NEIGHBOURS
     assert found.seconds.shape == (2, 3)
     assert not found.seconds.any()
 
