@@ -71,7 +71,7 @@ class TorchCoins:
         """True with this probability.
 
         Raises:
-            InvalidArgument: if it is no number, and NotADistribution if it is NaN.
+            InvalidArgument: if it is not a number, and NotADistribution if it is NaN.
         """
         chance = _chance(probability)
         return self.uniform() < chance
@@ -201,7 +201,7 @@ def _chance(probability: Any) -> float:
     try:
         chance = math.nan if isinstance(probability, str | bytes) else float(probability)
     except (TypeError, ValueError, RuntimeError):  # the last: a tensor of several numbers
-        raise InvalidArgument(f"probability = {shown(probability)} is no number") from None
+        raise InvalidArgument(f"probability = {shown(probability)} is not a number") from None
     if chance != chance:
         raise NotADistribution(f"probability = {shown(probability)}: no coin lands by that")
     return chance

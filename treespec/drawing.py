@@ -188,7 +188,7 @@ def columns(text: str) -> int:
 
 
 def _require_tree(children: Any, labels: Any, what: str) -> None:
-    """Refuse what is no tree with something to write for each node.
+    """Refuse what is not a tree with something to write for each node.
 
     Raises:
         InvalidTree: naming the node.

@@ -251,7 +251,7 @@ def _require_short(text: str) -> None:
 
 
 def _constant(name: str) -> NoReturn:
-    raise Unreadable(f"holds {name}, which is no number")
+    raise Unreadable(f"holds {name}, which is not a number")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -260,5 +260,5 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         keys = [key for key, _ in pairs]
         seen: set[str] = set()
         twice = next(key for key in keys if key in seen or seen.add(key))
-        raise Unreadable(f"the key {brief(twice, 60)} stands twice in one object")
+        raise Unreadable(f"the key {brief(twice, 60)} appears twice in one object")
     return unique

@@ -90,7 +90,7 @@ def read_model(model: type[Model], text: str | bytes, constants: bool = False) -
         constants: whether it may hold NaN and infinities, see `treespec.reading.parse_json`.
 
     Raises:
-        Unreadable: if it is no JSON, or naming the first thing that is wrong, its value and what may be.
+        Unreadable: if it is not JSON, or naming the first thing that is wrong, its value and what may be.
     """
     try:
         data = parse_json(text, constants=constants)

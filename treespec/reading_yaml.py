@@ -113,7 +113,7 @@ def _unique_keys(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
         if key.value == "<<":
             continue
         if key.value in written:
-            raise _problem(f"key {brief(key.value, 60)} stands twice", key)
+            raise _problem(f"key {brief(key.value, 60)} appears twice", key)
         written.add(key.value)
         other = made.setdefault(loader.construct_object(key), key.value)
         if other != key.value:  # such as 1, 1.0 and true

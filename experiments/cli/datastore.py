@@ -185,7 +185,7 @@ def _encoded(
                 return
     if not tokens:
         raise ConfigError(
-            f"no text is left: {_left_out(chosen.copies, chosen.unreadable) or 'empty files'}"
+            f"nothing to store: {_left_out(chosen.copies, chosen.unreadable) or 'the files are empty'}"
         )
 
 

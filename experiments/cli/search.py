@@ -97,7 +97,7 @@ def search_command(
                 if value is not None and "," in value:
                     raise ConfigError(
                         f"--out {out} holds one tree, but {name} {value} asks for several rankings: give "
-                        "one value, or leave --out out"
+                        "one value, or omit --out"
                     )
         result: Any
         if not latency:
@@ -105,7 +105,7 @@ def search_command(
             alone = [name for name, value in given.items() if value is not None]
             if alone:
                 raise ConfigError(
-                    f"{alone[0]} says which times hold: give --latency too, or leave it out"
+                    f"{alone[0]} says which times hold: give --latency too, or omit {alone[0]}"
                 )
             if len(sources) > 1:
                 raise ConfigError(

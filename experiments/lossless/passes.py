@@ -152,7 +152,7 @@ class RememberingModel:
         return logits
 
     def _usable(self) -> int | None:
-        """How many of the calls are in effect in the model's cache; None if it must start anew.
+        """How many of the calls are in effect in the model's cache; None if it must start over.
 
         Passes that this text did not make are overwritten by the next one, unless something kept them or
         they overwrote rows that it needs.

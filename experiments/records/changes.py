@@ -55,7 +55,7 @@ def require_same_methods(folder: Path, experiment: Experiment, manifest: Mapping
         raise RunFolderError(
             f"{folder}: this code makes other methods of the config than the run was started with "
             f"({changed[0]}): finish it with the code of then ({manifest.get('git_hash')}), give another "
-            "folder with --out, or start anew with --fresh"
+            "folder with --out, or start over with --fresh"
         )
 
 

@@ -75,7 +75,7 @@ class RunFolder(HeldFolder):
         path: made if it does not exist.
 
     Raises:
-        ForeignFolder: on entering, if the path is no folder of a run, before anything is written.
+        ForeignFolder: on entering, if the path is not a run folder, before anything is written.
         RunFolderError: on entering, if another process holds it; later, if it cannot be written.
     """
 
@@ -95,7 +95,7 @@ class RunFolder(HeldFolder):
         other = "go on with the treespec that wrote it, or give another folder with --out"
         data = checked_manifest(
             self.manifest_path,
-            "start anew with --fresh",
+            "start over with --fresh",
             other,
             needed=("config", "config_hash", "finished"),
         )
@@ -150,7 +150,7 @@ class RunFolder(HeldFolder):
             return
         changed = differences(manifest["config"], config_data(config))
         raise RunFolderError(
-            f"{self.path} belongs to another config; give another folder with --out, or start anew with "
+            f"{self.path} belongs to another config; give another folder with --out, or start over with "
             "--fresh, which deletes its results. What differs:\n"
             + "\n".join(f"  {line}" for line in changed or ["(a config of another version)"])
         )
@@ -191,7 +191,7 @@ class RunFolder(HeldFolder):
             write: without it, only say.
 
         Raises:
-            RunFolderError: if a line is no row, or a row stands twice.
+            RunFolderError: if a line is no row, or a row appears twice.
         """
         prompts = read_lines(self._log("prompts"), PromptRow)
         decoded: dict[tuple[int, str, int], set[str]] = {}
@@ -200,7 +200,7 @@ class RunFolder(HeldFolder):
             if row.method in decoded.setdefault(row.unit, set()):
                 raise RunFolderError(
                     f"{self._log('prompts')}, line {number}: prompt {row.prompt}, "
-                    f"{row.sampling}, {row.method} stands twice; remove one, or start anew with --fresh"
+                    f"{row.sampling}, {row.method} appears twice; remove one, or start over with --fresh"
                 )
             decoded[row.unit].add(row.method)
             if row.error is not None and drop_errors:

@@ -83,7 +83,7 @@ def parsed(path: Path, error: type[TreespecError], way_out: str) -> Any:
         way_out: what the user can do, for the message.
 
     Raises:
-        TreespecError: `error`, if it cannot be read or is no JSON.
+        TreespecError: `error`, if it cannot be read or is not JSON.
     """
     try:
         text = read_text(path)

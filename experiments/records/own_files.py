@@ -119,8 +119,8 @@ class OwnFiles:
             ) from None
         if mark.kind != self.kind.name:
             raise self.kind.foreign(
-                f"{self.path} is no {self.kind.what}, but another folder of treespec ({mark.kind}): give "
-                "another folder with --out"
+                f"{self.path} is not a {self.kind.what}, but another folder of treespec ({mark.kind}): "
+                "give another folder with --out"
             )
         self.mark = mark
 
@@ -144,9 +144,9 @@ class OwnFiles:
         if not os.path.lexists(self.path / MARK):
             first = min((entry.name for entry in self.path.iterdir()), default="nothing")
             raise self.kind.foreign(
-                f"{self.path} holds files ({first}, ...) but is no {self.kind.what}: it has no file {MARK} "
-                "(nor has one of an older version, which can be read but not written); give another folder "
-                "with --out"
+                f"{self.path} holds files ({first}, ...) but is not a {self.kind.what}: it has no file "
+                f"{MARK} (nor has one of an older version, which can be read but not written); give "
+                "another folder with --out"
             )
         self.load()
         self._require_own_manifest()

@@ -208,7 +208,7 @@ def _steps(run: RunRecords, sampling: str, method: str) -> Iterator[tuple[int, l
         except (TreespecError, IndexError):
             raise RunFolderError(
                 f"{run.folder}: a step of {method!r} on prompt {prompt} has a tree of several sources that "
-                "is none, or that its accepted path does not fit: start anew with --fresh"
+                "is none, or that its accepted path does not fit: start over with --fresh"
             ) from None
         yield (
             prompt,

@@ -178,7 +178,7 @@ def require_same_passes(
                 f"{folder} was started with {_in_words(then['kind'], packed)} passes of "
                 f"{_called(role, name)}, which are {_in_words(now.kind, now.frozen)} now"
                 + (f" ({why})" if why else "")
-                + ": go on where they can be run as before, give another folder with --out, or start anew "
+                + ": go on where they can be run as before, give another folder with --out, or start over "
                 "with --fresh"
             )
 

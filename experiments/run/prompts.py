@@ -349,7 +349,7 @@ def _split_of(config: HfDatasetPrompts) -> tuple[Any, str | None]:
     if local and config.revision is not None:
         raise PromptError(
             f"prompts.revision = {config.revision!r}, but {config.path} is a folder, which has no "
-            "revisions: take `revision` out"
+            "revisions: remove `revision`"
         )
     datasets.disable_progress_bars()
     try:

@@ -63,7 +63,7 @@ def metrics_of(outcome: Outcome) -> dict[str, float | None]:
                 value = float(value)
             except (TypeError, ValueError):
                 raise InvalidPlugin(
-                    f"metric {name!r} gives {value!r}, which is no number"
+                    f"metric {name!r} gives {value!r}, which is not a number"
                 ) from None
             if not isfinite(value):
                 raise InvalidPlugin(f"metric {name!r} gives {value}, which is no finite number")

@@ -87,13 +87,13 @@ def require_decidable(experiment: Experiment) -> None:
     if until.decided:
         raise ConfigError(
             f"until: decided compares trees with chains, but the methods have {missing} that is lossless: "
-            "add one, or take `until` out"
+            "add one, or remove `until`"
         )
     if "plain" not in sides or sides == {"plain"}:
         missing += "" if "plain" in sides else ", and no plain decoding"
         raise ConfigError(
             f"until.half_width = {until.half_width:g} is of trees against chains, or else of one of them "
-            f"against plain decoding, but the methods have {missing}: add one, or take `until` out"
+            f"against plain decoding, but the methods have {missing}: add one, or remove `until`"
         )
 
 

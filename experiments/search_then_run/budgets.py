@@ -62,7 +62,7 @@ class FoundBudget:
         )
         return "\n".join([
             f"most tokens per step within {self.size} nodes, the root included: {chosen}",
-            f"tokens per step {self.tokens:.3f} (plain decoding: 1), {self.nodes:.3g} nodes in the mean",
+            f"tokens per step {self.tokens:.3f} (plain decoding: 1), {self.nodes:.3g} nodes on average",
             f"the best chain, of depth {self.chain}: {self.chain_tokens:.3f} tokens per step",
             f"in a config: shape: {flow(self.config)}",
             f"note: {SAME_TEXTS}",

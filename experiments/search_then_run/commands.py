@@ -60,7 +60,7 @@ def rates_of(text: str) -> list[float] | list[list[float]]:
     """Acceptance rates as they are typed: `0.6,0.2,0.1` by rank, levels apart by semicolons.
 
     Raises:
-        ConfigError: for what is no number.
+        ConfigError: for what is not a number.
     """
     levels = []
     for level in text.split(";"):
@@ -191,7 +191,7 @@ def _on_trace(
     notes = [n for n in ranking.notes if n != CHOSEN and n not in ranking.on_intervals]
     if first.size != size:
         raise ConfigError(
-            f"--size {size}: the trace supports no tree of so many nodes; {'; '.join(notes)}"
+            f"--size {size}: the trace supports no tree with {size} nodes; {'; '.join(notes)}"
         )
     return FoundTree(
         first.shape,

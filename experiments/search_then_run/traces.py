@@ -122,7 +122,7 @@ def _require_no_options(method: BuiltMethod, width: int, beam: int) -> None:
     if width != WIDTH:
         raise ConfigError(
             f"--width {width}: {method.name!r} brings its own continuations, as many as its budget allows: "
-            "leave --width out"
+            "omit --width"
         )
     if beam:
         raise ConfigError(

@@ -122,7 +122,7 @@ def recorded(path: Path) -> Machine:
             `benchmarks.slowdown_traces`. Their fifth percentile counts as the machine at its best.
 
     Returns:
-        Draws the slowdown from anywhere in the trace on; at its end it starts anew.
+        Draws the slowdown from anywhere in the trace on; at its end it starts over.
     """
     with np.load(path) as saved:
         at, seconds = saved["at"].astype(np.float64), saved["seconds"].astype(np.float64)

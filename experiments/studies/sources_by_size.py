@@ -347,7 +347,7 @@ def main(
             "meters": [],
             "alone": 0,
         }
-        plain = json.loads(json.dumps(config))  # YAML writes what stands twice as an anchor
+        plain = json.loads(json.dumps(config))  # YAML writes what appears twice as an anchor
         file.write_text(yaml.safe_dump(plain, sort_keys=False), encoding="utf-8")
     finished = run(load_config(file), folder=folder / "run", source=file, console=console)
     loaded = load_run(finished.folder)

@@ -164,7 +164,7 @@ class SweepFolder(HeldFolder):
             if changed and not allow_versions:
                 raise VersionsDiffer(
                     f"{self.path} was planned with other versions; --allow-versions continues all the "
-                    "same, --fresh starts anew. What differs:\n" + _lines(changed)
+                    "same, --fresh starts over. What differs:\n" + _lines(changed)
                 )
         entry = {"started": now(), **session, "versions": here}
         manifest = manifest | {"finished": None, "sessions": [*manifest["sessions"], entry]}
@@ -237,7 +237,7 @@ class SweepFolder(HeldFolder):
         after = {"sweep": {k: list(v) for k, v in grid.axes.items()}, **_base(grid)}
         changed = differences(before, after)
         raise SweepError(
-            f"{self.path} belongs to another sweep; give another folder with --out, or start anew with "
+            f"{self.path} belongs to another sweep; give another folder with --out, or start over with "
             "--fresh, which deletes its results. What differs:\n"
             + _lines(changed or ["(a config of another version)"])
         )
@@ -267,15 +267,15 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         data = read_json(path)
     except SweepError as error:
         raise SweepError(
-            f"{error}; give another folder with --out, or start anew with --fresh"
+            f"{error}; give another folder with --out, or start over with --fresh"
         ) from None
     version = data.get("schema_version") if isinstance(data, dict) else None
     newer = type(version) is int and version > SWEEP_VERSION
     problem = fits(data, _FORM) if isinstance(data, dict) else "the object with its keys is missing"
     if not newer and problem:
         raise SweepError(
-            f"{path} is no manifest of a sweep ({problem}); give another folder with --out, or start anew "
-            "with --fresh"
+            f"{path} is not the manifest of a sweep ({problem}); give another folder with --out, or start "
+            "over with --fresh"
         )
     if newer:
         raise SweepError(

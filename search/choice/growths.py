@@ -82,7 +82,7 @@ def grown(side: TraceSpeed, limits: Limits, room: Room) -> tuple[list[Entry], li
     )
     entries, notes = _fitted(side, made)
     if entries and side.parts_of_steps.law_times.decide is None:
-        notes.append(f"{DECIDING}: profile anew (`treespec profile`)")
+        notes.append(f"{DECIDING}: profile again (`treespec profile`)")
     return entries, notes
 
 

@@ -38,7 +38,7 @@ class Curve:
     matrix libraries have faster kernels for some sizes, and a pass over three tokens can take half as long
     again as one over eight. Where the time falls from one measured size to the next beyond chance (rank sum
     test, at least `FEWEST_SAMPLES` samples on both sides; false alarms in 1 % of all curves if samples are
-    independent, as those of one moment are not quite), the regression stops and starts anew. Between sizes
+    independent, as those of one moment are not quite), the regression stops and starts over. Between sizes
     it is linear. It is linear in the fitted times, too, so a whole step is a
     weighted sum of them (`weights`), and a bootstrap of thousands of steps is one matrix product.
 

@@ -76,7 +76,7 @@ def replay_growth(trace: Trace, growth: Growth) -> GrowthReplay:
     if growth.max_depth > rows.depth:
         raise InvalidTrace(
             f"growth '{name}' grows up to {growth.max_depth} deep, but the trace has draft rows for "
-            f"{rows.depth} levels: record it anew with --beam-depth {growth.max_depth}, or give less depth"
+            f"{rows.depth} levels: record it again with --beam-depth {growth.max_depth}, or give less depth"
         )
     ends, starts = trace.offsets[1:], trace.offsets[:-1]
     limits = np.minimum(starts + trace.text_kept, ends - max(growth.max_depth - 1, 0))
@@ -133,7 +133,7 @@ def _require_rows(trace: Trace, name: str) -> DraftRows:
     if trace.draft_rows is None:
         raise InvalidTrace(
             f"growth '{name}' decides by what the draft thinks off the text's path, and the trace has no "
-            "draft rows: record it anew with --beam 8 (`treespec trace`)"
+            "draft rows: record it again with --beam 8 (`treespec trace`)"
         )
     return trace.draft_rows
 
@@ -194,7 +194,7 @@ class _Grown:
         if children > width:
             raise InvalidTrace(
                 f"growth '{self._name}' asks for {children} children of a node, but the trace's draft rows "
-                f"hold {width}: record it anew with --beam {children}, or give less branching"
+                f"hold {width}: record it again with --beam {children}, or give less branching"
             )
 
     def _accepted(self, start: int, shape: TreeShape, kept: set[int]) -> int:

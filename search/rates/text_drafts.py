@@ -169,7 +169,7 @@ class TextDrafts:
             asked, there = getattr(budget, name), getattr(known, name)
             if asked > there:
                 raise InvalidTrace(
-                    f"{name} = {asked}, but drafts were recorded up to {name} {there}: record them anew "
+                    f"{name} = {asked}, but drafts were recorded up to {name} {there}: record them again "
                     f"with a method of a higher {name}, or give less"
                 )
 

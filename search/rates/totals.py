@@ -119,7 +119,7 @@ class TextTotals:
         if union.table.shape[1] - 1 > self.trace.width:
             raise InvalidTrace(
                 f"a tree has a node with {union.table.shape[1] - 1} children, but the trace holds "
-                f"{self.trace.width} at each position: record it anew with more (`--width`)"
+                f"{self.trace.width} at each position: record it again with more (`--width`)"
             )
         ranks = np.minimum(self.trace.ranks, union.table.shape[1] - 1)
         last = np.zeros(len(ranks), dtype=np.int64)

@@ -203,7 +203,7 @@ def parts_of(drafter: Any) -> list[Any]:
     """A source and all that it is made of: what drafts for a cascade, the sources of a merge.
 
     Raises:
-        InvalidArgument: if one of them stands twice. It would be told of every step twice.
+        InvalidArgument: if one of them appears twice. It would be told of every step twice.
     """
     parts: list[Any] = []
     waiting = [drafter]

@@ -134,7 +134,7 @@ class Datastore:
             there = self.tokens[places]
             if there.max(initial=END) < self.about["vocab_size"] and there.min(initial=END) >= END:
                 return there
-        raise Unreadable(f"{self.path}: a damaged datastore: build it anew")
+        raise Unreadable(f"{self.path}: a damaged datastore: build it again")
 
     def longest(self, ending: Sequence[int], shortest: int) -> tuple[int, range]:
         """The longest part of an ending that stands in a text, and where.
@@ -206,17 +206,17 @@ def _header(name: str, file: IO[bytes]) -> dict[str, Any]:
     if header.get("version") != VERSION:
         raise Unreadable(
             f"{name}: a datastore of version {header.get('version')}, but version {VERSION} is read here: "
-            "install a newer treespec, or build it anew"
+            "install a newer treespec, or build it again"
         )
     count = header.get("tokens")
     texts = header.get("texts")
     whole = type(count) is int and type(texts) is int and 1 <= texts <= count
     if not whole or header.get("sorted_by") != SORTED_TOKENS:
-        raise Unreadable(f"{name}: a damaged datastore: build it anew")
+        raise Unreadable(f"{name}: a damaged datastore: build it again")
     if size != HEAD_BYTES + 8 * count:
         raise Unreadable(
             f"{name}: {size:,} bytes, but a datastore of {count:,} tokens has {HEAD_BYTES + 8 * count:,}: "
-            "it was cut off or changed; build it anew"
+            "it was cut off or changed; build it again"
         )
     return header
 

@@ -97,7 +97,7 @@ class DrawnChildren:
         row, elder = self.row(node)[None], list(self._children[node])
         if self._law.together:
             raise InvalidTree(
-                f"children to a node twice: node {node} has {len(elder)} and shall get {k} more, but the "
+                f"children to a node twice: node {node} has {len(elder)} and would get {k} more, but the "
                 f"law '{self._law}' chooses all children of a node together: ask for all of them at once"
             )
         require_children(len(elder) + k, row.shape[-1], self._law)

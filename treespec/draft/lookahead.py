@@ -152,12 +152,12 @@ class Lookahead(TokenSource):
         pool: Pool = {}
         rows = load_state(path, KIND, {"ngrams": 2}, vocab_size, tokenizer, target)["ngrams"]
         if len(rows) and rows.shape[1] < 2:
-            raise Unreadable(f"{path}: damaged: n-grams have two tokens at least; make it anew")
+            raise Unreadable(f"{path}: damaged: n-grams have two tokens at least; make it again")
         for ngram in rows.tolist():
             try:
                 first, *rest = plain_tokens("ngrams", ngram, vocab_size)
             except InvalidArgument as error:
-                raise Unreadable(f"{path}: damaged: {error}; make it anew") from None
+                raise Unreadable(f"{path}: damaged: {error}; make it again") from None
             pool.setdefault(first, []).append(tuple(rest))
         return pool
 

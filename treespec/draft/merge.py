@@ -62,7 +62,7 @@ class Merge:
         vocab_size: of the target, to refuse ids beyond it; None to look at nothing.
 
     Raises:
-        InvalidArgument: if there are not two sources, one is none, one or a part of one stands twice,
+        InvalidArgument: if there are not two sources, one is none, one or a part of one appears twice,
             there is no size to share, a tree that is kept whole does not fit in the size, the depth or the
             branching, or in the budget of its source, or the rates or budgets are not those of the
             sources, or both or none of them are given.

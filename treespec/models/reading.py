@@ -91,7 +91,7 @@ class Files:
         try:
             data = parse_json(content, constants=True, unique=False, most=LARGEST_JSON_FILE)
         except Unreadable as error:
-            raise LoadError(f"{path} is no JSON: {error}; {_again('file')}") from error
+            raise LoadError(f"{path} is not JSON: {error}; {_again('file')}") from error
         if not isinstance(data, dict):
             raise LoadError(f"{path} holds {in_json(data)}, but must hold a JSON object")
         return data

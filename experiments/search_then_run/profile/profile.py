@@ -5,9 +5,9 @@ text of the config's prompts. So caches, pending tokens and the order of passes 
 all shapes and plain decoding take turns, because machines drift; the first round warms up. A turn begins
 with steps that do not count (`WARM_UP_STEPS`): a text that is decoded by one method finds what its own
 steps read in the caches. For the same reason a tree comes behind one that is hardly smaller. Where others
-use the caches too, time empties them: behind a pass over 64 nodes, which took 27 ms, one over 2 took 4.4 ms, behind
-others like it 2.7 (two cores of an Intel Xeon, 100 MB of weights). Rounds that something else disturbed are
-measured again.
+use the caches too, time empties them: behind a pass over 64 nodes, which took 27 ms, one over 2 took
+4.4 ms, behind others like it 2.7 (two cores of an Intel Xeon, 100 MB of weights). Rounds that something
+else disturbed are measured again.
 
 One family of trees gives all tables (`bundle`): their sizes are those asked for, their second level expands
 W nodes to one child each, the third W nodes to two, so that the difference is what drawing costs. What it

@@ -79,7 +79,7 @@ def test_a_file_that_is_not_what_was_built_is_refused_where_it_is_used(tmp_path)
                 assert set(drafter.propose(TorchCoins(0)).token_ids) <= {0, 1, 2, 3}
             except Unreadable as error:
                 said.append(str(error))
-    assert set(said) == {f"{path}: a damaged datastore: build it anew"}
+    assert set(said) == {f"{path}: a damaged datastore: build it again"}
     assert len(said) > numbers // 10
 
 
