@@ -17,7 +17,7 @@ __all__ = [
     "without_numbers",
 ]
 
-LONGEST = 80
+MOST_LETTERS_OF_A_VALUE = 80
 """Letters of a value in a message."""
 
 
@@ -44,8 +44,8 @@ def plain_integers(values: Any) -> tuple[int, ...] | None:
         return None
     if set(map(type, given)) <= {int}:  # the usual case, at a tenth of the cost
         return given
-    found = tuple(map(plain_integer, given))
-    return None if None in found else found  # pyrefly: ignore[bad-return]
+    integers = tuple(map(plain_integer, given))
+    return None if None in integers else integers  # pyrefly: ignore[bad-return]
 
 
 def plain_items(values: Any) -> tuple[Any, ...] | None:
@@ -83,7 +83,7 @@ def without_numbers(value: Any) -> str | None:
     return unreadable(value)
 
 
-def shown(value: Any, most: int = LONGEST) -> str:
+def shown(value: Any, most: int = MOST_LETTERS_OF_A_VALUE) -> str:
     """A value as it stands in a message: on one line, and cut where it is long.
 
     Args:

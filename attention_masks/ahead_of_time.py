@@ -107,17 +107,19 @@ class Compiled:
     @property
     def problems(self) -> tuple[str, ...]:
         """Why it will be slow, or not start at all; empty if all is well."""
-        found = []
+        sentences = []
         limit = SHARED_LIMITS[self.capability]
         if self.shared > limit:
-            found.append(f"shared memory {_kib(self.shared)} > {_kib(limit)} KiB: does not start")
+            sentences.append(
+                f"shared memory {_kib(self.shared)} > {_kib(limit)} KiB: does not start"
+            )
         if self.tensor_memory > TENSOR_MEMORY_LIMIT:
-            found.append(
+            sentences.append(
                 f"tensor memory {self.tensor_memory} > {TENSOR_MEMORY_LIMIT} columns: does not start"
             )
         if self.stack:
-            found.append(f"{self.stack} bytes of stack, {self.spills} loads and stores of it")
-        return tuple(found)
+            sentences.append(f"{self.stack} bytes of stack, {self.spills} loads and stores of it")
+        return tuple(sentences)
 
 
 def compile_kernel(

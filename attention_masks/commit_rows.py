@@ -18,7 +18,7 @@ __all__ = ["RowMover", "commit_rows"]
 
 log = logging.getLogger("attention_masks")
 
-FEW = 3
+MOST_ROWS_ONE_BY_ONE = 3
 """Rows that are copied one by one where there is no kernel: gathering costs as much as four."""
 
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -111,7 +111,7 @@ class RowMover:
 
 
 def _move(rows: Tensor, slots: list[int] | Tensor, start: int) -> None:
-    if isinstance(slots, list) and len(slots) <= FEW:
+    if isinstance(slots, list) and len(slots) <= MOST_ROWS_ONE_BY_ONE:
         # Rows never move upwards: none is written before it is read.
         for target, slot in enumerate(slots, start):
             rows.select(3, target).copy_(rows.select(3, slot))

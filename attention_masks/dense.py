@@ -118,8 +118,8 @@ def draw(
     lines = [f"node depth | {'prefix':<{width}} | nodes"]
     for node, line in zip(nodes, mask.tolist(), strict=True):
         marks = ["#" if visible else "." for visible in line]
-        prefix, own = " ".join(marks[:prefix_len]), " ".join(marks[prefix_len:])
-        lines.append(f"{node:4} {topology.depths[node]:5} | {prefix:<{width}} | {own}")
+        prefix, tree_marks = " ".join(marks[:prefix_len]), " ".join(marks[prefix_len:])
+        lines.append(f"{node:4} {topology.depths[node]:5} | {prefix:<{width}} | {tree_marks}")
     return "\n".join(lines)
 
 

@@ -81,10 +81,10 @@ def mask_mod(
 
     @no_type_check  # the functions are read by name and code: a checking wrapper would hide them
     def visible(batch, head, row, key):
-        own = key - start
-        node = torch.minimum(own.clamp(min=0), last)
+        offset = key - start
+        node = torch.minimum(offset.clamp(min=0), last)
         at = rank[row]
-        return (own < 0) | ((own <= last) & (pre[node] <= at) & (at < end[node]))
+        return (offset < 0) | ((offset <= last) & (pre[node] <= at) & (at < end[node]))
 
     if window is None:
         return visible
@@ -93,9 +93,9 @@ def mask_mod(
 
     @no_type_check
     def visible_in_window(batch, head, row, key):
-        own = key - start
-        node = torch.minimum(own.clamp(min=0), last)
-        position = torch.where(own < 0, key, start + depth[node])
+        offset = key - start
+        node = torch.minimum(offset.clamp(min=0), last)
+        position = torch.where(offset < 0, key, start + depth[node])
         return visible(batch, head, row, key) & (position >= oldest[row])
 
     return visible_in_window

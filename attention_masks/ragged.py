@@ -75,8 +75,8 @@ def ragged_mask(
     shape = max(len(s.rows) for s in batch), max(s.prefix_len + s.tree.size for s in batch)
     mask = torch.zeros((len(batch), *shape), dtype=torch.bool, device=batch[0].tree.device)
     for line, (tree, prefix_len, nodes) in zip(mask, batch, strict=True):
-        own = dense_mask(tree, prefix_len, rows=nodes, window=window)
-        line[: own.shape[0], : own.shape[1]] = own
+        tree_mask = dense_mask(tree, prefix_len, rows=nodes, window=window)
+        line[: tree_mask.shape[0], : tree_mask.shape[1]] = tree_mask
     return mask
 
 
@@ -168,10 +168,10 @@ def forest(trees: Sequence[Topology], prefix_len: int, *, window: int | None = N
     shape = offsets[-1], prefix_len + offsets[-1]
     mask = torch.zeros(shape, dtype=torch.bool, device=trees[0].device)
     for tree, start in zip(trees, offsets, strict=False):
-        own = dense_mask(tree, prefix_len, window=window)
+        tree_mask = dense_mask(tree, prefix_len, window=window)
         lines = mask[start : start + tree.size]
-        lines[:, :prefix_len] = own[:, :prefix_len]
-        lines[:, prefix_len + start : prefix_len + start + tree.size] = own[:, prefix_len:]
+        lines[:, :prefix_len] = tree_mask[:, :prefix_len]
+        lines[:, prefix_len + start : prefix_len + start + tree.size] = tree_mask[:, prefix_len:]
     return Forest(mask, tuple(offsets))
 
 

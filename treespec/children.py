@@ -19,7 +19,7 @@ from treespec.law import Law
 __all__ = ["chosen_children", "next_child", "require_children", "too_many", "top_k"]
 
 
-LONG = 64
+LEAST_TOKENS_FOR_TOPK = 64
 """Tokens of rows in which `topk` finds the first of several best, as `best_token` does."""
 
 
@@ -72,7 +72,7 @@ def top_k(scores: Float[Tensor, "R V"], k: int) -> Int[Tensor, "R k"]:
     """
     _require_rows("scores", scores)
     k = require_children(k, scores.shape[-1], Law.DETERMINISTIC)
-    if k == 1 and scores.is_cpu and scores.shape[-1] >= LONG:
+    if k == 1 and scores.is_cpu and scores.shape[-1] >= LEAST_TOKENS_FOR_TOPK:
         return best_token(scores)[..., None]
     return scores.topk(k, dim=-1).indices
 

@@ -71,7 +71,7 @@ class TorchCoins:
         """True with this probability.
 
         Raises:
-            InvalidArgument: if it is no number, and NotADistribution if it is NaN.
+            InvalidArgument: if it is not a number, and NotADistribution if it is NaN.
         """
         chance = _chance(probability)
         return self.uniform() < chance
@@ -162,8 +162,8 @@ def inverse_cdf(
 def _first_beyond(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     """`inverse_cdf` of distributions, not looked at; of NaN some token."""
     cumulative = probabilities.cumsum(-1, dtype=torch.float64)
-    found = torch.searchsorted(cumulative, uniforms * cumulative[..., -1:], right=True)
-    return found.clamp_max(probabilities.shape[-1] - 1)
+    index = torch.searchsorted(cumulative, uniforms * cumulative[..., -1:], right=True)
+    return index.clamp_max(probabilities.shape[-1] - 1)
 
 
 def on_device(numbers: Sequence[int | float], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -201,7 +201,7 @@ def _chance(probability: Any) -> float:
     try:
         chance = math.nan if isinstance(probability, str | bytes) else float(probability)
     except (TypeError, ValueError, RuntimeError):  # the last: a tensor of several numbers
-        raise InvalidArgument(f"probability = {shown(probability)} is no number") from None
+        raise InvalidArgument(f"probability = {shown(probability)} is not a number") from None
     if chance != chance:
         raise NotADistribution(f"probability = {shown(probability)}: no coin lands by that")
     return chance

@@ -171,7 +171,7 @@ def require_ids(tree: Any, vocabulary: int) -> None:
         vocabulary: number of the target's token ids.
 
     Raises:
-        InvalidArgument: if it is no tree.
+        InvalidArgument: if it is not a tree.
         InvalidTree: naming node and id.
     """
     instance("what the drafter proposed", tree, TokenTree, "a TokenTree")

@@ -27,10 +27,10 @@ __all__ = [
     "without",
 ]
 
-BEST = 1024
+TOP_P_CANDIDATES = 1024
 """Tokens among which top-p looks first."""
 
-COLDEST = 1e-6
+LEAST_TEMPERATURE = 1e-6
 """Least temperature above 0: dividing logits by less overflows float32."""
 
 
@@ -68,8 +68,8 @@ class Sampling:
                 number(name, value, InvalidSampling)
         if plain_integer(self.top_k) is not None:
             object.__setattr__(self, "top_k", plain_integer(self.top_k))
-        fine = self.temperature == 0 or COLDEST <= self.temperature < float("inf")
-        allowed = f"0 (greedy), or at least {COLDEST:g} and finite"
+        fine = self.temperature == 0 or LEAST_TEMPERATURE <= self.temperature < float("inf")
+        allowed = f"0 (greedy), or at least {LEAST_TEMPERATURE:g} and finite"
         _in_range("temperature", self.temperature, fine, allowed)
         if self.top_k is not None:
             fine = isinstance(self.top_k, int) and self.top_k >= 1
@@ -213,7 +213,7 @@ def _nucleus(logits: Float[Tensor, "*rows V"], top_p: float) -> Float[Tensor, "*
     that mass. A GPU sorts fast and would wait for the question whether they do.
     """
     probs = logits.softmax(-1)
-    looked_at = logits.shape[-1] if logits.is_cuda else BEST
+    looked_at = logits.shape[-1] if logits.is_cuda else TOP_P_CANDIDATES
     while True:
         looked_at = min(looked_at, logits.shape[-1])
         best, order = probs.topk(looked_at, dim=-1)

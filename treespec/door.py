@@ -66,7 +66,7 @@ def number(name: str, value: Any, error: type[TreespecError] = InvalidArgument) 
         InvalidArgument: or `error`.
     """
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise error(f"{name} = {shown(value)} is no number")
+        raise error(f"{name} = {shown(value)} is not a number")
     return value
 
 

@@ -188,15 +188,15 @@ def columns(text: str) -> int:
 
 
 def _require_tree(children: Any, labels: Any, what: str) -> None:
-    """Refuse what is no tree with something to write for each node.
+    """Refuse what is not a tree with something to write for each node.
 
     Raises:
         InvalidTree: naming the node.
     """
     rows = sequence("children", children, "the children of each node", InvalidTree)
     seen = [0] * len(rows)
-    for node, own in enumerate(rows):
-        for child in sequence(f"children[{node}]", own, "nodes", InvalidTree):
+    for node, row in enumerate(rows):
+        for child in sequence(f"children[{node}]", row, "nodes", InvalidTree):
             place = integer(f"a child of node {node}", child, 1, InvalidTree)
             if place >= len(rows) or seen[place]:
                 raise InvalidTree(

@@ -162,7 +162,7 @@ def in_words(error: BaseException, doing: str) -> str:
         return " ".join(str(error).split())
     text = " ".join((str(error).strip().splitlines() or [""])[0].split())
     text = re.sub(rf"(?:{_CLASS}: )+", "", re.sub(_LEADING, "", text))
-    text = re.sub(_NAMED, lambda found: f"{found[1] or 'an'} error", text)
+    text = re.sub(_NAMED, lambda match: f"{match[1] or 'an'} error", text)
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."

@@ -96,8 +96,8 @@ def generate(
     Example:
         >>> from treespec import TreeShape, generate, load_pair
         >>> pair = load_pair("embedded")
-        >>> found = generate(pair, "def main(", growth=TreeShape.expansion([3, 2]), max_new_tokens=8)
-        >>> len(found.tokens), found.steps <= 8
+        >>> result = generate(pair, "def main(", growth=TreeShape.expansion([3, 2]), max_new_tokens=8)
+        >>> len(result.tokens), result.steps <= 8
         (8, True)
     """
     able("pair", pair, "target draft tokenizer end_tokens", "a pair of models: load_pair(...)")

@@ -30,7 +30,7 @@ GROUP = "treespec.plugins"
 """Of entry points."""
 
 PREFIX = "treespec_plugin_"
-LARGEST = 2**20
+LARGEST_PLUGIN = 2**20
 """Bytes of a plug-in."""
 
 LARGEST_INSTALLED = 2**28
@@ -92,7 +92,7 @@ def read(paths: Iterable[str | Path]) -> list[PluginFile]:
     Raises:
         InvalidPlugin: if one cannot be read, is no Python file, or two have the same name.
     """
-    found: dict[str, PluginFile] = {}
+    by_name: dict[str, PluginFile] = {}
     for path in map(Path, paths):
         if path.suffix != ".py" or not re.fullmatch(r"[\w.+-]{1,100}", path.name):
             raise InvalidPlugin(
@@ -100,15 +100,15 @@ def read(paths: Iterable[str | Path]) -> list[PluginFile]:
                 "digits and . _ + - in its name"
             )
         try:
-            file = PluginFile(path, read_bytes(path, LARGEST))
+            file = PluginFile(path, read_bytes(path, LARGEST_PLUGIN))
         except Unreadable as error:
             raise InvalidPlugin(f"plug-in {error}") from None
-        other = found.setdefault(path.name, file)
+        other = by_name.setdefault(path.name, file)
         if other.content != file.content:
             raise InvalidPlugin(
                 f"two plug-ins are called {path.name}: {other.path} and {path}; rename one"
             )
-    return list(found.values())
+    return list(by_name.values())
 
 
 def load(files: Sequence[PluginFile] = ()) -> None:
@@ -149,7 +149,7 @@ def sha256_of(part: Part) -> str | None:
     """Hash of the file that registered a part; None if it has none, or is an installed module, whose
     package has other files.
     """
-    return _hash_of(part.origin, LARGEST)
+    return _hash_of(part.origin, LARGEST_PLUGIN)
 
 
 def _hash_of(path: str, largest: int) -> str | None:
@@ -164,17 +164,17 @@ def _imported(file: PluginFile) -> list[Part]:
     module.__file__ = str(file.path)
     sys.modules[file.module] = module
     try:
-        with plugins.registering(file.module, str(file.path)) as found:
+        with plugins.registering(file.module, str(file.path)) as registered:
             exec(compile(file.content, str(file.path), "exec", dont_inherit=True), module.__dict__)
     except BaseException as error:
         del sys.modules[file.module]
         raise _refusal(f"plug-in {file.path}", str(file.path), error) from error
-    if not found:
+    if not registered:
         del sys.modules[file.module]
         raise InvalidPlugin(
             f"plug-in {file.path} registers nothing: see treespec.plugins (drafter, rule, growth, metric)"
         )
-    return found
+    return registered
 
 
 def _load_installed() -> None:

@@ -237,11 +237,11 @@ def metric(name: str, about: str) -> Callable[[T], T]:
 
 def parts(kind: Kind) -> Mapping[str, Part]:
     """All parts of a kind by name: ours first, then those of plug-ins in the order they came."""
-    found = {name: part for (of, name), part in _PARTS.items() if of == kind}
+    by_name = {name: part for (of, name), part in _PARTS.items() if of == kind}
     if kind == "rule":
         ours = {name: _part("rule", name, made, laws=made.laws) for name, made in RULES.items()}
-        found = ours | found
-    return MappingProxyType(dict(sorted(found.items(), key=lambda item: item[1].plugged)))
+        by_name = ours | by_name
+    return MappingProxyType(dict(sorted(by_name.items(), key=lambda item: item[1].plugged)))
 
 
 def version() -> int:
@@ -259,12 +259,12 @@ def registering(module: str, origin: str) -> Iterator[list[Part]]:
     """
     before, known = dict(_STATE), set(_PARTS)
     _STATE.update(module=module, origin=origin)
-    found: list[Part] = []
+    registered: list[Part] = []
     try:
-        yield found
+        yield registered
     finally:
         _STATE.update(module=before["module"], origin=before["origin"])
-        found += [part for key, part in _PARTS.items() if key not in known]
+        registered += [part for key, part in _PARTS.items() if key not in known]
 
 
 def kept() -> Mapping[tuple[Kind, str], Part]:

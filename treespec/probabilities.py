@@ -16,10 +16,10 @@ from treespec.errors import NotADistribution
 
 __all__ = ["no_distributions", "require_distribution", "tolerance"]
 
-FLOOR = 1e-3
+LEAST_TOLERANCE = 1e-3
 """Least tolerance: numbers written by hand (0.333, 0.333, 0.333), and long softmaxes in float32."""
 
-SHORT = 256
+MOST_VALUES_SUMMED_BY_PYTHON = 256
 """Rows up to this length are summed by Python: a call of torch costs more than that."""
 
 
@@ -39,7 +39,7 @@ def tolerance(dtype: torch.dtype, vocabulary: int) -> float:
         vocabulary: its length V.
     """
     kind = torch.finfo(dtype)
-    return max(FLOOR, kind.eps + vocabulary * kind.smallest_normal * kind.eps / 2)
+    return max(LEAST_TOLERANCE, kind.eps + vocabulary * kind.smallest_normal * kind.eps / 2)
 
 
 def require_distribution(row: Any, name: str) -> None:
@@ -65,7 +65,7 @@ def require_distribution(row: Any, name: str) -> None:
             f"{name} is no distribution: {shown(row)}, but must be floating numbers of the shape [V], one "
             "for each of at least one token"
         )
-    if size <= SHORT:
+    if size <= MOST_VALUES_SUMMED_BY_PYTHON:
         numbers = row.tolist()
         total, least = sum(numbers), min(numbers)
     else:

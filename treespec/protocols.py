@@ -214,7 +214,7 @@ class Drafter(Protocol):
         ...
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Start anew on a prompt; its last token is the first root."""
+        """Start over on a prompt; its last token is the first root."""
         ...
 
     def propose(self, coins: Coins) -> TokenTree:
@@ -253,7 +253,7 @@ class Target(Protocol):
         ...
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Start anew on a prompt: all tokens but the last are cached, the last is the first root."""
+        """Start over on a prompt: all tokens but the last are cached, the last is the first root."""
         ...
 
     def score(self, tree: TokenTree) -> Scores:

@@ -223,12 +223,12 @@ def _require_small(text: str, most: int) -> None:
 def _more_outside_strings(text: str, most: int) -> bool:
     """Whether there are more marks than so many, or so many more strings than they could part."""
     marks = end = 0
-    for strings, found in enumerate(_STRING.finditer(text)):
-        between = text[end : found.start()]
+    for strings, string in enumerate(_STRING.finditer(text)):
+        between = text[end : string.start()]
         marks += sum(map(between.count, "[{,:"))
         if max(marks, strings - 1) > most:
             return True
-        end = found.end()
+        end = string.end()
     return marks + sum(map(text[end:].count, "[{,:")) > most
 
 
@@ -251,14 +251,14 @@ def _require_short(text: str) -> None:
 
 
 def _constant(name: str) -> NoReturn:
-    raise Unreadable(f"holds {name}, which is no number")
+    raise Unreadable(f"holds {name}, which is not a number")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    unique = dict(pairs)
+    if len(unique) < len(pairs):
         keys = [key for key, _ in pairs]
         seen: set[str] = set()
         twice = next(key for key in keys if key in seen or seen.add(key))
-        raise Unreadable(f"the key {brief(twice, 60)} stands twice in one object")
-    return found
+        raise Unreadable(f"the key {brief(twice, 60)} appears twice in one object")
+    return unique

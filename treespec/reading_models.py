@@ -90,7 +90,7 @@ def read_model(model: type[Model], text: str | bytes, constants: bool = False) -
         constants: whether it may hold NaN and infinities, see `treespec.reading.parse_json`.
 
     Raises:
-        Unreadable: if it is no JSON, or naming the first thing that is wrong, its value and what may be.
+        Unreadable: if it is not JSON, or naming the first thing that is wrong, its value and what may be.
     """
     try:
         data = parse_json(text, constants=constants)
@@ -123,9 +123,9 @@ def problems(data: Any, error: ValidationError, whole: str) -> list[str]:
     return lines
 
 
-def _causes(found: Sequence[Any]) -> list[Any]:
+def _causes(problems: Sequence[Any]) -> list[Any]:
     """Leave out that a list is too short because its items are wrong."""
-    places = [problem["loc"] for problem in found]
+    places = [problem["loc"] for problem in problems]
 
     def follows(problem: Any) -> bool:
         loc = problem["loc"]
@@ -133,7 +133,7 @@ def _causes(found: Sequence[Any]) -> list[Any]:
             len(other) > len(loc) and other[: len(loc)] == loc for other in places
         )
 
-    return [problem for problem in found if not follows(problem)]
+    return [problem for problem in problems if not follows(problem)]
 
 
 def _explain(data: Any, problem: Any, whole: str) -> str:

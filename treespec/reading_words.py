@@ -18,7 +18,7 @@ _WORDS = (
     (r"String should have at least 1 character", "must not be empty"),
     (r"Field required", "is missing"),
     (r"Extra inputs are not permitted", "is unknown"),
-    (r"Invalid JSON.*", "it is no JSON"),
+    (r"Invalid JSON.*", "it is not JSON"),
     (r"(?:Value|Assertion) error, (.*)", r"\1"),
     (r"(?:Input|Tuple|List|String|Dictionary) should (.*)", r"must \1"),
 )

@@ -84,13 +84,13 @@ class _Loader(yaml.SafeLoader):
             length = f"{len(node.value):,} characters"
             raise _problem(f"a number of {length}: at most {LONGEST_NUMBER:,}", node)
         try:
-            found = super().construct_object(node, deep)
+            built = super().construct_object(node, deep)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             kind = node.tag.rpartition(":")[2]
             raise _problem(f"{brief(node.value, 60)} is no {kind}", node) from None
-        if isinstance(found, float) and math.isinf(found) and "inf" not in node.value.lower():
+        if isinstance(built, float) and math.isinf(built) and "inf" not in node.value.lower():
             raise _problem(f"{brief(node.value, 60)} is too large for a number", node)
-        return found
+        return built
 
     def _count(self, nodes: int, event: Any) -> None:
         self._nodes += nodes
@@ -113,7 +113,7 @@ def _unique_keys(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
         if key.value == "<<":
             continue
         if key.value in written:
-            raise _problem(f"key {brief(key.value, 60)} stands twice", key)
+            raise _problem(f"key {brief(key.value, 60)} appears twice", key)
         written.add(key.value)
         other = made.setdefault(loader.construct_object(key), key.value)
         if other != key.value:  # such as 1, 1.0 and true

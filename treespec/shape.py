@@ -112,7 +112,7 @@ class TreeShape:
         `(1,)` needs `(0,)`, because the rank of a child is its place among its siblings.
 
         Raises:
-            InvalidTree: if a prefix or an elder sibling is missing, a path stands twice, or a rank is no
+            InvalidTree: if a prefix or an elder sibling is missing, a path appears twice, or a rank is no
                 integer of at least 0.
         """
         given = enumerate(sequence("paths", paths, "paths", InvalidTree))
@@ -124,7 +124,7 @@ class TreeShape:
             if not path:
                 raise InvalidTree("the empty path is the root, which is implied: leave it out")
             if path in index:
-                raise InvalidTree(f"path {path} stands twice")
+                raise InvalidTree(f"path {path} appears twice")
             if path[:-1] not in index:
                 raise InvalidTree(f"path {path} has no parent: {path[:-1]} is missing")
             if path[-1] != 0 and (*path[:-1], path[-1] - 1) not in index:

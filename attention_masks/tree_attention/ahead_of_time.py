@@ -115,11 +115,11 @@ def _arguments(
     kernel: Any, element: str, constants: dict[str, Any]
 ) -> tuple[dict[str, str], list[str]]:
     """Types of the run-time arguments, and those that a launch finds divisible by 16."""
-    own = {"part_ptr": "*fp32", "lse_ptr": "*fp32", "arrays_ptr": "*i32", "table_ptr": "*i32"}
-    own |= {"inner": "fp32", "outer": "fp32"}
+    type_of = {"part_ptr": "*fp32", "lse_ptr": "*fp32", "arrays_ptr": "*i32", "table_ptr": "*i32"}
+    type_of |= {"inner": "fp32", "outer": "fp32"}
     names = [name for name in kernel.arg_names if name not in constants]
     types = {
-        name: own.get(name, f"*{element}" if name.endswith("_ptr") else "i32") for name in names
+        name: type_of.get(name, f"*{element}" if name.endswith("_ptr") else "i32") for name in names
     }
     strides = ("q_", "k_", "v_", "out_")
     return types, [n for n in names if n.endswith("_ptr") or n.startswith(strides)]

@@ -72,7 +72,7 @@ LARGEST_TREE_ROWS = 1024
 """Rows of q from which on `impl="auto"` leaves the kernel, which is made for trees, on CUDA."""
 
 
-LONG = LARGEST_TREE_ROWS + 1
+ROWS_WITH_GRADIENTS = LARGEST_TREE_ROWS + 1
 """Rows that the kernel is not chosen for: where gradients are wanted, which it has not."""
 
 
@@ -261,7 +261,7 @@ def attend(
         differentiable = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
         name = choose(
             q.device,
-            LONG if differentiable else tree_pass.row_count,
+            ROWS_WITH_GRADIENTS if differentiable else tree_pass.row_count,
             head_dim=q.shape[-1],
             dtype=q.dtype,
             softcap=softcap,
@@ -294,8 +294,8 @@ def attend(
         return call(q, k, v, tree_pass.passes[0], options)
     out = torch.zeros_like(q)
     for i, one in enumerate(tree_pass.passes):
-        own, count = slice(i, i + 1), one.row_count
-        out[own, :, :count] = call(q[own, :, :count], k[own], v[own], one, options)
+        member, count = slice(i, i + 1), one.row_count
+        out[member, :, :count] = call(q[member, :, :count], k[member], v[member], one, options)
     return out
 
 

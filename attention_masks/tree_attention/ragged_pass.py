@@ -46,8 +46,8 @@ class RaggedPass(AnyPass):
 
     def key_counts(self, batch: int) -> list[int]:
         """Slots that each sequence uses."""
-        own = [one.key_count for one in self.passes]
-        return own if self.batch > 1 else own * batch
+        counts = [one.key_count for one in self.passes]
+        return counts if self.batch > 1 else counts * batch
 
     def __repr__(self) -> str:
         """The passes."""

@@ -29,7 +29,7 @@ MIN_CHUNK = 256
 """Keys of a split at least, as in the kernel: shorter ones cost more in partial sums than they spread."""
 
 
-START = 256
+START_IN_KEYS = 256
 """What a program does besides reading keys, in keys: an assumption, not a measurement."""
 
 
@@ -138,8 +138,8 @@ def splits(keys: int, programs: int, tile: Tile, processors: int) -> int:
     """Into how many parts the keys are cut: so that the last program ends as early as it can.
 
     With s parts, `programs * s` programs run in waves of as many as fit on the device, and each reads
-    `keys / s` keys, after a start that is taken to cost as much as `START` keys. The fewest parts with
-    the least waves x keys are taken: more cost partial sums.
+    `keys / s` keys, after a start that is taken to cost as much as `START_IN_KEYS` keys. The fewest parts
+    with the least waves x keys are taken: more cost partial sums.
 
     Args:
         keys: at most so many are read.
@@ -151,7 +151,7 @@ def splits(keys: int, programs: int, tile: Tile, processors: int) -> int:
     most = max(1, min(-(-keys // MIN_CHUNK), 2 * resident // programs))
     return min(
         range(1, most + 1),
-        key=lambda count: -(-programs * count // resident) * (_chunk(keys, count) + START),
+        key=lambda count: -(-programs * count // resident) * (_chunk(keys, count) + START_IN_KEYS),
     )
 
 

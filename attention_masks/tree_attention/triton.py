@@ -165,5 +165,5 @@ def _properties(device: torch.device) -> tuple[int, int]:
     """Multiprocessors and major compute capability."""
     if device.type != "cuda":
         return INTERPRETED_PROCESSORS, 9
-    found = torch.cuda.get_device_properties(device)
-    return found.multi_processor_count, found.major
+    properties = torch.cuda.get_device_properties(device)
+    return properties.multi_processor_count, properties.major

@@ -117,18 +117,18 @@ def disable() -> None:
 def candidates(itemsize: int, head_dim: int, generation: int) -> list[Tile]:
     """What is worth trying: the tiles of all classes of rows for this head dimension, and neighbours."""
     wide = max(64, block_dim(head_dim))
-    found = []
+    tiles = []
     for size, rows, dim in TABLE:
         if (size, dim) == (itemsize, wide):
             shape = tile(rows, head_dim, itemsize, generation)
-            found += [shape, shape._replace(stages=shape.stages + 1)]
+            tiles += [shape, shape._replace(stages=shape.stages + 1)]
             if shape.stages > 1:
-                found.append(shape._replace(stages=shape.stages - 1))
+                tiles.append(shape._replace(stages=shape.stages - 1))
             if shape.block_n > 16:
-                found.append(shape._replace(block_n=shape.block_n // 2))
+                tiles.append(shape._replace(block_n=shape.block_n // 2))
             if shape.block_n < 128:
-                found.append(shape._replace(block_n=shape.block_n * 2))
-    return list(dict.fromkeys(found))
+                tiles.append(shape._replace(block_n=shape.block_n * 2))
+    return list(dict.fromkeys(tiles))
 
 
 def tuned(

@@ -59,7 +59,7 @@ SIZES = (10_000, 100_000, 1_000_000)
 STEPS, COUNTED = 1000, 200
 """Steps that are timed, and further ones whose operations are counted."""
 
-STRETCH = 32_000
+TOKENS_BEHIND = 32_000
 """Tokens behind the text: more than these steps can take."""
 
 BATCH = 64
@@ -150,15 +150,15 @@ def counted(ids: Sequence[int]) -> SuffixCounts:
 
 def followers(ids: Sequence[int], length: int, most: int) -> dict[int, list[tuple[int, ...]]]:
     """What followed each token last: so many different strings of this length."""
-    found: dict[int, dict[tuple[int, ...], None]] = {}
+    by_token: dict[int, dict[tuple[int, ...], None]] = {}
     for i in range(len(ids) - length):
-        kept = found.setdefault(ids[i], {})
+        kept = by_token.setdefault(ids[i], {})
         string = tuple(ids[i + 1 : i + 1 + length])
         kept.pop(string, None)
         kept[string] = None
         if len(kept) > most:
             del kept[next(iter(kept))]
-    return {token: list(kept) for token, kept in found.items()}
+    return {token: list(kept) for token, kept in by_token.items()}
 
 
 SOURCES: dict[str, Callable[[Sequence[int], Path], TokenSource]] = {
@@ -311,13 +311,13 @@ def stored(tokens: int, asked: Sequence[int]) -> dict[str, Any]:
         store = Datastore(path)
         source = Retrieval(store, 10, size=65, branching=64)
         source.prefill(torch.tensor(asked[:16]))
-        found = costs(source, asked[16:])
+        cost = costs(source, asked[16:])
         return {
             **{key: store.about[key] for key in ("tokens", "texts")},
             "build_s": seconds,
             "build_peak_mb": peak / 1e6,
             "file_mb": path.stat().st_size / 1e6,
-            **found,
+            **cost,
             "steps": STEPS + COUNTED,
             "resident_mb": (resident() - before) / 1e6,
         }
@@ -326,12 +326,12 @@ def stored(tokens: int, asked: Sequence[int]) -> dict[str, Any]:
 def growth(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of each source, what it costs at the largest size over what it costs at the least."""
     keys = ("read_us", "read_operations", "propose_p50_us", "propose_operations")
-    found = []
+    growths = []
     for name in dict.fromkeys(row["source"] for row in rows):
         first, *_, last = [row for row in rows if row["source"] == name]
         ratios = {key: last[key] / first[key] for key in keys}
-        found.append({"source": name, "from": first["tokens"], "to": last["tokens"], **ratios})
-    return found
+        growths.append({"source": name, "from": first["tokens"], "to": last["tokens"], **ratios})
+    return growths
 
 
 def main(
@@ -341,18 +341,20 @@ def main(
     """Measure, print, and keep the figures."""
     console = Console()
     sizes = [size for size in SIZES if size <= largest]
-    TEXT.extend(islice((t for text in some(largest + STRETCH) for t in text), largest + STRETCH))
+    TEXT.extend(
+        islice((t for text in some(largest + TOKENS_BEHIND) for t in text), largest + TOKENS_BEHIND)
+    )
     asked = held_out()
     rows = []
     with get_context("fork").Pool(1, maxtasksperchild=1) as pool:
         for name in SOURCES:
             for size in sizes:
                 say(console, f"{name}, {size:,} tokens")
-                found = pool.apply(measured, (name, size, sizes[-1]))
-                rows.append({"source": name, "tokens": size, **found})
+                cost = pool.apply(measured, (name, size, sizes[-1]))
+                rows.append({"source": name, "tokens": size, **cost})
         print_table(Table("reading and proposing", COLUMNS, rows), console)
         say(console, f"datastore of {datastore:,} tokens")
-        store = pool.apply(stored, (datastore, asked * (STRETCH // len(asked) + 2)))
+        store = pool.apply(stored, (datastore, asked * (TOKENS_BEHIND // len(asked) + 2)))
     print_table(Table("datastore", STORE_COLUMNS, [store]), console)
     figures = {"sources": rows, "growth": growth(rows), "datastore": store}
     say(console, f"written: {save('draft_sources', figures)}")

@@ -34,9 +34,9 @@ from treespec.experiments.search_then_run.run import run
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["ASKED", "Charged", "config_of", "counted", "one"]
+__all__ = ["FARTHEST_MEDIAN", "Charged", "config_of", "counted", "one"]
 
-ASKED = 0.02
+FARTHEST_MEDIAN = 0.02
 """By how much the median may be away from 1."""
 
 BASE = "plain"
@@ -119,12 +119,12 @@ def charged_in(folder: Path) -> Charged:
 
 def counted(runs: Sequence[Charged]) -> list[dict[str, Any]]:
     """For each method, the median and the farthest of its ratios over runs whose times were adjusted."""
-    adjusted = [found.over_totals for found in runs if found.reason is None]
+    adjusted = [charged.over_totals for charged in runs if charged.reason is None]
     if not adjusted:
         return []
     rows = []
     for name in adjusted[0]:
-        ratios = [found[name] for found in adjusted]
+        ratios = [over_totals[name] for over_totals in adjusted]
         rows.append(
             {
                 "method": name,
@@ -153,18 +153,18 @@ def main(
     """Run, print the table and save it."""
     console = Console(width=110)
     pair = load_models(config_of(0, grow).models)
-    found: list[Charged] = []
+    charges: list[Charged] = []
     with Reporter(Console(stderr=True)).units(runs, doing="running", finished="run") as begin:
         for seed in range(runs):
             begin(f"run {seed + 1}/{runs}")
-            found.append(one(seed, grow, pair))
-            rows = counted(found)
-            save("honest_cost", {"grow": grow, "methods": rows, "runs": found})
+            charges.append(one(seed, grow, pair))
+            rows = counted(charges)
+            save("honest_cost", {"grow": grow, "methods": rows, "runs": charges})
     print_table(Table("speed over plain decoding, quiet", COLUMNS, rows), console, 110)
     off = max((abs(row["median"] - 1) for row in rows), default=float("nan"))
-    left = sum(charged.reason is not None for charged in found)
-    say(console, f"{len(found)} runs, {left} of them left to totals")
-    say(console, f"farthest median from 1: {off:.2%}, asked for: at most {ASKED:.0%}")
+    left = sum(charged.reason is not None for charged in charges)
+    say(console, f"{len(charges)} runs, {left} of them left to totals")
+    say(console, f"farthest median from 1: {off:.2%}, asked for: at most {FARTHEST_MEDIAN:.0%}")
 
 
 if __name__ == "__main__":

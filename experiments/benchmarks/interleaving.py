@@ -53,13 +53,13 @@ from treespec.search.intervals import Interval
 from treespec.tree import Law
 
 WAITING = "OMP_WAIT_POLICY"
-DEARER = 0.05
+SPUN_SHARE = 0.05
 """Share of each of its steps that the third chain spins."""
 
-RISES = 2.0
+RISING_RUNS = 2.0
 """`drift` reaches a whole core after so many times the first run: half a core at the end of a run."""
 
-STAYS_S = 3600.0
+LONGEST_STAY_S = 3600.0
 """For which the others stay at most: longer than any run."""
 
 
@@ -84,7 +84,7 @@ class Spinning:
         """The step ends, and then lasts longer."""
         self._inner.commit(step)
         now = time.perf_counter()
-        end = now + DEARER * (now - self._start)
+        end = now + SPUN_SHARE * (now - self._start)
         while time.perf_counter() < end:
             pass
 
@@ -125,7 +125,7 @@ def config_of(seed: int, together: int | None, grow: str | None) -> Config:
 
 
 @dataclass(frozen=True)
-class Found:
+class Measurement:
     """What one run found.
 
     Args:
@@ -159,7 +159,7 @@ def slowed_in(steps: pl.DataFrame) -> float:
     return float(np.median(seconds[-quarter:]) / np.median(seconds[:quarter]))
 
 
-def found_in(folder: Path) -> Found:
+def found_in(folder: Path) -> Measurement:
     """The ratios of a run."""
     loaded = load_run(folder)
     data: Measurements = loaded.measurements["T=0"]
@@ -168,7 +168,7 @@ def found_in(folder: Path) -> Found:
         return speed_ratio(data.totals, method, "one", column)
 
     alone = {row.method.name: row.alone for row in times(loaded, data)}
-    return Found(
+    return Measurement(
         ratio("other", "decode_s"),
         ratio("dearer", "decode_s"),
         ratio("other", CLOCK),
@@ -220,14 +220,16 @@ COLUMNS = (
     Column[Counted]("mean", lambda row: f"{row.figures['mean_same']:.4f}"),
     Column[Counted]("5 % found", lambda row: f"{row.figures['found_slower']}"),
     Column[Counted](
-        "over the truth", lambda row: f"{row.figures['mean_dearer'] * (1 + DEARER):.4f}"
+        "over the truth", lambda row: f"{row.figures['mean_dearer'] * (1 + SPUN_SHARE):.4f}"
     ),
 )
 
 
-def counted(neighbour: str, runs: Sequence[Found], by_prompts: Sequence[Found]) -> list[Counted]:
+def counted(
+    neighbour: str, runs: Sequence[Measurement], by_prompts: Sequence[Measurement]
+) -> list[Counted]:
     """All ways of measuring, beside one neighbour."""
-    adjusted = sum(found.adjusted for found in runs)
+    adjusted = sum(run.adjusted for run in runs)
     rows = [
         Counted(neighbour, "in turns", [f.same for f in runs], [f.dearer for f in runs], adjusted),
         Counted(
@@ -243,10 +245,10 @@ def counted(neighbour: str, runs: Sequence[Found], by_prompts: Sequence[Found]) 
 def measured(
     kind: Neighbour | None,
     seeds: Sequence[int],
-    one: Callable[[int], Found],
+    one: Callable[[int], Measurement],
     begin: Callable[[str], None],
     seconds: float,
-) -> Iterator[Found]:
+) -> Iterator[Measurement]:
     """A run for each seed, beside a neighbour that stays for so long."""
     for seed in seeds:
         begin(f"beside {kind or 'nobody'}: run {seed + 1}/{len(seeds)}")
@@ -275,7 +277,7 @@ def main(
     figures: dict[str, Any] = {}
     rows: list[Counted] = []
 
-    def one(seed: int, together: int | None) -> Found:
+    def one(seed: int, together: int | None) -> Measurement:
         with tempfile.TemporaryDirectory() as folder:
             config = config_of(seed, together, grow)
             return found_in(
@@ -286,21 +288,23 @@ def main(
         begin("a run that does not count")
         start = time.perf_counter()
         one(0, None)
-        rises = RISES * (time.perf_counter() - start)
+        rises = RISING_RUNS * (time.perf_counter() - start)
         for name, kind in kinds.items():
-            stays = rises if kind is Neighbour.DRIFT else STAYS_S
-            turns: list[Found] = []
-            prompts: list[Found] = []
+            stays = rises if kind is Neighbour.DRIFT else LONGEST_STAY_S
+            turns: list[Measurement] = []
+            prompts: list[Measurement] = []
             for mine, seeds, together in (
                 (turns, range(runs), None),
                 (prompts, range(by_prompts), 1),
             ):
-                for found in measured(kind, seeds, partial(one, together=together), begin, stays):
-                    mine.append(found)
+                for measurement in measured(
+                    kind, seeds, partial(one, together=together), begin, stays
+                ):
+                    mine.append(measurement)
                     these = counted(name, turns, prompts)
                     ways = {row.way: row.figures for row in these}
                     figures[name] = ways | {
-                        "slowed": statistics.median(found.slowed for found in turns),
+                        "slowed": statistics.median(turn.slowed for turn in turns),
                         "runs": turns,
                         "by prompts runs": prompts,
                         "waiting": os.environ.get(WAITING),

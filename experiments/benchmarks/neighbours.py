@@ -24,7 +24,7 @@ import typer
 __all__ = ["Neighbour", "beside", "busy_at"]
 
 BURST, PERIOD = 0.7, 2.0
-STARTS_S = 30.0
+LONGEST_START_S = 30.0
 """Within which a process of a neighbour works."""
 
 SLICE = 0.02
@@ -90,8 +90,10 @@ def beside(kind: Neighbour, seconds: float) -> Iterator[None]:
         one.start()
     try:
         for _ in crowd:
-            if not working.acquire(timeout=STARTS_S):
-                raise RuntimeError(f"a neighbour ({kind}) did not start within {STARTS_S:g} s")
+            if not working.acquire(timeout=LONGEST_START_S):
+                raise RuntimeError(
+                    f"a neighbour ({kind}) did not start within {LONGEST_START_S:g} s"
+                )
         yield
         if not all(one.is_alive() for one in crowd):
             raise RuntimeError(

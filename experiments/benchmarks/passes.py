@@ -48,7 +48,7 @@ PREFIX = 192
 DTYPE = "bfloat16"
 SIZES, ROUNDS = ("50M", "100M"), 30
 READ_WIDTH = 1024
-FEW, TARGET_GOAL = 8, 2.2
+FEW_NODES, TARGET_GOAL = 8, 2.2
 DRAFT_NODES, DRAFT_GOAL, LEVEL_GOAL = 22, 0.4, 0.5
 STEP_GOAL, OUTSIDE_LEVEL_GOAL = 0.2, 0.1
 SHAPES = {
@@ -172,7 +172,7 @@ def outside(pair: Pair, shape: TreeShape, temperature: float, tokens: int) -> fl
     """Milliseconds of a step that are spent outside the passes of both models, the median over prompts."""
     sampling = Sampling(temperature)
     law = Law.WITHOUT_REPLACEMENT if temperature else Law.DETERMINISTIC
-    found = []
+    times = []
     for prompt in embedded_prompts(pair.tokenizer, 4, 64):
         runners: list[TimedRunner] = []
         drafter = make_drafter(timed(pair.draft, runners), shape, law, sampling)
@@ -187,8 +187,8 @@ def outside(pair: Pair, shape: TreeShape, temperature: float, tokens: int) -> fl
         for _ in steps:
             count += 1
         took = time.perf_counter() - start
-        found.append((took - sum(one.seconds for one in runners) + before) / max(count, 1))
-    return 1e3 * statistics.median(found)
+        times.append((took - sum(one.seconds for one in runners) + before) / max(count, 1))
+    return 1e3 * statistics.median(times)
 
 
 def loop(pair: Pair, eager: Pair, rounds: int, tokens: int) -> list[dict[str, Any]]:
@@ -278,8 +278,10 @@ def main(
             worst = max(row["compiled_ms"] for row in rows if row["nodes"] <= DRAFT_NODES)
             said.append(verdict(f"{name}, up to {DRAFT_NODES} nodes", worst, DRAFT_GOAL, " ms"))
         else:
-            worst = max(row["compiled_over_floor"] for row in rows if row["nodes"] <= FEW)
-            said.append(verdict(f"{name}, up to {FEW} nodes", worst, TARGET_GOAL, " of the floor"))
+            worst = max(row["compiled_over_floor"] for row in rows if row["nodes"] <= FEW_NODES)
+            said.append(
+                verdict(f"{name}, up to {FEW_NODES} nodes", worst, TARGET_GOAL, " of the floor")
+            )
     with console.status("measuring the loop ..."):
         figures["loop"] = rows = loop(pair, eager, rounds, tokens)
     title = f"the embedded pair, {DTYPE}: milliseconds of a level of drafting, and outside passes in a step"

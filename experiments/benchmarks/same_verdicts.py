@@ -53,7 +53,7 @@ SETTING = (
 )
 """One temperature, of which each run gives one verdict; nothing is compiled for runs as short as these."""
 
-STAYS_S = 3600.0
+LONGEST_STAY_S = 3600.0
 """A neighbour is sent away at the end of a run, and leaves by itself after so long."""
 
 
@@ -88,7 +88,7 @@ def one(number: int, kind: Neighbour | None, config: Config, pair: "Pair") -> li
     seeded = config.model_copy(update={"seed": number})
     with (
         tempfile.TemporaryDirectory() as folder,
-        nullcontext() if kind is None else beside(kind, STAYS_S),
+        nullcontext() if kind is None else beside(kind, LONGEST_STAY_S),
     ):
         done = run(seeded, folder=Path(folder) / "run", load=lambda models: pair)
         return [
@@ -104,10 +104,10 @@ def one(number: int, kind: Neighbour | None, config: Config, pair: "Pair") -> li
         ]
 
 
-def agreed(found: Sequence[Named]) -> dict[tuple[str, str], bool]:
+def agreed(verdicts: Sequence[Named]) -> dict[tuple[str, str], bool]:
     """For each two sides, whether no two runs name different winners."""
     winners: dict[tuple[str, str], set[str]] = {}
-    for named in found:
+    for named in verdicts:
         names = winners.setdefault(named.sides, set())
         if named.winner is not None:
             names.add(named.winner)
@@ -122,7 +122,7 @@ COLUMNS = (
 )
 
 
-def figures(config: Config, found: Sequence[Named]) -> Mapping[str, Any]:
+def figures(config: Config, verdicts: Sequence[Named]) -> Mapping[str, Any]:
     """For the file."""
     return {
         "config": config.model_dump(mode="json"),
@@ -132,11 +132,11 @@ def figures(config: Config, found: Sequence[Named]) -> Mapping[str, Any]:
                 "agreed": same,
                 "runs": [
                     {"beside": n.beside, "run": n.run, "winner": n.winner, "ratio": n.ratio}
-                    for n in found
+                    for n in verdicts
                     if n.sides == sides
                 ],
             }
-            for sides, same in agreed(found).items()
+            for sides, same in agreed(verdicts).items()
         ],
     }
 
@@ -150,15 +150,15 @@ def main(
     console = Console(width=110)
     config = load_config("speed", [*SETTING, *(SMALL if small else ()), *(overrides or ())])
     pair = load_models(config.models)
-    found: list[Named] = []
+    verdicts: list[Named] = []
     with Reporter(Console(stderr=True)).units(2 * runs, doing="running", finished="run") as begin:
         for kind in (None, Neighbour.BURSTS):
             for number in range(runs):
                 begin(f"beside {kind or 'nobody'}: run {number + 1}/{runs}")
-                found += one(number, kind, config, pair)
-                save("same_verdicts", figures(config, found))
-    for sides, same in agreed(found).items():
-        rows = [named for named in found if named.sides == sides]
+                verdicts += one(number, kind, config, pair)
+                save("same_verdicts", figures(config, verdicts))
+    for sides, same in agreed(verdicts).items():
+        rows = [named for named in verdicts if named.sides == sides]
         print_table(Table(" against ".join(sides), COLUMNS, rows), console, 110)
         say(console, "the same winner or none" if same else "different winners")
 

@@ -12,8 +12,8 @@ import typer
 
 __all__ = ["complete_override", "keys_of", "values_of"]
 
-ROOM = Path(__file__).parents[1]
-SCHEMA = ROOM / "config" / "config.schema.json"
+EXPERIMENTS = Path(__file__).parents[1]
+SCHEMA = EXPERIMENTS / "config" / "config.schema.json"
 LARGEST_CONFIG = 2**18
 
 SHAPES = ("chain:4", "kary:2x3", "chains:2x4", "expansion:3x2x1", "optimal:16")
@@ -39,8 +39,8 @@ def complete_override(ctx: typer.Context, incomplete: str) -> list[str]:
         return [text for text in values_of(schema, data, given[-1]) if text.startswith(incomplete)]
     key, equals, value = incomplete.partition("=")
     if equals:
-        found = values_of(schema, data, key)
-        return [f"{key}={text}" for text in found if text.startswith(value)]
+        texts = values_of(schema, data, key)
+        return [f"{key}={text}" for text in texts if text.startswith(value)]
     return [f"{text}=" for text in keys_of(schema, data) if text.startswith(key)]
 
 
@@ -137,7 +137,7 @@ def _config(name: str) -> Any:
     """What a config holds; None if it cannot be read, about which the command will have more to say."""
     import yaml
 
-    shipped = ROOM / "configs" / f"{name}.yaml"
+    shipped = EXPERIMENTS / "configs" / f"{name}.yaml"
     path = Path(name) if Path(name).is_file() or not name.isidentifier() else shipped
     try:
         if path.stat().st_size <= LARGEST_CONFIG:

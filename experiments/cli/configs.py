@@ -148,11 +148,11 @@ def parts_command(plugin: Plugins = None, as_json: AsJson = False, debug: Debug 
         from treespec.experiments.config.plugged import plug_in
 
         plug_in(plugin or ())
-        found: dict[str, Any] = listed()
+        by_kind: dict[str, Any] = listed()
         if as_json:
-            typer.echo(json_text(found))
+            typer.echo(json_text(by_kind))
         else:
-            for kind, rows in found.items():
+            for kind, rows in by_kind.items():
                 _print_parts(TITLES[kind], rows)
 
 

@@ -38,7 +38,7 @@ TEXTS = (".py", ".md", ".txt", ".rst", ".log")
 BATCH = 256
 """Files that are encoded at once."""
 
-LARGEST = 2**24
+LARGEST_TEXT = 2**24
 """Bytes of a text; larger files are left out."""
 
 
@@ -88,16 +88,16 @@ def build_command(
         require_new(out, option="")
         if most is not None:
             require_within("--most-tokens", most, 1, 2**31 - 1)
-        found = _files(texts)
+        chosen = _files(texts)
         calm_transformers()
         pair = outline_pair(model, "none")
         store = Datastore.build(
             out,
-            _encoded(found, pair.tokenizer, most, progress(quiet)),
+            _encoded(chosen, pair.tokenizer, most, progress(quiet)),
             vocab_size=pair.target.vocab_size,
             tokenizer=tokenizer_digest(pair.tokenizer),
         )
-        left_out = {"copies_of_held_out": found.copies, "unreadable": found.unreadable}
+        left_out = {"copies_of_held_out": chosen.copies, "unreadable": chosen.unreadable}
         _show(store.path, store.about | {"left_out": left_out}, as_json, quiet)
 
 
@@ -122,7 +122,7 @@ def info_command(
 
 
 @dataclass
-class _Found:
+class _ChosenFiles:
     """The files to read, and how many of those that nobody named were left out, by why."""
 
     files: list[Path]
@@ -131,7 +131,7 @@ class _Found:
     unreadable: int = 0
 
 
-def _files(given: Sequence[Path] | None) -> _Found:
+def _files(given: Sequence[Path] | None) -> _ChosenFiles:
     """The files to read, each once, in an order that is the same everywhere.
 
     Raises:
@@ -143,22 +143,22 @@ def _files(given: Sequence[Path] | None) -> _Found:
     from treespec.reading import open_file
 
     if not given:
-        return _Found(installed_code(), frozenset())
-    found: dict[Path, None] = {}
+        return _ChosenFiles(installed_code(), frozenset())
+    paths: dict[Path, None] = {}
     for path in given:
         if path.is_dir():
             inside = sorted(p for p in path.rglob("*") if p.suffix in TEXTS and p.is_file())
             if not inside:
                 raise ConfigError(f"{path}: no file in it ends in {', '.join(TEXTS)}")
-            found |= dict.fromkeys(inside)
+            paths |= dict.fromkeys(inside)
         else:
-            with open_file(path, LARGEST):  # before minutes of encoding
-                found[path] = None
-    return _Found(list(found), frozenset(given))
+            with open_file(path, LARGEST_TEXT):  # before minutes of encoding
+                paths[path] = None
+    return _ChosenFiles(list(paths), frozenset(given))
 
 
 def _encoded(
-    found: _Found, tokenizer: Any, most: int | None, console: "Console | None"
+    chosen: _ChosenFiles, tokenizer: Any, most: int | None, console: "Console | None"
 ) -> Iterator[list[int]]:
     """The token ids of each file; copies of held-out files, and of folders what is no text, are left out.
 
@@ -170,12 +170,12 @@ def _encoded(
     from treespec.experiments.run.held_out import HeldOut
 
     held_out, tokens = HeldOut(), 0
-    for begin in range(0, len(found.files), BATCH):
+    for begin in range(0, len(chosen.files), BATCH):
         if console is not None:
             console.print(
-                f"{begin:,} of {len(found.files):,} files, {tokens:,} tokens", highlight=False
+                f"{begin:,} of {len(chosen.files):,} files, {tokens:,} tokens", highlight=False
             )
-        read = _read(found.files[begin : begin + BATCH], found, held_out)
+        read = _read(chosen.files[begin : begin + BATCH], chosen, held_out)
         if not read:
             continue
         for ids in tokenizer(read, add_special_tokens=False, verbose=False)["input_ids"]:
@@ -185,11 +185,11 @@ def _encoded(
                 return
     if not tokens:
         raise ConfigError(
-            f"no text is left: {_left_out(found.copies, found.unreadable) or 'empty files'}"
+            f"nothing to store: {_left_out(chosen.copies, chosen.unreadable) or 'the files are empty'}"
         )
 
 
-def _read(files: Sequence[Path], found: _Found, held_out: "HeldOut") -> list[str]:
+def _read(files: Sequence[Path], chosen: _ChosenFiles, held_out: "HeldOut") -> list[str]:
     """The texts of files, and what is left out counted."""
     from treespec.errors import Unreadable
     from treespec.reading import read_text
@@ -197,14 +197,14 @@ def _read(files: Sequence[Path], found: _Found, held_out: "HeldOut") -> list[str
     texts = []
     for file in files:
         try:
-            text = read_text(file, LARGEST)
+            text = read_text(file, LARGEST_TEXT)
         except Unreadable:
-            if file in found.named:
+            if file in chosen.named:
                 raise
-            found.unreadable += 1
+            chosen.unreadable += 1
             continue
         if held_out.has_copy(file.name, text):
-            found.copies += 1
+            chosen.copies += 1
         else:
             texts.append(text)
     return texts
@@ -218,7 +218,7 @@ def _left_out(copies: int = 0, unreadable: int = 0) -> str:
             f"{copies:,} {'copy of a held-out file' if copies == 1 else 'copies of held-out files'}"
         )
     if unreadable:
-        said.append(f"{unreadable:,} that are not UTF-8 or larger than {LARGEST // 2**20} MiB")
+        said.append(f"{unreadable:,} that are not UTF-8 or larger than {LARGEST_TEXT // 2**20} MiB")
     return f"left out {' and '.join(said)}" if said else ""
 
 

@@ -57,7 +57,7 @@ First steps:
   treespec run tree_vs_chain   do trees beat chains here?
 """
 
-SOON_S = 0.01
+AGAIN_AFTER_S = 0.01
 """After an interrupt that Python ignored it comes again."""
 
 app = typer.Typer(
@@ -344,7 +344,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     def not_lost(unraisable: "sys.UnraisableHookArgs") -> None:
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
             again = threading.Timer(
-                SOON_S, interrupt_main
+                AGAIN_AFTER_S, interrupt_main
             )  # at once it would end the hook, not the command
             again.daemon = True
             again.start()

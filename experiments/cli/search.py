@@ -97,25 +97,25 @@ def search_command(
                 if value is not None and "," in value:
                     raise ConfigError(
                         f"--out {out} holds one tree, but {name} {value} asks for several rankings: give "
-                        "one value, or leave --out out"
+                        "one value, or omit --out"
                     )
-        found: Any
+        result: Any
         if not latency:
             given = {"--prefix": prefix, "--law": law, "--batch": batch}
             alone = [name for name, value in given.items() if value is not None]
             if alone:
                 raise ConfigError(
-                    f"{alone[0]} says which times hold: give --latency too, or leave it out"
+                    f"{alone[0]} says which times hold: give --latency too, or omit {alone[0]}"
                 )
             if len(sources) > 1:
                 raise ConfigError(
                     f"{len(sources)} sources are ranked together by speed: give --latency, or one source"
                 )
             with working("searching"):
-                found = search(sources[0], size, depth, branching, into)
+                result = search(sources[0], size, depth, branching, into)
         else:
             with working("comparing trees, chains and plain decoding"):
-                found = search_fastest(
+                result = search_fastest(
                     sources,
                     latency,
                     into,
@@ -126,9 +126,9 @@ def search_command(
                     depth=depth,
                     branching=branching,
                 )
-        typer.echo(json_text(found.data()) if as_json else str(found))
+        typer.echo(json_text(result.data()) if as_json else str(result))
         if out is not None:
-            complain(write_tree(found.shape, into, out))
+            complain(write_tree(result.shape, into, out))
 
 
 @app.command(
@@ -171,12 +171,12 @@ def regret_command(
                 "what a tree costs depends on times: give --latency (`treespec profile`)"
             )
         with working("searching each source"):
-            found = regrets(sources, latency, shapes, prefix=prefix, batch=batch, max_size=size)
+            result = regrets(sources, latency, shapes, prefix=prefix, batch=batch, max_size=size)
         if as_json:
-            typer.echo(json_text(found.data()))
+            typer.echo(json_text(result.data()))
         else:
-            print_table(found.table(), output())
-            for note in found.notes:
+            print_table(result.table(), output())
+            for note in result.notes:
                 typer.echo(f"note: {note}")
 
 

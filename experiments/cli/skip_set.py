@@ -28,7 +28,7 @@ app.add_typer(
     ),
 )
 
-LARGEST = 2**24
+LARGEST_TEXT = 2**24
 """Bytes of a text."""
 
 HELD_OUT_FROM = 1024
@@ -99,14 +99,14 @@ def search_command(
             if console is not None:
                 console.print(f"{tried:,} sets tried, acceptance {acceptance:.3f}", highlight=False)
 
-        found = sets.search(size, most_sets, say)
-        found.save(out)
+        best = sets.search(size, most_sets, say)
+        best.save(out)
         if as_json:
-            typer.echo(json_text({"file": out, **found.model_dump()}))
+            typer.echo(json_text({"file": out, **best.model_dump()}))
         elif not quiet:
             output().print(
-                f"{out}: without {', '.join(found.skip)} the acceptance rate is {found.acceptance:.3f} "
-                f"over {found.tokens:,} tokens",
+                f"{out}: without {', '.join(best.skip)} the acceptance rate is {best.acceptance:.3f} "
+                f"over {best.tokens:,} tokens",
                 highlight=False,
                 soft_wrap=True,
             )
@@ -120,7 +120,7 @@ def _texts(given: Sequence[Path] | None) -> list[str] | None:
     """
     from treespec.reading import read_text
 
-    return [read_text(path, LARGEST) for path in given] if given else None
+    return [read_text(path, LARGEST_TEXT) for path in given] if given else None
 
 
 def _encoded(texts: Sequence[str] | None, pair: "Pair", tokens: int) -> list[list[int]]:
@@ -138,7 +138,7 @@ def _encoded(texts: Sequence[str] | None, pair: "Pair", tokens: int) -> list[lis
         prompts = read_prompts(EmbeddedPrompts(kind="embedded"))
         first, given = HELD_OUT_FROM, [prompt.text for prompt in prompts]
     ids = [pair.tokenizer.encode(text, add_special_tokens=False, verbose=False) for text in given]
-    found = [row[first : first + tokens] for row in ids if len(row) > first]
-    if not found:
+    pieces = [row[first : first + tokens] for row in ids if len(row) > first]
+    if not pieces:
         raise ConfigError("the texts have no tokens: name other files")
-    return found
+    return pieces

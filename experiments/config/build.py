@@ -145,14 +145,14 @@ def build(config: Config) -> Experiment:
     names, levels, the laws to record and to time, and mistakes are known before anything is measured.
 
     Raises:
-        ConfigError: if two methods or settings are the same, a shape is no tree, a law or rule is unknown,
-            a rule does not cover the trees that it would be given, or methods ask for measurements that the
-            config does not have, or that mean nothing.
+        ConfigError: if two methods or settings are the same, a shape is not a tree, a law or rule is
+            unknown, a rule does not cover the trees that it would be given, or methods ask for measurements
+            that the config does not have, or that mean nothing.
     """
     samplings: dict[str, Sampling] = {}
     for i, setting in enumerate(config.samplings):
         if setting.name in samplings:
-            raise ConfigError(f"samplings[{i}]: {setting.name} stands twice")
+            raise ConfigError(f"samplings[{i}]: {setting.name} appears twice")
         samplings[setting.name] = Sampling(**setting.model_dump())
     methods: list[BuiltMethod] = []
     for i, method in enumerate(config.methods):
@@ -178,7 +178,7 @@ def build(config: Config) -> Experiment:
         methods.append(built)
     if config.search is not None and config.models.draft == NO_DRAFT:
         raise ConfigError(
-            f"search measures models.draft, but that is {NO_DRAFT!r}: name one, or take `search` out"
+            f"search measures models.draft, but that is {NO_DRAFT!r}: name one, or remove `search`"
         )
     return Experiment(config, samplings, tuple(methods))
 

@@ -137,7 +137,7 @@ class MergeDraft(Combined):
     depend on the temperature: `{T=0: [...], T=1: [...]}` has them for each sampling setting by its name.
     Null only with `budgets`: there they lay out the trees of models, which are chains without them."""
     budgets: dict[Name, Budgeted] | None = None
-    """Draft nodes of each source by its name, such as `{model: 8, lookup: 4}`; a source that stands
+    """Draft nodes of each source by its name, such as `{model: 8, lookup: 4}`; a source that appears
     twice is `model` and `model'`. Each drafts a tree of its own, no deeper or wider than the shape says,
     and these stand below one root. Null to share the tree by `rates`."""
 
@@ -148,7 +148,7 @@ class MergeDraft(Combined):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the sources, each another: what stands twice has a prime."""
+        """Of the sources, each another: what appears twice has a prime."""
         names: list[str] = []
         for source in self.sources:
             name = source_of(source).name
@@ -231,7 +231,7 @@ class MergeDraft(Combined):
         missing = [name for name in self.names if name not in self.budgets]
         if missing:
             raise ValueError(
-                f"budgets: {missing[0]!r} has none: give each source a number of nodes, or take it out"
+                f"budgets: {missing[0]!r} has none: give each source a number of nodes, or remove it"
             )
         return self
 
@@ -304,10 +304,10 @@ def _merge(wanted: Wanted, settings: MergeDraft) -> Drafter:
     sources: dict[str, Drafter] = {}
     for i, (name, source) in enumerate(members.items()):
         nodes = settings.budgets[name]
-        own = Budget(nodes + 1, min(budget.depth, nodes), budget.branching)
-        shape = None if rates is None else _laid_out(rates[i], own)
+        source_budget = Budget(nodes + 1, min(budget.depth, nodes), budget.branching)
+        shape = None if rates is None else _laid_out(rates[i], source_budget)
         try:
-            sources[name] = _made(source, wanted, own, _law(source, wanted), shape)
+            sources[name] = _made(source, wanted, source_budget, _law(source, wanted), shape)
         except InvalidArgument as error:
             raise InvalidArgument(
                 f"budgets.{name} = {nodes}, which with the root is a size of {nodes + 1}: {error}"

@@ -139,7 +139,7 @@ def require_own(path: Path, keys: Collection[str], what: str) -> None:
             replaceable = isinstance(data, dict) and set(keys) <= set(data)
     if not replaceable:
         raise ConfigError(
-            f"{path} is there, and is no {what}: move it away, or give another place with --out"
+            f"{path} already exists and is not a {what}: move it away, or give another place with --out"
         )
 
 

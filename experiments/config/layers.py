@@ -83,12 +83,12 @@ class LayerSkipDraft(PartOfTarget):
         """The set that is named, or that of the file."""
         if self.file is None:
             return require_sublayers("skip", self.skip or (), layers)
-        found = _skip_set(self.file, stamp(self.file))
+        skip_set = _skip_set(self.file, stamp(self.file))
         try:
-            found.require_of(layers, target)
+            skip_set.require_of(layers, target)
         except InvalidArgument as error:
             raise InvalidArgument(f"{self.file}: {error}") from None
-        return require_sublayers("skip", found.skip, layers)
+        return require_sublayers("skip", skip_set.skip, layers)
 
 
 @lru_cache(maxsize=16)

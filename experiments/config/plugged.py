@@ -110,7 +110,7 @@ def require_same_plugins(folder: Path, manifest: Mapping[str, Any], error: type[
             raise error(
                 f"{folder} was started with another plug-in {name} ({was}, now {is_now}): name the one of "
                 f"then, or none (its copy is in {folder / FOLDER}), give another folder with --out, or "
-                "start anew with --fresh"
+                "start over with --fresh"
             )
 
 
@@ -125,7 +125,7 @@ def _require_same_installed(
             raise error(
                 f"{folder} was started with {_installed(then)} as the installed plug-in {module}, but now "
                 f"there is {_installed(here)}: install what was there then, give another folder with "
-                "--out, or start anew with --fresh"
+                "--out, or start over with --fresh"
             )
 
 

@@ -20,7 +20,7 @@ from treespec.draft import (
     TokenRecycling,
 )
 from treespec.draft.best_first import Limits
-from treespec.draft.datastore import SORTED
+from treespec.draft.datastore import SORTED_TOKENS
 from treespec.draft.recycling import template
 from treespec.draft.state import tokenizer_digest
 from treespec.errors import InvalidArgument, LoadError
@@ -108,9 +108,9 @@ class RetrievalDraft(Settings):
     """A datastore drafts: chains and trees within a `budget`."""
     datastore: Name
     """A file that `treespec datastore build` wrote."""
-    longest: Annotated[int, Field(strict=True, ge=1, lt=SORTED)] = 16
+    longest: Annotated[int, Field(strict=True, ge=1, lt=SORTED_TOKENS)] = 16
     """Most tokens that are looked up."""
-    shortest: Annotated[int, Field(strict=True, ge=1, lt=SORTED)] = 2
+    shortest: Annotated[int, Field(strict=True, ge=1, lt=SORTED_TOKENS)] = 2
     """Fewest tokens that are looked up."""
     hits: Count = 5000
     """Most places that are asked."""

@@ -68,15 +68,15 @@ def spelled(text: str) -> dict[str, Any]:
         raise ValueError("no shape is spelled so")
     kind, _, numbers = text.strip().partition(":")
     word = next((short for short, of in _KINDS.items() if of == kind), kind)
-    found, names = _numbers(numbers), SPELLINGS[word][1]
-    if names and len(found) != len(names):
+    values, names = _numbers(numbers), SPELLINGS[word][1]
+    if names and len(values) != len(names):
         count = f"{len(names)} number{'s' * (len(names) > 1)} ({' x '.join(names)})"
-        raise ValueError(f"it takes {count}, not {len(found)}")
+        raise ValueError(f"it takes {count}, not {len(values)}")
     kind = _KINDS.get(word, word)
     given = {"rates": "measured"} if kind == "optimal" else {}
     if not names:
-        return {"kind": kind, "branching": found}
-    return {"kind": kind, **given, **dict(zip(names, found, strict=True))}
+        return {"kind": kind, "branching": values}
+    return {"kind": kind, **given, **dict(zip(names, values, strict=True))}
 
 
 def _numbers(text: str) -> list[int]:

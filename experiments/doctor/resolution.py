@@ -45,7 +45,7 @@ def tell_apart(pair: "Pair") -> str:
         }
     )
     with tempfile.TemporaryDirectory() as folder:
-        found = load_run(run(config, folder=Path(folder) / "run", load=lambda models: pair).folder)
-    sentence = resolution_sentence(found.measurements["T=0"])
+        loaded = load_run(run(config, folder=Path(folder) / "run", load=lambda models: pair).folder)
+    sentence = resolution_sentence(loaded.measurements["T=0"])
     assert sentence is not None, "the twin of plain decoding decoded no prompt"
     return sentence.replace("This run", f"a run of {PROMPTS} prompts", 1)

@@ -19,7 +19,7 @@ from treespec.experiments.config.schema import Config, ModelsConfig
 from treespec.experiments.config.trees import label_of, wants_measured
 from treespec.experiments.errors import ConfigError
 from treespec.experiments.lossless.greedy import GreedyCheck, split
-from treespec.experiments.lossless.law import CHUNK, LawCheck, LawChecker
+from treespec.experiments.lossless.law import SAMPLES_PER_SIGN, LawCheck, LawChecker
 from treespec.experiments.lossless.samples import KeptSamples, code_hash
 from treespec.experiments.records.manifest import config_data, environment
 from treespec.experiments.run.baselines import generate_plain
@@ -143,7 +143,9 @@ def check_lossless(
             out, _about(config, experiment.methods, pair, (samples, tokens, prompts))
         )
     there = 0 if kept is None else len(kept)
-    chunks = (len(few) * len(warm) * (len(methods) + (not exact)) - there) * -(-each // CHUNK)
+    chunks = (len(few) * len(warm) * (len(methods) + (not exact)) - there) * -(
+        -each // SAMPLES_PER_SIGN
+    )
     cold = len(experiment.samplings) - len(warm)
     with reporter.units(chunks + cold * len(encoded), done=there) as begin:
         greedy_checks = [

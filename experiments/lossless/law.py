@@ -39,12 +39,12 @@ from treespec.verify import verifier_for
 if TYPE_CHECKING:
     from treespec.models.load import Pair
 
-__all__ = ["CHUNK", "LawCheck", "LawChecker"]
+__all__ = ["SAMPLES_PER_SIGN", "LawCheck", "LawChecker"]
 
 REFERENCE = "reference"
 """The name of our own plain loop, where samples of it are the reference."""
 
-CHUNK = 50
+SAMPLES_PER_SIGN = 50
 """Samples between two signs of progress."""
 
 
@@ -91,7 +91,7 @@ class LawChecker:
         tokens: of each text.
         seed: of the coins, and of the redraws of the tests.
         kept: texts of the same check that was stopped; new ones are added.
-        progress: told what is going on, once for each `CHUNK` of samples.
+        progress: told what is going on, once for each `SAMPLES_PER_SIGN` of samples.
     """
 
     def __init__(
@@ -171,16 +171,16 @@ class LawChecker:
 
     def _texts(self, method: BuiltMethod, name: str) -> Texts:
         """Rows of the prompt's number and the tokens after it."""
-        found: list[Texts] = []
+        batches: list[Texts] = []
         for i in range(len(self.prompts)):
             texts = None if self._kept is None else self._kept.of(name, method.name, i)
             if texts is None:
                 texts = self._sampled(method, name, i)
                 if self._kept is not None:
                     self._kept.add(name, method.name, i, texts)
-            found.append(texts)
-        rows = [row for texts in found for row in texts.rows]
-        return Texts(rows, sum(texts.seconds for texts in found))
+            batches.append(texts)
+        rows = [row for texts in batches for row in texts.rows]
+        return Texts(rows, sum(texts.seconds for texts in batches))
 
     def _sampled(self, method: BuiltMethod, name: str, i: int) -> Texts:
         """The texts after one prompt."""
@@ -189,7 +189,7 @@ class LawChecker:
         coins = TorchCoins(seed_of(self.seed, "samples", i, name, method.name))
         ids = torch.tensor(self.prompts[i].ids, dtype=torch.long, device=self.pair.target.device)
         for count in range(self._each):
-            if count % CHUNK == 0:
+            if count % SAMPLES_PER_SIGN == 0:
                 self._progress(f"{name}: {method.name}, prompt {i + 1}/{len(self.prompts)}")
             steps = decode(
                 target, drafter, verifier_for(choice.rule, self._remembering.target), ids,

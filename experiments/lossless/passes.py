@@ -18,7 +18,7 @@ from treespec.protocols import TreeModel
 
 __all__ = ["PassMemory", "RememberingModel"]
 
-BUDGET = 1 << 28
+LARGEST_BUDGET = 1 << 28
 
 
 class _Run(NamedTuple):
@@ -46,7 +46,7 @@ class PassMemory:
         recalled: those that need not run.
     """
 
-    def __init__(self, budget: int = BUDGET) -> None:
+    def __init__(self, budget: int = LARGEST_BUDGET) -> None:
         self.asked = self.recalled = 0
         self._room = budget
         self._logits: OrderedDict[_Key, Tensor] = OrderedDict()
@@ -152,7 +152,7 @@ class RememberingModel:
         return logits
 
     def _usable(self) -> int | None:
-        """How many of the calls are in effect in the model's cache; None if it must start anew.
+        """How many of the calls are in effect in the model's cache; None if it must start over.
 
         Passes that this text did not make are overwritten by the next one, unless something kept them or
         they overwrote rows that it needs.

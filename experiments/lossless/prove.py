@@ -50,7 +50,7 @@ from treespec.whole_file import write_whole
 __all__ = ["Job", "Result", "jobs", "main", "prove"]
 
 VOCAB = 3
-COMPOSED = 3
+COMPOSED_TOKENS = 3
 """Tokens through `decode`."""
 
 MOST_FAILURES = 10
@@ -170,7 +170,7 @@ def _composed(job: Job, rule: Rule) -> Result:
                 job.law,
                 target=target,
                 draft=draft,
-                tokens=COMPOSED,
+                tokens=COMPOSED_TOKENS,
                 sampling=sampling,
             )
         except Exception as error:  # one rule's failure must not end an hour's work
@@ -181,7 +181,7 @@ def _composed(job: Job, rule: Rule) -> Result:
                 proof,
                 f"{rule}: {in_words(error, 'the rule')}",
             )
-        error = float((law.probs - target_law(target, (0,), COMPOSED, sampling)).abs().max())
+        error = float((law.probs - target_law(target, (0,), COMPOSED_TOKENS, sampling)).abs().max())
         proof += Proof(1, law.runs, error)
         if not error <= TOLERANCE:
             failure = failure or f"{rule} through decode on {job.shape.parents}: error {error:.3g}"

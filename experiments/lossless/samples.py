@@ -85,15 +85,15 @@ class KeptSamples:
 
 def code_hash() -> str:
     """SHA-256 of all Python files of the installed packages."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for package in (attention_masks, treespec):
         assert package.__file__ is not None
         for folder, folders, files in os.walk(Path(package.__file__).parent, followlinks=True):
             folders.sort()
             for name in sorted(files):
                 if name.endswith(".py"):
-                    found.update(name.encode() + b"\0" + Path(folder, name).read_bytes())
-    return found.hexdigest()
+                    digest.update(name.encode() + b"\0" + Path(folder, name).read_bytes())
+    return digest.hexdigest()
 
 
 def _data(line: bytes) -> Any:

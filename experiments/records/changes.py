@@ -15,12 +15,12 @@ __all__ = ["changes_of_machine", "differences", "drafted", "require_same_methods
 def differences(before: Any, after: Any, path: str = "") -> list[str]:
     """The places in which two configs differ, as `path: before -> after`, but for where rows go."""
     if isinstance(before, dict) and isinstance(after, dict):
-        found = []
+        changed = []
         for key in dict.fromkeys([*before, *after]):
             if path or key not in NO_PART:
                 inner = f"{path}.{key}" if path else key
-                found += differences(before.get(key), after.get(key), inner)
-        return found
+                changed += differences(before.get(key), after.get(key), inner)
+        return changed
     if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         pairs = enumerate(zip(before, after, strict=True))
         return [line for i, (a, b) in pairs for line in differences(a, b, f"{path}[{i}]")]
@@ -45,17 +45,17 @@ def require_same_methods(folder: Path, experiment: Experiment, manifest: Mapping
         RunFolderError: with the first difference.
     """
     known = list(manifest["methods"])
-    found = json.loads(json.dumps([method_data(method) for method in experiment.methods]))
-    if len(known) == len(found):
-        pairs = list(zip(known, found, strict=True))
+    asked = json.loads(json.dumps([method_data(method) for method in experiment.methods]))
+    if len(known) == len(asked):
+        pairs = list(zip(known, asked, strict=True))
         known = [{"name": a["name"], **drafted(a, b)} for a, b in pairs]
-        found = [{"name": b["name"], **drafted(b, a)} for a, b in pairs]
-    changed = differences(known, found, "methods")
+        asked = [{"name": b["name"], **drafted(b, a)} for a, b in pairs]
+    changed = differences(known, asked, "methods")
     if changed:
         raise RunFolderError(
             f"{folder}: this code makes other methods of the config than the run was started with "
             f"({changed[0]}): finish it with the code of then ({manifest.get('git_hash')}), give another "
-            "folder with --out, or start anew with --fresh"
+            "folder with --out, or start over with --fresh"
         )
 
 

@@ -75,7 +75,7 @@ class RunFolder(HeldFolder):
         path: made if it does not exist.
 
     Raises:
-        ForeignFolder: on entering, if the path is no folder of a run, before anything is written.
+        ForeignFolder: on entering, if the path is not a run folder, before anything is written.
         RunFolderError: on entering, if another process holds it; later, if it cannot be written.
     """
 
@@ -95,7 +95,7 @@ class RunFolder(HeldFolder):
         other = "go on with the treespec that wrote it, or give another folder with --out"
         data = checked_manifest(
             self.manifest_path,
-            "start anew with --fresh",
+            "start over with --fresh",
             other,
             needed=("config", "config_hash", "finished"),
         )
@@ -150,7 +150,7 @@ class RunFolder(HeldFolder):
             return
         changed = differences(manifest["config"], config_data(config))
         raise RunFolderError(
-            f"{self.path} belongs to another config; give another folder with --out, or start anew with "
+            f"{self.path} belongs to another config; give another folder with --out, or start over with "
             "--fresh, which deletes its results. What differs:\n"
             + "\n".join(f"  {line}" for line in changed or ["(a config of another version)"])
         )
@@ -191,18 +191,18 @@ class RunFolder(HeldFolder):
             write: without it, only say.
 
         Raises:
-            RunFolderError: if a line is no row, or a row stands twice.
+            RunFolderError: if a line is no row, or a row appears twice.
         """
         prompts = read_lines(self._log("prompts"), PromptRow)
-        found: dict[tuple[int, str, int], set[str]] = {}
+        decoded: dict[tuple[int, str, int], set[str]] = {}
         failed = set()
         for number, row in enumerate(prompts, start=1):
-            if row.method in found.setdefault(row.unit, set()):
+            if row.method in decoded.setdefault(row.unit, set()):
                 raise RunFolderError(
                     f"{self._log('prompts')}, line {number}: prompt {row.prompt}, "
-                    f"{row.sampling}, {row.method} stands twice; remove one, or start anew with --fresh"
+                    f"{row.sampling}, {row.method} appears twice; remove one, or start over with --fresh"
                 )
-            found[row.unit].add(row.method)
+            decoded[row.unit].add(row.method)
             if row.error is not None and drop_errors:
                 failed.add(row.unit)
         rows: dict[str, Sequence[Row]] = {
@@ -210,7 +210,7 @@ class RunFolder(HeldFolder):
             "steps": read_lines(self._log("steps"), StepRow),
             "trees": read_lines(self._log("trees"), TreeRow),
         }
-        finished = {unit for unit, names in found.items() if names == set(methods)}
+        finished = {unit for unit, names in decoded.items() if names == set(methods)}
         finished -= failed | _without_steps(prompts, rows["steps"], rows["trees"])
         if not write:
             return finished
@@ -273,8 +273,8 @@ def _without_steps(
     traced, lost = {row.unit for row in trees}, set()
     for row in prompts:
         kept = row.unit in traced and row.verify_s is not None  # trees are those of our loop
-        found = [count[*row.unit, row.method] for count in counts]
-        if row.error is None and found != [row.steps, row.steps * kept]:
+        counted = [count[*row.unit, row.method] for count in counts]
+        if row.error is None and counted != [row.steps, row.steps * kept]:
             lost.add(row.unit)
     return lost
 

@@ -83,7 +83,7 @@ def parsed(path: Path, error: type[TreespecError], way_out: str = "") -> Any:
         way_out: what the user can do, for the message; nothing where a caller adds it, or goes on without.
 
     Raises:
-        TreespecError: `error`, if it cannot be read or is no JSON.
+        TreespecError: `error`, if it cannot be read or is not JSON.
     """
     end = f"; {way_out}" if way_out else ""
     try:
@@ -121,7 +121,7 @@ def fits(data: Any, form: Form, path: str = "") -> str | None:
         places = ((f"{path}[{i}]", value) for i, value in enumerate(data))
     else:
         places = ((f"{path}.{key}", value) for key, value in data.items())
-    return next((found for at, value in places if (found := fits(value, form.inner, at))), None)
+    return next((misfit for at, value in places if (misfit := fits(value, form.inner, at))), None)
 
 
 def _wrong(path: str, value: Any, words: str) -> str:

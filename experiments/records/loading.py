@@ -258,7 +258,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     path = folder / "manifest.json"
     if not path.exists():
-        raise RunFolderError(f"{folder} is no folder of a run: it has no manifest.json")
+        raise RunFolderError(f"{folder} is not a run folder: it has no manifest.json")
     return checked_manifest(
         path,
         "mend it, or run its config anew in another folder",

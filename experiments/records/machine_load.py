@@ -35,7 +35,7 @@ WATCH_S = 0.25
 LEAST_S = 1.0
 """Counters go in steps of a hundredth of a second: shorter stretches tell nothing."""
 
-AGREE = 0.1
+LARGEST_GAP_SHARE = 0.1
 """By how much counters may miss the clock, as a share, before they are of another machine than ours."""
 
 
@@ -116,9 +116,9 @@ class LoadWatch:
             return None
         clock, _, idle, busy, ours = (b - a for a, b in zip(first, now, strict=True))
         there = clock * now.cores
-        if clock < LEAST_S or abs(idle + busy - there) > AGREE * there:
+        if clock < LEAST_S or abs(idle + busy - there) > LARGEST_GAP_SHARE * there:
             return None
-        if busy - ours < -AGREE * there:
+        if busy - ours < -LARGEST_GAP_SHARE * there:
             return None
         return round(100 * max(0.0, busy - ours) / (idle + busy), 1)
 

@@ -134,7 +134,7 @@ def _inconsistent(manifest: dict[str, Any]) -> str | None:
             return f"{key} = [], but must hold at least one"
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            return f"{key}: the name {in_json(twice)} stands twice"
+            return f"{key}: the name {in_json(twice)} appears twice"
     for i, method in enumerate(manifest.get("methods", ())):
         if method.get("parents") is not None:
             try:

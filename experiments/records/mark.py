@@ -33,7 +33,7 @@ VERSION = 1
 """Of the mark."""
 
 LONGEST_HEAD = 200
-LARGEST = 1 << 28
+LARGEST_MARK = 1 << 28
 """Bytes of a mark: a thousand times what the largest sweep needs."""
 
 
@@ -93,7 +93,7 @@ class Mark:
         none = f"{path} is no mark of treespec"
         if path.is_symlink() or not path.is_file():
             raise Unreadable(none)
-        first, *lines = read_bytes(path, LARGEST).split(b"\n")
+        first, *lines = read_bytes(path, LARGEST_MARK).split(b"\n")
         try:
             head = _Head.model_validate_json(first[:LONGEST_HEAD])
         except ValidationError:

@@ -62,13 +62,13 @@ class Measured:
         Raises:
             ConfigError: if nothing was.
         """
-        found = self.trace(sampling, law)
-        if found is None:
+        trace = self.trace(sampling, law)
+        if trace is None:
             known = ", ".join(other for name, other in self.traces if name == sampling)
             raise ConfigError(
                 f"{sampling}: law '{law}' was not recorded, but {known}; leave the law out"
             )
-        return found
+        return trace
 
     def estimate(self, sampling: str, law: str, ranks: int | None = None) -> AcceptanceEstimate:
         """Rates by depth and rank, deep levels drawn to those of all.
@@ -111,10 +111,10 @@ def load_measured(config: Config, folder: Path) -> Measured:
             if path.exists():
                 traces[setting.name, str(law)] = Trace.load(path)
             elif law is usual:
-                raise RunFolderError(f"{path} is missing: start anew with --fresh")
+                raise RunFolderError(f"{path} is missing: start over with --fresh")
     for path in (stamp, times):
         if not path.exists():
-            raise RunFolderError(f"{path} is missing: start anew with --fresh")
+            raise RunFolderError(f"{path} is missing: start over with --fresh")
     latency = LatencyModel.load(times)
     return Measured(config.search, traces, latency, stamped(stamp)["prefix"])
 
@@ -129,7 +129,7 @@ def advice_kept(folder: Path, place: int) -> dict[str, str]:
     Raises:
         RunFolderError: if the file is damaged.
     """
-    path, way_out = folder / f"best-{place}.json", "start anew with --fresh"
+    path, way_out = folder / f"best-{place}.json", "start over with --fresh"
     if not path.exists():
         return {}
     data = parsed(path, RunFolderError, way_out)
@@ -144,7 +144,7 @@ def stamped(stamp: Path) -> dict[str, Any]:
     Raises:
         RunFolderError: if the file is damaged.
     """
-    way_out = "start anew with --fresh"
+    way_out = "start over with --fresh"
     data = parsed(stamp, RunFolderError, way_out)
     if problem := fits(data, {"config_hash": TEXT, "prefix": COUNT}):
         raise RunFolderError(f"{stamp} is damaged: {problem}; {way_out}")

@@ -119,8 +119,8 @@ class OwnFiles:
             ) from None
         if mark.kind != self.kind.name:
             raise self.kind.foreign(
-                f"{self.path} is no {self.kind.what}, but another folder of treespec ({mark.kind}): give "
-                "another folder with --out"
+                f"{self.path} is not a {self.kind.what}, but another folder of treespec ({mark.kind}): "
+                "give another folder with --out"
             )
         self.mark = mark
 
@@ -142,19 +142,19 @@ class OwnFiles:
     def _take_up(self) -> None:
         """Read the mark; refuse a manifest of another folder, and files of others where we write."""
         if not os.path.lexists(self.path / MARK):
-            found = min((entry.name for entry in self.path.iterdir()), default="nothing")
+            first = min((entry.name for entry in self.path.iterdir()), default="nothing")
             raise self.kind.foreign(
-                f"{self.path} holds files ({found}, ...) but is no {self.kind.what}: it has no file {MARK} "
-                "(nor has one of an older version, which can be read but not written); give another folder "
-                "with --out"
+                f"{self.path} holds files ({first}, ...) but is not a {self.kind.what}: it has no file "
+                f"{MARK} (nor has one of an older version, which can be read but not written); give "
+                "another folder with --out"
             )
         self.load()
         self._require_own_manifest()
         folders = [f"{folder}/" for folder in self.kind.folders]
         self.require_free([*self.mark.names, *folders])
         there = [folder for folder in ("", *folders) if (self.path / folder).is_dir()]
-        found = [folder + name for folder in there for name in os.listdir(self.path / folder)]
-        self.require_free(name for name in found if self.kind.places.fullmatch(name))
+        inside = [folder + name for folder in there for name in os.listdir(self.path / folder)]
+        self.require_free(name for name in inside if self.kind.places.fullmatch(name))
 
     def _require_own_manifest(self) -> None:
         path = self.path / self.kind.manifest
@@ -358,9 +358,9 @@ class OwnFiles:
 
 def _with_folders(names: Iterable[str]) -> list[str]:
     """Names and those of the folders that they are in, each once, folders first."""
-    found: dict[str, None] = {}
+    listed: dict[str, None] = {}
     for name in names:
         parts = name.removesuffix("/").split("/")
-        found |= dict.fromkeys("/".join(parts[:i]) + "/" for i in range(1, len(parts)))
-        found[name] = None
-    return list(found)
+        listed |= dict.fromkeys("/".join(parts[:i]) + "/" for i in range(1, len(parts)))
+        listed[name] = None
+    return list(listed)

@@ -194,7 +194,7 @@ def _lines(rows: Sequence[Row]) -> bytes:
 def read_lines(path: Path, kind: type[_Row]) -> list[_Row]:
     """The rows of a file, but for a damaged end, which a killed run or a crash leaves.
 
-    That is a last line without its line end, or one that is no JSON. The unit that it belongs to is not
+    That is a last line without its line end, or one that is not JSON. The unit that it belongs to is not
     complete without it, and is run again.
 
     Raises:
@@ -218,7 +218,7 @@ def read_lines(path: Path, kind: type[_Row]) -> list[_Row]:
             where = f" (column {column})" if column else ""
             raise RunFolderError(
                 f"{path}, line {number}: no valid row{where}: {plain_words(problem['msg'])}; mend or "
-                "remove the line, or start anew with --fresh"
+                "remove the line, or start over with --fresh"
             ) from error
     return rows
 

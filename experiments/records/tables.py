@@ -147,9 +147,9 @@ def _refuse(
     folder: Path, name: str, frame: "polars.DataFrame", wrong: Any, column: str, what: str
 ) -> None:
     """Raise for the first row where `wrong` holds."""
-    found = frame.filter(wrong)
-    if len(found):
-        row = found.row(0, named=True)
+    refused = frame.filter(wrong)
+    if len(refused):
+        row = refused.row(0, named=True)
         where = f"prompt {row['prompt']}, {row['sampling']}, {row['method']}"
         raise RunFolderError(
             f"{folder / name} (.parquet, or .jsonl of a run that is not finished) is damaged: the row of "

@@ -25,7 +25,7 @@ __all__ = [
 LEAST_TRIES = 20
 """Tries of a level below which it is shown without an interval."""
 
-DARKEST = 50
+DARKEST_PERCENT = 50
 """Percent of a colour behind a text, so that it stays legible."""
 
 NOTE = (
@@ -151,7 +151,7 @@ def _depth(index: int) -> Column[_Levels]:
         spread = share.scaled(100).spread(0) if level.tries >= LEAST_TRIES else ""
         ranks = " + ".join(f"{100 * part:.0f}" for part in level.by_rank)
         below = f"{ranks} · {level.tries}" if len(level.by_rank) > 1 else f"{level.tries}"
-        shade = round(DARKEST * share.estimate)
+        shade = round(DARKEST_PERCENT * share.estimate)
         return Cell(f"{100 * share.estimate:.0f} %", spread, below, shade, share)
 
     return Column(f"depth {index + 1}", write)

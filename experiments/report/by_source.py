@@ -21,7 +21,7 @@ __all__ = ["SourceLevel", "source_data", "source_finding", "sources_of"]
 LEAST_TRIES = 20
 """Tries below which a share is shown without an interval."""
 
-DARKEST = 50
+DARKEST_PERCENT = 50
 """Percent of a colour behind a text, so that it stays legible."""
 
 NOTE = (
@@ -123,7 +123,11 @@ def _column(depth: int) -> Column[_Row]:
         ranks = " + ".join(f"{100 * part:.0f}" for part in level.by_rank)
         below = f"{ranks} · {level.tries}" if len(level.by_rank) > 1 else f"{level.tries}"
         return Cell(
-            f"{100 * share.estimate:.0f} %", spread, below, round(DARKEST * share.estimate), share
+            f"{100 * share.estimate:.0f} %",
+            spread,
+            below,
+            round(DARKEST_PERCENT * share.estimate),
+            share,
         )
 
     return Column(f"depth {depth}", write)
@@ -163,8 +167,8 @@ def _levels(run: RunRecords, sampling: str, method: str) -> Iterator[SourceLevel
     columns: dict[Hashable, NDArray[np.int64]] = {}
     for key in drafted:
         for what, counts in (("tried", tried), ("kept", kept)):
-            found = counts.get(key, Counter())
-            columns[what, key] = np.array([found[prompt] for prompt in order])
+            by_prompt = counts.get(key, Counter())
+            columns[what, key] = np.array([by_prompt[prompt] for prompt in order])
     files = None if run.files is None else tuple(run.files[prompt] for prompt in order)
     totals = bootstrap(columns, files=files)
     for key in sorted(drafted):
@@ -204,7 +208,7 @@ def _steps(run: RunRecords, sampling: str, method: str) -> Iterator[tuple[int, l
         except (TreespecError, IndexError):
             raise RunFolderError(
                 f"{run.folder}: a step of {method!r} on prompt {prompt} has a tree of several sources that "
-                "is none, or that its accepted path does not fit: start anew with --fresh"
+                "is none, or that its accepted path does not fit: start over with --fresh"
             ) from None
         yield (
             prompt,

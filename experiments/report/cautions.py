@@ -52,16 +52,16 @@ __all__ = [
     "turns_caution",
 ]
 
-EFFECT = 1.1
+SMALLEST_EFFECT = 1.1
 """The smallest ratio that a comparison should tell from 1."""
 
 LEAST_UNITS, LEAST_DRIFT, SIGNIFICANCE = 8, 0.05, 0.01
 
-DEARER = 1.1
+DEARER_RATIO = 1.1
 """A pass over fewer nodes is mentioned if it takes so many times as long as one over more."""
 
 
-BEHIND = 2
+FEWEST_STEPS_BEHIND = 2
 """Steps of plain decoding, by any copy of it, behind which a step of it finds caches filled for it."""
 
 LEAST_STEPS, LEAST_GAIN = 20, 0.1
@@ -77,10 +77,15 @@ def prompts_to_tell(ratio: Interval, prompts: int) -> int | None:
         >>> prompts_to_tell(Interval(1.5, 1.2, 1.9), 12) is None
         True
     """
-    if not ratio.bounded or ratio.low <= 0 or ratio.low >= 1 / EFFECT or ratio.high <= EFFECT:
+    if (
+        not ratio.bounded
+        or ratio.low <= 0
+        or ratio.low >= 1 / SMALLEST_EFFECT
+        or ratio.high <= SMALLEST_EFFECT
+    ):
         return None
     half = log(ratio.high / ratio.low) / 2
-    return ceil(prompts * (half / log(EFFECT)) ** 2)
+    return ceil(prompts * (half / log(SMALLEST_EFFECT)) ** 2)
 
 
 def spread_caution(what: str, ratio: Interval, samples: int, unit: str = "prompts") -> str | None:
@@ -185,7 +190,7 @@ def few_nodes_caution(run: RunRecords, data: Measurements) -> str | None:
         (few, more): ratio
         for few in nodes
         for more in nodes
-        if nodes[few] < nodes[more] and (ratio := passes[few] / passes[more]) >= DEARER
+        if nodes[few] < nodes[more] and (ratio := passes[few] / passes[more]) >= DEARER_RATIO
     }
     for few, more in sorted(dearer, key=lambda pair: -dearer[pair]):
         explained = explain(data, few, more)
@@ -221,17 +226,20 @@ def turns_caution(run: RunRecords, data: Measurements) -> str | None:
     begins = np.flatnonzero(np.diff(mine, prepend=~mine[:1]))
     place = np.arange(len(mine)) - np.repeat(begins, np.diff(begins, append=len(mine)))
     later = mine & (steps["step"] > 0).to_numpy()
-    own, others = seconds[later & (place >= BEHIND)], seconds[later & (place == 0)]
-    if min(len(own), len(others)) < LEAST_STEPS:
+    after_itself, others = (
+        seconds[later & (place >= FEWEST_STEPS_BEHIND)],
+        seconds[later & (place == 0)],
+    )
+    if min(len(after_itself), len(others)) < LEAST_STEPS:
         return None
-    ratio = np.median(own) / np.median(others)
+    ratio = np.median(after_itself) / np.median(others)
     if ratio > 1 - LEAST_GAIN:
         return None
     return (
-        f"Caution: turns flatter trees and chains here. Behind {BEHIND} or more steps of plain decoding a "
-        f"step of it took {ratio:.2f} of the time that it took behind other methods: plain decoding by "
-        "itself is faster than in this run. (What other methods read drives what it reads out of the "
-        "processor's caches; a model about as large as these feels it.)"
+        f"Caution: turns flatter trees and chains here. Behind {FEWEST_STEPS_BEHIND} or more steps of "
+        f"plain decoding a step of it took {ratio:.2f} of the time that it took behind other methods: "
+        "plain decoding by itself is faster than in this run. (What other methods read drives what it "
+        "reads out of the processor's caches; a model about as large as these feels it.)"
     )
 
 

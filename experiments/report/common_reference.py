@@ -68,10 +68,10 @@ def copies_of(
     of = {twin: run.twins[twin] for twin in twins if run.twins[twin] in groups}
     copies = {run.group_of(twin): (name, twin) for twin, name in of.items()}
     home = {groups[name] for name in of.values()}
-    found = {name: copies[n] for name, n in groups.items() if n in copies and n not in home}
+    copy_of = {name: copies[n] for name, n in groups.items() if n in copies and n not in home}
     apart = any(number not in home and number not in copies for number in groups.values())
     sentence = APART if apart else THROUGH
-    return found, sentence.format(groups=count, reference=next(iter(of.values()), None))
+    return copy_of, sentence.format(groups=count, reference=next(iter(of.values()), None))
 
 
 def through_copies(adjusted: Adjusted, copies: Mapping[int, tuple[int, int]]) -> Adjusted:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-__all__ = ["FILLS", "ROW", "WIDTH", "MethodAxis", "lanes", "legend", "panels", "reach"]
+__all__ = ["FILLS", "ROW_INCHES", "WIDTH", "MethodAxis", "lanes", "legend", "panels", "reach"]
 
 FILLS: tuple[Literal["full", "none", "left", "right", "top", "bottom"], ...] = (
     "full",
@@ -38,7 +38,7 @@ FILLS: tuple[Literal["full", "none", "left", "right", "top", "bottom"], ...] = (
 WIDTH = 6.0
 """Inches. Narrow, so that letters stay legible when a phone shrinks the picture."""
 
-ROW = 0.27
+ROW_INCHES = 0.27
 """Inches that a method takes."""
 
 NAME = 1.9
@@ -113,7 +113,7 @@ def panels(
     from matplotlib.figure import Figure
 
     lines = -(-len(names) // 2)
-    figure = Figure(figsize=(WIDTH, ROW * (lines * (axis.rows + 1.5) + extra)))
+    figure = Figure(figsize=(WIDTH, ROW_INCHES * (lines * (axis.rows + 1.5) + extra)))
     grid = figure.subplots(lines, min(2, len(names)), sharex=True, sharey=True, squeeze=False)
     for unused in grid.flat[len(names) :]:
         unused.set_visible(False)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from treespec.experiments.report.figure_axes import (
     FILLS,
-    ROW,
+    ROW_INCHES,
     WIDTH,
     MethodAxis,
     lanes,
@@ -87,7 +87,7 @@ def speedup_figure(summaries: Sequence[SamplingSummary]) -> "Figure | None":
     if not shown:
         return None
     axis = MethodAxis.of(shown)
-    figure = Figure(figsize=(WIDTH, ROW * (1.25 * axis.rows + 2.6)))
+    figure = Figure(figsize=(WIDTH, ROW_INCHES * (1.25 * axis.rows + 2.6)))
     axes = figure.subplots()
     axis.apply(axes)
     axes.axvline(1.0, color=MUTED, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)

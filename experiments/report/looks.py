@@ -8,9 +8,9 @@ from treespec.experiments.report.sequential import boundary_at
 if TYPE_CHECKING:
     from treespec.experiments.records.loading import RunRecords
 
-__all__ = ["EARLY", "REPEATED", "boundary_of", "ended_early", "ending"]
+__all__ = ["ENDED_EARLY", "REPEATED", "boundary_of", "ended_early", "ending"]
 
-EARLY = (
+ENDED_EARLY = (
     "The run ended early because this interval excluded 1: an estimate that ends a run lies too far from 1 "
     "on average. The interval allows for that."
 )

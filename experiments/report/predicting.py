@@ -224,19 +224,19 @@ class _Setting:
         elif not by_member(method.rule[self.data.sampling]):
             return f"rule {method.rule[self.data.sampling]}: no trace holds what it accepts of such trees"
         try:
-            found = replay_growth(trace, growth)
+            replayed = replay_growth(trace, growth)
         except (InvalidTrace, InvalidGrowth) as error:
             return str(error)
-        if not any(found.levels):  # a growth that never drafts decodes plainly
+        if not any(replayed.levels):  # a growth that never drafts decodes plainly
             return self._static(TreeShape.chain(0), self._usual)
         parts = self.measured.latency.at(self.measured.prefix, self._timed(law))
-        speed = found.speed(parts)
+        speed = replayed.speed(parts)
         return _Expected(
-            found.nodes_per_step,
-            found.interval(),
+            replayed.nodes_per_step,
+            replayed.interval(),
             speed.scaled(self._plain_s),
             speed.estimate,
-            float(found.sure.mean()),
+            float(replayed.sure.mean()),
             untimed=parts.law_times.decide is None,
             timed_under=self._timed_under(law, trace),
         )

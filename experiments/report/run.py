@@ -139,8 +139,12 @@ class Run(RunRecords):
     @cached_property
     def prompt_speedups(self) -> dict[str, PromptSpeedups]:
         """The best chain and the best tree on each prompt, of the settings that have a baseline."""
-        found = {sampling: prompt_speedups(data) for sampling, data in self.measurements.items()}
-        return {sampling: speedups for sampling, speedups in found.items() if speedups is not None}
+        by_setting = {
+            sampling: prompt_speedups(data) for sampling, data in self.measurements.items()
+        }
+        return {
+            sampling: speedups for sampling, speedups in by_setting.items() if speedups is not None
+        }
 
     @cached_property
     def metered(self) -> dict[str, list[Metered]]:

@@ -70,10 +70,10 @@ FIRST_LOOK = 8
 NODES = 401
 """Points of the quadrature between two boundaries."""
 
-FARTHEST = 9.0
+FARTHEST_DENSITY = 9.0
 """Standard deviations beyond which the density is left out: less than 1e-18 of it lies there."""
 
-LARGEST = 37.0
+LARGEST_BOUNDARY = 37.0
 """Boundary beyond which a tail is no number any more: such a look cannot decide."""
 
 Floats = NDArray[np.float64]
@@ -88,11 +88,11 @@ def looks(most: int) -> list[int]:
         >>> looks(6)
         [6]
     """
-    found, number = [], FIRST_LOOK
+    numbers, number = [], FIRST_LOOK
     while number < most:
-        found.append(number)
+        numbers.append(number)
         number += number // 2
-    return [*found, most]
+    return [*numbers, most]
 
 
 def spent(share: float, alpha: float = 1 - CONFIDENCE) -> float:
@@ -132,7 +132,7 @@ def boundaries(shares: tuple[float, ...], alpha: float = 1 - CONFIDENCE) -> tupl
         raise ValueError(f"shares of looks must grow from above 0 to at most 1, not {shares}")
     points, weights = np.polynomial.legendre.leggauss(NODES)
     # the score before the first look: all of it at 0
-    at, mass, time, before, found = np.zeros(1), np.ones(1), 0.0, 0.0, []
+    at, mass, time, before, bounds = np.zeros(1), np.ones(1), 0.0, 0.0, []
     for share in shares:
         spread, now = sqrt(share - time), spent(share, alpha)
 
@@ -148,15 +148,19 @@ def boundaries(shares: tuple[float, ...], alpha: float = 1 - CONFIDENCE) -> tupl
             outside = ndtr((at - edge) / spread) + ndtr((-at - edge) / spread)
             return float(mass @ outside) - spend
 
-        root: Any = inf if beyond(LARGEST) >= 0 else brentq(beyond, 0, LARGEST, xtol=1e-10)
+        root: Any = (
+            inf
+            if beyond(LARGEST_BOUNDARY) >= 0
+            else brentq(beyond, 0, LARGEST_BOUNDARY, xtol=1e-10)
+        )
         boundary = float(root)
-        found.append(boundary)
-        edge = min(boundary, FARTHEST) * sqrt(share)
+        bounds.append(boundary)
+        edge = min(boundary, FARTHEST_DENSITY) * sqrt(share)
         where = edge * points
         apart = (where[:, None] - at) / spread
         density = np.exp(-(apart**2) / 2) @ mass / (spread * sqrt(2 * np.pi))
         at, mass, time, before = where, edge * weights * density, share, now
-    return tuple(found)
+    return tuple(bounds)
 
 
 def student(boundary: float, samples: int) -> float:

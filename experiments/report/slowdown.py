@@ -102,52 +102,52 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-NEIGHBOURS = 4
+NEIGHBOURS_EACH_SIDE = 4
 """Steps of other steady methods before a step, and as many after it, that say how slow the machine was."""
 
-REACH = 2.0
+HALF_WEIGHT_GAPS = 2.0
 """Neighbours so many mean gaps away weigh half."""
 
-ROUNDS, SETTLED = 6, 1e-4
+MOST_ROUNDS, SETTLED_BELOW = 6, 1e-4
 """Levels and slowdowns are found in turn, at most so often; levels that move by less have settled."""
 
-CALMEST, CALM = 0.2, 1.2
+CALMEST_SHARE, CALM_SLOWDOWN = 0.2, 1.2
 """Steps less than this much slower than the calmest fifth weigh alike, those beyond it less; and the
 machine was even around a step where no neighbour was slower by more than this."""
 
-DISTRUST = 3
+POWER_OF_DISTRUST = 3
 """Power of the slowdown by which the weight of slow steps falls."""
 
-FAR, LEAST_FAR = 4.0, 0.05
+FAR_IN_MADS, LEAST_FAR_SHARE = 4.0, 0.05
 """A step is far from the median of its class by so many scaled MAD, and at least so far, as a share."""
 
-FEW = 8
+FEWEST_STEPS_OF_A_CLASS = 8
 """Classes with fewer steps left set none aside, and say nothing about the machine."""
 
-SLOW = 1.4
+SLOWEST_COUNTED = 1.4
 """Steps slower than the calmest fifth by more are set aside."""
 
 EVEN_SHARE, LEAST_SHARE = 0.5, 0.1
 """All steps count, whatever was around them, unless the machine was even around so many of the steps that
 it did not slow down, and these steps are so many of all."""
 
-PAUSES = 4
+FEWEST_FAR_STEPS = 4
 """Fewer steps far from their median count as cost: what is rare may be a method's own."""
 
-EXCESS, DRAWS, BLOCK = 0.01, 4000, 100
+EXCESS_SHARE, CHANCE_DRAWS, DRAWS_PER_BLOCK = 0.01, 4000, 100
 """Far steps are a method's own where it loses so much more of its time by them than the others do, and
 where pauses that hit methods by chance, drawn so many times, would hardly ever cost it as much. Drawn in
 blocks, which bound the memory."""
 
-LUCK, RESTLESS_LUCK = 0.03, 0.005
+LIKELIEST_CHANCE, LIKELIEST_CHANCE_IF_RESTLESS = 0.03, 0.005
 """How often is hardly ever. To suspect a method wrongly makes intervals wider, to miss one makes them
 wrong: so it takes little, but more where all steps count, those on a slow machine too."""
 
-ALONE = (
+NO_NEIGHBOURS = (
     "totals decide: how slow the machine was is seen in the steps of other methods of fixed shape, and for "
     "some method there is none with enough steps"
 )
-OWN = (
+DEAR_STEPS = (
     "Caution: rare steps of {methods} are far dearer than the others, more than pauses of the machine make "
     "them; all such steps count as cost, and so do pauses, which cannot be told from them."
 )
@@ -220,7 +220,7 @@ class Adjusted:
         stages: `[M, P]` each, the parts of `seconds` that were spent in the stages.
         reason: why `seconds` are the plain totals, as a sentence; None if they are not.
         restless: whether the machine changed from step to step, so that all steps count.
-        own: numbers of the methods that have rare dear steps of their own, for which steps far from the
+        dear: numbers of the methods that have rare dear steps of their own, for which steps far from the
             median of their class count as cost.
     """
 
@@ -231,7 +231,7 @@ class Adjusted:
     stages: dict[str, Floats] = field(default_factory=dict)
     reason: str | None = None
     restless: bool = False
-    own: tuple[int, ...] = ()
+    dear: tuple[int, ...] = ()
 
     def remark(self, names: Sequence[str]) -> str | None:
         """What else is to be said about the estimate, in sentences.
@@ -239,9 +239,9 @@ class Adjusted:
         Args:
             names: of the methods.
         """
-        *first, last = [names[number] for number in self.own] or [""]
+        *first, last = [names[number] for number in self.dear] or [""]
         methods = f"{', '.join(first)} and {last}" if first else last
-        said = [RESTLESS] * self.restless + [OWN.format(methods=methods)] * bool(self.own)
+        said = [RESTLESS] * self.restless + [DEAR_STEPS.format(methods=methods)] * bool(self.dear)
         return " ".join(said) or None
 
 
@@ -259,7 +259,7 @@ def slowdowns(steps: Steps) -> Floats:
     """
     around = _around(steps)
     if around is None:
-        raise ValueError(ALONE)
+        raise ValueError(NO_NEIGHBOURS)
     return _slowdowns(steps, *around)[0]
 
 
@@ -276,12 +276,12 @@ def adjust(steps: Steps, stages: Mapping[str, Floats] | None = None) -> Adjusted
     stages = dict(stages or {})
     around = _around(steps)
     if around is None:
-        return _left_to_totals(steps, stages, ALONE)
+        return _left_to_totals(steps, stages, NO_NEIGHBOURS)
     slowdown, calm = _slowdowns(steps, *around)
     restless = not calm.any()
     adjusted, weight = steps.seconds / slowdown, _trust(slowdown)
-    luck = RESTLESS_LUCK if restless else LUCK
-    kept, own = _kept(steps, adjusted, calm | restless, luck)
+    luck = LIKELIEST_CHANCE_IF_RESTLESS if restless else LIKELIEST_CHANCE
+    kept, dear = _kept(steps, adjusted, calm | restless, luck)
     return Adjusted(
         slowdown=slowdown,
         kept=kept,
@@ -292,7 +292,7 @@ def adjust(steps: Steps, stages: Mapping[str, Floats] | None = None) -> Adjusted
             for name, spent in stages.items()
         },
         restless=restless,
-        own=own,
+        dear=dear,
     )
 
 
@@ -310,9 +310,9 @@ def _left_to_totals(steps: Steps, stages: Mapping[str, Floats], reason: str) -> 
 
 def totals(steps: Steps, values: Floats) -> Floats:
     """The sums of a value of each step, by method and prompt; `[M, P]`."""
-    found = np.zeros(steps.shape)
-    np.add.at(found, (steps.method, steps.prompt), values)
-    return found
+    sums = np.zeros(steps.shape)
+    np.add.at(sums, (steps.method, steps.prompt), values)
+    return sums
 
 
 def by_prompt(steps: Steps, adjusted: Floats, weight: Floats) -> Floats:
@@ -347,11 +347,11 @@ def _around(steps: Steps) -> tuple[Ints, Floats] | None:
     Returns:
         Places `[S, 2K]` and weights `[S, 2K]`, which add up to 1; None if some method has no neighbours.
     """
-    large = np.bincount(steps.work, minlength=1) >= FEW
+    large = np.bincount(steps.work, minlength=1) >= FEWEST_STEPS_OF_A_CLASS
     usable = steps.steady[steps.method] & large[steps.work] & (steps.seconds > 0)
     guides = np.flatnonzero(usable)
     guides = guides[np.argsort(steps.at[guides], kind="stable")]
-    places = np.zeros((len(steps.at), 2 * NEIGHBOURS), np.int64)
+    places = np.zeros((len(steps.at), 2 * NEIGHBOURS_EACH_SIDE), np.int64)
     weights = np.zeros(places.shape)
     for method in np.unique(steps.method):
         mine = np.flatnonzero(steps.method == method)
@@ -360,11 +360,11 @@ def _around(steps: Steps) -> tuple[Ints, Floats] | None:
             return None
         at = steps.at[others]
         first = np.searchsorted(at, steps.at[mine])
-        rank = first[:, None] + np.arange(-NEIGHBOURS, NEIGHBOURS)
+        rank = first[:, None] + np.arange(-NEIGHBOURS_EACH_SIDE, NEIGHBOURS_EACH_SIDE)
         there = (rank >= 0) & (rank < len(others))
         rank = np.clip(rank, 0, len(others) - 1)
         gap = float(np.median(np.diff(at))) if len(at) > 1 else 0.0
-        away = (at[rank] - steps.at[mine, None]) / (REACH * gap or 1.0)
+        away = (at[rank] - steps.at[mine, None]) / (HALF_WEIGHT_GAPS * gap or 1.0)
         places[mine] = others[rank]
         weights[mine] = there / (1 + away**2)
     return (places, weights / weights.sum(1, keepdims=True)) if len(places) else None
@@ -376,21 +376,21 @@ def _slowdowns(steps: Steps, places: Ints, weights: Floats) -> tuple[Floats, Boo
     levels = np.ones(int(steps.work.max()) + 1)
 
     def level_by(adjusted: Floats) -> Floats:
-        found = levels.copy()
+        new_levels = levels.copy()
         for members in classes:
-            found[steps.work[members[0]]] = _midmean(adjusted[members])
-        found[found <= 0] = 1.0  # only times of zero: no guide has them
-        return found
+            new_levels[steps.work[members[0]]] = _midmean(adjusted[members])
+        new_levels[new_levels <= 0] = 1.0  # only times of zero: no guide has them
+        return new_levels
 
     levels = level_by(steps.seconds)
-    for _ in range(ROUNDS):
+    for _ in range(MOST_ROUNDS):
         around = (steps.seconds / levels[steps.work])[places]
         slowdown = _weighted_median(around, weights)
         before, levels = levels, level_by(steps.seconds / slowdown)
-        if np.abs(levels / before - 1).max() < SETTLED:
+        if np.abs(levels / before - 1).max() < SETTLED_BELOW:
             break
-    quick = slowdown <= SLOW * np.quantile(slowdown, CALMEST)
-    even = np.where(weights > 0, around, 0).max(1) <= CALM * slowdown
+    quick = slowdown <= SLOWEST_COUNTED * np.quantile(slowdown, CALMEST_SHARE)
+    even = np.where(weights > 0, around, 0).max(1) <= CALM_SLOWDOWN * slowdown
     calm = quick & even
     if even[quick].mean() < EVEN_SHARE or calm.mean() < LEAST_SHARE:
         calm = np.zeros_like(calm)
@@ -401,7 +401,10 @@ def _slowdowns(steps: Steps, places: Ints, weights: Floats) -> tuple[Floats, Boo
 
 def _trust(slowdown: Floats) -> Floats:
     """Weights of steps: slow ones tell less of what a step costs."""
-    return np.minimum(1, CALM * np.quantile(slowdown, CALMEST) / slowdown) ** DISTRUST
+    return (
+        np.minimum(1, CALM_SLOWDOWN * np.quantile(slowdown, CALMEST_SHARE) / slowdown)
+        ** POWER_OF_DISTRUST
+    )
 
 
 def _classes(work: Ints) -> list[Ints]:
@@ -440,7 +443,7 @@ def _kept(
 ) -> tuple[Bools, tuple[int, ...]]:
     """Which steps are not set aside, and the methods that have rare dear steps of their own."""
     # whether it is calm around a step does not depend on the step: no honest cost is set aside
-    few = np.bincount(steps.work, calm)[steps.work] < FEW
+    few = np.bincount(steps.work, calm)[steps.work] < FEWEST_STEPS_OF_A_CLASS
     kept = calm | few
     chosen = np.flatnonzero(calm & ~few)
     far = np.zeros(len(kept), bool)
@@ -449,13 +452,13 @@ def _kept(
         places = chosen[members]
         median = np.median(adjusted[places])
         off = np.abs(adjusted[places] - median)
-        far[places] = off > max(FAR * _MAD * np.median(off), LEAST_FAR * median)
+        far[places] = off > max(FAR_IN_MADS * _MAD * np.median(off), LEAST_FAR_SHARE * median)
         medians[places] = median
-    if far.sum() < PAUSES:
+    if far.sum() < FEWEST_FAR_STEPS:
         return kept, ()
     lost = np.maximum(adjusted - medians, 0)
-    own = _own_dear_steps(steps.method[chosen], medians[chosen], (lost * far)[chosen], luck)
-    return (kept, own) if own else (kept & ~far, ())
+    dear = _own_dear_steps(steps.method[chosen], medians[chosen], (lost * far)[chosen], luck)
+    return (kept, dear) if dear else (kept & ~far, ())
 
 
 def _own_dear_steps(method: Ints, usual: Floats, lost: Floats, luck: float) -> tuple[int, ...]:
@@ -468,12 +471,12 @@ def _own_dear_steps(method: Ints, usual: Floats, lost: Floats, luck: float) -> t
     loss, part = np.bincount(method, lost), np.bincount(method, usual) / usual.sum()
     with np.errstate(invalid="ignore", divide="ignore"):
         more = (loss / part - (loss.sum() - loss) / (1 - part)) / usual.sum()
-    rng, found = np.random.default_rng(0), []
-    for suspect in np.flatnonzero(more > EXCESS).tolist():
+    rng, dear = np.random.default_rng(0), []
+    for suspect in np.flatnonzero(more > EXCESS_SHARE).tolist():
         by_chance = 0
-        for _ in range(DRAWS // BLOCK):
-            hit = rng.random((BLOCK, len(pauses)), np.float32) < part[suspect]
+        for _ in range(CHANCE_DRAWS // DRAWS_PER_BLOCK):
+            hit = rng.random((DRAWS_PER_BLOCK, len(pauses)), np.float32) < part[suspect]
             by_chance += np.count_nonzero(hit @ pauses >= loss[suspect] * (1 - 1e-9))
-        if by_chance <= luck * DRAWS:
-            found.append(suspect)
-    return tuple(found)
+        if by_chance <= luck * CHANCE_DRAWS:
+            dear.append(suspect)
+    return tuple(dear)

@@ -25,7 +25,7 @@ MOST_NODES = 256
 RARE_COLOUR, OFTEN_COLOUR = (0xE9, 0xEE, 0xF4), (0x5F, 0xCB, 0x9A)
 """Colours of nodes that are never and always accepted; both are light enough for dark text."""
 
-THICKEST = 9.0
+THICKEST_LINE = 9.0
 """Width of a line whose child is always accepted."""
 
 
@@ -86,7 +86,7 @@ def _look(nodes: NodeAcceptance, node: int) -> Look:
         note=str(count),
         hint=_hint(nodes, node, share),
         fill=_blend(share.estimate),
-        line=1 + (THICKEST - 1) * share.estimate,
+        line=1 + (THICKEST_LINE - 1) * share.estimate,
     )
 
 

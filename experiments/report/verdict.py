@@ -34,7 +34,7 @@ from treespec.experiments.report.cautions import (
     turns_caution,
 )
 from treespec.experiments.report.equality import equality
-from treespec.experiments.report.looks import EARLY, REPEATED, ended_early, ending
+from treespec.experiments.report.looks import ENDED_EARLY, REPEATED, ended_early, ending
 from treespec.experiments.report.measurements import BY_PROMPTS, ONE_METHOD, Measurements
 from treespec.experiments.report.sequential import repeated_interval
 from treespec.experiments.report.statistics import by_file, paired_bootstrap
@@ -256,7 +256,7 @@ def _sentences(run: RunRecords, data: Measurements) -> list[str]:
         lines.append("Trees and chains are not compared: the run holds only one of the two.")
     else:
         lines.append(_duel(duel, data))
-        lines += [EARLY] if duel.winner is not None and ended_early(run) else []
+        lines += [ENDED_EARLY] if duel.winner is not None and ended_early(run) else []
         wide = spread_caution("the best tree and the best chain", duel.ratio, duel.samples, unit)
         lines += [] if wide is None else [wide]
     gain = best_against_plain(data)

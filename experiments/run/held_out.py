@@ -9,7 +9,7 @@ from treespec.experiments.run.prompts import read_prompts
 
 __all__ = ["HeldOut", "installed_code"]
 
-SHARE = 0.2
+LARGEST_SHARED_LINES = 0.2
 """Of the lines of one file that stand in the other: with more of them they are copies."""
 
 
@@ -41,8 +41,8 @@ class HeldOut:
         lines = _lines(text)
         shared = Counter(of for line in lines for of in self._where.get(line, ()))
         return any(
-            count > SHARE * self._sizes[of]
-            or (name == Path(of).name and count > SHARE * len(lines))
+            count > LARGEST_SHARED_LINES * self._sizes[of]
+            or (name == Path(of).name and count > LARGEST_SHARED_LINES * len(lines))
             for of, count in shared.items()
         )
 

@@ -134,15 +134,15 @@ def model_data(
         pair: loaded by it.
         parts: of the target that draft, by name: of these, the passes.
     """
-    found = {"target": _model_data(config.target, pair.target)}
+    data = {"target": _model_data(config.target, pair.target)}
     if config.draft == NO_DRAFT:
         nothing = {"name": NO_DRAFT, "parameters": 0, "architecture": NO_DRAFT, "context": None}
-        found["draft"] = found["target"] | nothing | {"passes": None}
+        data["draft"] = data["target"] | nothing | {"passes": None}
     else:
-        found["draft"] = _model_data(config.draft or config.target, pair.draft)
+        data["draft"] = _model_data(config.draft or config.target, pair.draft)
     others = {name: _model_data(name, model) for name, model in pair.others.items()}
     drafting = {name: {"passes": passes_data(part)} for name, part in (parts or {}).items()}
-    return found | {k: v for k, v in (("others", others), ("parts", drafting)) if v}
+    return data | {k: v for k, v in (("others", others), ("parts", drafting)) if v}
 
 
 def _model_data(name: str, model: "TransformersModel") -> dict[str, Any]:

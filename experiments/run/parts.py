@@ -45,7 +45,7 @@ def parts_of(
         methods: whose sources, those within others too, may be such parts.
         target: that is loaded.
     """
-    found: dict[str, TransformersModel] = {}
+    parts: dict[str, TransformersModel] = {}
     for method in methods:
         if not isinstance(method.config, TreeMethod):
             continue
@@ -55,7 +55,7 @@ def parts_of(
             layers = target.layer_count
             try:
                 skip = source.skipped(layers)
-                found[part_name(skip, layers)] = target.without(skip)
+                parts[part_name(skip, layers)] = target.without(skip)
             except TreespecError:
                 continue
-    return found
+    return parts

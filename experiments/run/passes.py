@@ -38,7 +38,7 @@ code on disk: a target of 50M parameters, the embedded draft. A part of the targ
 LOADING_S = {"target": 28.0, "draft": 11.0}
 """What it takes where one has."""
 
-SAVED = {"target": 0.4, "draft": 0.7}
+SAVED_SHARE = {"target": 0.4, "draft": 0.7}
 """Of an eager pass over 1 to 32 nodes, at least: 45 to 70 % of one of a target of 50M parameters, 72 to
 87 % of one of the embedded draft (`experiments.benchmarks.passes`; bfloat16, two cores of an AMD EPYC with
 AVX512). A part of the target that drafts counts as a target."""
@@ -129,7 +129,7 @@ def choose_by_length(
             why = earlier.get("why")
         elif model.device.type == "cpu":
             count, seconds = _ahead_of(experiment, texts, pair, role, name), _pass_seconds(model)
-            gain = SAVED["draft" if role == "draft" else "target"] * seconds * count
+            gain = SAVED_SHARE["draft" if role == "draft" else "target"] * seconds * count
             cost, there = _compiling(role, model)
             why = (
                 f"about {count:,} passes of {1e3 * seconds:.1f} ms are ahead, in which compiling would "
@@ -178,7 +178,7 @@ def require_same_passes(
                 f"{folder} was started with {_in_words(then['kind'], packed)} passes of "
                 f"{_called(role, name)}, which are {_in_words(now.kind, now.frozen)} now"
                 + (f" ({why})" if why else "")
-                + ": go on where they can be run as before, give another folder with --out, or start anew "
+                + ": go on where they can be run as before, give another folder with --out, or start over "
                 "with --fresh"
             )
 

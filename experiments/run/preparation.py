@@ -159,7 +159,7 @@ def load_inputs(
     if session.manifest is not None and session.manifest["prompts_hash"] != hash_of(prompts):
         raise RunFolderError(
             f"{session.records.path} was started with other prompts: their file or the tokenizer has "
-            "changed since; give another folder with --out, or start anew with --fresh"
+            "changed since; give another folder with --out, or start over with --fresh"
         )
     return pair, prompts, spare
 

@@ -47,7 +47,7 @@ MOST_PROMPTS = 100_000
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-SHOWN = 4000
+LETTERS_SHOWN = 4000
 """Letters of a prompt that a manifest keeps, for reports."""
 
 
@@ -212,7 +212,7 @@ def _excerpts(files: Sequence[RawPrompt], starts: Mapping[str, int]) -> list[Raw
 def texts_of(prompts: Sequence[Prompt], tokenizer: Any) -> list[str]:
     """Prompts as text, as models read them; of a long one its end, after an ellipsis."""
     texts = [str(tokenizer.decode(list(prompt.ids))) for prompt in prompts]
-    return [text if len(text) <= SHOWN else f"…{text[-SHOWN:]}" for text in texts]
+    return [text if len(text) <= LETTERS_SHOWN else f"…{text[-LETTERS_SHOWN:]}" for text in texts]
 
 
 def hash_of(prompts: Sequence[Prompt]) -> str:
@@ -349,7 +349,7 @@ def _split_of(config: HfDatasetPrompts) -> tuple[Any, str | None]:
     if local and config.revision is not None:
         raise PromptError(
             f"prompts.revision = {config.revision!r}, but {config.path} is a folder, which has no "
-            "revisions: take `revision` out"
+            "revisions: remove `revision`"
         )
     datasets.disable_progress_bars()
     try:

@@ -11,20 +11,20 @@ if TYPE_CHECKING:
 
 __all__ = ["largest_tree", "reserve_rows", "rows_of"]
 
-NODES = 64
+NODES_UNSAID = 64
 """Of a tree that does not say how large it grows."""
 
 MOST_GROWN = 1024
 """Nodes of growing trees that room is kept for. What needs more gets it when it does."""
 
-STEP = 64
+CAPACITY_STEP = 64
 """Capacities are multiples of it."""
 
 
 def largest_tree(experiment: Experiment) -> int:
-    """Nodes of the largest tree of these methods, as far as they say so, and at least `NODES`."""
+    """Nodes of the largest tree of these methods, as far as they say so, and at least `NODES_UNSAID`."""
     trees = [method.tree for method in experiment.methods if method.tree is not None]
-    return max([NODES, *map(_nodes, trees)])
+    return max([NODES_UNSAID, *map(_nodes, trees)])
 
 
 def rows_of(experiment: Experiment, tokens: int) -> int:
@@ -38,7 +38,7 @@ def rows_of(experiment: Experiment, tokens: int) -> int:
         tokens: of the longest prompt.
     """
     rows = tokens + experiment.config.max_new_tokens + 2 * largest_tree(experiment)
-    return -(-rows // STEP) * STEP
+    return -(-rows // CAPACITY_STEP) * CAPACITY_STEP
 
 
 def reserve_rows(experiment: Experiment, pair: "Pair", lengths: Iterable[int]) -> None:

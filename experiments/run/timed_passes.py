@@ -37,7 +37,7 @@ def _cautions(config: Config, pair: "Pair", measured: Measured | None) -> Iterat
         used = {"target": pair.target.passes.kind}
     draft = {} if isinstance(pair.draft, NoDraftModel) else {"draft": pair.draft.passes.kind}
     if measured is not None:
-        times, way_out = "the times that an earlier start measured", "measure anew with --fresh"
+        times, way_out = "the times that an earlier start measured", "measure again with --fresh"
         said = other_passes("this run", used | draft, times, passes_of(measured.latency), way_out)
         if said is not None:
             yield said

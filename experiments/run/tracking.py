@@ -95,7 +95,7 @@ def open_tracker(name: str | None, say: Callable[[str], None]) -> NoTracker:
         return Tracker(name, importlib.import_module(name), say)
     except ImportError as error:
         raise ConfigError(
-            f"tracker: {name} cannot be imported ({error}): pip install {name}, or leave `tracker` out"
+            f"tracker: {name} cannot be imported ({error}): pip install {name}, or remove `tracker`"
         ) from None
 
 

@@ -102,7 +102,7 @@ def _tune_one(
             ]
             chosen = dict(zip(("length", "threshold"), grid[0], strict=True))
             return {"table": [], "errors": errors, "chosen": chosen}
-        rates = _rates({pair: found for pair, found in texts.items() if found})
+        rates = _rates({pair: measured for pair, measured in texts.items() if measured})
         least = RACE_KEEPS[min(done, len(RACE_KEEPS) - 1)] * max(rates[pair] for pair in racing)
         racing = [pair for pair in racing if rates[pair] >= least]
     best = max(racing, key=rates.__getitem__)

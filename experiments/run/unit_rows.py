@@ -52,7 +52,7 @@ def metrics_of(outcome: Outcome) -> dict[str, float | None]:
     Raises:
         InvalidPlugin: naming the metric that fails, or gives no number.
     """
-    found: dict[str, float | None] = {}
+    values: dict[str, float | None] = {}
     for name, part in parts("metric").items() if outcome.staged else ():
         try:
             value = part.make(outcome.steps)
@@ -63,12 +63,12 @@ def metrics_of(outcome: Outcome) -> dict[str, float | None]:
                 value = float(value)
             except (TypeError, ValueError):
                 raise InvalidPlugin(
-                    f"metric {name!r} gives {value!r}, which is no number"
+                    f"metric {name!r} gives {value!r}, which is not a number"
                 ) from None
             if not isfinite(value):
                 raise InvalidPlugin(f"metric {name!r} gives {value}, which is no finite number")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def failed_row(more: Mapping[str, Any], error: str) -> PromptRow:

@@ -74,26 +74,26 @@ def require_decidable(experiment: Experiment) -> None:
     until = experiment.config.until
     if until is None:
         return
-    found: set[str] = set()
+    sides: set[str] = set()
     for written, built in zip(experiment.config.methods, experiment.methods, strict=True):
-        found |= _sides(written, built)
-    if {"tree", "chain"} <= found:
+        sides |= _sides(written, built)
+    if {"tree", "chain"} <= sides:
         return
     missing = " and ".join(
         what
         for side, what in (("tree", "no tree"), ("chain", "no chain or assisted generation"))
-        if side not in found
+        if side not in sides
     )
     if until.decided:
         raise ConfigError(
             f"until: decided compares trees with chains, but the methods have {missing} that is lossless: "
-            "add one, or take `until` out"
+            "add one, or remove `until`"
         )
-    if "plain" not in found or found == {"plain"}:
-        missing += "" if "plain" in found else ", and no plain decoding"
+    if "plain" not in sides or sides == {"plain"}:
+        missing += "" if "plain" in sides else ", and no plain decoding"
         raise ConfigError(
             f"until.half_width = {until.half_width:g} is of trees against chains, or else of one of them "
-            f"against plain decoding, but the methods have {missing}: add one, or take `until` out"
+            f"against plain decoding, but the methods have {missing}: add one, or remove `until`"
         )
 
 

@@ -62,7 +62,7 @@ class FoundBudget:
         )
         return "\n".join([
             f"most tokens per step within {self.size} nodes, the root included: {chosen}",
-            f"tokens per step {self.tokens:.3f} (plain decoding: 1), {self.nodes:.3g} nodes in the mean",
+            f"tokens per step {self.tokens:.3f} (plain decoding: 1), {self.nodes:.3g} nodes on average",
             f"the best chain, of depth {self.chain}: {self.chain_tokens:.3f} tokens per step",
             f"in a config: shape: {flow(self.config)}",
             f"note: {SAME_TEXTS}",
@@ -113,7 +113,7 @@ def best_budget(
         for wide in range(1, (known.branching if branching is None else branching) + 1)
         if (budget := Budget(size if wide > 1 else deep + 1, deep, wide))
     ]
-    found, best = max(tried, key=lambda one: one[0].tokens_per_step)
+    replayed, best = max(tried, key=lambda one: one[0].tokens_per_step)
     chain, chained = max(
         (one for one in tried if one[1].branching == 1), key=lambda one: one[0].tokens_per_step
     )
@@ -121,8 +121,8 @@ def best_budget(
     return FoundBudget(
         {key: config[key] for key in ("kind", "depth", "size", "branching")},
         size,
-        found.tokens_per_step,
-        found.nodes_per_step,
+        replayed.tokens_per_step,
+        replayed.nodes_per_step,
         chained.depth,
         chain.tokens_per_step,
     )

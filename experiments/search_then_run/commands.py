@@ -36,7 +36,7 @@ from treespec.search.rates.replay import EMITTED
 from treespec.shape import TreeShape
 
 __all__ = [
-    "Found",
+    "FoundTree",
     "acceptance_of",
     "dumped",
     "export",
@@ -60,7 +60,7 @@ def rates_of(text: str) -> list[float] | list[list[float]]:
     """Acceptance rates as they are typed: `0.6,0.2,0.1` by rank, levels apart by semicolons.
 
     Raises:
-        ConfigError: for what is no number.
+        ConfigError: for what is not a number.
     """
     levels = []
     for level in text.split(";"):
@@ -101,7 +101,7 @@ def read_source(text: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundTree:
     """The best tree of a size for acceptance rates, or on a trace.
 
     Args:
@@ -150,7 +150,7 @@ class Found:
 
 def search(
     rates: str, size: int | None, depth: int | None, branching: int | None, form: str
-) -> Found | FoundBudget:
+) -> FoundTree | FoundBudget:
     """The best tree beside a chain: by replay of a trace, or under rates.
 
     Args:
@@ -177,12 +177,12 @@ def search(
     worth = expected_tokens(chain, acceptance) if reached else None
     tokens = expected_tokens(shape, acceptance)
     notes = [f"note: {text}" for text in (RATES_ALONE, *getattr(given, "warnings", ()))]
-    return Found(shape, tokens, chain, worth, form, notes)
+    return FoundTree(shape, tokens, chain, worth, form, notes)
 
 
 def _on_trace(
     trace: Trace, size: int, depth: int | None, branching: int | None, form: str
-) -> Found:
+) -> FoundTree:
     """The tree of most tokens per step on a trace: the fastest where every step takes the same time."""
     alike = LatencyModel.from_tables(verify=1.0, draft=0.0, law=trace.law)
     ranking = best_tree(trace, alike, sizes=[size], depth=depth, branching=branching)
@@ -191,9 +191,9 @@ def _on_trace(
     notes = [n for n in ranking.notes if n != CHOSEN and n not in ranking.on_intervals]
     if first.size != size:
         raise ConfigError(
-            f"--size {size}: the trace supports no tree of so many nodes; {'; '.join(notes)}"
+            f"--size {size}: the trace supports no tree with {size} nodes; {'; '.join(notes)}"
         )
-    return Found(
+    return FoundTree(
         first.shape,
         first.tokens_per_step.estimate,
         TreeShape.chain(size - 1) if chain is None else chain.shape,

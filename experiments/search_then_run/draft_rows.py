@@ -133,5 +133,5 @@ def record_draft_rows(
     return DraftRows(
         offsets=np.concatenate([[0], np.cumsum(counts)]),
         text_ranks=np.array(text_ranks),
-        **{name: np.concatenate(found) for name, found in parts.items()},
+        **{name: np.concatenate(blocks) for name, blocks in parts.items()},
     )

@@ -166,7 +166,7 @@ def _require_same_pair(source: str, acceptance: Any, path: Path, times: LatencyM
         raise ConfigError(
             f"{source} is of {ours}, but the times of {path} are of {theirs}: profile that pair "
             "(`treespec profile`) and give --latency for each source, in their order; or, if its passes "
-            f"take as long, take `models` out of `about` in {path}"
+            f"take as long, remove `models` from `about` in {path}"
         )
 
 

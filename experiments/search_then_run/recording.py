@@ -31,8 +31,8 @@ from treespec.verify import RULES, Rule, Scope
 from treespec.verify.rule import ChildAcceptance
 
 __all__ = [
-    "BEYOND",
-    "CHUNK",
+    "POSITIONS_BEYOND",
+    "POSITIONS_PER_PASS",
     "Position",
     "PositionRecorder",
     "Recorder",
@@ -41,9 +41,9 @@ __all__ = [
     "trace_of",
 ]
 
-BEYOND = 16
+POSITIONS_BEYOND = 16
 """Positions recorded after the end of each text: for steps of trees up to one edge deeper."""
-CHUNK = 64
+POSITIONS_PER_PASS = 64
 """Positions of a given text that run in one pass."""
 
 
@@ -127,8 +127,8 @@ class PositionRecorder(ABC):
         text = Text(ids[first : first + kept + beyond], kept=kept)
         self._prefill(prompt)
         roots = [prompt[-1], *text.tokens[:-1]]
-        for start in range(0, len(roots), CHUNK):
-            text.positions += self._pass(roots[start : start + CHUNK], coins)
+        for start in range(0, len(roots), POSITIONS_PER_PASS):
+            text.positions += self._pass(roots[start : start + POSITIONS_PER_PASS], coins)
         return text
 
     def _prefill(self, prompt: Sequence[int]) -> None:
@@ -282,7 +282,7 @@ def record(
     stop: Stop = lambda ids: False,
     seed: int = 0,
     follow: Sequence[Sequence[int]] | None = None,
-    beyond: int = BEYOND,
+    beyond: int = POSITIONS_BEYOND,
     beam: int = 0,
     beam_depth: int = DEPTH,
     files: Sequence[int] | None = None,

@@ -54,7 +54,7 @@ def read_shapes(text: str) -> dict[str, TreeShape]:
     """Trees as they are typed: `chain:4,kary:2x3,chains:2x4,expansion:3x2x1,tree.json`, by these names.
 
     Raises:
-        ConfigError: saying which one is no tree, and how trees are written.
+        ConfigError: saying which one is not a tree, and how trees are written.
     """
     shapes: dict[str, TreeShape] = {}
     nodes = 0
@@ -69,7 +69,7 @@ def read_shapes(text: str) -> dict[str, TreeShape]:
         except (TreespecError, ValueError) as error:
             known = ", ".join(_TYPED)
             raise ConfigError(
-                f"--shapes: {brief(word)} is no tree ({error}); write {known}, or a file"
+                f"--shapes: {brief(word)} is not a tree ({error}); write {known}, or a file"
             ) from None
         nodes += shapes[word].size
         if nodes > MOST_NODES_TOGETHER:

@@ -12,7 +12,7 @@ from treespec.distributions import Sampling
 from treespec.draft import MatchingSource
 from treespec.draft.text_source import Draft, proposed
 from treespec.experiments.search_then_run.recording import (
-    BEYOND,
+    POSITIONS_BEYOND,
     Position,
     PositionRecorder,
     trace_of,
@@ -55,12 +55,12 @@ class SourceRecorder(PositionRecorder):
         drafts = [draft for some in of_position for draft in some]
         return TextDrafts(
             drafts=np.cumsum([0, *map(len, of_position)]),
-            nodes=np.cumsum([0, *(len(draft.found.tokens) for draft in drafts)]),
+            nodes=np.cumsum([0, *(len(draft.continuations.tokens) for draft in drafts)]),
             seen=_row(draft.seen for draft in drafts),
             most=_row(draft.most for draft in drafts),
-            parents=_row(parent for draft in drafts for parent in draft.found.parents[1:]),
-            tokens=_row(token for draft in drafts for token in draft.found.tokens),
-            counts=_row(count for draft in drafts for count in draft.found.counts),
+            parents=_row(parent for draft in drafts for parent in draft.continuations.parents[1:]),
+            tokens=_row(token for draft in drafts for token in draft.continuations.tokens),
+            counts=_row(count for draft in drafts for count in draft.continuations.counts),
             limits=_row([limits.depth, limits.drafted + 1, limits.branching]),
         )
 
@@ -112,7 +112,7 @@ def record_source(
     stop: Stop = lambda ids: False,
     seed: int = 0,
     follow: Sequence[Sequence[int]] | None = None,
-    beyond: int = BEYOND,
+    beyond: int = POSITIONS_BEYOND,
     files: Sequence[int] | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Trace:

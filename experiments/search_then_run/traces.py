@@ -22,7 +22,7 @@ from treespec.experiments.run.passes import load_with_passes
 from treespec.experiments.run.progress import Reporter
 from treespec.experiments.run.prompts import Prompt, RawPrompt, encode, hash_of, read_prompts
 from treespec.experiments.search_then_run.draft_rows import DEPTH
-from treespec.experiments.search_then_run.recording import BEYOND, record
+from treespec.experiments.search_then_run.recording import POSITIONS_BEYOND, record
 from treespec.experiments.search_then_run.source_recording import record_source
 from treespec.experiments.search_then_run.traced_sources import require_traceable, traced_source
 from treespec.plugins import Budget
@@ -48,7 +48,7 @@ def trace(
     law: str | None = None,
     rule: str | None = None,
     width: int = WIDTH,
-    beyond: int = BEYOND,
+    beyond: int = POSITIONS_BEYOND,
     follow: bool = False,
     beam: int = 0,
     beam_depth: int = DEPTH,
@@ -85,14 +85,16 @@ def trace(
     setting = _setting(config, sampling)
     named = None if method is None else _named_method(config, method)
     choice = _choice(config, setting, named, law, rule, width)
-    own = named if named is not None and not named.by_pair else None
-    if own is not None:
-        require_traceable(own)
-        _require_no_options(own, width, beam)
+    traced_draft = named if named is not None and not named.by_pair else None
+    if traced_draft is not None:
+        require_traceable(traced_draft)
+        _require_no_options(traced_draft, width, beam)
     reporter = Reporter(console)
     raw = read_prompts(config.prompts, more=0)[: config.prompts.count]
-    pair = load_with_passes(config.models, [] if own is None else [own], load, reporter)
-    source = pair if own is None else traced_source(own, setting.name, pair)
+    pair = load_with_passes(
+        config.models, [] if traced_draft is None else [traced_draft], load, reporter
+    )
+    source = pair if traced_draft is None else traced_source(traced_draft, setting.name, pair)
     prompts = encode(raw, config.prompts, pair.tokenizer)
     given = _continuations(config, raw, prompts, pair) if follow else None
     stop = stop_at_tokens(pair.end_tokens)
@@ -110,7 +112,7 @@ def trace(
         else:
             more = {"law": choice.law, "width": width, "beam": beam, "beam_depth": beam_depth}
             recorded = record(source, ids, **settings, **more)
-    return _described(recorded, config, setting, hash_of(prompts), own)
+    return _described(recorded, config, setting, hash_of(prompts), traced_draft)
 
 
 def _require_no_options(method: BuiltMethod, width: int, beam: int) -> None:
@@ -120,7 +122,7 @@ def _require_no_options(method: BuiltMethod, width: int, beam: int) -> None:
     if width != WIDTH:
         raise ConfigError(
             f"--width {width}: {method.name!r} brings its own continuations, as many as its budget allows: "
-            "leave --width out"
+            "omit --width"
         )
     if beam:
         raise ConfigError(
@@ -234,10 +236,10 @@ def _described(
         more["draft"] = method.config.draft.model_dump(mode="json")
         models = {key: value for key, value in data["models"].items() if key != "draft"}
         # Times of the pair's draft model are not those of another one.
-        own = (
+        replaced = (
             {}
             if isinstance(method.tree, Budget)
             else {"draft": label_of_draft(method.config.draft)}
         )
-        more["models"] = models | own
+        more["models"] = models | replaced
     return replace(trace, about={**trace.about, **more})

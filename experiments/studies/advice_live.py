@@ -94,7 +94,7 @@ def _errors(
 ) -> dict[str, Any]:
     """Of each shape what was predicted and what these texts gave; the median error and the worst."""
     sampling = Sampling(**trace.sampling)
-    found: dict[str, dict[str, float]] = {}
+    errors: dict[str, dict[str, float]] = {}
     for name, (shape, drawn) in track(shapes.items(), description="live"):
         law, emitted, steps = Law.of(drawn), 0, 0
         rule = RULES[trace.rule] if drawn == trace.law else usual_rule(law, sampling)
@@ -108,17 +108,17 @@ def _errors(
             for step in decoding:
                 emitted, steps = emitted + step.verdict.emitted, steps + 1
         value = ranking.speed(shape, drawn).tokens
-        found[name] = {
+        errors[name] = {
             "predicted": value,
             "live": emitted / steps,
             "error": value * steps / emitted - 1,
         }
-    worst = max(found, key=lambda name: abs(found[name]["error"]))
+    worst = max(errors, key=lambda name: abs(errors[name]["error"]))
     return {
         "texts": len(texts),
-        "shapes": found,
-        "median error": median(abs(one["error"]) for one in found.values()),
-        "worst": [found[worst]["error"], worst],
+        "shapes": errors,
+        "median error": median(abs(one["error"]) for one in errors.values()),
+        "worst": [errors[worst]["error"], worst],
     }
 
 

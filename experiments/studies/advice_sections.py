@@ -131,11 +131,11 @@ def _noisy(many: Row) -> list[str]:
     ]
 
 
-def _sources(found: Row) -> list[str]:
+def _sources(by_number: Row) -> list[str]:
     each = " and ".join(
         f"{percent(one['share'], 1)} of {one['searches']:,} searches among {number}, where it looks "
         f"{percent(one['flattered']['chain'], 1)} faster than it is in the mean"
-        for number, one in found.items()
+        for number, one in by_number.items()
     )
     head = (
         "Of drafts whose chains are equally fast, and faster than plain decoding, one is advised in"

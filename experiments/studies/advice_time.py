@@ -42,18 +42,18 @@ def measured_process(*command: str) -> dict[str, float]:
 
 def search_times(traces: Mapping[str, Path], latency: Path) -> dict[str, Any]:
     """`treespec search TRACE --latency L` of each trace: the median of a few runs, and the most memory."""
-    cli, found = (sys.executable, "-m", "treespec.experiments.cli"), {}
+    cli, times = (sys.executable, "-m", "treespec.experiments.cli"), {}
     for name, path in track(traces.items(), description="time"):
         trace = Trace.load(path)
         runs = [
             measured_process(*cli, "search", str(path), "--latency", str(latency))
             for _ in range(REPEATS)
         ]
-        found[name] = {
+        times[name] = {
             "texts": trace.texts,
             "positions": len(trace.tokens),
             "beam": trace.draft_rows is not None,
             "seconds": median(run["seconds"] for run in runs),
             "gigabytes": max(run["gigabytes"] for run in runs),
         }
-    return found
+    return times

@@ -165,7 +165,7 @@ def many_splits(trace: Trace, shapes: Mapping[str, TreeShape], splits: int) -> d
         for part in TextTotals(trace).of(list(shapes.values()))
     )
     rng, middle = np.random.default_rng(1), trace.samples // 2
-    found = np.zeros((2, 3, splits, len(shapes)))
+    speeds = np.zeros((2, 3, splits, len(shapes)))
     for split in range(splits):
         order = rng.permutation(trace.samples)
         for side, half in enumerate(map(np.sort, (order[:middle], order[middle:]))):
@@ -173,10 +173,10 @@ def many_splits(trace: Trace, shapes: Mapping[str, TreeShape], splits: int) -> d
             weights = draws(len(half)).T
             drawn = (over @ weights) / (under @ weights)
             estimate = over.sum(axis=1) / under.sum(axis=1)
-            found[side, :, split] = estimate, *bootstrap_bounds(drawn.T, len(half))
-    predicted, replayed = found[:, 0]
+            speeds[side, :, split] = estimate, *bootstrap_bounds(drawn.T, len(half))
+    predicted, replayed = speeds[:, 0]
     quotients = {name: quotient(predicted[:, i], replayed[:, i]) for i, name in enumerate(shapes)}
-    held = {name: each.mean(axis=0) for name, each in _held(*found).items()}
+    held = {name: each.mean(axis=0) for name, each in _held(*speeds).items()}
     least = int(held["agreed"].argmin())
     return {
         "splits": splits,
@@ -235,8 +235,8 @@ def _totals(
     if shape.size == 1:
         kept = trace.text_kept.astype(float)
         return np.array([kept, kept * latency.plain_s(law=law)])
-    found = replay(trace, shape)
-    return np.array([found.emitted, found.steps * latency.step_s(shape, law=law)])
+    replayed = replay(trace, shape)
+    return np.array([replayed.emitted, replayed.steps * latency.step_s(shape, law=law)])
 
 
 def _held(

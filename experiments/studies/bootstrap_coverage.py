@@ -25,9 +25,9 @@ from treespec.experiments.report.statistics import RESAMPLES, bootstrap
 from treespec.experiments.report.table import Column, Table, keyed
 from treespec.experiments.report.terminal import print_table, say
 
-__all__ = ["ASKED", "WORLDS", "World", "coverage"]
+__all__ = ["COVERAGE_GOAL", "WORLDS", "World", "coverage"]
 
-ASKED = (0.93, 0.97)
+COVERAGE_GOAL = (0.93, 0.97)
 SIZES = (6, 12, 24, 48)
 EXPERIMENTS = 1000
 BUDGET = 64
@@ -129,7 +129,7 @@ def main(
     cells: list[dict[str, Any]] = []
     for prompts, world in product(SIZES, WORLDS):
         shares = coverage(world, prompts, experiments)
-        inside = ASKED[0] <= shares["coverage"] <= ASKED[1]
+        inside = COVERAGE_GOAL[0] <= shares["coverage"] <= COVERAGE_GOAL[1]
         cells.append({"world": world.name, "prompts": prompts, "inside": inside, **shares})
     by_place = {(cell["world"], cell["prompts"]): cell for cell in cells}
 

@@ -22,10 +22,10 @@ __all__ = ["equal_sources", "even_times", "independent", "many_equals", "two_equ
 
 RATES = (0.65, 0.17, 0.08)
 """Chains are best up to five nodes, trees beyond."""
-LARGEST = 10
+LARGEST_SIZE = 10
 FIRST, LEVEL = 0.05, 0.04
 """Of a step of plain decoding: the first draft pass, and each further one."""
-WIDEST = 4
+MOST_CHILDREN = 4
 
 
 def independent(
@@ -66,10 +66,12 @@ def even_times() -> dict[int, float]:
 
     A step of plain decoding takes one second.
     """
-    tokens = optimal_frontier(list(RATES), LARGEST, depth=LARGEST - 1).values  # by depth and size
+    tokens = optimal_frontier(
+        list(RATES), LARGEST_SIZE, depth=LARGEST_SIZE - 1
+    ).values  # by depth and size
     return {1: 1.0} | {
         size: max(row[size] - FIRST - (deep - 1) * LEVEL for deep, row in enumerate(tokens) if deep)
-        for size in range(2, LARGEST + 1)
+        for size in range(2, LARGEST_SIZE + 1)
     }
 
 
@@ -89,7 +91,7 @@ def measured(rng: np.random.Generator, rounds: int, drift: float, noise: float) 
         return (1e3 * seconds * slow[:, None] * noisy).tolist()
 
     law = {
-        "level_ms": {str(width): samples(LEVEL) for width in range(1, WIDEST + 1)},
+        "level_ms": {str(width): samples(LEVEL) for width in range(1, MOST_CHILDREN + 1)},
         "first_ms": samples(FIRST),
         "plain_ms": samples(1.0, 4),
     }
@@ -117,7 +119,7 @@ def many_equals(
     told = {"tree": 0, "chain": 0, "plain": 0}
     flattered: dict[str, list[float]] = {"tree": [], "chain": []}
     for _ in track(range(searches), description="many equals"):
-        trace = independent(rng, RATES, texts, positions, LARGEST)
+        trace = independent(rng, RATES, texts, positions, LARGEST_SIZE)
         times = measured(rng, rounds, drift, noise)
         ranking = best_tree(trace, times, seed=int(rng.integers(2**31)))
         if ranking.advice.use is not None:
@@ -162,7 +164,7 @@ def equal_sources(
     told = {"tree": 0, "chain": 0, "plain": 0}
     off: dict[str, list[float]] = {"tree": [], "chain": []}
     for _ in track(range(searches), description="equal sources"):
-        traces = [independent(rng, rates, 24, 60, LARGEST) for _ in range(sources)]
+        traces = [independent(rng, rates, 24, 60, LARGEST_SIZE) for _ in range(sources)]
         times = [measured(rng, 9, 0.03, 0.1) for _ in range(1 if one_profile else sources)]
         times *= sources // len(times)
         known = {str(i): given for i, given in enumerate(zip(traces, times, strict=True))}

@@ -125,7 +125,7 @@ def recorded(path: Path) -> Machine:
             `benchmarks.slowdown_traces`. Their fifth percentile counts as the machine at its best.
 
     Returns:
-        Draws the slowdown from anywhere in the trace on; at its end it starts anew.
+        Draws the slowdown from anywhere in the trace on; at its end it starts over.
     """
     with np.load(path) as saved:
         at, seconds = saved["at"].astype(np.float64), saved["seconds"].astype(np.float64)
@@ -327,7 +327,7 @@ def cell(
         For each way, `[experiments, 4]`: estimated over true ratio of costs on the same texts, the estimate
         and the bounds of its interval; and `remarks`, whether the estimator had one, or left it to totals.
     """
-    found: dict[str, list[tuple[float, ...]]] = {way: [] for way in WAYS}
+    by_way: dict[str, list[tuple[float, ...]]] = {way: [] for way in WAYS}
     remarks = []
     for first in range(0, experiments, BATCH):
         columns: dict[Any, NDArray[np.float64]] = {}
@@ -337,7 +337,7 @@ def cell(
             apart = simulate(world, machine, rng, prompts, by_prompts=True)
             run = simulate(world, machine, rng, prompts)
             adjusted = adjust(run.steps)
-            remarks.append(bool(adjusted.own or adjusted.restless or adjusted.reason))
+            remarks.append(bool(adjusted.dear or adjusted.restless or adjusted.reason))
             times = {
                 "by prompts": (totals(apart.steps, apart.steps.seconds), apart.true),
                 "totals": (totals(run.steps, run.steps.seconds), run.true),
@@ -352,16 +352,16 @@ def cell(
         for i, way in true:
             ratio = resampled.ratio([(i, way, 0)], [(i, way, 1)])
             row = (ratio.estimate / true[i, way], ratio.estimate, ratio.low, ratio.high)
-            found[way].append(row)
-    return {way: np.array(rows) for way, rows in found.items()} | {"remarks": np.array(remarks)}
+            by_way[way].append(row)
+    return {way: np.array(rows) for way, rows in by_way.items()} | {"remarks": np.array(remarks)}
 
 
-def summary(world: World, found: Mapping[str, NDArray[np.float64]]) -> dict[str, float]:
+def summary(world: World, by_way: Mapping[str, NDArray[np.float64]]) -> dict[str, float]:
     """Bias, standard deviation, median half-width and coverage of each way, and the share with remarks."""
     held = truth(world)
-    row: dict[str, float] = {"remarks": float(found["remarks"].mean())}
+    row: dict[str, float] = {"remarks": float(by_way["remarks"].mean())}
     for way in WAYS:
-        error, _, low, high = found[way].T
+        error, _, low, high = by_way[way].T
         row |= {
             f"{way}, bias": float(error.mean() - 1),
             f"{way}, sd": float(error.std()),

@@ -38,7 +38,7 @@ from treespec.target import make_target
 WIDTHS = (4, 3, 2, 1)
 """Children of the nodes of each level, of a source that drafts a given tree."""
 
-LEAST = 20
+FEWEST_TRIES = 20
 """Times that a child must have been drafted below an accepted node to have a rate."""
 
 DIGITS = 2
@@ -85,10 +85,10 @@ def measured(config: Config) -> dict[str, dict[str, list[Rates]]]:
     raw = read_prompts(prompts)[: prompts.count]
     texts = [list(prompt.ids) for prompt in encode(raw, prompts, pair.tokenizer)]
     known: dict[tuple[str, str], Rates] = {}
-    found: dict[str, dict[str, list[Rates]]] = {}
+    by_merge: dict[str, dict[str, list[Rates]]] = {}
     for merge in merges:
         assert isinstance(merge.draft, MergeDraft)
-        rates = found[merge.name or merge.draft.label] = {}
+        rates = by_merge[merge.name or merge.draft.label] = {}
         for source in merge.draft.sources:
             only = config.model_copy(update={"methods": (alone(merge, source),)})
             (built,) = build(only).methods
@@ -96,9 +96,9 @@ def measured(config: Config) -> dict[str, dict[str, list[Rates]]]:
                 key = built.name, setting.name
                 if key not in known:
                     steps = steps_of(built, setting.name, pair, texts, only)
-                    known[key] = acceptance_rates(steps, least=LEAST)
+                    known[key] = acceptance_rates(steps, least=FEWEST_TRIES)
                 rates.setdefault(setting.name, []).append(known[key])
-    return found
+    return by_merge
 
 
 def written(rates: Rates) -> str:
@@ -112,8 +112,8 @@ def main(
 ) -> None:
     """Measure, and print as configs have it."""
     console = Console(width=140, soft_wrap=True)
-    found = measured(load_config(config, overrides or ()))
-    for name, by_setting in found.items():
+    by_merge = measured(load_config(config, overrides or ()))
+    for name, by_setting in by_merge.items():
         say(console, f"{name}:\n  rates:")
         for setting, rates in by_setting.items():
             say(

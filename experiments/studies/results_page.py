@@ -73,10 +73,10 @@ class Section:
         Raises:
             ConfigError: if there is none.
         """
-        found = sorted(RESULTS.glob(f"{self.file}-*-cores.json"))
-        if not found:
+        files = sorted(RESULTS.glob(f"{self.file}-*-cores.json"))
+        if not files:
             raise ConfigError(f"there is no file {self.file}-<machine>.json in {str(RESULTS)!r}")
-        return sorted(found, key=lambda path: _read(path)["measured"], reverse=True)
+        return sorted(files, key=lambda path: _read(path)["measured"], reverse=True)
 
     def read(self) -> Row:
         """The content of the latest."""

@@ -61,7 +61,7 @@ RULES_ON = {
 """The rules shown on each tree."""
 
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 24, 48, 32
-DOUBT = 3.3
+DOUBT_IN_ERRORS = 3.3
 """Standard errors by which a difference must have the wrong sign to disagree with theory."""
 
 COINS, PREDICTIONS = 4, 2
@@ -208,7 +208,7 @@ def ordered(samples: dict[tuple[str, Law, str], Samples]) -> list[dict[str, Any]
                     "shape": shape, "of": what,
                     "less": f"{less[1]} ({less[0]})", "more": f"{more[1]} ({more[0]})",
                     "difference": mean, "difference_95": 1.96 * error,
-                    "agrees": mean >= -DOUBT * error,
+                    "agrees": mean >= -DOUBT_IN_ERRORS * error,
                 }
             )  # fmt: skip
     return rows

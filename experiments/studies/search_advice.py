@@ -147,7 +147,7 @@ def exhaustive(
         "cases": cases,
         "texts": texts,
         "of the best": _spread(small),
-        "over rates": {str(size): _spread(found) for size, found in large.items()},
+        "over rates": {str(size): _spread(losses) for size, losses in large.items()},
     }
 
 
@@ -179,8 +179,8 @@ def turns(repeats: int) -> dict[str, Any]:
             from_rates[name].append(old.speed(tree, trace.law).tokens / values[name])
     return {
         "repeats": repeats,
-        "from the trace": {name: mean(found) for name, found in from_trace.items()},
-        "from rates": {name: mean(found) for name, found in from_rates.items()},
+        "from the trace": {name: mean(seconds) for name, seconds in from_trace.items()},
+        "from rates": {name: mean(seconds) for name, seconds in from_rates.items()},
     }
 
 

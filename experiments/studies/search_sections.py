@@ -35,8 +35,8 @@ def dynamic(data: Row) -> Parts:
         "over the best static tree": lambda row: row["over_static"],
     }
     return {
-        setting: [f"**{setting}**", table(columns, found["rows"]), found["said"]]
-        for setting, found in data["figures"].items()
+        setting: [f"**{setting}**", table(columns, figures["rows"]), figures["said"]]
+        for setting, figures in data["figures"].items()
     }
 
 

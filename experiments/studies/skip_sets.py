@@ -58,8 +58,8 @@ def texts(pair: Pair, start: int, files: slice) -> list[list[int]]:
     """A part of some of the held-out files that are long enough for both."""
     least = 4 * (FROM + TOKENS)
     config = EmbeddedPrompts(kind="embedded", start=start, tokens=TOKENS, least_characters=least)
-    found = encode(read_prompts(config)[files], config, pair.tokenizer)
-    return [list(prompt.ids) for prompt in found]
+    prompts = encode(read_prompts(config)[files], config, pair.tokenizer)
+    return [list(prompt.ids) for prompt in prompts]
 
 
 def speeds(
@@ -94,24 +94,24 @@ def speeds(
 
 def compared(pair: Pair, size: int, count: int) -> dict[str, Any]:
     """The searched set and random ones, each with what was measured of it."""
-    found = SkipSets(pair.target, texts(pair, FROM, slice(SEARCHED))).search(size)
+    best = SkipSets(pair.target, texts(pair, FROM, slice(SEARCHED))).search(size)
     judge = SkipSets(pair.target, texts(pair, 0, slice(SEARCHED, SEARCHED + JUDGED)))
-    searched = frozenset(map(Sublayer.of, found.skip))
+    searched = frozenset(map(Sublayer.of, best.skip))
     sets = [searched, *random_skip_sets(pair.target.layer_count, size, count)]
     measured = speeds(pair, sets, texts(pair, 0, slice(SEARCHED, SEARCHED + DECODED)))
     rows = [
         {"set": ", ".join(map(str, sorted(skip))), "acceptance": judge.acceptance(skip), **speed}
         for skip, speed in zip(sets, measured, strict=True)
     ]
-    return {"search": found.model_dump(), "searched": rows[0], "random": rows[1:]}
+    return {"search": best.model_dump(), "searched": rows[0], "random": rows[1:]}
 
 
-def summary(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+def summary(comparison: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The searched set, the best random one of each column, and their median."""
     keys = ("acceptance", "tokens_per_step", "tokens_per_second")
-    random = found["random"]
+    random = comparison["random"]
     return [
-        found["searched"] | {"set": f"searched: {found['searched']['set']}"},
+        comparison["searched"] | {"set": f"searched: {comparison['searched']['set']}"},
         {"set": f"best of {len(random)} random ones, by column"}
         | {key: max(row[key] for row in random) for key in keys},
         {"set": "their median"} | {key: median(row[key] for row in random) for key in keys},
@@ -124,9 +124,9 @@ def main(
 ) -> None:
     """Search, compare, print, and keep the figures."""
     console = Console()
-    found = compared(load_pair("embedded", "none", dtype="bfloat16", grow=WIDE), size, random)
-    print_table(Table(f"{size} sublayers left out", COLUMNS, summary(found)), console)
-    say(console, f"written: {save('skip_sets', found)}")
+    comparison = compared(load_pair("embedded", "none", dtype="bfloat16", grow=WIDE), size, random)
+    print_table(Table(f"{size} sublayers left out", COLUMNS, summary(comparison)), console)
+    say(console, f"written: {save('skip_sets', comparison)}")
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ OTHERS, TOKENS, NEW = 12, 128, 64
 WINDOWS = {8: (2, 3, 1), 16: (4, 3, 3), 64: (7, 5, 7)}
 """Window, n-grams and guesses of `lookahead` whose trees have at most so many nodes."""
 
-DATASTORE = 2_000_000
+DATASTORE_TOKENS = 2_000_000
 """Most tokens of the datastore."""
 
 SKIP = ("mlp.1", "mlp.2", "mlp.3", "attention.4")
@@ -100,13 +100,13 @@ LAYERS = 2
 WIDE = TreeShape.expansion((4, 2, 1, 1))
 """The tree on which the rates of models are measured."""
 
-DEEP, DEEPEST = 6, 16
+DEEPEST_OF_MODELS, DEEPEST_OF_FREE_SOURCES = 6, 16
 """Most edges of trees of models, and of trees of sources that cost nothing to draft with."""
 
 RANKS, DEPTHS = 8, 4
 """Most ranks and depths of a table of rates; the last depth stands for deeper ones."""
 
-LEAST = 20
+FEWEST_TRIES = 20
 """Tries below which a rate is none: it would be chance."""
 
 HELD_OUT = EmbeddedPrompts(kind="embedded")
@@ -135,7 +135,7 @@ def learned(
                 max_new_tokens=NEW,
             )
 
-    rates = acceptance_rates(steps(), least=LEAST)[:DEPTHS]
+    rates = acceptance_rates(steps(), least=FEWEST_TRIES)[:DEPTHS]
     return [[round(rate, 3) for rate in row[:RANKS]] for row in rates], drafters[0]
 
 
@@ -163,7 +163,13 @@ def begin(pair: Pair, folder: Path) -> Begun:
         for name in ("python.datastore", "past.npz", "successors.npz", "ngrams.npz", "held_out.txt")
     }
     if not Path(files["python.datastore"]).exists():
-        build = ("datastore", "build", files["python.datastore"], "--most-tokens", f"{DATASTORE}")
+        build = (
+            "datastore",
+            "build",
+            files["python.datastore"],
+            "--most-tokens",
+            f"{DATASTORE_TOKENS}",
+        )
         subprocess.run([sys.executable, "-m", "treespec.experiments.cli", *build], check=True)
     whole = [prompt.text for prompt in read_prompts(HELD_OUT)[:OTHERS]]
     Path(files["held_out.txt"]).write_text("\n".join(whole), encoding="utf-8")
@@ -173,7 +179,7 @@ def begin(pair: Pair, folder: Path) -> Begun:
         past.end()
     past.save(files["past.npz"], **kept)
     store = Datastore(files["python.datastore"], **kept)
-    room = {"depth": DEEP, "size": 64, "branching": 4}
+    room = {"depth": DEEPEST_OF_MODELS, "size": 64, "branching": 4}
     cold, sure = Sampling(0.0), Law.DETERMINISTIC
     skipped = [Sublayer.of(name) for name in SKIP]
     learners: dict[str, Learner] = {
@@ -225,7 +231,12 @@ def methods(begun: Begun) -> Iterator[dict[str, Any]]:
     every = layered | texts | ahead
     yield {"kind": "plain"}
     for size in SIZES:
-        tree = {"kind": "budget", "depth": min(size - 1, DEEPEST), "size": size, "branching": 4}
+        tree = {
+            "kind": "budget",
+            "depth": min(size - 1, DEEPEST_OF_FREE_SOURCES),
+            "size": size,
+            "branching": 4,
+        }
         chain = {"kind": "budget", "depth": size - 1}
 
         def method(
@@ -241,7 +252,7 @@ def methods(begun: Begun) -> Iterator[dict[str, Any]]:
         for name, draft in layered.items():
             widest = max(map(len, rates[name]))
             known = [[*row, *[0.0] * (widest - len(row))] for row in rates[name]]
-            rows = [*known, *[known[-1]] * DEEP][:DEEP]
+            rows = [*known, *[known[-1]] * DEEPEST_OF_MODELS][:DEEPEST_OF_MODELS]
             shape = {"kind": "optimal", "rates": rows, "size": size}
             yield method(name, draft, shape, "tree")
         for name, draft in (texts | ahead).items():
@@ -260,7 +271,9 @@ def methods(begun: Begun) -> Iterator[dict[str, Any]]:
             cascade = {"source": "cascade", "draft": {"source": "lookup"}}
             yield method("cascade over lookup", cascade, chain, "chain")
         for name, draft in (texts | chains).items():
-            if name != "retrieval" or size <= DEEPEST:  # datastores are sorted by few tokens
+            if (
+                name != "retrieval" or size <= DEEPEST_OF_FREE_SOURCES
+            ):  # datastores are sorted by few tokens
                 yield method(name, draft, chain, "chain")
 
 
@@ -272,10 +285,13 @@ def merged(loaded: Run) -> list[dict[str, Any]]:
             of, _, size = merge.removeprefix(MERGE).rpartition(", tree of ")
             singles = [m.name for m in part.methods if m.name.endswith(f" of {size}")]
             singles = [name for name in singles if not name.startswith(MERGE)]
-            own = [name for name in singles if name.rpartition(", ")[0] in of.split(", ")]
+            merged_names = [name for name in singles if name.rpartition(", ")[0] in of.split(", ")]
             rows.append(
                 {"category": category, "size": int(size), "merge": of}
-                | {what: over_best(part, merge, own, per) for what, per in MEASURES.items()}
+                | {
+                    what: over_best(part, merge, merged_names, per)
+                    for what, per in MEASURES.items()
+                }
                 | {
                     f"{what} of all": over_best(part, merge, singles, per)
                     for what, per in MEASURES.items()
@@ -331,10 +347,10 @@ def main(
             "meters": [],
             "alone": 0,
         }
-        plain = json.loads(json.dumps(config))  # YAML writes what stands twice as an anchor
+        plain = json.loads(json.dumps(config))  # YAML writes what appears twice as an anchor
         file.write_text(yaml.safe_dump(plain, sort_keys=False), encoding="utf-8")
-    found = run(load_config(file), folder=folder / "run", source=file, console=console)
-    loaded = load_run(found.folder)
+    finished = run(load_config(file), folder=folder / "run", source=file, console=console)
+    loaded = load_run(finished.folder)
     study = study_of_run(loaded)
     study["figures"] |= {"merges": merged(loaded), "fastest": fastest(loaded)}
     say(console, f"written: {write(f'study-{NAME}', study)}")

@@ -130,10 +130,10 @@ def until(data: Row) -> Parts:
         "fixed intervals": lambda row: percent(row["naive"], 1),
         "one look at the end": lambda row: percent(row["once"], 1),
     }
-    found = {(row["world"], row["at_most"], row["ratio"]): row for row in figures["rows"]}
+    by_cell = {(row["world"], row["at_most"], row["ratio"]): row for row in figures["rows"]}
     needed = common | {
         f"at {ratio:g}": lambda row, ratio=ratio: _needed(
-            found[row["world"], row["at_most"], ratio]
+            by_cell[row["world"], row["at_most"], ratio]
         )
         for ratio in sorted({row["ratio"] for row in figures["rows"]} - {1.0})
     }

@@ -79,13 +79,13 @@ from treespec.experiments.report.sequential import (
 from treespec.experiments.report.table import Column, Table, keyed
 from treespec.experiments.report.terminal import print_table, say
 
-__all__ = ["ASKED", "WORLDS", "World", "simulate"]
+__all__ = ["MOST_FALSE_VERDICTS", "WORLDS", "World", "simulate"]
 
-ASKED = 0.06
+MOST_FALSE_VERDICTS = 0.06
 """False verdicts at most, of runs until decided."""
 
 RUNS = 2000
-MOST = (24, 60, 200)
+MOST_PROMPTS = (24, 60, 200)
 RATIOS = (1.05, 1.1, 1.2)
 HALF_WIDTH = 0.05
 TOKENS = 64.0
@@ -215,7 +215,7 @@ def main(
         {"world": world.name, "at_most": most, "ratio": ratio, "looks": len(looks(most))}
         | simulate(world, most, ratio, runs, seed)
         for ratio in (1.0, *RATIOS)
-        for most in MOST
+        for most in MOST_PROMPTS
         for world in WORLDS
     ]
     console = Console(width=110)
@@ -226,7 +226,8 @@ def main(
     largest = max(row["decided"] for row in equal)
     say(
         console,
-        f"largest share of false verdicts: {100 * largest:.1f} %, asked for: {100 * ASKED:g} %",
+        f"largest share of false verdicts: {100 * largest:.1f} %, "
+        f"asked for: {100 * MOST_FALSE_VERDICTS:g} %",
     )
     say(console, f"written: {save('until_simulation', {'runs': runs, 'rows': rows})}")
 

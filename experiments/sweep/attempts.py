@@ -122,7 +122,7 @@ def read_attempts(job: Path) -> list[Attempt]:
     attempts = []
     for path in sorted((job / "attempts").glob("*.json")):
         data = parsed(path, SweepError)
-        problem = None if path.stem.isdecimal() else "its name is no number"
+        problem = None if path.stem.isdecimal() else "its name is not a number"
         if problem := problem or fits(data, _FORM):
             raise SweepError(f"{path} is damaged: {problem}; remove it")
         attempts.append(Attempt(int(path.stem), data.pop("error"), data))

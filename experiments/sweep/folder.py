@@ -133,8 +133,8 @@ class SweepFolder(HeldFolder):
             SweepError: if the folder belongs to another grid, naming what differs.
             VersionsDiffer: if it was planned with other code or packages.
         """
-        found, here = self.manifest(), versions_here()
-        if found is None:
+        earlier, here = self.manifest(), versions_here()
+        if earlier is None:
             manifest: dict[str, Any] = {
                 "schema_version": SWEEP_VERSION,
                 "name": grid.name,
@@ -157,14 +157,14 @@ class SweepFolder(HeldFolder):
                 "sessions": [],
             }
         else:
-            manifest = found
+            manifest = earlier
             self._require_same(manifest, grid)
             require_same_plugins(self.path, manifest, SweepError)
             changed = different_versions(manifest["versions"], here)
             if changed and not allow_versions:
                 raise VersionsDiffer(
                     f"{self.path} was planned with other versions; --allow-versions continues all the "
-                    "same, --fresh starts anew. What differs:\n" + _lines(changed)
+                    "same, --fresh starts over. What differs:\n" + _lines(changed)
                 )
         entry = {"started": now(), **session, "versions": here}
         manifest = manifest | {"finished": None, "sessions": [*manifest["sessions"], entry]}
@@ -176,7 +176,7 @@ class SweepFolder(HeldFolder):
         for job in grid.jobs:
             path = self.job(job.name) / "config.yaml"
             # Without a manifest, what is there is of a killed start, perhaps with another config.
-            if found is None or not path.exists():
+            if earlier is None or not path.exists():
                 self.keep(path, _yaml(config_data(job.config)))
         self._keep_manifest(manifest)
         return manifest
@@ -237,7 +237,7 @@ class SweepFolder(HeldFolder):
         after = {"sweep": {k: list(v) for k, v in grid.axes.items()}, **_base(grid)}
         changed = differences(before, after)
         raise SweepError(
-            f"{self.path} belongs to another sweep; give another folder with --out, or start anew with "
+            f"{self.path} belongs to another sweep; give another folder with --out, or start over with "
             "--fresh, which deletes its results. What differs:\n"
             + _lines(changed or ["(a config of another version)"])
         )
@@ -263,15 +263,15 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         SweepError: if it is damaged, or of a newer treespec.
     """
     path = folder / "sweep.json"
-    way_out = "give another folder with --out, or start anew with --fresh"
+    way_out = "give another folder with --out, or start over with --fresh"
     data = forms.parsed(path, SweepError, way_out)
     version = data.get("schema_version") if isinstance(data, dict) else None
     newer = type(version) is int and version > SWEEP_VERSION
     problem = fits(data, _FORM) if isinstance(data, dict) else "the object with its keys is missing"
     if not newer and problem:
         raise SweepError(
-            f"{path} is no manifest of a sweep ({problem}); give another folder with --out, or start anew "
-            "with --fresh"
+            f"{path} is not the manifest of a sweep ({problem}); give another folder with --out, or start "
+            "over with --fresh"
         )
     if newer:
         raise SweepError(

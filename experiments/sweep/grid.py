@@ -160,7 +160,7 @@ def _require_axes(path: Path, axes: Mapping[str, Any], wheres: Mapping[str, str]
         texts = Counter(json.dumps(value, default=str) for value in values)
         twice = next((text for text, count in texts.items() if count > 1), None)
         if twice is not None:
-            raise ConfigError(f"{where}: {twice[:200]} stands twice")
+            raise ConfigError(f"{where}: {twice[:200]} appears twice")
         parts = key.split(".")
         inner = next((k for k in axes if k != key and k.split(".")[: len(parts)] == parts), None)
         if inner is not None:

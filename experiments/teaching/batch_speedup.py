@@ -18,9 +18,9 @@ from treespec.search import LatencyModel, best_tree, expected_tokens
 from treespec.tree import TreeShape
 
 __all__ = [
+    "LEAST_SPEEDUP",
     "LLAMA_1B",
     "LLAMA_8B",
-    "PAYS",
     "BatchSpeedup",
     "Llama",
     "largest_batch",
@@ -29,7 +29,7 @@ __all__ = [
     "speedup_by_batch",
 ]
 
-PAYS = 1.01
+LEAST_SPEEDUP = 1.01
 """Speedups below this count as none."""
 
 DRAWS = 40
@@ -110,7 +110,7 @@ class BatchSpeedup:
     @property
     def stops(self) -> int | None:
         """The smallest batch at and beyond which no draft gains a hundredth; None if it always pays."""
-        paying = np.flatnonzero(self.best >= PAYS)
+        paying = np.flatnonzero(self.best >= LEAST_SPEEDUP)
         first = 0 if not len(paying) else int(paying[-1]) + 1
         return self.batches[first] if first < len(self.batches) else None
 

@@ -15,11 +15,11 @@ from treespec.search.intervals import Interval, expanded_tail
 
 __all__ = ["MOST_DRAWS", "Advice", "Needed", "advise", "shared_level"]
 
-HARDLY = 100
+HOPELESS_FACTOR = 100
 """Times the texts there are: as many more are no advice."""
 MOST_DRAWS = 100_000
 """Resamples beyond which more texts are asked for instead of more of them."""
-EQUAL = 0.005
+EQUAL_WITHIN = 0.005
 """Relative difference of two speeds below which deciding between them is not worth a measurement."""
 
 WORDS = {"tree": "tree", "chain": "chain", "growth": "tree that grows", "plain": "plain decoding"}
@@ -57,8 +57,8 @@ class Needed:
             )
         if self.hopeless:
             return (
-                f"They look equally fast, less than {100 * EQUAL:g} % apart, and hardly any measurement "
-                "would decide: take what is simpler"
+                f"They look equally fast, less than {100 * EQUAL_WITHIN:g} % apart, and hardly any "
+                "measurement would decide: take what is simpler"
             )
         parts = []
         if self.texts is None:
@@ -232,9 +232,9 @@ def advise(
     """
     ordered = sorted(contenders, key=lambda one: (-one[1].rate, one[0].size))
     (first, fastest), *others = ordered
-    own = rivals.get(first.kind, ())
-    level = shared_level(level, len(ordered) + bool(own))
-    others = sorted([*others, *own], key=lambda one: -one[1].rate)
+    same_kind = rivals.get(first.kind, ())
+    level = shared_level(level, len(ordered) + bool(same_kind))
+    others = sorted([*others, *same_kind], key=lambda one: -one[1].rate)
     over, open_ones, needs = {}, [first], []
     for choice, speed in others:
         texts = min((one.texts for one in (fastest, speed) if one.texts), default=None)
@@ -280,7 +280,7 @@ def _within(texts: int | None, draws: int, level: float) -> bool:
 def _needed(first: Speed, other: Speed, texts: int | None, level: float) -> Needed:
     """What would put an interval of the ratio of two speeds above 1."""
     difference = float(np.log(first.rate / other.rate))
-    if difference < EQUAL:
+    if difference < EQUAL_WITHIN:
         return Needed(None, 1.0, hopeless=True)
     z = NormalDist().inv_cdf((1 + level) / 2)
     of_texts = float(np.var(np.log(first.tokens_drawn / other.tokens_drawn)))
@@ -300,7 +300,7 @@ def _needed(first: Speed, other: Speed, texts: int | None, level: float) -> Need
         return Needed(more, steadier)
     more = _more_texts(texts, of_texts, left, level, MOST_DRAWS)
     if more is None:
-        return Needed(HARDLY * texts, steadier, hopeless=True)
+        return Needed(HOPELESS_FACTOR * texts, steadier, hopeless=True)
     return Needed(more, steadier, draws=ceil(1 / expanded_tail(texts + more, level)))
 
 
@@ -332,9 +332,9 @@ def _more_texts(
             return False
         return number * allowed * (1 + 1e-12) >= texts * variance * _widened(number, level)
 
-    numbers = range(texts, texts * (1 + HARDLY) + 1)
-    found = bisect_left(numbers, True, key=enough)
-    return None if found == len(numbers) else found
+    numbers = range(texts, texts * (1 + HOPELESS_FACTOR) + 1)
+    index = bisect_left(numbers, True, key=enough)
+    return None if index == len(numbers) else index
 
 
 def _together(needs: Sequence[Needed]) -> Needed:

@@ -157,8 +157,8 @@ def best_tree(
     notes += require_trees(limits, rooms | {f"chains of {law}": apart[law] for law in apart})
     for law, side in sides.items():
         kinds: list[Kind] = ["tree", "chain"] if chains is None else ["tree"]
-        found, said = _ranked(side, limits, rooms[law], kinds)
-        entries += found
+        added, said = _ranked(side, limits, rooms[law], kinds)
+        entries += added
         notes += said
     for law, side in alone.items():
         room = apart[law]
@@ -166,8 +166,8 @@ def best_tree(
             notes.append(
                 f"{law}: no chain is longer than {room.depth}, as deep as rates of chains go"
             )
-        found, said = _ranked(side, limits, room, ["chain"])
-        entries += found
+        added, said = _ranked(side, limits, room, ["chain"])
+        entries += added
         notes += [f"chains: {text}" for text in _unsaid(said, notes)]
     law = min(sides, key=lambda law: latency.plain_s(prefix, law=law, batch=batch))
     plain = Entry(ROOT, law, sides[law].speed(ROOT))

@@ -33,9 +33,9 @@ __all__ = [
     "room_for",
 ]
 
-EVERY = 64
+EVERY_SIZE_UP_TO = 64
 """Sizes up to here are all looked at; beyond, each is 6 % larger than the one before."""
-GROWTH = 1.06
+SIZE_RATIO = 1.06
 
 RANKED_TREES = 20
 """Trees that are ranked."""
@@ -43,7 +43,7 @@ RANKED_TREES = 20
 MOST_IN_CHAINS = 2**21
 """Nodes of all chains that are looked at: those of depth up to 2047."""
 
-DEEPEST = 64
+DEEPEST_UNASKED = 64
 """Edges of the deepest tree that is looked at when nobody says."""
 
 LARGER = "profile larger trees (`treespec profile --sizes 1,2,4,8,16`)"
@@ -172,7 +172,7 @@ def room_for(side: LawSpeed | TraceSpeed, limits: Limits, *, strict: bool = True
             require_depth(limits.depth, side.rates)
         deepest = limits.depth
     else:  # a size that was asked for may be that of a chain alone
-        deepest = size if limits.sizes and branching == 1 else DEEPEST
+        deepest = size if limits.sizes and branching == 1 else DEEPEST_UNASKED
     levels = size if side.rates.levels is None else side.rates.levels
     return Room(size, min(deepest, levels, size - 1), branching, wide)
 
@@ -283,10 +283,10 @@ def candidate_sizes(largest: int, knots: Sequence[int] = ()) -> list[int]:
         largest: nodes, the root included.
         knots: sizes that were measured; behind each of them the time may climb faster.
     """
-    sizes = {*range(2, min(largest, EVERY) + 1), *knots, largest}
-    at = float(EVERY)
+    sizes = {*range(2, min(largest, EVERY_SIZE_UP_TO) + 1), *knots, largest}
+    at = float(EVERY_SIZE_UP_TO)
     while at < largest:
-        at *= GROWTH
+        at *= SIZE_RATIO
         sizes.add(int(at))
     return sorted(size for size in sizes if 2 <= size <= largest)
 

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from treespec.search.choice.local_moves import Bounds, climb
-from treespec.search.choice.optimism import ENOUGH, optimism
+from treespec.search.choice.optimism import OPTIMISM_DRAWS, optimism
 from treespec.search.choice.proposals import chains, proposed, rates_at
 from treespec.search.choice.rows import Speed
 from treespec.search.choice.smoothing import Smoothed
@@ -21,7 +21,7 @@ Kind = Literal["tree", "chain"]
 
 FOLDS = 5
 """Parts of the texts, each of which is left out once."""
-CLIMBS = 2
+TREES_TO_CLIMB_FROM = 2
 """Of the best trees that are proposed, how many are starting points of local moves."""
 MOST_ITERATIONS = 3
 """Proposals for the steps of the best tree so far; it stays the same after one or two."""
@@ -73,12 +73,12 @@ def _trees(side: TraceSpeed, bounds: Bounds, texts: np.ndarray) -> dict[TreeShap
     known: dict[TreeShape, float] = {}
 
     def speeds(shapes: Sequence[TreeShape]) -> Float[np.ndarray, "trees"]:
-        found = _speeds(side, smoothed, shapes)
-        known.update(found)
-        return np.array([found[shape] for shape in shapes])
+        speed_of = _speeds(side, smoothed, shapes)
+        known.update(speed_of)
+        return np.array([speed_of[shape] for shape in shapes])
 
     speeds(pool)
-    for shape in list(_ordered(known))[:CLIMBS]:
+    for shape in list(_ordered(known))[:TREES_TO_CLIMB_FROM]:
         climb(shape, speeds, lambda shape: side.ends(shape, texts), bounds)
     return _ordered(known)
 
@@ -122,7 +122,7 @@ def cross_fitted(
     by = optimism(
         np.array(list(pool.values())) * whole,
         whole,
-        side.times.drawn(side.parts_of_steps.tree(list(pool)), ENOUGH),
+        side.times.drawn(side.parts_of_steps.tree(list(pool)), OPTIMISM_DRAWS),
     )
     for part in range(folds):
         chosen = next(iter(choose(side, bounds, kind, part_of[side.sampled] != part)), best)

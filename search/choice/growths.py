@@ -12,7 +12,7 @@ from treespec.plugins import Budget
 from treespec.protocols import Growth
 from treespec.search.choice.candidates import Limits, Room
 from treespec.search.choice.cross_fitting import FOLDS
-from treespec.search.choice.optimism import ENOUGH, optimism
+from treespec.search.choice.optimism import OPTIMISM_DRAWS, optimism
 from treespec.search.choice.rows import Entry, Growing, Speed
 from treespec.search.choice.trace_speed import TraceSpeed
 from treespec.search.errors import InvalidGrowth, InvalidTrace
@@ -29,7 +29,7 @@ __all__ = ["DECIDING", "budgeted", "grown"]
 
 SIZES = (8, 16, 32)
 """Nodes that growths of a fixed budget keep, where times were measured so far."""
-DELTA = 0.2
+LEAST_LEVEL_GAIN = 0.2
 """Expected tokens that a level of OPT-Tree must add."""
 DECIDING = (
     "how long trees that grow take to decide where to go on was not timed, so that they look faster than "
@@ -82,7 +82,7 @@ def grown(side: TraceSpeed, limits: Limits, room: Room) -> tuple[list[Entry], li
     )
     entries, notes = _fitted(side, made)
     if entries and side.parts_of_steps.law_times.decide is None:
-        notes.append(f"{DECIDING}: profile anew (`treespec profile`)")
+        notes.append(f"{DECIDING}: profile again (`treespec profile`)")
     return entries, notes
 
 
@@ -174,7 +174,9 @@ def _grid(
                 asked.append((f"EAGLE-2 {k}x{deep}, {size}", "eagle2", Eagle2, settings))
         settings = {"size": size, "branching": wide, "depth": depth}
         asked.append((f"SpecExec {size}", "specexec", SpecExec, settings))
-        asked.append((f"OPT-Tree {size}", "opt_tree", OptTree, settings | {"delta": DELTA}))
+        asked.append(
+            (f"OPT-Tree {size}", "opt_tree", OptTree, settings | {"delta": LEAST_LEVEL_GAIN})
+        )
     for width in sorted({min(2, wide), min(4, wide)}):
         size = min(1 + width * depth, room.size)
         settings = {"width": width, "depth": depth, "size": size}
@@ -191,10 +193,10 @@ def _grid(
 def _replayed(growing: Growing, replay: GrowthReplay, side: TraceSpeed) -> _Replayed:
     """Raises NotMeasured if a step has a part whose time is not known."""
     sure = float(replay.sure.mean())
-    found = replace(growing, nodes=replay.nodes_per_step, depth=replay.max_depth, sure=sure)
+    described = replace(growing, nodes=replay.nodes_per_step, depth=replay.max_depth, sure=sure)
     terms = replay.terms(side.parts_of_steps)
     whole = [(curve, weights.sum(axis=0, keepdims=True)) for curve, weights in terms]
-    return _Replayed(found, replay, seconds_of(terms), whole)
+    return _Replayed(described, replay, seconds_of(terms), whole)
 
 
 def _speed_on(one: _Replayed, texts: Bool[np.ndarray, "texts"]) -> float:
@@ -214,7 +216,7 @@ def _cross_fitted(side: TraceSpeed, known: Sequence[_Replayed], best: _Replayed)
     by = optimism(
         np.array([one.emitted.sum() for one in known]),
         np.array([one.seconds.sum() for one in known]),
-        np.stack([side.times.drawn(one.whole, ENOUGH)[:, 0] for one in known], axis=1),
+        np.stack([side.times.drawn(one.whole, OPTIMISM_DRAWS)[:, 0] for one in known], axis=1),
     )
     return _speed(side, best, emitted, taken).longer(by)
 

@@ -53,7 +53,9 @@ def best_tree_among(
             raise type(error)(f"{name}: {error}") from error
     first = next(iter(rankings.values()))
     entries = [
-        replace(entry, source=name) for name, ranking in rankings.items() for entry in ranking.found
+        replace(entry, source=name)
+        for name, ranking in rankings.items()
+        for entry in ranking.before_correction
     ]
     settings = {ranking.setting for ranking in rankings.values()}
     if len(settings) > 1:
@@ -72,7 +74,7 @@ def best_tree_among(
         having = [one for one in rankings.values() if law in {row.law for row in one.rows}]
         if not having:
             raise InvalidLimit(f"law = {law!r}, but no source has it")
-        return max((one.speed(shape, law) for one in having), key=lambda found: found.rate)
+        return max((one.speed(shape, law) for one in having), key=lambda candidate: candidate.rate)
 
     return ranked(entries, first.setting, notes, speed)
 

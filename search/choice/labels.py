@@ -6,7 +6,7 @@ from treespec.shape import TreeShape
 
 __all__ = ["tree_names"]
 
-LONGEST = 40
+LONGEST_NAME = 40
 """Letters of a name; what is longer is cut."""
 
 
@@ -37,12 +37,12 @@ def tree_names(shapes: Iterable[TreeShape]) -> list[str]:
 
 def _children_by_level(shape: TreeShape) -> list[list[int]]:
     """The number of children of every node, level by level, without the last level."""
-    levels, found = [0], []
+    levels, by_level = [0], []
     while True:
-        found.append([len(shape.children[node]) for node in levels])
+        by_level.append([len(shape.children[node]) for node in levels])
         levels = [child for node in levels for child in shape.children[node]]
         if not levels:
-            return found[:-1]
+            return by_level[:-1]
 
 
 def _behind(counts: Sequence[Sequence[int]]) -> str:
@@ -55,4 +55,4 @@ def _behind(counts: Sequence[Sequence[int]]) -> str:
 
 
 def _cut(name: str) -> str:
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 3]}..."
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."

@@ -203,7 +203,7 @@ def require_time(law: str, seconds: float, size: int) -> None:
     """
     if not seconds > 0:
         raise InvalidLatency(
-            f"law {law!r}: a step of {size} nodes takes no time, so that its speed has no end: "
+            f"law {law!r}: a step of {size} nodes takes no time, so its speed is infinite: "
             "give the times of whole passes"
         )
 
@@ -225,7 +225,7 @@ def acceptance_by_law(
         if (pairs := different_pairs(one, latency)) is not None:
             raise InvalidAcceptance(
                 f"acceptance of {law} is of {pairs[0]}, but the times are of {pairs[1]}: give times of "
-                "that pair (`treespec profile`); or, if its passes take as long, leave `models` out of the "
+                "that pair (`treespec profile`); or, if its passes take as long, remove `models` from the "
                 "`about` of the times"
             )
         settings[f"acceptance of {law}"] = name_of(getattr(one, "sampling", None))

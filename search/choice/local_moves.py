@@ -15,13 +15,13 @@ __all__ = ["Bounds", "climb", "neighbours", "shape_of_paths"]
 Path: TypeAlias = tuple[int, ...]
 """Child ranks from the root to a node."""
 
-SINGLE = 12
+NODES_ALONE = 12
 """Nodes whose adding, and leaves whose removal, are tried one by one: those that promise most."""
-PAIRED = 6
+NODES_PAIRED = 6
 """Of them, those that are tried together: a node moved is one removed and another added."""
-TRADED = 4
+NODES_TRADED = 4
 """Of them, those of which two are traded for one: neither half of that need help by itself."""
-BUNDLES = (2, 4, 8)
+BUNDLE_SIZES = (2, 4, 8)
 """How many nodes are added, or removed, at once."""
 MOST_ROUNDS = 100
 """A search ends long before: each round is a better tree."""
@@ -83,11 +83,11 @@ def climb(
         near = [shape for shape in neighbours(best, ends(best), bounds) if bounds.allow(shape)]
         if not near:
             break
-        found = speeds(near)
-        first = int(found.argmax())
-        if not found[first] > speed * (1 + 1e-9):
+        near_speeds = speeds(near)
+        first = int(near_speeds.argmax())
+        if not near_speeds[first] > speed * (1 + 1e-9):
             break
-        best, speed = near[first], float(found[first])
+        best, speed = near[first], float(near_speeds[first])
     return best
 
 
@@ -120,24 +120,24 @@ def _changes(
     more = [(paths[node], node, len(below)) for node, below in enumerate(shape.children)]
     more = [one for one in more if len(one[0]) < bounds.depth and one[2] < bounds.branching]
     more.sort(key=lambda one: -ends[one[1], one[2]] if one[2] < ends.shape[1] else 0)
-    added = [(*path, rank) for path, _, rank in more[:SINGLE]]
+    added = [(*path, rank) for path, _, rank in more[:NODES_ALONE]]
     spare = [node for node in shape.leaves if node and _youngest(shape, node)]
     spare.sort(key=lambda node: ends[node].sum())
-    removed = [paths[node] for node in spare[:SINGLE]]
+    removed = [paths[node] for node in spare[:NODES_ALONE]]
     for path in added:
         yield kept | {path}
         if len(path) < bounds.depth:
             yield kept | {path, (*path, 0)}
     for path in removed:
         yield kept - {path}
-    for number in BUNDLES:
+    for number in BUNDLE_SIZES:
         yield kept | set(added[:number])
         yield kept - set(removed[:number])
-    pairs = product(removed[:PAIRED], added[:PAIRED])
+    pairs = product(removed[:NODES_PAIRED], added[:NODES_PAIRED])
     for out, into in (
         *(((one,), (other,)) for one, other in pairs),
-        *product(combinations(removed[:TRADED], 2), ((one,) for one in added[:TRADED])),
-        *product(((one,) for one in removed[:TRADED]), combinations(added[:TRADED], 2)),
+        *product(combinations(removed[:NODES_TRADED], 2), ((one,) for one in added[:NODES_TRADED])),
+        *product(((one,) for one in removed[:NODES_TRADED]), combinations(added[:NODES_TRADED], 2)),
     ):
         if all(_apart(one, other) for one, other in product(out, into)):
             yield (kept - {*out}) | {*into}

@@ -7,9 +7,9 @@ from jaxtyping import Float
 
 from treespec.search.choice.rows import Speed
 
-__all__ = ["ENOUGH", "flattery", "optimism"]
+__all__ = ["OPTIMISM_DRAWS", "flattery", "optimism"]
 
-ENOUGH = 1000
+OPTIMISM_DRAWS = 1000
 """Resamples: the mean over so many is known well, and thousands of shapes take room in each."""
 
 

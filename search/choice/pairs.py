@@ -58,7 +58,7 @@ def passes_of(measured: Any) -> dict[str, str]:
     """
     about = _mapping(getattr(measured, "about", None))
     models = _mapping(about.get("models"))
-    found = {}
+    kinds = {}
     for role, key in KEYS.items():
         if role not in models or _left_to_the_device(models, key):
             continue
@@ -67,8 +67,8 @@ def passes_of(measured: Any) -> dict[str, str]:
         if kind is None and key in models:
             kind = models[key] or "eager"
         if kind in KINDS:
-            found[role] = kind
-    return found
+            kinds[role] = kind
+    return kinds
 
 
 def other_passes(
@@ -117,9 +117,9 @@ def passes_left_to_auto(times: str, measured: Any) -> str | None:
     chosen = [role for role in timed if models.get(KEYS[role]) == "auto" and timed[role] != "eager"]
     if not chosen:
         return None
-    found = " and ".join(f"{timed[role]} passes of the {role}" for role in chosen)
+    passes = " and ".join(f"{timed[role]} passes of the {role}" for role in chosen)
     return (
-        f"{times} are of {found}, as `auto` chose: a run with `auto` stays eager where compiling does not "
+        f"{times} are of {passes}, as `auto` chose: a run with `auto` stays eager where compiling does not "
         f"pay, and is slower then; run with {_settings(chosen, timed)} to have the same"
     )
 

@@ -12,9 +12,9 @@ from treespec.shape import TreeShape
 
 __all__ = ["chains", "grid", "proposed", "rates_at"]
 
-SHRINKAGE = 20.0
+SHRINKAGE_TRIALS = 20.0
 """Trials of the rate of all depths that each depth's rate gets: deep levels have few of their own."""
-GROWTH = 1.35
+SIZE_RATIO = 1.35
 """How much larger, or deeper, the next tree of a grid is. Local moves go between."""
 
 
@@ -27,7 +27,7 @@ def grid(largest: int) -> list[int]:
     """
     numbers, at = set(range(1, min(largest, 6) + 1)), 6.0
     while at < largest:
-        at *= GROWTH
+        at *= SIZE_RATIO
         numbers.add(min(int(at), largest))
     return sorted(numbers)
 
@@ -51,9 +51,9 @@ def rates_at(
     """
     mine = starts[texts[trace.text_of[starts]]]
     mass, trials = np.zeros((2, bounds.depth, bounds.branching))
-    found, by_text = rates_from(trace, mine, bounds.depth, bounds.branching)
-    mass[: len(found)], trials[: len(found)] = found, by_text.sum(axis=1)[:, None]
-    return RateSettings(True, SHRINKAGE).rates(mass, trials)
+    by_depth, by_text = rates_from(trace, mine, bounds.depth, bounds.branching)
+    mass[: len(by_depth)], trials[: len(by_depth)] = by_depth, by_text.sum(axis=1)[:, None]
+    return RateSettings(True, SHRINKAGE_TRIALS).rates(mass, trials)
 
 
 def proposed(rates: Float[np.ndarray, "levels ranks"], bounds: Bounds) -> list[TreeShape]:

@@ -77,7 +77,7 @@ class Ranking:
         notes: what limits the result.
         advice: which shape to use, or between which it is not decided.
         entries: the rows with their resamples, in the same order.
-        found: the same before anything was taken off, in the order in which they were found.
+        before_correction: the same before anything was taken off, in the order in which they were found.
         on_intervals: those of the notes that say which intervals there are too few texts for.
     """
 
@@ -86,7 +86,7 @@ class Ranking:
     notes: tuple[str, ...]
     advice: Advice
     entries: tuple[Entry, ...] = field(repr=False)
-    found: tuple[Entry, ...] = field(repr=False)
+    before_correction: tuple[Entry, ...] = field(repr=False)
     _speed: Callable[[TreeShape, str], Speed] = field(repr=False)
     on_intervals: tuple[str, ...] = ()
 
@@ -269,7 +269,7 @@ class Ranking:
             "level": self.level,
             "draws": self.draws,
             "notes": list(self.notes),
-            "rows": [row(i, own) for i, own in enumerate(self.rows, start=1)],
+            "rows": [row(i, chosen) for i, chosen in enumerate(self.rows, start=1)],
         }
         return json.dumps(data, indent=1)
 

@@ -11,7 +11,7 @@ from treespec.shape import TreeShape
 
 __all__ = ["Smoothed"]
 
-FEWEST = 12
+FEWEST_TREES = 12
 """Trees that a regression on four numbers needs. Of fewer it explains chance, too: replay is believed."""
 
 
@@ -24,7 +24,7 @@ class Smoothed:
     of what the replay of a tree says beyond, only the share counts that is not chance (empirical Bayes,
     Efron & Morris, JASA 68, 1973): t / (t + s), where s is the variance over texts of what it says beyond,
     and t how much more these parts vary from tree to tree than by chance. With many texts it all counts,
-    and so it does of fewer than `FEWEST` trees, which are too few for a regression.
+    and so it does of fewer than `FEWEST_TREES` trees, which are too few for a regression.
 
     Args:
         side: trace and times.
@@ -52,7 +52,7 @@ class Smoothed:
         beyond, chance = self._beyond(features, logs, shifts)
         free = max(1, len(logs) - features.shape[1])
         self._true = max(0.0, float((beyond**2).sum() / free - chance.mean()))
-        self._few = len(logs) < FEWEST
+        self._few = len(logs) < FEWEST_TREES
 
     def tokens(self, trees: Sequence[TreeShape]) -> Float[np.ndarray, "trees"]:
         """Tokens per step of each, as far as can be believed."""

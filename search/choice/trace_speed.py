@@ -33,7 +33,7 @@ MOST_POSITIONS = 2**16
 """Positions of the texts that shapes are chosen on. What is chosen is valued on all."""
 WHOLE_TEXTS = 24
 """Texts that are enough to choose on. Where fewer fit, a stretch is taken of each of so many."""
-DEEP = 16
+NEARLY_KNOWN_LEVELS = 16
 """Levels of trees that are looked at although they are not known at the ends of texts, if they are known at
 `NEARLY_ALL` positions."""
 NEARLY_ALL = 0.85
@@ -342,11 +342,12 @@ def _supported(trace: Trace, deepest: int) -> tuple[Rates, dict[str, str]]:
 def _deepest(trace: Trace) -> int:
     """Edges of the deepest tree that is known wherever a step may begin.
 
-    Where that is less than `DEEP`, up to so many, as long as the trees are known at nearly all positions.
+    Where that is less than `NEARLY_KNOWN_LEVELS`, up to so many, as long as the trees are known at nearly
+    all positions.
     """
     lengths, kept = np.diff(trace.offsets), trace.text_kept
     everywhere = 1 + int((lengths - kept).min())
-    for depth in range(min(DEEP, int(lengths.min())), everywhere, -1):
+    for depth in range(min(NEARLY_KNOWN_LEVELS, int(lengths.min())), everywhere, -1):
         if np.minimum(kept, lengths - depth + 1).sum() >= NEARLY_ALL * kept.sum():
             return depth
     return everywhere

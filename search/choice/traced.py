@@ -42,8 +42,8 @@ def traced(
     )
     everything = np.ones(len(side.sampled), dtype=bool)
     if side.trace.text_drafts is not None:
-        found, said = budgeted(side, limits, room)
-        return found, [*notes, *said]
+        added, said = budgeted(side, limits, room)
+        return added, [*notes, *said]
     for kind in kinds:
         if kind == "tree" and not room.wide:
             notes.append(f"{side.law}: chains only, since no wider level of the draft was measured")
@@ -56,7 +56,7 @@ def traced(
         entries.append(Entry(best, side.law, fitted, basis="cross-fitted"))
         entries += [Entry(shape, side.law, side.speed(shape), basis="replay") for shape in others]
     if "tree" in kinds:
-        found, said = grown(side, limits, room)
-        entries += found
+        added, said = grown(side, limits, room)
+        entries += added
         notes += said
     return entries, [*notes, *(f"{side.law}: {note}" for note in side.passed_over)]

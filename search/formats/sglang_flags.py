@@ -25,7 +25,7 @@ def settings(data: Any) -> TopK:
     With a top-k of 1 the number of draft tokens may be left out: it is steps + 1.
 
     Raises:
-        MalformedTree: if a flag is missing, stands twice, or is no positive integer.
+        MalformedTree: if a flag is missing, appears twice, or is no positive integer.
 
     Example:
         >>> settings("--speculative-num-steps 3 --speculative-eagle-topk=4 "
@@ -65,7 +65,7 @@ def _flags(text: str) -> dict[str, int]:
         if not (value.isascii() and value.isdigit() and len(value) <= 9):
             raise MalformedTree(f"{flag} (word {i}) is {shown(value)}, but must be an integer")
         if name in values:
-            raise MalformedTree(f"{flag} stands twice (again as word {i})")
+            raise MalformedTree(f"{flag} appears twice (again as word {i})")
         values[name] = int(value)
     return values
 

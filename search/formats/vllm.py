@@ -34,7 +34,7 @@ def load(data: Any) -> TreeShape:
     """Read the string, a list of tuples, or a speculative config (JSON or dictionary) that holds it.
 
     Raises:
-        MalformedTree: if it is no tree, or `num_speculative_tokens` is not the number of its paths.
+        MalformedTree: if it is not a tree, or `num_speculative_tokens` is not the number of its paths.
     """
     if isinstance(data, str) and data.lstrip().startswith("{"):
         data = read_json(data)

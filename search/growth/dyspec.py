@@ -14,7 +14,7 @@ from treespec.tree import Law, TreeShape
 
 __all__ = ["DySpec"]
 
-EXHAUSTED = 1e-6
+EXHAUSTED_SHARE = 1e-6
 """Share of a node's distribution below which its children hold all of it, but for rounding."""
 
 
@@ -72,6 +72,6 @@ class DySpec:
         left = 1 - np.bincount(parents, values.acceptance[1:], minlength=shape.size)
         places = values.paths * np.maximum(left, 0)
         drawn = np.bincount(parents, values.probs[1:], minlength=shape.size)
-        places[(drawn > 1 - EXHAUSTED) | (np.array(shape.depths) >= self.max_depth)] = 0
+        places[(drawn > 1 - EXHAUSTED_SHARE) | (np.array(shape.depths) >= self.max_depth)] = 0
         node = int(places.argmax())
         return [(node, 1)] if places[node] > 0 else ()

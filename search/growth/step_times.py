@@ -158,7 +158,7 @@ def read_seconds(
             )
     if not by_size[1:].min() > 0:
         raise InvalidGrowth(
-            f"a tree of {1 + int(by_size[1:].argmin())} nodes is verified in no time: "
+            f"a tree of {1 + int(by_size[1:].argmin())} nodes takes no time to verify: "
             "then any tree has infinite speed, so give the times of whole passes, or fixed_s"
         )
     return StepSeconds(by_size, level, root, rate)

@@ -53,7 +53,7 @@ ADVICE = {
     "number if it holds for every width",
     "draft": "measure wider levels (or give one number, if it holds for every width), or ask for narrower "
     "trees",
-    "draw": "profile anew (`treespec profile` always times the further children of one node, and with a "
+    "draw": "profile again (`treespec profile` always times the further children of one node, and with a "
     "size of 3 W + 1 or more those of W nodes), or ask for narrower trees",
 }
 

@@ -25,7 +25,7 @@ FEWEST_SAMPLES = 8
 """Samples of a size below which nothing is proved about it."""
 
 
-CELLS = 2**20
+MOST_CELLS = 2**20
 """Numbers that a regression of several rows holds at once: rows times the square of the sizes."""
 
 
@@ -38,7 +38,7 @@ class Curve:
     matrix libraries have faster kernels for some sizes, and a pass over three tokens can take half as long
     again as one over eight. Where the time falls from one measured size to the next beyond chance (rank sum
     test, at least `FEWEST_SAMPLES` samples on both sides; false alarms in 1 % of all curves if samples are
-    independent, as those of one moment are not quite), the regression stops and starts anew. Between sizes
+    independent, as those of one moment are not quite), the regression stops and starts over. Between sizes
     it is linear. It is linear in the fitted times, too, so a whole step is a
     weighted sum of them (`weights`), and a bootstrap of thousands of steps is one matrix product.
 
@@ -162,7 +162,7 @@ class Curve:
         for part in (slice(*ends) for ends in pairwise((0, *self.falls, len(counts)))):
             block = medians[:, part]
             wrong = np.flatnonzero((np.diff(block, axis=1) < 0).any(axis=1))
-            most = max(1, CELLS // block.shape[1] ** 2)
+            most = max(1, MOST_CELLS // block.shape[1] ** 2)
             for rows in (wrong[at : at + most] for at in range(0, len(wrong), most)):
                 weights = np.broadcast_to(counts[part], (len(rows), block.shape[1]))
                 block[rows] = -non_increasing(-block[rows], weights)

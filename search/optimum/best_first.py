@@ -13,9 +13,9 @@ from treespec.search.optimum.quotas import share
 
 __all__ = ["BestFirst"]
 
-TIE = 1e-12
+TIE_TOLERANCE = 1e-12
 """Relative difference below which two path products are the same, multiplied in another order."""
-SMALLEST = float(np.finfo(np.float64).tiny)
+SMALLEST_PRODUCT = float(np.finfo(np.float64).tiny)
 
 
 class BestFirst:
@@ -54,10 +54,10 @@ class BestFirst:
         if size > len(self._sorted):
             return DynamicProgramme(self._problem).parents(size)
         threshold = self._sorted[size - 1]
-        nodes = self._nodes.only(self._nodes.products >= threshold * (1 - TIE))
+        nodes = self._nodes.only(self._nodes.products >= threshold * (1 - TIE_TOLERANCE))
         spare = len(nodes.products) - size
         if spare:
-            tied = nodes.products <= threshold * (1 + TIE)
+            tied = nodes.products <= threshold * (1 + TIE_TOLERANCE)
             tied[0] = False  # the root is in every tree
             nodes = nodes.only(~tied | _taken(nodes, tied, int(tied.sum()) - spare))
         return [-1, *nodes.parents[1:].tolist()]
@@ -124,19 +124,22 @@ def _candidates(problem: Problem) -> _Nodes:
         else:
             count = len(nodes.products)
             if count >= size:
-                last = np.partition(nodes.products, count - size)[count - size] * (1 - 4 * TIE)
+                last = np.partition(nodes.products, count - size)[count - size] * (
+                    1 - 4 * TIE_TOLERANCE
+                )
                 return nodes if last >= least else _above(problem, last, None)
-            if least == SMALLEST:
+            if least == SMALLEST_PRODUCT:
                 return nodes
             under = least
             least = max(
-                _lower(nodes.products, least, size) if count > before else least**4, SMALLEST
+                _lower(nodes.products, least, size) if count > before else least**4,
+                SMALLEST_PRODUCT,
             )
             before = count
         if over > 0 and not over < least < under:
             least = float(np.sqrt(over * under))
-            if under < over * (1 + TIE):  # more than `limit` nodes tie
-                return _above(problem, over * (1 - 4 * TIE), None)
+            if under < over * (1 + TIE_TOLERANCE):  # more than `limit` nodes tie
+                return _above(problem, over * (1 - 4 * TIE_TOLERANCE), None)
 
 
 def _lower(products: np.ndarray, least: float, size: int) -> float:

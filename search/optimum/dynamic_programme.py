@@ -13,7 +13,7 @@ from treespec.search.optimum.tables import Tables, fill, leaf, weighted
 
 __all__ = ["DynamicProgramme"]
 
-WIDTH = 512
+ENTRIES_AT_ONCE = 512
 """Entries filled at a time, tables times ranks: long enough for arrays, short enough for caches."""
 
 MOST_SUMS = 2**36
@@ -66,7 +66,7 @@ class DynamicProgramme:
             self._tables = [(fill(self._rates, None, sizes), 0)]
         else:
             self._tables = [(leaf(sizes, 1, ranks, self._rates.dtype), 0)]
-            rounds = -(-problem.depth * ranks // max(WIDTH, ranks))
+            rounds = -(-problem.depth * ranks // max(ENTRIES_AT_ONCE, ranks))
             for edges in np.array_split(np.arange(1, problem.depth + 1), max(rounds, 1)):
                 if not self._deepen(edges):
                     break

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 
 __all__ = ["Tables", "fill", "leaf", "weighted"]
 
-BLOCK = 1 << 16
+SUMS_PER_BLOCK = 1 << 16
 """Sums held at a time: half a mebibyte, which a core's second cache holds."""
 
 
@@ -71,7 +71,9 @@ def fill(
         worth[:, 0], worth[:, 1:] = below, best[:, :-1]
     second = weighted(rates, worth[:, :, None])
     flat, flat_second = first.reshape(sizes, -1), second.reshape(sizes, -1)
-    space = np.empty((max(1, min(sizes, BLOCK // (count * ranks))), count * ranks), rates.dtype)
+    space = np.empty(
+        (max(1, min(sizes, SUMS_PER_BLOCK // (count * ranks))), count * ranks), rates.dtype
+    )
     for n in range(upto + 1, sizes):
         best_sums = _best_sum(flat[1:n], flat_second[n - 1 : 0 : -1], space).reshape(count, ranks)
         counts[n] = best_sums.argmax(axis=1) + 1

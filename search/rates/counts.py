@@ -16,7 +16,7 @@ __all__ = ["UNKNOWN", "Counts", "Records", "count_records", "count_trace"]
 
 FEWEST_TRIALS = 30
 """Trials from which on a rate is worth a row or a column of its own."""
-DEEPEST = 64
+DEEPEST_UNASKED = 64
 
 UNKNOWN = "unknown"
 """Law or rule of records that do not say it."""
@@ -86,7 +86,7 @@ def count_trace(
         at, table = step_starts(trace, starts), child_table(starts)
     inner, there = table.max(axis=1) >= 0, _there(table, ranks)
     node, rows = np.zeros(len(at), dtype=np.int64), []
-    while len(rows) < (levels or DEEPEST):
+    while len(rows) < (levels or DEEPEST_UNASKED):
         if levels is None and rows and len(at) < FEWEST_TRIALS:
             break
         rows.append(_level(trace, at, there[node]))

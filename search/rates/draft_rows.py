@@ -61,10 +61,10 @@ class DraftRows:
             raise InvalidTrace("draft_rows.probs must hold a line of probabilities for each row")
         wanted = {"parents": rows, "ranks": rows, "probs": rows, "text_ranks": len(offsets) - 1}
         for name, count in wanted.items():
-            found = getattr(self, name).shape
-            if found[0] != count or len(found) != 1 + (name == "probs"):
+            shape = getattr(self, name).shape
+            if shape[0] != count or len(shape) != 1 + (name == "probs"):
                 raise InvalidTrace(
-                    f"draft_rows.{name} has shape {list(found)}, but needs {count} entries"
+                    f"draft_rows.{name} has shape {list(shape)}, but needs {count} entries"
                 )
         place = np.arange(rows) - np.repeat(offsets[:-1], np.diff(offsets))
         above = np.where(

@@ -250,8 +250,8 @@ def estimate_acceptance(
         >>> steps = [(chain, (0, 1, 2)), (chain, (0,)), (chain, (0, 1))]
         >>> with python_warnings.catch_warnings():
         ...     python_warnings.simplefilter("ignore")  # of so few steps
-        ...     found = estimate_acceptance([steps])
-        >>> found.rates.tolist(), found.hits.tolist(), found.trials.tolist()
+        ...     estimate = estimate_acceptance([steps])
+        >>> estimate.rates.tolist(), estimate.hits.tolist(), estimate.trials.tolist()
         ([0.6], [3], [5])
     """
     require_limits(by, depth, ranks, shrinkage, tree)

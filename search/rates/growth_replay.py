@@ -39,7 +39,7 @@ from treespec.tree import Law, TreeShape
 
 __all__ = ["replay_growth"]
 
-SHAPES = 2**12
+SHAPES_REMEMBERED = 2**12
 """Trees that are remembered: the first levels of most steps are alike."""
 
 
@@ -76,7 +76,7 @@ def replay_growth(trace: Trace, growth: Growth) -> GrowthReplay:
     if growth.max_depth > rows.depth:
         raise InvalidTrace(
             f"growth '{name}' grows up to {growth.max_depth} deep, but the trace has draft rows for "
-            f"{rows.depth} levels: record it anew with --beam-depth {growth.max_depth}, or give less depth"
+            f"{rows.depth} levels: record it again with --beam-depth {growth.max_depth}, or give less depth"
         )
     ends, starts = trace.offsets[1:], trace.offsets[:-1]
     limits = np.minimum(starts + trace.text_kept, ends - max(growth.max_depth - 1, 0))
@@ -104,11 +104,18 @@ def replay_growth(trace: Trace, growth: Growth) -> GrowthReplay:
 def _of_chain(trace: Trace, depth: int) -> GrowthReplay:
     """A growth of drawn children at temperature 0: one child after the other, all of them certain."""
     shape = TreeShape.chain(depth)
-    found = replay(trace, shape)
-    sizes = np.full(len(found.accepted), shape.size)
+    replayed = replay(trace, shape)
+    sizes = np.full(len(replayed.accepted), shape.size)
     levels = [((1,),) * depth] * len(sizes)
     return GrowthReplay(
-        found.accepted, found.kept, sizes, sizes > 0, found.offsets, trace.file_of, depth, levels
+        replayed.accepted,
+        replayed.kept,
+        sizes,
+        sizes > 0,
+        replayed.offsets,
+        trace.file_of,
+        depth,
+        levels,
     )
 
 
@@ -126,7 +133,7 @@ def _require_rows(trace: Trace, name: str) -> DraftRows:
     if trace.draft_rows is None:
         raise InvalidTrace(
             f"growth '{name}' decides by what the draft thinks off the text's path, and the trace has no "
-            "draft rows: record it anew with --beam 8 (`treespec trace`)"
+            "draft rows: record it again with --beam 8 (`treespec trace`)"
         )
     return trace.draft_rows
 
@@ -187,7 +194,7 @@ class _Grown:
         if children > width:
             raise InvalidTrace(
                 f"growth '{self._name}' asks for {children} children of a node, but the trace's draft rows "
-                f"hold {width}: record it anew with --beam {children}, or give less branching"
+                f"hold {width}: record it again with --beam {children}, or give less branching"
             )
 
     def _accepted(self, start: int, shape: TreeShape, kept: set[int]) -> int:
@@ -217,7 +224,7 @@ class _Grown:
         return bool(paths[sorted(kept)].min() > paths[unknown].max())
 
 
-_shape = lru_cache(SHAPES)(TreeShape)
+_shape = lru_cache(SHAPES_REMEMBERED)(TreeShape)
 
 
 def _below(trace: Trace, rows: DraftRows) -> Int[np.ndarray, "R width"]:

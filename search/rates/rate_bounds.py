@@ -10,7 +10,7 @@ from treespec.search.rates.rates import RateSettings, stood_in
 
 __all__ = ["bounds_over_texts", "wilson_bounds"]
 
-BLOCK = 1 << 21
+NUMBERS_PER_BLOCK = 1 << 21
 """Numbers of resamples that are processed at a time."""
 
 
@@ -50,7 +50,7 @@ def bounds_over_texts(
     drawn = draws(texts, seed=seed)
     mass = counts.mass.reshape(texts, -1)
     trials = counts.trials.reshape(texts, -1).astype(np.float64)
-    rows = max(1, BLOCK // (levels * ranks * (ranks if settings.monotone else 1)))
+    rows = max(1, NUMBERS_PER_BLOCK // (levels * ranks * (ranks if settings.monotone else 1)))
     rates = []
     for start in range(0, len(drawn), rows):
         some = drawn[start : start + rows]

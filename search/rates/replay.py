@@ -211,7 +211,7 @@ def _require_width(trace: Trace, shape: TreeShape) -> None:
     if widest > trace.width:
         raise InvalidTrace(
             f"the tree has a node with {widest} children, but the trace holds {trace.width} at "
-            f"each position: record it anew with width {widest}"
+            f"each position: record it again with width {widest}"
         )
     require_replayable(trace.rule, trace.width, shape)
 

@@ -114,7 +114,7 @@ def require_replayable(rule: str, width: int, shape: TreeShape) -> None:
         raise InvalidTrace(
             f"under rule {rule!r} acceptance depends on the number of children, and the trace holds "
             f"{width} at each position, but the tree has nodes with {there}: replay trees whose nodes have "
-            f"{width} children or none (TreeShape.kary({width}, depth)), or record the trace anew with "
+            f"{width} children or none (TreeShape.kary({width}, depth)), or record the trace again with "
             "another --width"
         )
 

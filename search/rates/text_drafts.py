@@ -130,7 +130,7 @@ class TextDrafts:
     @cached_property
     def depths(self) -> Int[np.ndarray, "N"]:
         """Edges between each node and its root."""
-        return self._down(lambda above, own: above + own, np.ones(len(self.parents), np.int64))
+        return self._down(lambda above, value: above + value, np.ones(len(self.parents), np.int64))
 
     @cached_property
     def widest(self) -> Int[np.ndarray, "N"]:
@@ -169,7 +169,7 @@ class TextDrafts:
             asked, there = getattr(budget, name), getattr(known, name)
             if asked > there:
                 raise InvalidTrace(
-                    f"{name} = {asked}, but drafts were recorded up to {name} {there}: record them anew "
+                    f"{name} = {asked}, but drafts were recorded up to {name} {there}: record them again "
                     f"with a method of a higher {name}, or give less"
                 )
 
@@ -194,17 +194,17 @@ class TextDrafts:
         """The place of each node within its draft, less one: as its parent's is counted."""
         return np.arange(len(self.parents)) - self.nodes[:-1][self.draft_of]
 
-    def _down(self, join: Any, own: np.ndarray) -> np.ndarray:
+    def _down(self, join: Any, values: np.ndarray) -> np.ndarray:
         """What nodes have of their own, joined with what their parents have, level by level."""
-        found, waiting = own.copy(), np.flatnonzero(self.above >= 0)
+        joined, waiting = values.copy(), np.flatnonzero(self.above >= 0)
         done = self.above < 0
         while len(waiting):
             ready = done[self.above[waiting]]
             level = waiting[ready]
-            found[level] = join(found[self.above[level]], own[level])
+            joined[level] = join(joined[self.above[level]], values[level])
             done[level] = True
             waiting = waiting[~ready]
-        return found
+        return joined
 
 
 def _array(name: str, values: Any) -> np.ndarray:

@@ -119,7 +119,7 @@ class TextTotals:
         if union.table.shape[1] - 1 > self.trace.width:
             raise InvalidTrace(
                 f"a tree has a node with {union.table.shape[1] - 1} children, but the trace holds "
-                f"{self.trace.width} at each position: record it anew with more (`--width`)"
+                f"{self.trace.width} at each position: record it again with more (`--width`)"
             )
         ranks = np.minimum(self.trace.ranks, union.table.shape[1] - 1)
         last = np.zeros(len(ranks), dtype=np.int64)
@@ -166,12 +166,12 @@ class _Union:
         for node, below in enumerate(children):
             for rank, child in below.items():
                 self.table[node, rank] = child
-        own = np.full((len(shapes), self.size), -1, dtype=np.int64)
+        nodes_of = np.full((len(shapes), self.size), -1, dtype=np.int64)
         for row, mine in enumerate(places):
-            own[row, mine] = np.arange(len(mine))
+            nodes_of[row, mine] = np.arange(len(mine))
         above, levels = np.array(parents), np.array(depths)
-        self.nodes_of, self.accepted = own, np.where(own >= 0, levels, 0)
+        self.nodes_of, self.accepted = nodes_of, np.where(nodes_of >= 0, levels, 0)
         for level in range(2, self.depth + 1):
             nodes = np.flatnonzero(levels == level)
             reached = self.accepted[:, above[nodes]]
-            self.accepted[:, nodes] = np.where(own[:, nodes] < 0, reached, level)
+            self.accepted[:, nodes] = np.where(nodes_of[:, nodes] < 0, reached, level)

@@ -151,13 +151,15 @@ def unpack(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise InvalidTrace(f"{path}: {error.strerror or error}") from None
     except _DAMAGED as error:
-        raise InvalidTrace(f"{path} is no trace: {error}") from None
+        raise InvalidTrace(f"{path} is not a trace: {error}") from None
     meta = _meta(arrays.pop("meta").tobytes(), path)
     for part, (arrays_of, prefix, made) in _PARTS.items():
-        own = {name.removeprefix(prefix): arrays.pop(name) for name in arrays_of if name in arrays}
+        part_arrays = {
+            name.removeprefix(prefix): arrays.pop(name) for name in arrays_of if name in arrays
+        }
         try:
-            if own:
-                meta[part] = made(**own)
+            if part_arrays:
+                meta[part] = made(**part_arrays)
         except InvalidTrace as error:
             raise InvalidTrace(f"{path}: {error}") from None
     return arrays | meta
@@ -169,9 +171,9 @@ def _require_directory(file: BinaryIO, path: Path) -> None:
     end = file.read()
     file.seek(start)
     if end[-22:-18] != b"PK\5\6" or end[-2:] != b"\0\0" or end[:4] == b"PK\6\7":
-        raise InvalidTrace(f"{path} is no trace: it does not end as an .npz archive does")
+        raise InvalidTrace(f"{path} is not a trace: it does not end as an .npz archive does")
     if int.from_bytes(end[-10:-6], "little") > LONGEST_DIRECTORY:
-        raise InvalidTrace(f"{path} is no trace: it has more or other members than one")
+        raise InvalidTrace(f"{path} is not a trace: it has more or other members than one")
 
 
 def _read(archive: zipfile.ZipFile, path: Path) -> dict[str, Any]:
@@ -182,7 +184,7 @@ def _read(archive: zipfile.ZipFile, path: Path) -> dict[str, Any]:
     ]
     if names not in [sorted(f"{name}.npy" for name in one) for one in known]:
         raise InvalidTrace(
-            f"{path} is no trace: it holds {', '.join(names[:8])[:200] or 'nothing'} instead of "
+            f"{path} is not a trace: it holds {', '.join(names[:8])[:200] or 'nothing'} instead of "
             f"{', '.join(_ARRAYS)}"
         )
     size = sum(member.file_size for member in members)

@@ -336,7 +336,7 @@ def test_integers():
     with pytest.raises(InvalidArgument, match=r"k = 1, but must be an integer of at least 2"):
         integer("k", 1, 2)
     assert Sampling(top_k=np.int64(3)).top_k == 3
-    with pytest.raises(InvalidSetting, match="lenience of rule 'lenient' = True is no number"):
+    with pytest.raises(InvalidSetting, match="lenience of rule 'lenient' = True is not a number"):
         verify.lenient.using(lenience=True)
     assert number("x", np.float32(0.5)) == 0.5
 

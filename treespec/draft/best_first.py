@@ -118,7 +118,7 @@ def best_first(
     Returns:
         The tree, its nodes in the order in which they were chosen.
     """
-    found = Continuations([-1], [], [])
+    continuations = Continuations([-1], [], [])
     waiting: list[tuple[Any, int, int, int, Follower]] = []
     tick = count()
 
@@ -133,14 +133,14 @@ def best_first(
             heappush(waiting, (key, next(tick), node, depth + 1, follower))
 
     look_below(0, 0, start)
-    while waiting and len(found.tokens) < limits.drafted:
+    while waiting and len(continuations.tokens) < limits.drafted:
         _, _, parent, depth, follower = heappop(waiting)
-        found.parents.append(parent)
-        found.tokens.append(follower.token)
-        found.counts.append(follower.count)
-        if len(found.tokens) < limits.drafted:
-            look_below(len(found.tokens), depth, follower.at)
-    return found
+        continuations.parents.append(parent)
+        continuations.tokens.append(follower.token)
+        continuations.counts.append(follower.count)
+        if len(continuations.tokens) < limits.drafted:
+            look_below(len(continuations.tokens), depth, follower.at)
+    return continuations
 
 
 def all_within(match: Match) -> Continuations:
@@ -153,7 +153,7 @@ def all_within(match: Match) -> Continuations:
     Args:
         match: whose limits are the highest.
     """
-    limits, found = match.limits, Continuations([-1], [], [])
+    limits, continuations = match.limits, Continuations([-1], [], [])
     # Nodes before, by the lowest depth and branching that allow them.
     taken = [[0] * (limits.branching + 1) for _ in range(limits.depth + 1)]
     waiting: list[tuple[Any, int, int, int, int, Follower]] = []
@@ -176,8 +176,8 @@ def all_within(match: Match) -> Continuations:
         before = sum(sum(row[: widest + 1]) for row in taken[: depth + 1])
         if before < limits.drafted:
             taken[depth][widest] += 1
-            found.parents.append(parent)
-            found.tokens.append(follower.token)
-            found.counts.append(follower.count)
-            look_below(len(found.tokens), depth, widest, follower.at)
-    return found
+            continuations.parents.append(parent)
+            continuations.tokens.append(follower.token)
+            continuations.counts.append(follower.count)
+            look_below(len(continuations.tokens), depth, widest, follower.at)
+    return continuations

@@ -203,25 +203,25 @@ def parts_of(drafter: Any) -> list[Any]:
     """A source and all that it is made of: what drafts for a cascade, the sources of a merge.
 
     Raises:
-        InvalidArgument: if one of them stands twice. It would be told of every step twice.
+        InvalidArgument: if one of them appears twice. It would be told of every step twice.
     """
-    found: list[Any] = []
+    parts: list[Any] = []
     waiting = [drafter]
     while waiting:
         part = waiting.pop()
-        if any(part is known for known in found):
+        if any(part is known for known in parts):
             raise InvalidArgument(
                 f"the draft source ends in itself, or has a part twice: one {type(part).__name__} stands "
                 "at two places, but can follow a text only once: make two"
             )
-        found.append(part)
+        parts.append(part)
         sources = getattr(part, "sources", None)
         inner = [
             getattr(part, "drafter", None),
             *(sources.values() if isinstance(sources, Mapping) else ()),
         ]
         waiting += [one for one in inner if isinstance(one, Drafter)]
-    return found
+    return parts
 
 
 def _require_end(model: TreeModel, drafter: Any) -> None:

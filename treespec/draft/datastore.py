@@ -22,10 +22,10 @@ __all__ = ["Datastore", "suffix_array"]
 
 FORMAT, VERSION = "treespec datastore", 1
 
-HEAD = 4096
+HEAD_BYTES = 4096
 """Bytes before the tokens: a line of JSON, filled up with spaces."""
 
-SORTED = 32
+SORTED_TOKENS = 32
 """Tokens by which suffixes are sorted: no match and no continuation reaches further."""
 
 LARGEST_ID = 2**31 - 1
@@ -35,11 +35,11 @@ Ids = NDArray[np.int32]
 
 
 class Datastore:
-    """Texts that can be searched for any string of up to `SORTED` tokens, in time that grows with the log.
+    """Texts, searched for any string of up to `SORTED_TOKENS` tokens in time that grows with the log.
 
     The file holds the tokens of all texts, `END` after each, and the places at which they stand in the
-    order of what follows (a suffix array, sorted by `SORTED` tokens): four bytes each for a token. It is
-    mapped into memory, and the system reads the pages that are looked at.
+    order of what follows (a suffix array, sorted by `SORTED_TOKENS` tokens): four bytes each for a token.
+    It is mapped into memory, and the system reads the pages that are looked at.
 
     Args:
         path: of a file that `build` wrote.
@@ -60,13 +60,15 @@ class Datastore:
         tokenizer: str = "",
     ) -> None:
         self.path = Path(path)
-        with open_file(path, most=HEAD + 8 * MOST_TOKENS) as file:
+        with open_file(path, most=HEAD_BYTES + 8 * MOST_TOKENS) as file:
             self.about = _header(os.fspath(path), file)
             require_same_tokens(os.fspath(path), self.about, vocab_size, tokenizer)
             count = self.about["tokens"]
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self.tokens: Ids = np.frombuffer(mapped, dtype="<i4", count=count, offset=HEAD)
-        self.places: Ids = np.frombuffer(mapped, dtype="<i4", count=count, offset=HEAD + 4 * count)
+        self.tokens: Ids = np.frombuffer(mapped, dtype="<i4", count=count, offset=HEAD_BYTES)
+        self.places: Ids = np.frombuffer(
+            mapped, dtype="<i4", count=count, offset=HEAD_BYTES + 4 * count
+        )
 
     @classmethod
     def build(
@@ -106,16 +108,16 @@ class Datastore:
             "tokenizer": tokenizer,
             "texts": len(rows),
             "tokens": len(tokens),
-            "sorted_by": SORTED,
+            "sorted_by": SORTED_TOKENS,
         }
-        _write(Path(path), header, tokens, suffix_array(tokens, SORTED))
+        _write(Path(path), header, tokens, suffix_array(tokens, SORTED_TOKENS))
         return cls(path, vocab_size=vocab_size, tokenizer=tokenizer)
 
     def find(self, string: Sequence[int]) -> range:
         """Where the places of a string are in `places`: those at which it begins.
 
         Args:
-            string: at most `SORTED` tokens.
+            string: at most `SORTED_TOKENS` tokens.
         """
         wanted = list(string)
         first = self._first(wanted, beyond=False)
@@ -132,7 +134,7 @@ class Datastore:
             there = self.tokens[places]
             if there.max(initial=END) < self.about["vocab_size"] and there.min(initial=END) >= END:
                 return there
-        raise Unreadable(f"{self.path}: a damaged datastore: build it anew")
+        raise Unreadable(f"{self.path}: a damaged datastore: build it again")
 
     def longest(self, ending: Sequence[int], shortest: int) -> tuple[int, range]:
         """The longest part of an ending that stands in a text, and where.
@@ -140,21 +142,21 @@ class Datastore:
         If a string stands in a text its endings do, so lengths are halved like places.
 
         Args:
-            ending: tokens, at most `SORTED`.
+            ending: tokens, at most `SORTED_TOKENS`.
             shortest: tokens of the shortest part that counts, at least 1.
 
         Returns:
             Its length, and its range as `find` gives it; 0 and no place if there is none.
         """
-        low, high, found = shortest - 1, len(ending), range(0)
+        low, high, matches = shortest - 1, len(ending), range(0)
         while low < high:
             middle = (low + high + 1) // 2
             places = self.find(ending[-middle:])
             if places:
-                low, found = middle, places
+                low, matches = middle, places
             else:
                 high = middle - 1
-        return (low, found) if found else (0, range(0))
+        return (low, matches) if matches else (0, range(0))
 
     def _first(self, string: list[int], beyond: bool, low: int = 0) -> int:
         """The first suffix, in order, that is not before a string; or that is beyond all it begins."""
@@ -196,7 +198,7 @@ def _header(name: str, file: IO[bytes]) -> dict[str, Any]:
     """What a file says of itself, if it is whole and of a version that is read here."""
     size = os.fstat(file.fileno()).st_size
     try:
-        header = parse_json(file.read(HEAD))
+        header = parse_json(file.read(HEAD_BYTES))
     except Unreadable:
         header = None
     if not isinstance(header, dict) or header.get("format") != FORMAT:
@@ -204,24 +206,24 @@ def _header(name: str, file: IO[bytes]) -> dict[str, Any]:
     if header.get("version") != VERSION:
         raise Unreadable(
             f"{name}: a datastore of version {header.get('version')}, but version {VERSION} is read here: "
-            "install a newer treespec, or build it anew"
+            "install a newer treespec, or build it again"
         )
     count = header.get("tokens")
     texts = header.get("texts")
     whole = type(count) is int and type(texts) is int and 1 <= texts <= count
-    if not whole or header.get("sorted_by") != SORTED:
-        raise Unreadable(f"{name}: a damaged datastore: build it anew")
-    if size != HEAD + 8 * count:
+    if not whole or header.get("sorted_by") != SORTED_TOKENS:
+        raise Unreadable(f"{name}: a damaged datastore: build it again")
+    if size != HEAD_BYTES + 8 * count:
         raise Unreadable(
-            f"{name}: {size:,} bytes, but a datastore of {count:,} tokens has {HEAD + 8 * count:,}: it was "
-            "cut off or changed; build it anew"
+            f"{name}: {size:,} bytes, but a datastore of {count:,} tokens has {HEAD_BYTES + 8 * count:,}: "
+            "it was cut off or changed; build it again"
         )
     return header
 
 
 def _write(path: Path, header: Mapping[str, Any], tokens: Ids, places: Ids) -> None:
     def fill(file: IO[bytes]) -> None:
-        file.write(json.dumps(header).encode().ljust(HEAD - 1) + b"\n")
+        file.write(json.dumps(header).encode().ljust(HEAD_BYTES - 1) + b"\n")
         tokens.tofile(file)
         places.tofile(file)
 

@@ -87,9 +87,9 @@ class DrawnChildren:
         drawn: dict[int, list[int]] = {}
         for k in sorted(counts):
             group = [i for i, (_, wanted) in enumerate(places) if wanted == k]
-            own = rows if len(counts) == 1 else rows[group]
+            group_rows = rows if len(counts) == 1 else rows[group]
             nodes = [places[i][0] for i in group]
-            drawn |= zip(nodes, coins.draw_many(own, k, self._law).tolist(), strict=True)
+            drawn |= zip(nodes, coins.draw_many(group_rows, k, self._law).tolist(), strict=True)
         return drawn
 
     def _further_children(self, node: int, k: int, coins: Coins) -> list[int]:
@@ -97,7 +97,7 @@ class DrawnChildren:
         row, elder = self.row(node)[None], list(self._children[node])
         if self._law.together:
             raise InvalidTree(
-                f"children to a node twice: node {node} has {len(elder)} and shall get {k} more, but the "
+                f"children to a node twice: node {node} has {len(elder)} and would get {k} more, but the "
                 f"law '{self._law}' chooses all children of a node together: ask for all of them at once"
             )
         require_children(len(elder) + k, row.shape[-1], self._law)
@@ -126,15 +126,17 @@ class DrawnChildren:
         Deterministic children are scored by the model's own distribution at temperature 1 if the
         settings are greedy. Each node is scored once.
         """
-        found = [] if self._scored is None else [self._scored]
+        scored = [] if self._scored is None else [self._scored]
         new = range(1 if self._scored is None else len(self._scored), len(parents))
         for at, group in groupby(new, key=lambda node: self._place[parents[node]][0]):
             nodes = list(group)
             rows = [self._place[parents[node]][1] for node in nodes]
-            found.append(self._scores(at, rows, [tokens[node] for node in nodes]))
+            scored.append(self._scores(at, rows, [tokens[node] for node in nodes]))
         if self._scored is None:
-            found.insert(0, torch.ones(1, device=device, dtype=found[0].dtype if found else None))
-        self._scored = torch.cat(found)
+            scored.insert(
+                0, torch.ones(1, device=device, dtype=scored[0].dtype if scored else None)
+            )
+        self._scored = torch.cat(scored)
         return self._scored
 
     def _scores(self, at: int, rows: list[int], tokens: list[int]) -> Float[Tensor, "T"]:

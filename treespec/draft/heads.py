@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from treespec.children import LONG, require_children
+from treespec.children import LEAST_TOKENS_FOR_TOPK, require_children
 from treespec.coins import TorchCoins
 from treespec.distributions import Sampling, require_finite
 from treespec.draft.levels import Head, Level, Levels
@@ -117,7 +117,9 @@ class KernelHead:
         self._level += 1
         if self.law is Law.DETERMINISTIC:
             best = best_children(logits, extremes)
-            return best if level.most == 1 and width >= LONG else level.best(logits)
+            return (
+                best if level.most == 1 and width >= LEAST_TOKENS_FOR_TOPK else level.best(logits)
+            )
         require_children(level.most, width, self.law)
         if self._probs is None:
             self._probs = torch.empty(self._rows, width, dtype=torch.float32, device="cpu")

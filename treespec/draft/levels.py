@@ -166,7 +166,7 @@ def draft_levels(
     """
     told, rows = levels.told(len(committed) - 1)
     tokens = on_device(committed, torch.long, device)
-    found, given, first = [tokens[-1:]], [], 0
+    drafted, given, first = [tokens[-1:]], [], 0
     for level, parents in zip(levels.levels, told, strict=True):
         with stage("level"):
             logits = model.run(tokens, parents, first)
@@ -175,9 +175,9 @@ def draft_levels(
             first = len(parents)
             given.append(logits)
             children = head.children(level, logits)
-            found.append(children)
+            drafted.append(children)
             tokens = children if level.run_next is None else children[level.run_next]
-    ids = torch.cat(found)
+    ids = torch.cat(drafted)
     extremes = head.extremes()
     on_cpu = device.type == "cpu"
     numbers = (extremes if on_cpu else torch.cat([extremes.double(), ids.double()])).tolist()

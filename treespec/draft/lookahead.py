@@ -152,12 +152,12 @@ class Lookahead(TokenSource):
         pool: Pool = {}
         rows = load_state(path, KIND, {"ngrams": 2}, vocab_size, tokenizer, target)["ngrams"]
         if len(rows) and rows.shape[1] < 2:
-            raise Unreadable(f"{path}: damaged: n-grams have two tokens at least; make it anew")
+            raise Unreadable(f"{path}: damaged: n-grams have two tokens at least; make it again")
         for ngram in rows.tolist():
             try:
                 first, *rest = plain_tokens("ngrams", ngram, vocab_size)
             except InvalidArgument as error:
-                raise Unreadable(f"{path}: damaged: {error}; make it anew") from None
+                raise Unreadable(f"{path}: damaged: {error}; make it again") from None
             pool.setdefault(first, []).append(tuple(rest))
         return pool
 
@@ -195,7 +195,7 @@ class Lookahead(TokenSource):
 
     def _checked(self, pool: Mapping[int, Sequence[Sequence[int]]], vocab_size: int | None) -> Pool:
         instance("pool", pool, Mapping, "a mapping of token ids to n-grams, or None")
-        found: Pool = {}
+        checked: Pool = {}
         for given, kept in pool.items():
             (first,) = plain_tokens("pool's tokens", [given], vocab_size)
             rows = sequence(f"pool[{first}]", kept, "n-grams without their first token")
@@ -211,5 +211,5 @@ class Lookahead(TokenSource):
                     )
             # Cut, several may be one: it stands where the latest of them stood.
             latest = dict.fromkeys(rest[: self.ngram - 1] for rest in reversed(rests))
-            found[first] = list(latest)[: self.guesses][::-1]
-        return found
+            checked[first] = list(latest)[: self.guesses][::-1]
+        return checked

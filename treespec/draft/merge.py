@@ -62,7 +62,7 @@ class Merge:
         vocab_size: of the target, to refuse ids beyond it; None to look at nothing.
 
     Raises:
-        InvalidArgument: if there are not two sources, one is none, one or a part of one stands twice,
+        InvalidArgument: if there are not two sources, one is none, one or a part of one appears twice,
             there is no size to share, a tree that is kept whole does not fit in the size, the depth or the
             branching, or in the budget of its source, or the rates or budgets are not those of the
             sources, or both or none of them are given.
@@ -215,7 +215,9 @@ class Merge:
         for node, at in enumerate(order):
             for name in groups[node]:
                 if name in self._trees:
-                    rows[node, name] = self._trees[name].draft_probs_of(max(nodes[at].own, 0))
+                    rows[node, name] = self._trees[name].draft_probs_of(
+                        max(nodes[at].tree_place, 0)
+                    )
         shape = TreeShape(tuple(parents))
         laws = [[(self._law_of(name), len(c)) for name, c in of.items()] for of in groups]
         drawn = [
@@ -236,10 +238,10 @@ class Merge:
         self, nodes: list[Node], children: list[int], order: list[int]
     ) -> dict[str, list[int]]:
         """Children of a node by the source that draws them, "" for deterministic ones, in order."""
-        found: dict[str, list[int]] = {}
+        groups: dict[str, list[int]] = {}
         for child in sorted(children):
-            found.setdefault(nodes[order[child]].drawn_by or "", []).append(child)
-        return found
+            groups.setdefault(nodes[order[child]].drawn_by or "", []).append(child)
+        return groups
 
     def _sure(self, groups: Mapping[str, Sequence[int]], tokens: Sequence[int]) -> list[int]:
         """The tokens of a node's deterministic children, as far as they are known."""
@@ -283,7 +285,7 @@ class Merge:
             return 0
         if name in self._entries:
             return node.entry
-        return node.own if node.drawn_by == name else -1
+        return node.tree_place if node.drawn_by == name else -1
 
 
 def _sources(given: Any) -> dict[str, Drafter]:

@@ -51,7 +51,7 @@ class Node:
         drawn_by: the source that drew it or will; None for deterministic nodes.
         token: its id; None if it is drawn later.
         entry: its place in the trie, or -1.
-        own: its place in the tree that `drawn_by` has proposed, or -1.
+        tree_place: its place in the tree that `drawn_by` has proposed, or -1.
         children: their places in the plan, in the order in which they were chosen.
     """
 
@@ -61,7 +61,7 @@ class Node:
     drawn_by: str | None = None
     token: int | None = None
     entry: int = -1
-    own: int = -1
+    tree_place: int = -1
     children: list[int] = field(default_factory=list)
 
 
@@ -138,7 +138,7 @@ class _Candidate(NamedTuple):
     parent: int
     entry: int = -1
     proposed: str | None = None
-    own: int = -1
+    tree_place: int = -1
     draws: DrawingSource | None = None
 
 
@@ -186,9 +186,9 @@ def side_by_side(trie: Trie, drawn: Mapping[str, tuple[TokenTree, int]]) -> list
         places.append(add(places[trie.parents[entry]], token=trie.tokens[entry], entry=entry))
     for name, (tree, most) in drawn.items():
         places = [0]
-        for own in range(1, min(tree.shape.size, most + 1)):
-            parent, token = places[tree.shape.parents[own]], tree.token_ids[own]
-            places.append(add(parent, drawn_by=name, token=token, own=own))
+        for node in range(1, min(tree.shape.size, most + 1)):
+            parent, token = places[tree.shape.parents[node]], tree.token_ids[node]
+            places.append(add(parent, drawn_by=name, token=token, tree_place=node))
     return nodes
 
 
@@ -236,9 +236,9 @@ class _Planner:
                 if entry not in self._trie.whole:
                     self._offer(_Candidate(place, entry=entry))
         for name, (tree, _) in self._proposed.items():
-            children = tree.shape.children[node.own if node.drawn_by == name else 0]
-            if children and (place == 0 or (node.drawn_by == name and node.own >= 0)):
-                self._offer(_Candidate(place, proposed=name, own=children[0]))
+            children = tree.shape.children[node.tree_place if node.drawn_by == name else 0]
+            if children and (place == 0 or (node.drawn_by == name and node.tree_place >= 0)):
+                self._offer(_Candidate(place, proposed=name, tree_place=children[0]))
         for source in self._drawing:
             if node.drawn_by in (None, source.name) and node.depth < source.depth:
                 self._offer(_Candidate(place, draws=source))
@@ -254,10 +254,10 @@ class _Planner:
             self._offer(candidate)
         if candidate.proposed is not None:
             shape = self._proposed[candidate.proposed][0].shape
-            siblings = shape.children[shape.parents[candidate.own]]
-            rank = shape.ranks[candidate.own] + 1
+            siblings = shape.children[shape.parents[candidate.tree_place]]
+            rank = shape.ranks[candidate.tree_place] + 1
             if rank < len(siblings):
-                self._offer(candidate._replace(own=siblings[rank]))
+                self._offer(candidate._replace(tree_place=siblings[rank]))
 
     def _value(self, candidate: _Candidate) -> float:
         """As far as the siblings go that are there now."""
@@ -266,7 +266,9 @@ class _Planner:
             return self._trie.values[candidate.entry]
         if candidate.proposed is not None:
             tree, rates = self._proposed[candidate.proposed]
-            return parent.value * rate(rates, parent.depth + 1, tree.shape.ranks[candidate.own])
+            return parent.value * rate(
+                rates, parent.depth + 1, tree.shape.ranks[candidate.tree_place]
+            )
         source = candidate.draws
         assert source is not None
         return parent.value * rate(source.rates, parent.depth + 1, len(parent.children))
@@ -276,9 +278,14 @@ class _Planner:
         if candidate.entry >= 0:
             return self._of_entry(candidate.parent, candidate.entry)
         if candidate.proposed is not None:
-            token = self._proposed[candidate.proposed][0].token_ids[candidate.own]
+            token = self._proposed[candidate.proposed][0].token_ids[candidate.tree_place]
             return Node(
-                candidate.parent, depth, value, candidate.proposed, token, own=candidate.own
+                candidate.parent,
+                depth,
+                value,
+                candidate.proposed,
+                token,
+                tree_place=candidate.tree_place,
             )
         assert candidate.draws is not None
         return Node(candidate.parent, depth, value, candidate.draws.name)

@@ -262,8 +262,8 @@ class ModelDrafter:
             require_finite(logits, "draft", new)
             drawn.add(new, _without(logits, [avoided.get(node, ()) for node in new]))
             places = [(node, len(wanted[node])) for node in new if node in wanted]
-            for (node, _), found in zip(places, drawn.draw(places, coins), strict=True):
-                for child, token in zip(wanted[node], found, strict=True):
+            for (node, _), drawn_tokens in zip(places, drawn.draw(places, coins), strict=True):
+                for child, token in zip(wanted[node], drawn_tokens, strict=True):
                     tokens[child] = token
                     known.add(child)
             waiting = [node for node in waiting if node not in passes.rows]

@@ -64,14 +64,14 @@ def acceptance_rates(steps: Iterable[Step], *, least: int = 1) -> Rates:
             "steps"
         )
 
-    found: list[tuple[float, ...]] = []
+    levels: list[tuple[float, ...]] = []
     while True:
-        row, depth = list[float](), len(found) + 1
+        row, depth = list[float](), len(levels) + 1
         while tried[depth, len(row)] >= least:
             row.append(accepted[depth, len(row)] / tried[depth, len(row)])
         if not row:
-            return tuple(found)
-        found.append(tuple(row))
+            return tuple(levels)
+        levels.append(tuple(row))
 
 
 def checked_rates(given: Any, sources: Collection[str]) -> dict[str, Rates]:
@@ -86,19 +86,19 @@ def checked_rates(given: Any, sources: Collection[str]) -> dict[str, Rates]:
     """
     instance("rates", given, Mapping, "a mapping of the sources' names to rates")
     require_names("rates", given, sources)
-    found: dict[str, Rates] = {}
+    checked: dict[str, Rates] = {}
     for name in sources:
         rows = sequence(f"rates[{name!r}]", given[name], "rows of rates, one for each depth")
         if not rows:
             raise InvalidArgument(f"rates[{name!r}] is empty: give a row for depth 1 at least")
-        found[name] = tuple(
+        checked[name] = tuple(
             tuple(
                 _rate(f"rates[{name!r}][{i}]", x)
                 for x in sequence(f"rates[{name!r}][{i}]", row, "rates")
             )
             for i, row in enumerate(rows)
         )
-    return found
+    return checked
 
 
 def require_names(argument: str, given: Mapping[str, Any], sources: Collection[str]) -> None:

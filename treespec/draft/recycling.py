@@ -185,13 +185,13 @@ class TokenRecycling(AheadSource):
         state = load_state(path, KIND, {"rows": 2}, vocab_size, tokenizer, target)
         rows = state["rows"].tolist()
         if any(not row or row[0] < 0 for row in rows):
-            raise Unreadable(f"{path}: damaged: a row of its table has no token; make it anew")
+            raise Unreadable(f"{path}: damaged: a row of its table has no token; make it again")
         table = {token: [entry for entry in row if entry >= 0] for token, *row in rows}
         try:
             widest = max(8, *map(len, table.values()), 0)
             return TokenRecycling(successors=widest, table=table, vocab_size=vocab_size).table
         except InvalidArgument as error:
-            raise Unreadable(f"{path}: damaged: {error}; make it anew") from None
+            raise Unreadable(f"{path}: damaged: {error}; make it again") from None
 
     def _restart(self) -> None:
         self._table = {token: list(row) for token, row in self._start.items()}

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from treespec.door import instance, integer
 from treespec.draft.best_first import Follower, Limits, Match
-from treespec.draft.datastore import SORTED, Datastore
+from treespec.draft.datastore import SORTED_TOKENS, Datastore
 from treespec.draft.ngrams import END
 from treespec.draft.text_source import MatchingSource
 from treespec.errors import InvalidArgument
@@ -62,10 +62,11 @@ class Retrieval(MatchingSource):
         self.longest = integer("longest", longest, least=1)
         self.shortest = integer("shortest", shortest, least=1, most=self.longest)
         self.hits = integer("hits", hits, least=1)
-        if self.longest + self.max_depth > SORTED:
+        if self.longest + self.max_depth > SORTED_TOKENS:
             raise InvalidArgument(
                 f"longest = {self.longest} and depth = {self.max_depth} are "
-                f"{self.longest + self.max_depth} tokens, but a datastore is sorted by {SORTED}: lower one"
+                f"{self.longest + self.max_depth} tokens, but a datastore is sorted by {SORTED_TOKENS}: "
+                "lower one"
             )
 
     def _restart(self) -> None:
@@ -76,9 +77,9 @@ class Retrieval(MatchingSource):
 
     def _matches(self, ahead: Sequence[int]) -> list[Match]:
         ending = [*self._ending, *ahead][-self.longest :]
-        length, found = self.datastore.longest(ending, self.shortest)
-        asked = min(len(found), self.hits)
-        chosen = found.start + np.arange(asked) * len(found) // max(asked, 1)
+        length, matches = self.datastore.longest(ending, self.shortest)
+        asked = min(len(matches), self.hits)
+        chosen = matches.start + np.arange(asked) * len(matches) // max(asked, 1)
         places = self.datastore.places[chosen].astype(np.int64) + length
         return [Match(places, self._followers, _by_count, asked, self.limits)] if asked else []
 

@@ -24,10 +24,10 @@ from treespec.whole_file import write_whole
 
 __all__ = ["SkipSet", "SkipSets", "random_skip_sets"]
 
-LARGEST = 2**20
+LARGEST_FILE = 2**20
 """Bytes of a file."""
 
-EVALUATIONS = 1000
+MOST_EVALUATIONS = 1000
 """Sets that a search tries at most, as many as in Draft & Verify."""
 
 
@@ -94,13 +94,13 @@ class SkipSet(Strict):
             Unreadable: beginning with the path: if there is no such file, it is damaged or newer, or names
                 a sublayer that its model does not have.
         """
-        content = read_bytes(path, LARGEST)
+        content = read_bytes(path, LARGEST_FILE)
         try:
-            found = read_model(cls, content)
-            require_sublayers("skip", found.skip, found.layers)
+            skip_set = read_model(cls, content)
+            require_sublayers("skip", skip_set.skip, skip_set.layers)
         except (Unreadable, InvalidArgument) as error:
             raise Unreadable(f"{os.fspath(path)}: {error}") from None
-        return found
+        return skip_set
 
 
 class SkipSets:
@@ -152,7 +152,7 @@ class SkipSets:
     def search(
         self,
         size: int,
-        most: int = EVALUATIONS,
+        most: int = MOST_EVALUATIONS,
         say: Callable[[int, float], None] = lambda tried, acceptance: None,
     ) -> SkipSet:
         """A set of so many sublayers with a high acceptance rate.
@@ -223,7 +223,7 @@ def random_skip_sets(
     from math import comb
 
     every, rng = sublayers_of(layers), random.Random(seed)
-    found: dict[frozenset[Sublayer], None] = {}
-    while len(found) < min(count, comb(len(every), size)):
-        found[frozenset(rng.sample(every, size))] = None
-    return list(found)
+    sets: dict[frozenset[Sublayer], None] = {}
+    while len(sets) < min(count, comb(len(every), size)):
+        sets[frozenset(rng.sample(every, size))] = None
+    return list(sets)

@@ -25,7 +25,7 @@ MOST_BYTES = 2**31
 
 HEADER = "header"
 
-DAMAGED = "damaged, or no file of a draft source: make it anew"
+DAMAGED = "damaged, or no file of a draft source: make it again"
 
 Arrays = dict[str, NDArray[np.int64]]
 
@@ -128,22 +128,22 @@ def require_same_tokens(
             its ids may mean other text.
     """
     if type(header.get("vocab_size")) is not int or type(header.get("tokenizer")) is not str:
-        raise Unreadable(f"{name}: damaged: it does not say of which tokens it is; make it anew")
+        raise Unreadable(f"{name}: damaged: it does not say of which tokens it is; make it again")
     if vocab_size is not None and header["vocab_size"] > vocab_size:
         raise Unreadable(
             f"{name}: made of a vocabulary of {header['vocab_size']} tokens, but the target has "
-            f"{vocab_size}: make it anew with the target's tokenizer"
+            f"{vocab_size}: make it again with the target's tokenizer"
         )
     if tokenizer and not header["tokenizer"]:
         raise Unreadable(
             f"{name}: does not say of which tokenizer its ids are, and the target's has the digest "
-            f"{tokenizer[:16]}...: make it anew with that digest (treespec.draft.state.tokenizer_digest), "
+            f"{tokenizer[:16]}...: make it again with that digest (treespec.draft.state.tokenizer_digest), "
             "or by `treespec datastore build`"
         )
     if tokenizer and header["tokenizer"] != tokenizer:
         raise Unreadable(
             f"{name}: made with another tokenizer (digest {header['tokenizer'][:16]}..., the target's is "
-            f"{tokenizer[:16]}...): make it anew with the target's"
+            f"{tokenizer[:16]}...): make it again with the target's"
         )
 
 
@@ -168,7 +168,7 @@ def _require_kind(path: str | os.PathLike[str], header: Any, kind: str) -> None:
     if header["version"] != VERSION:
         raise Unreadable(
             f"{path}: of version {header['version']}, but version {VERSION} is read here: "
-            "install a newer treespec, or make it anew"
+            "install a newer treespec, or make it again"
         )
 
 
@@ -180,12 +180,12 @@ def _require_same_target(
     if not isinstance(learned_from, str) or not learned_from:
         raise Unreadable(
             f"{path}: does not say which target it was learned from, and the target is {target}: make it "
-            "anew, with save(..., target=pair.target.fingerprint)"
+            "again, with save(..., target=pair.target.fingerprint)"
         )
     if learned_from != target:
         raise Unreadable(
             f"{path}: learned from another target ({learned_from}), but the target is {target}: make it "
-            "anew with this one"
+            "again with this one"
         )
 
 

@@ -176,7 +176,7 @@ class SuffixCounts:
             counts, done = cls(window[0], most_tokens), 0
             tokens = plain_tokens("tokens", arrays["tokens"].tolist(), vocab_size)
         except InvalidArgument as error:
-            raise Unreadable(f"{path}: damaged: {error}; make it anew") from None
+            raise Unreadable(f"{path}: damaged: {error}; make it again") from None
         for length in lengths:
             counts.read(tokens[done : done + length])
             counts.end()

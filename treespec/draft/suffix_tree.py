@@ -121,7 +121,7 @@ class SuffixTree(MatchingSource):
             ending: of this text.
         """
         window, followers = counts.window, self._followers(counts, tail)
-        found: list[tuple[int, Place, int]] = []
+        by_length: list[tuple[int, Place, int]] = []
         ends = list(
             range(1, len(tail) + 1)
         )  # of the ending in the tail; the last is the text's own
@@ -131,8 +131,8 @@ class SuffixTree(MatchingSource):
             seen = len(ends) + (counts.count(windows) if windows else 0)
             if seen <= bool(tail):  # the end of the text itself
                 break
-            found.append((length, Place(windows, ends), seen))
-        for length, place, seen in reversed(found):
+            by_length.append((length, Place(windows, ends), seen))
+        for length, place, seen in reversed(by_length):
             limits = self._limits(window, length)
             if limits is not None:
                 yield Match(place, partial(followers, seen), _by_count, seen, limits)
@@ -156,13 +156,13 @@ class SuffixTree(MatchingSource):
             # exactly below, where the open end of the text is counted too.
             latest = max((follower.count for follower in late.values()), default=0)
             enough = int(self.least * seen) - 1 - latest
-            found = []
+            candidates = []
             for token, often, windows in counts.followers(at.windows, enough) if at.windows else ():
                 more = late.pop(token, None)
                 count, ending = (often + more.count, more.at) if more else (often, [])
-                found.append(Follower(token, count, Place(windows, ending)))
-            found += [Follower(f.token, f.count, Place(None, f.at)) for f in late.values()]
-            return [follower for follower in found if follower.count / seen >= self.least]
+                candidates.append(Follower(token, count, Place(windows, ending)))
+            candidates += [Follower(f.token, f.count, Place(None, f.at)) for f in late.values()]
+            return [follower for follower in candidates if follower.count / seen >= self.least]
 
         return followers
 

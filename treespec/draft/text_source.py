@@ -55,8 +55,8 @@ class TokenSource(ABC):
 
     def _require_own(self, step: Step) -> None:
         """Refuse a step of another tree, for sources that read its rows by their own nodes."""
-        own, tree = self._proposed, step.tree
-        if own is None or own.shape != tree.shape or own.token_ids != tree.token_ids:
+        proposal, tree = self._proposed, step.tree
+        if proposal is None or proposal.shape != tree.shape or proposal.token_ids != tree.token_ids:
             raise InvalidTree(
                 f"a step of a tree that {type(self).__name__} did not propose last: commit the step of the "
                 "tree that propose() gave"
@@ -109,12 +109,12 @@ class Draft(NamedTuple):
     """What a source may draft at a place of a text, in the order in which it is chosen.
 
     Args:
-        found: the nodes that the source's limits allow, or lower ones.
+        continuations: the nodes that the source's limits allow, or lower ones.
         seen: how often the string was seen that they go on from.
         most: nodes of the draft that the length of that string allows, within the source's limits.
     """
 
-    found: Continuations
+    continuations: Continuations
     seen: int
     most: int
 
@@ -126,10 +126,14 @@ def proposed(drafts: Iterable[Draft]) -> Continuations:
         drafts: as `MatchingSource.drafts` gives them.
     """
     best, score = Continuations([-1], [], []), 0.0
-    for found, seen, most in drafts:
-        worth = sum(found.counts[:most]) / seen
+    for continuations, seen, most in drafts:
+        worth = sum(continuations.counts[:most]) / seen
         if worth > score:
-            kept = found.parents[: most + 1], found.tokens[:most], found.counts[:most]
+            kept = (
+                continuations.parents[: most + 1],
+                continuations.tokens[:most],
+                continuations.counts[:most],
+            )
             best, score = Continuations(*kept), worth
     return best
 
@@ -165,10 +169,10 @@ class MatchingSource(AheadSource):
         for match in self._matches(ahead):
             if min(match.limits.drafted, match.limits.depth) <= score:
                 continue  # no level of a tree is worth more than one token
-            found = best_first(match.start, match.followers, match.limits, match.order)
-            worth = sum(found.counts) / match.seen
+            continuations = best_first(match.start, match.followers, match.limits, match.order)
+            worth = sum(continuations.counts) / match.seen
             if worth > score:
-                best, score = found, worth
+                best, score = continuations, worth
         return best.parents, best.tokens
 
     @abstractmethod

@@ -26,7 +26,7 @@ __all__ = ["MASK_MAKER", "NAME", "AttentionPass", "CausalAttention", "TreeAttent
 NAME = "treespec"
 """What our attention is called in `attn_implementation`."""
 
-BLOCK = 256
+ROWS_PER_BLOCK = 256
 """Rows of a prompt that are masked at once where `is_causal` cannot say what is hidden."""
 
 WITHOUT_MEANING = frozenset(
@@ -166,8 +166,8 @@ class CausalAttention:
         return out
 
     def _split(self) -> list[tuple[slice, TreePass]]:
-        for start in range(0, self.length, BLOCK):
-            end = min(start + BLOCK, self.length)
+        for start in range(0, self.length, ROWS_PER_BLOCK):
+            end = min(start + ROWS_PER_BLOCK, self.length)
             chain = topology(range(-1, end - start - 1))
             self._blocks.append((slice(start, end), TreePass(chain, start)))
         return self._blocks

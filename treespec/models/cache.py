@@ -60,7 +60,9 @@ class TreeCache(Cache):
         self.layers = [*layers]
         for shape in dict.fromkeys(layout):
             if shape is not None:
-                members = [layer for layer, own in zip(layers, layout, strict=True) if own == shape]
+                members = [
+                    layer for layer, stored in zip(layers, layout, strict=True) if stored == shape
+                ]
                 self._pools.append(_Pool(shape, members))
 
     @property

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from treespec.errors import UnsupportedModel
 from treespec.kernels.masked_attention import can_attend
 
-__all__ = ["BEYOND", "MaskedAttention", "Seen"]
+__all__ = ["BEYOND_ALL_RANKS", "MaskedAttention", "Seen"]
 
-BEYOND = 1 << 30
+BEYOND_ALL_RANKS = 1 << 30
 """No rank of a node is as large."""
 
 
@@ -26,7 +26,7 @@ class Seen:
 
     Args:
         tree: see `tree_arrays`.
-        own: the nodes of the rows.
+        nodes: the nodes of the rows.
         node: of each key slot: its node; negative for committed rows.
         length: number of committed rows.
     """
@@ -34,19 +34,19 @@ class Seen:
     def __init__(
         self,
         tree: Int[Tensor, "3 N"],
-        own: Int[Tensor, "T"],
+        nodes: Int[Tensor, "T"],
         node: Int[Tensor, "S"],
         length: Int[Tensor, ""],
     ) -> None:
         size = tree.shape[1]
         committed, there = node < 0, node < size
         at = tree[:, node.clamp(0, size - 1)]
-        rank = tree[0][own][:, None]
-        begins = torch.where(committed, 0, torch.where(there, at[0], BEYOND))
-        ends = torch.where(committed, BEYOND, at[1])
+        rank = tree[0][nodes][:, None]
+        begins = torch.where(committed, 0, torch.where(there, at[0], BEYOND_ALL_RANKS))
+        ends = torch.where(committed, BEYOND_ALL_RANKS, at[1])
         self.visible = (begins <= rank) & (rank < ends)
         key = torch.where(committed, node, at[2])  # positions, less the committed rows
-        self.distance = tree[2][own][:, None] - key
+        self.distance = tree[2][nodes][:, None] - key
         self._biases: dict[Any, Tensor] = {}
 
     def bias(self, window: int | None, dtype: torch.dtype) -> Float[Tensor, "T S"]:

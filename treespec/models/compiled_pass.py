@@ -37,7 +37,7 @@ from attention_masks import topology
 from treespec.errors import Unavailable, UnsupportedModel, in_words
 from treespec.kernels.calls import calls
 from treespec.models.cache import LayerShape, TreeCache
-from treespec.models.compiled_attention import BEYOND, MaskedAttention, Seen
+from treespec.models.compiled_attention import BEYOND_ALL_RANKS, MaskedAttention, Seen
 from treespec.models.direct_call import DirectCall
 from treespec.models.packed_layers import packed_linears
 from treespec.models.packed_weights import PackedWeights
@@ -56,10 +56,10 @@ log = logging.getLogger("treespec")
 OPTIONS = {"cpp_wrapper": True, "cpp.min_chunk_size": 16384}
 """No Python between kernels, and no threads for small ones: of a few rows they took longer to begin."""
 
-LARGEST_SHARE = 0.25
+LARGEST_SHARE_OF_FREE_MEMORY = 0.25
 """Of the memory that is free: packed copies of weights that take more are not made."""
 
-CHANGING = 4
+CHANGING_ARGUMENTS = 4
 """Arguments that change from pass to pass: tokens, place, tree, slots."""
 
 MOST_NODES = 2048
@@ -156,13 +156,13 @@ class CompiledPass:
         """One graph. The examples differ in all that varies, and agree in nothing else."""
         example = self._example(nodes, known, committed=13, capacity=320)
         other = self._example(nodes + (nodes > 1), known + 2, committed=29, capacity=448)
-        fixed = len(example) - CHANGING
+        fixed = len(example) - CHANGING_ARGUMENTS
         return DirectCall(
             self._pass(fixed // 2),
             example,
             other,
             fixed=fixed,
-            below=[((3, 0), (CHANGING, 2))],  # slots, and the rows of any layer
+            below=[((3, 0), (CHANGING_ARGUMENTS, 2))],  # slots, and the rows of any layer
             at_most={(0, 0): MOST_NODES},
             alone=(0, 0) if alone else None,
             options=options,
@@ -197,12 +197,12 @@ class CompiledPass:
             torch._check(count <= MOST_NODES)
             torch._check(used < rows[0].shape[2])
             length, first = place[0], place[1]
-            own = first + torch.arange(count, device=tokens.device)
-            seen = Seen(tree, own, slots - length, length)
+            nodes = first + torch.arange(count, device=tokens.device)
+            seen = Seen(tree, nodes, slots - length, length)
             cache_rows: list[tuple[Tensor, Tensor] | None] = [None] * len(layout)
             for k, i in enumerate(stored):
                 cache_rows[i] = (rows[k], rows[layers + k])
-            cache = Cache(layers=[_Rows(pair, length + own, used) for pair in cache_rows])
+            cache = Cache(layers=[_Rows(pair, length + nodes, used) for pair in cache_rows])
             how: dict[str, Any]
             if isinstance(route, OwnAttention):
                 how = {"treespec_pass": MaskedAttention(seen)}
@@ -210,7 +210,7 @@ class CompiledPass:
                 how = {"attention_mask": seen.bias(None, model.dtype)[None, None]}
             output = model(
                 input_ids=tokens[None],
-                position_ids=(tree[2][own].long() + length)[None],
+                position_ids=(tree[2][nodes].long() + length)[None],
                 past_key_values=cache,
                 use_cache=True,
                 **how,
@@ -224,11 +224,11 @@ def too_large_to_pack(model: PreTrainedModel) -> str | None:
     """Why no copies of a model's weights are made; None if there is room for them."""
     copies = sum({id(p): p.nbytes for p in model.parameters()}.values())
     free = psutil.virtual_memory().available
-    if copies <= LARGEST_SHARE * free:
+    if copies <= LARGEST_SHARE_OF_FREE_MEMORY * free:
         return None
     return (
         f"packed copies of its weights would take {copies / 2**20:,.0f} MiB, more than "
-        f"{LARGEST_SHARE:.0%} of the {free / 2**20:,.0f} MiB of memory that are free"
+        f"{LARGEST_SHARE_OF_FREE_MEMORY:.0%} of the {free / 2**20:,.0f} MiB of memory that are free"
     )
 
 
@@ -267,7 +267,7 @@ def tree_arrays(parents: tuple[int, ...]) -> Int32[Tensor, "3 N"]:
     with torch.inference_mode(False):
         arrays = torch.stack([tree.pre, tree.end, tree.depth])
         if tree.size == 1:
-            arrays = torch.cat([arrays, torch.full_like(arrays, BEYOND)], dim=1)
+            arrays = torch.cat([arrays, torch.full_like(arrays, BEYOND_ALL_RANKS)], dim=1)
     return arrays
 
 

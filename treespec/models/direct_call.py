@@ -262,17 +262,17 @@ def _reading(
     if isinstance(given, Tensor):
         at = next((i for i, one in enumerate(example) if one is given), None)
         return None if at is None else (at, "tensor", 0)
-    found: dict[int, Varying] = {}
+    readings: dict[int, Varying] = {}
     for i, (one, two) in enumerate(zip(example, other, strict=True)):
         for read in _varying(i, one.ndim):
             now, then = _value(one, read), _value(two, read)
             if now != then and now == given:
-                found.setdefault(then, read)
-    if len(found) != 1:
+                readings.setdefault(then, read)
+    if len(readings) != 1:
         raise UnsupportedModel(
             "the compiled pass asks for a number of which it cannot be seen what it is"
         )
-    return next(iter(found.values()))
+    return next(iter(readings.values()))
 
 
 def _varying(number: int, dims: int) -> list[Varying]:

@@ -7,7 +7,7 @@ from torch import nn
 
 __all__ = ["fingerprint"]
 
-SAMPLED = 64
+NUMBERS_SAMPLED = 64
 """Numbers of each parameter, evenly spaced."""
 
 
@@ -38,11 +38,13 @@ def fingerprint(model: nn.Module) -> str:
         return ""
     if any(weight.is_meta for _, weight in weights):
         return ""
-    found = hashlib.sha256(type(model).__name__.encode())
+    digest = hashlib.sha256(type(model).__name__.encode())
     for name, weight in weights:
-        numbers = weight.detach().reshape(-1)[:: max(1, weight.numel() // SAMPLED)][:SAMPLED]
+        numbers = weight.detach().reshape(-1)[:: max(1, weight.numel() // NUMBERS_SAMPLED)][
+            :NUMBERS_SAMPLED
+        ]
         if numbers.is_floating_point():
             numbers = numbers.bfloat16().view(torch.int16)
-        found.update(f"{name} {list(weight.shape)} {numbers.tolist()}".encode())
+        digest.update(f"{name} {list(weight.shape)} {numbers.tolist()}".encode())
     count = sum(weight.numel() for _, weight in weights)
-    return f"{type(model).__name__} of {count:,} parameters, weights {found.hexdigest()[:16]}"
+    return f"{type(model).__name__} of {count:,} parameters, weights {digest.hexdigest()[:16]}"

@@ -16,7 +16,7 @@ TOLERANCE = 1.05
 """A model asked to have N parameters gets N .. 1.05 N."""
 
 
-WIDEST, DEEPEST = 800, 12
+MOST_WIDTH_PER_LAYER, LEAST_WIDTH_PER_LAYER = 800, 12
 """No shape has a width / layers beyond these, unless the small model has."""
 
 FIELDS = (
@@ -152,7 +152,7 @@ def _shapes(config: PreTrainedConfig, parameters: int) -> Iterator[dict[str, int
     old_width, least = config.hidden_size, config.intermediate_size
     group = config.num_attention_heads // config.num_key_value_heads
     widest = round(
-        (WIDEST / 2 * parameters * TOLERANCE) ** (1 / 3)
+        (MOST_WIDTH_PER_LAYER / 2 * parameters * TOLERANCE) ** (1 / 3)
     )  # q_proj and o_proj alone fill it
     for width in (old_width, *range((old_width // unit + 1) * unit, widest + 1, unit)):
         kv_heads = _key_value_heads(config, width)
@@ -168,8 +168,8 @@ def _shapes(config: PreTrainedConfig, parameters: int) -> Iterator[dict[str, int
             for n, i in ((0, 0), (1, 0), (1, 1))
         )
         layer, channel = hollow - rest, slim - hollow
-        shallowest = max(config.num_hidden_layers, width // WIDEST)
-        for layers in range(shallowest, max(shallowest, width // DEEPEST) + 1):
+        shallowest = max(config.num_hidden_layers, width // MOST_WIDTH_PER_LAYER)
+        for layers in range(shallowest, max(shallowest, width // LEAST_WIDTH_PER_LAYER) + 1):
             units = -(-(parameters - rest - layers * layer) // (layers * channel * unit))
             intermediate = max(least, units * unit)
             if rest + layers * (layer + intermediate * channel) <= parameters * TOLERANCE:

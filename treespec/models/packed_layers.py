@@ -94,8 +94,8 @@ def _groups(model: nn.Module) -> list[list[nn.Module]]:
     for parent in model.modules():
         for names in TOGETHER:
             some: list[Any] = [getattr(parent, name, None) for name in names]
-            found = len({layer for layer in some if layer in alone}) == len(names)
-            if found and len({_kind(layer) for layer in some}) == 1:
+            complete = len({layer for layer in some if layer in alone}) == len(names)
+            if complete and len({_kind(layer) for layer in some}) == 1:
                 groups.append([alone.pop(layer)[0] for layer in some])
     return [*groups, *alone.values()]
 

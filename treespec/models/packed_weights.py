@@ -42,7 +42,7 @@ class PackedWeights:
         from torch._inductor.graph import GraphLowering
 
         write: Callable[..., Any] = GraphLowering.codegen_with_cpp_wrapper
-        own = {
+        pointers = {
             weight.untyped_storage().data_ptr()
             for weight in (*self._model.parameters(), *self._model.buffers())
         }
@@ -50,7 +50,7 @@ class PackedWeights:
         def written(graph: Any) -> Any:
             code = write(graph)
             for name, constant in graph.constants.items():
-                if constant.is_mkldnn or constant.untyped_storage().data_ptr() not in own:
+                if constant.is_mkldnn or constant.untyped_storage().data_ptr() not in pointers:
                     graph.constants[name] = self.one_of(constant)
             return code
 

@@ -28,10 +28,10 @@ log = logging.getLogger("treespec")
 
 LEVELS = ((0, 1), (1, 3), (3, 7), (7, 8))
 """The nodes of the probe's tree, in parts each of which has its parents before it."""
-LARGE = tuple((i - 1) // 3 if i else -1 for i in range(64))
+LARGE_TREE = tuple((i - 1) // 3 if i else -1 for i in range(64))
 """The parents of a tree of 64 nodes."""
 
-LONGEST = 300
+MOST_PROMPT_TOKENS = 300
 """Tokens of the longer prompt, at most: more than the first rows of a cache."""
 
 
@@ -153,14 +153,14 @@ def _require_same(model: TransformersModel, compiled: TransformersModel) -> None
     ordinary.prefill(prompt)
     effect = float(_error(ordinary.run(nodes, chain), expected).max())
     compiled.prefill(prompt)
-    found = [compiled.run(nodes, PARENTS)]
+    outputs = [compiled.run(nodes, PARENTS)]
     compiled.prefill(prompt)
-    found.append(
+    outputs.append(
         torch.cat([compiled.run(nodes[begin:end], PARENTS[:end], begin) for begin, end in LEVELS])
     )
     compiled.prefill(prompt[:1])
     ordinary.prefill(prompt[:1])
-    error = max(float(_error(logits, expected).max()) for logits in found)
+    error = max(float(_error(logits, expected).max()) for logits in outputs)
     alone = _error(compiled.run(nodes[:1], (-1,)), ordinary.run(nodes[:1], (-1,)))
     error = max(error, float(alone.max()), _error_behind_text(ordinary, compiled))
     tolerance = TOLERANCE.get(model.model.dtype, TOLERANCE[torch.bfloat16])
@@ -175,16 +175,16 @@ def _require_same(model: TransformersModel, compiled: TransformersModel) -> None
 def _error_behind_text(ordinary: TransformersModel, compiled: TransformersModel) -> float:
     """How far a large tree behind a longer prompt is off, where it is furthest."""
     config = ordinary.model.config.get_text_config(decoder=True)
-    window = getattr(config, "sliding_window", None) or LONGEST
-    rows = min(window + 8, LONGEST, ordinary.max_length - len(LARGE))
+    window = getattr(config, "sliding_window", None) or MOST_PROMPT_TOKENS
+    rows = min(window + 8, MOST_PROMPT_TOKENS, ordinary.max_length - len(LARGE_TREE))
     if rows < 1:
         return 0.0
-    tokens = torch.arange(rows + len(LARGE), device=ordinary.device) * 7 % ordinary.vocab_size
-    found = []
+    tokens = torch.arange(rows + len(LARGE_TREE), device=ordinary.device) * 7 % ordinary.vocab_size
+    outputs = []
     for model in (ordinary, compiled):
         model.prefill(tokens[:rows])
-        found.append(model.run(tokens[rows:], LARGE))
-    return float(_error(found[1], found[0]).max())
+        outputs.append(model.run(tokens[rows:], LARGE_TREE))
+    return float(_error(outputs[1], outputs[0]).max())
 
 
 def _error(logits: Float[Tensor, "N V"], truth: Float[Tensor, "N V"]) -> Float[Tensor, "N"]:

@@ -24,7 +24,7 @@ from treespec.reading import in_json, open_file, parse_json, read_bytes
 
 __all__ = ["Files", "permitted", "reading"]
 
-LARGEST = 2**28
+LARGEST_JSON_FILE = 2**28
 """Bytes of a JSON file: tokenizers of 256,000 tokens take 33 MB."""
 
 CONFIG = "config.json"
@@ -72,8 +72,8 @@ class Files:
         with permitted():
             if folder.is_dir():
                 return folder / file if (folder / file).exists() else None
-        found = try_to_load_from_cache(self.name, file)
-        return Path(found) if isinstance(found, str) else None
+        cached = try_to_load_from_cache(self.name, file)
+        return Path(cached) if isinstance(cached, str) else None
 
     def data(self, file: str) -> dict[str, Any]:
         """The object in a JSON file; empty if there is no such file.
@@ -85,16 +85,16 @@ class Files:
         if path is None:
             return {}
         try:
-            content = read_bytes(path, LARGEST)
+            content = read_bytes(path, LARGEST_JSON_FILE)
         except Unreadable as error:
             raise LoadError(str(error)) from error
         try:
-            found = parse_json(content, constants=True, unique=False, most=LARGEST)
+            data = parse_json(content, constants=True, unique=False, most=LARGEST_JSON_FILE)
         except Unreadable as error:
-            raise LoadError(f"{path} is no JSON: {error}; {_again('file')}") from error
-        if not isinstance(found, dict):
-            raise LoadError(f"{path} holds {in_json(found)}, but must hold a JSON object")
-        return found
+            raise LoadError(f"{path} is not JSON: {error}; {_again('file')}") from error
+        if not isinstance(data, dict):
+            raise LoadError(f"{path} holds {in_json(data)}, but must hold a JSON object")
+        return data
 
     def require_settings(self) -> None:
         """Refuse settings that transformers would overlook, or take memory by.
@@ -103,8 +103,8 @@ class Files:
             LoadError: naming file, key and value.
         """
         config = self.data(CONFIG)
-        for file, found in ((CONFIG, config), (GENERATION, self.data(GENERATION))):
-            ends = found.get("eos_token_id")
+        for file, settings in ((CONFIG, config), (GENERATION, self.data(GENERATION))):
+            ends = settings.get("eos_token_id")
             given = ends if isinstance(ends, list) else [0 if ends is None else ends]
             if not all(type(end) is int for end in given):
                 raise LoadError(

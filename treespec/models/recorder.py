@@ -14,7 +14,7 @@ from torch import Tensor
 from attention_masks import TreePass
 from treespec.models.attention import MASK_MAKER, AttentionPass
 from treespec.models.routes import OwnAttention
-from treespec.models.support import UNLIMITED
+from treespec.models.support import UNSTATED_CONTEXT
 
 __all__ = ["NOT_ASKED", "Recorder", "window_of"]
 
@@ -32,7 +32,7 @@ class Recorder:
     def __init__(self, route: OwnAttention, longest: int) -> None:
         self.implementation = route.implementation
         self.calls: list[tuple[int, int | None, Any]] = []
-        self._route, self._longest = route, min(longest, UNLIMITED)
+        self._route, self._longest = route, min(longest, UNSTATED_CONTEXT)
         self._masks: dict[int, tuple[Tensor, int | str | None]] = {}
 
     def prompt(self, length: int) -> dict[str, Any]:

@@ -108,14 +108,14 @@ def _path_of_layers(model: PreTrainedModel) -> str:
         UnsupportedModel: if there is no such list, or it cannot be cut.
     """
     kind, count = model.config.model_type, layer_count(model)
-    found = [
+    paths = [
         name
         for name, module in model.named_modules()
         if isinstance(module, nn.ModuleList)
         and len(module) == count
         and all(any(hasattr(layer, part) for part in ATTENTION) for layer in module)
     ]
-    if len(found) != 1 or "." not in found[0]:
+    if len(paths) != 1 or "." not in paths[0]:
         raise UnsupportedModel(
             f"{kind} models cannot leave layers out: their {count} layers are no single list of modules "
             "with an attention each"
@@ -125,13 +125,13 @@ def _path_of_layers(model: PreTrainedModel) -> str:
             f"{kind} models cannot leave layers out: some of their layers read the rows of others"
         )
     owner: nn.Module = model
-    for name in ("", *found[0].split(".")[:-1]):
+    for name in ("", *paths[0].split(".")[:-1]):
         owner = getattr(owner, name) if name else owner
         if "forward" in vars(owner):
             raise UnsupportedModel(
                 f"this {kind} model cannot leave layers out: its passes are wrapped (device_map, adapters)"
             )
-    return found[0]
+    return paths[0]
 
 
 def _name(kind: str, layer: nn.Module, sublayer: Sublayer) -> str:
@@ -150,13 +150,13 @@ def _giving_pairs(model: PreTrainedModel, route: Route, names: Sequence[str]) ->
     """Which of these modules give a pair, seen in one pass over a token."""
     if not names:
         return set()
-    found: set[str] = set()
+    givers: set[str] = set()
     hooks = []
     for name in names:
 
         def look(module: nn.Module, given: Any, output: Any, name: str = name) -> None:
             if isinstance(output, tuple):
-                found.add(name)
+                givers.add(name)
 
         hooks.append(model.get_submodule(name).register_forward_hook(look))
     try:
@@ -164,7 +164,7 @@ def _giving_pairs(model: PreTrainedModel, route: Route, names: Sequence[str]) ->
     finally:
         for hook in hooks:
             hook.remove()
-    return found
+    return givers
 
 
 def _with_layers(model: PreTrainedModel, path: str, kept: dict[int, nn.Module]) -> PreTrainedModel:
@@ -200,9 +200,9 @@ def _tried(model: PreTrainedModel, route: Route, layers: int, stored: Collection
     if not torch.isfinite(logits).all():
         raise UnsupportedModel("without them it returns NaN or infinite logits")
     layout = runner.cache.layout
-    found = {i for i, shape in enumerate(layout) if shape is not None}
-    if found != set(stored):
+    storing = {i for i, shape in enumerate(layout) if shape is not None}
+    if storing != set(stored):
         raise UnsupportedModel(
-            f"without them layers {sorted(stored)} should store rows, but layers {sorted(found)} do"
+            f"without them layers {sorted(stored)} should store rows, but layers {sorted(storing)} do"
         )
     return (*layout, *[None] * (layers - len(layout)))

@@ -132,7 +132,7 @@ def read_model(
     """
     config = read_config(place)
     with _quiet(place), reading(place.name, "weights"):
-        model, found = AutoModelForCausalLM.from_pretrained(
+        model, loading = AutoModelForCausalLM.from_pretrained(
             place.name,
             config=config,
             dtype=dtype,
@@ -142,7 +142,9 @@ def read_model(
             ignore_mismatched_sizes=True,
             **(spread or {}),
         )
-    wrong = sorted(found["missing_keys"]) + sorted(str(key[0]) for key in found["mismatched_keys"])
+    wrong = sorted(loading["missing_keys"]) + sorted(
+        str(key[0]) for key in loading["mismatched_keys"]
+    )
     if wrong:
         raise LoadError(
             f"the weights of {place.name!r} do not fit its config.json: {len(wrong)} tensors are missing "
@@ -238,12 +240,12 @@ def device_of(device: torch.device | str) -> torch.device:
         LoadError: if torch does not know the device, or finds none.
     """
     try:
-        found = torch.device(device)
-        if found.type == "cuda" and not torch.cuda.is_available():
+        wanted = torch.device(device)
+        if wanted.type == "cuda" and not torch.cuda.is_available():
             raise LoadError(
                 f"device={str(device)!r}, but torch finds no CUDA device here: use device='cpu'"
             )
-        torch.empty(1, device=found)
+        torch.empty(1, device=wanted)
     except LoadError:
         raise
     except Exception as error:  # torch raises by the kind of device
@@ -252,7 +254,7 @@ def device_of(device: torch.device | str) -> torch.device:
             f"device={str(device)!r} cannot be used{why}: use 'cpu', or one that this machine has, such as "
             "'cuda' or 'cuda:1'"
         ) from error
-    return found
+    return wanted
 
 
 @contextmanager

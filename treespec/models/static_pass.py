@@ -33,7 +33,7 @@ from treespec.models.runner import TreeRunner
 
 __all__ = ["Size", "StaticPass", "StaticRunner", "bucket", "most_sizes", "size_of"]
 
-STEP = 64
+BUCKET_STEP = 64
 """Buckets up to this size are powers of two, larger ones its multiples."""
 
 
@@ -47,7 +47,11 @@ def bucket(size: int) -> int:
         >>> [bucket(size) for size in (1, 2, 3, 33, 64, 65, 129, 500)]
         [1, 2, 4, 64, 64, 128, 192, 512]
     """
-    return 1 << (size - 1).bit_length() if size <= STEP else -(-size // STEP) * STEP
+    return (
+        1 << (size - 1).bit_length()
+        if size <= BUCKET_STEP
+        else -(-size // BUCKET_STEP) * BUCKET_STEP
+    )
 
 
 class Size(NamedTuple):
@@ -73,7 +77,7 @@ def size_of(first: int, count: int) -> Size:
         (Size(rows=8, nodes=8), Size(rows=4, nodes=64), Size(rows=128, nodes=192))
     """
     rows = bucket(count)
-    return Size(rows, -(-(first + count) // STEP) * STEP if first else rows)
+    return Size(rows, -(-(first + count) // BUCKET_STEP) * BUCKET_STEP if first else rows)
 
 
 def most_sizes(nodes: int, parts: bool = False) -> int:
@@ -89,8 +93,12 @@ def most_sizes(nodes: int, parts: bool = False) -> int:
         (1, 7, 14, 14)
     """
     last = bucket(nodes)
-    buckets = last.bit_length() if last <= STEP else STEP.bit_length() + last // STEP - 1
-    return buckets * (1 + -(-nodes // STEP)) if parts else buckets
+    buckets = (
+        last.bit_length()
+        if last <= BUCKET_STEP
+        else BUCKET_STEP.bit_length() + last // BUCKET_STEP - 1
+    )
+    return buckets * (1 + -(-nodes // BUCKET_STEP)) if parts else buckets
 
 
 class StaticPass:

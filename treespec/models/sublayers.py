@@ -72,12 +72,12 @@ def require_sublayers(
         InvalidArgument: if one is none or of a layer that is not there, or none would be left.
     """
     given = sorted(skip) if isinstance(skip, frozenset | set) else sequence(name, skip, "sublayers")
-    found = frozenset(map(Sublayer.of, given))
-    beyond = sorted(one for one in found if one.layer >= layers)
+    sublayers = frozenset(map(Sublayer.of, given))
+    beyond = sorted(one for one in sublayers if one.layer >= layers)
     if beyond:
         raise InvalidArgument(
             f"{name} names {beyond[0]}, but the model has {layers} layers: 0 to {layers - 1}"
         )
-    if len(found) == len(sublayers_of(layers)):
+    if len(sublayers) == len(sublayers_of(layers)):
         raise InvalidArgument(f"{name} names every sublayer of the model: leave it one at least")
-    return found
+    return sublayers

@@ -6,9 +6,9 @@ from typing import Any
 
 from transformers import DynamicCache, PreTrainedModel
 
-__all__ = ["UNLIMITED", "context_length", "embedding_count", "local_attention", "refusal"]
+__all__ = ["UNSTATED_CONTEXT", "context_length", "embedding_count", "local_attention", "refusal"]
 
-UNLIMITED = 1 << 20
+UNSTATED_CONTEXT = 1 << 20
 """Context of a model whose configuration states none."""
 
 CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
@@ -59,7 +59,7 @@ def context_length(config: Any) -> int:
             )
             if original:
                 limits.append(int(original))
-    return min(limits, default=UNLIMITED)
+    return min(limits, default=UNSTATED_CONTEXT)
 
 
 def embedding_count(model: PreTrainedModel) -> int:

@@ -92,8 +92,8 @@ def _take_back(place: Place) -> None:
 
 def _require_cuda(model: TransformersModel) -> None:
     if model.device.type != "cuda":
-        found = "" if torch.cuda.is_available() else ", and torch finds no CUDA device here"
+        missing = "" if torch.cuda.is_available() else ", and torch finds no CUDA device here"
         raise Unavailable(
-            f"GraphTarget needs a CUDA device, but the model is on {model.device}{found}: "
+            f"GraphTarget needs a CUDA device, but the model is on {model.device}{missing}: "
             "use ModelTarget, or load the model with device='cuda'"
         )

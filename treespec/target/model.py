@@ -46,7 +46,7 @@ class ModelTarget:
         """Logits after every node of the tree.
 
         Raises:
-            InvalidArgument: if it is no tree.
+            InvalidArgument: if it is not a tree.
         """
         instance("tree", tree, TokenTree, "a TokenTree")
         return Scores(self.model.run(tree.tokens, tree.shape.parents))

@@ -73,10 +73,10 @@ def acceptance(
         >>> from treespec import verify
         >>> from treespec.testing import random_table
         >>> target, draft = (TabularModel(random_table(3, seed), 3) for seed in (0, 1))
-        >>> found = acceptance(
+        >>> accepted = acceptance(
         ...     verify.rrs, TreeShape.expansion([2]), Law.IID, target=target, draft=draft
         ... )
-        >>> round(found.expected, 3), [round(x, 3) for x in found.by_rank()]
+        >>> round(accepted.expected, 3), [round(x, 3) for x in accepted.by_rank()]
         (0.533, [0.423, 0.111])
     """
     target, draft, sampling = settled(target, draft, sampling, exact)
@@ -95,8 +95,8 @@ def tree_acceptance(verifier: Verifier, tree: TokenTree, target_probs: Rows) -> 
         tree: what was drafted.
         target_probs: `[V]` rows by node.
     """
-    found = outcomes(lambda coins: verifier(tree, target_probs, coins), set(tree.token_ids[1:]))
-    return _gathered(tree.shape, [(weight, verdict.path) for weight, verdict in found])
+    weighted = outcomes(lambda coins: verifier(tree, target_probs, coins), set(tree.token_ids[1:]))
+    return _gathered(tree.shape, [(weight, verdict.path) for weight, verdict in weighted])
 
 
 def _gathered(shape: TreeShape, paths: list[tuple[Weight, tuple[int, ...]]]) -> Acceptance:

@@ -20,7 +20,7 @@ T = TypeVar("T")
 Weight = int | float | Fraction
 """A probability: a float, or exact."""
 
-SAME = 1e-6
+WEIGHT_TOLERANCE = 1e-6
 """How far apart the weights of one choice may be in two walks; a device may sum in any order."""
 
 
@@ -176,7 +176,7 @@ def _next_script(trail: list[tuple[int, int]], settled: int) -> list[int] | None
 def _same(weights: Sequence[Weight], others: Sequence[Weight]) -> bool:
     return weights == others or (
         len(weights) == len(others)
-        and all(abs(a - b) <= SAME for a, b in zip(weights, others, strict=True))
+        and all(abs(a - b) <= WEIGHT_TOLERANCE for a, b in zip(weights, others, strict=True))
     )
 
 

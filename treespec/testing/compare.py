@@ -24,7 +24,7 @@ from torch import Tensor
 from treespec.errors import TreespecError
 from treespec.testing.strata import (
     LEAST_EXPECTED,
-    POOLED,
+    POOLED_IN_CELLS,
     Stratum,
     against_law,
     against_samples,
@@ -40,7 +40,7 @@ Samples = Sequence[Sequence[int]] | Int[Tensor, "n t"]
 ConditionalLaw = Callable[[tuple[int, ...]], Float[Tensor, "V"]]
 """The exact law of the next token after the first tokens of a row."""
 
-NAMED = 5
+MOST_PREFIXES_NAMED = 5
 """Prefixes that a message names at most."""
 
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
@@ -224,7 +224,7 @@ def compare_laws(
     level = false_alarm / (width - given)
     tests, strata, enough = [], [], []
     for position in range(given, width):
-        found = []
+        kept = []
         for prefix, counts, others in _contexts(rows, other, position):
             total = sum(counts.values())
             if total < 2 * LEAST_EXPECTED and position > given:
@@ -236,11 +236,11 @@ def compare_laws(
                 probs = np.array([*(counts + others).values()])
                 stratum = against_samples(prefix, counts, others)
             if stratum is not None:
-                found.append(stratum)
+                kept.append(stratum)
             elif position == given:
                 enough.append(_enough(probs) * len(rows) / total)
-        strata += found
-        tests.append(_test(position - given, found, level, rng))
+        strata += kept
+        tests.append(_test(position - given, kept, level, rng))
     needed = int(np.ceil(min((n for n in enough if n < np.inf), default=2 * LEAST_EXPECTED)))
     if not strata and (min(enough) < np.inf or len(rows) < needed):
         raise TooFewSamples(
@@ -285,8 +285,12 @@ def _require_fitting(rows: NDArray[np.int64], other: NDArray[np.int64] | None, g
     here, there = ({tuple(row) for row in side[:, :given].tolist()} for side in (rows, other))
     for name, lacking in (("samples", there - here), ("reference", here - there)):
         if lacking:
-            named = ", ".join(str(list(prefix)) for prefix in sorted(lacking)[:NAMED])
-            more = f" and {len(lacking) - NAMED} more" if len(lacking) > NAMED else ""
+            named = ", ".join(str(list(prefix)) for prefix in sorted(lacking)[:MOST_PREFIXES_NAMED])
+            more = (
+                f" and {len(lacking) - MOST_PREFIXES_NAMED} more"
+                if len(lacking) > MOST_PREFIXES_NAMED
+                else ""
+            )
             raise ValueError(
                 f"{name}: no row begins with {named}{more}, as rows of the other side do: "
                 "nothing after it could be compared"
@@ -312,8 +316,8 @@ def _enough(probs: NDArray[Any]) -> float:
     """Samples with which there are two cells, however tokens are pooled; infinite for one token."""
     share = float(probs.max() / probs.sum())
     if share <= 0.5:
-        # Where no token has a cell of its own, a pool closes before it holds POOLED + 1 least cells.
-        return min(LEAST_EXPECTED / share, (POOLED + 2.0) * LEAST_EXPECTED)
+        # Where no token has a cell of its own, a pool closes at most 1 least cell beyond what it must.
+        return min(LEAST_EXPECTED / share, (POOLED_IN_CELLS + 2.0) * LEAST_EXPECTED)
     return LEAST_EXPECTED / (1 - share) if share < 1 else np.inf
 
 

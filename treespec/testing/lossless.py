@@ -30,7 +30,7 @@ TOLERANCE = 1e-12
 
 VOCAB = 3
 
-FEW, GRADED = 2, 3
+RANDOM_PAIRS_OF_LARGE_CASES, GRADED_PAIRS_OF_LARGE_CASES = 2, 3
 """Random and graded pairs of tables for trees of more than four nodes or a smaller or larger vocabulary."""
 
 DENOMINATOR = 24
@@ -104,18 +104,18 @@ class Case:
                 floats; or if the rule raises one of treespec's errors.
         """
         try:
-            found, right = oracle.law(verifier), oracle.target_law
+            emitted, right = oracle.law(verifier), oracle.target_law
         except TreespecError as error:
             raise NotLossless(f"{_where(verifier, self)}\nit refuses: {error}") from error
-        error, law = float((found.probs - right).abs().max()), found.probs
+        error, law = float((emitted.probs - right).abs().max()), emitted.probs
         if exact:
             law, right = (torch.from_numpy(exactly.numpy()) for exactly in (law, right))
-        worst = oracle.rounding.deviation(law, right, found.chance)
+        worst = oracle.rounding.deviation(law, right, emitted.chance)
         if not (error if exact else worst.share) <= (0 if exact else 1):
             raise NotLossless(_message(verifier, self, law, right, worst))
         if oracle.rounding.dtype != torch.float64:
             error = 0.0
-        return Proof(1, found.runs, error, 0.0 if exact else worst.share)
+        return Proof(1, emitted.runs, error, 0.0 if exact else worst.share)
 
 
 @dataclass(frozen=True)
@@ -146,17 +146,23 @@ class _Family:
         if self.tables == "one":
             return list(random_pairs(self.vocab, min(tables, 1), seed, samplings))
         if self.tables == "all":
-            found = [
+            tested = [
                 *random_pairs(self.vocab, tables, seed, samplings),
                 *adversarial_pairs(self.vocab, seed, one_hot),
             ]
         else:
-            found = list(random_pairs(self.vocab, min(tables, FEW), seed, samplings))
-            found += [] if one_hot else islice(graded_pairs(self.vocab, seed), GRADED)
+            tested = list(
+                random_pairs(self.vocab, min(tables, RANDOM_PAIRS_OF_LARGE_CASES), seed, samplings)
+            )
+            tested += (
+                []
+                if one_hot
+                else islice(graded_pairs(self.vocab, seed), GRADED_PAIRS_OF_LARGE_CASES)
+            )
         if not exact:
-            found += random_pairs(self.vocab, min(tables, 1), seed, samplings, torch.float32)
-            found += [] if one_hot else islice(graded_pairs(self.vocab, seed, torch.float32), 2)
-        return found
+            tested += random_pairs(self.vocab, min(tables, 1), seed, samplings, torch.float32)
+            tested += [] if one_hot else islice(graded_pairs(self.vocab, seed, torch.float32), 2)
+        return tested
 
 
 def assert_lossless(
@@ -297,10 +303,12 @@ def _where(verifier: Verifier, case: Case) -> str:
     )
 
 
-def _message(verifier: Verifier, case: Case, found: Tensor, right: Tensor, worst: Deviation) -> str:
+def _message(
+    verifier: Verifier, case: Case, emitted: Tensor, right: Tensor, worst: Deviation
+) -> str:
     prefix, token = worst.prefix, worst.token
     after = f"after {list(prefix)}" if prefix else "of the first token"
-    was, should = (_next_law(law, prefix) for law in (found, right))
+    was, should = (_next_law(law, prefix) for law in (emitted, right))
     digits = next((d for d in (6, 12) if f"{was[token]:.{d}g}" != f"{should[token]:.{d}g}"), 17)
     dtype = "" if case.dtype is torch.float64 else f", in {str(case.dtype).removeprefix('torch.')}"
     return (

@@ -151,8 +151,8 @@ def _spread(source: Any, index: np.ndarray) -> np.ndarray:
 
 
 def _getitem(x: np.ndarray, index: Any) -> Any:
-    found = x[index]
-    return np.asarray(found, dtype=object) if x.dtype == object else found
+    item = x[index]
+    return np.asarray(item, dtype=object) if x.dtype == object else item
 
 
 def _setitem(x: np.ndarray, index: Any, value: Any) -> None:

@@ -114,21 +114,21 @@ class Rounding:
 
     def deviation(
         self,
-        found: Float[Tensor, "..."],
+        emitted: Float[Tensor, "..."],
         right: Float[Tensor, "..."],
         chance: float = 0.0,
     ) -> Deviation:
         """The worst place of the first token whose law is further off than rounding, or else of all.
 
         Args:
-            found: joint law of the tokens, `[V, ..., V]`.
+            emitted: joint law of the tokens, `[V, ..., V]`.
             right: the target's.
             chance: r, from `Chances`; at 0 `unit` is all that is asked of the first token too.
         """
         worst = Deviation(0.0, (), 0)
         for place in range(right.ndim):
             least = 0.0 if place else chance
-            share = self._shares(_marginal(found, place), _marginal(right, place), least)
+            share = self._shares(_marginal(emitted, place), _marginal(right, place), least)
             largest = float(share.max())
             if not largest <= worst.share:
                 index = [int(i) for i in torch.unravel_index(share.argmax(), share.shape)]
@@ -137,11 +137,11 @@ class Rounding:
                 break
         return worst
 
-    def _shares(self, found: Tensor, right: Tensor, chance: float) -> Tensor:
+    def _shares(self, emitted: Tensor, right: Tensor, chance: float) -> Tensor:
         """Error of each token's probability given the tokens before it, by its bound."""
-        met = (found.sum(-1, keepdim=True) > 0) & (right.sum(-1, keepdim=True) > 0)
+        met = (emitted.sum(-1, keepdim=True) > 0) & (right.sum(-1, keepdim=True) > 0)
         was, should = (
-            torch.where(met, law / law.sum(-1, keepdim=True), 0) for law in (found, right)
+            torch.where(met, law / law.sum(-1, keepdim=True), 0) for law in (emitted, right)
         )
         parts = (should / chance).clamp_max(1) if chance > 0 else torch.ones_like(should)
         allowed = torch.where(should > 0, self.unit * parts, 0)

@@ -113,9 +113,9 @@ def _contents(value: Any, seen: _Seen) -> Iterator[tuple[Hashable, ...]]:
         yield tuple(_state(item, seen) for item in (value.func, value.args, value.keywords))
         return
     if isinstance(value, types.BuiltinFunctionType):
-        own = value.__self__
-        known = own is None or isinstance(own, types.ModuleType | type)
-        yield (_Same(value),) if known else (value.__name__, _state(own, seen))
+        owner = value.__self__
+        known = owner is None or isinstance(owner, types.ModuleType | type)
+        yield (_Same(value),) if known else (value.__name__, _state(owner, seen))
         return
     yield from _of_containers(value, seen)
     yield from _of_attributes(value, seen)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "LEAST_EXPECTED",
-    "POOLED",
+    "POOLED_IN_CELLS",
     "Stratum",
     "against_law",
     "against_samples",
@@ -29,12 +29,13 @@ LEAST_SHARE = 1 / 100
 """Share that a token must have for a cell of its own: more cells notice less, since the noise of the
 statistic grows with the root of their number."""
 
-POOLED = 4
+POOLED_IN_CELLS = 4
 """A pooled cell holds at least so many times what a cell of its own must hold."""
 
 POWER = 0.9
-ENOUGH_EXCEEDANCES, BATCH, LONGEST = 100, 512, 5
-"""Redraws end at so many exceedances, or at LONGEST / level of them: then the verdict is certain enough."""
+ENOUGH_EXCEEDANCES, BATCH, EXCEEDANCES_AT_LEVEL = 100, 512, 5
+"""Redraws end at so many exceedances, or after EXCEEDANCES_AT_LEVEL / level of them: then the verdict is
+certain enough."""
 
 _SLACK = 1e-9
 
@@ -161,7 +162,7 @@ def monte_carlo_p_value(strata: Sequence[Stratum], level: float, rng: np.random.
     limit = sum(s.statistic for s in strata) * (1 - _SLACK) - _SLACK
     if limit == np.inf:
         return 0.0
-    most = int(np.ceil(max(LONGEST / level, 10 * ENOUGH_EXCEEDANCES)))
+    most = int(np.ceil(max(EXCEEDANCES_AT_LEVEL / level, 10 * ENOUGH_EXCEEDANCES)))
     exceeded = drawn = 0
     while drawn < most:
         draws = np.sum([s.redraw(BATCH, rng) for s in strata], axis=0)[: most - drawn]
@@ -226,7 +227,7 @@ def _cells(
     for token, e in zip(tokens[len(cells) :], expected[len(cells) :], strict=True):
         pool.append(token)
         held += float(e)
-        if held >= POOLED * least:
+        if held >= POOLED_IN_CELLS * least:
             cells.append(tuple(pool))
             pool, held = [], 0.0
     if pool and (held >= LEAST_EXPECTED or not cells):

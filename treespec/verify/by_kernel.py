@@ -52,7 +52,7 @@ class ByKernel(WrappedRule):
         assert isinstance(target_probs, SampledRows)
         assert isinstance(coins, TorchCoins)
         self.rule.require(tree)
-        found = walked_tree(
+        walked = walked_tree(
             kind,
             target_probs.logits[: tree.shape.size],
             tree.draft_probs if kind in _DRAWN else None,
@@ -61,9 +61,9 @@ class ByKernel(WrappedRule):
             coins.peek(0 if kind == "greedy" else tree.shape.size),
             target_probs.sampling.temperature,
         )
-        if found is None:
+        if walked is None:
             return self.rule(tree, target_probs, coins)
-        node, bonus, used = found
+        node, bonus, used = walked
         coins.skip(used)
         return Verdict(tree.shape.path(node), bonus)
 

@@ -57,11 +57,11 @@ def _tried(
     children: Sequence[int],
     draft_after: Callable[[Sequence[int]], Float[Tensor, "V"]],
 ) -> list[float]:
-    left, reached, found = target_probs, 1.0, []
+    left, reached, chances = target_probs, 1.0, []
     for i, token in enumerate(children):
         draft = draft_after(children[:i])
         accept = min(1.0, float(ratio(left, draft, token)))
-        found.append(reached * accept)
+        chances.append(reached * accept)
         reached *= 1.0 - accept
         left = residual(left, draft)
-    return found
+    return chances

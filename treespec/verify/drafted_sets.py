@@ -55,10 +55,10 @@ def _iid(draft_probs: Sequence[Number], k: int) -> dict[tuple[int, ...], Number]
     for _ in range(k):
         grown: dict[tuple[int, ...], list[Number]] = {}
         for tokens, before in layer.items():
-            for token, own in series.items():
+            for token, weights in series.items():
                 if not tokens or token > tokens[-1]:
                     grown[(*tokens, token)] = [
-                        sum((before[n - m] * own[m] for m in range(1, n + 1)), start=0)
+                        sum((before[n - m] * weights[m] for m in range(1, n + 1)), start=0)
                         for n in range(k + 1)
                     ]
         layer = grown

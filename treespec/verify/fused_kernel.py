@@ -244,7 +244,7 @@ def walk(
         row = rows + node.to(tl.int64) * row_stride
         peak, best, total, error = _open(row, vocab, temperature, ROWS, RULE, BLOCK)
         child = tl.load(plan + node)
-        found = tl.full([], -1, tl.int32)
+        accepted = tl.full([], -1, tl.int32)
         if RULE == GREEDY or RULE == NAIVE:
             if RULE == GREEDY:
                 if ROWS == PROBS:
@@ -259,10 +259,10 @@ def walk(
                     row, scratch, vocab, 0, peak, best, temperature, total, uniform,
                     ROWS, WIDE, BLOCK,
                 )  # fmt: skip
-            while (child >= 0) & (found < 0):  # of equal siblings the first
-                found = tl.where(tl.load(tokens + child).to(tl.int32) == chosen, child, -1)
+            while (child >= 0) & (accepted < 0):  # of equal siblings the first
+                accepted = tl.where(tl.load(tokens + child).to(tl.int32) == chosen, child, -1)
                 child = tl.load(following + child)
-            bonus = tl.where(found < 0, chosen, -1)
+            bonus = tl.where(accepted < 0, chosen, -1)
         else:
             draft = draft_probs
             if RULE != ONEHOT:
@@ -272,7 +272,7 @@ def walk(
             spent = tl.full([], 0, tl.int32)
             draft_norm = tl.full([], 1.0, WIDE)
             norm = total.to(WIDE) if ROWS == LOGITS else tl.full([], 1.0, WIDE)
-            while (child >= 0) & (found < 0) & (error == 0):
+            while (child >= 0) & (accepted < 0) & (error == 0):
                 token = tl.load(tokens + child).to(tl.int32)
                 error = tl.where(token < vocab, 0, 1)
                 token = tl.minimum(token, vocab - 1)
@@ -287,7 +287,7 @@ def walk(
                 uniform = tl.load(uniforms + used)
                 used += 1
                 if uniform < chance.to(tl.float64):
-                    found = child
+                    accepted = child
                 elif error == 0:
                     mass, draft_mass = _reject(
                         row, draft, scratch, vocab, side, peak, best, temperature, norm, tried,
@@ -301,14 +301,14 @@ def walk(
                     spent = tl.where(draft_mass > 0.0, 0, 1)
                     draft_norm = tl.where(spent > 0, (vocab - tried).to(WIDE), draft_mass.to(WIDE))
                 child = tl.load(following + child)
-            if (found < 0) & (error == 0):
+            if (accepted < 0) & (error == 0):
                 uniform = tl.load(uniforms + used)
                 used += 1
                 bonus = _draw(
                     row, scratch, vocab, side, peak, best, temperature, total, uniform,
                     ROWS, WIDE, BLOCK,
                 )  # fmt: skip
-        node = tl.where(found >= 0, found, node)
+        node = tl.where(accepted >= 0, accepted, node)
     tl.store(out, error)
     tl.store(out + 1, node)
     tl.store(out + 2, bonus)

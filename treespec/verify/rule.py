@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 
-LARGEST = 1e30
+LARGEST_RATIO = 1e30
 """Ratios of probabilities end here."""
 
 
@@ -380,7 +380,7 @@ def ratio(
             f"token {token} cannot have been drawn: its draft probability is {float(draft):g}"
         )
     # Probabilities can be so small that their ratio overflows honestly.
-    return (target_probs[token] / draft).clamp_max(min(LARGEST, torch.finfo(draft.dtype).max))
+    return (target_probs[token] / draft).clamp_max(min(LARGEST_RATIO, torch.finfo(draft.dtype).max))
 
 
 def require_number(value: Float[Tensor, ""], node: int | None = None) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 PARTS = ("accuracy", "kernels", "decode")
-SHARE = {"accuracy": 0.2, "kernels": 0.72, "decode": 1.0}
+ENDS_AT_SHARE = {"accuracy": 0.2, "kernels": 0.72, "decode": 1.0}
 """By when each part is over, of the time for all; one that ends earlier leaves its time to the next."""
 
 DRY = "dry run through the interpreter, figures mean nothing"
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parts = PARTS if options.part == "all" else (options.part,)
         try:
             for part in parts:
-                share = SHARE[part] if options.part == "all" else 1.0
+                share = ENDS_AT_SHARE[part] if options.part == "all" else 1.0
                 _module(part).run(session, session.deadline(share))
         except BrokenDevice as error:
             failures.append(str(error))

@@ -44,7 +44,7 @@ DTYPE = torch.bfloat16
 SECONDS = 0.06
 """Of each measurement. A cell has two for every candidate."""
 
-AGREE = 0.02
+LARGEST_DEVIATION = 0.02
 """The kernel's output may differ from the first baseline's by so much of its largest value."""
 
 
@@ -141,6 +141,6 @@ def _disagreement(case: Case, out: Tensor, inputs: Inputs) -> float | None:
     except Exception:
         return None
     far = float((out.float() - other).abs().max() / other.abs().max())
-    if not math.isfinite(far) or far > AGREE:
+    if not math.isfinite(far) or far > LARGEST_DEVIATION:
         raise ArithmeticError(f"the kernel's output is {far:.2g} off that of two passes")
     return round(far, 6)

@@ -22,7 +22,7 @@ __all__ = ["Timing", "sets_needed", "time_captured", "time_each"]
 
 Call = Callable[[], object]
 
-FACTOR = 2
+CACHES_FILLED = 2
 """The inputs together are at least so many times the L2 cache."""
 
 FEWEST_SETS, MOST_SETS = 2, 64
@@ -73,7 +73,7 @@ def sets_needed(bytes_of_one: int, device: torch.device) -> int:
     if device.type != "cuda":
         return FEWEST_SETS
     cache = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", 0) or L2_BYTES
-    return min(MOST_SETS, max(FEWEST_SETS, math.ceil(FACTOR * cache / bytes_of_one)))
+    return min(MOST_SETS, max(FEWEST_SETS, math.ceil(CACHES_FILLED * cache / bytes_of_one)))
 
 
 def time_each(calls: Sequence[Call], device: torch.device, seconds: float) -> Timing:

@@ -31,7 +31,7 @@ def _growth(shape: TreeShape) -> StaticGrowth:
 
 
 class Loop:
-    """The loop on a text of about one length: it starts anew when the text has grown too long.
+    """The loop on a text of about one length: it starts over when the text has grown too long.
 
     The first text is as long as is drawn, within `drift_of` the prefix length, and later ones begin at the
     lower end. So whatever comes first or last is behind texts of all these lengths, prefix length in the

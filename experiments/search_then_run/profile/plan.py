@@ -40,7 +40,7 @@ ALWAYS_TIMED = (2, 3, 5)
 LONGEST_CHAIN = 32
 """Edges of the longest chain that is measured."""
 
-DRIFT = 32
+LARGEST_DRIFT_TOKENS = 32
 """Tokens by which a text may be shorter or longer than the prefix length that it counts for."""
 
 
@@ -129,7 +129,7 @@ def drift_of(prefix: int, steps: int) -> int:
         prefix: committed tokens before the root.
         steps: that are measured on one text, of about two tokens each.
     """
-    return min(DRIFT, prefix // 2, steps)
+    return min(LARGEST_DRIFT_TOKENS, prefix // 2, steps)
 
 
 SIZES = (

@@ -3,11 +3,11 @@
 Every sample comes out of a real step of the real loop: drafter, target, rule and commit as in a run, on a
 text of the config's prompts. So caches, pending tokens and the order of passes are those of a run. Trees of
 all shapes and plain decoding take turns, because machines drift; the first round warms up. A turn begins
-with steps that do not count (`WARMING`): a text that is decoded by one method finds what its own steps read
-in the caches. For the same reason a tree comes behind one that is hardly smaller. Where others use the
-caches too, time empties them: behind a pass over 64 nodes, which took 27 ms, one over 2 took 4.4 ms, behind
-others like it 2.7 (two cores of an Intel Xeon, 100 MB of weights). Rounds that something else disturbed are
-measured again.
+with steps that do not count (`WARM_UP_STEPS`): a text that is decoded by one method finds what its own
+steps read in the caches. For the same reason a tree comes behind one that is hardly smaller. Where others
+use the caches too, time empties them: behind a pass over 64 nodes, which took 27 ms, one over 2 took
+4.4 ms, behind others like it 2.7 (two cores of an Intel Xeon, 100 MB of weights). Rounds that something
+else disturbed are measured again.
 
 One family of trees gives all tables (`bundle`): their sizes are those asked for, their second level expands
 W nodes to one child each, the third W nodes to two, so that the difference is what drawing costs. What it
@@ -41,12 +41,12 @@ ROOT = TreeShape.chain(0)
 PLAIN_STEPS = 4
 """Steps of plain decoding in a round; each is one sample."""
 
-WARMING = 4
+WARM_UP_STEPS = 4
 """Steps at the beginning of a turn that do not count. Where passes over one node and over several read two
 copies of 36 MB of weights, beside a cache of 32 MiB, those over one took 1.56, 1.41, 1.32, 1.21, 1.18 and,
 at the seventh, 1.06 ms behind the others (two cores of an AMD EPYC)."""
 
-AGAIN = 2
+ROUNDS_PER_EXTRA = 2
 """For so many rounds that were asked for, one more is measured at most, instead of a disturbed one."""
 
 
@@ -104,7 +104,7 @@ def profile_pair(
     order = random.Random(seed)
     places = [(setting, prefix) for setting in settings for prefix in prefixes]
     rounds: list[Round] = []
-    most = repeats + -(-repeats // AGAIN)
+    most = repeats + -(-repeats // ROUNDS_PER_EXTRA)
     part, whole, interrupted = Samples(), watch(), False
     load = whole
     try:
@@ -190,7 +190,7 @@ def _measure_place(trees: Loop, alone: Loop, order: random.Random, into: Samples
 
 def _warm(loop: Loop, shape: TreeShape) -> None:
     """Steps of a shape that do not count."""
-    for _ in range(WARMING):
+    for _ in range(WARM_UP_STEPS):
         loop.step(shape)
 
 

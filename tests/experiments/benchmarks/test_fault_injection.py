@@ -54,7 +54,7 @@ def test_lost_and_doubled_rows_are_noticed(tmp_path, reference):
     path = other / "prompts.parquet"
     frame = pl.read_parquet(path)
     pl.concat([frame, frame[:1]]).write_parquet(path)
-    assert any("stands twice" in wrong for wrong in differences(other, reference))
+    assert any("appears twice" in wrong for wrong in differences(other, reference))
 
 
 def test_a_run_that_is_not_finished_is_no_result(tmp_path, reference):

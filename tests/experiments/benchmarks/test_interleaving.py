@@ -7,8 +7,8 @@ import pytest
 
 from treespec import plugins
 from treespec.experiments.benchmarks.interleaving import (
-    DEARER,
-    Found,
+    SPUN_SHARE,
+    Measurement,
     Spinning,
     config_of,
     counted,
@@ -42,7 +42,7 @@ def test_a_step_lasts_longer_by_its_share():
         before = time.perf_counter() - start
         drafter.commit(None)
         ratios.append((time.perf_counter() - start) / before)
-    assert abs(min(ratios) - 1 - DEARER) < 0.01
+    assert abs(min(ratios) - 1 - SPUN_SHARE) < 0.01
 
 
 def test_the_methods_differ_in_nothing_else():
@@ -59,8 +59,8 @@ def test_runs_are_counted():
     exact, off = Interval(1.0, 0.99, 1.01), Interval(1.1, 1.05, 1.15)
     slower = Interval(0.95, 0.94, 0.96)
     runs = [
-        Found(exact, slower, off, exact, True, {}, 1.0),
-        Found(off, exact, exact, slower, False, {}, 1.3),
+        Measurement(exact, slower, off, exact, True, {}, 1.0),
+        Measurement(off, exact, exact, slower, False, {}, 1.3),
     ]
     turns, totals = counted("quiet", runs, [])
     assert turns.figures["holds_one"] == turns.figures["found_slower"] == 1

@@ -81,7 +81,7 @@ def test_bad_input(texts, tmp_path):
         "none: No such file": ["build", tmp_path / "x", texts, tmp_path / "none"],
         "more than the 16777216 bytes": ["build", tmp_path / "x", texts, tmp_path / "large.py"],
         "latin.txt: not UTF-8": ["build", tmp_path / "x", texts, texts / "latin.txt"],
-        "no text is left: left out 1 copy": ["build", tmp_path / "x", tmp_path / "heapq.py"],
+        "nothing to store: left out 1 copy": ["build", tmp_path / "x", tmp_path / "heapq.py"],
         "no file in it ends in": ["build", tmp_path / "x", tmp_path / "empty"],
         "not UTF-8": ["build", tmp_path / "x", texts / "latin.txt"],
         "--most-tokens = 0": ["build", tmp_path / "x", texts, "--most-tokens", 0],

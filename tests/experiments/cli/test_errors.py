@@ -56,8 +56,8 @@ WRONG = {
     "run exp.yaml --out empty": ["empty is a file"],
     "run exp.yaml --out empty/run": ["empty/run: Not a directory"],
     # report
-    "report missing": ["missing is no folder of a run"],
-    "report empty": ["empty is no folder of a run"],
+    "report missing": ["missing is not a run folder"],
+    "report empty": ["empty is not a run folder"],
     "report folder": ["no manifest.json"],
     # check-lossless
     "check-lossless missing": ["no config file 'missing'"],
@@ -70,7 +70,7 @@ WRONG = {
     "search folder": ["folder"],
     "search missing.npz": ["'missing.npz': there is no such file; `treespec trace CONFIG"],
     "search missing.json": ["'missing.json': there is no such file; `treespec estimate"],
-    "search bytes.npz": ["bytes.npz is no trace"],
+    "search bytes.npz": ["bytes.npz is not a trace"],
     "search broken.json": ["broken.json"],
     "search 0.5,nan": ["nan"],
     "search 0.5 --latency folder": ["folder: Is a directory"],
@@ -92,11 +92,11 @@ WRONG = {
     "trace exp.yaml --out t.npz": ["several samplings"],
     # replay
     "replay folder --shapes chain:2": ["folder: Is a directory"],
-    "replay empty --shapes chain:2": ["empty is no trace"],
+    "replay empty --shapes chain:2": ["empty is not a trace"],
     "replay missing.npz --shapes chain:2": ["missing.npz", "`treespec trace CONFIG --out"],
     "estimate missing.npz": ["missing.npz", "`treespec trace CONFIG --out"],
     "replay x.npz": ["--shapes", "--growth"],
-    "replay empty --shapes chain": ["'chain' is no tree"],
+    "replay empty --shapes chain": ["'chain' is not a tree"],
     # export
     "export folder --to vllm": ["folder"],
     "export missing.json --to vllm": ["'missing.json': there is no such file; `treespec search"],

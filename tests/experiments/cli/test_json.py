@@ -23,7 +23,7 @@ def printed(*arguments, code=0):
     assert done.exit_code == code, done.output
 
     def refuse(constant):
-        raise AssertionError(f"{constant} is no JSON")
+        raise AssertionError(f"{constant} is not JSON")
 
     data = json.loads(done.stdout, parse_constant=refuse)
     assert next(iter(data)) == "version"

@@ -34,7 +34,7 @@ CONFIGS = {
     "an object": (BASE + "seed: !!python/object:os.system {}\n", ["not YAML"]),
     "a list for a key": (BASE + "? [1, 2]\n: 3\n", ["a key must be plain text"]),
     "a mapping for a key": (BASE + "seed: {{a: 1}: 2}\n", ["a key must be plain text"]),
-    "a key twice": (BASE + "seed: 1\nseed: 2\n", ["'seed' stands twice"]),
+    "a key twice": (BASE + "seed: 1\nseed: 2\n", ["'seed' appears twice"]),
     "many values": (BASE + f"seed: [{'1, ' * 25_000}]\n", ["20,000 values"]),
     "many keys": (BASE + "".join(f"k{i}: 1\n" for i in range(11_000)), ["20,000 values"]),
     "a comment": ("#" * 300_000 + "\n" + BASE, ["characters of YAML"]),

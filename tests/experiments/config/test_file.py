@@ -107,7 +107,7 @@ def test_an_unknown_kind_lists_the_kinds(write):
         ("methods[1].law=idd", ["methods[1].law: unknown 'idd'; did you mean 'iid'?"]),
         ("methods[1].rule=rsw", ["methods[1].rule: unknown 'rsw'", "rrsw", "known:"]),
         ("methods[0]={kind: plain, name: 2-ary 2}", ["methods[1]", "'2-ary 2'", "name"]),
-        ("samplings=[{temperature: 0}, {temperature: 0.0}]", ["samplings[1]", "T=0 stands twice"]),
+        ("samplings=[{temperature: 0}, {temperature: 0.0}]", ["samplings[1]", "T=0 appears twice"]),
     ],
 )
 def test_wrong_values_name_path_value_and_what_is_allowed(write, change, parts):
@@ -155,12 +155,12 @@ def test_bad_overrides(text, part):
 
 def test_files_that_are_no_config(write, tmp_path):
     assert "did you mean 'tree_vs_chain'?" in complaint("tree_vs_chains")
-    assert "stands twice" in complaint(write(BASE + "name: y\n"))
+    assert "appears twice" in complaint(write(BASE + "name: y\n"))
     assert "not YAML" in complaint(write("name: [x"))
     refused = complaint(write(BASE + "1: x\ntrue: y\n"))  # which is YAML
     assert "the keys '1' and 'true' mean the same" in refused
     assert "YAML" not in refused
-    with pytest.raises(ConfigError, match=r"override .*: key 'a' stands twice$"):
+    with pytest.raises(ConfigError, match=r"override .*: key 'a' appears twice$"):
         override({}, "x={a: 1, a: 2}")
     assert "a config is a mapping" in complaint(write("- 3\n"))
     assert "is a folder" in complaint(tmp_path)

@@ -61,7 +61,7 @@ def test_the_command_line_reads_the_same_trees(text):
 
 
 def test_what_must_be_searched_is_no_tree_to_replay():
-    with pytest.raises(ConfigError, match=r"'optimal:16' is no tree .it needs acceptance rates"):
+    with pytest.raises(ConfigError, match=r"'optimal:16' is not a tree .it needs acceptance rates"):
         read_shapes("optimal:16")
 
 

@@ -271,5 +271,5 @@ def test_nonsense_for_every_option(tmp_path, monkeypatch, line):
 def test_trees_that_are_typed_wrong(tmp_path, shape):
     done = CliRunner().invoke(app, ["replay", "t.npz", "--shapes", shape])
     assert done.exit_code == 2
-    assert "is no tree" in done.stderr
+    assert "is not a tree" in done.stderr
     assert not FOREIGN.search(done.output), done.output

@@ -139,7 +139,7 @@ def test_a_row_that_stands_twice_is_an_error(tmp_path):
     path = started(tmp_path / "run", config())
     with RunFolder(path) as folder:
         folder.append([prompt_row(0), prompt_row(0)], [])
-        with pytest.raises(RunFolderError, match="line 2: prompt 0, T=0, plain stands twice"):
+        with pytest.raises(RunFolderError, match="line 2: prompt 0, T=0, plain appears twice"):
             folder.recover(METHODS)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treespec.experiments.report.slowdown import ALONE, RESTLESS, Steps, adjust, slowdowns
+from treespec.experiments.report.slowdown import NO_NEIGHBOURS, RESTLESS, Steps, adjust, slowdowns
 from treespec.experiments.report.statistics import paired_bootstrap
 from treespec.experiments.studies.interleaved_estimator import (
     MACHINES,
@@ -131,7 +131,7 @@ def test_few_pauses_of_the_machine_are_not_held_against_the_method_they_met():
     met = [*first[20:24:2], *rng(0).choice(len(seconds), 8, replace=False)]
     seconds[met] += 0.1
     paused = adjust(replace(quiet.steps, seconds=seconds))
-    assert (paused.own, paused.restless) == ((), False)
+    assert (paused.dear, paused.restless) == ((), False)
     assert not paused.kept[met].any()
     assert paused.seconds.sum(1) == pytest.approx(adjust(quiet.steps).seconds.sum(1), rel=0.01)
 
@@ -143,7 +143,7 @@ def test_a_long_pause_is_seldom_held_against_the_method_it_met():
         coins, seconds = rng(seed), quiet.steps.seconds.copy()
         met = coins.choice(len(seconds), 8, replace=False, p=seconds / seconds.sum())
         seconds[met] += 0.03 / coins.random(8)
-        held += bool(adjust(replace(quiet.steps, seconds=seconds)).own)
+        held += bool(adjust(replace(quiet.steps, seconds=seconds)).dear)
     assert held <= 8
 
 
@@ -152,7 +152,7 @@ def test_rare_cheap_steps_are_not_called_dear():
     cheap = np.flatnonzero(quiet.steps.method == 0)[::20]
     seconds = quiet.steps.seconds.copy()
     seconds[cheap] /= 3
-    assert not adjust(replace(quiet.steps, seconds=seconds)).own
+    assert not adjust(replace(quiet.steps, seconds=seconds)).dear
 
 
 @pytest.mark.parametrize("machine", ["quiet", "drift"])
@@ -162,7 +162,7 @@ def test_rare_dear_steps_of_a_method_are_its_cost(machine):
         dear = run("rare dear steps", machine, seed, prompts=24)
         found, costs = adjust(dear.steps).seconds.sum(1), dear.true.sum(1)
         assert found[0] / found[1] == pytest.approx(costs[0] / costs[1], rel=0.02)
-        said.append(adjust(dear.steps).own)
+        said.append(adjust(dear.steps).dear)
     assert set(said) <= {(), (0,)}
     assert (0,) in said
 
@@ -173,13 +173,13 @@ def test_methods_with_rare_dear_steps_are_named():
     for method in (0, 3):
         seconds[np.flatnonzero(quiet.steps.method == method)[::25]] *= 5
     found = adjust(replace(quiet.steps, seconds=seconds))
-    assert found.own == (0, 3)
+    assert found.dear == (0, 3)
     names = ["chain 4", "chain 4 again", "plain", "2-ary 3", "chain 2"]
     assert found.remark(names).startswith(
         "Caution: rare steps of chain 4 and 2-ary 3 are far dearer"
     )
     assert adjust(quiet.steps).remark(names) is None
-    three = replace(found, own=(0, 1, 2), restless=True).remark(names)
+    three = replace(found, dear=(0, 1, 2), restless=True).remark(names)
     assert three.startswith(RESTLESS)
     assert "of chain 4, chain 4 again and plain are" in three
 
@@ -204,7 +204,7 @@ def test_classes_of_a_method_are_adjusted_each_for_itself():
 def test_without_another_steady_method_totals_decide():
     steps = run().steps
     alone = adjust(replace(steps, steady=np.arange(5) == 1), {"verify": steps.seconds / 2})
-    assert alone.reason == ALONE
+    assert alone.reason == NO_NEIGHBOURS
     assert alone.seconds == pytest.approx(totals(steps, steps.seconds))
     assert alone.stages["verify"] == pytest.approx(alone.seconds / 2)
     assert alone.kept.all()
@@ -246,7 +246,7 @@ def test_no_steps_at_all_are_nothing():
     none = np.zeros(0)
     whole = none.astype(np.int64)
     found = adjust(Steps(whole, whole, whole, none, none, np.ones(2, bool), prompts=3))
-    assert found.reason == ALONE
+    assert found.reason == NO_NEIGHBOURS
     assert found.seconds.shape == (2, 3)
     assert not found.seconds.any()
 

@@ -6,7 +6,7 @@ import pytest
 from run_folders.folders import SyntheticMethod, write_run
 
 from treespec.experiments.records.loading import Method
-from treespec.experiments.report.looks import EARLY
+from treespec.experiments.report.looks import ENDED_EARLY
 from treespec.experiments.report.measurements import BY_PROMPTS, Measurements
 from treespec.experiments.report.run import load_run
 from treespec.experiments.report.verdict import compare, comparisons, cross_fit
@@ -224,5 +224,5 @@ def test_an_estimate_that_ended_its_run_is_said_to_lie_too_far_from_one(
     lines = load_run(path).verdicts["T=0"]
     assert lines[0].startswith("No winner" if draft_ms == 39.0 else "Trees beat chains")
     assert "repeated 95 % interval" in lines[0]
-    assert (lines[1] == EARLY) is early
-    assert (EARLY in lines) is early
+    assert (lines[1] == ENDED_EARLY) is early
+    assert (ENDED_EARLY in lines) is early

@@ -158,7 +158,7 @@ def test_code_that_is_on_disk_is_worth_less_of_a_run(on_disk, pair, experiment, 
     count = ahead(experiment, texts=1)[0]
     loading, compiling = passes.LOADING_S["target"], passes.COMPILING_S["target"]
     between = (loading + compiling) / 2
-    texts = round(between / (passes.SAVED["target"] * pair.target.seconds * count))
+    texts = round(between / (passes.SAVED_SHARE["target"] * pair.target.seconds * count))
     console = Console(record=True, width=300)
     choose_by_length(pair, ModelsConfig(passes="auto"), experiment, texts, Reporter(console), None)
     said = console.export_text()
@@ -176,7 +176,7 @@ def test_what_compiling_saves_is_what_was_measured():
             for row in json.loads(file.read_text())["figures"][name]["rows"]
             if row["nodes"] <= 32
         ]
-        assert min(saved) - 0.1 < passes.SAVED[role] <= min(saved), (role, saved)
+        assert min(saved) - 0.1 < passes.SAVED_SHARE[role] <= min(saved), (role, saved)
 
 
 PARTS = (
@@ -220,7 +220,7 @@ def test_parts_of_the_target_are_chosen_like_drafts(with_parts, pair, chosen):
     settings = len(with_parts.samplings)
     # Chains of three levels and a merge of four: 40 steps a text.
     counts = [40 * settings * (3 + 4), 40 * settings * 3]
-    few = passes.COMPILING_S["target"] / (passes.SAVED["target"] * 0.008)
+    few = passes.COMPILING_S["target"] / (passes.SAVED_SHARE["target"] * 0.008)
     texts = round(few / ((counts[0] + counts[1]) / 2))
     config, console = ModelsConfig(draft_passes="auto"), Console(record=True, width=300)
     choose_by_length(pair, config, with_parts, texts, Reporter(console), None)

@@ -245,7 +245,7 @@ def test_a_metric_that_fails_is_recorded_with_its_name(write, tmp_path):
     plugin.write_text("from treespec import plugins\nplugins.metric('odd', 'o')(lambda s: 'x')\n")
     done = treespec("run", write(), "--plugin", plugin, "-q")
     assert done.exit_code == 1
-    assert "metric 'odd' gives 'x', which is no number" in done.stderr
+    assert "metric 'odd' gives 'x', which is not a number" in done.stderr
 
 
 def test_workers_of_a_sweep_load_the_copy(write, tmp_path):

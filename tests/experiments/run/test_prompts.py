@@ -184,7 +184,7 @@ def test_prompts_are_kept_as_text_of_a_bounded_length(loaded_pair):
     ]
     short, cut = prompts_module.texts_of(prompts, tokenizer)
     assert short == texts[0]
-    assert cut == f"…{texts[1][-prompts_module.SHOWN :]}"
+    assert cut == f"…{texts[1][-prompts_module.LETTERS_SHOWN :]}"
 
 
 def test_a_run_keeps_the_text_of_the_prompts_whose_trees_it_keeps(start):

@@ -59,6 +59,6 @@ def test_what_is_compared(settings, loaded_pair, compiled, tiny_pair, tmp_path):
     alone = SimpleNamespace(target=target, draft=NoDraftModel(9))
     assert said([one], alone) == []
     (earlier,) = said([], measured=SimpleNamespace(latency=LatencyModel.load(compiled)))
-    assert earlier.endswith("measure anew with --fresh")
+    assert earlier.endswith("measure again with --fresh")
     TIMES.save(tmp_path / "unknown.json")
     assert said([growing(tmp_path / "unknown.json")]) == []

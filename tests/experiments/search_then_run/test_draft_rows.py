@@ -208,7 +208,7 @@ def test_what_cannot_be_replayed_is_refused(without_shape_checks):
     bare = recorded(pair, prompts, 6, beam=0)
     short = recorded(pair, prompts, 1, beyond=1)
     for given_, grown, words in (
-        (bare, growth, "no draft rows: record it anew with --beam 8"),
+        (bare, growth, "no draft rows: record it again with --beam 8"),
         (
             trace,
             Eagle2(4, 3, 6),

@@ -123,9 +123,9 @@ def test_steps_of_a_tree_alone(trace, tmp_path):
     assert found.about["starts"] == list(shape.parents)
     code, text = _call(trace, "--starts", "tree:7")
     assert code == 2
-    assert "--starts: 'tree:7' is no tree" in text
+    assert "--starts: 'tree:7' is not a tree" in text
     code, text = _call(trace, "--for", "tree:7")
-    assert "--for: 'tree:7' is no tree" in text
+    assert "--for: 'tree:7' is not a tree" in text
     assert "name one tree" in _call(trace, "--starts", "chain:2,chain:3")[1]
     tree = SyntheticMethod("2-ary 2", "tree", TreeShape.kary(2, 2), (0.6, 0.2), (1, 10, 0.1, 0.1))
     folder = write_run(tmp_path / "run", [SyntheticMethod("plain", "plain"), tree])

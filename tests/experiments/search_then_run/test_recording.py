@@ -211,7 +211,7 @@ def test_following_the_targets_own_text_is_decoding(embedded, monkeypatch, witho
     prompts = held_out(embedded, 2, 24)
     decoded = cold(embedded, prompts, 10, beyond=4)
     texts = [decoded.tokens[decoded.text_of == i].tolist() for i in range(2)]
-    monkeypatch.setattr(recording, "CHUNK", 5)  # several passes a text
+    monkeypatch.setattr(recording, "POSITIONS_PER_PASS", 5)  # several passes a text
     followed = cold(embedded, prompts, 10, beyond=4, follow=texts)
     assert not followed.forced
     assert followed.about["followed"]

@@ -235,7 +235,7 @@ def test_a_drafter_that_may_draft_otherwise_than_its_model_is_refused(pair):
 def test_options_of_draft_models_are_refused_for_sources_without_one(pair):
     asked = config(tree({"source": "lookup"}, BUDGET, name="lookup"))
     for more, said in (
-        ({"width": 3}, "leave --width out"),
+        ({"width": 3}, "omit --width"),
         ({"beam": 4}, "--beam 4 is for growths"),
     ):
         with pytest.raises(Exception, match=said):

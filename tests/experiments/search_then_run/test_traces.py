@@ -203,12 +203,12 @@ def test_replay_prints_a_table(files, tmp_path):
 @pytest.mark.parametrize(
     ("shapes", "words"),
     [
-        ("chain:x", "'chain:x' is no tree"),
-        ("chain:2x2", "'chain:2x2' is no tree"),
-        ("kary:2", "'kary:2' is no tree"),
+        ("chain:x", "'chain:x' is not a tree"),
+        ("chain:2x2", "'chain:2x2' is not a tree"),
+        ("kary:2", "'kary:2' is not a tree"),
         ("star:3", "no such kind and no such file"),
-        ("expansion:0", "'expansion:0' is no tree"),
-        ("", "'' is no tree"),
+        ("expansion:0", "'expansion:0' is not a tree"),
+        ("", "'' is not a tree"),
         ("kary:4x1", "the trace holds 3 at each position"),
         ("chain:40", "record more beyond the end"),
     ],
@@ -225,7 +225,7 @@ def test_bad_traces_are_refused(tmp_path):
     path.write_text("hello")
     done = call("replay", path, "--shapes", "chain:2")
     assert done.exit_code == 2
-    assert "is no trace" in done.output
+    assert "is not a trace" in done.output
 
 
 def test_shapes_have_names():

@@ -32,7 +32,7 @@ def config():
 def test_rates_are_those_of_each_source_alone_on_other_texts(
     config, loaded_pair, monkeypatch, capsys
 ):
-    monkeypatch.setattr(module, "LEAST", 1)
+    monkeypatch.setattr(module, "FEWEST_TRIES", 1)
     monkeypatch.setattr(module, "load_models", lambda models: loaded_pair)
     monkeypatch.setattr(module, "load_config", lambda *names: config)
     found = module.measured(config)["both"]

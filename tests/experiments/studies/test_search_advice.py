@@ -199,7 +199,7 @@ def test_the_best_of_every_size_is_as_fast_as_plain_decoding():
     rng = np.random.default_rng(0)
     times, speeds = false_advice.measured(rng, 6, 0.0, 0.0), {}
     assert times.round_count == 6
-    for size in range(2, false_advice.LARGEST + 1):
+    for size in range(2, false_advice.LARGEST_SIZE + 1):
         trees = list(plane_trees(size)) if size < 8 else []
         trees = [t for t in trees if max(map(len, t.children)) <= 3]
         if trees:

@@ -56,7 +56,7 @@ def differences(folder: Path, reference: Path) -> list[str]:
             wrong.append(f"{name}: {lines} lines in the log, {len(own)} rows in the table")
     doubled = [key for key, count in Counter(map(_key, found["prompts"])).items() if count > 1]
     if doubled:
-        wrong.append(f"prompts: {doubled[0]} stands twice")
+        wrong.append(f"prompts: {doubled[0]} appears twice")
     return wrong
 
 

@@ -86,7 +86,9 @@ def test_what_choosing_a_law_flatters_is_taken_off_once(make_trace, two_laws):
         for seed, (law, rule) in enumerate((("iid", "rrs"), ("without_replacement", "rrsw")))
     }
     one = best_tree(laws, two_laws(), branching=1, **OPTIONS)
-    flattered = max(entry.speed.rate for entry in one.found if entry.basis == "cross-fitted")
+    flattered = max(
+        entry.speed.rate for entry in one.before_correction if entry.basis == "cross-fitted"
+    )
     assert one.entries[0].speed.rate < flattered
     assert all(choice.kind != "chain" for choice in one.advice.others)  # of both laws they are one
     twins = best_tree_among(

@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from treespec.search.choice.labels import LONGEST, tree_names
+from treespec.search.choice.labels import LONGEST_NAME, tree_names
 from treespec.shape import TreeShape
 
 
@@ -22,6 +22,6 @@ def test_names_are_short_where_that_is_enough():
     assert tree_names([wide, TreeShape.chain(3)]) == ["3+4", "1+1+1"]
     same_widths = TreeShape((-1, 0, 0, 0, 1, 1, 2, 2))
     assert tree_names([wide, wide, same_widths]) == ["3+4 (3,1)", "3+4 (3,1)", "3+4 (2,2)"]
-    (long,) = tree_names([TreeShape.chain(LONGEST)])
-    assert len(long) == LONGEST
+    (long,) = tree_names([TreeShape.chain(LONGEST_NAME)])
+    assert len(long) == LONGEST_NAME
     assert long.endswith("...")

@@ -77,7 +77,7 @@ def test_flags_of_a_launch_command():
         ("--speculative-num-steps x", r"--speculative-num-steps \(word 0\) is 'x'"),
         ("--speculative-num-steps", r"\(word 0\) is ''"),
         ("--speculative-num-steps -3", "is '-3'"),
-        ("--speculative-num-steps 3 --speculative-num-steps=3", "stands twice"),
+        ("--speculative-num-steps 3 --speculative-num-steps=3", "appears twice"),
         ("--speculative-num-steps 0 --speculative-eagle-topk 1", "speculative_num_steps = 0"),
         (
             "--speculative-num-steps 3 --speculative-eagle-topk 1 --speculative-num-draft-tokens 3",

@@ -57,7 +57,7 @@ def test_no_paths_are_a_root_alone():
         ("[[[0]]]", "character 1: a path"),
         ("x.y = [[0]]", "must start with"),
         ("[[]]", "empty path"),
-        ("[[0], [0]]", "stands twice"),
+        ("[[0], [0]]", "appears twice"),
         ("[[0, 0]]", r"\(0, 0\) has no parent"),
         ("[[1]]", r"\(1,\) has no elder sibling"),
     ],

@@ -210,7 +210,7 @@ def test_settings_out_of_range_are_named(growing, settings, message):
 
 
 def test_times_that_are_none_are_named(growing):
-    with pytest.raises(InvalidGrowth, match="a tree of 1 nodes is verified in no time"):
+    with pytest.raises(InvalidGrowth, match="a tree of 1 nodes takes no time to verify"):
         CostAware(growing.Times(0.0), 8, 3, 2)
     with pytest.raises(InvalidGrowth, match=r"draft_level_s\(1\) = .*nan"):
         CostAware(growing.Times(1.0, draft=np.nan), 8, 3, 2)

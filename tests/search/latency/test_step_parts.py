@@ -82,7 +82,7 @@ def test_no_more_nodes_draw_than_have_two_children():
 def test_what_is_not_known_of_draws_says_what_to_profile():
     """As profiles without a tree of 5 to 8 nodes have it: nothing of one node alone."""
     model = LatencyModel.from_tables(verify={1: 0.02, 16: 0.03}, draft=0.001, draw={3: 0.001})
-    with pytest.raises(NotMeasured, match=r"draw: number of nodes 1, .* profile anew") as caught:
+    with pytest.raises(NotMeasured, match=r"draw: number of nodes 1, .* profile again") as caught:
         model.step_s(TreeShape.kary(2, 1))
     assert "always times the further children of one node" in str(caught.value)
     assert "larger trees" not in str(caught.value)

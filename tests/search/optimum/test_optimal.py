@@ -68,8 +68,8 @@ def test_equals_brute_force_over_all_trees(oracle):
 
 @pytest.mark.parametrize(("width", "block", "long"), [(512, 1 << 16, 1 << 16), (4, 8, 0)])
 def test_the_programme_gives_the_tree_of_plain_loops(oracle, monkeypatch, width, block, long):
-    monkeypatch.setattr("treespec.search.optimum.dynamic_programme.WIDTH", width)
-    monkeypatch.setattr("treespec.search.optimum.tables.BLOCK", block)
+    monkeypatch.setattr("treespec.search.optimum.dynamic_programme.ENTRIES_AT_ONCE", width)
+    monkeypatch.setattr("treespec.search.optimum.tables.SUMS_PER_BLOCK", block)
     monkeypatch.setattr("treespec.search.optimum.optimal.MANY_SUMS", long)
     trees = 0
     for by_depth, monotone, kind, seed in cases(2):

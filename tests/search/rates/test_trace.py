@@ -154,9 +154,9 @@ CASES = {
     "a negative shape": (
         lambda m: m | {"ranks.npy": npy(np.zeros(33, "<i4")).replace(b"(33,)", b"(-3,)")}, "ranks",
     ),
-    "no array at all": (lambda m: m | {"ranks.npy": b"hello"}, "is no trace"),
+    "no array at all": (lambda m: m | {"ranks.npy": b"hello"}, "is not a trace"),
     "a torn header": (
-        lambda m: m | {"ranks.npy": npy(np.zeros(3, "<i4")).replace(b"(3,)", b"(3, ")}, "is no trace",
+        lambda m: m | {"ranks.npy": npy(np.zeros(3, "<i4")).replace(b"(3,)", b"(3, ")}, "is not a trace",
     ),
     "other lengths": (lambda m: m | {"ranks.npy": npy(np.zeros(3, "<i4"))}, "ranks has shape"),
     "no JSON": (lambda m: m | {"meta.npy": npy(np.frombuffer(b"{", np.uint8))}, "not JSON"),
@@ -186,7 +186,7 @@ def test_no_files_and_torn_files_are_refused(make_trace, tmp_path):
     torn = tmp_path / "torn.npz"
     for cut in (0, 10, len(whole) // 2, len(whole) - 30):
         torn.write_bytes(whole[:cut])
-        with pytest.raises(InvalidTrace, match="is no trace"):
+        with pytest.raises(InvalidTrace, match="is not a trace"):
             Trace.load(torn)
     spoilt = bytearray(whole)
     spoilt[len(whole) // 3] ^= 255
@@ -220,7 +220,7 @@ def test_spoilt_members_of_another_compression_are_refused(members, tmp_path):
     start = whole.index(b"probs.npy") + len("probs.npy")
     for i in (0, 4, 12, 40):
         path.write_bytes(whole[: start + i] + b"\xff" * 4 + whole[start + i + 4 :])
-        with pytest.raises(InvalidTrace, match="is no trace"):
+        with pytest.raises(InvalidTrace, match="is not a trace"):
             Trace.load(path)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treespec.draft import Datastore
-from treespec.draft.datastore import HEAD, suffix_array
+from treespec.draft.datastore import HEAD_BYTES, suffix_array
 from treespec.errors import InvalidArgument, Unreadable
 
 TEXTS = [[0, 1, 2, 0, 1], [1, 0, 1, 1], [2]]
@@ -57,7 +57,7 @@ def test_large_token_ids(tmp_path):
 def test_the_file_says_what_it_is(store):
     assert store.about["texts"] == 3
     assert store.about["tokens"] == 13
-    assert store.path.stat().st_size == HEAD + 8 * 13
+    assert store.path.stat().st_size == HEAD_BYTES + 8 * 13
     again = Datastore(store.path, vocab_size=3, tokenizer="abc")
     assert again.about == store.about
     assert not again.tokens.flags.writeable
@@ -65,8 +65,8 @@ def test_the_file_says_what_it_is(store):
 
 def rewritten(path, **entries):
     data = path.read_bytes()
-    header = json.loads(data[:HEAD]) | entries
-    path.write_bytes(json.dumps(header).encode().ljust(HEAD) + data[HEAD:])
+    header = json.loads(data[:HEAD_BYTES]) | entries
+    path.write_bytes(json.dumps(header).encode().ljust(HEAD_BYTES) + data[HEAD_BYTES:])
 
 
 def test_files_that_are_refused(store, tmp_path):

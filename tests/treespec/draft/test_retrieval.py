@@ -6,7 +6,7 @@ import torch
 
 from treespec import TorchCoins
 from treespec.draft import Datastore, Retrieval
-from treespec.draft.datastore import HEAD
+from treespec.draft.datastore import HEAD_BYTES
 from treespec.errors import InvalidArgument, Unreadable
 
 WIDE = {"size": 65, "branching": 64}
@@ -65,11 +65,13 @@ def test_a_file_that_is_not_what_was_built_is_refused_where_it_is_used(tmp_path)
     """Its header and its size are right, so that it opens; what is no token must not reach the target."""
     path = Datastore.build(tmp_path / "x", [[1, 2, i % 3, 3] for i in range(9)], vocab_size=4).path
     whole = path.read_bytes()
-    said, numbers = [], len(np.frombuffer(whole[HEAD:], "<i4"))
+    said, numbers = [], len(np.frombuffer(whole[HEAD_BYTES:], "<i4"))
     for at in range(0, numbers, 3):
         for wrong in (70_000, -5):
             data = bytearray(whole)
-            data[HEAD + 4 * at : HEAD + 4 * at + 4] = wrong.to_bytes(4, "little", signed=True)
+            data[HEAD_BYTES + 4 * at : HEAD_BYTES + 4 * at + 4] = wrong.to_bytes(
+                4, "little", signed=True
+            )
             path.write_bytes(data)
             drafter = Retrieval(Datastore(path, vocab_size=4), 2, shortest=1, **WIDE)
             drafter.prefill(torch.tensor([1, 2]))
@@ -77,7 +79,7 @@ def test_a_file_that_is_not_what_was_built_is_refused_where_it_is_used(tmp_path)
                 assert set(drafter.propose(TorchCoins(0)).token_ids) <= {0, 1, 2, 3}
             except Unreadable as error:
                 said.append(str(error))
-    assert set(said) == {f"{path}: a damaged datastore: build it anew"}
+    assert set(said) == {f"{path}: a damaged datastore: build it again"}
     assert len(said) > numbers // 10
 
 

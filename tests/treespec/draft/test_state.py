@@ -105,7 +105,7 @@ def test_what_another_target_said_is_refused(name, tmp_path):
         load(tmp_path / "mine", target=OTHER)
     assert str(refused.value) == (
         f"{tmp_path / 'mine'}: learned from another target ({MINE}), but the target is {OTHER}: make it "
-        "anew with this one"
+        "again with this one"
     )
     source.save(tmp_path / "none", vocab_size=9)
     rewritten(tmp_path / "mine", header_of(tmp_path / "mine") | {"target": 3})

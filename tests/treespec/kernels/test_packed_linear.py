@@ -55,7 +55,7 @@ def test_a_row_does_not_depend_on_the_others(kernel, dtype):
 
 
 def test_rounding_is_that_of_torch(kernel):
-    """Ties, numbers between the largest of bfloat16 and of float32, infinity and what is no number."""
+    """Ties, numbers between the largest of bfloat16 and of float32, infinity and what is not a number."""
     sums = torch.cat([torch.arange(1, 1 << 12) * 2.0**-3, torch.tensor([3.3961e38, 3.39e38])])
     high = sums.to(BRAIN)
     rest = (sums - high.float()).to(BRAIN)

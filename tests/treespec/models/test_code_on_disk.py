@@ -29,9 +29,11 @@ def test_what_was_compiled_is_known_and_nothing_else(folder, load, monkeypatch):
         model.without(["mlp.1"]),
     ):
         assert not is_on_disk(other)
-    monkeypatch.setattr(compiled_pass, "LARGEST_SHARE", 0.0)  # code for other weights
+    monkeypatch.setattr(
+        compiled_pass, "LARGEST_SHARE_OF_FREE_MEMORY", 0.0
+    )  # code for other weights
     assert not is_on_disk(model)
-    monkeypatch.setattr(compiled_pass, "LARGEST_SHARE", 1.0)
+    monkeypatch.setattr(compiled_pass, "LARGEST_SHARE_OF_FREE_MEMORY", 1.0)
     assert is_on_disk(model)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder.parent / "other"))
     assert not is_on_disk(model)

@@ -22,7 +22,7 @@ from treespec.experiments.search_then_run.profile.plan import (
 )
 from treespec.experiments.search_then_run.profile.profile import (
     PLAIN_STEPS,
-    WARMING,
+    WARM_UP_STEPS,
     profile_pair,
 )
 from treespec.experiments.search_then_run.profile.samples import json_of_samples
@@ -184,10 +184,10 @@ def test_what_counts_comes_behind_steps_of_its_own_kind(loaded_pair, monkeypatch
         sizes = [size for size in kinds[begin:end] if size <= max(s.size for s in plan.shapes)]
         alone = [i for i, size in enumerate(sizes) if size == 1]
         assert alone == list(range(alone[0], alone[-1] + 1))
-        assert len(alone) >= WARMING + PLAIN_STEPS
+        assert len(alone) >= WARM_UP_STEPS + PLAIN_STEPS
         trees = [size for size in sizes if size > 1]
-        assert len(trees) >= WARMING + len(plan.shapes)
-        assert len(set(trees[:WARMING])) == 1
+        assert len(trees) >= WARM_UP_STEPS + len(plan.shapes)
+        assert len(set(trees[:WARM_UP_STEPS])) == 1
         assert {shape.size for shape in plan.shapes if shape.size > 1} <= set(trees)
         assert trees == sorted(trees)
         plain_first.add(alone[0] < len(sizes) // 2)
