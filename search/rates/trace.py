@@ -31,6 +31,7 @@ from treespec.search.errors import InvalidTrace
 from treespec.search.integers import integer
 from treespec.search.rates.archive import read_arrays
 from treespec.search.rates.draft_rows import DraftRows
+from treespec.search.rates.sampling_names import is_greedy
 from treespec.search.rates.text_drafts import TextDrafts
 from treespec.tree import Law
 from treespec.whole_file import write_whole
@@ -206,6 +207,11 @@ class Trace:
         """`kept`, which is never None once the trace is made."""
         assert self.kept is not None
         return self.kept
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the texts were decoded at temperature 0."""
+        return is_greedy(self.sampling)
 
     @cached_property
     def file_of(self) -> Int[np.ndarray, "texts"]:
