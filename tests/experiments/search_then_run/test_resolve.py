@@ -93,7 +93,7 @@ def test_a_search_of_the_same_files_says_the_same(whole, tmp_path):
 
 
 def test_a_tree_chosen_by_what_another_rule_accepts_is_told(whole, searching, tmp_path):
-    best = SEARCHED[4]
+    best = searching["methods"][4]
     methods = [{"kind": "plain"}, best | {"rule": "traversal"}, best | {"rule": "chain"}, best]
     config = Config.model_validate(searching | {"methods": methods})
     resolver = _Resolver(config, load_measured(config, whole / "search"), tmp_path, write_whole)

@@ -67,7 +67,9 @@ def _stopped(*arguments, **options):
 def test_trees_that_the_search_did_not_time_do_no_harm(searching, loaded_pair, tmp_path, sizes):
     """Their step is not predicted; everything else is, and the report is written."""
     search = searching["search"] | {"sizes": sizes, "repeats": 1}
-    config = Config.model_validate(searching | {"methods": SEARCHED[:3], "search": search})
+    config = Config.model_validate(
+        searching | {"methods": searching["methods"][:3], "search": search}
+    )
     done = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
     names = {row.method for row in load_run(done.folder).predictions}
     assert ("2-ary 2" in names) == (max(sizes) >= 7)
@@ -81,7 +83,9 @@ def test_texts_that_are_gone_by_now_stop_no_resumed_run(searching, loaded_pair, 
     texts.write_bytes(Path(searching["search"]["prompts"]["path"]).read_bytes())
     search = searching["search"] | {"repeats": 1}
     search["prompts"] = search["prompts"] | {"path": str(texts)}
-    config = Config.model_validate(searching | {"methods": SEARCHED[:3], "search": search})
+    config = Config.model_validate(
+        searching | {"methods": searching["methods"][:3], "search": search}
+    )
     folder = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair).folder
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps(manifest | {"finished": None}))
@@ -138,7 +142,9 @@ def test_a_fresh_search_whose_start_fails_later_costs_nothing(
     searching, brief, loaded_pair, tmp_path, monkeypatch
 ):
     """All is measured, the trees are found, and the warm-up fails: the finished run is still there."""
-    methods = [m for m in SEARCHED if m.get("shape", {"kind": "eagle2"})["kind"] == "eagle2"]
+    methods = [
+        m for m in searching["methods"] if m.get("shape", {"kind": "eagle2"})["kind"] == "eagle2"
+    ]
     config = Config.model_validate(searching | {"methods": methods, "search": brief})
     folder = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair).folder
     files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -155,7 +161,9 @@ def test_a_fresh_search_whose_start_fails_later_costs_nothing(
 def test_a_fresh_search_replaces_what_was_measured(searching, brief, loaded_pair, tmp_path):
     """It is measured outside of the folder, but the methods name the files in it."""
     shapes = ("cost_aware", "eagle2")
-    methods = [m for m in SEARCHED if m.get("shape", {"kind": "cost_aware"})["kind"] in shapes]
+    methods = [
+        m for m in searching["methods"] if m.get("shape", {"kind": "cost_aware"})["kind"] in shapes
+    ]
     config = Config.model_validate(searching | {"methods": methods, "search": brief})
     for fresh in (False, True):
         done = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair, fresh=fresh)
