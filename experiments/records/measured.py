@@ -16,7 +16,8 @@ from treespec.search import (
     Trace,
     estimate_acceptance,
 )
-from treespec.tree import Law
+from treespec.search.rates.rule_notes import accepts_alike
+from treespec.tree import Law, TreeShape
 
 __all__ = [
     "SAME_FIRST",
@@ -55,6 +56,23 @@ class Measured:
         """What was recorded for a law; for a chain, of a law with the same first child."""
         recorded = self.traces.get((sampling, law))
         return recorded or (self.traces.get((sampling, SAME_FIRST.get(law, ""))) if chain else None)
+
+    def of_other_rule(self, rule: str, sampling: str, law: str, shape: TreeShape) -> str | None:
+        """The rule of what was recorded for a tree, where it says nothing of what another rule accepts.
+
+        Args:
+            rule: that is asked about.
+            sampling: name of the setting.
+            law: how children are drawn.
+            shape: the tree.
+
+        Returns:
+            None if both rules accept alike, or nothing was recorded.
+        """
+        trace = self.trace(sampling, law, shape.is_chain)
+        if trace is None or accepts_alike(rule, trace.rule, shape, trace.greedy):
+            return None
+        return trace.rule
 
     def recorded(self, sampling: str, law: str) -> Trace:
         """What was recorded for a law.

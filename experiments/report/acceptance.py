@@ -20,6 +20,7 @@ __all__ = [
     "acceptance_finding",
     "count_all",
     "count_nodes",
+    "share_cell",
 ]
 
 LEAST_TRIES = 20
@@ -145,16 +146,20 @@ def _depth(index: int) -> Column[_Levels]:
         if index >= len(row[1]):
             return Cell("")
         level = row[1][index]
-        if not level.tries:
-            return Cell(NONE)
-        share = level.share
-        spread = share.scaled(100).spread(0) if level.tries >= LEAST_TRIES else ""
-        ranks = " + ".join(f"{100 * part:.0f}" for part in level.by_rank)
-        below = f"{ranks} · {level.tries}" if len(level.by_rank) > 1 else f"{level.tries}"
-        shade = round(DARKEST_PERCENT * share.estimate)
-        return Cell(f"{100 * share.estimate:.0f} %", spread, below, shade, share)
+        return share_cell(level.tries, level.share, level.by_rank)
 
     return Column(f"depth {index + 1}", write)
+
+
+def share_cell(tries: int, share: Interval, by_rank: Sequence[float]) -> Cell:
+    """What is shown of acceptance at one depth; arguments as of `LevelAcceptance`."""
+    if not tries:
+        return Cell(NONE)
+    spread = share.scaled(100).spread(0) if tries >= LEAST_TRIES else ""
+    ranks = " + ".join(f"{100 * part:.0f}" for part in by_rank)
+    below = f"{ranks} · {tries}" if len(by_rank) > 1 else f"{tries}"
+    shade = round(DARKEST_PERCENT * share.estimate)
+    return Cell(f"{100 * share.estimate:.0f} %", spread, below, shade, share)
 
 
 def count_all(run: RunRecords) -> dict[tuple[str, str], NodeAcceptance]:

@@ -11,18 +11,13 @@ from treespec.errors import TreespecError
 from treespec.experiments.errors import RunFolderError
 from treespec.experiments.records.loading import RunRecords
 from treespec.experiments.records.rows import SOURCES_JOINED
+from treespec.experiments.report.acceptance import share_cell
 from treespec.experiments.report.statistics import bootstrap
-from treespec.experiments.report.table import NONE, Cell, Column, Finding, Table
+from treespec.experiments.report.table import Cell, Column, Finding, Table
 from treespec.search.intervals import Interval
 from treespec.tree import TreeShape
 
 __all__ = ["SourceLevel", "source_data", "source_finding", "sources_of"]
-
-LEAST_TRIES = 20
-"""Tries below which a share is shown without an interval."""
-
-DARKEST_PERCENT = 50
-"""Percent of a colour behind a text, so that it stays legible."""
 
 NOTE = (
     "Trees that several sources draft. In each cell: of the steps whose accepted path came to a node that "
@@ -116,19 +111,7 @@ def _column(depth: int) -> Column[_Row]:
         level = row[1].get(depth)
         if level is None:
             return Cell("")
-        if not level.tries:
-            return Cell(NONE)
-        share = level.share
-        spread = share.scaled(100).spread(0) if level.tries >= LEAST_TRIES else ""
-        ranks = " + ".join(f"{100 * part:.0f}" for part in level.by_rank)
-        below = f"{ranks} · {level.tries}" if len(level.by_rank) > 1 else f"{level.tries}"
-        return Cell(
-            f"{100 * share.estimate:.0f} %",
-            spread,
-            below,
-            round(DARKEST_PERCENT * share.estimate),
-            share,
-        )
+        return share_cell(level.tries, level.share, level.by_rank)
 
     return Column(f"depth {depth}", write)
 

@@ -16,7 +16,7 @@ from treespec.search.intervals import Interval
 from treespec.search.latency.errors import NotMeasured
 from treespec.search.rates.growth_replay import replay_growth
 from treespec.search.rates.replay import replay
-from treespec.search.rates.rule_notes import accepts_alike, by_member
+from treespec.search.rates.rule_notes import by_member
 from treespec.search.rates.sampling_names import name_of
 from treespec.tree import Law, TreeShape
 
@@ -155,7 +155,11 @@ class _Setting:
         law = method.law[self.data.sampling]
         if method.parents is not None:
             shape = TreeShape(method.parents)
-            return self._of_other_rule(method, shape, law) or self._static(shape, law)
+            rule = method.rule[self.data.sampling]
+            other = self.measured.of_other_rule(rule, self.data.sampling, law, shape)
+            if other is not None:
+                return f"rule {rule}: what was recorded before the run is of rule {other}"
+            return self._static(shape, law)
         return self._grown(method, law)
 
     @property
@@ -187,18 +191,6 @@ class _Setting:
             timed_under=self._timed_under(law, trace),
         )
 
-    def _of_other_rule(self, method: Method, shape: TreeShape, law: str) -> str:
-        """Why a trace of another rule says nothing of this method; empty if it does, or there is none."""
-        sampling = self.data.sampling
-        trace = self.measured.trace(sampling, law, shape.is_chain)
-        rule = method.rule[sampling]
-        if trace is None:
-            return ""
-        greedy = trace.sampling.get("temperature") == 0
-        if accepts_alike(rule, trace.rule, shape, greedy):
-            return ""
-        return f"rule {rule}: what was recorded before the run is of rule {trace.rule}"
-
     def _timed_under(self, law: str, trace: Trace) -> str | None:
         """The sampling setting that steps of a law were timed under, where it is not the trace's."""
         timed = self._timed(law)
@@ -217,7 +209,7 @@ class _Setting:
             return MARGINAL
         if law != Law.DETERMINISTIC.value:
             # At temperature 0 what is drawn is certain, whatever the law.
-            if trace is None or trace.sampling.get("temperature") != 0:
+            if trace is None or not trace.greedy:
                 return DRAWN
         elif trace is None or trace.draft_rows is None:
             return NOT_RECORDED

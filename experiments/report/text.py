@@ -1,10 +1,9 @@
-"""What a run says in the terminal and as Markdown: tables, verdicts, and how to read them."""
+"""What a run says in the terminal: tables, verdicts, and how to read them."""
 
 from rich.console import Console
 
 from treespec.experiments.report.budgets import budget_finding
 from treespec.experiments.report.explanation import NOTE
-from treespec.experiments.report.markdown import markdown
 from treespec.experiments.report.meters import meter_notes
 from treespec.experiments.report.prediction import MISSING, prediction_finding
 from treespec.experiments.report.results import footnotes, hardware_line, result_table
@@ -12,7 +11,7 @@ from treespec.experiments.report.run import Run
 from treespec.experiments.report.terminal import moves, print_finding, print_table, say
 from treespec.experiments.report.verdict import METHOD_NOTE
 
-__all__ = ["WIDTH", "print_results", "print_run", "results_markdown"]
+__all__ = ["WIDTH", "print_results", "print_run"]
 
 WIDTH = 104
 """Columns that the whole table fits in; a wider terminal is not filled."""
@@ -43,17 +42,6 @@ def print_results(run: Run, console: Console) -> None:
     console.print()
     for note in _notes(run):
         say(console, note, "dim", width)
-
-
-def results_markdown(run: Run) -> str:
-    """The same tables, verdict and notes as Markdown."""
-    blocks = []
-    for summary in run.summaries:
-        blocks += [markdown(result_table(summary)), *run.verdicts[summary.sampling]]
-        if table := run.explanation_tables.get(summary.sampling):
-            blocks.append(markdown(table))
-    notes = "\n".join(f"- {note}" for note in _notes(run))
-    return "\n\n".join([*blocks, notes.replace("- * and bold:", "- **bold** \\*:")]) + "\n"
 
 
 def _notes(run: Run) -> list[str]:

@@ -14,8 +14,8 @@ from treespec.protocols import Growth, TreeModel
 from treespec.search.errors import InvalidTrace
 from treespec.search.growth.eagle2 import Eagle2
 from treespec.search.integers import integer
+from treespec.search.rates.archive import LARGEST_FILE
 from treespec.search.rates.draft_rows import DraftRows
-from treespec.search.rates.trace_file import LARGEST_FILE
 from treespec.step import Scores, Step, Verdict
 from treespec.tree import Law, TreeShape
 

@@ -28,7 +28,6 @@ from treespec.search import (
 )
 from treespec.search.choice.law_speed import chains_as_run
 from treespec.search.choice.ranking import ROWS_SHOWN
-from treespec.search.rates.rule_notes import accepts_alike
 from treespec.tree import Law, TreeShape
 from treespec.whole_file import write_whole
 
@@ -92,7 +91,7 @@ class _Resolver:
                 yield _fixed(method, label, tree)
             elif isinstance(shape, BestShape):
                 ranking = self._best(shape, setting.name, method.law)
-                said = self._of_other_rule(method, setting.name, ranking.best.shape)
+                said = self._cautions(method, setting.name, ranking.best.shape)
                 ranking = replace(ranking, notes=(*ranking.notes, *said))
                 fixed = _fixed(method, label, ranking.best.shape)
                 of_setting = self.summaries.setdefault(setting.name, {})
@@ -145,17 +144,15 @@ class _Resolver:
             return ranking
         return replace(ranking, notes=(*ranking.notes, STATIC))
 
-    def _of_other_rule(self, method: TreeMethod, sampling: str, tree: TreeShape) -> list[str]:
+    def _cautions(self, method: TreeMethod, sampling: str, tree: TreeShape) -> list[str]:
         """What to know where the run decides by a rule that accepts otherwise than what was recorded."""
-        law = method.law or self.measured.default_law(sampling)
-        recorded = self.measured.trace(sampling, str(law), tree.is_chain)
-        if method.rule is None or recorded is None:
-            return []
-        greedy = recorded.sampling.get("temperature") == 0
-        if accepts_alike(method.rule, recorded.rule, tree, greedy):
+        law = str(method.law or self.measured.default_law(sampling))
+        rule = method.rule
+        other = rule and self.measured.of_other_rule(rule, sampling, law, tree)
+        if not other:
             return []
         return [
-            f"caution: chosen by what rule {recorded.rule} accepts, but rule {method.rule} of this method "
+            f"caution: chosen by what rule {other} accepts, but rule {rule} of this method "
             "accepts otherwise: leave the rule out, or compare named trees in a run"
         ]
 

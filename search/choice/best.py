@@ -37,7 +37,7 @@ from treespec.search.integers import integer
 from treespec.search.intervals import expanded_tail, require_level
 from treespec.search.latency.latency import LatencyModel
 from treespec.search.rates.rule_notes import accepts_alike
-from treespec.search.rates.sampling_names import name_of
+from treespec.search.rates.sampling_names import is_greedy, name_of
 from treespec.search.rates.trace import Trace
 from treespec.shape import TreeShape
 
@@ -283,9 +283,9 @@ def _timed_otherwise(known: Mapping[str, Any], latency: LatencyModel, batch: int
     """Where steps of a law were timed under other settings, or with another rule, than was recorded."""
     notes = []
     for law, one in known.items():
-        times, sampling = latency.law_times(law, batch), getattr(one, "sampling", None) or {}
+        times, sampling = latency.law_times(law, batch), getattr(one, "sampling", None)
         recorded, rule = name_of(sampling), getattr(one, "rule", None)
-        greedy = sampling.get("temperature") == 0
+        greedy = is_greedy(sampling)
         if recorded and times.sampling and recorded != times.sampling:
             timed, acceptance = f"under {times.sampling}", f"under {recorded}"
         elif rule and times.rule and not accepts_alike(rule, times.rule, ONE_CHILD, greedy):

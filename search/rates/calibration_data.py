@@ -109,7 +109,7 @@ def calibration_data(trace: Trace, *, depth: int = 1) -> CalibrationData:
     at, above, reached, depths = (np.concatenate(parts) for parts in zip(*rows, strict=True))
     whole = reached[:, None] * trace.accepted[at]
     one_hot = trace.rule in RULES and RULES[trace.rule].one_hot
-    if one_hot or trace.sampling.get("temperature") == 0:
+    if one_hot or trace.greedy:
         whole[depths > 0] = np.nan
     width = trace.width
     return CalibrationData(

@@ -59,9 +59,8 @@ def replay_growth(trace: Trace, growth: Growth) -> GrowthReplay:
     """
     require_given_trees(trace)
     name, laws = type(growth).__name__, getattr(growth, "laws", frozenset(Law))
-    greedy = trace.sampling.get("temperature") == 0
     if Law.DETERMINISTIC not in laws:
-        if not greedy:
+        if not trace.greedy:
             raise InvalidTrace(
                 f"growth '{name}' draws its children, and where it goes on depends on draws that no trace "
                 "holds: replay it at temperature 0, or run it (`treespec run`)"

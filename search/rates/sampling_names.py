@@ -1,9 +1,9 @@
-"""Sampling settings in words, so that those of acceptance and of times can be compared."""
+"""Sampling settings as files hold them: in words, so that they can be compared."""
 
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["name_of"]
+__all__ = ["is_greedy", "name_of"]
 
 
 def name_of(sampling: Mapping[str, Any] | None) -> str | None:
@@ -24,6 +24,11 @@ def name_of(sampling: Mapping[str, Any] | None) -> str | None:
         return None
     temperature = known.pop("temperature")
     return ", ".join([f"T={_short(temperature)}", *(f"{k}={_short(v)}" for k, v in known.items())])
+
+
+def is_greedy(sampling: Mapping[str, Any] | None) -> bool:
+    """Whether these settings, as `Trace.sampling` has them, are known to be those of temperature 0."""
+    return (sampling or {}).get("temperature") == 0
 
 
 def _short(value: Any) -> str:

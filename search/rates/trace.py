@@ -1,21 +1,38 @@
-"""What was accepted at every position of texts, recorded once, so that any static tree can be replayed."""
+"""What was accepted at every position of texts, recorded once, so that any static tree can be replayed.
 
-from collections.abc import Mapping
+Its file is an .npz archive of plain arrays, with the metadata as JSON among them:
+
+    offsets, tokens, ranks, probs, accepted, kept    as in `Trace`; probabilities in float32
+    files                                            as in `Trace`; only there if texts share files
+    draft_row_*, text_draft_*                        as in `DraftRows` and `TextDrafts`; only there if the
+                                                     trace has them
+    meta                                             uint8, UTF-8 JSON: version, law, rule, sampling, width,
+                                                     forced, about
+
+Version 2 is that of traces with `text_drafts`; the others are version 1.
+"""
+
+import io
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from pydantic import AfterValidator, ConfigDict
 
-from treespec.errors import InvalidTree
+from treespec.errors import InvalidTree, Unreadable
+from treespec.reading_models import Strict, read_model
 from treespec.search.arguments import PATH, shown, takes
 from treespec.search.errors import InvalidTrace
 from treespec.search.integers import integer
+from treespec.search.rates.archive import read_arrays
 from treespec.search.rates.draft_rows import DraftRows
+from treespec.search.rates.sampling_names import is_greedy
 from treespec.search.rates.text_drafts import TextDrafts
-from treespec.search.rates.trace_file import pack, unpack
 from treespec.tree import Law
 from treespec.whole_file import write_whole
 
@@ -23,6 +40,35 @@ __all__ = ["Trace"]
 
 TOLERANCE = 1e-4
 """How far above 1 probabilities of one position may sum: they may come from float32 or half precision."""
+
+VERSION = 2
+"""Of the file."""
+
+_ARRAYS = {
+    "offsets": "<i8", "tokens": "<i4", "ranks": "<i4", "probs": "<f4", "accepted": "<f4",
+    "kept": "<i8", "meta": "|u1",
+}  # fmt: skip
+_ROW_ARRAYS = {
+    "draft_row_offsets": "<i8", "draft_row_parents": "<i4", "draft_row_ranks": "<i4",
+    "draft_row_probs": "<f4", "draft_row_text_ranks": "<i4",
+}  # fmt: skip
+"""Of a trace with draft rows; older files, and those without, have none of them."""
+
+_TEXT_ARRAYS = {
+    "text_draft_drafts": "<i8", "text_draft_nodes": "<i8", "text_draft_seen": "<i8",
+    "text_draft_most": "<i8", "text_draft_parents": "<i4", "text_draft_tokens": "<i4",
+    "text_draft_counts": "<i4", "text_draft_limits": "<i8",
+}  # fmt: skip
+"""Of a trace of a text source."""
+
+_FILES = {"files": "<i8"}
+"""Of a trace of excerpts; older files, and those whose texts stand each for itself, have none."""
+
+_PARTS: dict[str, tuple[dict[str, str], str, Callable[..., Any]]] = {
+    "draft_rows": (_ROW_ARRAYS, "draft_row_", DraftRows),
+    "text_drafts": (_TEXT_ARRAYS, "text_draft_", TextDrafts),
+}
+"""What a trace may have besides: its arrays, how their names begin, and what it is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,6 +208,11 @@ class Trace:
         assert self.kept is not None
         return self.kept
 
+    @property
+    def greedy(self) -> bool:
+        """Whether the texts were decoded at temperature 0."""
+        return is_greedy(self.sampling)
+
     @cached_property
     def file_of(self) -> Int[np.ndarray, "texts"]:
         """The place of each text's file among all files, from 0; that of the text itself by default."""
@@ -221,7 +272,7 @@ class Trace:
 
     @takes(InvalidTrace, path=PATH)
     def save(self, path: Path | str) -> Path:
-        """Write an .npz file of arrays and JSON (`treespec.search.rates.trace_file`).
+        """Write an .npz file of arrays and JSON.
 
         A file that is there is replaced once the new one is whole. Probabilities are rounded to float32.
 
@@ -236,7 +287,7 @@ class Trace:
 
     def to_bytes(self) -> bytes:
         """What `save` writes."""
-        return pack({one.name: getattr(self, one.name) for one in fields(self)})
+        return _packed({one.name: getattr(self, one.name) for one in fields(self)})
 
     @classmethod
     @takes(InvalidTrace, path=PATH)
@@ -246,7 +297,7 @@ class Trace:
         Raises:
             InvalidTrace: if it is anything else.
         """
-        given = unpack(Path(path))
+        given = _unpacked(Path(path))
         try:
             return cls(**given)
         except InvalidTrace as error:
@@ -275,3 +326,90 @@ def _check_offsets(offsets: np.ndarray, positions: int) -> None:
             f"offsets must rise from 0 to the number of positions, {positions}, and no text may be empty: "
             f"{offsets[:4].tolist()} ... {int(offsets[-1])}"
         )
+
+
+def _readable(version: int) -> int:
+    if version > VERSION:
+        raise ValueError(
+            f"this treespec reads versions up to {VERSION}: read it with the newer treespec that wrote it"
+        )
+    return version
+
+
+class _Meta(Strict):
+    """The metadata of a trace's file."""
+
+    model_config = ConfigDict(strict=True)
+
+    version: Annotated[int, AfterValidator(_readable)]
+    law: str
+    rule: str
+    sampling: dict[str, Any]
+    width: int
+    forced: bool
+    about: dict[str, Any]
+
+
+def _packed(fields: Mapping[str, Any]) -> bytes:
+    """The content of a trace's file.
+
+    Args:
+        fields: of the trace, by name; probabilities are rounded to float32.
+
+    Raises:
+        InvalidTrace: if `about` or `sampling` is no plain data.
+    """
+    meta = {
+        "version": 1 if fields["text_drafts"] is None else VERSION,
+        "law": fields["law"], "rule": fields["rule"],
+        "sampling": dict(fields["sampling"]), "width": fields["width"], "forced": fields["forced"],
+        "about": dict(fields["about"]),
+    }  # fmt: skip
+    try:
+        text = json.dumps(meta, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise InvalidTrace(f"sampling and about must be plain data: {error}") from None
+    given: dict[str, Any] = {"meta": np.frombuffer(text, np.uint8), **fields}
+    kinds = {"meta": _ARRAYS["meta"]} | _ARRAYS
+    if fields["files"] is not None:
+        kinds |= _FILES
+    for part, (arrays_of, prefix, _) in _PARTS.items():
+        if fields[part] is not None:
+            kinds |= arrays_of
+            given |= {name: getattr(fields[part], name.removeprefix(prefix)) for name in arrays_of}
+    buffer = io.BytesIO()
+    arrays: dict[str, Any] = {
+        name: np.ascontiguousarray(given[name], dtype=kind) for name, kind in kinds.items()
+    }
+    np.savez_compressed(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def _unpacked(path: Path) -> dict[str, Any]:
+    """The fields of the trace in a file, by name. What they hold is for `Trace` to check.
+
+    Raises:
+        InvalidTrace: if the file is missing, no trace, damaged, or of a newer version.
+    """
+    optional = ({}, _ROW_ARRAYS, _TEXT_ARRAYS)
+    known = [_ARRAYS | files | more for files in ({}, _FILES) for more in optional]
+    arrays: dict[str, Any] = dict(read_arrays(path, known))
+    meta = _meta(arrays.pop("meta").tobytes(), path)
+    for part, (arrays_of, prefix, made) in _PARTS.items():
+        part_arrays = {
+            name.removeprefix(prefix): arrays.pop(name) for name in arrays_of if name in arrays
+        }
+        try:
+            if part_arrays:
+                meta[part] = made(**part_arrays)
+        except InvalidTrace as error:
+            raise InvalidTrace(f"{path}: {error}") from None
+    return arrays | meta
+
+
+def _meta(text: bytes, path: Path) -> dict[str, Any]:
+    try:
+        meta = read_model(_Meta, text)
+    except Unreadable as error:
+        raise InvalidTrace(f"{path}: its metadata: {error}") from None
+    return meta.model_dump(exclude={"version"})

@@ -17,7 +17,7 @@ from treespec.experiments.records.machine_load import (
     read_counters,
 )
 from treespec.experiments.report.run import load_run
-from treespec.experiments.report.text import results_markdown
+from treespec.experiments.report.text import print_results
 from treespec.experiments.run import runner
 
 BURN = "import time\nend = time.time() + {:g}\nwhile time.time() < end: pass"
@@ -141,6 +141,13 @@ def beside(monkeypatch, *shares):
 PLAIN = {"methods": [{"kind": "plain"}], "samplings": [{"temperature": 0}]}
 
 
+def printed(folder):
+    """What is printed of a run, in one line."""
+    shown = StringIO()
+    print_results(load_run(folder), Console(file=shown, width=300))
+    return " ".join(shown.getvalue().split())
+
+
 @pytest.mark.parametrize(("share", "percent"), [(0.25, 25.0), (0.05, 5.0), (None, None)])
 def test_a_run_records_it_and_says_it_once(start, monkeypatch, share, percent):
     beside(monkeypatch, share)
@@ -153,7 +160,7 @@ def test_a_run_records_it_and_says_it_once(start, monkeypatch, share, percent):
     assert shown.getvalue().count("other processes used") == wanted
     assert shown.getvalue().count(said) == wanted
     assert " ".join(load_run(folder).verdicts["T=0"]).count(said) == wanted
-    assert results_markdown(load_run(folder)).count(said) == wanted
+    assert printed(folder).count(said) == wanted
 
 
 def test_an_interrupted_session_keeps_its_load(start, monkeypatch):
@@ -171,7 +178,7 @@ def test_an_interrupted_session_keeps_its_load(start, monkeypatch):
     folder = start(PLAIN).folder
     manifest = json.loads((folder / "manifest.json").read_text())
     assert [session["busy_percent"] for session in manifest["sessions"]] == [50.0, 0.0]
-    assert "50 % of the CPU during one of the 2 sessions" in results_markdown(load_run(folder))
+    assert "50 % of the CPU during one of the 2 sessions" in printed(folder)
 
 
 def test_no_counters_no_word(monkeypatch):

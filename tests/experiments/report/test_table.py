@@ -9,11 +9,12 @@ from rich.console import Console
 from run_folders.folders import SyntheticMethod, demo_methods, write_run
 
 from treespec.experiments.records.outcome import STAGES
-from treespec.experiments.report.results import hardware_line, model_size
+from treespec.experiments.report.markdown import markdown
+from treespec.experiments.report.results import hardware_line, model_size, result_table
 from treespec.experiments.report.run import load_run
 from treespec.experiments.report.tables import report_tables
 from treespec.experiments.report.terminal import print_table
-from treespec.experiments.report.text import WIDTH, print_results, results_markdown
+from treespec.experiments.report.text import WIDTH, print_results
 from treespec.tree import TreeShape
 
 PLAIN = SyntheticMethod("plain", "plain", stage_ms=(0.0, 24.0, 0.5, 0.5), other_ms=0.0)
@@ -176,7 +177,9 @@ def test_one_prompt_prints_no_interval(tmp_path):
 
 
 def test_markdown_holds_the_same_numbers(demo, demo_text):
-    text = results_markdown(load_run(demo))
+    run = load_run(demo)
+    tables = [result_table(summary) for summary in run.summaries]
+    text = "\n\n".join(map(markdown, [*tables, *run.explanation_tables.values()]))
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert len({line.count("|") for line in rows[:14]}) == 1
     explained = sum(m.kind == "tree" for m in demo_methods()) + 1  # and a tree over a chain

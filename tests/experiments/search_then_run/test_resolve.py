@@ -1,10 +1,8 @@
 """Measure, search, run, compare: one run of a tiny pair, and what can be wrong with it."""
 
 import json
-import os
 import shutil
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -12,7 +10,6 @@ import pytest
 from rendered import section_html
 
 from treespec.experiments.config.schema import Config, SearchConfig
-from treespec.experiments.errors import ConfigError, PromptError, RunFolderError
 from treespec.experiments.records.folder import RunFolder
 from treespec.experiments.records.measured import Measured, load_measured
 from treespec.experiments.report.page import write_report
@@ -25,7 +22,6 @@ from treespec.experiments.report.prediction import (
 )
 from treespec.experiments.report.run import load_run
 from treespec.experiments.report.text import print_run
-from treespec.experiments.run import preparation
 from treespec.experiments.search_then_run.fastest import search_fastest
 from treespec.experiments.search_then_run.resolve import STATIC, _Resolver, resolve
 from treespec.experiments.search_then_run.run import run
@@ -33,42 +29,6 @@ from treespec.experiments.studies.prediction import figures_of, goals
 from treespec.search import LatencyModel, Trace, estimate_acceptance, optimal_tree
 from treespec.tree import TreeShape
 from treespec.whole_file import write_whole
-
-SEARCHED = [
-    {"kind": "plain"},
-    {"kind": "tree", "shape": {"kind": "chain", "depth": 2}},
-    {"kind": "tree", "shape": {"kind": "kary", "branching": 2, "depth": 2}},
-    {"kind": "tree", "shape": {"kind": "optimal", "rates": "measured", "size": 5, "depth": 3}},
-    {"kind": "tree", "shape": {"kind": "best", "max_size": 6, "depth": 3, "branching": 2}},
-    {
-        "kind": "tree",
-        "shape": {"kind": "cost_aware", "size": 6, "branching": 2, "depth": 3, "width": 2},
-    },
-    {
-        "kind": "tree",
-        "shape": {"kind": "eagle2", "k": 2, "depth": 2, "size": 5, "calibration": "measured"},
-    },
-]
-
-
-@pytest.fixture(scope="module")
-def searching(settings, prompt_file):
-    """A config that searches on the prompts that are not measured."""
-    search = {
-        "prompts": {"kind": "jsonl", "path": os.fspath(prompt_file), "tokens": 8},
-        "max_new_tokens": 12,
-        "width": 2,
-        "depth": 3,
-        "sizes": [1, 2, 4, 8, 16],
-        "repeats": 2,
-    }
-    return settings | {"methods": SEARCHED, "search": search, "max_new_tokens": 8}
-
-
-@pytest.fixture(scope="module")
-def brief(searching):
-    """The search of tests that look at which files it leaves, and not at what it found."""
-    return searching["search"] | {"repeats": 1, "sizes": [1, 8], "max_new_tokens": 6}
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +93,7 @@ def test_a_search_of_the_same_files_says_the_same(whole, tmp_path):
 
 
 def test_a_tree_chosen_by_what_another_rule_accepts_is_told(whole, searching, tmp_path):
-    best = SEARCHED[4]
+    best = searching["methods"][4]
     methods = [{"kind": "plain"}, best | {"rule": "traversal"}, best | {"rule": "chain"}, best]
     config = Config.model_validate(searching | {"methods": methods})
     resolver = _Resolver(config, load_measured(config, whole / "search"), tmp_path, write_whole)
@@ -287,172 +247,6 @@ def test_speedups_are_over_plain_decoding(whole, without):
     assert predictions(run_, kept) == ([], [])
     assert prediction_finding([], {}) is None
     assert "{kind: plain}" in MISSING
-
-
-def test_a_resumed_run_takes_what_was_measured(searching, loaded_pair, tmp_path, monkeypatch):
-    from treespec.experiments.run import decoding
-
-    config = Config.model_validate(searching)
-    with monkeypatch.context() as patch:
-        patch.setattr(decoding, "run_unit", _stopped)
-        with pytest.raises(KeyboardInterrupt):
-            run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
-    search = tmp_path / "run" / "search"
-    before = {p.name: p.read_bytes() for p in search.iterdir()}
-    names = [
-        m["name"] for m in json.loads((search.parent / "manifest.json").read_text())["methods"]
-    ]
-    unable = replace(run.keywords["searching"], measure=None)  # would fail if it were called
-    again = run(config, searching=unable, folder=tmp_path / "run", load=lambda models: loaded_pair)
-    assert not again.failures
-    assert {path.name: path.read_bytes() for path in search.iterdir()} == before
-    assert [method.name for method in load_run(again.folder).methods] == names
-    assert run(config, folder=tmp_path / "run", load=lambda models: loaded_pair).already_finished
-    (search / "latency.json").unlink()
-    assert run(config, folder=tmp_path / "run", load=lambda models: loaded_pair).already_finished
-    path = tmp_path / "run" / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"finished": None}))
-    with pytest.raises(RunFolderError, match=r"latency\.json is missing.*--fresh"):
-        run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
-
-
-@pytest.mark.slow
-def test_measuring_goes_on_where_it_was_stopped(searching, loaded_pair, tmp_path, monkeypatch):
-    from treespec.experiments.search_then_run import measured
-
-    config = Config.model_validate(searching)
-    with monkeypatch.context() as patch:
-        patch.setattr(measured, "profile", _stopped)
-        with pytest.raises(KeyboardInterrupt):
-            run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
-    traces = sorted((tmp_path / "run" / "search").glob("trace-*.npz"))
-    assert len(traces) == 3
-    before = [path.stat().st_mtime_ns for path in traces]
-    monkeypatch.setattr(measured, "trace", _stopped)
-    result = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
-    assert not result.failures
-    assert [path.stat().st_mtime_ns for path in traces] == before
-
-
-def _stopped(*arguments, **options):
-    raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("sizes", [[1, 2, 4], [3, 16]], ids=["too small", "odd"])
-def test_trees_that_the_search_did_not_time_do_no_harm(searching, loaded_pair, tmp_path, sizes):
-    """Their step is not predicted; everything else is, and the report is written."""
-    search = searching["search"] | {"sizes": sizes, "repeats": 1}
-    config = Config.model_validate(searching | {"methods": SEARCHED[:3], "search": search})
-    done = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
-    names = {row.method for row in load_run(done.folder).predictions}
-    assert ("2-ary 2" in names) == (max(sizes) >= 7)
-    assert {"plain", "chain 2"} <= names
-    assert "plain" in write_report(load_run(done.folder)).read_text()
-
-
-def test_texts_that_are_gone_by_now_stop_no_resumed_run(searching, loaded_pair, tmp_path):
-    """All that they were needed for is in the folder."""
-    texts = tmp_path / "texts.jsonl"
-    texts.write_bytes(Path(searching["search"]["prompts"]["path"]).read_bytes())
-    search = searching["search"] | {"repeats": 1}
-    search["prompts"] = search["prompts"] | {"path": str(texts)}
-    config = Config.model_validate(searching | {"methods": SEARCHED[:3], "search": search})
-    folder = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair).folder
-    manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps(manifest | {"finished": None}))
-    lines = (folder / "prompts.jsonl").read_bytes().splitlines(keepends=True)
-    (folder / "prompts.jsonl").write_bytes(b"".join(lines[: len(lines) // 2]))
-    texts.unlink()
-    assert load_run(run(config, folder=folder, load=lambda models: loaded_pair).folder).finished
-    with pytest.raises(PromptError, match=r"texts\.jsonl"):
-        run(config, folder=folder, fresh=True, load=lambda models: loaded_pair)
-    assert load_run(folder).finished  # refused before anything was deleted
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"search": None}, r"methods\[3\]\.shape asks for what is 'measured'.*no `search`"),
-        ({"search": {"prompts": None}}, "search.prompts: the run's prompts are whole texts"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused(searching, loaded_pair, tmp_path, changes, message):
-    config = Config.model_validate(searching | changes)
-    with pytest.raises(ConfigError, match=message):
-        run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
-
-
-def test_a_tree_that_was_not_recorded_is_refused_by_name(searching, loaded_pair, tmp_path):
-    wide = {"kind": "optimal", "rates": "measured", "size": 9, "depth": 1}
-    methods = [{"kind": "plain"}, {"kind": "tree", "shape": wide}]
-    config = Config.model_validate(searching | {"methods": methods})
-    with pytest.raises(ConfigError, match=r"methods\[1\]\.shape: .*9"):
-        run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
-    kept = {path.name for path in (tmp_path / "run" / "search").iterdir()}
-    assert "latency.json" in kept  # nothing that was measured is lost
-
-
-def test_a_fresh_search_that_is_refused_costs_nothing(searching, loaded_pair, tmp_path):
-    """What only the new measurement can tell comes before the finished run is deleted."""
-    plain = {"methods": [{"kind": "plain"}], "search": None}
-    before = run(
-        Config.model_validate(searching | plain),
-        folder=tmp_path / "run",
-        load=lambda models: loaded_pair,
-    ).folder
-    files = {path: path.read_bytes() for path in before.rglob("*") if path.is_file()}
-    wide = {"kind": "optimal", "rates": "measured", "size": 9, "depth": 1}
-    changes = {"methods": [{"kind": "plain"}, {"kind": "tree", "shape": wide}]}
-    config = Config.model_validate(searching | changes)
-    with pytest.raises(ConfigError, match=r"methods\[1\]\.shape: .*9"):
-        run(config, folder=before, load=lambda models: loaded_pair, fresh=True)
-    assert {path: path.read_bytes() for path in before.rglob("*") if path.is_file()} == files
-
-
-def test_a_fresh_search_whose_start_fails_later_costs_nothing(
-    searching, brief, loaded_pair, tmp_path, monkeypatch
-):
-    """All is measured, the trees are found, and the warm-up fails: the finished run is still there."""
-    methods = [m for m in SEARCHED if m.get("shape", {"kind": "eagle2"})["kind"] == "eagle2"]
-    config = Config.model_validate(searching | {"methods": methods, "search": brief})
-    folder = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair).folder
-    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-    def fails(*arguments):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(preparation, "_warm_up", fails)
-    with pytest.raises(KeyboardInterrupt):
-        run(config, folder=folder, load=lambda models: loaded_pair, fresh=True)
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == files
-
-
-def test_a_fresh_search_replaces_what_was_measured(searching, brief, loaded_pair, tmp_path):
-    """It is measured outside of the folder, but the methods name the files in it."""
-    shapes = ("cost_aware", "eagle2")
-    methods = [m for m in SEARCHED if m.get("shape", {"kind": "cost_aware"})["kind"] in shapes]
-    config = Config.model_validate(searching | {"methods": methods, "search": brief})
-    for fresh in (False, True):
-        done = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair, fresh=fresh)
-        assert not done.failures
-        manifest = json.loads((done.folder / "manifest.json").read_text())
-        named = [
-            m["growth"][key]
-            for m in manifest["methods"]
-            if m["growth"]
-            for key in FILES
-            if m["growth"].get(key)
-        ]
-        assert len(named) == 3
-        assert {Path(name).parent for name in named} == {done.folder / "search"}
-        assert all(Path(name).is_file() for name in named)
-    stamp = (done.folder / "search" / "config.json").stat()
-    again = run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
-    assert again.already_finished
-    assert (done.folder / "search" / "config.json").stat().st_mtime_ns == stamp.st_mtime_ns
-
-
-FILES = ("latency", "calibration")
 
 
 def of_chains(ranks, law, rule, width=3):

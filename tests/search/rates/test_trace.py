@@ -9,7 +9,7 @@ import pytest
 
 from treespec.search import InvalidTrace, SearchError, Trace, calibration_data, estimate_acceptance
 from treespec.search.rates.draft_rows import DraftRows
-from treespec.search.rates.trace_file import VERSION
+from treespec.search.rates.trace import VERSION
 
 ARRAYS = ("offsets", "tokens", "ranks", "kept", "probs", "accepted")
 
@@ -196,7 +196,7 @@ def test_no_files_and_torn_files_are_refused(make_trace, tmp_path):
 
 
 def test_a_file_that_unpacks_to_too_much_is_not_unpacked(members, tmp_path, monkeypatch):
-    monkeypatch.setattr("treespec.search.rates.trace_file.LARGEST_FILE", 1000)
+    monkeypatch.setattr("treespec.search.rates.archive.LARGEST_FILE", 1000)
     with pytest.raises(InvalidTrace, match="more than the 1000"):
         Trace.load(archive(tmp_path / "large.npz", members))
 
