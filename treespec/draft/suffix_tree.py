@@ -122,9 +122,8 @@ class SuffixTree(MatchingSource):
         """
         window, followers = counts.window, self._followers(counts, tail)
         by_length: list[tuple[int, Place, int]] = []
-        ends = list(
-            range(1, len(tail) + 1)
-        )  # of the ending in the tail; the last is the text's own
+        # Of the ending in the tail; the last is the text's own.
+        ends = list(range(1, len(tail) + 1))
         for length in range(1, min(window - 1, len(ending)) + 1):
             ends = [end for end in ends if end >= length and tail[end - length] == ending[-length]]
             windows = counts.find(ending[-length:])

@@ -174,7 +174,7 @@ def test_one_writer_at_a_time(tmp_path):
 
 def test_foreign_folders_and_files_are_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("years")
-    with pytest.raises(RunFolderError, match="no run folder"):
+    with pytest.raises(RunFolderError, match="not a run folder"):
         RunFolder(tmp_path).__enter__()
     with pytest.raises(RunFolderError, match="is a file"):
         RunFolder(tmp_path / "thesis.tex").__enter__()

@@ -162,7 +162,7 @@ def test_the_command_prints_a_table_or_json(tmp_path):
     assert speed["low"] is None  # one prompt has no interval
     found = CliRunner().invoke(app, ["diff", str(a), str(tmp_path / "nowhere")])
     assert found.exit_code == 2
-    assert "no folder of a run" in found.output
+    assert "is not a run folder" in found.output
 
 
 def test_trees_that_differ_under_one_name_are_told(tmp_path):

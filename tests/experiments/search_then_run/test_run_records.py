@@ -56,7 +56,7 @@ def test_what_a_run_does_not_have_is_refused(folder, tmp_path):
     ):
         with pytest.raises(ConfigError, match=words):
             counts_from_run(folder, method, sampling)
-    with pytest.raises(RunFolderError, match="no folder of a run"):
+    with pytest.raises(RunFolderError, match="is not a run folder"):
         counts_from_run(tmp_path, "tree", "T=1")
     failed = SyntheticMethod("tree", "tree", TREE.shape, RATES, errors=frozenset({0}))
     plain = SyntheticMethod("plain", "plain")
