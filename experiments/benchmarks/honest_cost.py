@@ -11,7 +11,6 @@ after every run.
 """
 
 import statistics
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from treespec.experiments.benchmarks.brief_run import brief_run
 from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.config.schema import Config
 from treespec.experiments.report.measurements import CLOCK
@@ -29,7 +29,6 @@ from treespec.experiments.report.table import Column, Table
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.progress import Reporter
-from treespec.experiments.search_then_run.run import run
 
 if TYPE_CHECKING:
     from treespec.models.load import Pair
@@ -96,10 +95,8 @@ def one(seed: int, grow: str, pair: "Pair") -> Charged:
         grow: size of the target.
         pair: the models, loaded.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        config = config_of(seed, grow)
-        done = run(config, folder=Path(folder) / "run", load=lambda models: pair)
-        return charged_in(done.folder)
+    with brief_run(config_of(seed, grow), load=lambda models: pair) as loaded:
+        return charged_in(loaded.folder)
 
 
 def charged_in(folder: Path) -> Charged:

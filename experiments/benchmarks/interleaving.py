@@ -19,7 +19,6 @@ as long again as with spinning threads. Which it was is saved with the figures, 
 
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -35,6 +34,7 @@ from rich.console import Console
 
 from treespec import Step, TokenTree, plugins
 from treespec.draft import make_drafter
+from treespec.experiments.benchmarks.brief_run import brief_run
 from treespec.experiments.benchmarks.neighbours import Neighbour, beside
 from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.config.schema import Config, refresh
@@ -46,7 +46,6 @@ from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.report.times import times
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.progress import Reporter
-from treespec.experiments.search_then_run.run import run
 from treespec.plugins import Wanted
 from treespec.protocols import Coins, Drafter
 from treespec.search.intervals import Interval
@@ -278,11 +277,8 @@ def main(
     rows: list[Counted] = []
 
     def one(seed: int, together: int | None) -> Measurement:
-        with tempfile.TemporaryDirectory() as folder:
-            config = config_of(seed, together, grow)
-            return found_in(
-                run(config, folder=Path(folder) / "run", load=lambda models: pair).folder
-            )
+        with brief_run(config_of(seed, together, grow), load=lambda models: pair) as loaded:
+            return found_in(loaded.folder)
 
     with Reporter(Console(stderr=True)).units(1 + len(kinds) * (runs + by_prompts)) as begin:
         begin("a run that does not count")

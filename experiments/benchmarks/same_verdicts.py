@@ -9,27 +9,24 @@ do. `--small` takes 50M parameters, fewer prompts and texts half as long: less t
 are saved after every run.
 """
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
+from treespec.experiments.benchmarks.brief_run import brief_run
 from treespec.experiments.benchmarks.neighbours import Neighbour, beside
 from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.config.file import load_config
 from treespec.experiments.config.schema import Config
-from treespec.experiments.report.run import load_run
 from treespec.experiments.report.table import Column, Table, interval
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.report.verdict import comparisons
 from treespec.experiments.run.models import load_models
 from treespec.experiments.run.progress import Reporter
-from treespec.experiments.search_then_run.run import run
 from treespec.search.intervals import Interval
 
 if TYPE_CHECKING:
@@ -87,10 +84,9 @@ def one(number: int, kind: Neighbour | None, config: Config, pair: "Pair") -> li
     """
     seeded = config.model_copy(update={"seed": number})
     with (
-        tempfile.TemporaryDirectory() as folder,
         nullcontext() if kind is None else beside(kind, LONGEST_STAY_S),
+        brief_run(seeded, load=lambda models: pair) as loaded,
     ):
-        done = run(seeded, folder=Path(folder) / "run", load=lambda models: pair)
         return [
             Named(
                 (duel.left.family, duel.right.family),
@@ -99,7 +95,7 @@ def one(number: int, kind: Neighbour | None, config: Config, pair: "Pair") -> li
                 number,
                 str(kind or "quiet"),
             )
-            for data in load_run(done.folder).measurements.values()
+            for data in loaded.measurements.values()
             for duel in comparisons(data)
         ]
 

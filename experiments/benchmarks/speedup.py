@@ -15,10 +15,8 @@ that would be reached without it.
 """
 
 import statistics
-import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -26,17 +24,16 @@ import typer
 from rich.console import Console
 
 from treespec import TreeShape
+from treespec.experiments.benchmarks.brief_run import brief_run
 from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.benchmarks.timing import in_turns, seconds_of
 from treespec.experiments.config.file import load_config
 from treespec.experiments.records.machine_load import LoadWatch, busy_sentence
-from treespec.experiments.report.run import load_run
 from treespec.experiments.report.summary import MethodSummary, SamplingSummary
 from treespec.experiments.report.table import Table, keyed
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.report.text import print_results
 from treespec.experiments.run.models import load_models, passes_data
-from treespec.experiments.search_then_run.run import run
 from treespec.models.transformers_model import TransformersModel
 
 COMPILED = ("models.passes=compiled", "models.draft_passes=compiled")
@@ -171,9 +168,7 @@ def main(
     """Run the config `speed`, measure the cost of passes, print how the two fit and save both."""
     console = Console(width=120)
     config = load_config("speed", [*COMPILED, *(overrides or [])])
-    with tempfile.TemporaryDirectory() as folder:
-        result = run(config, folder=Path(folder) / "run", console=Console(stderr=True))
-        loaded = load_run(result.folder)
+    with brief_run(config, console=Console(stderr=True)) as loaded:
         print_results(loaded, console)
         summaries, manifest = loaded.summaries, loaded.manifest
     shapes = [

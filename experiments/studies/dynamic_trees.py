@@ -19,17 +19,16 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from treespec.experiments.benchmarks.brief_run import brief_run
 from treespec.experiments.benchmarks.results_file import save
 from treespec.experiments.config.file import load_config
 from treespec.experiments.config.schema import TreeMethod
 from treespec.experiments.config.shapes import OptTreeGrowth
 from treespec.experiments.report.measurements import Measurements
-from treespec.experiments.report.run import load_run
 from treespec.experiments.report.statistics import Bootstrap
 from treespec.experiments.report.table import Column, Table, interval
 from treespec.experiments.report.terminal import print_table, say
 from treespec.experiments.report.verdict import Comparison, compare
-from treespec.experiments.search_then_run.run import run
 from treespec.search.intervals import Interval
 from treespec.search.rates.calibration import Calibration
 
@@ -166,9 +165,8 @@ def main(
             shape = OptTreeGrowth(kind="opt_tree", size=16, depth=15, calibration=str(path))
             methods.append(TreeMethod(kind="tree", shape=shape, name=f"OPT-Tree 16, {name}"))
         planted = config.model_copy(update={"methods": tuple(methods)})
-        result = run(planted, folder=Path(folder) / "run", console=Console(stderr=True))
-        loaded = load_run(result.folder)
-        figures = {sampling: figures_of(data) for sampling, data in loaded.measurements.items()}
+        with brief_run(planted, console=Console(stderr=True)) as loaded:
+            figures = {sampling: figures_of(data) for sampling, data in loaded.measurements.items()}
         for sampling, figure in figures.items():
             title = f"16 nodes a step, {sampling}"
             print_table(Table(title, COLUMNS, figure["rows"]), console)

@@ -6,13 +6,13 @@ Runs `experiments/configs/search_then_run.yaml` (about ten minutes; half an hour
 slow), or reads a finished run of it. Medians are of absolute relative errors over all trees and settings.
 """
 
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
+from treespec.experiments.benchmarks.brief_run import brief_run
 from treespec.experiments.benchmarks.results_file import of_manifest, write
 from treespec.experiments.config.file import load_config
 from treespec.experiments.report.prediction import (
@@ -23,7 +23,6 @@ from treespec.experiments.report.prediction import (
 )
 from treespec.experiments.report.run import Run, load_run
 from treespec.experiments.report.terminal import print_finding, say
-from treespec.experiments.search_then_run.run import run
 
 GOAL_TOKENS, GOAL_SPEEDUP, GOAL_FIRST = 0.05, 0.10, 0.97
 
@@ -94,10 +93,9 @@ def main(
     if given and Path(given[0]).is_dir():
         _report(load_run(Path(given[0])), console)
         return
-    with tempfile.TemporaryDirectory() as folder:
-        config = load_config("search_then_run", given)
-        result = run(config, folder=Path(folder) / "run", console=Console(stderr=True))
-        _report(load_run(result.folder), console)
+    config = load_config("search_then_run", given)
+    with brief_run(config, console=Console(stderr=True)) as loaded:
+        _report(loaded, console)
 
 
 def _report(loaded: Run, console: Console) -> None:

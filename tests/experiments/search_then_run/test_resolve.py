@@ -99,7 +99,7 @@ def test_a_tree_chosen_by_what_another_rule_accepts_is_told(whole, searching, tm
     resolver = _Resolver(config, load_measured(config, whole / "search"), tmp_path, write_whole)
     (tree, chain) = TreeShape.kary(2, 2), TreeShape.chain(2)
     told = {
-        (method.rule, sampling, shape): resolver._of_other_rule(method, sampling, shape)
+        (method.rule, sampling, shape): resolver._cautions(method, sampling, shape)
         for method in config.methods[1:]
         for sampling in ("T=0", "T=1")
         for shape in (tree, chain)
