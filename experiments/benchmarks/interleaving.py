@@ -94,7 +94,7 @@ def dearer(wanted: Wanted, settings: plugins.Settings) -> Drafter:
     )
 
 
-def config_of(seed: int, together: int | None, grow: str | None) -> Config:
+def config_of(seed: int, together: int | None, enlarge: str | None) -> Config:
     """The run of a seed; its draft source `dearer` is registered with the first."""
     if "dearer" not in plugins.parts("source"):
         plugins.drafter("dearer", laws=tuple(Law))(dearer)
@@ -103,7 +103,7 @@ def config_of(seed: int, together: int | None, grow: str | None) -> Config:
     return Config.model_validate(
         {
             "name": "interleaving",
-            "models": {"target": "embedded", "dtype": "bfloat16", "grow": grow},
+            "models": {"target": "embedded", "dtype": "bfloat16", "enlarge": enlarge},
             "prompts": {"kind": "embedded", "count": 12, "tokens": 64},
             "max_new_tokens": 48,
             "samplings": [{"temperature": 0}],
@@ -255,7 +255,7 @@ def measured(
 def main(
     runs: Annotated[int, typer.Option(min=1, help="in turns, beside each neighbour")] = 40,
     by_prompts: Annotated[int, typer.Option(min=0, help="runs by prompts beside each")] = 10,
-    grow: Annotated[str | None, typer.Option(help="size of the target, such as 50M")] = None,
+    enlarge: Annotated[str | None, typer.Option(help="size of the target, such as 50M")] = None,
     neighbour: Annotated[
         list[str] | None, typer.Option(help="quiet, bursts, steady, drift")
     ] = None,
@@ -264,13 +264,13 @@ def main(
     console = Console(width=110)
     chosen = neighbour or ["quiet", *map(str, Neighbour)]
     kinds = {name: None if name == "quiet" else Neighbour(name) for name in chosen}
-    pair = load_models(config_of(0, None, grow).models)
+    pair = load_models(config_of(0, None, enlarge).models)
     figures: dict[str, Any] = {}
     rows: list[Counted] = []
 
     def one(seed: int, together: int | None) -> Found:
         with tempfile.TemporaryDirectory() as folder:
-            config = config_of(seed, together, grow)
+            config = config_of(seed, together, enlarge)
             return found_in(
                 run(config, folder=Path(folder) / "run", load=lambda models: pair).folder
             )
@@ -302,7 +302,10 @@ def main(
             rows += these
     print_table(Table("A/A and A/B beside neighbours", COLUMNS, rows), console, 110)
     for name in figures:
-        say(console, f"{name}: the last quarter of a run over the first, median: {figures[name]['slowed']:.2f}")
+        say(
+            console,
+            f"{name}: the last quarter of a run over the first, median: {figures[name]['slowed']:.2f}",
+        )
     alone = [f.alone for f in figures.get("quiet", {}).get("runs", ())]
     for method in alone[0] if alone else ():
         ratio = statistics.median(entry[method] for entry in alone)

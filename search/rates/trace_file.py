@@ -31,6 +31,7 @@ from pydantic import AfterValidator, ConfigDict
 from treespec.errors import Unreadable
 from treespec.reading import brief, open_file
 from treespec.reading_models import Strict, read_model
+from treespec.renamed_keys import with_new_names
 from treespec.search.errors import InvalidTrace
 from treespec.search.rates.draft_rows import DraftRows
 from treespec.search.rates.text_drafts import TextDrafts
@@ -221,4 +222,4 @@ def _meta(text: bytes, path: Path) -> dict[str, Any]:
         meta = read_model(_Meta, text)
     except Unreadable as error:
         raise InvalidTrace(f"{path}: its metadata: {error}") from None
-    return meta.model_dump(exclude={"version"})
+    return meta.model_dump(exclude={"version"}) | {"about": with_new_names(meta.about)}
