@@ -4,10 +4,10 @@
         [--dtypes float32,bfloat16] [--prefixes 256,1024,4096] [--nodes 1,16,64] [--no-save]
 
 Time: the embedded target, enlarged, runs one token behind a prefix, again and again at the same place. In
-one loop and in changing order: our pass (`TransformersModel.run`, attention="sdpa": topology, masks, checks
-and cache included), and transformers' sdpa with no more arguments than it needs, once with its `DynamicCache`,
-which copies all keys and values at every step, and once with our cache, which does not. Ratios are medians
-of the ratios of one round. Goal: at most 1.03 of plain transformers (DynamicCache).
+one loop and in changing order: our pass (`TransformersModel.run`, attention="sdpa": topology, masks,
+checks and cache included), and transformers' sdpa with no more arguments than it needs, once with its
+`DynamicCache`, which copies all keys and values at every step, and once with our cache, which does not.
+Ratios are medians of the ratios of one round. Goal: at most 1.03 of plain transformers (DynamicCache).
 
 Memory: one pass over a random tree, by our sdpa path and by the usual way (a 4D mask through transformers'
 sdpa). Counted from inside: calls of PyTorch's attention, distinct masks given to it, keys and values given

@@ -257,5 +257,5 @@ def test_a_run_of_before_models_were_enlarged_goes_on(tmp_path):
     with RunFolder(path) as folder:
         assert folder.manifest()["config"]["models"]["enlarge"] == "50M"
         folder.require_same(config(models={"enlarge": "50M"}))
-        with pytest.raises(RunFolderError, match=r"models\.enlarge: '50M' -> '60M'"):
+        with pytest.raises(RunFolderError, match=r'models\.enlarge: "50M" -> "60M"'):
             folder.require_same(config(models={"enlarge": "60M"}))
