@@ -109,7 +109,7 @@ def test_values_of_several_kinds_become_text(planned, pretend):
         entry["values"] = {"enlarge": value}
         pretend(entry["name"])
     frame = collect(planned, manifest).summary
-    assert frame["sweep.grow"].unique(maintain_order=True).to_list() == ["null", "1M", "[1, 2]"]
+    assert frame["sweep.enlarge"].unique(maintain_order=True).to_list() == ["null", "1M", "[1, 2]"]
 
 
 def test_booleans_stay_booleans():
