@@ -5,7 +5,7 @@ import re
 from attention_masks.errors import AttentionMaskError
 
 __all__ = [
-    "CannotGrow",
+    "CannotEnlarge",
     "ContextOverflow",
     "EmptyPrompt",
     "InvalidArgument",
@@ -118,8 +118,8 @@ class TokenizerMismatch(TreespecError, ValueError):
     """Draft and target use different tokenizers, so drafted ids mean different text."""
 
 
-class CannotGrow(TreespecError, ValueError):
-    """A size that a model cannot be grown to."""
+class CannotEnlarge(TreespecError, ValueError):
+    """A size that a model cannot be enlarged to."""
 
 
 class UnsupportedModel(TreespecError, TypeError):

@@ -1,8 +1,8 @@
 """What is read as data, held against models: mappings without unknown keys, and what is wrong with one."""
 
 import difflib
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -28,13 +28,17 @@ class Strict(BaseModel):
         extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
+    RENAMED: ClassVar[Mapping[str, str]] = {}
+    """Former names of keys, and what they are called now. They are unknown keys, but the error says so."""
+
     @model_validator(mode="before")
     @classmethod
     def _known_keys(cls, data: Any) -> Any:
         unknown = [k for k in data if k not in cls.model_fields] if isinstance(data, dict) else []
         if unknown:
             key, keys = str(unknown[0])[:80], list(cls.model_fields)
-            raise PydanticCustomError("unknown_key", "unknown key", {"key": key, "keys": keys})
+            context = {"key": key, "keys": keys, "now": cls.RENAMED.get(key)}
+            raise PydanticCustomError("unknown_key", "unknown key", context)
         return data
 
 
@@ -140,7 +144,11 @@ def _explain(data: Any, problem: Any, whole: str) -> str:
     path, value = _walk(data, problem["loc"])
     kind, context = problem["type"], problem.get("ctx", {})
     if kind == "unknown_key":
-        key, keys = context["key"], context["keys"]
+        key, keys, now = context["key"], context["keys"], context["now"]
+        if now is not None:
+            return (
+                f"{joined(path, key)}: unknown key; {joined(path, key)} is now {joined(path, now)}"
+            )
         return (
             f"{joined(path, key)}: unknown key{nearest(key, keys)} (keys here: {', '.join(keys)})"
         )

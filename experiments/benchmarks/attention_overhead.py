@@ -1,13 +1,13 @@
 """What our attention costs beside transformers' own: time of a pass over one token, memory of a tree.
 
-    python -m treespec.experiments.benchmarks.attention_overhead [--grow 100M] [--repeats 60]
+    python -m treespec.experiments.benchmarks.attention_overhead [--enlarge 100M] [--repeats 60]
         [--dtypes float32,bfloat16] [--prefixes 256,1024,4096] [--nodes 1,16,64] [--no-save]
 
-Time: the embedded target, grown, runs one token behind a prefix, again and again at the same place. In one
-loop and in changing order: our pass (`TransformersModel.run`, attention="sdpa": topology, masks, checks and
-cache included), and transformers' sdpa with no more arguments than it needs, once with its `DynamicCache`,
-which copies all keys and values at every step, and once with our cache, which does not. Ratios are medians
-of the ratios of one round. Goal: at most 1.03 of plain transformers (DynamicCache).
+Time: the embedded target, enlarged, runs one token behind a prefix, again and again at the same place. In
+one loop and in changing order: our pass (`TransformersModel.run`, attention="sdpa": topology, masks,
+checks and cache included), and transformers' sdpa with no more arguments than it needs, once with its
+`DynamicCache`, which copies all keys and values at every step, and once with our cache, which does not.
+Ratios are medians of the ratios of one round. Goal: at most 1.03 of plain transformers (DynamicCache).
 
 Memory: one pass over a random tree, by our sdpa path and by the usual way (a 4D mask through transformers'
 sdpa). Counted from inside: calls of PyTorch's attention, distinct masks given to it, keys and values given
@@ -214,9 +214,9 @@ def measure_memory(
     }
 
 
-def grown(size: str, dtype: str, longest: int) -> PreTrainedModel:
+def enlarged(size: str, dtype: str, longest: int) -> PreTrainedModel:
     """The embedded target with so many parameters and a context of at least `longest` tokens."""
-    model = load_pair("embedded", dtype=dtype, grow=size).target.model
+    model = load_pair("embedded", dtype=dtype, enlarge=size).target.model
     config: Any = model.config
     config.max_position_embeddings = max(config.max_position_embeddings, longest)
     return model
@@ -242,7 +242,7 @@ def in_megabytes(row: dict[str, float]) -> dict[str, float]:
 
 
 def main(
-    grow: Annotated[str, typer.Option(help="parameters of the grown target")] = "100M",
+    enlarge: Annotated[str, typer.Option(help="parameters of the enlarged target")] = "100M",
     repeats: Annotated[int, typer.Option(min=2, help="rounds that count")] = 60,
     dtypes: Annotated[str, typer.Option(help="one or more, with commas")] = "float32,bfloat16",
     prefixes: Annotated[str, typer.Option(help="committed tokens")] = "256,1024,4096",
@@ -255,7 +255,7 @@ def main(
     figures: dict[str, Any] = {"time": {}, "memory": {}}
     times, memory = [], []
     for dtype in dtypes.split(","):
-        model = grown(grow, dtype, max(lengths) + max(sizes) + 1)
+        model = enlarged(enlarge, dtype, max(lengths) + max(sizes) + 1)
         figures["parameters"] = sum(weight.numel() for weight in model.parameters())
         for prefix in lengths:
             ids = torch.arange(7, 7 + prefix + 1) % model.config.vocab_size
@@ -266,11 +266,11 @@ def main(
                 row = measure_memory(model, ids[:-1], count, attention)
                 figures["memory"][f"{place}, {count} nodes, {path}"] = row
                 memory.append(place_row | {"nodes": count, "path": path} | in_megabytes(row))
-    title = f"milliseconds of a pass over one token ({grow})"
+    title = f"milliseconds of a pass over one token ({enlarge})"
     print_table(Table(title, TIME_COLUMNS, times), console)
     print_table(Table("memory of a pass over a tree", MEMORY_COLUMNS, memory), console)
     if not no_save:
-        setting = {"grow": grow, "repeats": repeats}
+        setting = {"enlarge": enlarge, "repeats": repeats}
         path = save("attention_overhead", {"setting": setting, **figures})
         say(console, f"written: {path}")
 

@@ -1,6 +1,6 @@
 """Whether adjusted times charge methods what they cost, where the machine is quiet and totals are right.
 
-    python -m treespec.experiments.benchmarks.honest_cost [--runs 10] [--grow SIZE]
+    python -m treespec.experiments.benchmarks.honest_cost [--runs 10] [--enlarge SIZE]
 
 Every run decodes the same prompts by plain decoding, chains of 2 and 4, and methods whose steps honestly
 differ: trees of EAGLE-2 and cost-aware ones, whose sizes follow the draft's confidence, and assisted
@@ -41,7 +41,7 @@ FARTHEST_MEDIAN = 0.02
 BASE = "plain"
 
 
-def config_of(seed: int, grow: str) -> Config:
+def config_of(seed: int, enlarge: str) -> Config:
     """The run of a seed."""
 
     def tree(name: str, **shape: Any) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def config_of(seed: int, grow: str) -> Config:
     return Config.model_validate(
         {
             "name": "honest_cost",
-            "models": {"target": "embedded", "dtype": "bfloat16", "grow": grow},
+            "models": {"target": "embedded", "dtype": "bfloat16", "enlarge": enlarge},
             "prompts": {"kind": "embedded", "count": 12, "tokens": 48},
             "max_new_tokens": 48,
             "samplings": [{"temperature": 0}],
@@ -87,15 +87,15 @@ class Charged:
     remark: str | None
 
 
-def one(seed: int, grow: str, pair: "Pair") -> Charged:
+def one(seed: int, enlarge: str, pair: "Pair") -> Charged:
     """Run the methods once.
 
     Args:
         seed: of the order of turns.
-        grow: size of the target.
+        enlarge: size of the target.
         pair: the models, loaded.
     """
-    with brief_run(config_of(seed, grow), load=lambda models: pair) as loaded:
+    with brief_run(config_of(seed, enlarge), load=lambda models: pair) as loaded:
         return charged_in(loaded.folder)
 
 
@@ -145,18 +145,18 @@ COLUMNS = (
 
 def main(
     runs: Annotated[int, typer.Option(min=1, help="how many")] = 10,
-    grow: Annotated[str, typer.Option(help="size of the target")] = "50M",
+    enlarge: Annotated[str, typer.Option(help="size of the target")] = "50M",
 ) -> None:
     """Run, print the table and save it."""
     console = Console(width=110)
-    pair = load_models(config_of(0, grow).models)
+    pair = load_models(config_of(0, enlarge).models)
     charges: list[Charged] = []
     with Reporter(Console(stderr=True)).units(runs, doing="running", finished="run") as begin:
         for seed in range(runs):
             begin(f"run {seed + 1}/{runs}")
-            charges.append(one(seed, grow, pair))
+            charges.append(one(seed, enlarge, pair))
             rows = counted(charges)
-            save("honest_cost", {"grow": grow, "methods": rows, "runs": charges})
+            save("honest_cost", {"enlarge": enlarge, "methods": rows, "runs": charges})
     print_table(Table("speed over plain decoding, quiet", COLUMNS, rows), console, 110)
     off = max((abs(row["median"] - 1) for row in rows), default=float("nan"))
     left = sum(charged.reason is not None for charged in charges)

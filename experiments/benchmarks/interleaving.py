@@ -95,7 +95,7 @@ def dearer(wanted: Wanted, settings: plugins.Settings) -> Drafter:
     )
 
 
-def config_of(seed: int, together: int | None, grow: str | None) -> Config:
+def config_of(seed: int, together: int | None, enlarge: str | None) -> Config:
     """The run of a seed; its draft source `dearer` is registered with the first."""
     if "dearer" not in plugins.parts("source"):
         plugins.drafter("dearer", laws=tuple(Law))(dearer)
@@ -104,7 +104,7 @@ def config_of(seed: int, together: int | None, grow: str | None) -> Config:
     return Config.model_validate(
         {
             "name": "interleaving",
-            "models": {"target": "embedded", "dtype": "bfloat16", "grow": grow},
+            "models": {"target": "embedded", "dtype": "bfloat16", "enlarge": enlarge},
             "prompts": {"kind": "embedded", "count": 12, "tokens": 64},
             "max_new_tokens": 48,
             "samplings": [{"temperature": 0}],
@@ -263,7 +263,7 @@ def _suffix() -> str:
 def main(
     runs: Annotated[int, typer.Option(min=1, help="in turns, beside each neighbour")] = 40,
     by_prompts: Annotated[int, typer.Option(min=0, help="runs by prompts beside each")] = 10,
-    grow: Annotated[str | None, typer.Option(help="size of the target, such as 50M")] = None,
+    enlarge: Annotated[str | None, typer.Option(help="size of the target, such as 50M")] = None,
     neighbour: Annotated[
         list[str] | None, typer.Option(help="quiet, bursts, steady, drift")
     ] = None,
@@ -272,12 +272,12 @@ def main(
     console = Console(width=110)
     chosen = neighbour or ["quiet", *map(str, Neighbour)]
     kinds = {name: None if name == "quiet" else Neighbour(name) for name in chosen}
-    pair = load_models(config_of(0, None, grow).models)
+    pair = load_models(config_of(0, None, enlarge).models)
     figures: dict[str, Any] = {}
     rows: list[Counted] = []
 
     def one(seed: int, together: int | None) -> Measurement:
-        with brief_run(config_of(seed, together, grow), load=lambda models: pair) as loaded:
+        with brief_run(config_of(seed, together, enlarge), load=lambda models: pair) as loaded:
             return found_in(loaded.folder)
 
     with Reporter(Console(stderr=True)).units(1 + len(kinds) * (runs + by_prompts)) as begin:

@@ -1,9 +1,9 @@
 """What the loop costs beside the two models: time per step outside their forward passes.
 
-    python -m treespec.experiments.benchmarks.loop_overhead [GROW] [DTYPE]
+    python -m treespec.experiments.benchmarks.loop_overhead [SIZE] [DTYPE]
 
-The embedded pair is grown (100M parameters by default, bfloat16), every shape decodes the same prompts at
-temperature 0 and 1, and hooks on both modules separate their forward passes from everything around them:
+The embedded pair is enlarged (100M parameters by default, bfloat16), every shape decodes the same prompts
+at temperature 0 and 1, and hooks on both modules separate their forward passes from everything around them:
 building inputs and masks, moving cache rows, sampling, drawing, accepting, committing. Goal: at most 10 %
 of a step on a CPU.
 """
@@ -80,13 +80,13 @@ def measure(
 
 
 def main(
-    grow: Annotated[str, typer.Argument(help="parameters of the grown target")] = "100M",
+    enlarge: Annotated[str, typer.Argument(help="parameters of the enlarged target")] = "100M",
     dtype: Annotated[str, typer.Argument(help="of both models")] = "bfloat16",
 ) -> None:
     """Measure the time of a step outside the models, print and save it."""
     console = Console(width=120)
-    with console.status(f"growing the embedded target to {grow} ..."):
-        pair = load_pair("embedded", dtype=dtype, grow=grow)
+    with console.status(f"enlarging the embedded target to {enlarge} ..."):
+        pair = load_pair("embedded", dtype=dtype, enlarge=enlarge)
     prompts = [p.ids for p in embedded_prompts(pair.tokenizer, PROMPTS, PROMPT_TOKENS)]
     figures, rows = {}, []
     with console.status("measuring ..."):
@@ -98,7 +98,9 @@ def main(
                 rows.append(
                     {"tree": name, "temperature": temperature, **cell["ms_per_step"], **cell}
                 )
-    title = f"milliseconds per step; draft and verify: outside their forward pass ({grow}, {dtype})"
+    title = (
+        f"milliseconds per step; draft and verify: outside their forward pass ({enlarge}, {dtype})"
+    )
     print_table(Table(title, COLUMNS, rows), console)
     worst = max(row["outside_share"] for row in rows)
     parameters = sum(p.numel() for p in pair.target.model.parameters())

@@ -237,7 +237,7 @@ def verdict(what: str, worst: float, goal: float, unit: str) -> str:
 
 
 def main(
-    size: Annotated[list[str], typer.Option(help="parameters of a grown target")] = list(SIZES),  # noqa: B006
+    size: Annotated[list[str], typer.Option(help="parameters of an enlarged target")] = list(SIZES),  # noqa: B006
     rounds: Annotated[int, typer.Option(min=3, help="rounds that count")] = ROUNDS,
     tokens: Annotated[int, typer.Option(min=8, help="new tokens of a text of the loop")] = 48,
 ) -> None:
@@ -251,8 +251,8 @@ def main(
             if name == "draft":
                 ordinary, model = eager.draft, pair.draft
             else:
-                grown = load_pair("embedded", "none", dtype=DTYPE, grow=name)
-                ordinary, model = grown.target.fresh(), grown.target
+                enlarged = load_pair("embedded", "none", dtype=DTYPE, enlarge=name)
+                ordinary, model = enlarged.target.fresh(), enlarged.target
                 choose_passes(model, "compiled")
         weights = {id(p): p for p in model.model.parameters()}.values()
         size_bytes = sum(p.nbytes for p in weights)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["SMALL", "Named", "agreed", "one"]
 
 SMALL = (
-    "models.grow=50M",
+    "models.enlarge=50M",
     "prompts.count=8",
     "max_new_tokens=32",
     "methods.2.lengths=[4, 8]",

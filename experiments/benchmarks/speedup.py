@@ -2,10 +2,11 @@
 
     python -m treespec.experiments.benchmarks.speedup [KEY=VALUE ...]
 
-Runs `experiments/configs/speed.yaml` (temperatures 0 and 1, target grown to 100M parameters, passes of both
-models compiled): `generate`, our own plain decoding, assisted generation tuned over lengths and thresholds,
-our chains and trees, on the same prompts, in turns. Then measures what a pass over N nodes takes, of both
-models, and sets the measured speed of the best of ours beside a loop that costs nothing but its passes:
+Runs `experiments/configs/speed.yaml` (temperatures 0 and 1, target enlarged to 100M parameters, passes of
+both models compiled): `generate`, our own plain decoding, assisted generation tuned over lengths and
+thresholds, our chains and trees, on the same prompts, in turns. Then measures what a pass over N nodes
+takes, of both models, and sets the measured speed of the best of ours beside a loop that costs nothing
+but its passes:
 
     allowed = tokens per step / (target pass over its nodes + draft passes of its levels)
 

@@ -188,12 +188,14 @@ def _require_draft(path: str, method: Method, config: Config) -> None:
     if isinstance(method, TreeMethod) and any(
         isinstance(source, PartOfTarget) for source in all_of(method.draft)
     ):
-        grow = config.models.grow
-        if grow is not None and (not isinstance(grow, dict) or "num_hidden_layers" in grow):
+        enlarge = config.models.enlarge
+        if enlarge is not None and (
+            not isinstance(enlarge, dict) or "num_hidden_layers" in enlarge
+        ):
             raise ConfigError(
-                f"{path}.draft: models.grow adds layers that change nothing: a draft without them makes no "
-                "mistakes, at a price that no trained model has. Grow widths alone, as in "
-                "models.grow={hidden_size: 768, intermediate_size: 1920}, or take another source"
+                f"{path}.draft: models.enlarge adds layers that change nothing: a draft without them makes "
+                "no mistakes, at a price that no trained model has. Enlarge widths alone, as in "
+                "models.enlarge={hidden_size: 768, intermediate_size: 1920}, or take another source"
             )
     for source in all_of(method.draft) if isinstance(method, TreeMethod) else ():
         lacks = isinstance(source, Combined) and source.lacks([s.name for s in config.samplings])

@@ -29,6 +29,7 @@ from treespec.experiments.config.shapes import Shape
 from treespec.experiments.config.sources import LookupDraft  # noqa: F401  (registers them all)
 from treespec.experiments.config.until import UntilClear
 from treespec.reading_models import Strict
+from treespec.renamed_keys import RENAMED_MODELS_KEYS
 from treespec.search.rates.sampling_names import name_of
 
 __all__ = [
@@ -66,7 +67,7 @@ Parameters = Annotated[int, Field(strict=True, ge=1, le=MOST_PARAMETERS)]
 
 
 def _size(text: str) -> str:
-    """Refuse "1000000B" before a model is loaded; other mistakes in a size are reported by `grow`."""
+    """Refuse "1000000B" before a model is loaded; other mistakes in a size are reported by `enlarge`."""
     match = re.fullmatch(r"\s*([0-9]+)[0-9.]*([KMB])\s*", text.upper())
     thousands = {"K": 1, "M": 2, "B": 3}
     if match and (
@@ -87,6 +88,8 @@ PassesAsked = Literal["eager", "compiled", "captured", "auto"]
 class ModelsConfig(Strict):
     """The pair, as `treespec.load_pair` takes it."""
 
+    RENAMED = RENAMED_MODELS_KEYS
+
     target: Name = "embedded"
     """`embedded`, a folder, or a hub id."""
     draft: Name | None = None
@@ -95,7 +98,7 @@ class ModelsConfig(Strict):
     """Of the weights and of all that is computed with them; `auto` for what the weights are stored in."""
     device: Name = "cpu"
     """`cpu`, `cuda`, `cuda:1` and so on."""
-    grow: Parameters | Size | dict[str, Count] | None = None
+    enlarge: Parameters | Size | dict[str, Count] | None = None
     """Enlarge the target to this many parameters ("100M") or these fields; its tokens stay the same."""
     attention: Literal[
         "auto", "transformers", "reference", "sdpa", "two_pass", "flex", "triton"

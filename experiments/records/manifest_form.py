@@ -23,6 +23,7 @@ from treespec.experiments.records.forms import (
 )
 from treespec.experiments.records.rows import require_version
 from treespec.reading import in_json
+from treespec.renamed_keys import with_new_names
 from treespec.tree import TreeShape
 
 __all__ = ["KINDS", "PLUGINS", "checked_manifest"]
@@ -103,6 +104,8 @@ def checked_manifest(
 ) -> dict[str, Any]:
     """The manifest in a file, if everything that is read from manifests is in it.
 
+    Keys of its config that have another name now are named so.
+
     Args:
         path: of the file.
         way_out: what the user can do about a damaged one.
@@ -123,7 +126,7 @@ def checked_manifest(
     problem = fits(data, form) or _inconsistent(data)
     if problem:
         raise RunFolderError(f"{path} is damaged, or no manifest of a run: {problem}; {way_out}")
-    return data
+    return data | {"config": with_new_names(data["config"])} if "config" in data else data
 
 
 def _inconsistent(manifest: dict[str, Any]) -> str | None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from treespec.errors import CannotGrow, LoadError, Unavailable, UnsupportedModel
+from treespec.errors import CannotEnlarge, LoadError, Unavailable, UnsupportedModel
 from treespec.experiments.config.build import BuiltMethod
 from treespec.experiments.config.drafts import NO_DRAFT
 from treespec.experiments.config.schema import ModelsConfig
@@ -33,7 +33,7 @@ def load_models(config: ModelsConfig) -> "Pair":
 
     Raises:
         LoadError: naming the key of the config and what is not there, or cannot be read.
-        CannotGrow: naming the key and the size.
+        CannotEnlarge: naming the key and the size.
         TreespecError: see `treespec.load_pair`.
     """
     from treespec.models.load import load_pair
@@ -44,14 +44,14 @@ def load_models(config: ModelsConfig) -> "Pair":
             config.draft,
             dtype=config.dtype,
             device=config.device,
-            grow=config.grow,
+            enlarge=config.enlarge,
             attention=config.attention,
             device_map=config.device_map,
             tensor_parallel=config.tensor_parallel,
             passes=config.passes,
             draft_passes=config.draft_passes,
         )
-    except (LoadError, CannotGrow, Unavailable) as error:
+    except (LoadError, CannotEnlarge, Unavailable) as error:
         raise type(error)(f"{_key(config, str(error))}{error}") from error
 
 
@@ -117,7 +117,7 @@ def _naming_draft() -> Iterator[None]:
 def _key(config: ModelsConfig, said: str) -> str:
     """What comes before the words of an error, so that the key of the config is named."""
     if re.match(
-        r"(?:device|dtype|grow|attention|device_map|tensor_parallel|passes|draft_passes)\b", said
+        r"(?:device|dtype|enlarge|attention|device_map|tensor_parallel|passes|draft_passes)\b", said
     ):
         return "models."
     of_draft = config.draft is not None and repr(config.draft) in said

@@ -38,10 +38,10 @@ TARGET = files("treespec") / "embedded" / "target"
 PAIRS = {
     "9M": ("models={target: embedded, dtype: float32, passes: auto, draft_passes: auto}",),
     "50M": (
-        "models={target: embedded, dtype: bfloat16, grow: 50M, passes: auto, draft_passes: auto}",
+        "models={target: embedded, dtype: bfloat16, enlarge: 50M, passes: auto, draft_passes: auto}",
     ),
     "100M": (
-        "models={target: embedded, dtype: bfloat16, grow: 100M, passes: auto, draft_passes: auto}",
+        "models={target: embedded, dtype: bfloat16, enlarge: 100M, passes: auto, draft_passes: auto}",
     ),
     "9M-itself": (
         f'models={{target: embedded, draft: "{TARGET}", dtype: float32, passes: eager, '
@@ -70,7 +70,7 @@ def live(
         texts: how many are decoded; by default as many as the trace has.
     """
     prompts: Prompts = TypeAdapter(Prompts).validate_python(trace.about["prompts"])
-    pair = load_models(ModelsConfig.model_validate({**trace.about["models"], "grow": None}))
+    pair = load_models(ModelsConfig.model_validate({**trace.about["models"], "enlarge": None}))
     ranking = best_tree(trace, latency)
     first = first_drafted(ranking)
     asked = {"advised": (first.shape, first.law)}

@@ -184,19 +184,19 @@ SECTIONS = {
     "search_then_run": Section(
         "study-search_then_run_bfloat16",
         "Which tree does search choose, and is it the fastest?",
-        "treespec run search_then_run models.grow=50M",
+        "treespec run search_then_run models.enlarge=50M",
         runs.methods,
     ),
     "search_then_run in float32": Section(
         "study-search_then_run",
         "The same for the target as it is, in float32.",
-        "treespec run search_then_run models.dtype=float32 models.grow=null",
+        "treespec run search_then_run models.dtype=float32 models.enlarge=null",
         runs.methods,
     ),
     "prediction": Section(
         "prediction",
         "How far off are predictions of that run, made before it?",
-        "python -m treespec.experiments.studies.prediction models.grow=50M",
+        "python -m treespec.experiments.studies.prediction models.enlarge=50M",
         runs.prediction,
     ),
     "budget_scaling": Section(

@@ -67,7 +67,7 @@ MODELS = {
     "target": "embedded",
     "dtype": "bfloat16",
     # In its width alone: layers that change nothing would be a free draft for parts of the target.
-    "grow": {"hidden_size": 1536, "intermediate_size": 1920},
+    "enlarge": {"hidden_size": 1536, "intermediate_size": 1920},
 }
 
 MERGE = "merge of "

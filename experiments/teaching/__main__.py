@@ -1,6 +1,6 @@
 """Compute and write all teaching figures for this machine.
 
-python -m treespec.experiments.teaching --out figures [--grow 100M] [--dtype float32]
+python -m treespec.experiments.teaching --out figures [--enlarge 100M] [--dtype float32]
 """
 
 from pathlib import Path
@@ -41,12 +41,12 @@ H200_BYTES = 141e9
 
 def main(
     out: Annotated[Path, typer.Option(help="folder of the figures")] = Path("figures"),
-    grow: Annotated[str, typer.Option(help="parameters of the grown target")] = "100M",
+    enlarge: Annotated[str, typer.Option(help="parameters of the enlarged target")] = "100M",
     dtype: Annotated[str, typer.Option(help="of both models")] = "float32",
 ) -> None:
     """Compute and write all teaching figures for this machine."""
     calm_transformers()
-    pair = load_pair("embedded", grow=grow, dtype=dtype)
+    pair = load_pair("embedded", enlarge=enlarge, dtype=dtype)
     prompt = torch.tensor(pair.tokenizer.encode(PROMPT))
     peak = measure_peaks(getattr(torch, dtype), pair.target.device)
     nodes = (1, 2, 4, 8, 16, 32, 64)

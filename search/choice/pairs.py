@@ -18,7 +18,7 @@ KEYS = {"target": "passes", "draft": "draft_passes"}
 def different_pairs(acceptance: Any, times: Any) -> tuple[str, str] | None:
     """The models of each in words, where they differ; None if they agree, or one does not say.
 
-    How large the target was made (`grow`), dtype and device may differ: they change times alone, and to
+    How large the target was made (`enlarge`), dtype and device may differ: they change times alone, and to
     compare these is what times of several machines are for.
 
     Args:

@@ -29,6 +29,7 @@ from pydantic import BaseModel, BeforeValidator, Field, PlainValidator, Validati
 from treespec.errors import Unreadable
 from treespec.reading import read_text
 from treespec.reading_models import Strict, misplaced, only, problems, read_model
+from treespec.renamed_keys import with_new_names
 from treespec.search.latency.errors import InvalidLatency
 from treespec.search.latency.interpolation import Curve, Rounds, Samples, Table
 from treespec.search.latency.tables import BatchTimes, LawTimes
@@ -236,7 +237,7 @@ def read_json(text: str, source: str) -> tuple[Batches, dict[str, Any], str | No
         batch: BatchTimes(**_tables(entry, 1e-3), laws=dict(map(_law, entry.laws.items())))
         for batch, entry in file.batches.items()
     }
-    return dict(sorted(batches.items())), file.about, file.disturbed
+    return dict(sorted(batches.items())), with_new_names(file.about), file.disturbed
 
 
 def write_json(

@@ -26,6 +26,7 @@ from pydantic import AfterValidator, ConfigDict
 
 from treespec.errors import InvalidTree, Unreadable
 from treespec.reading_models import Strict, read_model
+from treespec.renamed_keys import with_new_names
 from treespec.search.arguments import PATH, shown, takes
 from treespec.search.errors import InvalidTrace
 from treespec.search.integers import integer
@@ -412,4 +413,4 @@ def _meta(text: bytes, path: Path) -> dict[str, Any]:
         meta = read_model(_Meta, text)
     except Unreadable as error:
         raise InvalidTrace(f"{path}: its metadata: {error}") from None
-    return meta.model_dump(exclude={"version"})
+    return meta.model_dump(exclude={"version"}) | {"about": with_new_names(meta.about)}

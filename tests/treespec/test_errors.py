@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attention_masks.errors import InvalidInput
-from treespec.errors import CannotGrow, NonFiniteLogits, in_words, said
+from treespec.errors import CannotEnlarge, NonFiniteLogits, in_words, said
 
 NAMES = re.compile(r"[A-Z]\w*(Error|Exception|Warning)|<class")
 
@@ -14,7 +14,7 @@ NAMES = re.compile(r"[A-Z]\w*(Error|Exception|Warning)|<class")
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (CannotGrow("too  small;\nuse 9"), "too small; use 9"),
+        (CannotEnlarge("too  small;\nuse 9"), "too small; use 9"),
         (InvalidInput("k = 3: out"), "k = 3: out"),
         (RuntimeError("CUDA error: an illegal access"), "CUDA error: an illegal access"),
         (RuntimeError("ZeusError: RuntimeError: no such GPU"), "no such GPU"),

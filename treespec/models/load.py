@@ -14,8 +14,8 @@ from transformers import PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from treespec.errors import LoadError, UnsupportedModel
-from treespec.models.grow import GrowTo
-from treespec.models.grow import grow as grow_model
+from treespec.models.enlarge import EnlargeTo
+from treespec.models.enlarge import enlarge as enlarge_model
 from treespec.models.passes import choose_passes, require_passes
 from treespec.models.probe import require_attention
 from treespec.models.reading import permitted
@@ -130,7 +130,7 @@ def load_pair(
     *,
     dtype: torch.dtype | str = "float32",
     device: torch.device | str = "cpu",
-    grow: int | str | GrowTo | None = None,
+    enlarge: int | str | EnlargeTo | None = None,
     attention: str = "auto",
     device_map: DeviceMap | None = None,
     tensor_parallel: bool = False,
@@ -146,8 +146,8 @@ def load_pair(
             there is to be none, for sources that draft without a model.
         dtype: of both models: a torch dtype, its name, or "auto" for what each was stored in.
         device: where both models run.
-        grow: makes the target as expensive as a larger model without changing its tokens
-            (`treespec.models.grow`): a number of parameters, text like "100M", or config fields.
+        enlarge: makes the target as expensive as a larger model without changing its tokens
+            (`treespec.models.enlarge`): a number of parameters, text like "100M", or config fields.
         attention: how both models run trees, as `TransformersModel` takes it: "auto", "transformers", or
             an implementation ("triton", "sdpa", "two_pass", "flex", "reference"), which then runs or is
             refused.
@@ -168,9 +168,9 @@ def load_pair(
     Raises:
         LoadError: if a model, its weights, its tokenizer, the dtype or the device cannot be had.
         TokenizerMismatch: if the two models' token ids mean different text.
-        UnsupportedModel: if a model cannot verify trees exactly, or `grow` is asked of another
+        UnsupportedModel: if a model cannot verify trees exactly, or `enlarge` is asked of another
             architecture than llama.
-        CannotGrow: if `grow` is no size, or smaller than the target.
+        CannotEnlarge: if `enlarge` is no size, or smaller than the target.
         Unavailable: if `attention` is not known, or does not run on the device; if passes that were asked
             for cannot be had.
         InvalidArgument: if `passes` or `draft_passes` is not known.
@@ -178,7 +178,7 @@ def load_pair(
     require_passes(passes)
     require_passes(draft_passes)
     weights_dtype, place = dtype_of(dtype), device_of(device)
-    spread = _spread(place, device_map, tensor_parallel, grow)
+    spread = _spread(place, device_map, tensor_parallel, enlarge)
     if not spread:
         require_attention(attention, place)
     target_place, draft_place, tokenizer = _found(name_or_target, draft)
@@ -190,8 +190,8 @@ def load_pair(
         )  # of the embeddings: tokens enter there, and logits come back to it
     if tensor_parallel:
         watch_processes(target_model)
-    if grow is not None:
-        target_model = grow_model(target_model, grow)
+    if enlarge is not None:
+        target_model = enlarge_model(target_model, enlarge)
     target = _tried(target_place, target_model, attention)
     choose_passes(target, passes)
     draft_model: TransformersModel = NoDraftModel(target.vocab_size)
@@ -347,14 +347,14 @@ def _spread(
     device: torch.device,
     device_map: DeviceMap | None,
     tensor_parallel: bool,
-    grow: int | str | GrowTo | None,
+    enlarge: int | str | EnlargeTo | None,
 ) -> dict[str, Any]:
     """How the target is laid over several devices; empty for one."""
     if device_map is None and not tensor_parallel:
         return {}
-    if grow is not None:
+    if enlarge is not None:
         raise LoadError(
-            "a target spread over devices (device_map, tensor_parallel) cannot be grown: leave out one"
+            "a target spread over devices (device_map, tensor_parallel) cannot be enlarged: leave out one"
         )
     if tensor_parallel:
         if device_map is not None:

@@ -85,7 +85,7 @@ class Case(NamedTuple):
 
 
 def cases(dry: bool) -> list[Case]:
-    """All cells; a grown model serves all of its own before the next is made."""
+    """All cells; an enlarged model serves all of its own before the next is made."""
     return [
         Case(size, temperature, method, target)
         for size in (DRY if dry else LLAMA)
@@ -105,15 +105,15 @@ def run(session: Session, deadline: Deadline) -> None:
     )  # fmt: skip
     todo = [case for case in cases(session.dry) if case.key not in store]
     sizes = DRY if session.dry else LLAMA
-    pair, grown, problem = None, None, ""
+    pair, enlarged, problem = None, None, ""
     for case in session.each("decode", todo, deadline):
-        if case.size != grown:
-            pair, grown, problem = None, case.size, ""
+        if case.size != enlarged:
+            pair, enlarged, problem = None, case.size, ""
             gc.collect()
             session.recover("the last model")
             try:
                 pair = load_pair(
-                    "embedded", dtype="bfloat16", device=session.device, grow=sizes[case.size]
+                    "embedded", dtype="bfloat16", device=session.device, enlarge=sizes[case.size]
                 )
             except Exception as error:
                 problem = f"loading: {in_words(error, 'the loading')}"

@@ -181,7 +181,7 @@ def _decode(data: dict[str, Any]) -> Finding:
         f"yes and NO: whether the goal is met, with graphs. {_tallied(rows)}.",
         f"{len(data['cells'])} of {data['settings']['cells']} cells were measured.",
     ]
-    return _finding("Decoding with the embedded pair, its target grown", columns, rows, notes)
+    return _finding("Decoding with the embedded pair, its target enlarged", columns, rows, notes)
 
 
 def _finding(

@@ -97,12 +97,12 @@ def test_the_grid_of_the_issue():
 
 
 @pytest.mark.parametrize("size", decode_times.LLAMA)
-def test_the_embedded_target_grows_to_every_shape(size):
+def test_the_embedded_target_is_enlarged_to_every_shape(size):
     from importlib.resources import files
 
     from transformers import AutoConfig
 
-    from treespec.models.grow_shape import parameter_count, shape_to
+    from treespec.models.enlarged_shape import parameter_count, shape_to
 
     config = AutoConfig.from_pretrained(str(files("treespec").joinpath("embedded/target")))
     billions = parameter_count(config, shape_to(config, decode_times.LLAMA[size])) / 1e9

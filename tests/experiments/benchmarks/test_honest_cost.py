@@ -9,8 +9,8 @@ from treespec.experiments.benchmarks.honest_cost import Charged, counted
 def test_a_tiny_run_is_counted_and_saved(loaded_pair, monkeypatch):
     saved, whole = {}, module.config_of
 
-    def small(seed, grow):
-        config = whole(seed, grow)
+    def small(seed, enlarge):
+        config = whole(seed, enlarge)
         changes = {
             "prompts": config.prompts.model_copy(update={"count": 4, "tokens": 16}),
             "search": config.search.model_copy(update={"max_new_tokens": 4, "repeats": 1}),

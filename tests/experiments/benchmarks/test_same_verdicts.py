@@ -6,7 +6,7 @@ from treespec.experiments.config.file import load_config
 from treespec.search.intervals import Interval
 
 TINY = [
-    "models.grow=null",
+    "models.enlarge=null",
     "prompts.count=4",
     "prompts.tokens=16",
     "max_new_tokens=8",
@@ -39,5 +39,5 @@ def test_no_winner_contradicts_nobody():
 
 def test_the_small_budget_is_one_of_speed():
     config = load_config("speed", module.SMALL)
-    assert (config.models.grow, config.prompts.count, config.max_new_tokens) == ("50M", 8, 32)
+    assert (config.models.enlarge, config.prompts.count, config.max_new_tokens) == ("50M", 8, 32)
     assert config.methods[2].kind == "assisted"

@@ -48,7 +48,19 @@ def test_a_misspelt_key_gives_file_path_and_nearest_key(write):
     assert "did you mean 'branching'?" in text
     assert len(text.splitlines()) == 1
     assert "max_new_tokens'?" in complaint(write(), "max_new_tokns=3")
-    assert "models.grwo: unknown key; did you mean 'grow'?" in complaint(write(), "models.grwo=3")
+    assert "models.enlarg: unknown key; did you mean 'enlarge'?" in complaint(
+        write(), "models.enlarg=3"
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["models.grow=50M", "models={grow: 50M}", "models.grow.hidden_size=9"]
+)
+def test_a_key_that_has_another_name_now_says_so(write, text):
+    said = "models.grow: unknown key; models.grow is now models.enlarge"
+    assert complaint(write(), text) == f"override {text!r}: {said}"
+    path = write(models={"grow": "50M"})
+    assert complaint(path) == f"{path}: {said}"
 
 
 def test_what_an_override_made_wrong_is_not_blamed_on_the_file(write):

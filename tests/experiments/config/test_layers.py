@@ -122,10 +122,10 @@ def test_what_means_nothing_is_refused_by_key():
 
 def test_layers_that_change_nothing_are_no_draft():
     draft = {"source": "early_exit", "layers": 2}
-    for grow in ("50M", 50_000_000, {"num_hidden_layers": 9}):
-        with pytest.raises(ConfigError, match=r"methods\[0\]\.draft: models\.grow adds layers"):
-            experiment(draft, grow=grow)
-    experiment(draft, grow={"hidden_size": 768})
+    for enlarge in ("50M", 50_000_000, {"num_hidden_layers": 9}):
+        with pytest.raises(ConfigError, match=r"methods\[0\]\.draft: models\.enlarge adds layers"):
+            experiment(draft, enlarge=enlarge)
+    experiment(draft, enlarge={"hidden_size": 768})
 
 
 def test_an_architecture_that_cannot_is_refused_with_its_key(pair, monkeypatch):

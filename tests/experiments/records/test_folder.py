@@ -245,3 +245,17 @@ def test_a_config_that_has_gained_keys_is_the_same(tmp_path):
             folder.require_same(config(max_new_tokens=5))
         with pytest.raises(RunFolderError, match="repeats: null -> 2"):
             folder.require_same(config(repeats=2))
+
+
+def test_a_run_of_before_models_were_enlarged_goes_on(tmp_path):
+    """Its config says `models.grow`, and its hash is of that."""
+    path = started(tmp_path / "run", config(models={"enlarge": "50M"}))
+    manifest = json.loads((path / "manifest.json").read_text())
+    models = manifest["config"]["models"]
+    models["grow"] = models.pop("enlarge")
+    (path / "manifest.json").write_text(json.dumps(manifest | {"config_hash": "of before"}))
+    with RunFolder(path) as folder:
+        assert folder.manifest()["config"]["models"]["enlarge"] == "50M"
+        folder.require_same(config(models={"enlarge": "50M"}))
+        with pytest.raises(RunFolderError, match=r'models\.enlarge: "50M" -> "60M"'):
+            folder.require_same(config(models={"enlarge": "60M"}))

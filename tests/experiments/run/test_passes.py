@@ -99,8 +99,8 @@ def test_passes_of_each_draft_are_its_own(settings, pair, chosen):
 
 
 def test_auto_is_decided_when_the_models_are_there():
-    config = ModelsConfig(passes="auto", draft_passes="eager", grow="1M")
-    assert without_auto(config) == ModelsConfig(passes=None, draft_passes="eager", grow="1M")
+    config = ModelsConfig(passes="auto", draft_passes="eager", enlarge="1M")
+    assert without_auto(config) == ModelsConfig(passes=None, draft_passes="eager", enlarge="1M")
 
 
 @pytest.mark.parametrize(("texts", "kinds"), [(1, ("eager", "eager")), (40, ("compiled", "eager"))])

@@ -330,7 +330,7 @@ def test_every_source_of_a_config_gives_the_ids_of_generate(tmp_path):
     from treespec.experiments.report.run import load_run
     from treespec.models.load import load_pair
 
-    small = ("models.grow=null", "models.dtype=float32", "prompts.count=1", "max_new_tokens=16")
+    small = ("models.enlarge=null", "models.dtype=float32", "prompts.count=1", "max_new_tokens=16")
     small += ("meters=[]", "warmup=0", "alone=0", "trees=0")
     config = load_config("draft_sources", small)
     pair = load_pair("embedded")

@@ -93,7 +93,7 @@ def test_times_of_another_draft_are_refused_by_name(files, tmp_path):
         trace = replace(Trace.load(files / "long.npz"), about=models(name))
         trace.save(tmp_path / f"{name}.npz")
         times = LatencyModel.load(files / "cheap.json")
-        replace(times, about=models(name, grow="1B")).save(tmp_path / f"{name}.json")
+        replace(times, about=models(name, enlarge="1B")).save(tmp_path / f"{name}.json")
     traces = tmp_path / "small.npz", tmp_path / "large.npz"
     for command in ("search", "regret"):
         wrong = call(command, *traces, "--latency", tmp_path / "small.json")

@@ -103,13 +103,13 @@ def test_a_damaged_run_is_an_error_not_a_gap(collected, planned, grid):
 
 def test_values_of_several_kinds_become_text(planned, pretend):
     manifest = read_manifest(planned)
-    manifest["grid"] = {"grow": [None, "1M", [1, 2]]}
+    manifest["grid"] = {"enlarge": [None, "1M", [1, 2]]}
     manifest["jobs"] = manifest["jobs"][:3]
-    for entry, value in zip(manifest["jobs"], manifest["grid"]["grow"], strict=True):
-        entry["values"] = {"grow": value}
+    for entry, value in zip(manifest["jobs"], manifest["grid"]["enlarge"], strict=True):
+        entry["values"] = {"enlarge": value}
         pretend(entry["name"])
     frame = collect(planned, manifest).summary
-    assert frame["sweep.grow"].unique(maintain_order=True).to_list() == ["null", "1M", "[1, 2]"]
+    assert frame["sweep.enlarge"].unique(maintain_order=True).to_list() == ["null", "1M", "[1, 2]"]
 
 
 def test_booleans_stay_booleans():

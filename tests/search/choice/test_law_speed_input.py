@@ -35,7 +35,7 @@ def test_times_of_other_models_are_refused_with_both_names(flat, make_trace):
     def models(target, **more):
         return {"models": {"target": target, "draft": "small", **more}}
 
-    trace = replace(make_trace(), about=models("big", grow="50M"))
+    trace = replace(make_trace(), about=models("big", enlarge="50M"))
     options = {"max_size": 4, "draws": 40}
     other = replace(flat, about=models("huge"))
     refused = pytest.raises(
@@ -45,5 +45,5 @@ def test_times_of_other_models_are_refused_with_both_names(flat, make_trace):
         best_tree(trace, other, **options)
     with refused:
         best_tree([0.6], other, chains={trace.law: trace}, laws=[trace.law], **options)
-    for times in (flat, replace(flat, about=models("big", grow="1B"))):
+    for times in (flat, replace(flat, about=models("big", enlarge="1B"))):
         assert best_tree(trace, times, **options).rows

@@ -445,3 +445,8 @@ def test_resamples_are_made_monotone_alike_in_parts_of_any_size(monkeypatch):
     parts = Curve("verify", "size", samples).drawn(np.random.default_rng(1), 40)
     assert (whole == parts).all()
     assert (np.diff(whole, axis=1) >= 0).all()
+
+
+def test_models_of_older_profiles_are_named_as_today():
+    text = full(about={"models": {"target": "a", "grow": "50M"}}).to_json()
+    assert LatencyModel.from_json(text).about == {"models": {"target": "a", "enlarge": "50M"}}

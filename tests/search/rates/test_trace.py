@@ -26,6 +26,12 @@ def test_what_is_saved_is_loaded(make_trace, tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["trace.npz"]
 
 
+def test_models_of_older_traces_are_named_as_today(make_trace, tmp_path):
+    trace = make_trace(about={"models": {"target": "a", "grow": "50M"}})
+    again = Trace.load(trace.save(tmp_path / "trace.npz"))
+    assert again.about == {"models": {"target": "a", "enlarge": "50M"}}
+
+
 def test_files_of_excerpts_are_kept(make_trace, tmp_path):
     trace = make_trace(texts=4, files=[7, 3, 7, 3])
     again = Trace.load(trace.save(tmp_path / "trace.npz"))

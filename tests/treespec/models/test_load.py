@@ -23,7 +23,7 @@ from transformers import (
 )
 from transformers.utils import logging as hf_logging
 
-from treespec.errors import CannotGrow, LoadError, TokenizerMismatch, UnsupportedModel
+from treespec.errors import CannotEnlarge, LoadError, TokenizerMismatch, UnsupportedModel
 from treespec.models import source
 from treespec.models.load import Pair, load_pair
 from treespec.models.same_tokenizer import require_same_tokenizer
@@ -121,14 +121,14 @@ def test_dtypes(saved: Path, asked: str, target: torch.dtype, draft: torch.dtype
     assert (pair.target.model.dtype, pair.draft.model.dtype) == (target, draft)
 
 
-def test_grow_is_of_the_target_only(saved: Path) -> None:
-    plain, grown = load_pair(saved), load_pair(saved, grow="100K")
-    assert 100_000 <= grown.target.model.num_parameters() <= 105_000
-    assert grown.draft.model.num_parameters() == plain.draft.model.num_parameters()
+def test_enlarge_is_of_the_target_only(saved: Path) -> None:
+    plain, enlarged = load_pair(saved), load_pair(saved, enlarge="100K")
+    assert 100_000 <= enlarged.target.model.num_parameters() <= 105_000
+    assert enlarged.draft.model.num_parameters() == plain.draft.model.num_parameters()
     tokens = torch.tensor([4, 8, 15])
-    for pair in (plain, grown):
+    for pair in (plain, enlarged):
         pair.target.prefill(tokens)
-    before, after = (p.target.run(torch.tensor([16, 23]), (-1, 0)) for p in (plain, grown))
+    before, after = (p.target.run(torch.tensor([16, 23]), (-1, 0)) for p in (plain, enlarged))
     assert torch.allclose(before, after, atol=1e-4 * float(before.abs().max()))
 
 
@@ -328,9 +328,9 @@ def test_device_that_is_none(saved: Path) -> None:
         load_pair(saved, device="gpu")
 
 
-def test_grow_to_less(saved: Path) -> None:
-    with pytest.raises(CannotGrow, match="cannot grow to 1,000 parameters"):
-        load_pair(saved, grow="1K")
+def test_enlarge_to_less(saved: Path) -> None:
+    with pytest.raises(CannotEnlarge, match="cannot enlarge to 1,000 parameters"):
+        load_pair(saved, enlarge="1K")
 
 
 # -- tokenizers -------------------------------------------------------------------------------------

@@ -121,8 +121,8 @@ def test_tensor_parallel_on_the_wrong_device(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_excludes_each_other() -> None:
-    with pytest.raises(LoadError, match="cannot be grown"):
-        load_pair(EMBEDDED, device_map={"": "cpu"}, grow="20M")
+    with pytest.raises(LoadError, match="cannot be enlarged"):
+        load_pair(EMBEDDED, device_map={"": "cpu"}, enlarge="20M")
     with pytest.raises(LoadError, match="exclude each other"):
         load_pair(EMBEDDED, device_map={"": "cpu"}, tensor_parallel=True)
 

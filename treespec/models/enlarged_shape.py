@@ -1,4 +1,4 @@
-"""Which larger shape a llama grows to: counting parameters, choosing proportions, refusing nonsense."""
+"""The larger shape that a llama is given: counting parameters, choosing proportions, refusing nonsense."""
 
 import math
 import re
@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 
 from transformers import PreTrainedConfig
 
-from treespec.errors import CannotGrow
+from treespec.errors import CannotEnlarge
 from treespec.reading import brief
 
-__all__ = ["GrowTo", "head_dim_of", "parameter_count", "shape_to"]
+__all__ = ["EnlargeTo", "head_dim_of", "parameter_count", "shape_to"]
 
 MOST_PARAMETERS = 10**12
 TOLERANCE = 1.05
@@ -26,14 +26,14 @@ FIELDS = (
     "num_attention_heads",
     "num_key_value_heads",
 )
-"""The fields of a llama config that can grow."""
+"""The fields of a llama config that can be made larger."""
 
-GrowTo = Mapping[str, int]
+EnlargeTo = Mapping[str, int]
 """Some of `FIELDS` with their new values; what is left out stays as it is."""
 
 
-def shape_to(config: PreTrainedConfig, to: int | str | GrowTo) -> dict[str, int]:
-    """All fields of the shape that a llama of this config grows to.
+def shape_to(config: PreTrainedConfig, to: int | str | EnlargeTo) -> dict[str, int]:
+    """All fields of the shape that a llama of this config is enlarged to.
 
     A number of parameters, N, leaves a choice. Of all shapes of N to 1.05 N parameters in which nothing
     shrinks, it falls on the one nearest, in the sum of absolute log ratios, to the proportions of trained
@@ -43,11 +43,11 @@ def shape_to(config: PreTrainedConfig, to: int | str | GrowTo) -> dict[str, int]
     power of 4 times the old one, at which bfloat16 norms stay exact, has a head start of 0.1.
 
     Args:
-        config: of the model to grow.
+        config: of the model to enlarge.
         to: parameters as an integer or as text ("30M", "1.5B"), embeddings included, or the fields.
 
     Raises:
-        CannotGrow: if `to` is no size, or anything in it is smaller than in the model.
+        CannotEnlarge: if `to` is no size, or anything in it is smaller than in the model.
 
     Example:
         >>> from transformers import LlamaConfig
@@ -62,24 +62,24 @@ def shape_to(config: PreTrainedConfig, to: int | str | GrowTo) -> dict[str, int]
         return _checked(config, to)
     parameters, now = _number(to), parameter_count(config)
     if parameters > MOST_PARAMETERS:
-        raise CannotGrow(f"grow={brief(to, 60)}: at most {MOST_PARAMETERS:,} parameters")
+        raise CannotEnlarge(f"enlarge={brief(to, 60)}: at most {MOST_PARAMETERS:,} parameters")
     if now > parameters * TOLERANCE:
-        raise CannotGrow(
-            f"cannot grow to {parameters:,} parameters: the model has {now:,}, and growing only adds"
+        raise CannotEnlarge(
+            f"cannot enlarge to {parameters:,} parameters: the model has {now:,}, and enlarging only adds"
         )
     if now >= parameters:
         return _sizes(config)
     shapes = _shapes(config, parameters)
     best = min(shapes, key=lambda shape: _strangeness(config, shape), default=None)
     if best is None:
-        raise CannotGrow(
+        raise CannotEnlarge(
             f"no shape of {parameters:,} to {int(parameters * TOLERANCE):,} parameters holds this model "
             f"of {now:,}; give the fields of the config instead: {', '.join(FIELDS)}"
         )
     return best
 
 
-def parameter_count(config: PreTrainedConfig, shape: GrowTo | None = None) -> int:
+def parameter_count(config: PreTrainedConfig, shape: EnlargeTo | None = None) -> int:
     """Number of parameters (tied embeddings once) of a llama of this config, or of it in another shape."""
     sizes = _sizes(config) | dict(shape or {})
     width, layers, intermediate, heads, kv_heads = (sizes[field] for field in FIELDS)
@@ -110,36 +110,36 @@ def _number(to: int | str) -> int:
         else None
     )
     if match is None or not float(match[1]):
-        raise CannotGrow(
-            f"grow={brief(to)} is no size: give a number of parameters such as 100_000_000, '100M' or "
+        raise CannotEnlarge(
+            f"enlarge={brief(to)} is no size: give a number of parameters such as 100_000_000, '100M' or "
             f"'1.5B', or a dict of config fields ({', '.join(FIELDS)})"
         )
     return round(float(match[1]) * {"K": 10**3, "M": 10**6, "B": 10**9}[match[2]])
 
 
-def _checked(config: PreTrainedConfig, to: GrowTo) -> dict[str, int]:
+def _checked(config: PreTrainedConfig, to: EnlargeTo) -> dict[str, int]:
     """The shape with these fields, if everything fits into it and heads stay in whole groups."""
     now = _sizes(config)
     for field, value in to.items():
         if field not in now:
-            raise CannotGrow(
-                f"cannot grow {brief(field, 60)}; fields that can grow: {', '.join(FIELDS)}"
+            raise CannotEnlarge(
+                f"cannot enlarge {brief(field, 60)}; fields that can be made larger: {', '.join(FIELDS)}"
             )
         if isinstance(value, bool) or not isinstance(value, int) or value < now[field]:
-            raise CannotGrow(
-                f"{field} = {brief(value)}, but growing only adds: it must be an integer of at least "
+            raise CannotEnlarge(
+                f"{field} = {brief(value)}, but enlarging only adds: it must be an integer of at least "
                 f"{now[field]}, the model's own"
             )
     shape = now | dict(to)
     heads, kv_heads = shape["num_attention_heads"], shape["num_key_value_heads"]
     group = now["num_attention_heads"] // now["num_key_value_heads"]
     if heads % kv_heads or heads // kv_heads < group:
-        raise CannotGrow(
+        raise CannotEnlarge(
             f"{heads} query heads for {kv_heads} key/value heads: heads keep their groups, so "
             f"num_attention_heads must be num_key_value_heads times an integer of at least {group}"
         )
     if shape["hidden_size"] % heads:
-        raise CannotGrow(
+        raise CannotEnlarge(
             f"hidden_size = {shape['hidden_size']} is no multiple of the {heads} attention heads, which "
             "transformers asks for: choose another hidden_size or num_attention_heads"
         )
@@ -190,7 +190,7 @@ def _key_value_heads(config: PreTrainedConfig, width: int) -> int | None:
     return min(fitting, key=lambda kv_heads: abs(math.log(kv_heads / wanted)), default=None)
 
 
-def _strangeness(config: PreTrainedConfig, shape: GrowTo) -> float:
+def _strangeness(config: PreTrainedConfig, shape: EnlargeTo) -> float:
     width, layers, intermediate, heads, _ = (shape[field] for field in FIELDS)
     ratios = (width / layers / 100, intermediate / width / 3, heads * head_dim_of(config) / width)
     fourfold = math.log(width / config.hidden_size, 4)

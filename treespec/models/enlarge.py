@@ -1,8 +1,8 @@
 """Make a small trained llama as expensive as a larger one, without changing what it computes.
 
 Questions of speed need large models, or a model that costs as much as a large one and says what a small
-one says. `grow` gives the second: the weights of the small model stand in one corner of larger matrices,
-and whatever could disturb them is exactly zero. With width h grown to H:
+one says. `enlarge` gives the second: the weights of the small model stand in one corner of larger matrices,
+and whatever could disturb them is exactly zero. With width h made H:
 
     width          the residual stream x becomes [x, 0]: embeddings, o_proj and down_proj write zeros to
                    the new channels. What reads them (q, k, v, gate, up, an untied head) has random
@@ -10,13 +10,13 @@ and whatever could disturb them is exactly zero. With width h grown to H:
     RMSNorm        its mean square runs over H channels now: mean([x, 0]^2) = (h/H) mean(x^2). With
                    eps' = (h/H) eps and w' = sqrt(h/H) w
                        x / sqrt((h/H) mean(x^2) + eps') w' = x / sqrt(mean(x^2) + eps) w.
-    heads          with G query heads per key/value head grown to G', head j of group g, gG + j, becomes
+    heads          with G query heads per key/value head made G', head j of group g, gG + j, becomes
                    gG' + j: it stays with its key/value head. New heads, in old groups and in new ones,
                    attend with random weights, and their columns of o_proj are zero.
     intermediate   new rows of gate and up are random, their columns of down_proj are zero.
     layers         appended at the end; random, but for o_proj and down_proj, which are zero: x + 0 + 0.
 
-Logits agree with the ungrown model's up to the rounding of sums taken in another order. In bfloat16 and
+Logits agree with the small model's up to the rounding of sums taken in another order. In bfloat16 and
 float16 the norm weights are rounded once more, unless H/h is a power of 4: then sqrt(h/H) is a power of 2.
 
 Two things differ from a trained model of that size. Many weights are zeros: dense kernels do the same work
@@ -30,10 +30,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from treespec.errors import CannotGrow, UnsupportedModel
-from treespec.models.grow_shape import GrowTo, head_dim_of, parameter_count, shape_to
+from treespec.errors import CannotEnlarge, UnsupportedModel
+from treespec.models.enlarged_shape import EnlargeTo, head_dim_of, parameter_count, shape_to
 
-__all__ = ["GrowTo", "grow"]
+__all__ = ["EnlargeTo", "enlarge"]
 
 Rows = slice | Tensor
 """Rows or columns: the first ones, or an index."""
@@ -44,13 +44,13 @@ ZERO_OUTSIDE = ("embed_tokens", "o_proj", "down_proj")
 
 
 @torch.no_grad()
-def grow(model: PreTrainedModel, to: int | str | GrowTo) -> PreTrainedModel:
+def enlarge(model: PreTrainedModel, to: int | str | EnlargeTo) -> PreTrainedModel:
     """A model that computes what `model` does at the cost of a larger one.
 
     Args:
         model: a causal language model of the llama architecture; it is not changed.
         to: number of parameters, embeddings included, as an integer or as text such as "100M" or "1.5B"
-            (at least as many and at most 5 % more, in the shape that `grow_shape.shape_to` chooses), or
+            (at least as many and at most 5 % more, in the shape that `enlarged_shape.shape_to` chooses), or
             the config fields of the larger shape.
 
     Returns:
@@ -59,15 +59,15 @@ def grow(model: PreTrainedModel, to: int | str | GrowTo) -> PreTrainedModel:
 
     Raises:
         UnsupportedModel: if the model is no plain llama.
-        CannotGrow: if the asked size is smaller than the model, or no size.
+        CannotEnlarge: if the asked size is smaller than the model, or no size.
 
     Example:
         >>> from transformers import LlamaConfig, LlamaForCausalLM
         >>> small = LlamaForCausalLM(LlamaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1,
         ...     intermediate_size=32, num_attention_heads=2, num_key_value_heads=1)).eval()
-        >>> grown = grow(small, {"hidden_size": 64, "num_hidden_layers": 3})
+        >>> enlarged = enlarge(small, {"hidden_size": 64, "num_hidden_layers": 3})
         >>> ids = torch.tensor([[3, 1, 4]])
-        >>> torch.allclose(small(ids).logits, grown(ids).logits, atol=1e-5)
+        >>> torch.allclose(small(ids).logits, enlarged(ids).logits, atol=1e-5)
         True
     """
     _refuse_foreign(model)
@@ -80,11 +80,11 @@ def grow(model: PreTrainedModel, to: int | str | GrowTo) -> PreTrainedModel:
     norm_scale = math.sqrt(old.hidden_size / config.hidden_size)
 
     _require_memory(parameter_count(config), model)
-    grown = _unfilled(model, config)
+    enlarged = _unfilled(model, config)
     corners = _corners(old, config, model.device)
     weights = dict(model.named_parameters())
     generator = torch.Generator(model.device).manual_seed(0)
-    for name, parameter in grown.named_parameters():
+    for name, parameter in enlarged.named_parameters():
         kind = name.split(".")[-2]
         if kind in NORMS:
             parameter.fill_(norm_scale)
@@ -95,14 +95,14 @@ def grow(model: PreTrainedModel, to: int | str | GrowTo) -> PreTrainedModel:
         if name in weights:
             small = weights[name] * norm_scale if kind in NORMS else weights[name]  # rounds once
             parameter[corners[kind][: parameter.ndim]] = small
-    return grown
+    return enlarged
 
 
 def _require_memory(parameters: int, model: PreTrainedModel) -> None:
     """Refuse what the machine has no memory for.
 
     Raises:
-        CannotGrow: if the weights alone are more than there is.
+        CannotEnlarge: if the weights alone are more than there is.
     """
     import psutil
 
@@ -110,8 +110,8 @@ def _require_memory(parameters: int, model: PreTrainedModel) -> None:
     whole = torch.cuda.mem_get_info(model.device)[1] if on_gpu else psutil.virtual_memory().total
     needed = parameters * next(model.parameters()).element_size()
     if needed > whole:
-        raise CannotGrow(
-            f"cannot grow to {parameters:,} parameters: they take {needed / 2**30:,.0f} GiB, but "
+        raise CannotEnlarge(
+            f"cannot enlarge to {parameters:,} parameters: they take {needed / 2**30:,.0f} GiB, but "
             f"{model.device} has {whole / 2**30:,.0f}"
         )
 
@@ -119,15 +119,15 @@ def _require_memory(parameters: int, model: PreTrainedModel) -> None:
 def _unfilled(model: PreTrainedModel, config: PreTrainedConfig) -> PreTrainedModel:
     """A model of this config whose parameters hold no values yet: nothing is initialised twice."""
     with torch.device("meta"):
-        grown = type(model)(config)
-    grown.to(model.dtype)  # pyrefly: ignore[bad-argument-type]
-    grown.to_empty(device=model.device)
-    grown.tie_weights()  # to_empty gave the head its own storage
-    grown.base_model.rotary_emb = copy.deepcopy(
+        enlarged = type(model)(config)
+    enlarged.to(model.dtype)  # pyrefly: ignore[bad-argument-type]
+    enlarged.to_empty(device=model.device)
+    enlarged.tie_weights()  # to_empty gave the head its own storage
+    enlarged.base_model.rotary_emb = copy.deepcopy(
         model.base_model.rotary_emb
     )  # not a parameter, and kept
-    grown.generation_config = copy.deepcopy(model.generation_config)
-    return grown.eval().requires_grad_(False)
+    enlarged.generation_config = copy.deepcopy(model.generation_config)
+    return enlarged.eval().requires_grad_(False)
 
 
 def _corners(
@@ -159,13 +159,13 @@ def _refuse_foreign(model: PreTrainedModel) -> None:
     kind = model.config.model_type
     if kind != "llama":
         raise UnsupportedModel(
-            f"cannot grow a model of type {kind!r}: only the llama architecture has a known "
-            "function-preserving growth here; leave grow=None, or choose a llama model"
+            f"cannot enlarge a model of type {kind!r}: only the llama architecture has a known "
+            "function-preserving enlargement here; leave enlarge=None, or choose a llama model"
         )
     known = {*_corners(model.config, model.config, torch.device("cpu"))}
     for name, parameter in model.named_parameters():
         if name.split(".")[-2] not in known or not parameter.is_floating_point():
             raise UnsupportedModel(
-                f"cannot grow this llama: its parameter {name} ({parameter.dtype}) is not a plain llama's; "
-                "load it without quantisation or adapters"
+                f"cannot enlarge this llama: its parameter {name} ({parameter.dtype}) is not a plain "
+                "llama's; load it without quantisation or adapters"
             )
