@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from treespec.experiments.report.table import NONE
 from treespec.experiments.studies.result_tables import Parts, Row, percent, table
 
 __all__ = [
@@ -95,26 +94,26 @@ def estimator(data: Row) -> Parts:
         "machine": lambda row: row["machine"],
         "sd by prompts": lambda row: percent(row["by prompts, sd"], 2),
         "by totals": lambda row: percent(row["totals, sd"], 2),
-        "by the nearest steps": lambda row: percent(row.get("nearest, sd"), 2),
-        "their bias": lambda row: _signed(row.get("nearest, bias")),
-        "these, or totals": lambda row: percent(row.get("nearest, or totals, sd"), 2),
+    }
+    figures = data["figures"]
+    if "nearest, sd" in figures["kinds"][0]:  # files of before have no such scheme
+        columns |= {
+            "by nearest steps": lambda row: percent(row["nearest, sd"], 2),
+            "their bias": lambda row: f"{100 * row['nearest, bias']:+.2f} %",
+            "by these, or totals": lambda row: percent(row["nearest, or totals, sd"], 2),
+        }
+    columns |= {
         "adjusted": lambda row: percent(row["adjusted, sd"], 2),
-        "bias": lambda row: _signed(row["adjusted, bias"]),
+        "bias": lambda row: f"{100 * row['adjusted, bias']:+.2f} %",
         "half-width": lambda row: percent(row["adjusted, half-width"], 2),
         "coverage": lambda row: percent(row["adjusted, coverage"], 1),
     }
-    figures = data["figures"]
     said = (
         f"{figures['experiments']:,} simulated runs of {figures['prompts']} prompts a row: standard "
         "deviation of the ratio of two methods' costs, and of adjusted times also its bias, and what 95 % "
         "intervals hold."
     )
     return {"": [said, table(columns, figures["kinds"], words=2)]}
-
-
-def _signed(share: float | None) -> str:
-    """A difference as percent, with its sign; a dash for none."""
-    return NONE if share is None else f"{100 * share:+.2f} %"
 
 
 def until(data: Row) -> Parts:
