@@ -124,7 +124,9 @@ def main(
 ) -> None:
     """Search, compare, print, and keep the figures."""
     console = Console()
-    comparison = compared(load_pair("embedded", "none", dtype="bfloat16", enlarge=WIDE), size, random)
+    comparison = compared(
+        load_pair("embedded", "none", dtype="bfloat16", enlarge=WIDE), size, random
+    )
     print_table(Table(f"{size} sublayers left out", COLUMNS, summary(comparison)), console)
     say(console, f"written: {save('skip_sets', comparison)}")
 
