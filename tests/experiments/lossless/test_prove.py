@@ -83,5 +83,5 @@ def test_a_file_of_others_is_not_replaced(monkeypatch, tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         prove.main(["--out", str(tmp_path / "proof.json")])
     assert ended.value.code == 2
-    assert "is no record of this command" in capsys.readouterr().err
+    assert "is not a record of this command" in capsys.readouterr().err
     assert (tmp_path / "proof.json").read_text() == '{"mine": 1}'

@@ -274,10 +274,10 @@ def test_a_result_of_ours_is_replaced_and_nothing_else(tmp_path):
     require_check(tmp_path)
     for content in ("", "[]", "null", "{}", "[" * 100_000, json.dumps({"passed": True})):
         path.write_text(content)
-        with pytest.raises(ConfigError, match=r"check\.json is there"):
+        with pytest.raises(ConfigError, match=r"check\.json already exists"):
             require_check(tmp_path)
     path.unlink()
     (tmp_path / "other.json").write_text(json.dumps(own))
     path.symlink_to(tmp_path / "other.json")
-    with pytest.raises(ConfigError, match=r"check\.json is there"):
+    with pytest.raises(ConfigError, match=r"check\.json already exists"):
         require_check(tmp_path)

@@ -224,7 +224,7 @@ def test_what_is_recorded_of_the_children_of_the_root(trace, known):
     source = PromptLookup(6, size=12, branching=3)
     source.prefill(torch.tensor([*known.prompts[0], *trace.tokens[:at].tolist()]))
     (draft,) = source.drafts()
-    shares = zip(draft.found.parents[1:], draft.found.counts, strict=True)
+    shares = zip(draft.continuations.parents[1:], draft.continuations.counts, strict=True)
     first = [count / draft.seen for parent, count in shares if parent == 0]
     assert trace.probs[at].tolist() == pytest.approx(first + [0.0] * (3 - len(first)))
     taken = trace.ranks < 3

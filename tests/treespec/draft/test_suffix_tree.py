@@ -79,7 +79,7 @@ def test_the_own_ending_counts():
     drafter = SuffixTree(8)
     drafter.prefill(torch.tensor([A, B, A, B, A]))
     # Matches of 3, 2 and 1 tokens, each with a budget of as many; of 3 and 2 the longer one wins.
-    scores = [sum(draft.found.counts) / draft.seen for draft in drafter.drafts()]
+    scores = [sum(draft.continuations.counts) / draft.seen for draft in drafter.drafts()]
     assert scores == [1.0, 1.0, pytest.approx(2 / 3)]
     assert [draft.most for draft in drafter.drafts()] == [3, 2, 1]
     # At match 1 the probability is 2/3, not 1: below a bound of 0.7 nothing is left of it.

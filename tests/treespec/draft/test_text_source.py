@@ -122,5 +122,5 @@ def test_a_node_stands_in_a_draft_only_if_limits_have_room_for_it():
     drafter = begun(PromptLookup(**trees(limits), ngram=1), [0, 1, 1, 0, 2, 2, 0, 1, 2, 0, 3, 3, 0])
     (draft,) = drafter.drafts()
     assert draft.most == 3
-    assert len(draft.found.tokens) < 3 * limits.depth * limits.branching
-    assert len(draft.found.tokens) > limits.drafted
+    assert len(draft.continuations.tokens) < 3 * limits.depth * limits.branching
+    assert len(draft.continuations.tokens) > limits.drafted
