@@ -337,7 +337,8 @@ SECTIONS = {
     "interleaving, steady": _beside(
         "steady",
         "The same beside a process for each core that always works: few runs, because they take long. A "
-        "thread that has done its part waits for the other one by spinning.",
+        "thread that has done its part waits for the other one by spinning, and what the dearer method "
+        "spins itself costs it more there.",
         "--runs 4 --by-prompts 4",
     ),
     "interleaving, steady, threads that sleep": Section(
