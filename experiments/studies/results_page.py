@@ -343,7 +343,7 @@ SECTIONS = {
     ),
     "interleaving, steady, threads that sleep": Section(
         "interleaving_steady_passive",
-        "The same with threads that sleep while they wait for each other: a run takes a third of the time.",
+        "The same with threads that sleep while they wait for each other: a run takes about half the time.",
         "OMP_WAIT_POLICY=PASSIVE python -m treespec.experiments.benchmarks.interleaving --by-prompts 0 "
         "--neighbour steady",
         trust.interleaving,
