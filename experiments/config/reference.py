@@ -47,16 +47,6 @@ _TITLES = {
     "SearchConfig": "search",
     "Until": "until",
     "ModelDraft": "draft: model",
-    "LookupDraft": "draft: lookup",
-    "DocumentsDraft": "draft: documents",
-    "SuffixTreeDraft": "draft: suffix_tree",
-    "SuffixAutomatonDraft": "draft: suffix_automaton",
-    "RetrievalDraft": "draft: retrieval",
-    "TokenRecyclingDraft": "draft: token_recycling",
-    "LookaheadDraft": "draft: lookahead",
-    "JacobiDraft": "draft: jacobi",
-    "CascadeDraft": "draft: cascade",
-    "MergeDraft": "draft: merge",
 }
 _GROUPS = (
     ("prompts", "One of these kinds.", ("Prompts",)),
@@ -119,7 +109,9 @@ def reference_page() -> str:
     grouped = tuple(ending for *_, endings in _GROUPS for ending in endings)
     for name, part in parts.items():
         if name not in _TITLES and not name.endswith(grouped):
-            sections.append(_section("##", name, part))
+            source = part["properties"].get("source")
+            title = name if source is None else f"draft: {source['default']}"
+            sections.append(_section("##", title, part))
     for title, about, endings in _GROUPS:
         sections.append(f"## {title}\n\n{about.format(spellings)}\n")
         for part in parts.values():
