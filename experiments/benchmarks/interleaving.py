@@ -10,9 +10,9 @@ found slower, and the mean of what is found; by adjusted times, by totals of the
 prompt is decoded by one method after the other. How much slower the machine became within a run, which is
 what `drift` is to do, is printed and saved too. Figures are saved after every run.
 
-Beside the steady neighbours a run takes one and a half to two and a half minutes: a thread that has done its
-part waits for the other one by spinning, on a core that the other one needs. `OMP_WAIT_POLICY=PASSIVE`, set
-before the command, has threads sleep instead: a run then takes three quarters of a minute, on the quiet
+Beside the steady neighbours a run takes one and a half to two and a half minutes: a thread that has done
+its part waits for the other one by spinning, on a core that the other one needs. `OMP_WAIT_POLICY=PASSIVE`,
+set before the command, has threads sleep instead: a run then takes three quarters of a minute, on the quiet
 machine half as long again as with spinning threads. Which it was is saved with the figures, in a file of
 its own (`interleaving_steady_passive`).
 """
