@@ -38,7 +38,8 @@ def tune(
     """Choose length and threshold by tokens per second, for each assisted method and sampling setting.
 
     A race: all candidates decode the first prompt, those not far from the fastest the next, and so on. They
-    take turns step by step, and how slow the machine was at a step is taken out of its time.
+    take turns step by step, and how slow the machine was at a step is taken out of its time. Where memory
+    does not hold all candidates at once, totals decide: those of different groups were not close in time.
 
     Args:
         bench: models, methods and settings.
@@ -86,6 +87,7 @@ def _tune_one(
     failed: dict[Setting, str] = {}
     rates: dict[Setting, float] = {}
     racing = list(grid)
+    spent = _adjusted_s if len(grid) <= together else _totals_s
     for done, prompt in enumerate(prompts[: config.tune_prompts]):
         started(f"tuning {method.name}, {sampling}: {len(racing)} settings in turns")
         for pair, outcome in _race(bench, method, sampling, prompt, racing, together).items():
@@ -102,7 +104,7 @@ def _tune_one(
             ]
             chosen = dict(zip(("length", "threshold"), grid[0], strict=True))
             return {"table": [], "errors": errors, "chosen": chosen}
-        rates = _rates({pair: measured for pair, measured in texts.items() if measured})
+        rates = _rates({pair: measured for pair, measured in texts.items() if measured}, spent)
         least = RACE_KEEPS[min(done, len(RACE_KEEPS) - 1)] * max(rates[pair] for pair in racing)
         racing = [pair for pair in racing if rates[pair] >= least]
     best = max(racing, key=rates.__getitem__)
@@ -139,14 +141,29 @@ def _race(
     return outcomes
 
 
-def _rates(texts: Mapping[Setting, Sequence[Outcome]]) -> dict[Setting, float]:
-    """Tokens per second of each candidate on the texts that it decoded, on the machine as it mostly is.
+def _rates(
+    texts: Mapping[Setting, Sequence[Outcome]],
+    spent: Callable[[Sequence[Sequence[Outcome]]], list[float]],
+) -> dict[Setting, float]:
+    """Tokens per second of each candidate on the texts that it decoded."""
+    tokens = [sum(len(outcome.tokens) for outcome in outcomes) for outcomes in texts.values()]
+    seconds = spent(list(texts.values()))
+    return {pair: n / s for pair, n, s in zip(texts, tokens, seconds, strict=True)}
+
+
+def _totals_s(texts: Sequence[Sequence[Outcome]]) -> list[float]:
+    """Seconds of all steps of each candidate, as they were measured."""
+    return [sum(step.took for outcome in outcomes for step in outcome.steps) for outcomes in texts]
+
+
+def _adjusted_s(texts: Sequence[Sequence[Outcome]]) -> list[float]:
+    """The same on the machine as it mostly is, of candidates that took turns.
 
     Steps that verify equally many tokens behind as many draft passes do equal work.
     """
     rows = [
         (number, (number, step.shape.size, place == 0), step.at + step.took / 2, step.took)
-        for number, outcomes in enumerate(texts.values())
+        for number, outcomes in enumerate(texts)
         for outcome in outcomes
         for place, step in enumerate(outcome.steps)
     ]
@@ -161,6 +178,4 @@ def _rates(texts: Mapping[Setting, Sequence[Outcome]]) -> dict[Setting, float]:
         seconds=np.array(seconds),
         steady=np.ones(len(texts), dtype=bool),
     )
-    spent = adjust(steps).seconds.sum(1)
-    tokens = [sum(len(outcome.tokens) for outcome in outcomes) for outcomes in texts.values()]
-    return {pair: n / s for pair, n, s in zip(texts, tokens, spent.tolist(), strict=True)}
+    return adjust(steps).seconds.sum(1).tolist()

@@ -83,3 +83,19 @@ def test_a_burst_that_meets_one_candidate_more_chooses_none(assisted, monkeypatc
     rates = {(row["length"], row["threshold"]): row["tokens_per_second"] for row in tuned["table"]}
     assert rates[SHORT] / rates[LONG] == pytest.approx(1.1, rel=0.02)
     assert all(row["prompts"] == 1 for row in tuned["table"])
+
+
+def test_totals_decide_where_memory_does_not_hold_all_candidates(assisted, monkeypatch):
+    """The steps nearest to those of the second are the last of the first, and tell nothing about them."""
+    outcomes = race([(SHORT, 1.0)] * 56 + [(SHORT, 2.0)] * 4 + [(LONG, 1.0)] * 60)
+    totals = {s: 60 / outcomes[s].total_s for s in (SHORT, LONG)}
+    monkeypatch.setattr(tuning, "_race", lambda *arguments: outcomes)
+    bench = SimpleNamespace(experiment=build(Config.model_validate(assisted)))
+    for together in (1, 2):
+        tuned = tuning.tune(bench, [SimpleNamespace(index=0)], together=together)
+        (by_sampling,) = tuned.values()
+        (one,) = by_sampling.values()
+        rates = {
+            (row["length"], row["threshold"]): row["tokens_per_second"] for row in one["table"]
+        }
+        assert (rates == pytest.approx(totals)) is (together == 1)
