@@ -350,8 +350,8 @@ SECTIONS = {
     ),
     "same_verdicts": Section(
         "same_verdicts",
-        "Do runs of the same methods name the same winners, on the quiet machine and beside the bursts? The "
-        "methods of `speed` at temperature 0, with eager passes.",
+        "Do runs of the same methods name the same winners, on the quiet machine and beside the bursts? "
+        "The methods of `speed` at temperature 0, with eager passes.",
         "python -m treespec.experiments.benchmarks.same_verdicts",
         trust.same_verdicts,
     ),
