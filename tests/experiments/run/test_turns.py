@@ -44,7 +44,42 @@ def text(*kept, log=None, name=None):
         yield step(k)
 
 
-def methods_of(pair, temperature, seed=5, new=24):
+STATIC = [
+    {"kind": "plain"},
+    {"kind": "tree", "shape": {"kind": "chain", "depth": 3}},
+    {"kind": "tree", "shape": {"kind": "expansion", "branching": [3, 2, 1]}},
+]
+CHAIN, TREE = ({"kind": "budget", "depth": 3, **more} for more in ({}, {"size": 7, "branching": 2}))
+OTHERS = [
+    {"kind": "tree", "name": f"{i}", **more}
+    for i, more in enumerate(
+        [
+            {"shape": {"kind": "eagle2", "k": 2, "depth": 3, "size": 5}},
+            {"shape": {"kind": "opt_tree", "size": 5, "depth": 3}},
+            {"shape": {"kind": "specexec", "size": 5, "branching": 2, "depth": 3}},
+            {"shape": {"kind": "equal_growth", "width": 2, "depth": 3, "size": 5}},
+            {"shape": {"kind": "dyspec", "size": 5, "depth": 3}},
+            {"shape": {"kind": "ddtree", "size": 5, "depth": 3}},
+            {"draft": {"source": "early_exit", "layers": 1}, "shape": "chain:3"},
+            {"draft": {"source": "layer_skip", "skip": ["mlp.1"]}, "shape": "expansion:2x1"},
+            {"draft": {"source": "lookup"}, "shape": TREE},
+            {"draft": {"source": "documents", "files": None}, "shape": TREE},
+            {"draft": {"source": "suffix_tree"}, "shape": TREE},
+            {"draft": {"source": "suffix_automaton"}, "shape": CHAIN},
+            {"draft": {"source": "token_recycling"}, "shape": TREE},
+            {"draft": {"source": "jacobi"}, "shape": CHAIN},
+            {
+                "draft": {"source": "lookahead", "window": 2, "ngram": 3, "guesses": 1},
+                "shape": {**TREE, "branching": 3},
+            },
+            {"draft": {"source": "cascade", "draft": {"source": "lookup"}}, "shape": CHAIN},
+        ]
+    )
+]
+"""Growths and draft sources that remember."""
+
+
+def methods_of(pair, temperature, seed=5, new=24, methods=STATIC):
     sampling = Sampling(temperature=temperature)
     config = Config.model_validate(
         {
@@ -52,11 +87,7 @@ def methods_of(pair, temperature, seed=5, new=24):
             "prompts": {"kind": "embedded"},
             "max_new_tokens": new,
             "samplings": [{"temperature": temperature}],
-            "methods": [
-                {"kind": "plain"},
-                {"kind": "tree", "shape": {"kind": "chain", "depth": 3}},
-                {"kind": "tree", "shape": {"kind": "expansion", "branching": [3, 2, 1]}},
-            ],
+            "methods": methods,
         }
     )
     experiment = build(config)
@@ -75,9 +106,14 @@ def methods_of(pair, temperature, seed=5, new=24):
     return made
 
 
+@pytest.mark.parametrize(
+    ("coins", "others"),
+    [(5, STATIC), (6, STATIC), (5, OTHERS)],
+    ids=["static", "other coins", "others"],
+)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_every_text_is_the_one_that_it_is_by_itself(loaded_pair, temperature):
-    methods = methods_of(loaded_pair, temperature)
+def test_every_text_is_the_one_that_it_is_by_itself(loaded_pair, temperature, coins, others):
+    methods = methods_of(loaded_pair, temperature, coins, methods=others)
     alone = {name: finish(begin()) for name, begin in methods.items()}
     for seed in (0, 1):
         together = take_turns(methods, seed=seed)
