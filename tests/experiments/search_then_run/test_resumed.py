@@ -18,10 +18,7 @@ def test_a_resumed_run_takes_what_was_measured(searching, loaded_pair, tmp_path,
     from treespec.experiments.run import decoding
 
     config = Config.model_validate(searching)
-    with monkeypatch.context() as patch:
-        patch.setattr(decoding, "run_unit", _stopped)
-        with pytest.raises(KeyboardInterrupt):
-            run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
+    _stop_at(monkeypatch, decoding, "run_unit", config, tmp_path / "run", loaded_pair)
     search = tmp_path / "run" / "search"
     before = {p.name: p.read_bytes() for p in search.iterdir()}
     names = [
@@ -46,10 +43,7 @@ def test_measuring_goes_on_where_it_was_stopped(searching, loaded_pair, tmp_path
     from treespec.experiments.search_then_run import measured
 
     config = Config.model_validate(searching)
-    with monkeypatch.context() as patch:
-        patch.setattr(measured, "profile", _stopped)
-        with pytest.raises(KeyboardInterrupt):
-            run(config, folder=tmp_path / "run", load=lambda models: loaded_pair)
+    _stop_at(monkeypatch, measured, "profile", config, tmp_path / "run", loaded_pair)
     traces = sorted((tmp_path / "run" / "search").glob("trace-*.npz"))
     assert len(traces) == 3
     before = [path.stat().st_mtime_ns for path in traces]
@@ -61,6 +55,14 @@ def test_measuring_goes_on_where_it_was_stopped(searching, loaded_pair, tmp_path
 
 def _stopped(*arguments, **options):
     raise KeyboardInterrupt
+
+
+def _stop_at(monkeypatch, module, name, config, folder, pair):
+    """Run until this function is called."""
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, _stopped)
+        with pytest.raises(KeyboardInterrupt):
+            run(config, folder=folder, load=lambda models: pair)
 
 
 @pytest.mark.parametrize("sizes", [[1, 2, 4], [3, 16]], ids=["too small", "odd"])
