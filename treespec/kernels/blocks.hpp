@@ -23,21 +23,32 @@ constexpr int64_t BLOCK = 32;    // outputs
 constexpr int64_t FAR = 16384;   // bytes of a stream, asked for in the second cache
 constexpr int64_t NEAR = 512;    // in the first
 
-// Rows whose sums fit into registers.
+// Vectors are as wide as the processor's. GCC takes wider ones apart by way of memory: on an AVX2 processor vectors
+// of 64 bytes were 5 to 30 times slower. MOST is the number of rows whose sums stay in registers.
+#if defined(TREESPEC_BYTES)
+#elif defined(__AVX512F__)
+#define TREESPEC_BYTES 64
+#elif defined(__AVX2__)
+#define TREESPEC_BYTES 32
+#else
+#define TREESPEC_BYTES 16
+#endif
+
 #if defined(TREESPEC_ROWS)
 constexpr int MOST = TREESPEC_ROWS;
 #elif defined(__AVX512F__)
 constexpr int MOST = 12;
-#elif defined(__aarch64__)
+#elif defined(__AVX2__) || defined(__aarch64__)
 constexpr int MOST = 3;
 #else
-constexpr int MOST = 2;
+constexpr int MOST = 1;
 #endif
 
-typedef float Floats __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint32_t Words __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint16_t Halves __attribute__((vector_size(32), aligned(2), may_alias));
-constexpr int64_t LANES = 16;
+typedef float Floats __attribute__((vector_size(TREESPEC_BYTES), aligned(4), may_alias));
+typedef uint32_t Words __attribute__((vector_size(TREESPEC_BYTES), aligned(4), may_alias));
+typedef uint16_t Halves __attribute__((vector_size(TREESPEC_BYTES / 2), aligned(2), may_alias));
+constexpr int64_t LANES = TREESPEC_BYTES / 4;
+constexpr int PARTS = BLOCK / LANES;  // vectors of a row's sums
 
 // Loops are written in vectors: the compiler of compiled passes is told not to make any.
 inline Floats load(const float* from) { return *reinterpret_cast<const Floats*>(from); }
@@ -45,12 +56,11 @@ inline Floats load(const float* from) { return *reinterpret_cast<const Floats*>(
 inline void save(float* to, Floats values) { *reinterpret_cast<Floats*>(to) = values; }
 
 template <int M>
-inline void keep(const Floats (&low)[M], const Floats (&high)[M], float (*y)[BLOCK]) {
+inline void keep(const Floats (&sums)[M][PARTS], float (*y)[BLOCK]) {
 #pragma GCC unroll 16
-  for (int m = 0; m < M; m++) {
-    save(y[m], low[m]);
-    save(y[m] + LANES, high[m]);
-  }
+  for (int m = 0; m < M; m++)
+#pragma GCC unroll 8
+    for (int p = 0; p < PARTS; p++) save(y[m] + p * LANES, sums[m][p]);
 }
 
 // Two lines of a matrix that come later. The first cache alone cannot wait for enough of them.
@@ -68,18 +78,17 @@ struct Single {
 
   template <int M>
   static void block(const float* w, const float* x, float (*y)[BLOCK], int64_t K) {
-    Floats low[M] = {}, high[M] = {};
+    Floats sums[M][PARTS] = {};
     for (int64_t k = 0; k < K; k++, w += BLOCK) {
       ask_ahead(w);
-      const Floats a = load(w), b = load(w + LANES);
 #pragma GCC unroll 16
       for (int m = 0; m < M; m++) {
         const float one = x[m * K + k];
-        low[m] += a * one;
-        high[m] += b * one;
+#pragma GCC unroll 8
+        for (int p = 0; p < PARTS; p++) sums[m][p] += load(w + p * LANES) * one;
       }
     }
-    keep<M>(low, high, y);
+    keep<M>(sums, y);
   }
 
   static void store(float* to, const float* sums, int64_t count) {
@@ -98,21 +107,22 @@ struct Brain {
 
   template <int M>
   static void block(const uint16_t* w, const uint16_t* x, float (*y)[BLOCK], int64_t K) {
-    Floats low[M] = {}, high[M] = {};
+    Floats sums[M][PARTS] = {};
     for (int64_t k = 0; k < K; k += 2, w += 2 * BLOCK) {
       ask_ahead(w);
-      const __m512bh a = (__m512bh)_mm512_loadu_si512(w);
-      const __m512bh b = (__m512bh)_mm512_loadu_si512(w + BLOCK);
 #pragma GCC unroll 16
       for (int m = 0; m < M; m++) {
         int32_t pair;
         std::memcpy(&pair, x + m * K + k, 4);
         const __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
-        low[m] = (Floats)_mm512_dpbf16_ps((__m512)low[m], a, both);
-        high[m] = (Floats)_mm512_dpbf16_ps((__m512)high[m], b, both);
+#pragma GCC unroll 8
+        for (int p = 0; p < PARTS; p++) {
+          const __m512bh a = (__m512bh)_mm512_loadu_si512(w + 2 * p * LANES);
+          sums[m][p] = (Floats)_mm512_dpbf16_ps((__m512)sums[m][p], a, both);
+        }
       }
     }
-    keep<M>(low, high, y);
+    keep<M>(sums, y);
   }
 
   static void widen(uint16_t* to, const uint16_t* from, int64_t count) { std::memcpy(to, from, 2 * count); }
@@ -121,23 +131,26 @@ struct Brain {
 
   template <int M>
   static void block(const uint16_t* w, const float* x, float (*y)[BLOCK], int64_t K) {
-    Floats low[M] = {}, high[M] = {};
+    Floats sums[M][PARTS] = {};
     for (int64_t k = 0; k < K; k += 2, w += 2 * BLOCK) {
       ask_ahead(w);
-      const Words a = *reinterpret_cast<const Words*>(w);
-      const Words b = *reinterpret_cast<const Words*>(w + BLOCK);
-      const Floats a0 = (Floats)(a << 16), a1 = (Floats)(a & 0xffff0000u);
-      const Floats b0 = (Floats)(b << 16), b1 = (Floats)(b & 0xffff0000u);
+#pragma GCC unroll 4
+      for (int p = 0; p < PARTS; p += 2) {  // more would not stay in registers beside the sums
+        const Words a = *reinterpret_cast<const Words*>(w + 2 * p * LANES);
+        const Words b = *reinterpret_cast<const Words*>(w + 2 * (p + 1) * LANES);
+        const Floats a0 = (Floats)(a << 16), a1 = (Floats)(a & 0xffff0000u);
+        const Floats b0 = (Floats)(b << 16), b1 = (Floats)(b & 0xffff0000u);
 #pragma GCC unroll 16
-      for (int m = 0; m < M; m++) {
-        const float first = x[m * K + k], second = x[m * K + k + 1];
-        low[m] += a0 * first;
-        high[m] += b0 * first;
-        low[m] += a1 * second;
-        high[m] += b1 * second;
+        for (int m = 0; m < M; m++) {
+          const float first = x[m * K + k], second = x[m * K + k + 1];
+          sums[m][p] += a0 * first;
+          sums[m][p + 1] += b0 * first;
+          sums[m][p] += a1 * second;
+          sums[m][p + 1] += b1 * second;
+        }
       }
     }
-    keep<M>(low, high, y);
+    keep<M>(sums, y);
   }
 
   static void widen(float* to, const uint16_t* from, int64_t count) {

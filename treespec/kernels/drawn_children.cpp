@@ -11,9 +11,9 @@ namespace {
 constexpr int64_t GROUP = 256;              // tokens: a multiple of LANES
 constexpr int64_t WORTH_THREADS = 1 << 16;  // logits
 
-typedef double Doubles __attribute__((vector_size(128), aligned(8), may_alias));
+typedef double Doubles __attribute__((vector_size(2 * TREESPEC_BYTES), aligned(8), may_alias));
 
-// 16 logits of a row as float32; behind its end those that are missing are `padding`.
+// A vector of a row's logits as float32; behind its end those that are missing are `padding`.
 template <typename Number>
 inline Floats logits_at(const Number* row, int64_t i, int64_t width, float padding) {
   const auto wide = [](const Number* from) {

@@ -1,8 +1,8 @@
-// e^x, 16 numbers at a time.
+// e^x, a vector at a time.
 
 namespace {
 
-typedef int32_t Ints __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t Ints __attribute__((vector_size(TREESPEC_BYTES), aligned(4), may_alias));
 
 // e^x for x <= 0, to a relative 3e-7; 0 below e^-87.
 inline Floats exponential(Floats x) {

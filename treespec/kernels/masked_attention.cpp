@@ -60,9 +60,10 @@ inline void exchange(Words (&rows)[LANES]) {
     rows[i] = pick(a, b, low);
     rows[i + HALF] = pick(a, b, high);
   }
+  if constexpr (HALF > 1) exchange<HALF / 2>(rows);
 }
 
-// 16 rows of 16 words become columns of a block.
+// LANES rows of LANES words become columns of a block.
 inline void transposed(uint32_t* to, const uint32_t* from, int64_t stride) {
   Words rows[LANES];
 #pragma GCC unroll 16
@@ -70,16 +71,13 @@ inline void transposed(uint32_t* to, const uint32_t* from, int64_t stride) {
     __builtin_prefetch((const char*)(from + i * stride) + ROWS_AHEAD);
     rows[i] = *reinterpret_cast<const Words*>(from + i * stride);
   }
-  exchange<8>(rows);
-  exchange<4>(rows);
-  exchange<2>(rows);
-  exchange<1>(rows);
+  exchange<LANES / 2>(rows);
 #pragma GCC unroll 16
   for (int64_t i = 0; i < LANES; i++) *reinterpret_cast<Words*>(to + i * BLOCK) = rows[i];
 }
 
 // 32 keys, of words that are a number or a pair of numbers, in the order of `products`. Those behind the last key
-// are zeros, and words are padded by zeros to a multiple of 16.
+// are zeros, and words are padded by zeros to a multiple of LANES.
 inline void key_block(uint32_t* to, const uint32_t* from, int64_t stride, int64_t keys, int64_t words) {
   for (int64_t key = 0; key < BLOCK; key += LANES)
     for (int64_t word = 0; word < words; word += LANES) {
@@ -164,7 +162,7 @@ float weigh(const Call& call, float* scores, const float* bias, int64_t keys, ty
   for (int64_t k = 0; k < keys; k += LANES) {
     Floats score = load(scores + k) * call.scale, hidden = Floats{} - INFINITY;
     if (call.softcap) score = call.softcap * hyperbolic_tangent(score / call.softcap);
-    std::memcpy(&hidden, bias + k, keys - k < LANES ? 4 * (keys - k) : 64);
+    std::memcpy(&hidden, bias + k, 4 * std::min(LANES, keys - k));
     score += hidden;
     save(scores + k, score);
     most = score > most ? score : most;
