@@ -159,7 +159,7 @@ def test_no_draft(saved: Path) -> None:
     ):
         load_pair(saved / "target")
     with pytest.raises(
-        LoadError, match=r"'embeded' .*\(and it is no folder here\).*only 'embedded'"
+        LoadError, match=r"'embeded' .*\(and not a local folder\).*only 'embedded'"
     ):
         load_pair("embeded")
 
@@ -265,7 +265,7 @@ def test_weights_that_do_not_fit(folder: Path, change: dict) -> None:
     logging.getLogger("transformers").addHandler(handler)
     reconfigure(folder / "target", **change)
     with pytest.raises(
-        LoadError, match=r"do not fit its config\.json: \d+ tensors .*model\.layers"
+        LoadError, match=r"do not match its config\.json: \d+ tensors .*model\.layers"
     ):
         load_pair(folder)
     logging.getLogger("transformers").removeHandler(handler)

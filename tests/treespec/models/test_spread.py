@@ -73,7 +73,7 @@ def test_trees_run_through_the_hooks_of_a_dispatched_model() -> None:
 
 
 def test_a_map_is_auto_or_a_mapping() -> None:
-    with pytest.raises(LoadError, match="'balanced' is not known: 'auto', or a mapping"):
+    with pytest.raises(LoadError, match="'balanced' is not known: give 'auto', or a mapping"):
         device_map_arguments("balanced")
 
 
