@@ -1,4 +1,4 @@
-"""Read models and tokenizers from folders and the Hugging Face hub quietly, or say why they cannot be read."""
+"""Read models and tokenizers from folders and the Hugging Face hub quietly, or say why that fails."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -112,8 +112,8 @@ def _online(hub_id: str) -> bool:
             return False
         raise LoadError(
             f"{hub_id!r} is neither a local folder nor in the local cache of the Hugging Face hub, and the "
-            f"hub cannot be reached (no network, or HF_HUB_OFFLINE is set): run `hf download {hub_id}` on a "
-            "machine with a network, or give a folder"
+            f"hub cannot be reached (no network, or HF_HUB_OFFLINE is set): run `hf download {hub_id}` "
+            "on a machine with a network, or give a folder"
         ) from None
     return True
 

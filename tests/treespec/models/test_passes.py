@@ -118,5 +118,5 @@ class TestWhatCannotBeHad:
 
     def test_another_implementation(self, load):
         model = TransformersModel(load("llama"), attention="reference")
-        with pytest.raises(UnsupportedModel, match="asked to run attention='reference'"):
+        with pytest.raises(UnsupportedModel, match="loaded with attention='reference'"):
             choose_passes(model, "compiled")

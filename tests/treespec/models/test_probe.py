@@ -43,7 +43,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, wrong: Callable[[TreePass], TreePass]
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2", "mixtral"])
 def test_right_models_pass_in_every_dtype(name: str, dtype: torch.dtype, load: Load) -> None:
     finding = TransformersModel(load(name, dtype=dtype)).finding
-    print(f"{name} {dtype}: error {finding.error:.2g}, overlooking the tree {finding.effect:.2g}")
+    print(f"{name} {dtype}: error {finding.error:.2g}, ignoring the tree {finding.effect:.2g}")
     assert finding.error < probe.TOLERANCE[dtype] / 4
     assert finding.effect > 0.3
 
@@ -81,7 +81,7 @@ def test_a_model_that_drops_the_tree_takes_the_mask(
     monkeypatch.setattr(model, "forward", lambda *a, treespec_pass=None, **k: forward(*a, **k))
     monkeypatch.setattr(model.model, "forward", lambda *a, treespec_pass=None, **k: base(*a, **k))
     assert TransformersModel(model).attention == "transformers"
-    with pytest.raises(UnsupportedModel, match="was not told of a tree"):
+    with pytest.raises(UnsupportedModel, match="was given no tree"):
         TransformersModel(model, attention="sdpa")
 
 
@@ -97,7 +97,7 @@ def test_a_window_that_only_the_mask_knows_is_refused(load: Load) -> None:
     model = load("mistral", sliding_window=64)
     model.model.layers[1].self_attn.config = Blind()
     with pytest.raises(
-        UnsupportedModel, match="layer 1 tells the attention of window None, its mask of window 64"
+        UnsupportedModel, match="layer 1 states window None to the attention, but 64 to its mask"
     ):
         TransformersModel(model)
 
@@ -107,7 +107,7 @@ def test_a_window_that_the_mask_has_not_is_refused(load: Load) -> None:
     model = load("qwen2")
     model.model.layers[1].self_attn.sliding_window = 64
     with pytest.raises(
-        UnsupportedModel, match="layer 1 tells the attention of window 64, its mask of window None"
+        UnsupportedModel, match="layer 1 states window 64 to the attention, but None to its mask"
     ):
         TransformersModel(model, attention="sdpa")
 
@@ -119,7 +119,7 @@ def test_a_window_other_than_the_masks_is_refused(load: Load) -> None:
     assert TransformersModel(model, attention="sdpa").attention == "sdpa"
     model.model.layers[0].self_attn.sliding_window = 65
     with pytest.raises(
-        UnsupportedModel, match="tells the attention of window 65, its mask of window 64"
+        UnsupportedModel, match="states window 65 to the attention, but 64 to its mask"
     ):
         TransformersModel(model, attention="sdpa")
 
