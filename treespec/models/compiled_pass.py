@@ -55,7 +55,7 @@ __all__ = [
 log = logging.getLogger("treespec")
 
 OPTIONS = {"cpp_wrapper": True, "cpp.min_chunk_size": 16384}
-"""No Python between kernels, and no threads for small kernels, whose work is shorter than a thread start."""
+"""No Python between kernels, and no threads for small kernels, which end before threads have started."""
 
 LARGEST_SHARE_OF_FREE_MEMORY = 0.25
 """Packed copies of weights are not made if they would take more than this share of the free memory."""

@@ -287,7 +287,7 @@ class TestCompiled:
                     UnsupportedModel, match=f"set to '{other}' attention instead of"
                 ):
                     first(torch.arange(2), (-1, 0))
-            with pytest.raises(UnsupportedModel, match="set anew"):
+            with pytest.raises(UnsupportedModel, match="set again"):
                 compiled.fresh().prefill(torch.arange(4))
         finally:
             compiled.model.set_attn_implementation(ours)

@@ -185,8 +185,10 @@ REFUSED = {
     "skip names mlp.2, but the model has 2 layers: 0 to 1": lambda m, *a: LayerSkip(
         m, ["mlp.2"], *a
     ),
-    "'mlp' is no sublayer: name one like attention.3": lambda m, *a: LayerSkip(m, ["mlp"], *a),
-    "'mlp.-1' is no sublayer": lambda m, *a: LayerSkip(m, ["mlp.-1"], *a),
+    "'mlp' is not a sublayer: give a name like attention.3": lambda m, *a: LayerSkip(
+        m, ["mlp"], *a
+    ),
+    "'mlp.-1' is not a sublayer": lambda m, *a: LayerSkip(m, ["mlp.-1"], *a),
     "must be a sequence of sublayers": lambda m, *a: LayerSkip(m, "mlp.1", *a),
     "skip names every sublayer": lambda m, *a: LayerSkip(m, sublayers_of(2), *a),
     "has no method 'without'": lambda m, *a: EarlyExit(m.model, 1, *a),
@@ -202,11 +204,11 @@ def test_what_is_not_there_is_refused(said, load, without_shape_checks):
 
 def test_architectures_that_cannot_are_refused_by_name(load):
     opt = TransformersModel(load("opt"))
-    with pytest.raises(UnsupportedModel, match=r"opt models cannot leave mlp\.1 out by itself"):
+    with pytest.raises(UnsupportedModel, match=r"opt models cannot skip mlp\.1 alone"):
         opt.without(["mlp.1"])
     llama = TransformersModel(load("llama"))
     llama.model.model.layers[0].register_forward_hook(lambda *_: 1 / 0)
-    with pytest.raises(UnsupportedModel, match="llama models cannot leave layers out"):
+    with pytest.raises(UnsupportedModel, match="llama models cannot skip layers"):
         llama.without(["mlp.1", "attention.1"])
     wrapped = TransformersModel(load("llama"))
     wrapped.model.model.forward = wrapped.model.model.forward
@@ -214,7 +216,7 @@ def test_architectures_that_cannot_are_refused_by_name(load):
         wrapped.without(["mlp.1"])
     other = TransformersModel(load("llama"))
     other.model.model.layers = torch.nn.ModuleList(other.model.model.layers[:1])
-    with pytest.raises(UnsupportedModel, match=r"llama models.*no single list"):
+    with pytest.raises(UnsupportedModel, match=r"llama models.*not a single list"):
         other.without(["mlp.1"])
     shared = TransformersModel(load("llama"))
     shared.model.config.num_kv_shared_layers = 1
