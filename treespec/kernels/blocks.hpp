@@ -1,9 +1,9 @@
-// Sums of products of a few rows with a matrix, 32 outputs at a time, in registers.
+// Products of a few rows with a matrix, 32 outputs at a time, summed in registers.
 //
-// The matrix lies in blocks of 32 outputs: [K][32], of bfloat16 in pairs of inputs, [K / 2][32][2]. A block is a
-// stream that is read once, and asked for ahead of its use; each row's numbers are broadcast. Rows of bfloat16
-// are widened to float32, unless the processor multiplies pairs as quickly as single numbers: build.py says so
-// by TREESPEC_PAIRS.
+// The matrix is stored in blocks of 32 outputs: [K][32], or in bfloat16 by pairs of inputs, [K / 2][32][2]. A block
+// is a stream that is read once and prefetched; the numbers of each row are broadcast. Rows of bfloat16 are widened
+// to float32, unless the processor multiplies pairs as fast as single numbers, in which case build.py defines
+// TREESPEC_PAIRS.
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
@@ -20,10 +20,10 @@
 namespace {
 
 constexpr int64_t BLOCK = 32;    // outputs
-constexpr int64_t FAR = 16384;   // bytes of a stream, asked for in the second cache
-constexpr int64_t NEAR = 512;    // in the first
+constexpr int64_t FAR = 16384;   // bytes ahead that are prefetched into the second-level cache
+constexpr int64_t NEAR = 512;    // bytes ahead that are prefetched into the first-level cache
 
-// Rows whose sums fit into registers.
+// Number of rows whose sums fit into registers.
 #if defined(TREESPEC_ROWS)
 constexpr int MOST = TREESPEC_ROWS;
 #elif defined(__AVX512F__)
@@ -39,7 +39,7 @@ typedef uint32_t Words __attribute__((vector_size(64), aligned(4), may_alias));
 typedef uint16_t Halves __attribute__((vector_size(32), aligned(2), may_alias));
 constexpr int64_t LANES = 16;
 
-// Loops are written in vectors: the compiler of compiled passes is told not to make any.
+// Loops are vectorised by hand, since compiled passes are compiled without automatic vectorisation.
 inline Floats load(const float* from) { return *reinterpret_cast<const Floats*>(from); }
 
 inline void save(float* to, Floats values) { *reinterpret_cast<Floats*>(to) = values; }
@@ -53,7 +53,7 @@ inline void keep(const Floats (&low)[M], const Floats (&high)[M], float (*y)[BLO
   }
 }
 
-// Two lines of a matrix that come later. The first cache alone cannot wait for enough of them.
+// Prefetch two later cache lines of a matrix. The first-level cache alone cannot have enough lines in flight.
 template <typename T>
 inline void ask_ahead(const T* w) {
   for (int64_t line = 0; line < 128; line += 64) {
@@ -162,7 +162,7 @@ struct Brain {
     if (count < BLOCK) std::memcpy(to, some, 2 * count);
   }
 
-  // To the nearest, ties to even.
+  // Round to nearest, ties to even.
   static Words rounded(Floats values) {
     const Words bits = (Words)values, nan = (Words)((bits & 0x7fffffffu) > 0x7f800000u);
     return (nan & 0x7fc0u) | (~nan & ((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16));
@@ -175,7 +175,7 @@ void some_rows(int m, const typename T::Number* w, const typename T::Row* x, int
   if constexpr (M > 1) some_rows<T, M - 1>(m, w, x, K, y);
 }
 
-// Products of M rows, which lie behind one another, with a block: take(row, its 32 sums) for each.
+// Products of M contiguous rows with a block; calls take(row, its 32 sums) for each row.
 template <typename T, typename Take>
 void products(const typename T::Number* w, const typename T::Row* x, int64_t M, int64_t K, Take take) {
   const int64_t parts = (M + MOST - 1) / MOST;

@@ -78,7 +78,7 @@ def source() -> str:
 
 
 def _pairs() -> list[str]:
-    """The flag for AMD processors: products of pairs take one cycle there, two on Intel's (`blocks.hpp`)."""
+    """The flag for AMD processors: products of pairs take one cycle there, two on Intel (`blocks.hpp`)."""
     with suppress(OSError):
         if "AuthenticAMD" in CPU_INFO.read_text(encoding="utf-8"):
             return ["-DTREESPEC_PAIRS"]
