@@ -74,9 +74,9 @@ struct Single {
       const Floats a = load(w), b = load(w + LANES);
 #pragma GCC unroll 16
       for (int m = 0; m < M; m++) {
-        const float one = x[m * K + k];
-        low[m] += a * one;
-        high[m] += b * one;
+        const float input = x[m * K + k];
+        low[m] += a * input;
+        high[m] += b * input;
       }
     }
     keep<M>(low, high, y);
@@ -107,9 +107,9 @@ struct Brain {
       for (int m = 0; m < M; m++) {
         int32_t pair;
         std::memcpy(&pair, x + m * K + k, 4);
-        const __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
-        low[m] = (Floats)_mm512_dpbf16_ps((__m512)low[m], a, both);
-        high[m] = (Floats)_mm512_dpbf16_ps((__m512)high[m], b, both);
+        const __m512bh inputs = (__m512bh)_mm512_set1_epi32(pair);
+        low[m] = (Floats)_mm512_dpbf16_ps((__m512)low[m], a, inputs);
+        high[m] = (Floats)_mm512_dpbf16_ps((__m512)high[m], b, inputs);
       }
     }
     keep<M>(low, high, y);
@@ -155,11 +155,11 @@ struct Brain {
   }
 
   static void store(uint16_t* to, const float* sums, int64_t count) {
-    uint16_t some[BLOCK];
-    uint16_t* whole = count == BLOCK ? to : some;
+    uint16_t buffer[BLOCK];
+    uint16_t* block = count == BLOCK ? to : buffer;
     for (int64_t i = 0; i < BLOCK; i += LANES)
-      *reinterpret_cast<Halves*>(whole + i) = __builtin_convertvector(rounded(load(sums + i)), Halves);
-    if (count < BLOCK) std::memcpy(to, some, 2 * count);
+      *reinterpret_cast<Halves*>(block + i) = __builtin_convertvector(rounded(load(sums + i)), Halves);
+    if (count < BLOCK) std::memcpy(to, buffer, 2 * count);
   }
 
   // Round to nearest, ties to even.

@@ -102,11 +102,11 @@ struct SingleChunk : Single {
   static void value_block(float* to, const float* from, int64_t stride, int64_t keys, int64_t count) {
     float padded[BLOCK] = {};
     for (int64_t k = 0; k < keys; k++, to += BLOCK) {
-      const float* one = from + k * stride;
-      __builtin_prefetch((const char*)one + ROWS_AHEAD);
-      __builtin_prefetch((const char*)one + ROWS_AHEAD + 64);
-      if (count < BLOCK) one = (const float*)std::memcpy(padded, one, 4 * count);
-      for (int64_t i = 0; i < BLOCK; i += LANES) save(to + i, load(one + i));
+      const float* value = from + k * stride;
+      __builtin_prefetch((const char*)value + ROWS_AHEAD);
+      __builtin_prefetch((const char*)value + ROWS_AHEAD + 64);
+      if (count < BLOCK) value = (const float*)std::memcpy(padded, value, 4 * count);
+      for (int64_t i = 0; i < BLOCK; i += LANES) save(to + i, load(value + i));
     }
   }
 
@@ -123,19 +123,19 @@ struct BrainChunk : Brain {
   static void value_block(uint16_t* to, const uint16_t* from, int64_t stride, int64_t keys, int64_t count) {
     uint16_t padded[2][BLOCK] = {};
     for (int64_t k = 0; k < keys; k += 2, to += 2 * BLOCK) {
-      const uint16_t *one = from + k * stride, *other = one + stride;
-      __builtin_prefetch((const char*)one + ROWS_AHEAD);
-      __builtin_prefetch((const char*)other + ROWS_AHEAD);
+      const uint16_t *value = from + k * stride, *next = value + stride;
+      __builtin_prefetch((const char*)value + ROWS_AHEAD);
+      __builtin_prefetch((const char*)next + ROWS_AHEAD);
       if (count < BLOCK || k + 1 == keys) {
-        std::memcpy(padded[0], one, 2 * count);
+        std::memcpy(padded[0], value, 2 * count);
         if (k + 1 < keys)
-          std::memcpy(padded[1], other, 2 * count);
+          std::memcpy(padded[1], next, 2 * count);
         else
           std::memset(padded[1], 0, 2 * BLOCK);
-        one = padded[0], other = padded[1];
+        value = padded[0], next = padded[1];
       }
       for (int64_t i = 0; i < BLOCK; i += LANES)
-        *reinterpret_cast<Words*>(to + 2 * i) = words(one + i) | (words(other + i) << 16);
+        *reinterpret_cast<Words*>(to + 2 * i) = words(value + i) | (words(next + i) << 16);
     }
   }
 

@@ -75,7 +75,7 @@ def probe(model: PreTrainedModel, attention: str = "auto") -> Finding:
     """Find the route by which a model runs trees correctly, and leave the model set to it.
 
     Args:
-        model: in eval mode.
+        model: a model in eval mode.
         attention: "auto" tries our attention, then the model's own under our mask; "transformers" tries
             only the latter; the name of an implementation of `attention_masks` tries only our attention
             with that implementation.
