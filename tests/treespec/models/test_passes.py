@@ -1,4 +1,4 @@
-"""What happens where passes of the kind that was asked for cannot be had."""
+"""What happens if passes of the requested kind are not possible."""
 
 import logging
 
@@ -64,7 +64,7 @@ class TestWhatCannotBeHad:
 
     @pytest.mark.usefixtures("traced")
     def test_a_folder_that_cannot_be_written_any_more(self, load, monkeypatch):
-        """What is asked before compiling is no promise: the disk may be full by then."""
+        """The check before compiling is no guarantee: the disk may be full later."""
 
         def full(*args, **kwargs):
             raise OSError(28, "No space left on device", "/tmp/code")
@@ -99,7 +99,7 @@ class TestWhatCannotBeHad:
 
     @pytest.mark.usefixtures("traced")
     def test_a_part_that_breaks_the_graph(self, load, monkeypatch):
-        """Refused as a draft, or eager with the reason; the whole is as it was."""
+        """The part is refused as a draft, or stays eager with the reason; the full model is unchanged."""
         model = TransformersModel(load("llama"))
         part = model.without(layers_from(1, 2))
 

@@ -1,4 +1,4 @@
-"""Models that leave sublayers out: equal to the plain model with these parts silenced, and sharing all."""
+"""Models that skip sublayers equal the plain model with these parts silenced, and share all its weights."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ ALL = (
     "olmo2", "starcoder2", "cohere", "mixtral", "gpt_oss", "stablelm", "falcon", "gptj",
 )  # fmt: skip
 WITHOUT_MLP = ("opt",)
-"""Whose layers have no module that is their feed-forward part."""
+"""Models whose layers have no module for their feed-forward part."""
 
 SHAPE = TreeShape.expansion([3, 2])
 DEEPER = {"gpt2": "n_layer", "gptj": "n_layer"}
@@ -31,7 +31,7 @@ def layers_of(name):
 
 
 def silenced(plain, skip, texts):
-    """The last logits of each text where hooks replace what these sublayers give by zeros."""
+    """The last logits of each text when hooks replace the outputs of these sublayers by zeros."""
     path, hooks = _path_of_layers(plain), []
 
     def nothing(module, given, output):
@@ -80,7 +80,7 @@ def test_rows_are_those_of_the_model_with_parts_silenced(name, load):
 
 
 def test_early_exit_is_the_norm_and_the_head_on_a_hidden_state(load):
-    """By the states that transformers gives, so that cutting is not held against cutting."""
+    """Compared with hidden states from transformers, so that the reference is independent."""
     for name in ("llama", "opt", "gpt2"):
         model = TransformersModel(load(name, **layers_of(name)))
         text = torch.arange(5, 14)
@@ -137,7 +137,7 @@ def test_greedy_text_is_that_of_generate(name, load, prompt, generated, without_
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_all_layers_accept_everything(temperature, load, prompt):
-    """By every law: each token is drawn from the target's own row."""
+    """Under every law: each token is drawn from the target's own row."""
     target, sampling = TransformersModel(load("llama")), Sampling(temperature)
     from treespec.verify import chain
 
@@ -151,7 +151,7 @@ def test_all_layers_accept_everything(temperature, load, prompt):
 
 
 def test_rows_up_to_the_first_part_that_is_left_out_are_the_targets(load):
-    """Of nodes of a tree too; a feed-forward part comes after the rows of its own layer."""
+    """Also for nodes of a tree; a feed-forward part comes after the rows of its own layer."""
     model = TransformersModel(load("llama", num_hidden_layers=3))
     text, tokens = torch.arange(5, 16), torch.arange(20, 20 + SHAPE.size)
 
