@@ -51,8 +51,8 @@ def enlarge(model: PreTrainedModel, to: int | str | EnlargeTo) -> PreTrainedMode
     Args:
         model: a causal language model of the llama architecture; it is not changed.
         to: number of parameters, embeddings included, as an integer or as text such as "100M" or "1.5B"
-            (the result has up to 5 % more, in the shape that `enlarged_shape.shape_to` chooses), or the
-            config fields of the larger shape.
+            (the result has at least as many and at most 5 % more, in the shape that
+            `enlarged_shape.shape_to` chooses), or the config fields of the larger shape.
 
     Returns:
         A new model in the dtype and on the device of `model`, in evaluation mode, its parameters frozen.
