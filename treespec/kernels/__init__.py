@@ -1,1 +1,1 @@
-"""Kernels for passes over few rows on the CPU, called by compiled code and as operations of torch."""
+"""CPU kernels for passes over few rows, called by compiled code and as torch operations."""

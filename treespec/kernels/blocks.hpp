@@ -1,9 +1,9 @@
-// Sums of products of a few rows with a matrix, 32 outputs at a time, in registers.
+// Products of a few rows with a matrix, 32 outputs at a time, summed in registers.
 //
-// The matrix lies in blocks of 32 outputs: [K][32], of bfloat16 in pairs of inputs, [K / 2][32][2]. A block is a
-// stream that is read once, and asked for ahead of its use; each row's numbers are broadcast. Rows of bfloat16
-// are widened to float32, unless the processor multiplies pairs as quickly as single numbers: build.py says so
-// by TREESPEC_PAIRS.
+// The matrix is stored in blocks of 32 outputs: [K][32], or in bfloat16 by pairs of inputs, [K / 2][32][2]. A block
+// is a stream that is read once and prefetched; the numbers of each row are broadcast. Rows of bfloat16 are widened
+// to float32, unless the processor multiplies pairs as fast as single numbers, in which case build.py defines
+// TREESPEC_PAIRS.
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
@@ -20,11 +20,11 @@
 namespace {
 
 constexpr int64_t BLOCK = 32;    // outputs
-constexpr int64_t FAR = 16384;   // bytes of a stream, asked for in the second cache
-constexpr int64_t NEAR = 512;    // in the first
+constexpr int64_t FAR = 16384;   // bytes ahead that are prefetched into the second-level cache
+constexpr int64_t NEAR = 512;    // bytes ahead that are prefetched into the first-level cache
 
-// Vectors are as wide as the processor's. GCC takes wider ones apart by way of memory: on an AVX2 processor vectors
-// of 64 bytes were 5 to 30 times slower. MOST is the number of rows whose sums stay in registers.
+// Vectors are as wide as the processor's. GCC splits wider ones through memory: on an AVX2 processor, vectors of 64
+// bytes were 5 to 30 times slower. MOST is the number of rows whose sums fit into registers.
 #if defined(TREESPEC_BYTES)
 #elif defined(__AVX512F__)
 #define TREESPEC_BYTES 64
@@ -50,7 +50,7 @@ typedef uint16_t Halves __attribute__((vector_size(TREESPEC_BYTES / 2), aligned(
 constexpr int64_t LANES = TREESPEC_BYTES / 4;
 constexpr int PARTS = BLOCK / LANES;  // vectors of a row's sums
 
-// Loops are written in vectors: the compiler of compiled passes is told not to make any.
+// Loops are vectorised by hand, since compiled passes are compiled without automatic vectorisation.
 inline Floats load(const float* from) { return *reinterpret_cast<const Floats*>(from); }
 
 inline void save(float* to, Floats values) { *reinterpret_cast<Floats*>(to) = values; }
@@ -63,7 +63,7 @@ inline void keep(const Floats (&sums)[M][PARTS], float (*y)[BLOCK]) {
     for (int p = 0; p < PARTS; p++) save(y[m] + p * LANES, sums[m][p]);
 }
 
-// Two lines of a matrix that come later. The first cache alone cannot wait for enough of them.
+// Prefetch two later cache lines of a matrix. The first-level cache alone cannot have enough lines in flight.
 template <typename T>
 inline void ask_ahead(const T* w) {
   for (int64_t line = 0; line < 128; line += 64) {
@@ -83,9 +83,9 @@ struct Single {
       ask_ahead(w);
 #pragma GCC unroll 16
       for (int m = 0; m < M; m++) {
-        const float one = x[m * K + k];
+        const float input = x[m * K + k];
 #pragma GCC unroll 8
-        for (int p = 0; p < PARTS; p++) sums[m][p] += load(w + p * LANES) * one;
+        for (int p = 0; p < PARTS; p++) sums[m][p] += load(w + p * LANES) * input;
       }
     }
     keep<M>(sums, y);
@@ -114,11 +114,11 @@ struct Brain {
       for (int m = 0; m < M; m++) {
         int32_t pair;
         std::memcpy(&pair, x + m * K + k, 4);
-        const __m512bh both = (__m512bh)_mm512_set1_epi32(pair);
+        const __m512bh inputs = (__m512bh)_mm512_set1_epi32(pair);
 #pragma GCC unroll 8
         for (int p = 0; p < PARTS; p++) {
           const __m512bh a = (__m512bh)_mm512_loadu_si512(w + 2 * p * LANES);
-          sums[m][p] = (Floats)_mm512_dpbf16_ps((__m512)sums[m][p], a, both);
+          sums[m][p] = (Floats)_mm512_dpbf16_ps((__m512)sums[m][p], a, inputs);
         }
       }
     }
@@ -135,7 +135,7 @@ struct Brain {
     for (int64_t k = 0; k < K; k += 2, w += 2 * BLOCK) {
       ask_ahead(w);
 #pragma GCC unroll 4
-      for (int p = 0; p < PARTS; p += 2) {  // more would not stay in registers beside the sums
+      for (int p = 0; p < PARTS; p += 2) {  // two vectors: more would not fit beside the sums
         const Words a = *reinterpret_cast<const Words*>(w + 2 * p * LANES);
         const Words b = *reinterpret_cast<const Words*>(w + 2 * (p + 1) * LANES);
         const Floats a0 = (Floats)(a << 16), a1 = (Floats)(a & 0xffff0000u);
@@ -168,14 +168,14 @@ struct Brain {
   }
 
   static void store(uint16_t* to, const float* sums, int64_t count) {
-    uint16_t some[BLOCK];
-    uint16_t* whole = count == BLOCK ? to : some;
+    uint16_t buffer[BLOCK];
+    uint16_t* block = count == BLOCK ? to : buffer;
     for (int64_t i = 0; i < BLOCK; i += LANES)
-      *reinterpret_cast<Halves*>(whole + i) = __builtin_convertvector(rounded(load(sums + i)), Halves);
-    if (count < BLOCK) std::memcpy(to, some, 2 * count);
+      *reinterpret_cast<Halves*>(block + i) = __builtin_convertvector(rounded(load(sums + i)), Halves);
+    if (count < BLOCK) std::memcpy(to, buffer, 2 * count);
   }
 
-  // To the nearest, ties to even.
+  // Round to nearest, ties to even.
   static Words rounded(Floats values) {
     const Words bits = (Words)values, nan = (Words)((bits & 0x7fffffffu) > 0x7f800000u);
     return (nan & 0x7fc0u) | (~nan & ((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16));
@@ -188,7 +188,7 @@ void some_rows(int m, const typename T::Number* w, const typename T::Row* x, int
   if constexpr (M > 1) some_rows<T, M - 1>(m, w, x, K, y);
 }
 
-// Products of M rows, which lie behind one another, with a block: take(row, its 32 sums) for each.
+// Products of M contiguous rows with a block; calls take(row, its 32 sums) for each row.
 template <typename T, typename Take>
 void products(const typename T::Number* w, const typename T::Row* x, int64_t M, int64_t K, Take take) {
   const int64_t parts = (M + MOST - 1) / MOST;

@@ -1,4 +1,4 @@
-"""Compiling our kernels, by the compiler of compiled passes."""
+"""Compile our kernels with the C++ compiler of compiled passes."""
 
 import ctypes
 from collections.abc import Callable
@@ -19,17 +19,17 @@ FILES = (
     "blocks.hpp", "packed_linear.cpp", "exponential.hpp", "masked_attention.cpp", "drawn_children.cpp",
     "walked_tree.cpp",
 )  # fmt: skip
-"""One after the other they are one source, which needs no search for headers."""
+"""The files, in the order in which they are joined to a single source, which needs no include path."""
 
 FLAGS = ("-ffp-contract=fast",)
-"""A product and a sum are one operation."""
+"""Contract products and sums into fused multiply-adds."""
 
 CPU_INFO = Path("/proc/cpuinfo")
 
 
 @lru_cache(maxsize=1)
 def kernels() -> Any:
-    """The library of all kernels. Its names are seen by code that is loaded later.
+    """The library of all kernels, loaded so that later code can use its symbols.
 
     Raises:
         Unavailable: if it cannot be compiled.
@@ -38,14 +38,14 @@ def kernels() -> Any:
 
 
 def held_call(name: str, held: tuple[Tensor | None, ...], *arguments: Any) -> Callable[[], None]:
-    """A kernel's call on the memory of tensors, which it holds; nothing is looked at.
+    """A call of a kernel on the memory of tensors, which it keeps alive; arguments are not checked.
 
     Args:
-        name: of the kernel.
-        held: its first arguments, in this order; None is a null pointer.
-        arguments: the others, as `ctypes` has them.
+        name: name of the kernel.
+        held: tensors, passed in this order as its first arguments; None is a null pointer.
+        arguments: the remaining arguments, as `ctypes` values.
     """
-    pointers = [ctypes.c_void_p(None if one is None else one.data_ptr()) for one in held]
+    pointers = [ctypes.c_void_p(None if x is None else x.data_ptr()) for x in held]
     return partial(_run, name, held, *pointers, *arguments)
 
 
@@ -54,10 +54,10 @@ def _run(name: str, held: tuple[Tensor | None, ...], *arguments: Any) -> None:
 
 
 def built(*flags: str) -> Any:
-    """Compiled, or found on disk, as the compiler's own code is.
+    """Compile the kernels, or load them from the compiler's code folder if they are there.
 
     Args:
-        flags: further ones of the C++ compiler.
+        flags: further flags for the C++ compiler.
 
     Raises:
         Unavailable: if it cannot be compiled.
@@ -73,12 +73,12 @@ def built(*flags: str) -> Any:
 
 
 def source() -> str:
-    """All files as one."""
+    """The source of all kernels."""
     return "\n".join((FOLDER / name).read_text(encoding="utf-8") for name in FILES)
 
 
 def _pairs() -> list[str]:
-    """Of AMD: products of pairs take one cycle there, and two on Intel's (see `blocks.hpp`)."""
+    """The flag for AMD processors: products of pairs take one cycle there, two on Intel (`blocks.hpp`)."""
     with suppress(OSError):
         if "AuthenticAMD" in CPU_INFO.read_text(encoding="utf-8"):
             return ["-DTREESPEC_PAIRS"]

@@ -1,4 +1,4 @@
-"""How compiled code calls the kernels itself, without Python."""
+"""Compiler options by which compiled code calls the kernels directly, without Python."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from treespec.kernels.build import kernels
 __all__ = ["calls"]
 
 OPERATIONS = (packed_linear, masked_attention)
-"""Modules by which torch knows them."""
+"""Modules that register the operations with torch."""
 
 DECLARED = {
     "packed_linear": "AtenTensorHandle x, AtenTensorHandle packed, AtenTensorHandle* bias, int64_t size",
@@ -19,20 +19,20 @@ DECLARED = {
         "AtenTensorHandle* sinks, double scale, double softcap"
     ),
 }
-"""What compiled code gives each operation, besides the place of its result."""
+"""Parameters that compiled code passes to each operation, besides that for its result."""
 
 
 def calls() -> dict[str, Any]:
-    """Options of the compiler by which its code calls the kernels itself.
+    """Compiler options by which compiled code calls the kernels directly.
 
     Raises:
-        Unavailable: if they cannot be compiled.
+        Unavailable: if the kernels cannot be compiled.
     """
     kernels()
     shims = {
         getattr(torch.ops.treespec, name).default: [
-            f"AOTITorchError aoti_torch_cpu_{name}({given}, AtenTensorHandle* result)"
+            f"AOTITorchError aoti_torch_cpu_{name}({parameters}, AtenTensorHandle* result)"
         ]
-        for name, given in DECLARED.items()
+        for name, parameters in DECLARED.items()
     }
     return {"aot_inductor.custom_ops_to_c_shims": shims}

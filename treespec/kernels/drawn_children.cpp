@@ -1,19 +1,19 @@
-// Children of a level of a drafted tree: the best of its logits, or logits to probabilities and draws from these.
+// Children for a level of a drafted tree: the best tokens of its logits, or draws from their softmax.
 //
-// Masses are summed in float64, GROUP tokens at a time. A draw looks for the group in which its point lies, and
-// there for the token. Rows that are no distributions, since a logit was not finite, give some tokens: who calls
-// sees by the extremes that it was so. Sizes and dtypes are not looked at here: drawn_children.py vouches for them.
+// Masses are summed in float64, GROUP tokens at a time. A draw finds the group that contains its point, and then
+// the token within the group. Rows with a logit that is not finite give arbitrary tokens; the caller detects
+// them by the extremes. Sizes and dtypes are not checked here: drawn_children.py checks them.
 
 #include <vector>
 
 namespace {
 
 constexpr int64_t GROUP = 256;              // tokens: a multiple of LANES
-constexpr int64_t WORTH_THREADS = 1 << 16;  // logits
+constexpr int64_t WORTH_THREADS = 1 << 16;  // logits from which on threads save time
 
 typedef double Doubles __attribute__((vector_size(2 * TREESPEC_BYTES), aligned(8), may_alias));
 
-// A vector of a row's logits as float32; behind its end those that are missing are `padding`.
+// A vector of a row's logits as float32; positions behind its end are `padding`.
 template <typename Number>
 inline Floats logits_at(const Number* row, int64_t i, int64_t width, float padding) {
   const auto wide = [](const Number* from) {
@@ -49,8 +49,8 @@ inline double sum_of(Doubles numbers) {
 }
 
 struct Extremes {
-  float low, high;  // NaN if a logit is
-  int64_t best;     // the first of the greatest
+  float low, high;  // NaN if any logit is NaN
+  int64_t best;     // the first token with the greatest logit
 };
 
 template <typename Number>
@@ -79,7 +79,7 @@ Extremes extremes_of(const Number* row, int64_t width) {
   return found;
 }
 
-// Those of several rows.
+// The extremes of several rows.
 void join_extremes(const std::vector<Extremes>& rows, float* joined) {
   joined[0] = rows[0].low;
   joined[1] = rows[0].high;
@@ -96,7 +96,7 @@ Extremes probabilities(const Number* row, int64_t width, float temperature, floa
   const float cold = 1 / temperature;
   Doubles total = {};
   for (int64_t i = 0; i < width; i += LANES) {
-    // the difference first: of products one may round above the other, and large ones far above
+    // subtract first: the products could round such that an exponent exceeds 0, for large logits by much
     const Floats weights = exponential((logits_at(row, i, width, -INFINITY) - extremes.high) * cold);
     put(probs, i, width, weights);
     total += __builtin_convertvector(weights, Doubles);
@@ -106,7 +106,7 @@ Extremes probabilities(const Number* row, int64_t width, float temperature, floa
   return extremes;
 }
 
-// The mass of some tokens, without those that are gone.
+// The mass of the tokens begin .. end - 1, without tokens that are gone (already drawn).
 double mass_of(const float* probs, int64_t begin, int64_t end, const int64_t* gone, int64_t count) {
   const auto next_gone = [&](int64_t from) {
     int64_t next = end;
@@ -123,8 +123,9 @@ double mass_of(const float* probs, int64_t begin, int64_t end, const int64_t* go
   }
 }
 
-// The token at which the mass of those that are not gone first exceeds its part `uniform`; if they have none, all
-// of them are equally probable. One without mass is never found.
+// The first token at which the cumulative mass of the tokens that are not gone exceeds the fraction `uniform` of
+// their total. If they have no mass, all of them are equally probable; otherwise a token without mass is never
+// returned.
 int64_t found_at(double uniform, const float* probs, int64_t width, const std::vector<double>& masses,
                  const int64_t* gone, int64_t count) {
   const auto is_gone = [&](int64_t token) { return std::find(gone, gone + count, token) != gone + count; };
@@ -145,7 +146,7 @@ int64_t found_at(double uniform, const float* probs, int64_t width, const std::v
     if (!(probs[token] > 0) || is_gone(token)) continue;
     below += probs[token];
     last = token;
-    if (below > point) break;  // which rounding can prevent, of the last ones
+    if (below > point) break;  // at the last tokens, rounding can prevent this
   }
   if (last < 0)
     for (last = width - 1; last > 0 && (!(probs[last] > 0) || is_gone(last));) last--;
@@ -177,7 +178,7 @@ void draw(const float* probs, int64_t width, bool distinct, Draws draws) {
 
 extern "C" {
 
-// plan: of each row how many children it gets, and where its first uniform and its first child stand.
+// plan: for each row, its number of children and the indices of its first uniform and its first child.
 void treespec_drawn_children(const void* logits, const int64_t* plan, const double* uniforms, float* probs,
                              int64_t* children, float* extremes, int64_t stride, int64_t rows, int64_t width,
                              double temperature, int32_t distinct, int32_t brain) {
@@ -194,7 +195,7 @@ void treespec_drawn_children(const void* logits, const int64_t* plan, const doub
   join_extremes(found, extremes);
 }
 
-// The best token of each row, of equal ones the first.
+// The best token of each row; the first of equals.
 void treespec_best_children(const void* logits, int64_t* children, float* extremes, int64_t stride, int64_t rows,
                             int64_t width, int32_t brain) {
   std::vector<Extremes> found(rows);

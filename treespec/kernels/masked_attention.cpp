@@ -1,10 +1,10 @@
-// Attention of few rows to many keys under one mask: what a pass over the nodes of a tree asks of a layer.
+// Attention of few rows to many keys under one mask: the attention of a layer in a pass over the nodes of a tree.
 //
-// Query heads that share keys are rows of one product with them; keys and values are read once. CHUNK keys at
-// a time are put into blocks (blocks.hpp) and multiplied, their scores become weights, and blocks of their
-// values are multiplied by these; sums of earlier chunks are rescaled where a larger score comes. Where threads
-// do not divide into key heads, the keys of a head are read in parts, which are joined at the end. Sizes and
-// dtypes are not looked at here: masked_attention.py vouches for them.
+// Query heads that share keys are rows of one product with them, so keys and values are read once. CHUNK keys at a
+// time are copied into blocks (blocks.hpp) and multiplied; their scores become weights, which multiply blocks of
+// their values. Sums of earlier chunks are rescaled when a larger score occurs. If the threads cannot be divided
+// evenly among the key heads, the keys of a head are read in parts, which are joined at the end. Sizes and dtypes
+// are not checked here: masked_attention.py checks them.
 
 #include <cmath>
 #include <limits>
@@ -13,8 +13,8 @@
 namespace {
 
 constexpr int64_t CHUNK = 128;       // keys: a multiple of BLOCK
-constexpr int64_t LEAST_PART = 256;  // keys
-constexpr int64_t ROWS_AHEAD = 4096;  // bytes, in the first cache
+constexpr int64_t LEAST_PART = 256;  // keys of a part
+constexpr int64_t ROWS_AHEAD = 4096;  // bytes prefetched into the first-level cache
 constexpr float LOWEST = std::numeric_limits<float>::lowest();
 
 struct Call {
@@ -26,7 +26,7 @@ struct Call {
   float scale, softcap;       // 0 for no softcap
 
   int64_t group() const { return heads / shared; }
-  int64_t rows() const { return group() * nodes; }  // that read the same keys
+  int64_t rows() const { return group() * nodes; }  // rows that read the same keys
 };
 
 inline Floats hyperbolic_tangent(Floats x) {
@@ -63,7 +63,7 @@ inline void exchange(Words (&rows)[LANES]) {
   if constexpr (HALF > 1) exchange<HALF / 2>(rows);
 }
 
-// LANES rows of LANES words become columns of a block.
+// Transpose LANES rows of LANES words into columns of a block.
 inline void transposed(uint32_t* to, const uint32_t* from, int64_t stride) {
   Words rows[LANES];
 #pragma GCC unroll 16
@@ -76,8 +76,8 @@ inline void transposed(uint32_t* to, const uint32_t* from, int64_t stride) {
   for (int64_t i = 0; i < LANES; i++) *reinterpret_cast<Words*>(to + i * BLOCK) = rows[i];
 }
 
-// 32 keys, of words that are a number or a pair of numbers, in the order of `products`. Those behind the last key
-// are zeros, and words are padded by zeros to a multiple of LANES.
+// 32 keys in the order of `products`; a word is one number or a pair of numbers. Keys behind the last one are zeros,
+// and words are padded with zeros to a multiple of LANES.
 inline void key_block(uint32_t* to, const uint32_t* from, int64_t stride, int64_t keys, int64_t words) {
   for (int64_t key = 0; key < BLOCK; key += LANES)
     for (int64_t word = 0; word < words; word += LANES) {
@@ -96,19 +96,19 @@ inline void key_block(uint32_t* to, const uint32_t* from, int64_t stride, int64_
 struct SingleChunk : Single {
   static constexpr int64_t PAIR = 1;
 
-  // Values of keys, `count` outputs of each, in the order of `products`.
+  // `count` outputs of each key's value, in the order of `products`.
   static void value_block(float* to, const float* from, int64_t stride, int64_t keys, int64_t count) {
     float padded[BLOCK] = {};
     for (int64_t k = 0; k < keys; k++, to += BLOCK) {
-      const float* one = from + k * stride;
-      __builtin_prefetch((const char*)one + ROWS_AHEAD);
-      __builtin_prefetch((const char*)one + ROWS_AHEAD + 64);
-      if (count < BLOCK) one = (const float*)std::memcpy(padded, one, 4 * count);
-      for (int64_t i = 0; i < BLOCK; i += LANES) save(to + i, load(one + i));
+      const float* value = from + k * stride;
+      __builtin_prefetch((const char*)value + ROWS_AHEAD);
+      __builtin_prefetch((const char*)value + ROWS_AHEAD + 64);
+      if (count < BLOCK) value = (const float*)std::memcpy(padded, value, 4 * count);
+      for (int64_t i = 0; i < BLOCK; i += LANES) save(to + i, load(value + i));
     }
   }
 
-  // Keep weights as rows of `products`; give those that are kept.
+  // Store weights as rows of `products`; return them as stored.
   static Floats keep_weights(float* to, Floats weights) {
     save(to, weights);
     return weights;
@@ -121,19 +121,19 @@ struct BrainChunk : Brain {
   static void value_block(uint16_t* to, const uint16_t* from, int64_t stride, int64_t keys, int64_t count) {
     uint16_t padded[2][BLOCK] = {};
     for (int64_t k = 0; k < keys; k += 2, to += 2 * BLOCK) {
-      const uint16_t *one = from + k * stride, *other = one + stride;
-      __builtin_prefetch((const char*)one + ROWS_AHEAD);
-      __builtin_prefetch((const char*)other + ROWS_AHEAD);
+      const uint16_t *value = from + k * stride, *next = value + stride;
+      __builtin_prefetch((const char*)value + ROWS_AHEAD);
+      __builtin_prefetch((const char*)next + ROWS_AHEAD);
       if (count < BLOCK || k + 1 == keys) {
-        std::memcpy(padded[0], one, 2 * count);
+        std::memcpy(padded[0], value, 2 * count);
         if (k + 1 < keys)
-          std::memcpy(padded[1], other, 2 * count);
+          std::memcpy(padded[1], next, 2 * count);
         else
           std::memset(padded[1], 0, 2 * BLOCK);
-        one = padded[0], other = padded[1];
+        value = padded[0], next = padded[1];
       }
       for (int64_t i = 0; i < BLOCK; i += LANES)
-        *reinterpret_cast<Words*>(to + 2 * i) = words(one + i) | (words(other + i) << 16);
+        *reinterpret_cast<Words*>(to + 2 * i) = words(value + i) | (words(next + i) << 16);
     }
   }
 
@@ -149,12 +149,12 @@ struct BrainChunk : Brain {
   }
 };
 
-// What rows have found so far: the largest score, the sum of weights relative to it, and of weighted values.
+// Partial results of rows: the largest score, and relative to it the sums of weights and of weighted values.
 struct Found {
   float *tops, *totals, *sums;
 };
 
-// Scores of a chunk's keys to weights; returns the factor of what was found before.
+// Turn the scores of a chunk's keys into weights; return the factor that rescales earlier partial results.
 template <typename T>
 float weigh(const Call& call, float* scores, const float* bias, int64_t keys, typename T::Row* weights,
             float& top, float& total) {
@@ -179,7 +179,7 @@ float weigh(const Call& call, float* scores, const float* bias, int64_t keys, ty
   return factor;
 }
 
-// What the rows of a key head find among some keys.
+// Partial results of the rows of a key head over the keys begin .. end - 1.
 template <typename T>
 void read_part(const Call& call, int64_t head, int64_t begin, int64_t end, Found found) {
   using Number = typename T::Number;
@@ -223,7 +223,7 @@ void read_part(const Call& call, int64_t head, int64_t begin, int64_t end, Found
   }
 }
 
-// One row's result of the parts in which its keys were read, `stride` rows apart.
+// The result of one row from the parts in which its keys were read, `stride` rows apart.
 template <typename T>
 void join(const Call& call, int64_t query_head, int64_t node, Found found, int64_t parts, int64_t stride) {
   const int64_t wide = (call.value_dim + BLOCK - 1) / BLOCK * BLOCK;
@@ -277,7 +277,7 @@ void attention(const Call& call) {
 
 extern "C" {
 
-// Query, key and value are [heads][rows][dim] by their strides of heads and rows.
+// Query, key and value are [heads][rows][dim], with strides for heads and rows.
 void treespec_masked_attention(const void* query, const void* key, const void* value, const float* bias,
                                const float* sinks, void* out, const int64_t* sizes, const int64_t* strides,
                                double scale, double softcap, int32_t brain) {
@@ -290,7 +290,7 @@ void treespec_masked_attention(const void* query, const void* key, const void* v
     attention<SingleChunk>(call);
 }
 
-// What compiled code calls.
+// The entry point for compiled code.
 AOTITorchError aoti_torch_cpu_masked_attention(AtenTensorHandle query, AtenTensorHandle key,
                                                AtenTensorHandle value, AtenTensorHandle bias,
                                                AtenTensorHandle* sinks, double scale, double softcap,

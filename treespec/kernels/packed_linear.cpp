@@ -1,7 +1,7 @@
-// y[m] = W x[m] for few rows x[m]: what a pass over the nodes of a tree asks of each weight matrix.
+// y[m] = W x[m] for few rows x[m]: the product of a pass over the nodes of a tree with a weight matrix.
 //
-// W lies in blocks of 32 outputs, [N / 32][K][32], and rows behind one another. Sizes and dtypes are not looked
-// at here: packed_linear.py vouches for them.
+// W is stored in blocks of 32 outputs, [N / 32][K][32]; rows are contiguous. Sizes and dtypes are not checked
+// here: packed_linear.py checks them.
 
 #include <type_traits>
 #include <vector>
@@ -47,7 +47,7 @@ void treespec_packed_linear(const void* w, const float* bias, const void* x, voi
     linear<Single>((const float*)w, bias, (const float*)x, (float*)y, M, K, N);
 }
 
-// What compiled code calls.
+// The entry point for compiled code.
 AOTITorchError aoti_torch_cpu_packed_linear(AtenTensorHandle x, AtenTensorHandle packed,
                                             AtenTensorHandle* bias, int64_t N, AtenTensorHandle* result) {
   int64_t dims, sizes[8], strides[8];

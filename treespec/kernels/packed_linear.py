@@ -1,4 +1,4 @@
-"""Rows times a packed matrix, by `packed_linear.cpp`: the weights are read once for all rows."""
+"""Rows times a packed matrix (`packed_linear.cpp`): the weights are read once for all rows."""
 
 import ctypes
 from collections.abc import Callable
@@ -13,16 +13,16 @@ from treespec.kernels.build import held_call
 __all__ = ["BLOCK", "can_pack", "kernel_call", "pack", "packed_linear"]
 
 BLOCK = 32
-"""Outputs whose weights lie together."""
+"""Number of outputs whose weights are stored together."""
 
 
 def pack(weight: Float[Tensor, "N K"]) -> Float[Tensor, "blocks pairs 32 pair"]:
-    """A matrix in the order in which the kernel reads it: 32 outputs together, of bfloat16 pairs of inputs.
+    """Reorder a matrix as the kernel reads it: in blocks of 32 outputs, in bfloat16 by pairs of inputs.
 
-    Outputs are padded to a multiple of 32 by zeros.
+    Outputs are padded with zeros to a multiple of 32.
 
     Raises:
-        ValueError: for other numbers than float32 and bfloat16, or an odd number of inputs in bfloat16.
+        ValueError: for dtypes other than float32 and bfloat16, or an odd number of inputs in bfloat16.
     """
     size, inputs = weight.shape
     if not can_pack(inputs, weight.dtype):
@@ -33,25 +33,25 @@ def pack(weight: Float[Tensor, "N K"]) -> Float[Tensor, "blocks pairs 32 pair"]:
 
 
 def can_pack(inputs: int, dtype: torch.dtype) -> bool:
-    """Whether matrices of so many inputs can be packed."""
+    """Whether matrices with this number of inputs and dtype can be packed."""
     return inputs > 0 and (dtype == torch.float32 or (dtype == torch.bfloat16 and inputs % 2 == 0))
 
 
 @torch.library.custom_op("treespec::packed_linear", mutates_args=(), device_types="cpu")
 def packed_linear(x: Tensor, packed: Tensor, bias: Tensor | None, size: int) -> Tensor:
-    """Rows times a packed matrix, plus a bias. A row's result does not depend on the others.
+    """Rows times a packed matrix, plus a bias. The result of a row does not depend on other rows.
 
     Args:
         x: rows `[..., K]`.
-        packed: of `pack`, of the dtype of the rows.
-        bias: of float32, one number for each packed output, those that pad included; None for none.
-        size: number of outputs, without those that pad.
+        packed: result of `pack`, of the dtype of the rows.
+        bias: float32, one number per packed output, padding included; None for none.
+        size: number of outputs, without padding.
 
     Returns:
-        `[..., size]`, of sums in float32. bfloat16 is rounded once.
+        `[..., size]`, summed in float32; bfloat16 results are rounded once.
 
     Raises:
-        ValueError: if sizes or dtypes do not fit together.
+        ValueError: if sizes or dtypes do not match.
     """
     blocks, pairs, _, pair = packed.shape
     fits = x.dtype == packed.dtype and x.shape[-1] == pairs * pair and 0 < size <= BLOCK * blocks
@@ -73,7 +73,7 @@ def _(x: Tensor, packed: Tensor, bias: Tensor | None, size: int) -> Tensor:
 
 
 def kernel_call(out: Tensor, x: Tensor, packed: Tensor, bias: Tensor | None) -> Callable[[], None]:
-    """The kernel's call on these tensors, which it holds; see `held_call`."""
+    """A call of the kernel on these tensors, which it keeps alive; see `held_call`."""
     sizes = (x.numel() // x.shape[-1], x.shape[-1], out.shape[-1])
     return held_call(
         "treespec_packed_linear",

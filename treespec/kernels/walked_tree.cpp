@@ -1,9 +1,9 @@
 // The walk of an acceptance rule down a tree: from the target's logits and the draft's rows to path and bonus.
 //
-// What rejections leave of a row is kept as probabilities in float32, as the rules keep it; masses are float64. Where
-// a rule would refuse (logits that are not finite, a child that the draft could not have drawn) the walk ends with
-// REFUSED, and who calls asks the rule, which words the error. Sizes, dtypes and token ids are not looked at here:
-// walked_tree.py vouches for them.
+// Residuals are kept as probabilities in float32, as in the rules; masses are float64. Where a rule would refuse
+// (logits that are not finite, a child that the draft could not have drawn), the walk ends with REFUSED, and the
+// caller runs the rule itself, which raises the error. Sizes, dtypes and token ids are not checked here:
+// walked_tree.py checks them.
 
 #include <cmath>
 
@@ -15,7 +15,7 @@ constexpr int64_t NONE = -1, REFUSED = -2;
 
 struct Walk {
   const int64_t* tokens;
-  const int32_t *first, *following, *row;  // of each node: its first child, next sibling, row of drafts; NONE
+  const int32_t *first, *following, *row;  // for each node its first child, next sibling, row of drafts, or NONE
   const float* drafts;
   int64_t draft_stride;
   const double* uniforms;
@@ -24,10 +24,11 @@ struct Walk {
   Kind kind;
 };
 
-// What children were drawn from, given elders that left it: their row over its mass without them, or, if that is
-// nothing, equal parts for all others. Masses are divided by: the inverse of a small one is no number.
+// The distribution that children were drawn from, given the elder siblings removed from it: the row over its mass
+// without them, or, if that mass is 0, the uniform distribution over all other tokens. Division by the mass is
+// not replaced by a product, since the inverse of a small mass overflows.
 struct Remaining {
-  const float* row;  // null: 1 for all
+  const float* row;  // null: 1 for every token
   float mass;
 
   float of(int64_t token) const { return (row ? row[token] : 1) / mass; }
@@ -42,7 +43,8 @@ Remaining remaining(const float* row, int64_t width, const std::vector<int64_t>&
   return {nullptr, float(width - int64_t(gone.size()))};
 }
 
-// norm([left - draft]+), in place; `left` stays where nothing is left. Those that are gone the draft does not have.
+// norm([left - draft]+), in place; `left` is unchanged if the residual has no mass. Tokens that are gone have draft
+// probability 0.
 void reject(float* left, int64_t width, const Remaining& draft, const std::vector<int64_t>& gone) {
   const auto rest_at = [&](int64_t i) {
     const Floats rest = at(left, i, width) - draft.of(i, width);
@@ -62,7 +64,7 @@ void reject(float* left, int64_t width, const Remaining& draft, const std::vecto
   for (size_t j = 0; j < gone.size(); j++) left[gone[j]] = whole[j] / float(mass);
 }
 
-// The row without a token; itself where nothing else is left.
+// The row without a token, renormalised; unchanged if no other token has mass.
 void strike(float* left, int64_t width, int64_t token) {
   const double mass = mass_of(left, 0, width, &token, 1);
   if (!(mass > 0)) return;
@@ -70,7 +72,7 @@ void strike(float* left, int64_t width, int64_t token) {
   for (int64_t i = 0; i < width; i += LANES) put(left, i, width, at(left, i, width) / float(mass));
 }
 
-// The child that is accepted, each tried against what it was drawn from; or NONE, and what is left of the row.
+// The accepted child, each tried against the distribution it was drawn from; or NONE, with the residual in `left`.
 int64_t accepted(Walk& walk, int64_t node, float* left) {
   thread_local std::vector<int64_t> gone;
   gone.clear();
@@ -97,8 +99,8 @@ int64_t child_with(const Walk& walk, int64_t node, int64_t token) {
 }
 
 struct Decision {
-  int64_t next;   // the node to go on from; NONE or REFUSED
-  int64_t bonus;  // if there is none
+  int64_t next;   // the node to continue from; NONE or REFUSED
+  int64_t bonus;  // the bonus token if `next` is NONE
 };
 
 template <typename Number>
@@ -120,8 +122,8 @@ Decision decide(Walk& walk, int64_t node, const Number* logits, float temperatur
 
 extern "C" {
 
-// plan: of each node its first child, its next sibling, the sibling before it and its row of drafts; -1 for none.
-// verdict: the last node of the path, or REFUSED; the bonus; how many uniforms were used.
+// plan: for each node its first child, next sibling, previous sibling and row of drafts; -1 for none.
+// verdict: the last node of the path, or REFUSED; the bonus; the number of uniforms used.
 void treespec_walked_tree(const void* logits, const float* drafts, const int64_t* tokens, const int32_t* plan,
                           const double* uniforms, int64_t* verdict, int64_t stride, int64_t draft_stride,
                           int64_t size, int64_t width, double temperature, int32_t kind, int32_t brain) {

@@ -1,1 +1,1 @@
-"""Models that can run the nodes of a tree (`treespec.protocols.TreeModel`), and how they are loaded."""
+"""Models that can run the nodes of a tree (`treespec.protocols.TreeModel`), and loading them."""

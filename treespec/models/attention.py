@@ -1,9 +1,10 @@
-"""Tree attention inside any transformers model: one registered function, told of the tree by the call.
+"""Tree attention inside any transformers model: a registered function that gets the tree with each call.
 
-`AttentionInterface.register("treespec", ...)` makes it an attention like any other. What a pass is about
-travels as the keyword argument `treespec_pass` of `model(...)`, which models hand through to the function.
-Window, softcap, scale and attention sinks come from the call, as the layer states them. A meaningful
-argument that is not known here (position biases) is refused: ignoring it would be silently wrong.
+`AttentionInterface.register("treespec", ...)` makes it an attention implementation like any other. The tree
+is passed as the keyword argument `treespec_pass` of `model(...)`, which models pass through to the
+attention function. Window, softcap, scale and attention sinks come from the call, as the layer states them.
+An unknown argument that changes the result (a position bias) is refused, because ignoring it would give
+wrong results silently.
 
 Without `treespec_pass` (a plain `generate` on a model that was left on this attention) the function raises.
 """
@@ -24,10 +25,10 @@ from treespec.errors import UnsupportedModel
 __all__ = ["MASK_MAKER", "NAME", "AttentionPass", "CausalAttention", "TreeAttention"]
 
 NAME = "treespec"
-"""What our attention is called in `attn_implementation`."""
+"""Name of our attention in `attn_implementation`."""
 
 ROWS_PER_BLOCK = 256
-"""Rows of a prompt that are masked at once where `is_causal` cannot say what is hidden."""
+"""Rows of a prompt per mask, in layers whose mask `is_causal` cannot express."""
 
 WITHOUT_MEANING = frozenset(
     {
@@ -43,15 +44,15 @@ WITHOUT_MEANING = frozenset(
         "use_cache",
     }
 )
-"""Arguments that change nothing in a causal pass without padding; `is_causal=False` is refused."""
+"""Arguments that have no effect in a causal pass without padding; `is_causal=False` is refused."""
 
 MASK_MAKER: ContextVar[Callable[..., Tensor] | None] = ContextVar("MASK_MAKER", default=None)
-"""Who answers when a model asks for a mask. Only the probe sets it, to learn what models ask for."""
+"""Makes the masks that a model requests. Only the probe sets it, to see which masks are requested."""
 
 
 @runtime_checkable
 class AttentionPass(Protocol):
-    """What one forward pass is about; every layer calls it once."""
+    """The attention of one forward pass; every layer calls it once."""
 
     def __call__(
         self,
@@ -71,10 +72,10 @@ class AttentionPass(Protocol):
 
 
 class TreeAttention:
-    """The nodes of a tree over the rows of a cache.
+    """Attention of the nodes of a tree to the rows of a cache.
 
     Args:
-        tree_pass: tree, cached rows and queried nodes; holds the masks, one for each distinct window.
+        tree_pass: tree, cached rows and queried nodes; holds one mask per distinct window.
         impl: implementation of `attention_masks`, or "auto".
     """
 
@@ -110,16 +111,15 @@ class TreeAttention:
 
 
 class CausalAttention:
-    """A prompt: a chain with nothing cached before it.
+    """Attention of a prompt: a chain with no cached rows before it.
 
-    An implementation is chosen for trees. A prompt needs none of them in layers without window, softcap
-    and sinks: they take PyTorch's causal attention, which has no mask, whatever was chosen; only
-    "reference" computes prompts too. In other layers the implementation takes the prompt in blocks of
-    rows, each a chain behind the rows before it, so with a window no mask is larger than a block times
-    (block + window).
+    The implementation is chosen for trees. On prompts, layers without window, softcap and sinks use
+    PyTorch's causal attention, which needs no mask, whatever the implementation; only "reference" computes
+    prompts too. In other layers the implementation computes the prompt in blocks of rows, each a chain
+    behind the rows before it, so that with a window no mask is larger than block x (block + window).
 
     Args:
-        length: tokens of the prompt.
+        length: number of tokens of the prompt.
         impl: implementation of `attention_masks`, or "auto".
     """
 
@@ -186,19 +186,20 @@ def attention(
     sliding_window: int | None = None,
     s_aux: Float[Tensor, " Hq"] | None = None,
     treespec_pass: AttentionPass | None = None,
-    **others: Any,
+    **unknown: Any,
 ) -> tuple[Float[Tensor, "B T Hq D"], None]:
     """The function that transformers calls in every layer of a model on our attention.
 
     Raises:
-        UnsupportedModel: if the layer asks for something that is not known here, or the call is not ours.
+        UnsupportedModel: if the layer passes an argument that is not known here, or the call has no
+            `treespec_pass`.
     """
     if treespec_pass is None:
         raise UnsupportedModel(
-            f"{type(module).__name__} runs treespec's attention, but was not told of a tree: for plain "
+            f"{type(module).__name__} runs treespec's attention, but was given no tree: for plain "
             "calls and `generate` use `with model.as_transformers() as plain: ...`"
         )
-    _refuse_unknown(module, dropout, others)
+    _refuse_unknown(module, dropout, unknown)
     out = treespec_pass(
         module,
         query,
@@ -216,39 +217,39 @@ def attention(
 def make_mask(
     *, attention_mask: Tensor | None = None, mask_function: Any = None, **sizes: Any
 ) -> Tensor | None:
-    """The mask function that belongs to `attention`: no mask, since the pass knows what is visible.
+    """The mask function that belongs to `attention`: it makes no mask, since the pass has the tree.
 
     Raises:
-        UnsupportedModel: if there is a padding mask, which the pass does not know.
+        UnsupportedModel: if there is a padding mask, which the pass would ignore.
     """
     if attention_mask is not None:
         raise UnsupportedModel(
             "treespec's attention takes no attention_mask: padding is not supported"
         )
-    # The compiler cannot look into context variables, and the probe does not compile.
+    # The compiler cannot trace context variables, and the probe does not compile.
     maker = None if torch.compiler.is_compiling() else MASK_MAKER.get()
     return None if maker is None else maker(mask_function, **sizes)
 
 
-def _refuse_unknown(module: nn.Module, dropout: float, others: dict[str, Any]) -> None:
-    for name, value in others.items():
+def _refuse_unknown(module: nn.Module, dropout: float, unknown: dict[str, Any]) -> None:
+    for name, value in unknown.items():
         if value is None or (value is False and name != "is_causal"):
             continue
         if name in WITHOUT_MEANING and not (name == "is_causal" and not value):
             continue
         raise UnsupportedModel(
             f"{type(module).__name__} passes `{name}` to its attention, "
-            "which tree attention does not know"
+            "which tree attention does not support"
         )
     if dropout:
-        raise UnsupportedModel(f"{type(module).__name__} asks for dropout: call model.eval()")
+        raise UnsupportedModel(f"{type(module).__name__} uses dropout: call model.eval()")
 
 
 def _refuse_mask(mask: Tensor | None, module: nn.Module) -> None:
     if mask is not None:
         raise UnsupportedModel(
-            f"{type(module).__name__} was given a mask that transformers' mask functions did not make: "
-            "tree attention would ignore it"
+            f"{type(module).__name__} was given a mask that transformers' mask functions did not make, "
+            "and tree attention would ignore it"
         )
 
 

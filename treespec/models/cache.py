@@ -1,13 +1,13 @@
 """The key/value cache: preallocated, written in place, and able to keep one path of a tree.
 
-Rows 0 .. length - 1 are committed tokens, row `length + i` is node i of the tree in progress. A pass writes
-its rows where they belong and reads all rows up to its last one as views. `keep` moves the accepted rows
-next to the committed ones; what is behind them is overwritten by the next pass.
+Rows 0 .. length - 1 are committed tokens; row `length + i` is node i of the tree in progress. A pass writes
+its rows in place and reads all rows up to its last one as views. `keep` moves the accepted rows next to the
+committed ones; the next pass overwrites the rows behind them.
 
 Layers with equal shapes share one tensor, so `keep` costs a few operations however many layers there are.
 Layers with a sliding window keep all rows: the window is in the mask.
 
-A pass in fixed memory (`static_pass`) says by a tensor where its rows go, and reads all rows there are.
+A pass in fixed memory (`static_pass`) states in a tensor where its rows go, and reads all allocated rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,10 +24,11 @@ from attention_masks.commit_rows import RowMover
 __all__ = ["LayerShape", "TreeCache", "TreeLayer"]
 
 FIRST_CAPACITY = 256
+"""Rows allocated at first, unless more are needed."""
 
 
 class LayerShape(NamedTuple):
-    """What one layer stores, all but the number of rows."""
+    """Shape, dtype and device of the rows of one layer, without their number."""
 
     batch: int
     kv_heads: int
@@ -41,9 +42,9 @@ class TreeCache(Cache):
     """A cache whose last rows are the nodes of a tree.
 
     Args:
-        layout: the shape of each layer, None for layers that store nothing; as `layout` of a cache that
-            has been through a pass gives it. Without it layers are found out during the first pass, and
-            each has tensors of its own.
+        layout: the shape of each layer, None for layers that store nothing; the `layout` of a cache after
+            a pass. Without it, layers are discovered during the first pass, and each layer gets tensors of
+            its own.
     """
 
     def __init__(self, layout: Sequence[LayerShape | None] = ()) -> None:
@@ -52,7 +53,7 @@ class TreeCache(Cache):
         """Number of committed rows."""
         self.start = self.end = 0
         self.least = 0
-        """Rows that there is memory for once there is some at all; what needs more doubles it."""
+        """Least capacity of an allocation; the capacity doubles when more is needed."""
         self.slots: Int[Tensor, " T"] | None = None
         self._capacity = 0
         self._pools: list[_Pool] = []
@@ -67,30 +68,30 @@ class TreeCache(Cache):
 
     @property
     def layout(self) -> tuple[LayerShape | None, ...]:
-        """The shape of each layer that has been met."""
+        """The shape of each layer seen so far."""
         shapes = {id(layer): pool.shape for pool in self._pools for layer in pool.layers}
         return tuple(shapes.get(id(layer)) for layer in self.layers)
 
     @property
     def capacity(self) -> int:
-        """Rows for which there is memory."""
+        """Number of rows that memory is allocated for."""
         return self._capacity
 
     @property
     def memory(self) -> tuple[int, ...]:
-        """Where the rows are; changes whenever they move to other memory."""
+        """Capacity and addresses of the rows; changes whenever the rows move to other memory."""
         tensors = (rows for pool in self._pools for rows in (pool.keys, pool.values))
         return (self._capacity, *(rows.data_ptr() for rows in tensors if rows is not None))
 
     @contextmanager
     def static(self, slots: Int[Tensor, "T"]) -> Iterator[None]:
-        """While it lasts, passes write their rows where this tensor says and read all rows there are.
+        """Context in which passes write their rows to the given slots and read all allocated rows.
 
-        No number that changes from pass to pass leaves the cache then: layers are told of `capacity`
-        rows, the last of them those of the pass.
+        Inside it, the cache returns no number that changes from pass to pass: it reports `capacity` rows to
+        the layers, as if the rows of the pass were the last.
 
         Args:
-            slots: indices below `capacity`, all different, on the device of the rows.
+            slots: distinct indices below `capacity`, on the device of the rows.
         """
         self.slots = slots
         try:
@@ -99,7 +100,7 @@ class TreeCache(Cache):
             self.slots = None
 
     def begin(self, first: int, count: int) -> None:
-        """Say which tree rows the next pass writes, and make room for them.
+        """Set which tree rows the next pass writes, and make room for them.
 
         Args:
             first: index of the first node; all nodes before it must have been written.
@@ -110,11 +111,11 @@ class TreeCache(Cache):
         self.reserve(self.end, used=self.start)
 
     def reserve(self, rows: int, used: int) -> None:
-        """Make room for so many rows, and at least for `least`.
+        """Make room for `rows` rows, and for at least `least`.
 
         Args:
-            rows: in all.
-            used: of them, those that are there already and stay.
+            rows: number of rows in total.
+            used: number of leading rows whose contents must be preserved.
         """
         rows = max(rows, self.least)
         if rows > self._capacity:
@@ -130,7 +131,7 @@ class TreeCache(Cache):
         *args: Any,
         **kwargs: Any,
     ) -> tuple[Float[Tensor, "B Hkv S D"], Float[Tensor, "B Hkv S D"]]:
-        """Write the rows of this pass in one layer; return views of all rows up to the last of them."""
+        """Write the rows of this pass in one layer; return views of all rows up to the last one written."""
         while len(self.layers) <= layer_idx:
             self.layers.append(TreeLayer(self))
         layer: Any = self.layers[layer_idx]
@@ -140,22 +141,22 @@ class TreeCache(Cache):
         """Commit the rows of these nodes, in this order, and forget all other tree rows.
 
         Args:
-            nodes: strictly increasing node indices. The leading ones that are in place already
+            nodes: strictly increasing node indices. Leading rows that are already in place
                 (`nodes[i] == i`) are not moved.
         """
-        still = next((i for i, node in enumerate(nodes) if node != i), len(nodes))
-        if still < len(nodes):
+        in_place = next((i for i, node in enumerate(nodes) if node != i), len(nodes))
+        if in_place < len(nodes):
             for pool in self._pools:
-                pool.move([self.length + node for node in nodes[still:]], self.length + still)
+                pool.move([self.length + node for node in nodes[in_place:]], self.length + in_place)
         self.length += len(nodes)
         self.start = self.end = self.length
 
     def reset(self) -> None:
-        """Forget all rows; the memory stays."""
+        """Forget all rows; the memory stays allocated."""
         self.length = self.start = self.end = 0
 
     def adopt(self, layer: "TreeLayer", shape: LayerShape) -> None:
-        """Give a layer that was not in the layout tensors of its own."""
+        """Allocate tensors for a layer that is not in the layout."""
         self._pools.append(_Pool(shape, [layer]))
         self._pools[-1].grow(self._capacity, used=0)
 
@@ -170,7 +171,7 @@ class TreeLayer(CacheLayerMixin):
         self._cache = cache
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Make room for rows of this shape."""
+        """Allocate memory for rows of this shape."""
         batch, kv_heads, _, key_dim = key_states.shape
         self._cache.adopt(
             self,
@@ -187,7 +188,7 @@ class TreeLayer(CacheLayerMixin):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write the rows of this pass; return views of all rows up to the last of them."""
+        """Write the rows of this pass; return views of all rows up to the last one written."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         keys, values = self.keys, self.values
@@ -203,11 +204,11 @@ class TreeLayer(CacheLayerMixin):
         return keys[:, :, :end], values[:, :, :end]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Keys that a pass of so many queries sees at most, and the offset of the first."""
+        """Number of keys that a pass over `query_length` tokens reads, and the offset of the first."""
         return self.get_seq_length() + query_length, 0
 
     def get_seq_length(self) -> int:
-        """Rows before those of the pass in progress."""
+        """Number of rows before those of the pass in progress."""
         slots = self._cache.slots
         return self._cache.start if slots is None else self._cache.capacity - len(slots)
 
@@ -217,7 +218,7 @@ class TreeLayer(CacheLayerMixin):
 
 
 class _Pool:
-    """Memory of all layers that have one shape: `[L, B, Hkv, capacity, D]` for keys and for values."""
+    """Memory of all layers of one shape: `[L, B, Hkv, capacity, D]` for keys and for values."""
 
     def __init__(self, shape: LayerShape, layers: Sequence[TreeLayer]) -> None:
         self.shape, self.layers = shape, layers
@@ -226,7 +227,7 @@ class _Pool:
         self._mover: RowMover | None = None
 
     def grow(self, capacity: int, used: int) -> None:
-        """Move to larger tensors, of which the first `used` rows are copied."""
+        """Move to larger tensors and copy the first `used` rows."""
         self.keys = keys = self._larger(self.keys, self.shape.key_dim, capacity, used)
         self.values = values = self._larger(self.values, self.shape.value_dim, capacity, used)
         for i, layer in enumerate(self.layers):
@@ -235,13 +236,13 @@ class _Pool:
         self._mover = RowMover(keys, values)
 
     def move(self, sources: Sequence[int], target: int) -> None:
-        """Copy rows `sources` to target, target + 1, ...; read before written, so they may overlap."""
+        """Copy rows `sources` to target, target + 1, ...; all are read before any is written."""
         if self._mover is not None:
             self._mover(sources, target)
 
     def _larger(self, old: Tensor | None, dim: int, capacity: int, used: int) -> Tensor:
         shape = (len(self.layers), self.shape.batch, self.shape.kv_heads, capacity, dim)
-        # Compiled passes may read a row that nobody has written, hidden by the mask: not if it holds NaN.
+        # Compiled passes may read unwritten rows, which the mask hides; it cannot hide NaN, so fill zeros.
         new = torch.zeros(shape, dtype=self.shape.dtype, device=self.shape.device)
         if old is not None and used:
             new[:, :, :, :used] = old[:, :, :, :used]

@@ -1,8 +1,8 @@
-"""The committed rows of another cache, with tree rows behind them that nobody keeps.
+"""The committed rows of another cache, with temporary tree rows behind them.
 
-The first layers of a model, run by themselves, store the rows that the model itself stores there. A drafter
-made of them needs no rows of its own for committed tokens: it reads the target's, and writes those of its
-drafts behind them, where the target's next pass writes over them.
+The first layers of a model, run by themselves, store the same rows as within the model. A drafter made of
+these layers needs no rows of its own for committed tokens: it reads the target's rows and writes the rows
+of its drafts behind them, where the target's next pass overwrites them.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,11 @@ __all__ = ["CacheView"]
 
 
 class CacheView(TreeCache):
-    """Some layers of another cache. What is kept or forgotten here is nothing to that cache.
+    """Some layers of another cache; `keep` and `reset` do not change the committed rows of that cache.
 
     Args:
-        whole: whose committed rows are read.
-        layout: the layers that are read have a shape, others None; as many as the cache has, each of the
-            shape that it has there.
+        whole: the cache whose committed rows are read.
+        layout: for each layer of that cache its shape, or None for layers that are not read.
     """
 
     def __init__(self, whole: TreeCache, layout: Sequence[LayerShape | None]) -> None:
@@ -43,23 +42,24 @@ class CacheView(TreeCache):
 
     @length.setter
     def length(self, rows: int) -> None:
-        """Only the whole commits rows."""
+        """Ignored: only the other cache commits rows."""
 
     @property
     def capacity(self) -> int:
-        """Rows for which there is memory."""
+        """Number of rows that memory is allocated for."""
         return self._whole.capacity
 
     @property
     def memory(self) -> tuple[int, ...]:
-        """Where the rows are; changes whenever they move to other memory."""
+        """Capacity and addresses of the rows; changes whenever the rows move to other memory."""
         return self._whole.memory
 
     def begin(self, first: int, count: int) -> None:
-        """Say which tree rows the next pass writes, and make room for them in the whole.
+        """Set which tree rows the next pass writes, and make room for them in the other cache.
 
         Raises:
-            InvalidTree: if the whole has a tree of which no path was kept yet: its rows would be lost.
+            InvalidTree: if the other cache holds a tree of which no path was kept yet: its rows would be
+                overwritten.
         """
         if self._whole.end != self._whole.length:
             raise InvalidTree(
@@ -71,12 +71,12 @@ class CacheView(TreeCache):
         if self._seen != self.memory:
             self._seen = self.memory
             for i in self._read:
-                mine: Any = self.layers[i]
-                other: Any = self._whole.layers[i]
-                mine.keys, mine.values, mine.is_initialized = other.keys, other.values, True
+                view: Any = self.layers[i]
+                source: Any = self._whole.layers[i]
+                view.keys, view.values, view.is_initialized = source.keys, source.values, True
 
     def keep(self, nodes: Sequence[int]) -> None:
-        """Forget all tree rows; only the whole commits some."""
+        """Forget all tree rows; only the other cache commits rows."""
         self.start = self.end = self._whole.length
 
     def reset(self) -> None:

@@ -1,16 +1,16 @@
-"""Passes on CUDA that are captured once for each size, and replayed.
+"""Passes on CUDA that are captured once per size and replayed.
 
-A pass over a small tree is hundreds of short kernels, and launching them takes the host longer than the
-device takes to run them. A captured graph launches all at once. What is captured is the static pass
-(`treespec.models.static_pass`), which is an ordinary one and tested as such; prompts are not captured,
-since their lengths differ and their kernels are long.
+A pass over a small tree consists of hundreds of short kernels, and the host takes longer to launch them
+than the device takes to run them. A captured graph launches all of them at once. The captured pass is the
+static pass (`treespec.models.static_pass`), which is an ordinary pass and tested as such. Prompts are not
+captured, since their lengths differ and their kernels are long.
 
-A graph knows the addresses of the cache that it was captured with. So cache and graphs are one `Place`,
-which serves the next runner when the one that has it is gone: a target or a drafter for each prompt
-captures no more than one for all.
+A graph is tied to the addresses of the cache that it was captured with. So a `Place` holds a cache together
+with its graphs, and is reused once its runner no longer exists: one target or drafter per prompt captures
+no more graphs than one for all prompts.
 
-Graphs are as many as there are sizes, which are few (`static_pass.most_sizes`): a target whose trees have
-up to 64 nodes captures 7 at most, and one more for every 64 nodes beyond.
+There is one graph per size, and there are few sizes (`static_pass.most_sizes`): a target whose trees have
+up to 64 nodes captures at most 7 graphs, plus one for every further 64 nodes.
 """
 
 import weakref
@@ -30,8 +30,8 @@ from treespec.models.static_pass import Size, StaticPass, StaticRunner
 __all__ = ["CapturedRunner", "Place", "Places"]
 
 WARM_UPS = 2
-"""Passes before a capture: they compile kernels, choose algorithms and allocate scratch, all of which
-fail or would be captured too."""
+"""Passes before a capture. They compile kernels, choose algorithms and allocate scratch memory, which
+during a capture would fail or be captured too."""
 
 
 @dataclass(eq=False)
@@ -39,14 +39,14 @@ class Place:
     """A cache, the passes over it and their graphs.
 
     Args:
-        cache: whose rows the graphs write and read.
-        passes: in fixed memory, by size.
-        graphs: of these passes, and the memory that each writes logits to, as many as there are sizes.
-        memory: of the cache, as passes and graphs know it.
+        cache: the cache whose rows the graphs write and read.
+        passes: passes in fixed memory, by size.
+        graphs: for each size, the graph of its pass and the memory that it writes logits to.
+        memory: addresses of the cache (`TreeCache.memory`) that passes and graphs are tied to.
         side: the stream of warm-ups and captures.
-        pool: of the graphs' memory. They run one at a time, and the logits of each are held, so no other is
-            given their memory.
-        lent: what holds logits of the last pass, if somebody must be told that they are overwritten.
+        pool: memory pool of the graphs. Graphs run one at a time, and the logits of each are held, so that
+            no other graph is given their memory.
+        lent: the scores that hold logits of the last pass, if they must be revoked when overwritten.
     """
 
     cache: TreeCache
@@ -59,7 +59,7 @@ class Place:
 
 
 class Places:
-    """The places of a model, of runners that are gone: what makes its captured runners."""
+    """Makes the captured runners of a model, and reuses the places of runners that no longer exist."""
 
     def __init__(self) -> None:
         self._idle: list[Place] = []
@@ -67,13 +67,13 @@ class Places:
     def runner(
         self, model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None] = ()
     ) -> "CapturedRunner":
-        """A runner at an idle place, or at a new one; logits are lent until its next pass."""
+        """A runner at an idle place, or a new place; its logits are valid until its next pass."""
         return self._give(CapturedRunner, model, route, layout)
 
     def copying_runner(
         self, model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None] = ()
     ) -> "CapturedRunner":
-        """The same, for who keeps logits over several passes, as drafters do: copies are given out."""
+        """A runner that returns copies of logits, for callers that keep them over several passes."""
         return self._give(_CopyingRunner, model, route, layout)
 
     def _give(
@@ -86,18 +86,18 @@ class Places:
         place = self._idle.pop() if self._idle else _new_place(model, layout)
         place.cache.reset()
         runner = kind(model, route, place)
-        handing_back: Any = weakref.finalize(runner, self._idle.append, place)
-        handing_back.atexit = False
+        reuse: Any = weakref.finalize(runner, self._idle.append, place)
+        reuse.atexit = False
         return runner
 
 
 class CapturedRunner(StaticRunner):
-    """Runs static passes by replaying them.
+    """Runs static passes by replaying captured graphs.
 
     Args:
-        model: on CUDA, set to the route's attention.
-        route: how the model is told what each row may see.
-        place: that nobody else uses meanwhile.
+        model: a model on CUDA, set to the route's attention.
+        route: how the model learns what each row may attend to.
+        place: cache and graphs, in use by no other runner.
     """
 
     def __init__(self, model: PreTrainedModel, route: Route, place: Place) -> None:
@@ -114,10 +114,10 @@ class CapturedRunner(StaticRunner):
         return logits
 
     def _capture(self, static: StaticPass) -> tuple[Any, Tensor]:
-        """The graph of `static.run`, and the memory that it writes logits to.
+        """Capture `static.run`; return the graph and the memory that it writes logits to.
 
-        Warm-up and capture share a stream, so that the workspaces of cuBLAS, one for each stream, are
-        there before the capture.
+        Warm-up and capture share a stream, so that the cuBLAS workspace of the stream is allocated before
+        the capture.
         """
         place = self.place
         place.side.wait_stream(torch.cuda.current_stream(self.model.device))
@@ -133,12 +133,12 @@ class CapturedRunner(StaticRunner):
         super()._forget_memory()
         self.place.graphs.clear()
         self.place.memory = self.cache.memory
-        # A pool without graphs may not be used again.
+        # A pool whose graphs are gone must not be used again.
         self.place.pool = torch.cuda.graph_pool_handle()
 
 
 class _CopyingRunner(CapturedRunner):
-    """Gives out copies of logits."""
+    """Returns copies of logits."""
 
     def run(
         self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0

@@ -1,8 +1,9 @@
-"""Whether the machine code of a model's compiled passes is on disk, by a note that lies beside it.
+"""Tell from a note beside it whether the machine code of a model's compiled passes is on disk.
 
-The compiler finds code by its source text, which is known only when most of the work is done. So whoever
-has compiled a model leaves a note, named by all that the text depends on, in the folder where the code
-lies: it is deleted with it. A note that is wrong costs a wrong guess at how long compiling takes.
+The compiler finds code by its source text, which is known only when most of the work is done. So a process
+that has compiled a model leaves a note in the folder of the code, named by a hash of everything that the
+text depends on. The note is deleted together with the code. A wrong note only causes a wrong estimate of
+the compile time.
 """
 
 import hashlib
@@ -32,16 +33,16 @@ WRITERS = (
     compiled_attention, compiled_code, compiled_pass, direct_call, packed_layers,
     build, calls, drawn_children, masked_attention, packed_linear,
 )  # fmt: skip
-"""Files on which the text of the code depends."""
+"""Modules on which the source text of the code depends."""
 
 
 def is_on_disk(model: TransformersModel) -> bool:
-    """Whether a process before this one has compiled the passes of such a model here."""
+    """Whether an earlier process has compiled the passes of such a model on this machine."""
     return compiled_pass.missing_for_compiling() is None and _note(model).exists()
 
 
 def note_on_disk(model: TransformersModel) -> None:
-    """Remember that its passes were compiled."""
+    """Leave a note that the passes of this model were compiled."""
     note = _note(model)
     with suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True)
@@ -53,11 +54,11 @@ def _note(model: TransformersModel) -> Path:
 
 
 def _key(model: TransformersModel) -> str:
-    """A name for what the code of its passes depends on: all of the model but the values of its weights."""
+    """A hash of all that the code depends on: machine, versions, and the model without weight values."""
     inner: PreTrainedModel = model.model
     packed = compiled_pass.too_large_to_pack(inner) is None
     config = {name: str(value) for name, value in inner.config.to_dict().items()}
-    depends: list[Any] = [
+    dependencies: list[Any] = [
         torch.__version__,
         transformers.__version__,
         torch.get_num_threads(),
@@ -72,4 +73,4 @@ def _key(model: TransformersModel) -> str:
         [(name, type(module).__qualname__) for name, module in inner.named_modules()],
         [(name, list(p.shape), str(p.dtype)) for name, p in inner.named_parameters()],
     ]
-    return hashlib.sha256(json.dumps(depends).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(dependencies).encode()).hexdigest()

@@ -1,19 +1,19 @@
-"""Code of the compiler without addresses, so that its next process finds the machine code on disk.
+"""Remove addresses from the compiler's code, so that the next process finds the machine code on disk.
 
-torch keeps the machine code of a graph under a hash of its source text. Of a graph that owns its weights
-(freezing) this text names addresses, of each weight and of functions of the compiler, though nothing is
-done with them: every process would compile the same code again, for most of the time that compiling
-takes. Without them it is found. Measured of the embedded draft, which then had two graphs, with weights
-packed by the library, in seconds of one core:
+torch stores the machine code of a graph under a hash of its source text. If the graph owns its weights
+(freezing), this text contains addresses of weights and of compiler functions, which the code does not use.
+Every process would then compile the same code again, which takes most of the compile time. Without the
+addresses the code is found. Measured with the embedded draft, when it had two graphs and the library packed
+its weights, in seconds on one core:
 
-    | | first process | next ones |
+    | | first process | later processes |
     | --- | ---: | ---: |
     | packed weights, code as torch writes it | 29.0 | 25.8 |
     | packed weights, code without addresses | 28.5 | 14.1 |
-    | the model's own weights, which torch keeps on disk as a whole | 28.9 | 6.8 |
+    | the model's own weights, a graph that torch stores on disk as a whole | 28.9 | 6.8 |
 
-Weights themselves are no part of the code: they are handed to it at each call. Graphs that read the model's
-own weights would load fastest, but packed ones are worth more (`treespec.models.packed_layers`).
+Weights are not part of the code: they are passed to it at each call. Graphs that read the model's own
+weights would load fastest, but packed weights save more (`treespec.models.packed_layers`).
 """
 
 import re
@@ -25,23 +25,23 @@ from unittest.mock import patch
 __all__ = ["without_addresses"]
 
 CONSTANT = re.compile(r"^(\s*// \w+ device\(.*\)) -?[0-9a-f]+$", re.MULTILINE)
-"""A comment about a weight, of which a hash is the last word."""
+"""A comment about a weight, which ends in a hash."""
 
 FUNCTION = re.compile(r" at 0x[0-9a-f]+(?=>)")
-"""What Python says of functions, in names of operations."""
+"""The address in Python's representation of a function, as part of an operation's name."""
 
 
 @contextmanager
 def without_addresses() -> Iterator[None]:
-    """While it lasts, the compiler's C++ code names no addresses."""
+    """Context in which the compiler's C++ code contains no addresses."""
     from torch._inductor.graph import GraphLowering
 
-    write: Callable[..., Any] = GraphLowering.codegen_with_cpp_wrapper
+    original: Callable[..., Any] = GraphLowering.codegen_with_cpp_wrapper
 
-    def written(graph: Any) -> Any:
-        code, kernels = write(graph)
+    def without(graph: Any) -> Any:
+        code, kernels = original(graph)
         code.value = FUNCTION.sub("", CONSTANT.sub(r"\1", code.value))
         return code, kernels
 
-    with patch.object(GraphLowering, "codegen_with_cpp_wrapper", written):
+    with patch.object(GraphLowering, "codegen_with_cpp_wrapper", without):
         yield

@@ -1,16 +1,17 @@
 """The pass over nodes of a tree as a function of tensors alone, compiled once for all caches of a model.
 
-Between the operations of an ordinary pass there is Python: of a small model it takes most of the time, and
-of a large one what a tree could save. `torch.compile` leaves one call. One graph is made, in which the
-number of nodes, the rows of the cache and its capacity are free: no pass is padded, no bucket is compiled
-later, and caches of all methods go through it. Models whose code asks how many nodes there are have two.
+In an ordinary pass, Python runs between the operations. This takes most of the time of a small model, and
+with a large model as much time as a tree could save. `torch.compile` reduces the pass to one call. It makes
+one graph, in which the number of nodes, the rows of the cache and its capacity are free: no pass is padded,
+no bucket is compiled later, and the caches of all methods share the graph. Models whose code depends on the
+number of nodes have two graphs.
 
-What a pass is about is read from three small tensors: tokens, (committed rows, first node to run), and the
-tree's intervals (`attention_masks.topology`) with its depths. Positions, rows and mask are computed from
-them inside the graph. The mask is additive and shared by all layers of one window. Of a mixture of
-experts and of layers with a softcap or sinks, what the compiler would make for some sizes only is promised
-(`MOST_NODES`) or written otherwise (`compiled_attention`). Probabilities and draws are made outside
-(`treespec.draft.heads`).
+The inputs of a pass are three small tensors: tokens, (committed rows, first node to run), and the tree's
+intervals (`attention_masks.topology`) with its depths. The graph computes positions, rows and mask from
+them. The mask is additive and shared by all layers with the same window. For mixtures of experts and for
+layers with a softcap or sinks, the compiler would make code that holds for some sizes only; a bound on
+sizes (`MOST_NODES`) or other operations (`compiled_attention`) avoid this. Probabilities and draws are
+computed outside the graph (`treespec.draft.heads`).
 """
 
 import logging
@@ -54,30 +55,30 @@ __all__ = [
 log = logging.getLogger("treespec")
 
 OPTIONS = {"cpp_wrapper": True, "cpp.min_chunk_size": 16384}
-"""No Python between kernels, and no threads for small ones: of a few rows they took longer to begin."""
+"""No Python between kernels, and no threads for small kernels, which end before threads have started."""
 
 LARGEST_SHARE_OF_FREE_MEMORY = 0.25
-"""Of the memory that is free: packed copies of weights that take more are not made."""
+"""Packed copies of weights are not made if they would take more than this share of the free memory."""
 
 CHANGING_ARGUMENTS = 4
-"""Arguments that change from pass to pass: tokens, place, tree, slots."""
+"""Number of arguments that change from pass to pass: tokens, place, tree, slots."""
 
 MOST_NODES = 2048
-"""Of a compiled pass: of mixtures of experts, the compiler counts in 16 bits."""
+"""Upper bound on the nodes of a compiled pass: for mixtures of experts, the compiler counts in 16 bits."""
 
 
 class CompiledPass:
-    """The compiled graph of a model, for any number of caches; two of some models.
+    """The compiled graph of a model, for any number of caches; two graphs for some models.
 
     Args:
-        model: in eval mode, on the CPU, set to the route's attention. Its weights must stay as they are:
-            packed copies do not follow.
-        route: how the model is told what each row may see.
-        layout: of its caches.
-        packed: copies of weights, of earlier graphs too; this one's are added.
+        model: a model in eval mode, on the CPU, set to the route's attention. Its weights must not change:
+            packed copies would not follow.
+        route: how the model learns what each row may attend to.
+        layout: layout of its caches.
+        packed: packed copies of weights, including those of earlier graphs; new copies are added.
 
     Raises:
-        Unavailable: if there is no C++ compiler, or nowhere to compile to.
+        Unavailable: if there is no C++ compiler, or no writable folder for compiled code.
         UnsupportedModel: if the model cannot be compiled as a whole.
     """
 
@@ -92,77 +93,80 @@ class CompiledPass:
             raise Unavailable(missing)
         if model.device.type != "cpu":
             raise Unavailable(
-                f"compiled passes are for the CPU, but the model is on {model.device}: there, choose "
-                "passes='captured' for the target"
+                f"compiled passes are for the CPU, but the model is on {model.device}: choose "
+                "passes='captured' for the target there"
             )
         self._model, self._route, self._layout = model, route, layout
         self.unpacked = too_large_to_pack(model)
         """Why weights are not packed; None if they are."""
-        begin, before = time.perf_counter(), packed.bytes
+        start, bytes_before = time.perf_counter(), packed.bytes
         layers = packed_linears(model, packed) if self.unpacked is None else nullcontext()
         with packed.shared(), layers:
             self._one, self._many = self._compiled(OPTIONS | calls())
-        self.packed_bytes = packed.bytes - before
-        """What copies of weights take that graphs of this model did not have before."""
-        self.seconds = time.perf_counter() - begin
-        """That compiling took."""
-        self._places = [
+        self.packed_bytes = packed.bytes - bytes_before
+        """Memory of the copies of weights that were added for these graphs."""
+        self.seconds = time.perf_counter() - start
+        """Time that compiling took."""
+        self._parameters = [
             (module._parameters, name)
             for module in model.modules()
             for name, weight in module._parameters.items()
             if weight is not None
         ]
-        self._weights = self._seen_weights()
+        self._compiled_weights = self._current_weights()
 
     def bound(self, cache: TreeCache) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
-        """The passes over one node and over more in this cache, as long as its memory stays.
+        """The passes over one node and over several nodes in this cache, valid until its memory moves.
 
-        Both take tokens `[T]`, place `[2]`, tree `[3, N]` and slots `[S]`, as `tree_arrays` explains, and
-        give logits `[T, V]`; they write rows to the cache.
+        Both take tokens `[T]`, place `[2]` (committed rows, first node to run), tree `[3, N]`
+        (`tree_arrays`) and slots `[S]`, the indices of all rows in use. They write rows to the cache and
+        return logits `[T, V]`.
         """
         rows = _rows(cache, self._layout)
         return self._one.bound(rows), self._many.bound(rows)
 
     def require_weights(self) -> None:
-        """Refuse to run where the graphs would not read the weights that the model has now.
+        """Check that the graphs read the weights that the model has now.
 
         Raises:
-            UnsupportedModel: if some are others, or elsewhere, or of another dtype. Values that changed in
-                place are not seen.
+            UnsupportedModel: if weights were replaced, moved or converted. Values that changed in place are
+                not detected.
         """
-        if self._seen_weights() != self._weights:
+        if self._current_weights() != self._compiled_weights:
             raise UnsupportedModel(
-                "the model's weights were replaced after its passes were compiled: load the pair anew"
+                "the model's weights were replaced after its passes were compiled: load the pair again"
             )
 
-    def _seen_weights(self) -> tuple[list[int], list[torch.dtype]]:
-        weights: Any = [owner[name] for owner, name in self._places]
+    def _current_weights(self) -> tuple[list[int], list[torch.dtype]]:
+        """Addresses and dtypes of the model's weights."""
+        weights: Any = [owner[name] for owner, name in self._parameters]
         return [*map(Tensor.data_ptr, weights)], [*map(attrgetter("dtype"), weights)]
 
     def _compiled(self, options: dict[str, Any]) -> tuple[DirectCall, DirectCall]:
-        """The graphs of a single node and of more: the same one where that can be."""
+        """The graphs for a single node and for several nodes: the same graph if possible."""
         try:
             return (self._graph(options, 3, 5, alone=True),) * 2
         except (TorchDynamoException, UnsupportedModel) as problem:
-            # The model asks how many there are.
-            kind = self._model.config.model_type
-            log.info(
-                "%s models are compiled as two graphs: %s", kind, in_words(problem, "the compiler")
-            )
+            # The model's code depends on the number of nodes.
+            model_type = self._model.config.model_type
+            why = in_words(problem, "the compiler")
+            log.info("%s models are compiled as two graphs: %s", model_type, why)
             one = self._graph(options, 1, 6, alone=False)
             return one, self._graph(options, 3, 5, alone=False)
 
-    def _graph(self, options: dict[str, Any], nodes: int, known: int, alone: bool) -> DirectCall:
-        """One graph. The examples differ in all that varies, and agree in nothing else."""
-        example = self._example(nodes, known, committed=13, capacity=320)
-        other = self._example(nodes + (nodes > 1), known + 2, committed=29, capacity=448)
+    def _graph(
+        self, options: dict[str, Any], nodes: int, tree_nodes: int, alone: bool
+    ) -> DirectCall:
+        """Compile one graph. Its two examples differ in every size that varies, and only in those."""
+        example = self._example(nodes, tree_nodes, committed=13, capacity=320)
+        other = self._example(nodes + (nodes > 1), tree_nodes + 2, committed=29, capacity=448)
         fixed = len(example) - CHANGING_ARGUMENTS
         return DirectCall(
             self._pass(fixed // 2),
             example,
             other,
             fixed=fixed,
-            below=[((3, 0), (CHANGING_ARGUMENTS, 2))],  # slots, and the rows of any layer
+            below=[((3, 0), (CHANGING_ARGUMENTS, 2))],  # fewer slots than rows of any layer
             at_most={(0, 0): MOST_NODES},
             alone=(0, 0) if alone else None,
             options=options,
@@ -170,15 +174,16 @@ class CompiledPass:
         )
 
     @torch.inference_mode()
-    def _example(self, nodes: int, known: int, committed: int, capacity: int) -> list[Tensor]:
+    def _example(self, nodes: int, tree_nodes: int, committed: int, capacity: int) -> list[Tensor]:
+        """Arguments of a pass over the last `nodes` nodes of a chain of `tree_nodes`."""
         cache = TreeCache(self._layout)
         cache.begin(0, capacity)
         tokens = torch.ones(nodes, dtype=torch.long)
-        tree = tree_arrays(tuple(range(-1, known - 1)))
-        slots = torch.arange(committed + known)
+        tree = tree_arrays(tuple(range(-1, tree_nodes - 1)))
+        slots = torch.arange(committed + tree_nodes)
         return [
             tokens,
-            torch.tensor([committed, known - nodes]),
+            torch.tensor([committed, tree_nodes - nodes]),
             tree,
             slots,
             *_rows(cache, self._layout),
@@ -203,17 +208,17 @@ class CompiledPass:
             for k, i in enumerate(stored):
                 cache_rows[i] = (rows[k], rows[layers + k])
             cache = Cache(layers=[_Rows(pair, length + nodes, used) for pair in cache_rows])
-            how: dict[str, Any]
+            attention: dict[str, Any]
             if isinstance(route, OwnAttention):
-                how = {"treespec_pass": MaskedAttention(seen)}
+                attention = {"treespec_pass": MaskedAttention(seen)}
             else:
-                how = {"attention_mask": seen.bias(None, model.dtype)[None, None]}
+                attention = {"attention_mask": seen.bias(None, model.dtype)[None, None]}
             output = model(
                 input_ids=tokens[None],
                 position_ids=(tree[2][nodes].long() + length)[None],
                 past_key_values=cache,
                 use_cache=True,
-                **how,
+                **attention,
             )
             return output.logits[0]
 
@@ -221,47 +226,48 @@ class CompiledPass:
 
 
 def too_large_to_pack(model: PreTrainedModel) -> str | None:
-    """Why no copies of a model's weights are made; None if there is room for them."""
+    """Why no packed copies of a model's weights are made; None if there is room for them."""
     copies = sum({id(p): p.nbytes for p in model.parameters()}.values())
     free = psutil.virtual_memory().available
     if copies <= LARGEST_SHARE_OF_FREE_MEMORY * free:
         return None
     return (
         f"packed copies of its weights would take {copies / 2**20:,.0f} MiB, more than "
-        f"{LARGEST_SHARE_OF_FREE_MEMORY:.0%} of the {free / 2**20:,.0f} MiB of memory that are free"
+        f"{LARGEST_SHARE_OF_FREE_MEMORY:.0%} of the {free / 2**20:,.0f} MiB of free memory"
     )
 
 
 def code_folder() -> Path:
-    """Where the compiler writes code, and finds what earlier processes wrote."""
+    """The folder to which the compiler writes code, and where it finds code of earlier processes."""
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
     return Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir())
 
 
 def missing_for_compiling() -> str | None:
-    """Why nothing can be compiled here; None if it can be tried."""
+    """Why nothing can be compiled here; None if compiling can be attempted."""
     compiler = next(iter(shlex.split(os.environ.get("CXX", ""))), "g++")
     if shutil.which(compiler) is None:
         return (
             f"compiled passes need a C++ compiler, but {compiler!r} is not found: install one (the package "
-            "g++ of most systems), or name one by the environment variable CXX"
+            "g++ on most systems), or name one in the environment variable CXX"
         )
     folder = code_folder()
-    above = next(place for place in (folder, *folder.parents) if place.exists())
-    if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
         return (
-            f"compiled passes are written to {str(folder)!r}, which cannot be written to: name another "
-            "folder by the environment variable TORCHINDUCTOR_CACHE_DIR"
+            f"compiled passes are written to {str(folder)!r}, which is not writable: name another "
+            "folder in the environment variable TORCHINDUCTOR_CACHE_DIR"
         )
     return None
 
 
 @lru_cache(maxsize=1024)
 def tree_arrays(parents: tuple[int, ...]) -> Int32[Tensor, "3 N"]:
-    """Of all nodes of a tree: depth-first rank, end of the subtree's ranks, depth.
+    """For every node of a tree: depth-first rank, end of the subtree's ranks, depth.
 
-    A root alone has a node more that is nobody's, since compiled code of sizes that vary is of 2 and more.
+    The arrays of a single root have a second, unused node, since compiled code handles varying sizes only
+    from 2.
     """
     tree = topology(parents)
     with torch.inference_mode(False):
@@ -273,7 +279,7 @@ def tree_arrays(parents: tuple[int, ...]) -> Int32[Tensor, "3 N"]:
 
 @no_type_check
 class _Rows(CacheLayerMixin):
-    """The cache of one layer inside a graph: rows go to slots, and all rows that are used come back."""
+    """The cache of one layer inside a graph: writes rows to slots, and returns all rows in use."""
 
     is_sliding = False
 
@@ -285,12 +291,12 @@ class _Rows(CacheLayerMixin):
         self._slots, self._used = slots, used
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """The rows are there."""
+        """Do nothing: the rows are allocated."""
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write the rows of this pass; return all rows up to the last of them."""
+        """Write the rows of this pass; return all rows up to the last one written."""
         keys, values = self.keys, self.values
         assert keys is not None
         assert values is not None
@@ -299,11 +305,11 @@ class _Rows(CacheLayerMixin):
         return keys[:, :, : self._used], values[:, :, : self._used]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Keys that a pass sees at most, and the offset of the first."""
+        """Number of keys that the pass reads, and the offset of the first."""
         return self._used, 0
 
     def get_seq_length(self) -> int:
-        """Rows before those of the pass."""
+        """Number of rows before those of the pass."""
         return self._used - self._slots.shape[0]
 
     def get_max_length(self) -> int:
@@ -312,7 +318,7 @@ class _Rows(CacheLayerMixin):
 
 
 def _rows(cache: TreeCache, layout: Sequence[LayerShape | None]) -> list[Tensor]:
-    """Keys of all layers that store some in this layout, then values."""
-    every: list[Any] = [*cache.layers]
-    layers = [layer for layer, shape in zip(every, layout, strict=True) if shape is not None]
-    return [layer.keys for layer in layers] + [layer.values for layer in layers]
+    """Keys of all layers that store rows in this layout, then their values."""
+    layers: list[Any] = [*cache.layers]
+    storing = [layer for layer, shape in zip(layers, layout, strict=True) if shape is not None]
+    return [layer.keys for layer in storing] + [layer.values for layer in storing]

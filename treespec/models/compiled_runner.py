@@ -16,15 +16,16 @@ __all__ = ["CompiledRunner"]
 
 
 class CompiledRunner(TreeRunner):
-    """Trees and parts of trees by the graphs that all caches of a model share; prompts as ever.
+    """Runs trees and parts of trees by the compiled graphs that all caches of a model share.
 
-    So are passes over more than `MOST_NODES` nodes, and that over a first token alone.
+    Prompts, passes over more than `MOST_NODES` nodes, and a pass over the first token of a text alone are
+    run by ordinary passes.
 
     Args:
         compiled: the graphs.
-        model: they are of.
-        route: how the model is told what each row may see.
-        layout: of the cache.
+        model: the model of the graphs.
+        route: how the model learns what each row may attend to.
+        layout: layout of the cache.
     """
 
     def __init__(
@@ -48,18 +49,18 @@ class CompiledRunner(TreeRunner):
 
         Raises:
             InvalidTree: if parents, tokens and the nodes run so far do not fit together.
-            UnsupportedModel: if the model was set to another attention since, or its weights were replaced.
+            UnsupportedModel: if the model's attention was changed in the meantime, or its weights replaced.
         """
         count, cache = len(tokens), self.cache
-        # Slots are at least 2 in the graphs: behind a single one memory of a text before may lie.
+        # The graphs need at least 2 slots; behind a single slot, memory of an earlier text may lie.
         if count > MOST_NODES or self.length + len(parents) < 2:
             return super().run(tokens, parents, first)
         self._require_nodes(count, len(parents), first)
         self._require_route()
-        if not first:  # all passes over a tree are by one set of weights
+        if not first:  # check once per tree: all its passes must use the same weights
             self._compiled.require_weights()
         tree = tree_arrays(parents)
-        cache.begin(first, count + 1)  # the graphs are of fewer slots than there are rows
+        cache.begin(first, count + 1)  # the graphs need fewer slots than rows
         cache.begin(first, count)
         if (memory := cache.memory) != self._memory:  # the rows have moved
             self._one, self._many = self._compiled.bound(cache)

@@ -1,19 +1,20 @@
-"""A function compiled by torch, and called without asking before every call whether it still fits.
+"""A function compiled by torch and called without checking its guards at every call.
 
-What `torch.compile` gives checks its guards at each call, takes the sizes of all tensors and goes through
-several wrappers: 0.2 ms for the pass of a small model that takes 0.3 ms. Whoever calls with arguments
-of one kind only need not pay that. So the function is compiled by `torch.compile(fullgraph=True)`, the code
-that it would run is caught at its first call, and is called directly from then on.
+The result of `torch.compile` checks its guards at each call, reads the sizes of all tensors and goes
+through several wrappers: 0.2 ms for the pass of a small model that itself takes 0.3 ms. A caller whose
+arguments are always of the same kind can avoid this cost. So the function is compiled by
+`torch.compile(fullgraph=True)`, the generated code is captured at its first call, and is called directly
+from then on.
 
-That code takes a flat row of tensors and integers (sizes, strides). Which argument each tensor is, one sees
-by identity; what each integer is, by comparing two rows of example arguments whose varying sizes differ:
-an integer whose meaning two candidates could have is never guessed, but refused.
+This code takes a flat list of tensors and integers (sizes, strides). Each tensor is matched with an
+argument by identity. Each integer is identified by comparing two lists of example arguments whose varying
+sizes differ; if its meaning is ambiguous, the function is refused.
 
-Nobody asks the guards again, so they are read once: those on sizes must hold for all sizes of 2 and more
-that are as the caller promises (`below`, `at_most`), or the function is refused. One size may be 1 too
-(`alone`): of it the compiler is told nothing, so that what it makes asks nothing of it. Where code of
-torch's own could not do without an answer it takes the size for another than 1, and tells nobody: who
-compiles has to try one (`treespec.models.passes`).
+Since the guards are not checked again, they are examined once: the guards on sizes must hold for all sizes
+from 2 on that the caller promises (`below`, `at_most`), or the function is refused. One size may also be 1
+(`alone`): the compiler is told nothing about it, so that the generated code does not depend on it. Where
+torch's own code needs to decide, it silently assumes that this size is not 1; so whoever compiles has to
+test size 1 (`treespec.models.passes`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,28 +31,29 @@ from treespec.models.compiled_code import without_addresses
 __all__ = ["DirectCall"]
 
 Varying = tuple[int, str, int]
-"""An integer that varies: of which argument, "size", "stride" or "offset", in which dimension."""
+"""Source of a varying integer: argument number; "size", "stride" or "offset"; dimension."""
 
 
 class DirectCall:
-    """A compiled function of tensors, which gives one tensor.
+    """A compiled function of tensors that returns one tensor.
 
     Args:
-        function: all its control flow must be known from its arguments' shapes.
-        example: arguments to compile for. Dimensions that vary together have one size, and others another.
+        function: a function whose control flow depends on its arguments' shapes only.
+        example: arguments to compile for. Dimensions that vary together have equal sizes, all others
+            different ones.
         other: arguments in which everything that varies has another size. They are not run.
-        fixed: how many of the last arguments stay the same from call to call (`bound`).
-        below: pairs of (argument, dimension), of which the first will always be smaller than the second.
-        at_most: the largest size that an (argument, dimension) will ever have.
-        alone: the (argument, dimension) whose size may be 1 too.
-        options: of the compiler.
-        frozen: the weights are constants: copied into the order in which they are read, and not looked at
-            again.
+        fixed: number of last arguments that stay the same from call to call (`bound`).
+        below: pairs of (argument, dimension); the first size is always smaller than the second.
+        at_most: for each (argument, dimension), its largest size.
+        alone: the (argument, dimension) whose size may also be 1.
+        options: options of the compiler.
+        frozen: whether weights are constants: copied into the order in which they are read, and never
+            read again from the model.
 
     Raises:
-        UnsupportedModel: if it cannot be seen what the compiled code wants to be given, or if it holds for
-            some sizes only.
-        Unavailable: if the compiler was told not to check strides or sizes.
+        UnsupportedModel: if the arguments of the compiled code cannot be identified, or if the code holds
+            for some sizes only.
+        Unavailable: if the compiler's checks of strides or sizes are switched off.
     """
 
     def __init__(
@@ -75,8 +77,8 @@ class DirectCall:
                     f"TORCHINDUCTOR_{name.upper()}_ASSERTS=0: remove it from the environment"
                 )
         self._given: tuple[Any, ...] | None = None
-        self._place, self._narrow = 0, None
-        # Functions of one code share what was compiled: each gets a code of its own.
+        self._result_index, self._narrow = 0, None
+        # Functions that share a code object share compiled code, so each gets a code object of its own.
         code: Any = getattr(function, "__code__")  # noqa: B009
         setattr(function, "__code__", code.replace(co_name=f"{code.co_name}_{id(self)}"))  # noqa: B010
 
@@ -85,19 +87,19 @@ class DirectCall:
 
             with without_addresses():
                 self._code: Any = compile_fx(graph, inputs, config_patches=options)
-            # What is raised here is wrapped by torch.
+            # The guard is refused later: torch would wrap an error raised here.
             self._narrow = _narrow_guard(example, other, below, at_most or {}, alone)
-            return self._first
+            return self._first_call
 
-        for one, two in zip(example, other, strict=True):
-            for dim, (size, elsewhere) in enumerate(zip(one.shape, two.shape, strict=True)):
-                if size == elsewhere:
-                    torch._dynamo.mark_static(one, dim)
+        for tensor, resized in zip(example, other, strict=True):
+            for dim, (size, other_size) in enumerate(zip(tensor.shape, resized.shape, strict=True)):
+                if size == other_size:
+                    torch._dynamo.mark_static(tensor, dim)
         if alone is not None:
             number, dim = alone
-            usual = example[number].shape[dim]
-            torch._dynamo.decorators.mark_unbacked(example[number], dim, hint_override=usual)
-        # Numbers of the model are constants: torch makes them inputs first, and then begins anew.
+            hint = example[number].shape[dim]
+            torch._dynamo.decorators.mark_unbacked(example[number], dim, hint_override=hint)
+        # The model's numbers are constants; otherwise torch first makes them inputs and then starts over.
         dynamo: Any = torch._dynamo.config
         with (
             torch.inference_mode(),
@@ -110,44 +112,46 @@ class DirectCall:
             raise UnsupportedModel(
                 f"its compiled pass would be right for some sizes only, those with {self._narrow}"
             )
-        self._place = next(i for i, one in enumerate(self._results) if one is result)
+        self._result_index = next(i for i, tensor in enumerate(self._results) if tensor is result)
         self._first_fixed = len(example) - fixed
         assert self._given is not None
-        self._read = [_reading(one, example, other) for one in self._given]
-        # Nothing of the examples is kept.
+        self._sources = [_source(value, example, other) for value in self._given]
+        # Do not hold on to the examples.
         self._constants = [
-            one if read is None else None for one, read in zip(self._given, self._read, strict=True)
+            value if source is None else None
+            for value, source in zip(self._given, self._sources, strict=True)
         ]
         self._given, self._results = None, ()
 
-    def _first(self, *given: Any) -> Any:
-        self._given, self._results = given, self._code(*given)
+    def _first_call(self, *inputs: Any) -> Any:
+        """Run the compiled code, and remember its inputs and results."""
+        self._given, self._results = inputs, self._code(*inputs)
         return self._results
 
     def bound(self, fixed: Sequence[Shaped[Tensor, "..."]]) -> Callable[..., Shaped[Tensor, "..."]]:
-        """The function of its first arguments; the last ones are these."""
+        """The function of its first arguments, with these as its last arguments."""
         begin = self._first_fixed
-        row, changing = list(self._constants), []
-        for i, read in enumerate(self._read):
-            if read is None:
+        inputs, changing = list(self._constants), []
+        for i, source in enumerate(self._sources):
+            if source is None:
                 continue
-            if read[0] < begin:
-                changing.append((i, *read))
+            if source[0] < begin:
+                changing.append((i, *source))
             else:
-                row[i] = _value(fixed[read[0] - begin], read)
+                inputs[i] = _value(fixed[source[0] - begin], source)
         tensors = [(i, number) for i, number, what, _ in changing if what == "tensor"]
         sizes = [(i, number, dim) for i, number, what, dim in changing if what == "size"]
-        others = [one for one in changing if one[2] not in ("tensor", "size")]
-        code, place = self._code, self._place
+        layouts = [entry for entry in changing if entry[2] not in ("tensor", "size")]
+        code, result_index = self._code, self._result_index
 
         def call(*arguments: Tensor) -> Tensor:
             for i, number in tensors:
-                row[i] = arguments[number]
+                inputs[i] = arguments[number]
             for i, number, dim in sizes:
-                row[i] = arguments[number].shape[dim]
-            for i, *read in others:
-                row[i] = _value(arguments[read[0]], read)
-            return code(*row)[place]
+                inputs[i] = arguments[number].shape[dim]
+            for i, *source in layouts:
+                inputs[i] = _value(arguments[source[0]], source)
+            return code(*inputs)[result_index]
 
         return call
 
@@ -159,14 +163,13 @@ def _narrow_guard(
     at_most: Mapping[tuple[int, int], int],
     alone: tuple[int, int] | None,
 ) -> str | None:
-    """A guard of what is being compiled that does not hold for all sizes; None if there is none.
+    """Find a guard of the code being compiled that does not hold for all sizes; None if there is none.
 
-    A guard is a relation of symbols: of sizes and strides of the arguments, and of numbers that the
-    function has from elsewhere, which stay as they are. Sizes are written as 2 (the one that may be 1: as
-    1) and a number that is not negative, those that have others below them as one more than these, and
-    strides and offsets as products of sizes: a guard that always holds is then simplified to a truth.
-    Sizes that are the same in `other` are numbers, also where one that varies happens to have the same
-    value.
+    A guard is a relation between symbols: sizes and strides of the arguments, and numbers that the function
+    gets from elsewhere, which are constant. Each size is written as 2 (or 1, for the size that may be 1)
+    plus a nonnegative number, a size that must exceed another one as that one plus 1 plus a nonnegative
+    number, and strides and offsets as products of sizes. A guard that always holds then simplifies to True.
+    Sizes that are the same in `other` are constants, even if a varying size happens to have the same value.
     """
     import sympy
     from torch._dynamo.source import TensorProperty, TensorPropertySource
@@ -180,108 +183,112 @@ def _narrow_guard(
         s: int(v) for s, v in shapes.backed_var_to_val.items() if s.is_integer
     }
     known = {s: v for s, v in shapes.backed_var_to_val.items() if s not in values}
-    of_size: dict[int, Any] = {}
+    symbol_of_size: dict[int, Any] = {}
     strides: dict[Any, int] = {}
     for symbol, value in values.items():
         source = shapes.var_to_sources[symbol][0]
         if not isinstance(source, TensorPropertySource):
             known[symbol] = value
         elif source.prop is TensorProperty.SIZE:
-            of_size[value] = symbol
+            symbol_of_size[value] = symbol
         else:
             strides[symbol] = value
     free: dict[int, Any] = {}
-    bounds = {example[one].shape[dim]: most for (one, dim), most in at_most.items()}
-    most_more: dict[Any, int] = {}
+    largest = {example[number].shape[dim]: size for (number, dim), size in at_most.items()}
+    bounds: dict[Any, int] = {}
     single = 0 if alone is None else example[alone[0]].shape[alone[1]]
-    for value in {*of_size, single} - {0}:
+    for value in {*symbol_of_size, single} - {0}:
         least = 1 if value == single else 2
         more = sympy.Symbol(f"more_{value}", integer=True, nonnegative=True)
         free[value] = sympy.Add(more, sympy.Integer(least))
-        if value in bounds:
-            most_more[more] = bounds[value] - least
-    for (lesser, dim), (greater, elsewhere) in below:
-        small, large = example[lesser].shape[dim], example[greater].shape[elsewhere]
+        if value in largest:
+            bounds[more] = largest[value] - least
+    for (lesser, lesser_dim), (greater, greater_dim) in below:
+        small, large = example[lesser].shape[lesser_dim], example[greater].shape[greater_dim]
         more = sympy.Symbol(f"beyond_{small}_{large}", integer=True, nonnegative=True)
         free[large] = free.get(small, small) + 1 + more
     constants = dict(known)
-    known |= {symbol: free[value] for value, symbol in of_size.items()}
+    known |= {symbol: free[value] for value, symbol in symbol_of_size.items()}
     known |= dict.fromkeys(shapes.unbacked_inputs, free.get(single))
     for symbol, value in strides.items():
-        known[symbol] = _contiguous(value, example, other, free)
-    # What is asked of the size that may be 1 is asked while the code runs; so is more, of other numbers.
-    asked = [one.expr for some in shapes.deferred_runtime_asserts.values() for one in some]
-    asked = [one for one in asked if one.free_symbols <= set(known)]
-    for guard in (*(guard.expr for guard in shapes.guards), *asked):
-        told = guard.subs(known)
-        if told in (True, sympy.true) or sympy.simplify(told) is sympy.true:
+        known[symbol] = _by_sizes(value, example, other, free)
+    # Assertions on the size that may be 1 are checked at run time, like some on other numbers.
+    assertions = [a.expr for group in shapes.deferred_runtime_asserts.values() for a in group]
+    assertions = [expr for expr in assertions if expr.free_symbols <= set(known)]
+    for guard in (*(guard.expr for guard in shapes.guards), *assertions):
+        relation = guard.subs(known)
+        if relation in (True, sympy.true) or sympy.simplify(relation) is sympy.true:
             continue
-        if not _holds_up_to(told, most_more):
+        if not _holds_within(relation, bounds):
             return str(guard.subs(constants))
     return None
 
 
-def _holds_up_to(told: Any, most: Mapping[Any, int]) -> bool:
+def _holds_within(relation: Any, bounds: Mapping[Any, int]) -> bool:
     """Whether a linear inequality of one bounded number holds at both ends, and so in between."""
     import sympy
 
-    inequality = isinstance(told, sympy.StrictLessThan | sympy.LessThan)
-    inequality = inequality or isinstance(told, sympy.StrictGreaterThan | sympy.GreaterThan)
-    if not inequality or len(told.free_symbols) != 1 or not told.free_symbols <= set(most):
+    inequality = isinstance(relation, sympy.StrictLessThan | sympy.LessThan)
+    inequality = inequality or isinstance(relation, sympy.StrictGreaterThan | sympy.GreaterThan)
+    if not inequality or len(relation.free_symbols) != 1:
         return False
-    (more,) = told.free_symbols
-    left: Any = told.lhs
-    linear = (left - told.rhs).as_poly(more)
+    if not relation.free_symbols <= set(bounds):
+        return False
+    (more,) = relation.free_symbols
+    left: Any = relation.lhs
+    linear = (left - relation.rhs).as_poly(more)
     if linear is None or linear.degree() > 1:
         return False
-    return all(told.subs(more, end) is sympy.true for end in (0, most[more]))
+    return all(relation.subs(more, end) is sympy.true for end in (0, bounds[more]))
 
 
-def _contiguous(
+def _by_sizes(
     stride: int, example: Sequence[Tensor], other: Sequence[Tensor], free: Mapping[int, Any]
 ) -> Any:
-    """A stride or offset of the examples by sizes: arguments are whole, or equal parts of a whole."""
-    for one, two in zip(example, other, strict=True):
-        if not one.is_contiguous():
+    """A stride or offset as a product of sizes; arguments are whole tensors, or equal parts of one."""
+    for tensor, resized in zip(example, other, strict=True):
+        if not tensor.is_contiguous():
             continue
         sizes = [
-            free.get(size, size) if size != elsewhere else size
-            for size, elsewhere in zip(one.shape, two.shape, strict=True)
+            free.get(size, size) if size != other_size else size
+            for size, other_size in zip(tensor.shape, resized.shape, strict=True)
         ]
-        if stride in one.stride():
-            return prod(sizes[one.stride().index(stride) + 1 :])
-        if stride == one.storage_offset() and stride % one.numel() == 0:
-            return stride // one.numel() * prod(sizes)
+        if stride in tensor.stride():
+            return prod(sizes[tensor.stride().index(stride) + 1 :])
+        if stride == tensor.storage_offset() and stride % tensor.numel() == 0:
+            return stride // tensor.numel() * prod(sizes)
     return stride
 
 
-def _reading(
-    given: Any, example: Sequence[Tensor], other: Sequence[Tensor]
+def _source(
+    value: Any, example: Sequence[Tensor], other: Sequence[Tensor]
 ) -> tuple[int, str, int] | None:
-    """Where the code's argument comes from; None for a constant."""
-    if isinstance(given, Tensor):
-        at = next((i for i, one in enumerate(example) if one is given), None)
-        return None if at is None else (at, "tensor", 0)
-    readings: dict[int, Varying] = {}
-    for i, (one, two) in enumerate(zip(example, other, strict=True)):
-        for read in _varying(i, one.ndim):
-            now, then = _value(one, read), _value(two, read)
-            if now != then and now == given:
-                readings.setdefault(then, read)
-    if len(readings) != 1:
+    """Where an input of the compiled code comes from; None for a constant."""
+    if isinstance(value, Tensor):
+        number = next((i for i, tensor in enumerate(example) if tensor is value), None)
+        return None if number is None else (number, "tensor", 0)
+    candidates: dict[int, Varying] = {}
+    for i, (tensor, resized) in enumerate(zip(example, other, strict=True)):
+        for source in _integers_of(i, tensor.ndim):
+            here, there = _value(tensor, source), _value(resized, source)
+            if here != there and here == value:
+                candidates.setdefault(there, source)
+    if len(candidates) != 1:
         raise UnsupportedModel(
-            "the compiled pass asks for a number of which it cannot be seen what it is"
+            "the compiled pass takes an integer whose meaning cannot be identified"
         )
-    return next(iter(readings.values()))
+    return next(iter(candidates.values()))
 
 
-def _varying(number: int, dims: int) -> list[Varying]:
-    sizes = [(number, what, dim) for what in ("size", "stride") for dim in range(dims)]
-    return [*sizes, (number, "offset", 0)]
+def _integers_of(number: int, dims: int) -> list[Varying]:
+    """All integers that describe an argument of `dims` dimensions."""
+    integers = [(number, what, dim) for what in ("size", "stride") for dim in range(dims)]
+    return [*integers, (number, "offset", 0)]
 
 
-def _value(tensor: Tensor, read: Sequence[Any]) -> Any:
-    _, what, dim = read
+def _value(tensor: Tensor, source: Sequence[Any]) -> Any:
+    """The tensor itself, or the integer that a source names."""
+    _, what, dim = source
     if what == "tensor":
         return tensor
     if what == "size":

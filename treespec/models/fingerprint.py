@@ -1,4 +1,4 @@
-"""A name for the weights of a model: what was learned of its passes is tied to it."""
+"""A name for the weights of a model, which ties data learned from its passes to the model."""
 
 import hashlib
 
@@ -8,23 +8,23 @@ from torch import nn
 __all__ = ["fingerprint"]
 
 NUMBERS_SAMPLED = 64
-"""Numbers of each parameter, evenly spaced."""
+"""Evenly spaced numbers taken from each parameter."""
 
 
 def fingerprint(model: nn.Module) -> str:
-    """The class of a model, its parameters, and a hash of some of its weights.
+    """The class of a model, its number of parameters, and a hash of some of its weights.
 
-    Of each parameter the name, the shape and 64 evenly spaced numbers enter a SHA-256. The numbers are
-    rounded to bfloat16, so that a model has one fingerprint whether it was loaded in bfloat16 or in
-    float32 (float16 rounds otherwise, and has another). Training changes all numbers of a matrix, so that
-    two models of one architecture differ.
+    The SHA-256 covers the name, the shape and 64 evenly spaced numbers of each parameter. The numbers are
+    rounded to bfloat16, so that a model has the same fingerprint whether it is loaded in bfloat16 or
+    float32 (float16 rounds differently and gives another). Training changes all numbers of a matrix, so two
+    models of the same architecture have different fingerprints.
 
     Args:
-        model: with its weights.
+        model: the model, with its weights.
 
     Returns:
-        Such as "LlamaForCausalLM of 918,016 parameters, weights 1f0c6a7e93d2b845". Empty if not all of the
-        weights are here: some were offloaded, or this is one of several processes that share them.
+        For example "LlamaForCausalLM of 918,016 parameters, weights 1f0c6a7e93d2b845". Empty if this
+        process does not hold all weights: some were offloaded, or several processes share the model.
 
     Example:
         >>> torch.nn.init.constant_((layer := nn.Linear(2, 1)).weight, 0.5).tolist()
@@ -32,17 +32,16 @@ def fingerprint(model: nn.Module) -> str:
         >>> fingerprint(layer.bfloat16()) == fingerprint(layer.float())
         True
     """
-    weights = sorted(model.named_parameters(), key=lambda named: named[0])
-    shared = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if shared and torch.distributed.get_world_size() > 1:
+    weights = sorted(model.named_parameters(), key=lambda item: item[0])
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if distributed and torch.distributed.get_world_size() > 1:
         return ""
     if any(weight.is_meta for _, weight in weights):
         return ""
     digest = hashlib.sha256(type(model).__name__.encode())
     for name, weight in weights:
-        numbers = weight.detach().reshape(-1)[:: max(1, weight.numel() // NUMBERS_SAMPLED)][
-            :NUMBERS_SAMPLED
-        ]
+        step = max(1, weight.numel() // NUMBERS_SAMPLED)
+        numbers = weight.detach().reshape(-1)[::step][:NUMBERS_SAMPLED]
         if numbers.is_floating_point():
             numbers = numbers.bfloat16().view(torch.int16)
         digest.update(f"{name} {list(weight.shape)} {numbers.tolist()}".encode())

@@ -1,4 +1,4 @@
-"""A target, a draft and their tokenizer, from one call."""
+"""Load a target, a draft and their tokenizer in one call."""
 
 import os
 import sys
@@ -57,41 +57,42 @@ __all__ = [
 EMBEDDED = "embedded"
 
 NO_DRAFT = "none"
-"""Instead of a draft: there is none, and none is read."""
+"""Given in place of a draft to load no draft model."""
 
 
 class NoDraftModel(TransformersModel):
-    """Stands where a pair has no draft model; asked for anything but its limits, it says so.
+    """Placeholder for a missing draft model: it has limits, and any other use raises `LoadError`.
 
     Args:
-        vocab_size: of the target.
+        vocab_size: vocabulary size of the target.
     """
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size, self.max_length = vocab_size, sys.maxsize
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever a model has.
+        """Refuse every attribute that a real model would have.
 
         Raises:
-            LoadError: always.
+            LoadError: for every name without leading double underscores.
         """
-        if name.startswith("__"):  # asked by Python itself
+        if name.startswith("__"):  # looked up by Python itself
             raise AttributeError(name)
         raise LoadError(
-            f"this needs a draft model, but the draft is {NO_DRAFT!r}: name one, or take another source"
+            f"this needs a draft model, but the draft is {NO_DRAFT!r}: "
+            "name a draft model, or choose another draft source"
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Pair:
-    """Two models that speak of the same tokens.
+    """A target and a draft model that share a tokenizer.
 
     Args:
-        target: the model whose distribution is kept.
+        target: the model whose distribution is preserved.
         draft: a cheaper model, its vocabulary cut or padded to the target's.
-        tokenizer: the target's.
-        name: what the user called the pair, for records.
+        tokenizer: the target's tokenizer.
+        name: the name under which the user loaded the pair, for records.
         others: draft models besides `draft`, by folder or hub id.
     """
 
@@ -103,24 +104,24 @@ class Pair:
 
     @property
     def models(self) -> list[TransformersModel]:
-        """All models that are loaded."""
+        """All loaded models."""
         drafts = [] if isinstance(self.draft, NoDraftModel) else [self.draft]
         return [self.target, *drafts, *self.others.values()]
 
     @cached_property
     def end_tokens(self) -> frozenset[int]:
-        """Ids that end a text, as `generate` takes them: those of the target's generation settings.
+        """Token ids that end a text, found as `generate` finds them.
 
-        Where these state none, those of its config; else the tokenizer's.
+        The first of these that states any: the target's generation settings, its config, the tokenizer.
         """
         model = self.target.model
-        for stated in (
+        for ids in (
             getattr(model.generation_config, "eos_token_id", None),
             getattr(model.config.get_text_config(decoder=True), "eos_token_id", None),
             self.tokenizer.eos_token_id,
         ):
-            if stated is not None:
-                return frozenset([stated] if isinstance(stated, int) else stated)
+            if ids is not None:
+                return frozenset([ids] if isinstance(ids, int) else ids)
         return frozenset()
 
 
@@ -140,64 +141,64 @@ def load_pair(
     """Load a target and a draft model.
 
     Args:
-        name_or_target: "embedded", the small pair that comes with treespec; or the folder or hub id of the
+        name_or_target: "embedded" for the small pair that comes with treespec; the folder or hub id of the
             target; or a folder with the subfolders target and draft.
-        draft: folder or hub id of the draft; not needed where the first argument brings one; "none" if
-            there is to be none, for sources that draft without a model.
-        dtype: of both models: a torch dtype, its name, or "auto" for what each was stored in.
-        device: where both models run.
+        draft: folder or hub id of the draft; not needed if the first argument is a pair; "none" for draft
+            sources that need no model.
+        dtype: dtype of both models: a torch dtype, its name, or "auto" for the dtype that each was
+            stored in.
+        device: device of both models.
         enlarge: makes the target as expensive as a larger model without changing its tokens
             (`treespec.models.enlarge`): a number of parameters, text like "100M", or config fields.
-        attention: how both models run trees, as `TransformersModel` takes it: "auto", "transformers", or
-            an implementation ("triton", "sdpa", "two_pass", "flex", "reference"), which then runs or is
-            refused.
-        device_map: spreads the target over devices, instead of `device`: "auto" over all GPUs, or a
-            mapping of modules to devices, as transformers takes it (needs accelerate). The draft is on
-            one device, that of the target's embeddings.
+        attention: how both models run trees, as in `TransformersModel`: "auto", "transformers", or an
+            implementation ("triton", "sdpa", "two_pass", "flex", "reference"), for which there is no
+            fallback.
+        device_map: spreads the target over devices, instead of `device`: "auto" for all GPUs, or a
+            mapping of modules to devices as in transformers (needs accelerate). The draft runs on the
+            device of the target's embeddings.
         tensor_parallel: splits every layer of the target over the processes of torchrun, each of which
-            must decode the same texts from the same seeds. The draft is whole in each.
-        passes: how the target's passes over trees are run (`treespec.models.passes`): "eager", "compiled",
-            "captured", or "auto", which stays eager where the better ones cannot be had and says why
-            (`pair.target.passes`). Compiling takes 10 to 30 seconds a model. None: captured on CUDA where
-            that can be, else eager.
-        draft_passes: likewise of the draft; None for eager passes on CUDA too.
+            must decode the same texts from the same seeds. Every process holds the whole draft.
+        passes: how the target runs its passes over trees (`treespec.models.passes`): "eager", "compiled",
+            "captured", or "auto", which stays eager if neither faster kind is possible and says why
+            (`pair.target.passes`). Compiling takes 10 to 30 seconds per model. None: captured on CUDA if
+            possible, else eager.
+        draft_passes: the same for the draft, except that None means eager on CUDA too.
 
     Returns:
-        The pair, loaded without a word on stderr unless something is downloaded.
+        The pair. Loading prints nothing to stderr unless something is downloaded.
 
     Raises:
-        LoadError: if a model, its weights, its tokenizer, the dtype or the device cannot be had.
+        LoadError: if a model, its weights, its tokenizer, the dtype or the device is not available.
         TokenizerMismatch: if the two models' token ids mean different text.
-        UnsupportedModel: if a model cannot verify trees exactly, or `enlarge` is asked of another
-            architecture than llama.
-        CannotEnlarge: if `enlarge` is no size, or smaller than the target.
-        Unavailable: if `attention` is not known, or does not run on the device; if passes that were asked
-            for cannot be had.
-        InvalidArgument: if `passes` or `draft_passes` is not known.
+        UnsupportedModel: if a model cannot verify trees exactly, or `enlarge` is given for an
+            architecture other than llama.
+        CannotEnlarge: if `enlarge` is not a size, or is smaller than the target.
+        Unavailable: if `attention` is unknown or does not run on the device, or if the requested passes
+            are not possible.
+        InvalidArgument: if `passes` or `draft_passes` is unknown.
     """
     require_passes(passes)
     require_passes(draft_passes)
-    weights_dtype, place = dtype_of(dtype), device_of(device)
-    spread = _spread(place, device_map, tensor_parallel, enlarge)
+    weights_dtype, torch_device = dtype_of(dtype), device_of(device)
+    spread = _spread_arguments(torch_device, device_map, tensor_parallel, enlarge)
     if not spread:
-        require_attention(attention, place)
-    target_place, draft_place, tokenizer = _found(name_or_target, draft)
-    target_model = read_model(target_place, weights_dtype, place, spread)
+        require_attention(attention, torch_device)
+    target_place, draft_place, tokenizer = _locate_pair(name_or_target, draft)
+    target_weights = read_model(target_place, weights_dtype, torch_device, spread)
     if spread:
-        require_whole(target_model, target_place.name)
-        place = (
-            target_model.device
-        )  # of the embeddings: tokens enter there, and logits come back to it
+        require_whole(target_weights, target_place.name)
+        # The device of the embeddings: tokens enter there, and logits return to it.
+        torch_device = target_weights.device
     if tensor_parallel:
-        watch_processes(target_model)
+        watch_processes(target_weights)
     if enlarge is not None:
-        target_model = enlarge_model(target_model, enlarge)
-    target = _tried(target_place, target_model, attention)
+        target_weights = enlarge_model(target_weights, enlarge)
+    target = _probed(target_place, target_weights, attention)
     choose_passes(target, passes)
     draft_model: TransformersModel = NoDraftModel(target.vocab_size)
     if draft_place is not None:
-        read = read_model(draft_place, weights_dtype, place)
-        draft_model = _tried(draft_place, read, attention, target.vocab_size)
+        draft_weights = read_model(draft_place, weights_dtype, torch_device)
+        draft_model = _probed(draft_place, draft_weights, attention, target.vocab_size)
         choose_passes(draft_model, draft_passes, draft=True)
     return Pair(
         target=target,
@@ -215,35 +216,35 @@ def with_drafts(
     attention: str = "auto",
     passes: str | None = None,
 ) -> Pair:
-    """The pair with further draft models, on the device of its target.
+    """Add further draft models to a pair, on the device of its target.
 
     Args:
-        pair: that is loaded.
-        names: folders or hub ids.
-        dtype: of each, see `load_pair`.
-        attention: likewise.
-        passes: likewise, the draft's.
+        pair: a loaded pair.
+        names: folders or hub ids of the draft models.
+        dtype: dtype of each draft model, as in `load_pair`.
+        attention: how each runs trees, as in `load_pair`.
+        passes: how each runs its passes, as `draft_passes` in `load_pair`.
 
     Raises:
         LoadError, TokenizerMismatch, UnsupportedModel: see `load_pair`.
     """
-    weights_dtype, others = dtype_of(dtype), {}
+    weights_dtype, drafts = dtype_of(dtype), {}
     for name in names:
-        place = _further(name, pair.tokenizer)
-        model = read_model(place, weights_dtype, pair.target.device)
-        others[name] = _tried(place, model, attention, pair.target.vocab_size)
-        choose_passes(others[name], passes, draft=True)
-    return replace(pair, others={**pair.others, **others})
+        place = _locate_draft(name, pair.tokenizer)
+        weights = read_model(place, weights_dtype, pair.target.device)
+        drafts[name] = _probed(place, weights, attention, pair.target.vocab_size)
+        choose_passes(drafts[name], passes, draft=True)
+    return replace(pair, others={**pair.others, **drafts})
 
 
 @dataclass(frozen=True)
 class ModelOutline:
-    """What the configuration of a model says.
+    """The limits that a model's configuration states.
 
     Args:
-        max_length: positions that it was made for.
+        max_length: number of positions in the model's context.
         vocab_size: width of its logits.
-        layer_count: its layers; 0 where there is no model.
+        layer_count: number of decoder layers; 0 if there is no model.
     """
 
     max_length: int
@@ -256,10 +257,10 @@ class PairOutline:
     """What is known of a pair before its weights are loaded.
 
     Args:
-        target: its limits.
-        draft: its limits, its vocabulary cut or padded to the target's.
-        tokenizer: the target's.
-        others: further draft models, by folder or hub id.
+        target: the target's limits.
+        draft: the draft's limits, its vocabulary cut or padded to the target's.
+        tokenizer: the target's tokenizer.
+        others: limits of further draft models, by folder or hub id.
     """
 
     target: ModelOutline
@@ -269,17 +270,17 @@ class PairOutline:
 
 
 def outline_pair(name_or_target: Source, draft: Source | None = None) -> PairOutline:
-    """Look at a pair in seconds and without its memory: all that `load_pair` reads but the weights.
+    """Inspect a pair in seconds and without its memory: read all that `load_pair` reads but the weights.
 
     Args:
-        name_or_target: as `load_pair` takes it.
-        draft: likewise.
+        name_or_target: as in `load_pair`.
+        draft: as in `load_pair`.
 
     Raises:
-        LoadError, TokenizerMismatch, UnsupportedModel: see `load_pair`; local weights are refused if a file
-            of them is missing or cut short.
+        LoadError, TokenizerMismatch, UnsupportedModel: see `load_pair`; also if a file of local weights is
+            missing or truncated.
     """
-    target_place, draft_place, tokenizer = _found(name_or_target, draft)
+    target_place, draft_place, tokenizer = _locate_pair(name_or_target, draft)
     target = _outline(target_place)
     if draft_place is None:
         return PairOutline(target, ModelOutline(sys.maxsize, target.vocab_size, 0), tokenizer)
@@ -288,24 +289,24 @@ def outline_pair(name_or_target: Source, draft: Source | None = None) -> PairOut
 
 
 def outline_with_drafts(outline: PairOutline, names: Iterable[str]) -> PairOutline:
-    """The outline with those of further draft models: all that `with_drafts` reads but the weights.
+    """Add further draft models to an outline: read all that `with_drafts` reads but the weights.
 
     Args:
-        outline: of the pair.
-        names: folders or hub ids.
+        outline: the outline of the pair.
+        names: folders or hub ids of the draft models.
 
     Raises:
         LoadError, TokenizerMismatch, UnsupportedModel: see `outline_pair`.
     """
-    others = {}
+    drafts = {}
     for name in names:
-        limits = _outline(_further(name, outline.tokenizer))
-        others[name] = replace(limits, vocab_size=outline.target.vocab_size)
-    return replace(outline, others={**outline.others, **others})
+        limits = _outline(_locate_draft(name, outline.tokenizer))
+        drafts[name] = replace(limits, vocab_size=outline.target.vocab_size)
+    return replace(outline, others={**outline.others, **drafts})
 
 
-def _further(name: str, tokenizer: Tokenizer) -> Place:
-    """Where a further draft model is, whose tokens are those of the pair."""
+def _locate_draft(name: str, tokenizer: Tokenizer) -> Place:
+    """Locate a further draft model and check that it shares the pair's tokenizer."""
     with permitted():
         place = find(_draft_source(name))
     require_same_tokenizer(tokenizer, read_tokenizer(place))
@@ -320,45 +321,48 @@ def _outline(place: Place) -> ModelOutline:
     return ModelOutline(context_length(config), text.vocab_size, layers)
 
 
-def _found(name_or_target: Source, draft: Source | None) -> tuple[Place, Place | None, Tokenizer]:
-    """Where the two models are, and the tokenizer that they share; no place for the draft "none"."""
+def _locate_pair(
+    name_or_target: Source, draft: Source | None
+) -> tuple[Place, Place | None, Tokenizer]:
+    """Locate both models and read the tokenizer that they share; the draft "none" has no place."""
     with permitted():
         if draft is not None and os.fspath(draft) == NO_DRAFT:
             target_place, draft_place = find(_target_source(name_or_target)), None
         else:
-            target_place, draft_place = map(find, _sources(name_or_target, draft))
+            target_place, draft_place = map(find, _pair_sources(name_or_target, draft))
     tokenizer = read_tokenizer(target_place)
     if draft_place is not None:
         require_same_tokenizer(tokenizer, read_tokenizer(draft_place))
     return target_place, draft_place, tokenizer
 
 
-def _tried(
-    place: Place, model: PreTrainedModel, attention: str, vocab_size: int | None = None
+def _probed(
+    place: Place, weights: PreTrainedModel, attention: str, vocab_size: int | None = None
 ) -> TransformersModel:
-    """The model as one that runs trees; if it cannot, its place is named."""
+    """Wrap and probe a model; name its place in the error if it cannot run trees."""
     try:
-        return TransformersModel(model, vocab_size=vocab_size, attention=attention)
+        return TransformersModel(weights, vocab_size=vocab_size, attention=attention)
     except UnsupportedModel as error:
         raise UnsupportedModel(f"{place.name!r}: {error}") from error
 
 
-def _spread(
+def _spread_arguments(
     device: torch.device,
     device_map: DeviceMap | None,
     tensor_parallel: bool,
     enlarge: int | str | EnlargeTo | None,
 ) -> dict[str, Any]:
-    """How the target is laid over several devices; empty for one."""
+    """Arguments for `from_pretrained` that spread the target over devices; empty for one device."""
     if device_map is None and not tensor_parallel:
         return {}
     if enlarge is not None:
         raise LoadError(
-            "a target spread over devices (device_map, tensor_parallel) cannot be enlarged: leave out one"
+            "a target spread over devices (device_map, tensor_parallel) cannot be enlarged: "
+            "leave one of the two out"
         )
     if tensor_parallel:
         if device_map is not None:
-            raise LoadError("device_map and tensor_parallel exclude each other: leave out one")
+            raise LoadError("device_map and tensor_parallel exclude each other: leave one out")
         return tensor_parallel_arguments(device)
     assert device_map is not None
     return device_map_arguments(device_map)
@@ -372,19 +376,19 @@ def _embedded() -> Path:
     return folder
 
 
-def _sources(name_or_target: Source, draft: Source | None) -> tuple[Source, Source]:
-    """Where the two models are: as given, or the subfolders of a pair's folder."""
+def _pair_sources(name_or_target: Source, draft: Source | None) -> tuple[Source, Source]:
+    """The sources of both models: as given, or the subfolders of a pair's folder."""
     name, folder = os.fspath(name_or_target), _folder(name_or_target)
     if draft is not None:
         return _target_source(name_or_target), _draft_source(draft)
     if _holds_pair(folder):
         return folder / "target", folder / "draft"
     if folder.is_dir() or not is_hub_id(name_or_target):
-        read_config(find(name_or_target))  # a folder that is missing or damaged is refused for that
-    nowhere = "" if folder.is_dir() else " (and it is no folder here)"
+        read_config(find(name_or_target))  # reports a missing or damaged folder first
+    not_local = "" if folder.is_dir() else " (and not a local folder)"
     raise LoadError(
-        f"{name!r} is a target without a draft{nowhere}: name a second, smaller model of the same "
-        f"tokenizer as the draft; only {EMBEDDED!r} and folders with target/ and draft/ bring their own"
+        f"{name!r} is a target without a draft{not_local}: name a second, smaller model with the same "
+        f"tokenizer as the draft; only {EMBEDDED!r} and folders with target/ and draft/ include one"
     )
 
 
@@ -397,7 +401,7 @@ def _holds_pair(folder: Path) -> bool:
 
 
 def _target_source(name: Source) -> Source:
-    """The target by itself: that of a pair's folder, or what is named."""
+    """The source of the target alone: the subfolder of a pair's folder, or the name itself."""
     folder = _folder(name)
     return folder / "target" if _holds_pair(folder) else name
 

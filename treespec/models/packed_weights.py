@@ -1,9 +1,9 @@
 """Packed copies of weights, which all compiled graphs of one model share.
 
-A graph that owns its weights (freezing) holds each matrix in the order in which its code reads it: in that
-of our kernel (`kernels.packed_linear.pack`), or in the library's. The graphs of a part of the model
-(`treespec.models.shortened`) would hold copies of the same matrices in the same order: each is looked up
-among those that are there, before the code is loaded, and what is equal is given up.
+A graph that owns its weights (freezing) holds each matrix in the order in which its code reads it: that of
+our kernel (`kernels.packed_linear.pack`), or that of the library. The graphs of a shortened model
+(`treespec.models.shortened`) would hold further copies of the same matrices in the same order. So before
+the code is loaded, each new copy is compared with the known ones and discarded if it equals one of them.
 """
 
 import weakref
@@ -20,10 +20,10 @@ __all__ = ["PackedWeights"]
 
 
 class PackedWeights:
-    """The copies that graphs of a model, and of its parts, hold.
+    """The packed copies that graphs of a model and of its shortened versions hold.
 
     Args:
-        model: whose own weights are no copies.
+        model: the model; its own weights do not count as copies.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -32,42 +32,42 @@ class PackedWeights:
 
     @property
     def bytes(self) -> int:
-        """What the copies that are alive take."""
-        alive = (one() for some in self._known.values() for one in some)
-        return sum(one.numel() * one.element_size() for one in alive if one is not None)
+        """Memory of the copies that still exist."""
+        copies = (reference() for references in self._known.values() for reference in references)
+        return sum(copy.numel() * copy.element_size() for copy in copies if copy is not None)
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """While it lasts, graphs that are compiled hold copies that are known instead of equal ones."""
+        """Context in which compiled graphs use known copies instead of equal new ones."""
         from torch._inductor.graph import GraphLowering
 
-        write: Callable[..., Any] = GraphLowering.codegen_with_cpp_wrapper
-        pointers = {
+        original: Callable[..., Any] = GraphLowering.codegen_with_cpp_wrapper
+        own_weights = {
             weight.untyped_storage().data_ptr()
             for weight in (*self._model.parameters(), *self._model.buffers())
         }
 
-        def written(graph: Any) -> Any:
-            code = write(graph)
+        def with_known_copies(graph: Any) -> Any:
+            code = original(graph)
             for name, constant in graph.constants.items():
-                if constant.is_mkldnn or constant.untyped_storage().data_ptr() not in pointers:
+                if constant.is_mkldnn or constant.untyped_storage().data_ptr() not in own_weights:
                     graph.constants[name] = self.one_of(constant)
             return code
 
-        with patch.object(GraphLowering, "codegen_with_cpp_wrapper", written):
+        with patch.object(GraphLowering, "codegen_with_cpp_wrapper", with_known_copies):
             yield
 
     def known(self, copy: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."] | None:
-        """The copy that is known and equal; None if there is none."""
-        alive = (one() for one in self._known.get(_kind(copy), []))
-        return next((one for one in alive if one is not None and _equal(one, copy)), None)
+        """The known copy that equals this one; None if there is none."""
+        candidates = (reference() for reference in self._known.get(_kind(copy), []))
+        return next((c for c in candidates if c is not None and _equal(c, copy)), None)
 
     def one_of(self, copy: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
-        """The copy that is known and equal, or this one, known from now on."""
+        """The known copy that equals this one; else this one, which is known from then on."""
         if (known := self.known(copy)) is not None:
             return known
-        like = self._known.setdefault(_kind(copy), [])
-        like[:] = [*(one for one in like if one() is not None), weakref.ref(copy)]
+        references = self._known.setdefault(_kind(copy), [])
+        references[:] = [*(ref for ref in references if ref() is not None), weakref.ref(copy)]
         return copy
 
 
@@ -76,7 +76,7 @@ def _kind(copy: Tensor) -> Any:
     return (copy.shape, copy.dtype, packed, None if packed else copy.stride())
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
-    if one.is_mkldnn:  # whose numbers are read in the library's own order
-        one, other = one.to_dense(), other.to_dense()
-    return torch.equal(one, other)
+def _equal(left: Tensor, right: Tensor) -> bool:
+    if left.is_mkldnn:  # in the library's own order
+        left, right = left.to_dense(), right.to_dense()
+    return torch.equal(left, right)

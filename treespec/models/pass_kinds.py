@@ -1,4 +1,4 @@
-"""What can be asked of a model's passes, and what is said of those that it has."""
+"""The kinds of passes that can be requested, and the description of those that a model runs."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -8,21 +8,21 @@ __all__ = ["EAGER", "PASSES", "PassKind", "Passes"]
 PassKind = Literal["eager", "compiled", "captured"]
 
 PASSES = ("eager", "compiled", "captured", "auto")
-"""What can be asked for."""
+"""Kinds that can be requested."""
 
 
 @dataclass(frozen=True)
 class Passes:
-    """How a model's passes over trees are run.
+    """How a model runs its passes over trees.
 
     Args:
         kind: "eager", operation by operation; "compiled", as one graph (`compiled_pass`); "captured", by
             replaying a CUDA graph (`treespec.target.graph`).
-        asked: what was asked for; None if nothing was.
-        why: why it is this kind, where that is not what was asked for.
-        seconds: that compiling took.
-        packed_bytes: what copies of weights in compiled graphs take, besides the model's own; one set
-            serves all caches. A part of a model has only those that the model does not have.
+        asked: the requested kind; None if none was requested.
+        why: why the kind differs from the requested one, if it does.
+        seconds: time that compiling took.
+        packed_bytes: memory of packed weights in compiled graphs, besides the model's own weights; all
+            caches share them. For a shortened model, only copies that the full model does not have.
         frozen: whether compiled graphs read packed copies of the weights.
         unpacked: why compiled graphs read the model's own weights, if they do.
     """

@@ -1,9 +1,9 @@
-"""How a model's passes are run: operation by operation, compiled, or captured. Chosen once, at load.
+"""Choose how a model runs its passes: operation by operation, compiled, or captured. Done once, at load.
 
-A compiled pass is tried like the model itself (`probe`): a short prompt, the tree of the probe, once as a
+A compiled pass is tested like the model itself (`probe`): a short prompt with the probe's tree, once as a
 whole, once level by level as drafters run it, and the root alone; then a tree of 64 nodes behind a prompt
-that is longer than the model's window, in a cache that has grown. All logits must be those of ordinary
-passes, as well as the probe asks, and overlooking the tree must show.
+longer than the model's window, in a cache that has grown. All logits must match those of ordinary passes
+within the probe's tolerance, and ignoring the tree must change them visibly.
 """
 
 import logging
@@ -27,19 +27,19 @@ __all__ = ["choose_passes", "require_passes"]
 log = logging.getLogger("treespec")
 
 LEVELS = ((0, 1), (1, 3), (3, 7), (7, 8))
-"""The nodes of the probe's tree, in parts each of which has its parents before it."""
+"""Ranges of nodes of the probe's tree: the parents of each range precede it."""
 LARGE_TREE = tuple((i - 1) // 3 if i else -1 for i in range(64))
-"""The parents of a tree of 64 nodes."""
+"""Parents of a tree of 64 nodes."""
 
 MOST_PROMPT_TOKENS = 300
-"""Tokens of the longer prompt, at most: more than the first rows of a cache."""
+"""Upper bound on the longer prompt, in tokens: more than the initial capacity of a cache."""
 
 
 def require_passes(asked: str | None) -> None:
-    """Refuse what is no kind of pass.
+    """Refuse an unknown kind of pass.
 
     Raises:
-        InvalidArgument: with the names.
+        InvalidArgument: listing the known kinds.
     """
     if asked is not None and asked not in PASSES:
         known = ", ".join(map(repr, PASSES))
@@ -47,20 +47,20 @@ def require_passes(asked: str | None) -> None:
 
 
 def choose_passes(model: TransformersModel, asked: str | None, *, draft: bool = False) -> None:
-    """Have a model run its passes in this way from now on.
+    """Set how a model runs its passes.
 
     Args:
-        model: probed; a target, a draft, or a part of a target that drafts (`TransformersModel.without`).
-        asked: "eager", "compiled" or "captured", which is had or refused; "auto": compiled on a CPU, and
-            on CUDA captured, where that can be, and else eager, with the reason in `model.passes.why` and
-            in the log. None leaves the model as it is: eager on a CPU, and on CUDA a target is captured
-            where it can be (`make_target`).
-        draft: whether it drafts.
+        model: a target, a draft, or a part of a target that drafts (`TransformersModel.without`).
+        asked: "eager", "compiled" or "captured", without a fallback. "auto": compiled on a CPU and captured
+            on CUDA if possible, else eager, with the reason in `model.passes.why` and in the log. None
+            leaves the model unchanged: eager on a CPU; on CUDA a target is captured if possible
+            (`make_target`).
+        draft: whether the model drafts.
 
     Raises:
-        InvalidArgument: if there is no such kind.
-        Unavailable: if what was asked for cannot be had here.
-        UnsupportedModel: if the model cannot do it, with the reason.
+        InvalidArgument: if the kind is unknown.
+        Unavailable: if this machine cannot run passes of the requested kind.
+        UnsupportedModel: if the model cannot run passes of the requested kind, with the reason.
     """
     require_passes(asked)
     if asked is None:
@@ -88,7 +88,7 @@ def _capture(model: TransformersModel, asked: str, draft: bool) -> None:
         raise Unavailable(
             f"it needs a CUDA device, but the model is on {model.device} ('compiled' is for the CPU)"
         )
-    # Triton is there on CUDA only.
+    # Triton is installed with CUDA only.
     from treespec.models.captured_runner import Places
     from treespec.models.static_trial import require_static
 
@@ -96,21 +96,22 @@ def _capture(model: TransformersModel, asked: str, draft: bool) -> None:
     passes = Passes("captured", asked)
     if draft:
         model.run_by(Places().copying_runner, passes)
-    else:  # `GraphTarget` lends logits instead of copying them
+    else:  # `GraphTarget` captures the passes itself and lends logits instead of copying them
         model.passes = passes
 
 
 def _compile(model: TransformersModel, asked: str, draft: bool) -> None:
-    kind, finding = model.model.config.model_type, model.finding
+    model_type, finding = model.model.config.model_type, model.finding
     if model.attention not in ("auto", "sdpa", "transformers"):
         raise UnsupportedModel(
-            f"the model was asked to run attention={model.attention!r}, but a compiled pass takes 'auto', "
+            f"the model was loaded with attention={model.attention!r}, but a compiled pass needs 'auto', "
             "'sdpa' or 'transformers'"
         )
     devices = {weight.device for weight in model.model.parameters()}
     if len(devices) > 1:
         raise UnsupportedModel(
-            f"its weights are on {', '.join(sorted(map(str, devices)))}: a compiled pass is of one device"
+            f"its weights are on {', '.join(sorted(map(str, devices)))}: "
+            "a compiled pass runs on one device"
         )
     try:
         compiled = CompiledPass(model.model, finding.route, finding.layout, model.packed)
@@ -120,9 +121,9 @@ def _compile(model: TransformersModel, asked: str, draft: bool) -> None:
         raise
     except TreespecError:
         raise
-    except Exception as problem:  # whatever it raises, its pass cannot be compiled
+    except Exception as problem:  # the compiler raises errors of many classes
         why = in_words(problem, "the compiler")
-        raise UnsupportedModel(f"{kind} models cannot be compiled here: {why}") from problem
+        raise UnsupportedModel(f"{model_type} models cannot be compiled here: {why}") from problem
     note_on_disk(model)
     unpacked = compiled.unpacked
     if unpacked is not None:
@@ -143,7 +144,7 @@ def _compile(model: TransformersModel, asked: str, draft: bool) -> None:
 
 
 def _require_same(model: TransformersModel, compiled: TransformersModel) -> None:
-    """Make sure that compiled passes give the logits of ordinary ones."""
+    """Check that compiled passes give the logits of ordinary ones."""
     tokens = torch.arange(1, TOKENS + 1, device=model.device) * 7 % model.vocab_size
     prompt, nodes = tokens[:PREFIX], tokens[PREFIX:]
     ordinary = model.fresh()
@@ -167,13 +168,13 @@ def _require_same(model: TransformersModel, compiled: TransformersModel) -> None
     if not error <= min(tolerance, effect / 4):
         raise UnsupportedModel(
             f"{model.model.config.model_type} models: logits of a compiled pass differ from those of an "
-            f"ordinary one by {error:.2g} of their size ({tolerance:.2g} is allowed in "
-            f"{model.model.dtype}; overlooking the tree makes {effect:.2g})"
+            f"ordinary one by {error:.2g} of their norm ({tolerance:.2g} is allowed in "
+            f"{model.model.dtype}; ignoring the tree changes them by {effect:.2g})"
         )
 
 
 def _error_behind_text(ordinary: TransformersModel, compiled: TransformersModel) -> float:
-    """How far a large tree behind a longer prompt is off, where it is furthest."""
+    """The largest error of a node of a large tree behind a longer prompt."""
     config = ordinary.model.config.get_text_config(decoder=True)
     window = getattr(config, "sliding_window", None) or MOST_PROMPT_TOKENS
     rows = min(window + 8, MOST_PROMPT_TOKENS, ordinary.max_length - len(LARGE_TREE))
@@ -188,6 +189,6 @@ def _error_behind_text(ordinary: TransformersModel, compiled: TransformersModel)
 
 
 def _error(logits: Float[Tensor, "N V"], truth: Float[Tensor, "N V"]) -> Float[Tensor, "N"]:
-    """Distance of centred rows, relative to the length of the true one."""
+    """Distance between centred rows, relative to the norm of the true row."""
     truth, logits = (x.double() - x.double().mean(-1, keepdim=True) for x in (truth, logits))
     return (logits - truth).norm(dim=-1) / truth.norm(dim=-1).clamp_min(1e-30)

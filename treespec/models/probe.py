@@ -1,19 +1,19 @@
-"""The probe: does this model, by this route, compute on a tree what it computes in sequence?
+"""The probe: does a model compute on a tree, by a given route, what it computes in sequence?
 
-Nothing in transformers promises that a model hands keyword arguments to its attention, honours
-`position_ids`, or shows its window to the attention and not only to its mask. So every model is tried
+transformers does not guarantee that a model passes keyword arguments on to its attention, respects
+`position_ids`, or states its window to the attention and not only to its mask. So every model is tested
 once, when it is wrapped, with a prompt of 3 tokens and a bushy tree of 8 nodes behind it:
 
 1. Truth: the *plain* model, its own attention, no cache, each branch as a text of its own (one batch).
-   One text more is the tree's nodes in row order, which is what a model computes that overlooks the tree.
+   One further text holds the tree's nodes in row order: what a model that ignores the tree computes.
 2. The prompt by our route. On our own attention, every layer must have called it once, with the window
-   that the model asked transformers' mask functions for.
+   that the model requested from transformers' mask functions.
 3. The tree by our route. For every node
 
        error = |logits - truth| / |truth|        (2-norms, rows centred)
 
-   must be within `TOLERANCE[dtype]`, and at most a quarter of the largest difference that overlooking
-   the tree makes. So rounding in bfloat16 passes, and a wrong mask does not.
+   must be within `TOLERANCE[dtype]`, and at most a quarter of the largest difference that ignoring the
+   tree makes. So rounding in bfloat16 passes, and a wrong mask does not.
 
 Three forward passes over at most 55 tokens.
 """
@@ -54,12 +54,12 @@ class Finding:
     """What the probe found out.
 
     Args:
-        route: by which trees enter the model.
-        plain: the attention that transformers would run the model with.
-        layout: of its cache.
+        route: how trees enter the model.
+        plain: attention implementation that transformers would run the model with.
+        layout: layout of its cache.
         vocab_size: width of its logits.
         error: largest error of a node, as defined above.
-        effect: largest difference that overlooking the tree makes.
+        effect: largest difference that ignoring the tree makes.
     """
 
     route: Route
@@ -75,23 +75,24 @@ def probe(model: PreTrainedModel, attention: str = "auto") -> Finding:
     """Find the route by which a model runs trees correctly, and leave the model set to it.
 
     Args:
-        model: in eval mode.
-        attention: "auto" tries our attention, then the model's own under our mask; "transformers" only
-            the latter; the name of an implementation of `attention_masks` only the former, with it.
+        model: a model in eval mode.
+        attention: "auto" tries our attention, then the model's own under our mask; "transformers" tries
+            only the latter; the name of an implementation of `attention_masks` tries only our attention
+            with that implementation.
 
     Raises:
-        Unavailable: if there is no attention of this name, or it does not run here.
+        Unavailable: if there is no attention of this name, or it does not run on this device.
         UnsupportedModel: with the model's type and what is wrong with each route.
     """
     require_attention(attention, model.device)
-    kind = model.config.model_type
+    model_type = model.config.model_type
     reason = refusal(model)
     if reason is None and context_length(model.config) < TOKENS:
         reason = (
             f"its context is {context_length(model.config)} tokens, fewer than the probe's {TOKENS}"
         )
     if reason is not None:
-        raise UnsupportedModel(f"{kind} models cannot verify trees: {reason}")
+        raise UnsupportedModel(f"{model_type} models cannot verify trees: {reason}")
     plain = plain_implementation(model)
     routes: list[Route] = []
     if attention != "transformers":
@@ -102,24 +103,26 @@ def probe(model: PreTrainedModel, attention: str = "auto") -> Finding:
     _switch(model, plain)
     tokens = _tokens(model)
     try:
-        truth, overlooked = _truth(model, tokens)
+        truth, ignoring_tree = _truth(model, tokens)
     except torch.OutOfMemoryError:
         raise
     except Exception as problem:
         raise UnsupportedModel(
-            f"{kind} model: it cannot even run a plain pass over {TOKENS} tokens ({_why(problem)}); check "
-            "its config and weights"
+            f"{model_type} model: it cannot even run a plain pass over {TOKENS} tokens "
+            f"({_why(problem)}); check its config and weights"
         ) from problem
     if not torch.isfinite(truth).all():
         raise UnsupportedModel(
-            f"{kind} model: it returns NaN or infinite logits; check its weights"
+            f"{model_type} model: it returns NaN or infinite logits; check its weights"
         )
-    effect = float(_error(overlooked, truth).max())
+    effect = float(_error(ignoring_tree, truth).max())
     reasons: list[str] = []
     last: Exception | None = None
     for route in routes:
         name = (
-            "by our attention" if isinstance(route, OwnAttention) else "by its own under our mask"
+            "with our attention"
+            if isinstance(route, OwnAttention)
+            else "with its own attention under our mask"
         )
         try:
             _switch(model, route.implementation)
@@ -131,27 +134,29 @@ def probe(model: PreTrainedModel, attention: str = "auto") -> Finding:
             return Finding(route, plain, runner.cache.layout, truth.shape[-1], error, effect)
         except torch.OutOfMemoryError:
             raise
-        except Exception as problem:  # whatever it raises, the model does not work by this route
+        except Exception as problem:  # whatever the error, the model does not work by this route
             last = problem
             reasons.append(f"{name}: {_why(problem)}")
     _switch(model, plain)
-    asked = "" if attention == "auto" else f" with attention={attention!r} ('auto' tries all ways)"
+    asked = (
+        "" if attention == "auto" else f" with attention={attention!r} ('auto' tries all routes)"
+    )
     raise UnsupportedModel(
-        f"{kind} models cannot verify trees{asked}; " + "; ".join(reasons)
+        f"{model_type} models cannot verify trees{asked}; " + "; ".join(reasons)
     ) from last
 
 
 def _why(problem: Exception) -> str:
-    """Why a pass failed, for people."""
+    """Why a pass failed, in words for users."""
     ours = isinstance(problem, TreespecError | AttentionMaskError)
     return str(problem) if ours else said(problem) or "its code fails on it"
 
 
 def require_attention(name: str, device: torch.device) -> None:
-    """Refuse an attention that cannot be had, whatever the model.
+    """Refuse an attention that is not available, whatever the model.
 
     Raises:
-        Unavailable: if there is none of this name, or it does not run on this device.
+        Unavailable: if there is no attention of this name, or it does not run on this device.
     """
     if name in ("auto", "transformers"):
         return
@@ -166,7 +171,7 @@ def _switch(model: PreTrainedModel, implementation: str) -> None:
     if model.config._attn_implementation == implementation:
         return
     if not model._can_set_attn_implementation():
-        raise UnsupportedModel("it does not look attention functions up in AttentionInterface")
+        raise UnsupportedModel("it does not look up attention functions in AttentionInterface")
     model.set_attn_implementation(implementation)
 
 
@@ -180,9 +185,9 @@ def _tokens(model: PreTrainedModel) -> Tensor:
 def _truth(
     model: PreTrainedModel, tokens: Tensor
 ) -> tuple[Float[Tensor, "N V"], Float[Tensor, "N V"]]:
-    """Logits after each node in sequence, and in row order with the tree overlooked.
+    """Logits after each node, computed in sequence, and in row order as if there were no tree.
 
-    Texts are padded on the right, where a causal model does not look.
+    Texts are padded on the right, which a causal model does not see.
     """
     prompt, nodes = tokens[:PREFIX], tokens[PREFIX:]
     texts = [torch.cat([prompt, nodes[list(branch)]]) for branch in BRANCHES]
@@ -195,7 +200,7 @@ def _truth(
 
 
 def _error(logits: Float[Tensor, "N V"], truth: Float[Tensor, "N V"]) -> Float[Tensor, "N"]:
-    """Distance of centred rows, relative to the length of the true one."""
+    """Distance between centred rows, relative to the norm of the true row."""
     centred = truth.double() - truth.double().mean(-1, keepdim=True)
     difference = logits.double() - truth.double()
     difference = difference - difference.mean(-1, keepdim=True)
@@ -206,19 +211,19 @@ def _judge(error: float, effect: float, dtype: torch.dtype) -> None:
     tolerance = TOLERANCE.get(dtype, TOLERANCE[torch.bfloat16])
     if not error <= tolerance:
         raise UnsupportedModel(
-            f"its logits on a tree differ from sequential decoding by {error:.2g} of their size "
-            f"({tolerance:.2g} is allowed in {dtype}; overlooking the tree makes {effect:.2g})"
+            f"its logits on a tree differ from sequential decoding by {error:.2g} of their norm "
+            f"({tolerance:.2g} is allowed in {dtype}; ignoring the tree changes them by {effect:.2g})"
         )
     if error > effect / 4:
         raise UnsupportedModel(
-            f"rounding in {dtype} moves its logits by {error:.2g} of their size and overlooking the "
+            f"rounding in {dtype} changes its logits by {error:.2g} of their norm and ignoring the "
             f"tree by {effect:.2g}, so a wrong mask could not be told from a right one: "
             "load it in float32"
         )
 
 
 def _try_prompt(runner: TreeRunner, prompt: Tensor) -> None:
-    """Prefill. On our attention, check who called it, and that it is told of every window."""
+    """Prefill. On our attention, check that every layer calls it once and states its window."""
     model, route = runner.model, runner.route
     if not isinstance(route, OwnAttention):
         if limit := local_attention(model.config):
@@ -242,9 +247,9 @@ def _try_prompt(runner: TreeRunner, prompt: Tensor) -> None:
         if isinstance(asked, str):
             raise UnsupportedModel(asked)
         if asked is NOT_ASKED and limit:
-            raise UnsupportedModel(f"layer {layer} does not say what it sees ({limit})")
+            raise UnsupportedModel(f"layer {layer} does not state its window ({limit})")
         if asked is not NOT_ASKED and asked != window:
             raise UnsupportedModel(
-                f"layer {layer} tells the attention of window {window}, its mask of window {asked}"
+                f"layer {layer} states window {window} to the attention, but {asked} to its mask"
             )
     runner.prefill(prompt)

@@ -1,8 +1,8 @@
-"""What goes wrong while transformers reads a model, in one sentence that names the file.
+"""Turn the errors of reading a model into one sentence that names the file.
 
-transformers, tokenizers, safetensors and torch say it in the words of their own code, each in others. So
-their words are kept only where they are a sentence; else the files are looked at, and the first that is
-damaged is named. What they said stays chained to the error.
+transformers, tokenizers, safetensors and torch report errors in terms of their own code. Their text is kept
+only if it is a sentence that a user understands. Otherwise the files are inspected, and the first damaged
+file is named. The original error remains chained.
 """
 
 import re
@@ -39,21 +39,21 @@ SIZES = {
     **dict.fromkeys(("num_attention_heads", "num_key_value_heads", "n_head", "head_dim"), 100_000),
     **dict.fromkeys(("vocab_size", "hidden_size", "intermediate_size", "n_embd"), 100_000_000),
 }
-"""Keys of a config that are sizes, with a bound far above all models: memory is taken by them."""
+"""Config keys that are sizes, with bounds far above any model: they decide how much memory is allocated."""
 
 UNKNOWN = {
-    "configuration": f"transformers can make no model of its {CONFIG}",
-    "weights": f"transformers cannot make this model of its {CONFIG} and weights",
-    "tokenizer": "the files of its tokenizer are damaged, or those of another version",
+    "configuration": f"transformers cannot build a model from its {CONFIG}",
+    "weights": f"transformers cannot build this model from its {CONFIG} and weights",
+    "tokenizer": "the files of its tokenizer are damaged or belong to another version",
 }
-"""What is said of a part where nobody has said it better."""
+"""Message for each part if nothing more precise is known."""
 
 TYPES = {"int": "an integer", "float": "a number", "str": "text", "bool": "true or false"}
 TYPES |= {"list": "a list", "dict": "an object", "NoneType": "null"}
 
 
 class Files:
-    """The files of a model, in its folder or in the cache of the hub.
+    """The files of a model, in its folder or in the hub's local cache.
 
     Args:
         name: a folder or a hub id.
@@ -63,10 +63,10 @@ class Files:
         self.name = name
 
     def path(self, file: str) -> Path | None:
-        """Where a file is; None if it is not there.
+        """The path of a file, or None if it does not exist.
 
         Raises:
-            LoadError: if nobody may look into its folder.
+            LoadError: if its folder may not be read.
         """
         folder = Path(self.name)
         with permitted():
@@ -79,7 +79,7 @@ class Files:
         """The object in a JSON file; empty if there is no such file.
 
         Raises:
-            LoadError: if there is one and it holds anything else.
+            LoadError: if the file holds anything other than a JSON object.
         """
         path = self.path(file)
         if path is None:
@@ -97,31 +97,31 @@ class Files:
         return data
 
     def require_settings(self) -> None:
-        """Refuse settings that transformers would overlook, or take memory by.
+        """Refuse settings that transformers would ignore or that would allocate excessive memory.
 
         Raises:
             LoadError: naming file, key and value.
         """
         config = self.data(CONFIG)
         for file, settings in ((CONFIG, config), (GENERATION, self.data(GENERATION))):
-            ends = settings.get("eos_token_id")
-            given = ends if isinstance(ends, list) else [0 if ends is None else ends]
-            if not all(type(end) is int for end in given):
+            eos = settings.get("eos_token_id")
+            ids = eos if isinstance(eos, list) else [0 if eos is None else eos]
+            if not all(type(token) is int for token in ids):
                 raise LoadError(
-                    f"{self.path(file)}: eos_token_id = {in_json(ends)}, but must be a token id or a list "
+                    f"{self.path(file)}: eos_token_id = {in_json(eos)}, but must be a token id or a list "
                     "of token ids"
                 )
-        inner = [value for value in config.values() if isinstance(value, dict)]
-        for part in (config, *inner):
+        nested = [value for value in config.values() if isinstance(value, dict)]
+        for section in (config, *nested):
             for key, most in SIZES.items():
-                value = part.get(key)
+                value = section.get(key)
                 if type(value) is int and not 1 <= value <= most:
                     raise LoadError(
                         f"{self.path(CONFIG)}: {key} = {in_json(value)}, but must be in 1..{most:,}"
                     )
 
     def damaged(self, part: str) -> str | None:
-        """Which file of a part is damaged, and how; None if none is, as far as one can see."""
+        """Which file of a part is damaged, and how; None if no damage can be detected."""
         try:
             if part == "tokenizer":
                 for file in TOKENIZER:
@@ -133,16 +133,16 @@ class Files:
         return None
 
     def _damaged_weights(self) -> str | None:
-        whole, index = self.path(WEIGHTS), self.path(INDEX)
-        files = [] if whole is None else [whole]
-        if whole is None and index is not None:
-            named = self.data(INDEX).get("weight_map")
-            if not isinstance(named, dict) or not named:
-                return f"{index} has no weight_map, which says in which file each tensor is"
-            for file in dict.fromkeys(named.values()):
+        weights, index = self.path(WEIGHTS), self.path(INDEX)
+        files = [] if weights is None else [weights]
+        if weights is None and index is not None:
+            weight_map = self.data(INDEX).get("weight_map")
+            if not isinstance(weight_map, dict) or not weight_map:
+                return f"{index} has no weight_map, which says in which file each tensor is stored"
+            for file in dict.fromkeys(weight_map.values()):
                 shard = self.path(file) if isinstance(file, str) else None
                 if shard is None:
-                    return f"{index} names the file {in_json(file)}, which is not there"
+                    return f"{index} names the file {in_json(file)}, which does not exist"
                 files.append(shard)
         for file in files:
             try:
@@ -151,24 +151,24 @@ class Files:
             except Unreadable as error:
                 return str(error)
             except (SafetensorError, OSError):
-                return f"{file} is cut short, damaged, or no safetensors file: {_again('file')}"
+                return f"{file} is truncated, damaged, or not a safetensors file: {_again('file')}"
         if files:
             return None
         pickles = [path for name in PICKLES if (path := self.path(name)) is not None]
         if pickles:
             return (
-                f"{pickles[0]} cannot be read as weights (a pickle is opened only for tensors, and nothing "
+                f"{pickles[0]} cannot be read as weights (only tensors are read from a pickle, and no code "
                 "in it is run): save the model as safetensors"
             )
-        return f"there is no {WEIGHTS}, {INDEX} or {PICKLES[0]}: give the folder with the weights"
+        return f"there is no {WEIGHTS}, {INDEX} or {PICKLES[0]}: give the folder that holds the weights"
 
 
 @contextmanager
 def permitted() -> Iterator[None]:
-    """Name the folder that nobody may look into.
+    """Turn a permission error into a `LoadError`.
 
     Raises:
-        LoadError: naming it.
+        LoadError: naming the folder that may not be read.
     """
     try:
         yield
@@ -178,14 +178,14 @@ def permitted() -> Iterator[None]:
 
 @contextmanager
 def reading(name: str, part: str) -> Iterator[None]:
-    """Turn whatever goes wrong inside into one sentence.
+    """Turn any error inside the context into a `LoadError` of one sentence.
 
     Args:
         name: the folder or hub id.
         part: `configuration`, `weights` or `tokenizer`.
 
     Raises:
-        LoadError: with what was raised as its cause.
+        LoadError: with the original error as its cause.
     """
     try:
         yield
@@ -197,15 +197,15 @@ def reading(name: str, part: str) -> Iterator[None]:
         raise LoadError(f"cannot read the {part} of {name!r}: out of memory") from error
     except Exception as error:
         files = Files(name)
-        config = _of_config(files, error)
-        if config is not None:
-            raise LoadError(config) from error
+        config_problem = _config_problem(files, error)
+        if config_problem is not None:
+            raise LoadError(config_problem) from error
         why = files.damaged(part) or said(error) or f"{UNKNOWN[part]}: {_again('model')}"
         raise LoadError(f"cannot read the {part} of {name!r}: {why}") from error
 
 
-def _of_config(files: Files, error: Exception) -> str | None:
-    """What is wrong with a key of the config, where transformers found it there."""
+def _config_problem(files: Files, error: Exception) -> str | None:
+    """What is wrong with a key of the config, if that is what transformers reported."""
     text = " ".join(str(error).split())
     path = files.path(CONFIG) or CONFIG
     if isinstance(error, StrictDataclassClassValidationError):

@@ -1,10 +1,10 @@
-"""What the layers of a model ask of their attention: a window in the call, and another in the mask?
+"""Record which window each layer of a model states to its attention, and which window its mask has.
 
-transformers states a sliding window twice: models ask a mask function for a mask that has it, and most,
-not all, also tell the attention of it. Ours reads the call, so the probe compares the two.
+transformers models state a sliding window in two places: every model requests a mask that has it, and most,
+but not all, also pass it to the attention. Ours reads the argument, so the probe compares the two.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,14 +19,14 @@ from treespec.models.support import UNSTATED_CONTEXT
 __all__ = ["NOT_ASKED", "Recorder", "window_of"]
 
 NOT_ASKED = object()
-"""Instead of a window, where a layer got no mask that a mask function made."""
+"""Recorded instead of a window if no mask function made the layer's mask."""
 
 
 class Recorder:
-    """A route that notes which layers call the attention, with which window, under which mask.
+    """A route that records which layers call the attention, with which window, under which mask.
 
-    Masks are asked for by `MASK_MAKER`; they are handed out for identification only (by the address of
-    their memory) and are not used.
+    It makes the masks that the model requests (`MASK_MAKER`). They only serve to identify the request (by
+    the address of their memory) and do not affect the attention.
     """
 
     def __init__(self, route: OwnAttention, longest: int) -> None:
@@ -45,7 +45,7 @@ class Recorder:
 
     @contextmanager
     def asked_for_masks(self) -> Iterator[None]:
-        """While it lasts, models get masks from here."""
+        """Context in which models get their masks from this recorder."""
         token = MASK_MAKER.set(self._make_mask)
         try:
             yield
@@ -93,23 +93,23 @@ class Recorder:
 
 
 def window_of(function: Any, longest: int, device: torch.device) -> int | str | None:
-    """The sliding window of a mask function of transformers, found out by asking it about far rows.
+    """The sliding window of a transformers mask function, found by evaluating it at the last two rows.
 
     Returns:
-        The window, None where nothing before a row is hidden, or in words what the function does if it
-        hides anything else than the keys before a window.
+        The window; None if no key before a row is hidden; or, if the mask is neither causal nor a sliding
+        window, a description of the mask.
     """
     zero = torch.zeros((), dtype=torch.long, device=device)
     keys = torch.arange(longest, device=device)
-    windows: Sequence[int] = []
+    windows: list[int] = []
     for row in (longest - 2, longest - 1):
-        seen = function(zero, zero, zero + row, keys).expand(longest)
-        first = int(seen.long().argmax())
-        if not torch.equal(seen, (keys >= first) & (keys <= row)):
+        visible = function(zero, zero, zero + row, keys).expand(longest)
+        first = int(visible.long().argmax())
+        if not torch.equal(visible, (keys >= first) & (keys <= row)):
             return "its mask is neither causal nor a sliding window"
-        windows = [*windows, row + 1 if first == 0 else row - first + 1]
+        windows.append(row - first + 1)
     if windows[0] == windows[1]:
         return windows[0]
     if windows == [longest - 1, longest]:
         return None
-    return "it attends in chunks, which tree attention does not know"
+    return "it attends in chunks, which tree attention does not support"

@@ -1,8 +1,8 @@
-"""The two ways by which a tree enters a transformers model. The probe decides which one a model takes.
+"""The two routes by which a tree enters a transformers model. The probe decides which one a model takes.
 
-`OwnAttention` is our registered attention, told of the tree by a keyword argument. `OwnMask` is an
-additive 4D mask through the model's own attention, for models that drop keyword arguments (StableLM) or
-do not look attention functions up (Falcon, GPT-J). Both use our cache.
+`OwnAttention` is our registered attention, which gets the tree as a keyword argument. `OwnMask` is an
+additive 4D mask for the model's own attention, for models that drop keyword arguments (StableLM) or do not
+look up attention functions (Falcon, GPT-J). Both use our cache.
 """
 
 from typing import Any, Protocol, runtime_checkable
@@ -18,10 +18,10 @@ __all__ = ["OwnAttention", "OwnMask", "Route", "plain_implementation"]
 
 @runtime_checkable
 class Route(Protocol):
-    """How a pass says what each row may see."""
+    """How the model learns what each row of a pass may attend to."""
 
     implementation: str
-    """The attention implementation that transformers must be set to."""
+    """The attention implementation that the model must be set to."""
 
     def prompt(self, length: int) -> dict[str, Any]:
         """Keyword arguments of a pass over the first `length` tokens of a text."""
@@ -33,7 +33,7 @@ class Route(Protocol):
 
 
 class OwnAttention:
-    """Our attention, told of the tree.
+    """Our attention, which gets the tree as a keyword argument.
 
     Args:
         impl: implementation of `attention_masks`, or "auto".
@@ -45,31 +45,31 @@ class OwnAttention:
         self.impl = impl
 
     def prompt(self, length: int) -> dict[str, Any]:
-        """A causal pass."""
+        """Arguments of a causal pass."""
         return {"treespec_pass": CausalAttention(length, self.impl)}
 
     def tree(self, tree_pass: TreePass) -> dict[str, Any]:
-        """A tree pass."""
+        """Arguments of a pass over a tree."""
         return {"treespec_pass": TreeAttention(tree_pass, self.impl)}
 
 
 class OwnMask:
     """The model's own attention under our mask.
 
-    The mask is additive: a boolean one is right with sdpa and silently wrong with eager attention, which
-    adds it to the scores.
+    The mask is additive. A boolean mask would be correct with sdpa but silently wrong with eager attention,
+    which adds it to the scores.
 
     Args:
-        implementation: the model's own attention.
-        dtype: of the model.
-        device: of the model.
+        implementation: the model's own attention implementation.
+        dtype: dtype of the model.
+        device: device of the model.
     """
 
     def __init__(self, implementation: str, dtype: torch.dtype, device: torch.device) -> None:
         self.implementation, self.dtype, self.device = implementation, dtype, device
 
     def prompt(self, length: int) -> dict[str, Any]:
-        """Nothing: the model is causal by itself."""
+        """No arguments: the model is causal by itself."""
         return {}
 
     def tree(self, tree_pass: TreePass) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class OwnMask:
 
 
 def plain_implementation(model: PreTrainedModel) -> str:
-    """The attention that transformers would run this model with."""
+    """The attention implementation that transformers would run this model with."""
     current = model.config._attn_implementation
     if current and current != NAME:
         return current

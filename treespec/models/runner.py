@@ -1,4 +1,4 @@
-"""Prefill, run and keep: a transformers model, a route and a cache at work together."""
+"""Prefill, run and keep: a transformers model, a route and a cache working together."""
 
 from collections.abc import Sequence
 
@@ -19,13 +19,13 @@ class TreeRunner:
     """Runs tree nodes through a model, with a cache of its own.
 
     Args:
-        model: in eval mode, set to the route's attention implementation.
-        route: how the model is told what each row may see.
-        layout: of the cache, if known.
+        model: a model in eval mode, set to the route's attention implementation.
+        route: how the model learns what each row may attend to.
+        layout: layout of the cache, if known.
     """
 
     any_cache = True
-    """Whether its passes can run in any cache; else they know the addresses of their own."""
+    """Whether passes can run in any cache; otherwise they are tied to the addresses of their own."""
 
     def __init__(
         self, model: PreTrainedModel, route: Route, layout: Sequence[LayerShape | None] = ()
@@ -67,7 +67,7 @@ class TreeRunner:
 
         Raises:
             InvalidTree: if parents, tokens and the nodes run so far do not fit together.
-            UnsupportedModel: if the model was set to another attention since.
+            UnsupportedModel: if the model's attention was changed in the meantime.
         """
         count = len(tokens)
         self._require_nodes(count, len(parents), first)
@@ -91,16 +91,16 @@ class TreeRunner:
         """Commit the rows of a path from node 0 down, and forget all other tree rows.
 
         Raises:
-            InvalidTree: if the nodes are no such path, or have not been run.
+            InvalidTree: if the nodes are not such a path, or have not been run.
         """
-        above = -1
+        parent = -1
         for node in nodes:
-            if not 0 <= node < len(self._parents) or self._parents[node] != above:
+            if not 0 <= node < len(self._parents) or self._parents[node] != parent:
                 raise InvalidTree(
-                    f"keep wants a path from node 0 down, not {tuple(nodes)}, "
-                    f"in the tree of the {len(self._parents)} nodes that have run"
+                    f"keep expects a path from node 0 down, got {tuple(nodes)} "
+                    f"in a tree of which {len(self._parents)} nodes have run"
                 )
-            above = node
+            parent = node
         self.cache.keep(nodes)
         self._parents = ()
 
@@ -112,10 +112,10 @@ class TreeRunner:
             )
 
     def _require_route(self) -> None:
-        """Other attentions would not say that they do not know what a tree is."""
+        """Refuse to run on another attention, which would ignore the tree silently."""
         current = self.model.config._attn_implementation
         if current != self.route.implementation:
             raise UnsupportedModel(
                 f"the model is set to {current!r} attention instead of {self.route.implementation!r}: it "
-                "is in use as a plain model (`as_transformers`), or was wrapped or set anew"
+                "is in use as a plain model (`as_transformers`), or was wrapped or set again"
             )

@@ -1,4 +1,4 @@
-"""Do two tokenizers give ids the same meaning? Speculation is only possible if they do."""
+"""Check that two tokenizers give token ids the same meaning, without which speculation is impossible."""
 
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
@@ -11,45 +11,51 @@ PROBE = (
     "def f(x_1: list[int]) -> None:\n\treturn  x_1[-1:] != {'naïve': \"déjà vu\"}  # Übergröße\r\n"
     "    Ελληνικά, русский, עברית, 日本語と한국어 🙂👩‍💻 ½ ﬁ\u00a0\u200b e\u0301"
 )
-"""Text on which tokenizers with equal vocabularies but other merges, splits or normalisation differ."""
+"""Text that tokenizers with equal vocabularies but different merges, splits or normalisation encode
+differently."""
 
 
 def require_same_tokenizer(target: Tokenizer, draft: Tokenizer) -> None:
     """Refuse a pair whose token ids do not mean the same text.
 
-    Compared are the vocabularies, special tokens included, id by id, and the ids of a probe text, followed
-    by some 300 of the target's own tokens. Not compared is what only matters to whoever calls the draft's
-    tokenizer, and nobody does: which of the special tokens begins or ends a text (a base draft for a chat
-    target), padding, chat templates. How far the models' own embedding tables are padded is no part of a
-    tokenizer.
+    The vocabularies are compared id by id, special tokens included, and so are the ids of a probe text
+    followed by about 300 of the target's own tokens. Settings that matter only when the draft's tokenizer
+    is called are not compared, because it is never called: which special tokens begin or end a text (a base
+    draft for a chat target), padding, chat templates. The padding of the models' embedding tables is not
+    part of a tokenizer.
 
     Raises:
         TokenizerMismatch: naming the first token that differs.
     """
-    ours, theirs = ({i: t for t, i in tok.get_vocab().items()} for tok in (target, draft))
-    for token_id in sorted(ours.keys() | theirs.keys()):
-        if ours.get(token_id) != theirs.get(token_id):
-            _refuse(
-                f"token {token_id} is {_shown(ours.get(token_id))} for the target and "
-                f"{_shown(theirs.get(token_id))} for the draft (their vocabularies: {len(ours)} and "
-                f"{len(theirs)} tokens)"
-            )
-    sample = sorted(ours)[:: len(ours) // 300 + 1]
-    text = f"{PROBE}{target.decode(sample, skip_special_tokens=True)}"
-    mine, yours = (
-        tok.encode(text, add_special_tokens=False, verbose=False) for tok in (target, draft)
+    target_vocab, draft_vocab = (
+        {token_id: token for token, token_id in tokenizer.get_vocab().items()}
+        for tokenizer in (target, draft)
     )
-    if mine != yours:
+    for token_id in sorted(target_vocab.keys() | draft_vocab.keys()):
+        if target_vocab.get(token_id) != draft_vocab.get(token_id):
+            _refuse(
+                f"token {token_id} is {_shown(target_vocab.get(token_id))} for the target and "
+                f"{_shown(draft_vocab.get(token_id))} for the draft (their vocabularies: "
+                f"{len(target_vocab)} and {len(draft_vocab)} tokens)"
+            )
+    sample = sorted(target_vocab)[:: len(target_vocab) // 300 + 1]
+    text = f"{PROBE}{target.decode(sample, skip_special_tokens=True)}"
+    target_ids, draft_ids = (
+        tokenizer.encode(text, add_special_tokens=False, verbose=False)
+        for tokenizer in (target, draft)
+    )
+    if target_ids != draft_ids:
         place = next(
-            (i for i, (a, b) in enumerate(zip(mine, yours, strict=False)) if a != b),
-            min(len(mine), len(yours)),
+            (i for i, (a, b) in enumerate(zip(target_ids, draft_ids, strict=False)) if a != b),
+            min(len(target_ids), len(draft_ids)),
         )
-        a, b = (
-            _shown(v.get(next(iter(ids[place:]), -1))) for v, ids in ((ours, mine), (theirs, yours))
+        target_token, draft_token = (
+            _shown(vocab.get(next(iter(ids[place:]), -1)))
+            for vocab, ids in ((target_vocab, target_ids), (draft_vocab, draft_ids))
         )
         _refuse(
             "their vocabularies are equal, but they split text differently: token "
-            f"{place} of a probe text is {a} for the target and {b} for the draft"
+            f"{place} of a probe text is {target_token} for the target and {draft_token} for the draft"
         )
 
 

@@ -1,11 +1,12 @@
-"""A model that leaves sublayers of another one out, and has no weights of its own.
+"""A model that skips sublayers of another model and shares its weights.
 
-A decoder layer adds what its attention and its feed-forward part give to what it is given, so that either
-can be left out. The shortened model is made of the same modules: those that hold the list of layers, and
-layers that lose one part, are copied without their weights, and everything below is shared. The target
-itself is not changed, and both can run side by side. A layer that loses both parts is not run at all.
+The attention and the feed-forward part of a decoder layer each add their output to the residual stream, so
+either can be skipped. The shortened model is made of the same modules: the modules that hold the list of
+layers, and layers that lose one part, are copied without their weights, and everything below them is
+shared. The original model does not change, and both can run side by side. A layer that loses both parts is
+not run at all.
 
-Layers keep their numbers, by which their rows stand in a cache; those that lose their attention store
+Layers keep their numbers, by which a cache finds their rows; layers that lose their attention store
 nothing.
 """
 
@@ -28,13 +29,13 @@ __all__ = ["Layout", "layer_count", "shortened"]
 Layout = tuple[LayerShape | None, ...]
 
 ATTENTION = ("self_attn", "attn", "attention", "self_attention")
-"""What transformers calls the attention of a layer."""
+"""Names that transformers gives the attention of a layer."""
 
 MLP = "mlp"
 
 
 def layer_count(model: PreTrainedModel) -> int:
-    """Decoder layers that a model has by its configuration."""
+    """Number of decoder layers, by the model's configuration."""
     return model.config.get_text_config(decoder=True).num_hidden_layers
 
 
@@ -44,70 +45,70 @@ def shortened(
 ) -> tuple[PreTrainedModel, Layout]:
     """A model without these sublayers, and the layout of its cache.
 
-    What follows the last layer (the final norm and the head) is that of the model. It is tried on a tree of
-    three nodes.
+    The final norm and the head remain those of the model. The result is tested on a tree of three nodes.
 
     Args:
-        model: in eval mode, set to the route's attention.
-        route: by which trees enter it.
-        skip: sublayers that it has, not all of them.
+        model: a model in eval mode, set to the route's attention.
+        route: how trees enter the model.
+        skip: sublayers of the model, not all of them.
 
     Returns:
-        A model of the same class that shares every parameter. Its top has the same configuration, so that
-        the attention is set for both at once.
+        A model of the same class that shares every parameter. The outermost module has the same
+        configuration object, so that setting the attention affects both models.
 
     Raises:
-        UnsupportedModel: naming the architecture, if its layers are no list that can be cut, if a layer has
-            no part of that name, if layers read the rows of others, or if what is left does not run.
+        UnsupportedModel: naming the architecture, if its layers are not a single list, if a layer has no
+            module for a skipped part, if layers read the rows of others, or if the result does not run.
     """
-    kind = model.config.model_type
+    model_type = model.config.model_type
     path = _path_of_layers(model)
     layers: Any = model.get_submodule(path)
-    whole = {i for i in range(len(layers)) if {(i, "attention"), (i, "mlp")} <= set(skip)}
-    parts = [one for one in skip if one.layer not in whole]
-    names = {one: _name(kind, layers[one.layer], one) for one in parts}
+    skipped_layers = {i for i in range(len(layers)) if {(i, "attention"), (i, "mlp")} <= set(skip)}
+    parts = [sublayer for sublayer in skip if sublayer.layer not in skipped_layers]
+    names = {part: _name(model_type, layers[part.layer], part) for part in parts}
     try:
-        pairs = _giving_pairs(
-            model, route, [f"{path}.{n.layer}.{name}" for n, name in names.items()]
-        )
-        kept: dict[int, nn.Module] = {i: layer for i, layer in enumerate(layers) if i not in whole}
-        for one, name in names.items():
-            if kept[one.layer] is layers[one.layer]:
-                kept[one.layer] = _twin(layers[one.layer])
-            nothing = _Nothing(f"{path}.{one.layer}.{name}" in pairs)
-            kept[one.layer]._modules[name] = nothing
-        made = _with_layers(model, path, kept)
-        stored = {i for i in kept if Sublayer(i, "attention") not in skip}
-        return made, _tried(made, route, len(layers), stored)
+        paths = [f"{path}.{part.layer}.{name}" for part, name in names.items()]
+        pair_paths = _returning_pairs(model, route, paths)
+        kept: dict[int, nn.Module] = {
+            i: layer for i, layer in enumerate(layers) if i not in skipped_layers
+        }
+        for part, name in names.items():
+            if kept[part.layer] is layers[part.layer]:
+                kept[part.layer] = _twin(layers[part.layer])
+            zero = _Zero(f"{path}.{part.layer}.{name}" in pair_paths)
+            kept[part.layer]._modules[name] = zero
+        result = _with_layers(model, path, kept)
+        storing = {i for i in kept if Sublayer(i, "attention") not in skip}
+        return result, _tried(result, route, len(layers), storing)
     except torch.OutOfMemoryError:
         raise
-    except Exception as problem:  # whatever it raises, the model does not run without these layers
+    except Exception as problem:  # whatever the error, the model does not run without these layers
         why = str(problem) if isinstance(problem, TreespecError) else in_words(problem, "its code")
-        raise UnsupportedModel(f"{kind} models cannot leave layers out: {why}") from problem
+        raise UnsupportedModel(f"{model_type} models cannot skip layers: {why}") from problem
 
 
-class _Nothing(nn.Module):
-    """What adds nothing where a sublayer was."""
+class _Zero(nn.Module):
+    """Replaces a skipped sublayer, and adds nothing to the residual stream."""
 
-    def __init__(self, gives_pair: bool) -> None:
+    def __init__(self, returns_pair: bool) -> None:
         super().__init__()
-        self.gives_pair = gives_pair
+        self.returns_pair = returns_pair
 
     def forward(
         self, hidden_states: Tensor, *args: Any, **kwargs: Any
     ) -> Tensor | tuple[Tensor, None]:
-        """Zeros, in the form in which the sublayer gave its output."""
+        """Zeros, in the form of the sublayer's output."""
         zeros = torch.zeros_like(hidden_states)
-        return (zeros, None) if self.gives_pair else zeros
+        return (zeros, None) if self.returns_pair else zeros
 
 
 def _path_of_layers(model: PreTrainedModel) -> str:
     """The name of the list that holds the decoder's layers.
 
     Raises:
-        UnsupportedModel: if there is no such list, or it cannot be cut.
+        UnsupportedModel: if there is no such list, or its layers cannot be skipped.
     """
-    kind, count = model.config.model_type, layer_count(model)
+    model_type, count = model.config.model_type, layer_count(model)
     paths = [
         name
         for name, module in model.named_modules()
@@ -117,63 +118,63 @@ def _path_of_layers(model: PreTrainedModel) -> str:
     ]
     if len(paths) != 1 or "." not in paths[0]:
         raise UnsupportedModel(
-            f"{kind} models cannot leave layers out: their {count} layers are no single list of modules "
-            "with an attention each"
+            f"{model_type} models cannot skip layers: their {count} layers are not a single list of "
+            "modules that each have an attention"
         )
     if getattr(model.config.get_text_config(decoder=True), "num_kv_shared_layers", 0):
         raise UnsupportedModel(
-            f"{kind} models cannot leave layers out: some of their layers read the rows of others"
+            f"{model_type} models cannot skip layers: some of their layers read the rows of others"
         )
     owner: nn.Module = model
     for name in ("", *paths[0].split(".")[:-1]):
         owner = getattr(owner, name) if name else owner
         if "forward" in vars(owner):
             raise UnsupportedModel(
-                f"this {kind} model cannot leave layers out: its passes are wrapped (device_map, adapters)"
+                f"this {model_type} model cannot skip layers: its passes are wrapped (device_map, adapters)"
             )
     return paths[0]
 
 
-def _name(kind: str, layer: nn.Module, sublayer: Sublayer) -> str:
-    """What the part is called in a layer."""
+def _name(model_type: str, layer: nn.Module, sublayer: Sublayer) -> str:
+    """The name of a sublayer's module within its layer."""
     names = ATTENTION if sublayer.part == "attention" else (MLP,)
     name = next((name for name in names if name in layer._modules), None)
     if name is None:
         raise UnsupportedModel(
-            f"{kind} models cannot leave {sublayer} out by itself: their layers have no module for it; "
-            "leave out the whole layer"
+            f"{model_type} models cannot skip {sublayer} alone: their layers have no module for it; "
+            "skip the whole layer"
         )
     return name
 
 
-def _giving_pairs(model: PreTrainedModel, route: Route, names: Sequence[str]) -> set[str]:
-    """Which of these modules give a pair, seen in one pass over a token."""
-    if not names:
+def _returning_pairs(model: PreTrainedModel, route: Route, paths: Sequence[str]) -> set[str]:
+    """Those of the modules that return a pair, found by a pass over one token."""
+    if not paths:
         return set()
-    givers: set[str] = set()
+    returning_pairs: set[str] = set()
     hooks = []
-    for name in names:
+    for path in paths:
 
-        def look(module: nn.Module, given: Any, output: Any, name: str = name) -> None:
+        def hook(module: nn.Module, inputs: Any, output: Any, path: str = path) -> None:
             if isinstance(output, tuple):
-                givers.add(name)
+                returning_pairs.add(path)
 
-        hooks.append(model.get_submodule(name).register_forward_hook(look))
+        hooks.append(model.get_submodule(path).register_forward_hook(hook))
     try:
         TreeRunner(model, route).prefill(torch.ones(1, dtype=torch.long, device=model.device))
     finally:
-        for hook in hooks:
-            hook.remove()
-    return givers
+        for handle in hooks:
+            handle.remove()
+    return returning_pairs
 
 
 def _with_layers(model: PreTrainedModel, path: str, kept: dict[int, nn.Module]) -> PreTrainedModel:
-    """The model with these layers, by their numbers, instead of its own."""
-    *above, name = path.split(".")
+    """The model with the kept layers, by number, instead of all of its layers."""
+    *parents, name = path.split(".")
     top = owner = _twin(model)
-    for part in above:
-        inner: Any = owner._modules[part]
-        owner._modules[part] = owner = _twin(inner)
+    for parent in parents:
+        inner: Any = owner._modules[parent]
+        owner._modules[parent] = owner = _twin(inner)
     owner._modules[name] = nn.ModuleList(kept.values())
     config = copy.copy(owner.config)
     config.num_hidden_layers = len(kept)
@@ -185,14 +186,14 @@ def _with_layers(model: PreTrainedModel, path: str, kept: dict[int, nn.Module]) 
 
 
 def _twin(module: Any) -> Any:
-    """A module of the same weights and parts, whose list of parts is its own."""
+    """A shallow copy of a module, with the same weights and submodules but a registry of its own."""
     twin = copy.copy(module)
     twin.__dict__["_modules"] = dict(module._modules)
     return twin
 
 
-def _tried(model: PreTrainedModel, route: Route, layers: int, stored: Collection[int]) -> Layout:
-    """The layout of the model's cache after a prompt and a small tree."""
+def _tried(model: PreTrainedModel, route: Route, layers: int, storing: Collection[int]) -> Layout:
+    """Run a prompt and a small tree, and return the layout of the model's cache."""
     runner = TreeRunner(model, route)
     tokens = torch.ones(3, dtype=torch.long, device=model.device)
     runner.prefill(tokens[:2])
@@ -200,9 +201,9 @@ def _tried(model: PreTrainedModel, route: Route, layers: int, stored: Collection
     if not torch.isfinite(logits).all():
         raise UnsupportedModel("without them it returns NaN or infinite logits")
     layout = runner.cache.layout
-    storing = {i for i, shape in enumerate(layout) if shape is not None}
-    if storing != set(stored):
+    stored = {i for i, shape in enumerate(layout) if shape is not None}
+    if stored != set(storing):
         raise UnsupportedModel(
-            f"without them layers {sorted(stored)} should store rows, but layers {sorted(storing)} do"
+            f"without them layers {sorted(storing)} should store rows, but layers {sorted(stored)} do"
         )
     return (*layout, *[None] * (layers - len(layout)))

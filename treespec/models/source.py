@@ -1,4 +1,4 @@
-"""Read models and tokenizers from folders and from the Hugging Face hub, quietly, or say why not."""
+"""Read models and tokenizers from folders and the Hugging Face hub quietly, or say why that fails."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -44,11 +44,11 @@ Source = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a model is.
+    """Where a model is stored.
 
     Args:
-        name: what transformers is asked for: a folder or a hub id.
-        local: whether it must look at local files only.
+        name: a folder or a hub id, as passed to transformers.
+        local: whether transformers must use local files only.
     """
 
     name: str
@@ -56,18 +56,18 @@ class Place:
 
 
 def find(source: Source) -> Place:
-    """The place of a folder or hub id. Nothing is read or downloaded yet.
+    """Locate a folder or hub id, without reading or downloading it.
 
     Raises:
-        LoadError: if there is no such folder, or no such model on the hub, or the hub is out of reach and
-            the model not in its local cache.
+        LoadError: if there is no such folder and no such model on the hub, or if the hub cannot be reached
+            and the model is not in its local cache.
     """
     name = os.fspath(source)
     folder = Path(name).expanduser()
     if name and folder.is_dir():
         if not (folder / "config.json").is_file():
             raise LoadError(
-                f"the folder {str(folder)!r} has no config.json: give one that save_pretrained wrote"
+                f"the folder {str(folder)!r} has no config.json: give a folder that save_pretrained wrote"
             )
         return Place(str(folder), local=True)
     if folder.is_file():
@@ -76,14 +76,14 @@ def find(source: Source) -> Place:
         )
     if not is_hub_id(source):
         raise LoadError(
-            f"there is no model folder {name!r} (looked from {str(Path.cwd())!r}): check the path, or give "
-            "the id of a model on the Hugging Face hub"
+            f"there is no model folder {name!r} (searched from {str(Path.cwd())!r}): check the path, or "
+            "give the id of a model on the Hugging Face hub"
         )
     return Place(name, local=not _online(name))
 
 
 def is_hub_id(source: Source) -> bool:
-    """Whether the hub may have a model of this name; other names are paths."""
+    """Whether the name could be a hub id; otherwise it is a path."""
     try:
         validate_repo_id(os.fspath(source))
     except HFValidationError:
@@ -92,7 +92,14 @@ def is_hub_id(source: Source) -> bool:
 
 
 def _online(hub_id: str) -> bool:
-    """Whether the hub has the model and answers; one short request without retries decides."""
+    """Ask the hub for the model with one short request and no retries.
+
+    Returns:
+        True if the hub has the model; False if the hub cannot be reached but the model is cached.
+
+    Raises:
+        LoadError: if the hub does not have the model, or cannot be reached and the model is not cached.
+    """
     try:
         HfApi().model_info(hub_id, timeout=10)
     except RepositoryNotFoundError:
@@ -104,9 +111,9 @@ def _online(hub_id: str) -> bool:
         if isinstance(try_to_load_from_cache(hub_id, "config.json"), str):
             return False
         raise LoadError(
-            f"{hub_id!r} is no folder here and not in the local cache of the Hugging Face hub, and the hub "
-            f"cannot be reached (no network, or HF_HUB_OFFLINE is set): run `hf download {hub_id}` where "
-            "there is a network, or give a folder"
+            f"{hub_id!r} is neither a local folder nor in the local cache of the Hugging Face hub, and the "
+            f"hub cannot be reached (no network, or HF_HUB_OFFLINE is set): run `hf download {hub_id}` "
+            "on a machine with a network, or give a folder"
         ) from None
     return True
 
@@ -117,17 +124,17 @@ def read_model(
     device: torch.device,
     spread: Mapping[str, Any] | None = None,
 ) -> PreTrainedModel:
-    """The causal language model there, in evaluation mode, all its weights found.
+    """Read a causal language model, in evaluation mode and with all of its weights.
 
     Args:
-        place: where it is.
-        dtype: of its weights.
-        device: where it runs.
-        spread: what tells transformers to lay it over several devices (`treespec.models.spread`), instead
+        place: where the model is stored.
+        dtype: dtype of its weights.
+        device: device that it runs on.
+        spread: arguments that spread the model over several devices (`treespec.models.spread`), instead
             of `device`.
 
     Raises:
-        LoadError: if its configuration or some of its weights are missing or broken.
+        LoadError: if the configuration or some of the weights are missing or damaged.
         UnsupportedModel: if transformers has no causal language model of this type.
     """
     config = read_config(place)
@@ -147,8 +154,8 @@ def read_model(
     )
     if wrong:
         raise LoadError(
-            f"the weights of {place.name!r} do not fit its config.json: {len(wrong)} tensors are missing "
-            f"or of another shape, {wrong[0]} first; transformers would fill them with random numbers"
+            f"the weights of {place.name!r} do not match its config.json: {len(wrong)} tensors are missing "
+            f"or have another shape, {wrong[0]} first; transformers would fill them with random numbers"
         )
     if not spread:
         model = model.to(device)
@@ -156,10 +163,10 @@ def read_model(
 
 
 def read_config(place: Place) -> PreTrainedConfig:
-    """The configuration of the causal language model there.
+    """Read the configuration of a causal language model.
 
     Raises:
-        LoadError: if it is missing or broken.
+        LoadError: if the configuration is missing or damaged.
         UnsupportedModel: if transformers has no causal language model of this type.
     """
     with _quiet(place), reading(place.name, "configuration"):
@@ -181,25 +188,25 @@ def read_config(place: Place) -> PreTrainedConfig:
 
 
 def require_weights(place: Place) -> None:
-    """Refuse local weights that are missing or cut short, without reading them.
+    """Check that local weights are there and not truncated, without reading them.
 
     Raises:
-        LoadError: naming the file.
+        LoadError: naming the missing or truncated file.
     """
     files = Files(place.name)
-    pickled = any(files.path(name) for name in PICKLES)  # only reading them would tell
+    pickled = any(files.path(name) for name in PICKLES)  # cannot be checked without reading them
     if place.local and not pickled and (why := files.damaged("weights")) is not None:
         raise LoadError(f"cannot read the weights of {place.name!r}: {why}")
 
 
 def read_tokenizer(place: Place) -> Tokenizer:
-    """The tokenizer there.
+    """Read a tokenizer.
 
     Raises:
-        LoadError: if there is none. (Without its files transformers makes an empty one for some models.)
+        LoadError: if there is none. (Without its files, transformers makes an empty one for some models.)
     """
     with _quiet(place), reading(place.name, "tokenizer"):
-        Files(place.name).require_settings()  # from which transformers chooses the tokenizer, too
+        Files(place.name).require_settings()  # transformers chooses the tokenizer by these, too
         try:
             tokenizer = AutoTokenizer.from_pretrained(
                 place.name, local_files_only=place.local, trust_remote_code=False
@@ -209,35 +216,35 @@ def read_tokenizer(place: Place) -> Tokenizer:
                 raise
             tokenizer = None
         if tokenizer is not None:
-            tokenizer.encode("a")  # some settings are read only now
+            tokenizer.encode("a")  # some settings are read only at the first use
     if tokenizer is None or not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
         raise LoadError(
-            f"{place.name!r} has no tokenizer (tokenizer.json, tokenizer.model or the like): "
+            f"{place.name!r} has no tokenizer (tokenizer.json, tokenizer.model or similar): "
             "save one there with tokenizer.save_pretrained"
         )
     return tokenizer
 
 
 def dtype_of(dtype: torch.dtype | str) -> torch.dtype | str:
-    """The torch dtype of a name; "auto", the dtype that the weights are stored in, stays.
+    """Resolve the name of a torch dtype; "auto" (the dtype of the stored weights) is returned unchanged.
 
     Raises:
-        LoadError: if it is no dtype that models run in.
+        LoadError: if models cannot run in this dtype.
     """
     if dtype == "auto" or dtype in DTYPES.values():
         return dtype
     if isinstance(dtype, str) and dtype.removeprefix("torch.") in DTYPES:
         return DTYPES[dtype.removeprefix("torch.")]
     raise LoadError(
-        f"dtype={str(dtype)!r} is no dtype that models run in: choose one of {', '.join(DTYPES)}, auto"
+        f"dtype={str(dtype)!r} is not a dtype that models run in: choose one of {', '.join(DTYPES)}, auto"
     )
 
 
 def device_of(device: torch.device | str) -> torch.device:
-    """The torch device, if this machine has it.
+    """Resolve a torch device and check that this machine has it.
 
     Raises:
-        LoadError: if torch does not know the device, or finds none.
+        LoadError: if torch does not know the device or cannot use it.
     """
     try:
         wanted = torch.device(device)
@@ -248,10 +255,10 @@ def device_of(device: torch.device | str) -> torch.device:
         torch.empty(1, device=wanted)
     except LoadError:
         raise
-    except Exception as error:  # torch raises by the kind of device
+    except Exception as error:  # the class depends on the kind of device
         why = f" ({words})" if (words := said(error)) else ""
         raise LoadError(
-            f"device={str(device)!r} cannot be used{why}: use 'cpu', or one that this machine has, such as "
+            f"device={str(device)!r} cannot be used{why}: use 'cpu', or a device of this machine, such as "
             "'cuda' or 'cuda:1'"
         ) from error
     return wanted
@@ -259,7 +266,7 @@ def device_of(device: torch.device | str) -> torch.device:
 
 @contextmanager
 def _quiet(place: Place) -> Iterator[None]:
-    """No warnings of transformers while loading, and no progress bars unless it may be a download."""
+    """Silence transformers' warnings while loading, and its progress bars unless it may download."""
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     if place.local:

@@ -1,17 +1,17 @@
-"""A pass over nodes of a tree in memory that stays where it is: what a captured CUDA graph can run again.
+"""A pass over nodes of a tree in fixed memory, which a captured CUDA graph can repeat.
 
-A graph repeats the same operations on the same addresses, so whatever changes from step to step must be
-read on the device. Here that is one integer buffer (`attention_masks.PassArrays`: prefix length, depths,
-intervals of the tree) and the tokens. Positions and cache rows are computed from it inside the pass, the
-attention is the Triton kernel, which reads lengths and tree from it too, and the cache hands out all its
-rows (`TreeCache.static`). The nodes of a pass are padded to a bucket. Padding nodes see only themselves:
-in the attention they are no nodes (nothing is read for them, their output is 0), and no node sees them;
-their cache rows lie behind the tree's, where the next pass writes.
+A graph repeats the same operations on the same addresses, so everything that changes from step to step must
+be read on the device. Here this is one integer buffer (`attention_masks.PassArrays`: prefix length, depths,
+intervals of the tree) and the tokens. The pass computes positions and cache rows from the buffer; its
+attention is the Triton kernel, which reads lengths and tree from the buffer too; and the cache returns all
+its rows (`TreeCache.static`). The nodes of a pass are padded to a bucket. The attention skips padding nodes
+(it reads nothing for them, and their output is 0), and no node attends to them. Their cache rows lie behind
+those of the tree, where the next pass writes.
 
-A drafter runs a tree in parts, level by level: nodes from some node on, which see nodes of earlier passes.
-Such a pass is told the whole tree so far, and which of its nodes it runs.
+A drafter runs a tree in parts, level by level: the nodes from some node on, which attend to nodes of
+earlier passes. Such a pass gets the whole tree so far, and the range of nodes that it runs.
 
-Nothing in this file knows of graphs: it is an ordinary pass, and runs in Triton's interpreter too.
+This file contains no CUDA graphs: it is an ordinary pass, and runs in Triton's interpreter too.
 """
 
 from collections.abc import Sequence
@@ -34,14 +34,14 @@ from treespec.models.runner import TreeRunner
 __all__ = ["Size", "StaticPass", "StaticRunner", "bucket", "most_sizes", "size_of"]
 
 BUCKET_STEP = 64
-"""Buckets up to this size are powers of two, larger ones its multiples."""
+"""Buckets up to this size are powers of two; larger buckets are multiples of it."""
 
 
 def bucket(size: int) -> int:
-    """The nodes that a pass over so many is padded to.
+    """Number of nodes that a pass over `size` nodes is padded to.
 
-    Up to 64 nodes a pass is about as dear as reading the weights once, so doubling costs little; beyond,
-    at most 63 nodes are padding.
+    Up to 64 nodes, a pass costs about as much as reading the weights once, so doubling costs little. Beyond
+    that, at most 63 nodes are padding.
 
     Example:
         >>> [bucket(size) for size in (1, 2, 3, 33, 64, 65, 129, 500)]
@@ -55,11 +55,11 @@ def bucket(size: int) -> int:
 
 
 class Size(NamedTuple):
-    """What a pass has room for.
+    """The capacity of a pass.
 
     Args:
-        rows: nodes that it runs.
-        nodes: of the tree so far, those that it runs among them.
+        rows: number of nodes that it runs.
+        nodes: number of nodes of the tree so far, including those that it runs.
     """
 
     rows: int
@@ -67,10 +67,10 @@ class Size(NamedTuple):
 
 
 def size_of(first: int, count: int) -> Size:
-    """The room that nodes first .. first + count - 1 of a tree are given.
+    """The capacity of the pass that runs nodes first .. first + count - 1 of a tree.
 
-    The nodes of earlier passes cost nothing but numbers to be copied, so there is room for 64 of them or a
-    multiple: that keeps sizes few.
+    Nodes of earlier passes only add integers to copy, so their number is rounded up to a multiple of 64:
+    this keeps the number of sizes small.
 
     Example:
         >>> size_of(0, 5), size_of(5, 3), size_of(70, 70)
@@ -81,12 +81,12 @@ def size_of(first: int, count: int) -> Size:
 
 
 def most_sizes(nodes: int, parts: bool = False) -> int:
-    """How many sizes passes over trees can have: of static passes, and of graphs that are captured of them.
+    """Number of sizes that static passes, and so captured graphs, can have.
 
     Args:
-        nodes: of the largest tree, tokens that open a drafter's pass above its root among them.
-        parts: whether trees are also run in parts, as drafters run them; there is a size more for each
-            bucket of a part and each 64 nodes of the tree that it ends in.
+        nodes: nodes of the largest tree, including pending tokens that a drafter runs above its root.
+        parts: whether trees are also run in parts, as drafters run them. This adds one size for each bucket
+            of a part and each 64 nodes of the tree so far.
 
     Example:
         >>> most_sizes(1), most_sizes(64), most_sizes(512), most_sizes(64, parts=True)
@@ -102,12 +102,12 @@ def most_sizes(nodes: int, parts: bool = False) -> int:
 
 
 class StaticPass:
-    """Fixed memory for passes over nodes of trees; `load`, then `run`.
+    """Fixed memory for passes over nodes of trees; call `load`, then `run`.
 
     Args:
-        model: set to our attention.
-        cache: its rows must have memory. The pass is good for as long as `cache.memory` stays the same.
-        size: nodes that there is room for.
+        model: a model set to our attention.
+        cache: a cache with allocated rows. The pass is valid as long as `cache.memory` does not change.
+        size: capacity of the pass.
     """
 
     def __init__(self, model: PreTrainedModel, cache: TreeCache, size: Size) -> None:
@@ -122,17 +122,17 @@ class StaticPass:
     def load(
         self, tokens: Int[Tensor, "T"], tree: Topology, prefix_len: int, first: int = 0
     ) -> None:
-        """Put nodes behind `prefix_len` committed rows into the buffers, without waiting for the device.
+        """Copy nodes behind `prefix_len` committed rows into the buffers, without waiting for the device.
 
         Args:
-            tokens: of the nodes to run, on the model's device. Behind them those of earlier trees stay, as
-                padding.
-            tree: of these nodes and those that have run.
+            tokens: tokens of the nodes to run, on the model's device. Tokens of earlier trees remain behind
+                them as padding.
+            tree: the tree of these nodes and of those that have run.
             prefix_len: number of committed rows.
-            first: node to run; all behind it are run, too.
+            first: first node to run; all later nodes are run too.
 
         Raises:
-            InvalidTree: if the cache has no room for so many rows: on the device nobody would notice.
+            InvalidTree: if the cache has too few rows; on the device this would go unnoticed.
         """
         rows, nodes = self.size
         if prefix_len + first + rows > self.cache.capacity:
@@ -140,7 +140,7 @@ class StaticPass:
                 f"{prefix_len + first} rows and a bucket of {rows} nodes do not fit into a cache of "
                 f"{self.cache.capacity} rows: call `cache.begin` first"
             )
-        # Pinned memory of its own for every copy: the allocator does not give it away before it was read.
+        # Every copy has its own pinned memory, which the allocator does not reuse before it was read.
         pinned = self.arrays.buffer.is_cuda
         buffer = torch.empty(self.arrays.buffer.shape, dtype=torch.int32, pin_memory=pinned)
         fill(PassArrays(buffer, rows, nodes), 0, tree, prefix_len, range(first, tree.size))
@@ -149,16 +149,17 @@ class StaticPass:
 
     @torch.inference_mode()
     def run(self) -> Float[Tensor, "rows V"]:
-        """Logits of all rows, padding included, of what is in the buffers; nodes are written to the cache.
+        """Run the loaded nodes: write their rows to the cache and return the logits of all rows.
 
-        Can be repeated: it leaves the buffers as they are.
+        The logits include those of padding. The buffers do not change, so a run can be repeated.
         """
-        line, rows = self.arrays.buffer[0].long(), self.size.rows
-        depths = line[HEADER + 2 * rows : HEADER + 3 * rows]  # 0 for padding
-        with self.cache.static(self._index + line[0] + line[HEADER]):  # behind the nodes before
+        arrays, rows = self.arrays.buffer[0].long(), self.size.rows
+        prefix_len, first = arrays[0], arrays[HEADER]
+        depths = arrays[HEADER + 2 * rows : HEADER + 3 * rows]  # 0 for padding
+        with self.cache.static(self._index + prefix_len + first):
             output = self.model(
                 input_ids=self.input_ids,
-                position_ids=(depths + line[0])[None],
+                position_ids=(depths + prefix_len)[None],
                 past_key_values=self.cache,
                 use_cache=True,
                 treespec_pass=self._attention,
@@ -167,10 +168,10 @@ class StaticPass:
 
 
 class StaticRunner(TreeRunner):
-    """Runs nodes of trees by static passes, one for each size; prompts as ever.
+    """Runs nodes of trees by static passes, one per size; prompts by ordinary passes.
 
-    Logits are rows of memory that the next pass of the same size may write to: `TreeRunner` has no such
-    bound, and whoever hands them on must see to it.
+    Unlike with `TreeRunner`, the next pass of the same size may overwrite the returned logits; callers must
+    copy them if needed.
     """
 
     any_cache = False
@@ -190,7 +191,7 @@ class StaticRunner(TreeRunner):
 
         Raises:
             InvalidTree: if parents, tokens and the nodes run so far do not fit together.
-            UnsupportedModel: if the model was set to another attention since.
+            UnsupportedModel: if the model's attention was changed in the meantime.
         """
         count = len(tokens)
         self._require_nodes(count, len(parents), first)
@@ -203,7 +204,7 @@ class StaticRunner(TreeRunner):
         return logits[:count]
 
     def _static(self, first: int, size: Size) -> StaticPass:
-        """The pass of this size, with room for its rows in the cache."""
+        """The pass of this size, after making room for its rows in the cache."""
         cache = self.cache
         cache.begin(first, max(size.rows, size.nodes - first))
         if cache.memory != self._memory:
@@ -214,17 +215,17 @@ class StaticRunner(TreeRunner):
         return self._passes[size]
 
     def _launch(self, static: StaticPass) -> Float[Tensor, "rows V"]:
-        """Run what was loaded."""
+        """Run the loaded nodes."""
         return static.run()
 
     def _forget_memory(self) -> None:
-        """The rows have moved: whatever knows their addresses must go."""
+        """Drop everything that is tied to the old addresses of the cache."""
         self._passes.clear()
 
 
 class _KernelAttention(TreeAttention):
-    """The kernel, over a tree that is on the device."""
+    """The Triton kernel, over a tree in device memory."""
 
     def __init__(self, tree_pass: BufferedPass) -> None:
-        held: Any = tree_pass
-        self.tree_pass, self.impl = held, "triton"
+        buffered: Any = tree_pass
+        self.tree_pass, self.impl = buffered, "triton"

@@ -1,4 +1,4 @@
-"""The sublayers of a decoder by name: what a shortened model leaves out."""
+"""Names of a decoder's sublayers, which a shortened model can skip."""
 
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, get_args
@@ -9,7 +9,7 @@ from treespec.errors import InvalidArgument
 __all__ = ["Part", "Sublayer", "layers_from", "require_sublayers", "sublayers_of"]
 
 Part = Literal["attention", "mlp"]
-"""What a layer adds to its input: first what its attention gives, then what its feed-forward part gives."""
+"""The parts of a layer, in order: each adds its output to the residual stream."""
 
 
 class Sublayer(NamedTuple):
@@ -32,24 +32,24 @@ class Sublayer(NamedTuple):
 
     @classmethod
     def of(cls, value: "str | Sublayer") -> "Sublayer":
-        """A sublayer by its name, such as `attention.3`.
+        """Parse the name of a sublayer, such as `attention.3`.
 
         Raises:
-            InvalidArgument: if it is none.
+            InvalidArgument: if it is not such a name.
         """
         if isinstance(value, cls):
             return value
         part, _, layer = value.partition(".") if isinstance(value, str) else ("", "", "")
-        plain = layer.isascii() and layer.isdigit() and len(layer) <= 6
-        if part not in get_args(Part) or not plain:
+        is_number = layer.isascii() and layer.isdigit() and len(layer) <= 6
+        if part not in get_args(Part) or not is_number:
             raise InvalidArgument(
-                f"{shown(value)} is no sublayer: name one like attention.3 or mlp.0, layers from 0"
+                f"{shown(value)} is not a sublayer: give a name like attention.3 or mlp.0, layers from 0"
             )
         return cls(int(layer), part)  # pyrefly: ignore[bad-argument-type]
 
 
 def sublayers_of(layers: int) -> list[Sublayer]:
-    """All sublayers of so many layers, in the order in which they are computed."""
+    """All sublayers of a model of `layers` layers, in the order in which they are computed."""
     return layers_from(0, layers)
 
 
@@ -61,23 +61,24 @@ def layers_from(first: int, layers: int) -> list[Sublayer]:
 def require_sublayers(
     name: str, skip: Iterable[str | Sublayer], layers: int
 ) -> frozenset[Sublayer]:
-    """The sublayers that are to be left out, if a model of so many layers has them and keeps one.
+    """Parse the sublayers to skip, and check that the model has them and that at least one remains.
 
     Args:
-        name: of the argument.
-        skip: sublayers, or their names; the order says nothing.
-        layers: of the model.
+        name: name of the argument, for messages.
+        skip: sublayers, or their names, in any order.
+        layers: number of layers of the model.
 
     Raises:
-        InvalidArgument: if one is none or of a layer that is not there, or none would be left.
+        InvalidArgument: if a name is not that of a sublayer, if the model lacks its layer, or if no
+            sublayer would remain.
     """
-    given = sorted(skip) if isinstance(skip, frozenset | set) else sequence(name, skip, "sublayers")
-    sublayers = frozenset(map(Sublayer.of, given))
-    beyond = sorted(one for one in sublayers if one.layer >= layers)
+    items = sorted(skip) if isinstance(skip, frozenset | set) else sequence(name, skip, "sublayers")
+    sublayers = frozenset(map(Sublayer.of, items))
+    beyond = sorted(sublayer for sublayer in sublayers if sublayer.layer >= layers)
     if beyond:
         raise InvalidArgument(
             f"{name} names {beyond[0]}, but the model has {layers} layers: 0 to {layers - 1}"
         )
     if len(sublayers) == len(sublayers_of(layers)):
-        raise InvalidArgument(f"{name} names every sublayer of the model: leave it one at least")
+        raise InvalidArgument(f"{name} names every sublayer of the model: keep at least one")
     return sublayers

@@ -1,4 +1,4 @@
-"""What a model's configuration says about trees: its context, and why it cannot work if it cannot."""
+"""What a model's configuration says about running trees: its context, and why trees may be impossible."""
 
 import re
 from collections.abc import Iterator
@@ -9,17 +9,17 @@ from transformers import DynamicCache, PreTrainedModel
 __all__ = ["UNSTATED_CONTEXT", "context_length", "embedding_count", "local_attention", "refusal"]
 
 UNSTATED_CONTEXT = 1 << 20
-"""Context of a model whose configuration states none."""
+"""Context length of a model whose configuration states none."""
 
 CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_seq_len", "max_sequence_length")
 NAMES_A_LIMIT = re.compile(r"window(?!_layers|_pattern)|attention_chunk")
 PLAIN_LAYERS = {"DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer"}
-"""Layers of transformers' cache that hold rows, or nothing; by name, for the last is newer than 5.17."""
+"""Layers of transformers' cache that hold rows, or nothing; by name, since the last is newer than 5.17."""
 LENGTH_DEPENDENT_ROPE = ("longrope", "dynamic")
 
 
 def refusal(model: PreTrainedModel) -> str | None:
-    """Why this model cannot run trees whatever the attention, or None if nothing is known against it."""
+    """Why this model cannot run trees with any attention; None if no reason is known."""
     config = model.config
     text = config.get_text_config(decoder=True)
     if config.is_encoder_decoder:
@@ -28,8 +28,8 @@ def refusal(model: PreTrainedModel) -> str | None:
         return "it keeps a recurrent state, which cannot be rolled back to a branch of a tree"
     if _alibi(text):
         return (
-            "its ALiBi position bias follows the order of rows, in which the branches of a tree stand "
-            "one behind the other, and not the depth of nodes"
+            "its ALiBi position bias follows the order of rows, in which the branches of a tree come one "
+            "after the other, instead of the depth of nodes"
         )
     for layer in DynamicCache(config=config).layers:
         if type(layer).__name__ not in PLAIN_LAYERS:
@@ -40,11 +40,11 @@ def refusal(model: PreTrainedModel) -> str | None:
 
 
 def context_length(config: Any) -> int:
-    """Positions that a model was made for.
+    """Number of positions in a model's context.
 
-    Rotary embeddings that change with the length of the text (longrope, dynamic NTK) are used within
-    their original context only: beyond it, cached rows and new ones would follow different frequencies,
-    and one tree could straddle the change.
+    Rotary embeddings that change with the length of the text (longrope, dynamic NTK) are used within their
+    original context only. Beyond it, cached rows and new rows would use different frequencies, and a single
+    tree could span the change.
     """
     text = config.get_text_config(decoder=True)
     limits = [
@@ -63,15 +63,15 @@ def context_length(config: Any) -> int:
 
 
 def embedding_count(model: PreTrainedModel) -> int:
-    """Token ids that the model can read."""
+    """Number of token ids that the model can embed."""
     table: Any = model.get_input_embeddings()
     return table.weight.shape[0]
 
 
 def local_attention(config: Any) -> str | None:
-    """The setting by which some layers see less than the whole text before them, or None.
+    """The setting that keeps some layers from attending to all previous tokens, or None.
 
-    For models whose masks cannot be asked for it: those that make masks by themselves.
+    For models that make their own masks, where the mask functions cannot tell.
     """
     text = config.get_text_config(decoder=True)
     longest = context_length(config)
@@ -82,9 +82,9 @@ def local_attention(config: Any) -> str | None:
         if NAMES_A_LIMIT.search(name) and type(value) is int and 0 < value < longest:
             return f"{name} = {value}"
     kinds = getattr(text, "layer_types", None) or ()
-    other = sorted({kind for kind in kinds if kind != "full_attention"})
-    if other and not getattr(text, "sliding_window", None):
-        return f"layer_types with {', '.join(other)}"
+    local_kinds = sorted({kind for kind in kinds if kind != "full_attention"})
+    if local_kinds and not getattr(text, "sliding_window", None):
+        return f"layer_types with {', '.join(local_kinds)}"
     return None
 
 
@@ -99,7 +99,7 @@ def _alibi(config: Any) -> bool:
 
 
 def _ropes(config: Any) -> Iterator[dict[str, Any]]:
-    """Every set of rotary parameters: one, or one for each layer type."""
+    """Every set of rotary parameters: a single one, or one per layer type."""
     rope = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     if any(isinstance(value, dict) for value in rope.values()):
         yield from (value for value in rope.values() if isinstance(value, dict))

@@ -1,7 +1,7 @@
-"""A language model that is a table: exact, tiny, and dependent on its whole context.
+"""A language model given by a table: exact, tiny, and dependent on its whole context.
 
-It keeps its cache like a real model does, as rows that `run` adds and `keep` commits, so drafters and
-targets over it run the code that they run over transformers.
+Its cache works like that of a real model: `run` adds rows and `keep` commits them. So drafters and targets
+run the same code over a table as over transformers.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,9 +21,9 @@ class TabularModel:
     """Logits looked up by the tokens of the context.
 
     Args:
-        row: gives the logits `[V]` after a context (all committed tokens and the path to a node).
+        row: returns the logits `[V]` after a context (all committed tokens and the path to a node).
         vocab_size: V.
-        max_length: positions; large by default, since a table has no limit of its own.
+        max_length: number of positions; large by default, since a table has no limit of its own.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class TabularModel:
         return torch.stack([self.row(self.context(node)) for node in range(first, len(self._tree))])
 
     def context(self, node: int) -> tuple[int, ...]:
-        """The tokens that a node sees: committed ones, its ancestors, itself."""
+        """The tokens that a node attends to: committed tokens, its ancestors, itself."""
         path = []
         while node >= 0:
             path.append(self._tree[node])
@@ -73,20 +73,20 @@ class TabularModel:
 
 
 def random_table(vocab_size: int, seed: int, spread: float = 1.5) -> Row:
-    """Independent normal logits for every context, in float64, the same for the same seed.
+    """Independent normal logits for every context, in float64, reproducible by seed.
 
     Args:
         vocab_size: V.
-        seed: names the table.
+        seed: determines the table.
         spread: standard deviation of the logits; 0 gives the uniform distribution.
     """
 
     @cache
     def row(context: tuple[int, ...]) -> Tensor:
-        mixed = seed + 1
+        context_hash = seed + 1
         for token in context:
-            mixed = (mixed * 1_000_003 + token + 1) % (2**61 - 1)
-        generator = torch.Generator().manual_seed(mixed)
+            context_hash = (context_hash * 1_000_003 + token + 1) % (2**61 - 1)
+        generator = torch.Generator().manual_seed(context_hash)
         return spread * torch.randn(vocab_size, generator=generator, dtype=torch.float64)
 
     return row

@@ -1,4 +1,4 @@
-"""Any decoder-only model of transformers, as a model that can run the nodes of a tree."""
+"""Adapter that lets any decoder-only transformers model run the nodes of a tree."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,28 +30,28 @@ __all__ = ["TransformersModel"]
 class TransformersModel:
     """A transformers model with a tree cache (`treespec.protocols.TreeModel`).
 
-    The model is put in eval mode and probed (`treespec.models.probe`): three short passes that show that
-    trees give the logits of sequential decoding. It stays set to tree attention; use `as_transformers`
-    for plain calls and `generate`.
+    The model is put in eval mode and probed (`treespec.models.probe`): three short passes check that
+    trees give the logits of sequential decoding. The model stays set to tree attention; use
+    `as_transformers` for plain calls and `generate`.
 
     Args:
-        model: a causal language model; its dtype and device stay as they are.
-        vocab_size: width of the logits, the model's own by default. What the model lacks is padded with
-            the least finite number, what is too much is cut: for a pair that shares a tokenizer but pads
-            its vocabularies differently. A token id beyond the model's embeddings is read as token 0;
-            only a drafter meets one (the target drew it from padding that its training gave no meaning).
-        attention: "auto": our attention with the best implementation for each layer, or if the model
-            does not take it, the model's own under our mask. "transformers": only the latter. "triton",
-            "sdpa", "two_pass", "flex", "reference": our attention with this implementation of
-            `attention_masks`, or a refusal. It is meant for trees: in prompts, layers without window,
-            softcap and sinks take PyTorch's causal attention whatever the name, except "reference".
+        model: a causal language model; its dtype and device do not change.
+        vocab_size: width of the logits, by default the model's own. Narrower logits are padded with the
+            lowest finite number, wider ones are cut: for a pair that shares a tokenizer but pads its
+            vocabularies differently. A token id beyond the model's embeddings is read as token 0. Only a
+            drafter can get one, if the target draws it from padding that training gave no meaning.
+        attention: "auto": our attention with the best implementation for each layer, or, if the model
+            does not support it, the model's own attention under our mask. "transformers": only the latter.
+            "triton", "sdpa", "two_pass", "flex", "reference": our attention with this implementation of
+            `attention_masks`, without a fallback. The choice is meant for trees: on prompts, layers without
+            window, softcap and sinks use PyTorch's causal attention whatever the name, except "reference".
 
     Raises:
         Unavailable: if there is no attention of this name, or it does not run on the model's device.
         UnsupportedModel: if the model cannot run trees exactly, with the reason.
 
-    Not covered: batches, padding, and rotary scalings that change with the text's length beyond the
-    original context (`max_length` ends there).
+    Not covered: batches, padding, and length-dependent rotary scaling beyond the original context
+    (`max_length` ends there).
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class TransformersModel:
     ) -> None:
         model.eval()
         self.packed = PackedWeights(model)
-        """Copies of its weights in compiled graphs, those of its parts too."""
+        """Packed copies of the weights in compiled graphs, including those of shortened models."""
         self._set_up(model, probe(model, attention), vocab_size, TreeRunner)
 
     def _set_up(
@@ -73,7 +73,7 @@ class TransformersModel:
         self.passes, self._reserved = EAGER, 0
         self._shortened: dict[frozenset[Sublayer], TransformersModel] = {}
         self._whole: PreTrainedModel | None = None
-        """What this model is the first layers of, if it is made of such."""
+        """The model whose first layers this model consists of, if any."""
         self.vocab_size = vocab_size or finding.vocab_size
         self.max_length = context_length(model.config)
         self._runner = runner(model, finding.route, finding.layout)
@@ -82,11 +82,11 @@ class TransformersModel:
     def fresh(
         self, *, vocab_size: int | None = None, runner: Callable[..., TreeRunner] | None = None
     ) -> "TransformersModel":
-        """The same weights with an empty cache of its own; not probed again.
+        """A model with the same weights and an empty cache of its own; it is not probed again.
 
         Args:
-            vocab_size: width of the logits; as here by default.
-            runner: how passes are run (`static_pass`, `compiled_runner`); as here by default.
+            vocab_size: width of the logits; by default that of this model.
+            runner: makes what runs the passes (`static_pass`, `compiled_runner`); by default as here.
         """
         width = vocab_size or self.vocab_size
         twin = self._twin(self.model, self.finding, width, runner or self.make_runner)
@@ -100,7 +100,7 @@ class TransformersModel:
         vocab_size: int,
         runner: Callable[..., TreeRunner],
     ) -> "TransformersModel":
-        """A model of the same weights."""
+        """A wrapper of a model with these weights, without a probe."""
         twin = object.__new__(type(self))
         twin.packed = self.packed
         twin._set_up(model, finding, vocab_size, runner)
@@ -109,51 +109,52 @@ class TransformersModel:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A name for its weights (`treespec.models.fingerprint`); empty if they are not all here."""
+        """A name for the weights (`treespec.models.fingerprint`); empty if this process lacks some."""
         return fingerprint(self.model)
 
     @property
     def layer_count(self) -> int:
-        """Decoder layers."""
+        """Number of decoder layers."""
         return layer_count(self.model)
 
     def without(self, skip: Iterable[str | Sublayer]) -> "TransformersModel":
-        """A model that leaves sublayers out: the same weights, the same final norm and head.
+        """A model that skips sublayers, with the same weights, final norm and head.
 
-        It has a cache of its own, whose rows are those of the shortened model. It is made once for each
-        set. Its passes are eager until it is told otherwise (`treespec.models.passes.choose_passes`), and
-        then for all that `without` gives of this set; compiled graphs share what copies of weights those
-        of this model have.
+        It has a cache of its own, which holds the rows of the shortened model. The same set of sublayers
+        always gives the same object. Its passes are eager until `treespec.models.passes.choose_passes`
+        changes that; compiled graphs share packed copies of weights with those of this model.
 
         Args:
-            skip: sublayers, or their names, such as `attention.3`; nothing gives a model of equal logits.
+            skip: sublayers, or their names, such as `attention.3`; an empty set gives a model with equal
+                logits.
 
         Raises:
-            InvalidArgument: if one is not there, or none would be left.
-            UnsupportedModel: if models of this architecture cannot leave them out.
+            InvalidArgument: if the model lacks one of them, or none would be left.
+            UnsupportedModel: if models of this architecture cannot skip them.
         """
-        wanted = require_sublayers("skip", skip, self.layer_count)
-        if wanted not in self._shortened:
-            model, layout = shortened(self.model, self.finding.route, wanted)
+        skipped = require_sublayers("skip", skip, self.layer_count)
+        if skipped not in self._shortened:
+            model, layout = shortened(self.model, self.finding.route, skipped)
             finding = replace(self.finding, layout=layout)
             twin = self._twin(model, finding, self.vocab_size, TreeRunner)
-            kept = self.layer_count - len(wanted) // 2
-            twin._whole = self.model if wanted == {*layers_from(kept, self.layer_count)} else None
-            self._shortened[wanted] = twin
-        return self._shortened[wanted]
+            kept_layers = self.layer_count - len(skipped) // 2
+            is_prefix = skipped == {*layers_from(kept_layers, self.layer_count)}
+            twin._whole = self.model if is_prefix else None
+            self._shortened[skipped] = twin
+        return self._shortened[skipped]
 
     def in_cache_of(self, whole: object) -> "TransformersModel | None":
-        """This model in the cache of the one whose first layers it is: committed rows are read there.
+        """This model reading the committed rows of the model whose first layers it consists of.
 
-        What it is told to keep or to forget changes nothing there, and nothing is kept: its own rows are
-        those of the tree in progress.
+        Its own rows are those of the tree in progress; `keep` and `prefill` discard them, and never change
+        the other model's committed rows.
 
         Args:
             whole: a model that runs trees; its committed rows are those of the text.
 
         Returns:
-            None if this model is not made of the first layers of that one, or its passes know the addresses
-            of a cache of their own (captured ones).
+            The model; None if it does not consist of the first layers of `whole`, or if its passes are tied
+            to the addresses of a cache of their own (captured passes).
         """
         if not isinstance(whole, TransformersModel) or whole.model is not self._whole:
             return None
@@ -164,25 +165,25 @@ class TransformersModel:
         return twin
 
     def run_by(self, runner: Callable[..., TreeRunner], passes: Passes) -> None:
-        """Run passes in another way from now on, with an empty cache; see `treespec.models.passes`.
+        """Change how passes are run, and empty the cache; see `treespec.models.passes`.
 
         Args:
-            runner: makes what runs them.
-            passes: what is said of it.
+            runner: makes what runs the passes.
+            passes: description of these passes.
         """
         self.make_runner, self.passes = runner, passes
         self._runner = runner(self.model, self.finding.route, self.finding.layout)
         self.reserve(self._reserved)
 
     def reserve(self, rows: int) -> None:
-        """Have caches begin with room for so many rows, so that none grows while a text is timed.
+        """Set the initial capacity of caches, so that none grows while a text is timed.
 
-        A cache that grows is copied, and graphs that were captured with it are lost. It holds for the cache
-        of this model from its next text on, and for those of all models that are made of it later (`fresh`)
-        or are parts of it (`without`). What needs more rows gets them as ever.
+        A cache that grows is copied, and graphs captured with it are lost. The capacity applies to this
+        model's cache from the next text on, to models made from it later (`fresh`) and to shortened models
+        (`without`). Texts that need more rows still get them.
 
         Args:
-            rows: tokens of the longest text, and nodes of the trees behind it; 0 for none ahead.
+            rows: tokens of the longest text plus nodes of the trees behind it; 0 reserves nothing.
         """
         self._reserved = self._runner.cache.least = rows
         for part in self._shortened.values():
@@ -190,12 +191,12 @@ class TransformersModel:
 
     @property
     def runner(self) -> TreeRunner:
-        """What runs its passes, with its cache."""
+        """What runs the passes, with its cache."""
         return self._runner
 
     @property
     def device(self) -> torch.device:
-        """Where tokens must be."""
+        """The device on which tokens must be."""
         return self.model.device
 
     @property
@@ -211,7 +212,7 @@ class TransformersModel:
 
     @property
     def draws_by_kernel(self) -> bool:
-        """Whether kernels can draw and decide by its logits: its passes are compiled, with all kernels."""
+        """Whether kernels can draw and accept from its logits (compiled passes, float32 or bfloat16)."""
         return self.passes.kind == "compiled" and self._dtype in drawn_children.DTYPES
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
@@ -221,7 +222,7 @@ class TransformersModel:
             ContextOverflow: if there are more tokens than positions.
         """
         self._require_positions(len(tokens))
-        self._runner.prefill(self._known(tokens))
+        self._runner.prefill(self._embeddable(tokens))
 
     def run(
         self, tokens: Int[Tensor, "T"], parents: tuple[int, ...], first: int = 0
@@ -232,12 +233,14 @@ class TransformersModel:
             InvalidTree: if parents, tokens and the nodes run so far do not fit together.
             ContextOverflow: if a node lies beyond the model's positions.
         """
-        if self.length + len(parents) > self.max_length:  # only then the depth need be known
+        if (
+            self.length + len(parents) > self.max_length
+        ):  # otherwise no depth can exceed the context
             depths = [0]
             for parent in parents[1:]:
                 depths.append(depths[parent] + 1)
             self._require_positions(self.length + max(depths) + 1)
-        logits = self._runner.run(self._known(tokens), parents, first)
+        logits = self._runner.run(self._embeddable(tokens), parents, first)
         missing = self.vocab_size - logits.shape[-1]
         if missing > 0:
             return F.pad(logits, (0, missing), value=torch.finfo(logits.dtype).min)
@@ -247,15 +250,15 @@ class TransformersModel:
         """Commit the rows of these nodes, a path from node 0 down, and forget all other tree rows.
 
         Raises:
-            InvalidTree: if the nodes are no such path, or have not been run.
+            InvalidTree: if the nodes are not such a path, or have not been run.
         """
         self._runner.keep(nodes)
 
     @contextmanager
     def as_transformers(self) -> Iterator[PreTrainedModel]:
-        """The plain model, with the attention that it had, for `generate` and other baselines.
+        """The plain model with its original attention, for `generate` and other baselines.
 
-        Wrappers that share its weights (`fresh`) cannot run while it is out.
+        Wrappers that share its weights (`fresh`) cannot run inside the context.
         """
         ours = self.finding.route.implementation
         plain = self.finding.plain
@@ -267,7 +270,8 @@ class TransformersModel:
             if plain != ours:
                 self.model.set_attn_implementation(ours)
 
-    def _known(self, tokens: Tensor) -> Tensor:
+    def _embeddable(self, tokens: Tensor) -> Tensor:
+        """The tokens, with 0 for ids beyond the embeddings."""
         if self.vocab_size <= self._embeddings:
             return tokens
         return torch.where(tokens < self._embeddings, tokens, 0)

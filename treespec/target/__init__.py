@@ -1,4 +1,4 @@
-"""Targets: the models whose distribution is kept."""
+"""Targets: the models whose distribution is preserved."""
 
 from treespec.target.make import make_target
 from treespec.target.model import ModelTarget

@@ -1,6 +1,6 @@
-"""The target on CUDA: a tree's pass is captured once for each bucket of sizes, and replayed.
+"""The target on CUDA: captures the pass over a tree once per bucket of sizes, and replays it.
 
-Nothing here runs on a CPU, and the CPU path does not import it (`make_target`).
+Nothing here runs on a CPU, and the CPU path does not import this module (`make_target`).
 """
 
 import weakref
@@ -22,26 +22,27 @@ __all__ = ["GraphTarget"]
 class GraphTarget(ModelTarget):
     """Scores a whole tree by replaying a captured pass; the same `Target` as `ModelTarget`.
 
-    The first tree of each bucket costs a capture: three ordinary passes, and about their time again. When
-    the cache grows (it doubles), what was captured is dropped, since it knows the old addresses; with room
-    for the longest text from the beginning (`TransformersModel.reserve`) it never is. Memory and
-    graphs of a target that is gone serve the next one on the same model, so that a target for each prompt
-    captures no more than one for all.
+    The first tree of each bucket costs a capture: three ordinary passes, plus about as much time again.
+    Graphs are tied to the addresses of the cache, so they are dropped when the cache grows (it doubles).
+    `TransformersModel.reserve` with the longest text avoids that. The next target on the same model reuses
+    the memory and graphs of a target that no longer exists, so one target per prompt captures no more
+    graphs than one target for all prompts.
 
-    **Logits are lent.** `score` returns rows of the graph's own memory; a copy of `[N, V]` numbers at every
-    step would be paid by all for the few who keep them. At the next `score` they are overwritten, and
-    `Scores.logits` raises from then on (`StaleScores`), so a step that was kept cannot be misread. What is
-    wanted longer, copy while its step is the last: `step.scores.logits.clone()`. A tensor taken out of the
-    scores before cannot be guarded so.
+    **Logits are lent.** `score` returns rows of the graph's own memory, because a copy of `[N, V]` numbers
+    would cost time in every step although few callers keep them. The next `score` overwrites them; from
+    then on `Scores.logits` of the earlier step raises `StaleScores`, so stale logits cannot be misread. To
+    keep the logits of the latest step, copy them: `step.scores.logits.clone()`. A tensor that was taken out
+    of the scores earlier is not protected.
 
     Args:
-        model: on CUDA, on our attention with the kernel (`attention` "auto" or "triton"). Tried out at the
-            first target on it (`treespec.models.static_trial`).
+        model: a model on CUDA, on our attention with the kernel (`attention` "auto" or "triton"). The
+            first target on a model tests whether its pass can be captured
+            (`treespec.models.static_trial`).
 
     Raises:
         Unavailable: without a CUDA device, or without Triton.
         UnsupportedModel: if the model's pass cannot be captured: it takes trees as a mask, is spread over
-            several devices, reads values back (some experts, rotary scalings that change with the length),
+            several devices, reads values back to the host (some experts, length-dependent rotary scaling),
             or keeps lengths as Python numbers.
 
     Not thread-safe: one graph runs at a time, as one model does.
@@ -58,33 +59,34 @@ class GraphTarget(ModelTarget):
         self._place = runner.place
 
     def score(self, tree: TokenTree) -> Scores:
-        """Logits after every node of the tree, lent until the next call."""
+        """Logits after every node of the tree, valid until the next call."""
         _take_back(self._place)
         self._place.lent = LentScores(self.model.run(tree.tokens, tree.shape.parents))
         return self._place.lent
 
 
 class LentScores(Scores):
-    """Scores whose logits can be taken back."""
+    """Scores whose logits can be revoked."""
 
     def __repr__(self) -> str:
-        """The logits, if they are still there."""
+        """The logits, unless they have been overwritten."""
         return f"LentScores({vars(self).get('logits', 'overwritten')})"
 
     def __getattr__(self, name: str) -> Any:
         if name != "logits":
             raise AttributeError(name)
         raise StaleScores(
-            "the logits of this step were overwritten by a later one: a GraphTarget lends them until its "
-            "next pass. Copy those that are kept, step.scores.logits.clone(), or use ModelTarget"
+            "the logits of this step were overwritten by a later step: a GraphTarget lends them until its "
+            "next pass. Copy logits that you keep, step.scores.logits.clone(), or use ModelTarget"
         )
 
 
 _PLACES: weakref.WeakKeyDictionary[TransformersModel, Places] = weakref.WeakKeyDictionary()
-"""Of each model that has been tried out."""
+"""Caches and graphs of each model that passed the trial."""
 
 
 def _take_back(place: Place) -> None:
+    """Revoke the logits that the last step lent."""
     if place.lent is not None:
         object.__delattr__(place.lent, "logits")
         place.lent = None

@@ -1,4 +1,4 @@
-"""Which target a model gets when nobody says."""
+"""Choose the target class for a model."""
 
 import logging
 from typing import Any
@@ -15,27 +15,26 @@ log = logging.getLogger("treespec")
 
 
 def make_target(model: TreeModel) -> Target:
-    """A target over this model: on CUDA one that replays captured passes, elsewhere the plain one.
+    """A target over a model: a `GraphTarget`, which replays captured passes, on CUDA; else a `ModelTarget`.
 
-    A model on CUDA whose pass cannot be captured gets the plain one too, and the log says why; so does one
-    whose passes were asked to be eager, or had to be (`treespec.models.passes`). Who wants
-    one of them and no other makes it: `treespec.target.graph.GraphTarget(model)`, or `ModelTarget(model)`.
+    A model on CUDA gets a `ModelTarget` too if its pass cannot be captured, in which case the log says why,
+    or if its passes were set to another kind (`treespec.models.passes`). To insist on one of the two, call
+    `treespec.target.graph.GraphTarget(model)` or `ModelTarget(model)`.
 
     Args:
         model: the weights; the target has a cache of its own.
 
     Raises:
-        InvalidArgument: if it is no model that runs trees.
+        InvalidArgument: if `model` is not a model that runs trees.
     """
     able("model", model, "fresh prefill run keep", "a model that runs trees (TreeModel)")
-    place: Any = getattr(model, "device", None)
-    if place is None or place.type != "cuda":
+    device: Any = getattr(model, "device", None)
+    if device is None or device.type != "cuda":
         return ModelTarget(model)
     from treespec.models.transformers_model import TransformersModel
     from treespec.target.graph import GraphTarget
 
-    eager = isinstance(model, TransformersModel) and _asked_for_eager(model.passes)
-    if not isinstance(model, TransformersModel) or eager:
+    if not isinstance(model, TransformersModel) or _refuses_capture(model.passes):
         return ModelTarget(model)
     try:
         return GraphTarget(model)
@@ -44,5 +43,6 @@ def make_target(model: TreeModel) -> Target:
         return ModelTarget(model)
 
 
-def _asked_for_eager(passes: Passes) -> bool:
+def _refuses_capture(passes: Passes) -> bool:
+    """Whether passes were requested and turned out to be of another kind than captured."""
     return passes.asked is not None and passes.kind != "captured"

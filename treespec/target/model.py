@@ -1,4 +1,4 @@
-"""The target of the loop, over any model that can run a tree."""
+"""The target of the decoding loop, over any model that can run a tree."""
 
 from jaxtyping import Int
 from torch import Tensor
@@ -15,8 +15,8 @@ class ModelTarget:
     """Scores a whole tree in one pass and keeps the rows of the accepted path.
 
     Args:
-        model: the weights; its own cache is not touched. Each target has a fresh one, so several texts
-            can be decoded side by side, and one model can be target and draft at once.
+        model: the weights; the model's own cache is not touched. Each target has a fresh cache, so several
+            texts can be decoded side by side, and one model can be target and draft at once.
     """
 
     def __init__(self, model: TreeModel) -> None:
@@ -30,14 +30,14 @@ class ModelTarget:
 
     @property
     def max_length(self) -> int:
-        """Positions that the model was made for."""
+        """Number of positions in the model's context."""
         return self.model.max_length
 
     def prefill(self, tokens: Int[Tensor, "T"]) -> None:
-        """Cache all tokens but the last, which is the first root.
+        """Cache all tokens but the last, which becomes the first root.
 
         Raises:
-            InvalidPrompt, EmptyPrompt: if there is no row of token ids.
+            InvalidPrompt, EmptyPrompt: if `tokens` is not a row of token ids, or is empty.
         """
         require_tokens(tokens)
         self.model.prefill(tokens[:-1])
@@ -46,11 +46,11 @@ class ModelTarget:
         """Logits after every node of the tree.
 
         Raises:
-            InvalidArgument: if it is not a tree.
+            InvalidArgument: if `tree` is not a `TokenTree`.
         """
         instance("tree", tree, TokenTree, "a TokenTree")
         return Scores(self.model.run(tree.tokens, tree.shape.parents))
 
     def commit(self, step: Step) -> None:
-        """Keep the rows of the accepted path: root and accepted nodes. The bonus is the next root."""
+        """Keep the rows of the root and the accepted nodes. The bonus token becomes the next root."""
         self.model.keep(step.verdict.path)

@@ -1,7 +1,7 @@
-"""Proofs and tests that decoding keeps the target's law.
+"""Proofs and tests that decoding preserves the target's law.
 
-Exact over tables: coins that land on every side, output laws, `assert_lossless`. Statistical on real
-models: `compare_laws`. For tests of one's own rules and drafters too; decoding uses none of it.
+Exact over tables: coins that take every side, output laws, `assert_lossless`. Statistical on real models:
+`compare_laws`. They also work for your own rules and drafters; decoding itself uses none of them.
 """
 
 from treespec.models.tabular import TabularModel, random_table

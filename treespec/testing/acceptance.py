@@ -1,4 +1,4 @@
-"""How much a rule accepts, exactly."""
+"""Exact acceptance of a rule: the probability that each node of a tree is accepted."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ class Acceptance:
     Args:
         shape: the tree.
         reached: for each node, the probability that it is on the accepted path (1 for the root).
-        runs: branches enumerated.
+        runs: number of branches enumerated.
     """
 
     shape: TreeShape
@@ -34,13 +34,14 @@ class Acceptance:
         return sum(self.reached[1:])
 
     def by_rank(self, node: int = 0) -> tuple[Weight, ...]:
-        """For each child of a node: probability that it is the accepted one, if the node is accepted.
+        """For each child of a node, the probability that it is accepted, given that the node is accepted.
 
-        What is missing to 1 is the probability that none is. Zeros if the node is never accepted.
+        The difference between their sum and 1 is the probability that no child is accepted. All are 0 if
+        the node is never accepted.
         """
-        whole = self.reached[node]
+        of_node = self.reached[node]
         return tuple(
-            self.reached[child] / whole if whole else 0 for child in self.shape.children[node]
+            self.reached[child] / of_node if of_node else 0 for child in self.shape.children[node]
         )
 
 
@@ -56,7 +57,7 @@ def acceptance(
     draft_with: DraftWith = ModelDrafter,
     exact: bool = False,
 ) -> Acceptance:
-    """Exact acceptance of one step over tables: drafting and acceptance enumerated through their code.
+    """Exact acceptance of one step over tables, by enumerating the drafter's and the rule's own code.
 
     Args:
         verifier: the rule.
@@ -65,9 +66,9 @@ def acceptance(
         target: the target's table.
         draft: the draft's table.
         prompt: committed tokens.
-        sampling: of target and draft.
+        sampling: sampling setting of target and draft.
         draft_with: makes the drafter.
-        exact: compute in fractions, from the tables' float probabilities taken as they are.
+        exact: compute in fractions, taking the tables' float probabilities as exact.
 
     Example:
         >>> from treespec import verify
@@ -81,25 +82,26 @@ def acceptance(
     """
     target, draft, sampling = settled(target, draft, sampling, exact)
     oracle = StepOracle(shape, law, target, draft, prompt, sampling, draft_with)
-    return _gathered(shape, [(w, verdict.path) for w, _, verdict in oracle.verdicts(verifier)])
+    return _acceptance(shape, [(w, verdict.path) for w, _, verdict in oracle.verdicts(verifier)])
 
 
 def tree_acceptance(verifier: Verifier, tree: TokenTree, target_probs: Rows) -> Acceptance:
-    """Exact acceptance of one drafted tree, given its tokens, at any size of the vocabulary.
+    """Exact acceptance of one drafted tree, given its tokens, with a vocabulary of any size.
 
-    The average over drafted trees estimates a rule's acceptance on a real pair with less noise than
-    counting what was accepted, and without bias.
+    The average over drafted trees is an unbiased estimate of a rule's acceptance on a real pair, with less
+    noise than counting accepted tokens.
 
     Args:
-        verifier: the rule; of a drawn token it may ask only whether it is one of the tree's.
-        tree: what was drafted.
+        verifier: the rule; it may use a drawn token only to test whether it is one of the tree's tokens.
+        tree: the drafted tree.
         target_probs: `[V]` rows by node.
     """
     weighted = outcomes(lambda coins: verifier(tree, target_probs, coins), set(tree.token_ids[1:]))
-    return _gathered(tree.shape, [(weight, verdict.path) for weight, verdict in weighted])
+    return _acceptance(tree.shape, [(weight, verdict.path) for weight, verdict in weighted])
 
 
-def _gathered(shape: TreeShape, paths: list[tuple[Weight, tuple[int, ...]]]) -> Acceptance:
+def _acceptance(shape: TreeShape, paths: list[tuple[Weight, tuple[int, ...]]]) -> Acceptance:
+    """Add up the weights of all paths that reach each node."""
     reached: list[Weight] = [0] * shape.size
     for weight, path in paths:
         for node in path:

@@ -1,4 +1,4 @@
-"""Coins that land on every side: exact enumeration of a random procedure's own code."""
+"""Coins that take every side: exact enumeration of a random procedure by running its own code."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,16 +21,16 @@ Weight = int | float | Fraction
 """A probability: a float, or exact."""
 
 WEIGHT_TOLERANCE = 1e-6
-"""How far apart the weights of one choice may be in two walks; a device may sum in any order."""
+"""Allowed difference between the weights of one choice in two walks; a device may sum in any order."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What was asked of the coins once.
+    """One request to the coins.
 
     Args:
-        coin: whether it was a coin and not a draw.
-        heads: the side of a coin; False for a draw.
+        coin: whether a coin was tossed (`accept`) rather than a token drawn.
+        heads: the side of the coin; False for a draw.
     """
 
     coin: bool
@@ -38,23 +38,23 @@ class Choice:
 
 
 class EnumeratingCoins:
-    """Coins for one walk through a procedure: they follow a script, then take every first branch.
+    """Coins for one walk through a procedure: they follow a script, then always take the first side.
 
-    `outcomes` runs a procedure again and again, with the script that leads to the next unseen branch.
-    Sides of probability 0 do not exist. Over exact tensors (`Rationals`) all weights are fractions.
+    `outcomes` runs a procedure repeatedly, each time with the script that leads to the next unseen branch.
+    Sides of probability 0 are left out. Over exact tensors (`Rationals`) all weights are fractions.
 
     Args:
-        script: the side to take at each choice, as an index among the sides that exist.
-        tokens: if given, only these tokens have a side of their own in `draw`; all others share one, on
-            which the most probable of them is drawn. For procedures that ask of a drawn token only
-            whether it is one of these, this is still exact, at any size of the vocabulary.
-        before: weights of the choices of the script, as another walk met them; they must be the same.
+        script: the side to take at each choice, as an index among the sides of positive probability.
+        tokens: if given, only these tokens have a side of their own in `draw`. All others share one side,
+            on which the most probable of them is drawn. This remains exact, for a vocabulary of any size,
+            if the procedure uses a drawn token only to test whether it is one of these.
+        before: weights of the scripted choices in an earlier walk; they must be the same in this walk.
 
     Attributes:
         weight: exact probability of the walk so far.
         trail: for each choice made, the side taken and the number of sides.
         met: for each choice made, the weights of its sides.
-        choices: for each choice made, what was asked and the side taken.
+        choices: for each choice made, the kind of request and the side taken.
     """
 
     def __init__(
@@ -76,14 +76,14 @@ class EnumeratingCoins:
             raise NotADistribution(
                 f"a draw from weights without positive mass, or with NaN: {weights}"
             )
-        at = len(self.trail)
-        if at < len(self._before) and not _same(weights, self._before[at]):
-            raise _no_function(
-                f"choice {at} had the weights {list(self._before[at])} in one call and {list(weights)} in "
-                "another"
+        step = len(self.trail)
+        if step < len(self._before) and not _same(weights, self._before[step]):
+            raise _not_a_function(
+                f"choice {step} had the weights {list(self._before[step])} in one call and {list(weights)} "
+                "in another"
             )
         self.met.append(weights)
-        taken = self._script[at] if at < len(self._script) else 0
+        taken = self._script[step] if step < len(self._script) else 0
         self.trail.append((taken, len(sides)))
         if len(sides) > 1:
             self.weight *= weights[sides[taken]] / sum(weights)
@@ -98,14 +98,14 @@ class EnumeratingCoins:
         return accepted
 
     def draw(self, probabilities: Float[Tensor, "V"]) -> int:
-        """Each token of positive probability on its own branch (see `tokens`)."""
+        """Each token of positive probability on its own branch, unless `tokens` was given."""
         self.choices.append(Choice(coin=False, heads=False))
         if self._tokens is None:
             return self._choose(probabilities.tolist())
-        others = probabilities.clone()
-        others[self._tokens] = 0
-        side = self._choose([*probabilities[self._tokens].tolist(), others.sum().item()])
-        return self._tokens[side] if side < len(self._tokens) else int(others.argmax())
+        rest = probabilities.clone()
+        rest[self._tokens] = 0
+        side = self._choose([*probabilities[self._tokens].tolist(), rest.sum().item()])
+        return self._tokens[side] if side < len(self._tokens) else int(rest.argmax())
 
     def draw_many(
         self, probabilities: Float[Tensor, "R V"], k: int, law: Law
@@ -133,14 +133,14 @@ def outcomes(
     Args:
         play: the procedure; it must depend on nothing but the coins.
         tokens: see `EnumeratingCoins`.
-        after: sides of the first choices: only branches that begin with these.
+        after: sides of the first choices; only branches that begin with these are enumerated.
 
     Yields:
-        Weight and result of each branch; the weights sum to 1, or to that of the choices of `after`.
-        Results may repeat.
+        Weight and result of each branch. The weights sum to 1, or to the probability of the choices in
+        `after`. Results may repeat.
 
     Raises:
-        TreespecError: if a walk does not come by the choices that led to it.
+        TreespecError: if a walk that follows a script meets other choices than the walk before it.
 
     Example:
         >>> for weight, heads in outcomes(lambda coins: coins.accept(0.5) + coins.accept(0.25)):
@@ -156,7 +156,7 @@ def outcomes(
         coins = EnumeratingCoins(script, tokens, before)
         result = play(coins)
         if len(coins.trail) < len(script):
-            raise _no_function(
+            raise _not_a_function(
                 f"it made {len(script)} choices in one call and {len(coins.trail)} in another"
             )
         yield coins.weight, result
@@ -165,7 +165,7 @@ def outcomes(
 
 
 def _next_script(trail: list[tuple[int, int]], settled: int) -> list[int] | None:
-    """The walk that differs in the last choice that has an unseen side and is not settled."""
+    """The script that advances the last choice with an unseen side, after the first `settled` choices."""
     while len(trail) > settled and trail[-1][0] + 1 == trail[-1][1]:
         trail.pop()
     if len(trail) <= settled:
@@ -173,15 +173,15 @@ def _next_script(trail: list[tuple[int, int]], settled: int) -> list[int] | None
     return [taken for taken, _ in trail[:-1]] + [trail[-1][0] + 1]
 
 
-def _same(weights: Sequence[Weight], others: Sequence[Weight]) -> bool:
-    return weights == others or (
-        len(weights) == len(others)
-        and all(abs(a - b) <= WEIGHT_TOLERANCE for a, b in zip(weights, others, strict=True))
+def _same(left: Sequence[Weight], right: Sequence[Weight]) -> bool:
+    return left == right or (
+        len(left) == len(right)
+        and all(abs(a - b) <= WEIGHT_TOLERANCE for a, b in zip(left, right, strict=True))
     )
 
 
-def _no_function(what: str) -> TreespecError:
+def _not_a_function(what: str) -> TreespecError:
     return TreespecError(
-        "not a function of the tree, the rows and the coins: after the same sides of the same coins "
-        f"{what}. Take all chance from the coins, and keep nothing from call to call"
+        "not a function of the tree, the rows and the coins: after the same sides of the same coins, "
+        f"{what}. Take all randomness from the coins, and keep no state between calls"
     )

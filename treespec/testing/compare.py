@@ -1,14 +1,15 @@
-"""Whether samples of decoding follow the law of plain decoding: a test with a stated false-alarm rate.
+"""Test whether samples of decoding follow the law of plain decoding, with a stated false-alarm rate.
 
-For models too large to enumerate. The joint law of the first tokens is the law of the first, times that of
-the second given the first, and so on; each factor is tested by itself, so that a loss in the second token
-is not diluted by the first. What precedes a token is a *stratum*: given how often it occurred, the tokens
-after it are independent draws, and the statistic of a position is the sum over its strata of Pearson's
-chi-square (W. G. Cochran, Some Methods for Strengthening the Common chi-square Tests, Biometrics 10, 1954).
+For models too large to enumerate. The joint law of the first tokens is the law of the first token, times
+that of the second given the first, and so on. Each factor is tested separately, so that a bias in the
+second token is not diluted by the first. The tokens before a position form a *stratum*: given how often
+they occurred, the next tokens are independent draws, and the statistic of a position is the sum over its
+strata of Pearson's chi-square (W. G. Cochran, Some Methods for Strengthening the Common chi-square Tests,
+Biometrics 10, 1954).
 
-p-values are not read off the chi-square distribution, whose far tail is wrong for small cells: the
-statistic is drawn again under equality, and how often it comes out as large is counted. Such a p-value is
-exact (`treespec.testing.strata`). The chi-square distribution only serves to say what would be noticed.
+p-values are not taken from the chi-square distribution, whose far tail is wrong for small cells. Instead,
+the statistic is redrawn under equality, and the redraws that are as large are counted. Such a p-value is
+exact (`treespec.testing.strata`). The chi-square distribution is only used to state the detectable bias.
 """
 
 from collections import Counter, defaultdict
@@ -35,34 +36,34 @@ from treespec.testing.strata import (
 __all__ = ["Deviation", "LawComparison", "PositionTest", "Samples", "TooFewSamples", "compare_laws"]
 
 Samples = Sequence[Sequence[int]] | Int[Tensor, "n t"]
-"""One row of token ids for each sample, all of one length."""
+"""One row of token ids per sample, all of the same length."""
 
 ConditionalLaw = Callable[[tuple[int, ...]], Float[Tensor, "V"]]
 """The exact law of the next token after the first tokens of a row."""
 
 MOST_PREFIXES_NAMED = 5
-"""Prefixes that a message names at most."""
+"""Upper bound on the prefixes that a message names."""
 
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 
 
 class TooFewSamples(TreespecError, ValueError):
-    """Samples so few that no table has two cells: nothing could be noticed."""
+    """Too few samples: no table has two cells, so no difference could be detected."""
 
 
 @dataclass(frozen=True)
 class PositionTest:
-    """The test of one token, given those before it.
+    """The test of one token, given the tokens before it.
 
     Args:
-        position: 0 for the first token that is tested.
+        position: 0 for the first tested token.
         statistic: chi-square, summed over strata.
-        degrees: its degrees of freedom; 0 where nothing could be tested.
-        strata: contexts that had enough samples.
-        samples: samples in them.
-        p_value: exact, by redrawing.
-        detectable: total variation between the cells, the same in every stratum, that is noticed with a
-            probability of 90 % whatever its direction; 1 where nothing could be tested.
+        degrees: its degrees of freedom; 0 if nothing could be tested.
+        strata: number of contexts with enough samples.
+        samples: number of samples in these contexts.
+        p_value: exact p-value, by redrawing.
+        detectable: total variation between the cells, equal in every stratum, that is detected with a
+            probability of 90 % whatever its direction; 1 if nothing could be tested.
     """
 
     position: int
@@ -90,11 +91,11 @@ class Deviation:
     """The cell that deviates most.
 
     Args:
-        prefix: what precedes the token.
-        tokens: the token; several where small cells were pooled.
-        observed: share of the samples with this prefix.
-        expected: share expected.
-        sigmas: deviation in standard deviations of that share.
+        prefix: the tokens before.
+        tokens: the token; several tokens if small cells were pooled.
+        observed: observed share of the samples with this prefix.
+        expected: expected share.
+        sigmas: deviation in standard deviations of the expected share.
     """
 
     prefix: tuple[int, ...]
@@ -115,14 +116,14 @@ class Deviation:
 
 @dataclass(frozen=True)
 class LawComparison:
-    """What `compare_laws` found.
+    """Result of `compare_laws`.
 
     Args:
-        samples: rows that were tested.
-        reference: rows of the reference; None if its law is known exactly.
-        positions: one test for each token.
+        samples: number of tested rows.
+        reference: number of rows of the reference; None if its law is known exactly.
+        positions: one test per token.
         false_alarm: probability that equal laws fail.
-        largest: the cell that deviates most, None if there was no table.
+        largest: the cell that deviates most; None if there was no table.
     """
 
     samples: int
@@ -133,13 +134,13 @@ class LawComparison:
 
     @property
     def p_value(self) -> float:
-        """Smallest of the positions', corrected for their number (Bonferroni)."""
+        """Smallest p-value of the positions, corrected for their number (Bonferroni)."""
         tested = [test.p_value for test in self.positions if test.degrees]
         return min(1.0, len(tested) * min(tested)) if tested else 1.0
 
     @property
     def passed(self) -> bool:
-        """Whether the laws may be equal."""
+        """Whether the test did not find the laws to differ."""
         return self.p_value > self.false_alarm
 
     @property
@@ -149,12 +150,12 @@ class LawComparison:
 
     @property
     def degrees(self) -> int:
-        """Its degrees of freedom."""
+        """Degrees of freedom of the joint statistic."""
         return sum(test.degrees for test in self.positions)
 
     @property
     def detectable(self) -> float:
-        """Total variation of the first token that is noticed with a probability of 90 %; 1: none is."""
+        """Total variation of the first token that is detected with a probability of 90 %; 1 for none."""
         return self.positions[0].detectable
 
     def __str__(self) -> str:
@@ -162,7 +163,7 @@ class LawComparison:
             "the exact law" if self.reference is None else f"{self.reference:,} reference samples"
         )
         verdict = "no difference" if self.passed else "the laws DIFFER"
-        # No total variation exceeds 1, so a bound of 1 promises nothing.
+        # No total variation exceeds 1, so a bound of 1 would be an empty promise.
         noticed = (
             f"; a total variation of {self.detectable:.3f} at the first token would be noticed in 90 % of "
             "cases"
@@ -187,24 +188,24 @@ def compare_laws(
 ) -> LawComparison:
     """Test whether samples follow the law of a reference, jointly in all their tokens.
 
-    Stratified chi-square tests, one for each token given those before it; tests by Bonferroni. Tokens
-    are made into cells by the reference's law, or by both samples together, so the choice cannot favour
-    either side: each token that holds at least 1 % and 5 expected samples has its own cell, the others are
-    pooled in the order of their probabilities. What differs only between pooled tokens is not seen.
+    Runs one stratified chi-square test per token, given the tokens before it, with a Bonferroni correction.
+    Tokens are grouped into cells by the reference's law, or by both samples together, so the grouping
+    cannot favour either side. A token that holds at least 1 % and 5 expected samples has its own cell; the
+    others are pooled in the order of their probabilities. Differences within a pool are not detected.
 
     Args:
-        samples: `[n, t]` token ids, rows independent and of one law.
+        samples: `[n, t]` token ids; rows are independent and of the same law.
         reference: the same from plain decoding, in any number; or, better, its exact law as a function
-            that gives the row `[V]` of the next token after the first tokens of a row. Against a law that
-            is known, half as many samples show the same.
-        given: leading entries of the rows that are not random but name the context (which prompt). A
-            reference of samples must have the same ones.
-        false_alarm: probability that this returns "differ" for equal laws, all positions together.
-        seed: of the redraws behind the p-values.
+            that returns the row `[V]` of the next token after the first tokens of a row. With an exact law,
+            half as many samples have the same power.
+        given: number of leading entries of the rows that are not random but identify the context (the
+            prompt). Reference samples must have the same entries.
+        false_alarm: probability that equal laws are found to differ, over all positions together.
+        seed: seed of the redraws behind the p-values.
 
     Raises:
-        TooFewSamples: if no position has a table of two cells, with the number that would be enough.
-        ValueError: if rows are not integers, differ in length or hold no token to test; if one side lacks
+        TooFewSamples: if no position has a table with two cells; states how many samples are enough.
+        ValueError: if rows are not integers, differ in length or have no token to test; if one side lacks
             given entries of the other; if an exact law has no entry for a token that occurs; if `given` or
             `false_alarm` is out of range.
 
@@ -217,15 +218,15 @@ def compare_laws(
     if not 0 < false_alarm < 1:
         raise ValueError(f"false_alarm = {false_alarm}: must be between 0 and 1")
     rows = _table(samples, "samples")
-    other = None if callable(reference) else _table(reference, "reference")
-    _require_fitting(rows, other, given)
+    reference_rows = None if callable(reference) else _table(reference, "reference")
+    _require_fitting(rows, reference_rows, given)
     width = rows.shape[1]
     rng = np.random.default_rng(seed)
     level = false_alarm / (width - given)
     tests, strata, enough = [], [], []
     for position in range(given, width):
-        kept = []
-        for prefix, counts, others in _contexts(rows, other, position):
+        strata_here = []
+        for prefix, counts, reference_counts in _contexts(rows, reference_rows, position):
             total = sum(counts.values())
             if total < 2 * LEAST_EXPECTED and position > given:
                 continue
@@ -233,24 +234,28 @@ def compare_laws(
                 probs = reference(prefix).double().cpu().numpy()
                 stratum = against_law(prefix, counts, probs)
             else:
-                probs = np.array([*(counts + others).values()])
-                stratum = against_samples(prefix, counts, others)
+                probs = np.array([*(counts + reference_counts).values()])
+                stratum = against_samples(prefix, counts, reference_counts)
             if stratum is not None:
-                kept.append(stratum)
+                strata_here.append(stratum)
             elif position == given:
                 enough.append(_enough(probs) * len(rows) / total)
-        strata += kept
-        tests.append(_test(position - given, kept, level, rng))
+        strata += strata_here
+        tests.append(_test(position - given, strata_here, level, rng))
     needed = int(np.ceil(min((n for n in enough if n < np.inf), default=2 * LEAST_EXPECTED)))
     if not strata and (min(enough) < np.inf or len(rows) < needed):
         raise TooFewSamples(
             f"{len(rows)} samples: no token and its alternatives are expected at least {LEAST_EXPECTED} "
-            f"times each, so no difference could be noticed; take at least {needed:,}, better ten times as "
-            "many"
+            f"times each, so no difference could be detected; take at least {needed:,}, better ten times "
+            "as many"
         )
     largest = max((_largest(s) for s in strata), key=lambda d: abs(d.sigmas), default=None)
     return LawComparison(
-        len(rows), None if other is None else len(other), tuple(tests), false_alarm, largest
+        samples=len(rows),
+        reference=None if reference_rows is None else len(reference_rows),
+        positions=tuple(tests),
+        false_alarm=false_alarm,
+        largest=largest,
     )
 
 
@@ -260,30 +265,41 @@ def _table(samples: Samples, name: str) -> NDArray[np.int64]:
         rows = [list(row) for row in rows]
     except TypeError:
         raise ValueError(
-            f"{name}: a row of token ids is needed for each sample, [n, t]; a single token is a row of one"
+            f"{name}: a row of token ids is needed for each sample, [n, t]; put single tokens into rows of "
+            "one"
         ) from None
     if len({len(row) for row in rows}) != 1:
-        raise ValueError(f"{name}: rows of one length are needed, and at least one row")
+        raise ValueError(
+            f"{name}: at least one row is needed, and all rows must have the same length"
+        )
     table = np.asarray(rows)
     if table.size and (table.ndim != 2 or table.dtype.kind not in "iu"):
         raise ValueError(f"{name}: token ids must be integers, in rows [n, t]; got {table.dtype}")
     return table.astype(np.int64)
 
 
-def _require_fitting(rows: NDArray[np.int64], other: NDArray[np.int64] | None, given: int) -> None:
+def _require_fitting(
+    rows: NDArray[np.int64], reference: NDArray[np.int64] | None, given: int
+) -> None:
+    """Check that samples and reference have the same width and the same given entries."""
     if given < 0:
         raise ValueError(f"given = {given}: must be at least 0")
     width = rows.shape[1]
-    if width <= given or (other is not None and other.shape[1] != width):
-        shape = "" if other is None else f" and {other.shape[1]}"
+    if width <= given or (reference is not None and reference.shape[1] != width):
+        reference_width = "" if reference is None else f" and {reference.shape[1]}"
         raise ValueError(
-            f"rows of {width}{shape} entries, of which {given} are given: no token to test"
+            f"rows of {width}{reference_width} entries, of which {given} are given: no token to test"
         )
-    if other is None:
+    if reference is None:
         return
-    # Contexts of one side alone have no table: whatever follows them would pass unseen.
-    here, there = ({tuple(row) for row in side[:, :given].tolist()} for side in (rows, other))
-    for name, lacking in (("samples", there - here), ("reference", here - there)):
+    # A context that one side lacks has no table: a bias after it would go undetected.
+    contexts, reference_contexts = (
+        {tuple(row) for row in table[:, :given].tolist()} for table in (rows, reference)
+    )
+    for name, lacking in (
+        ("samples", reference_contexts - contexts),
+        ("reference", contexts - reference_contexts),
+    ):
         if lacking:
             named = ", ".join(str(list(prefix)) for prefix in sorted(lacking)[:MOST_PREFIXES_NAMED])
             more = (
@@ -298,25 +314,23 @@ def _require_fitting(rows: NDArray[np.int64], other: NDArray[np.int64] | None, g
 
 
 def _contexts(
-    rows: NDArray[np.int64], other: NDArray[np.int64] | None, position: int
+    rows: NDArray[np.int64], reference: NDArray[np.int64] | None, position: int
 ) -> Iterator[tuple[tuple[int, ...], Counter[int], Counter[int]]]:
-    """Each prefix of the samples with the counts of the next token, there and in the reference."""
-    counts: tuple[defaultdict[tuple[int, ...], Counter[int]], ...] = (
-        defaultdict(Counter),
-        defaultdict(Counter),
-    )
-    for table, texts in zip(counts, (rows, other), strict=True):
-        for row in () if texts is None else texts[:, : position + 1].tolist():
-            table[tuple(row[:-1])][row[-1]] += 1
-    for prefix in sorted(counts[0]):
-        yield prefix, counts[0][prefix], counts[1][prefix]
+    """Each prefix of the samples, with the counts of the next token in samples and reference."""
+    sample_counts: defaultdict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
+    reference_counts: defaultdict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
+    for counts, table in ((sample_counts, rows), (reference_counts, reference)):
+        for row in () if table is None else table[:, : position + 1].tolist():
+            counts[tuple(row[:-1])][row[-1]] += 1
+    for prefix in sorted(sample_counts):
+        yield prefix, sample_counts[prefix], reference_counts[prefix]
 
 
 def _enough(probs: NDArray[Any]) -> float:
-    """Samples with which there are two cells, however tokens are pooled; infinite for one token."""
+    """Number of samples that give two cells however tokens are pooled; infinite for a single token."""
     share = float(probs.max() / probs.sum())
     if share <= 0.5:
-        # Where no token has a cell of its own, a pool closes at most 1 least cell beyond what it must.
+        # If no token has a cell of its own, a pool exceeds its least size by at most 1 least cell.
         return min(LEAST_EXPECTED / share, (POOLED_IN_CELLS + 2.0) * LEAST_EXPECTED)
     return LEAST_EXPECTED / (1 - share) if share < 1 else np.inf
 
@@ -338,11 +352,12 @@ def _test(
 
 
 def _largest(stratum: Stratum) -> Deviation:
+    """The cell of a stratum that deviates most."""
     i = int(np.abs(stratum.sigmas).argmax())
     return Deviation(
-        stratum.prefix,
-        stratum.cells[i],
-        float(stratum.observed[i] / stratum.samples),
-        float(stratum.expected[i] / stratum.samples),
-        float(stratum.sigmas[i]),
+        prefix=stratum.prefix,
+        tokens=stratum.cells[i],
+        observed=float(stratum.observed[i] / stratum.samples),
+        expected=float(stratum.expected[i] / stratum.samples),
+        sigmas=float(stratum.sigmas[i]),
     )

@@ -1,4 +1,4 @@
-"""The same models in exact arithmetic."""
+"""Tables in exact arithmetic."""
 
 from fractions import Fraction
 
@@ -13,16 +13,16 @@ __all__ = ["AsGiven", "exactly"]
 
 
 class AsGiven(Sampling):
-    """The setting of models whose rows are probabilities already: it changes nothing."""
+    """The sampling setting of models whose rows are already probabilities: it changes nothing."""
 
     def __call__(self, logits: Float[Tensor, "*rows V"]) -> Float[Tensor, "*rows V"]:
-        """The rows themselves."""
+        """The rows, unchanged."""
         return logits
 
     def rows(  # pyrefly: ignore[bad-override]
         self, logits: Float[Tensor, "N V"], model: str = "target"
     ) -> Float[Tensor, "N V"]:
-        """The rows themselves."""
+        """The rows, unchanged."""
         return logits
 
 
@@ -33,9 +33,10 @@ def exactly(
 
     Args:
         model: the table of logits.
-        sampling: applied to them, in floats; a rule that is exact for all tables is so for the fractions.
+        sampling: sampling setting, applied in floats. A rule that is exact for all tables is exact for
+            these fractions too.
         denominator: round the probabilities to fractions with at most this denominator, which keeps the
-            numbers of an enumeration short. Zeros stay zeros, equal rows stay equal.
+            numbers of an enumeration short. Zeros stay zeros, and equal rows stay equal.
     """
     cache: dict[tuple[int, ...], Rationals] = {}
 

@@ -1,4 +1,4 @@
-"""Exact output laws, by enumeration of the drafter's and the rule's own code over tables."""
+"""Exact output laws over tables, by enumerating the drafter's and the rule's own code."""
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
@@ -32,8 +32,8 @@ def target_law(
     Args:
         target: the table.
         context: committed tokens.
-        tokens: how many; 0 gives the scalar 1.
-        sampling: applied to every row.
+        tokens: number of tokens; 0 gives the scalar 1.
+        sampling: sampling setting, applied to every row.
 
     Returns:
         `[V] * tokens`, in float64.
@@ -53,9 +53,9 @@ def step_law(
     draft_with: DraftWith = ModelDrafter,
     exact: bool = False,
 ) -> ExactLaw:
-    """The law of one step's emitted tokens, completed by the target's own law to depth + 1 tokens.
+    """The law of one step's emitted tokens, completed to depth + 1 tokens by the target's own law.
 
-    A rule is lossless for this tree if and only if this is `target_law` of depth + 1 tokens.
+    A rule is lossless for this tree if and only if this equals the `target_law` of depth + 1 tokens.
 
     Args:
         verifier: the rule.
@@ -64,9 +64,9 @@ def step_law(
         target: the target's table.
         draft: the draft's table.
         prompt: committed tokens.
-        sampling: of target and draft.
+        sampling: sampling setting of target and draft.
         draft_with: makes the drafter.
-        exact: compute in fractions, from the tables' float probabilities taken as they are.
+        exact: compute in fractions, taking the tables' float probabilities as exact.
     """
     target, draft, sampling = settled(target, draft, sampling, exact)
     return StepOracle(shape, law, target, draft, prompt, sampling, draft_with).law(verifier)
@@ -86,14 +86,15 @@ def output_law(
     target_with: Callable[[TabularModel], ModelTarget] = ModelTarget,
     exact: bool = False,
 ) -> ExactLaw:
-    """The joint law of the next tokens through the real `decode`, every coin on every side.
+    """The joint law of the next tokens through the real `decode`, with every coin on every side.
 
-    Unlike `step_law` this runs several steps, so it also sees what is handed from step to step: pending
-    tokens, committed rows, caches that were not cut. Every branch decodes from the prompt, with a target
-    and a drafter of its own. Branches that after a step have the same text, and whose target and drafter
-    remember the same (`treespec.testing.states`), have one future, which is walked once. So the cost grows
-    with the number of steps times the states that they lead to; if a drafter keeps what cannot be
-    compared, with the branches of a step to the power of the number of steps.
+    Unlike `step_law` this runs several steps, so it also covers what is passed from step to step: pending
+    tokens, committed rows, caches that were not truncated. Every branch decodes from the prompt, with a
+    target and a drafter of its own. Branches that have the same text after a step, and whose target and
+    drafter have the same state (`treespec.testing.states`), have the same future, which is walked once. So
+    the cost grows with the number of steps times the number of reachable states. If a drafter has state
+    that cannot be compared, the cost is the number of branches of a step to the power of the number of
+    steps.
 
     Args:
         verifier: the rule.
@@ -101,20 +102,20 @@ def output_law(
         law: how children are drawn.
         target: the target's table.
         draft: the draft's table.
-        tokens: how many tokens.
+        tokens: number of tokens.
         prompt: committed tokens.
-        sampling: of target and draft.
+        sampling: sampling setting of target and draft.
         draft_with: makes the drafter.
         target_with: makes the target.
-        exact: compute in fractions, from the tables' float probabilities taken as they are.
+        exact: compute in fractions, taking the tables' float probabilities as exact.
     """
     target, draft, sampling = settled(target, draft, sampling, exact)
     total = SampledTable(target, sampling).law(prompt, tokens) * 0
 
-    def play(passes: int, coins: EnumeratingCoins) -> _Branch:
-        its_target, drafter = target_with(target), draft_with(draft, shape, law, sampling)
-        steps = decode(
-            its_target,
+    def play(steps: int, coins: EnumeratingCoins) -> _Branch:
+        branch_target, drafter = target_with(target), draft_with(draft, shape, law, sampling)
+        decoding = decode(
+            branch_target,
             drafter,
             verifier,
             torch.tensor(prompt),
@@ -122,33 +123,34 @@ def output_law(
             coins=coins,
             max_new_tokens=tokens,
         )
-        text = tuple(token for step in islice(steps, passes) for token in step.tokens)
+        text = tuple(token for step in islice(decoding, steps) for token in step.tokens)
         sides = [side for side, _ in coins.trail]
-        over = len(text) == tokens
-        return _Branch(text, None if over else state_of(its_target, drafter), sides, coins.weight)
+        finished = len(text) == tokens
+        state = None if finished else state_of(branch_target, drafter)
+        return _Branch(text, state, sides, coins.weight)
 
-    runs, passes = 0, 0
-    # One branch for each state that is reached, with the weight of all that reach it.
-    standing: list[tuple[_Branch, Weight]] = [(_Branch((), None, [], 1), 1)]
-    while standing:
-        passes += 1
+    runs, steps = 0, 0
+    # One branch per reached state, with the total weight of all branches that reach it.
+    unfinished: list[tuple[_Branch, Weight]] = [(_Branch((), None, [], 1), 1)]
+    while unfinished:
+        steps += 1
         reached: dict[Hashable, tuple[_Branch, Weight]] = {}
-        for before, weight in standing:
-            for walk, branch in outcomes(partial(play, passes), after=before.sides):
+        for before, weight in unfinished:
+            for walk, branch in outcomes(partial(play, steps), after=before.sides):
                 runs += 1
-                part = weight * (walk if before.weight == 1 else walk / before.weight)
+                share = weight * (walk if before.weight == 1 else walk / before.weight)
                 if len(branch.text) == tokens:
-                    total[branch.text] = total[branch.text] + part  # pyrefly: ignore[unsupported-operation]
+                    total[branch.text] = total[branch.text] + share  # pyrefly: ignore[unsupported-operation]
                     continue
                 key = object() if branch.state is None else (branch.text, branch.state)
-                first, others = reached.get(key, (branch, 0))
-                reached[key] = first, others + part
-        standing = list(reached.values())
+                representative, weight_so_far = reached.get(key, (branch, 0))
+                reached[key] = representative, weight_so_far + share
+        unfinished = list(reached.values())
     return ExactLaw(total, runs)
 
 
 class _Branch(NamedTuple):
-    """One way through some steps: what came out, where it stands, and how it came there."""
+    """One way through some steps: the text, the state reached, the sides taken, and its probability."""
 
     text: tuple[int, ...]
     state: Hashable | None
@@ -159,7 +161,7 @@ class _Branch(NamedTuple):
 def settled(
     target: TabularModel, draft: TabularModel, sampling: Sampling | None, exact: bool
 ) -> tuple[TabularModel, TabularModel, Sampling]:
-    """The models and the setting in which to compute: floats as they are, or fractions."""
+    """The models and the sampling setting to compute with: in floats, or in fractions."""
     sampling = sampling or Sampling()
     if not exact:
         return target, draft, sampling

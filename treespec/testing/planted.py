@@ -1,4 +1,4 @@
-"""A bias of known size, planted in a rule: what a check of losslessness has to find."""
+"""A bias of known size planted in a rule, which a check of losslessness has to find."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,23 +13,24 @@ __all__ = ["planted"]
 
 
 def planted(rule: Rule, total_variation: float, *, root: int | None = None) -> Rule:
-    """The same rule, but the law of the token after the root is off by exactly this total variation.
+    """The same rule, except that the law of the token after the root is off by a given total variation.
 
-    The vocabulary is cut into the most probable tokens that hold half of the target's mass, and the rest. A
-    token of the first part is replaced, now and then, by a draw from the rest: all probabilities of a part
-    change by one factor, and the law is flattened as by a wrong temperature. With parts of equal mass
-    this has the least chi-square divergence that its total variation allows, 4 d^2, so that no bias of
-    its size is harder to notice for a chi-square test that sees every token. What follows the token keeps
-    the target's law.
+    The vocabulary is divided into the most probable tokens, which hold half of the target's mass, and the
+    rest. Now and then, a token of the first part is replaced by a draw from the rest. All probabilities of
+    a part change by the same factor, so the law is flattened as if by a wrong temperature. With parts of
+    equal mass, this has the least chi-square divergence that its total variation allows, 4 d^2, so no bias
+    of this size is harder to detect for a chi-square test that sees every token. The tokens that follow
+    keep the target's law.
 
     Args:
         rule: a lossless rule.
         total_variation: d, in (0, 0.5].
-        root: only where the root is this token; the last of a prompt, to plant at the first root.
+        root: plant the bias only where the root is this token; the last token of a prompt plants it at the
+            first root.
 
     Raises:
-        ValueError: if the size is out of range, or, when the rule is called, if the target puts all mass
-            on one token, so that there is none to move it to.
+        ValueError: if `total_variation` is out of range; or, when the rule is called, if the target puts
+            all mass on one token, so that no other token can take some.
     """
     if not 0 < total_variation <= 0.5:
         raise ValueError(f"total_variation = {total_variation}, but must be in (0, 0.5]")
@@ -61,7 +62,7 @@ def planted(rule: Rule, total_variation: float, *, root: int | None = None) -> R
 
 
 def losing_part(probs: Float[Tensor, "V"]) -> Bool[Tensor, "V"]:
-    """The most probable tokens, until they hold half of the mass; the most probable one at least."""
+    """Mask of the most probable tokens that together hold half of the mass; at least one token."""
     values, order = probs.double().sort(descending=True, stable=True)
     before = values.cumsum(0) - values
     return torch.zeros_like(probs, dtype=torch.bool).scatter(0, order, before < values.sum() / 2)

@@ -1,4 +1,4 @@
-"""Tensors of exact fractions: the rules' and the drafter's own code runs on them without rounding."""
+"""Tensors of exact fractions, on which the code of rules and drafters runs without rounding."""
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -14,17 +14,18 @@ Plain = Any
 
 
 class Rationals(Tensor):
-    """A tensor whose numbers are `fractions.Fraction`; it says that it is of float64.
+    """A tensor whose elements are `fractions.Fraction`; its dtype claims to be float64.
 
-    Operations with other tensors and numbers take these exactly as they are. Comparisons give ordinary
-    boolean tensors, searches ordinary indices, `tolist` and `item` fractions, and `numpy` the nearest
-    float64: where exactness ends. Only what acceptance rules and drafters need is there.
+    Operations with other tensors and numbers take their values as exact. Comparisons return ordinary
+    boolean tensors, searches ordinary indices, and `tolist` and `item` fractions. `numpy` returns the
+    nearest float64, where exactness ends. Only operations that acceptance rules and drafters need are
+    implemented.
 
     Args:
         values: numbers of any kind, nested like the tensor.
 
     Raises:
-        NotImplementedError: by an operation that has no exact version.
+        NotImplementedError: when an operation has no exact version.
 
     Example:
         >>> row = Rationals([1, 2, 4])
@@ -35,11 +36,11 @@ class Rationals(Tensor):
     fractions: np.ndarray
 
     def __new__(cls, values: Any) -> "Rationals":
-        """Make fractions of the numbers."""
+        """Convert the numbers to fractions."""
         array = _fractions(values)
-        made = Tensor._make_wrapper_subclass(cls, array.shape, dtype=torch.float64)  # pyrefly: ignore
-        made.fractions = array
-        return made
+        tensor = Tensor._make_wrapper_subclass(cls, array.shape, dtype=torch.float64)  # pyrefly: ignore
+        tensor.fractions = array
+        return tensor
 
     @classmethod
     def __torch_function__(
@@ -67,7 +68,7 @@ class Rationals(Tensor):
     def __torch_dispatch__(  # pyrefly: ignore[bad-override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Reached only past `__torch_function__`, by code that has no exact version."""
+        """Refuse operators that bypass `__torch_function__`: they have no exact version."""
         raise NotImplementedError(f"exact arithmetic has no torch operator {func}")
 
     def __repr__(self, **kwargs: Any) -> str:
@@ -75,9 +76,9 @@ class Rationals(Tensor):
 
 
 def _with_fractions(name: str) -> Callable[[Rationals, Any], Any]:
-    """The operator for a `Fraction` too, which torch's parser of arguments would refuse."""
-    plain = getattr(Tensor, name)
-    return lambda x, y: plain(x, Rationals(y) if isinstance(y, Fraction) else y)
+    """The operator, extended to `Fraction` operands, which torch's argument parser would refuse."""
+    operator = getattr(Tensor, name)
+    return lambda x, y: operator(x, Rationals(y) if isinstance(y, Fraction) else y)
 
 
 for _name in ("add", "sub", "mul", "truediv"):
@@ -98,7 +99,7 @@ def _fractions(values: Any) -> np.ndarray:
 
 
 def _plain(value: Any) -> Plain:
-    """What numpy works with: object arrays for floats, integer and boolean arrays for the others."""
+    """The value for numpy: object arrays for floats, integer and boolean arrays unchanged."""
     if isinstance(value, Rationals):
         return value.fractions
     if isinstance(value, Tensor):
@@ -111,7 +112,8 @@ def _plain(value: Any) -> Plain:
 
 
 def _wrapped(result: Any) -> Any:
-    if isinstance(result, _Kept):
+    """The result of an operation as a tensor."""
+    if isinstance(result, _Unwrapped):
         return result.value
     if isinstance(result, np.ndarray):
         return Rationals(result) if result.dtype == object else torch.from_numpy(result.copy())
@@ -120,15 +122,15 @@ def _wrapped(result: Any) -> Any:
     return Rationals(result) if isinstance(result, Fraction) else result
 
 
-class _Kept:
-    """A result that is handed out as it is."""
+class _Unwrapped:
+    """A result that is returned as it is."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
 def _axis(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A reduction with torch's names for the axis."""
+    """A numpy reduction with torch's argument names."""
 
     def reduce(x: np.ndarray, dim: int | None = None, keepdim: bool = False, **_: Any) -> Any:
         return function(x, axis=dim, keepdims=keepdim)
@@ -159,7 +161,7 @@ def _setitem(x: np.ndarray, index: Any, value: Any) -> None:
     x[index] = _fractions(value)[()]
 
 
-def _whole(power: Any) -> int:
+def _integer_power(power: Any) -> int:
     if Fraction(power).denominator != 1:
         raise NotImplementedError(f"exact arithmetic has no power of {float(power):g}")
     return int(power)
@@ -171,8 +173,8 @@ def _argsort(x: np.ndarray, dim: int = -1, descending: bool = False, **_: Any) -
 
 def _topk(x: np.ndarray, k: int, dim: int = -1) -> Any:
     order = np.take(_argsort(x, dim, descending=True), np.arange(k), axis=dim)
-    best = Rationals(np.take_along_axis(x, order, dim))
-    return _Kept(torch.return_types.topk((best, torch.from_numpy(order.copy()))))
+    largest = Rationals(np.take_along_axis(x, order, dim))
+    return _Unwrapped(torch.return_types.topk((largest, torch.from_numpy(order.copy()))))
 
 
 def _argmax(x: np.ndarray, dim: int | None = None, keepdim: bool = False) -> np.ndarray:
@@ -209,7 +211,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "div": lambda x, y: x / y,
     "rtruediv": lambda x, y: y / x,
     "rdiv": lambda x, y: y / x,
-    "pow": lambda x, y: x ** _whole(y),
+    "pow": lambda x, y: x ** _integer_power(y),
     "neg": lambda x: -x,
     "abs": np.abs,
     "lt": _bools(lambda x, y: x < y),
@@ -251,10 +253,10 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "cpu": lambda x: x,
     "detach": lambda x: x,
     "all": lambda x, **_: np.asarray(x.all()),
-    "tolist": lambda x: _Kept(x.tolist()),
-    "item": lambda x: _Kept(x.item()),
-    "numpy": lambda x: _Kept(x.astype(float)),
-    "__float__": lambda x: _Kept(float(x.item())),
-    "__bool__": lambda x: _Kept(bool(x.item())),
-    "__int__": lambda x: _Kept(int(x.item())),
+    "tolist": lambda x: _Unwrapped(x.tolist()),
+    "item": lambda x: _Unwrapped(x.item()),
+    "numpy": lambda x: _Unwrapped(x.astype(float)),
+    "__float__": lambda x: _Unwrapped(float(x.item())),
+    "__bool__": lambda x: _Unwrapped(bool(x.item())),
+    "__int__": lambda x: _Unwrapped(int(x.item())),
 }

@@ -1,48 +1,48 @@
-"""How far honest rounding can move the law of a step, and whether a law is further off than that.
+"""How far rounding alone can move the law of a step, and whether a law deviates by more than that.
 
-Notation: u is half of a dtype's epsilon, gamma(n) = n u / (1 - n u) bounds the relative error of n
-roundings in a row (Higham, Accuracy and Stability of Numerical Algorithms, Lemma 3.1), a sum of V positive
-numbers being V - 1 of them. V is the vocabulary, N the nodes of the tree. The rows as given are exact;
-coins weigh their branches in float64.
+Notation: u is half of a dtype's epsilon; gamma(n) = n u / (1 - n u) bounds the relative error of n
+successive roundings (Higham, Accuracy and Stability of Numerical Algorithms, Lemma 3.1). A sum of V
+positive numbers counts as V - 1 roundings. V is the vocabulary size, N the number of nodes of the tree. The
+given rows are exact; coins weigh their branches in float64.
 
-**Roundings.** At a node the rows of target and draft came from a softmax (2 V: they do not sum to 1
-exactly) and the last draw is normalised (V). Every child tried costs a rule at most the draft's row without
-the elder siblings (a sum and a quotient: V), a residual (a difference, a sum and a quotient: V + 1) and a
-ratio (1). Besides, an implementation may go over the rows `PASSES` times more at every node and for
-every child, a pass being a sum and two operations on each entry (V + 1): to normalise both rows again,
-say, or to multiply by a reciprocal. So
+**Roundings.** At a node, the rows of target and draft come from a softmax (2 V: they do not sum to 1
+exactly), and the last draw is normalised (V). For every child that it tries, a rule needs at most the
+draft's row without the elder siblings (a sum and a quotient: V), a residual (a difference, a sum and a
+quotient: V + 1) and a ratio (1). In addition, an implementation may make `PASSES` further passes over the
+rows at every node and for every child, where a pass is a sum and two operations on each entry (V + 1): for
+example to normalise both rows again, or to multiply by a reciprocal. So
 
     n = N (3 V + E) + (N - 1) (2 V + 2 + E),   E = PASSES (V + 1) more roundings of each entry.
 
-**Any token.** A difference of two entries is as exact as these are: its error is relative to the entries,
-not to what is left of them. Summed over a row it is gamma(n) of the row's mass, and a rejection of
-probability rho, computed as 1 minus a sum of mass at most 1, is off by gamma(n) and not by gamma(n) rho.
-What a rejection leaves and its probability telescope, so that errors of children add up, and no probability
-of a token *given the tokens before it* is off by more than
+**Any token.** A difference of two entries is as accurate as the entries: its error is relative to them, not
+to the difference. Summed over a row, the error is gamma(n) of the row's mass. A rejection of probability
+rho, computed as 1 minus a sum of mass at most 1, is off by gamma(n) and not by gamma(n) rho. A residual and
+the probability of its rejection telescope, so the errors of children add up, and no probability of a token
+*given the tokens before it* is off by more than
 
     unit = gamma(n),
 
-however improbable these tokens are: what is below a token is decided after it, and rounding above changes
-how often one gets there, not what happens there.
+however improbable those tokens are: everything below a token is decided after it, and rounding above it
+changes how often the token is reached, not what happens after it.
 
-**The first token, by what the coins were seen to do.** `unit` says nothing of a token less probable than
-that. Products and quotients are off by gamma(n) of themselves, and so are the entries of a residual, of
-the target's entries that they are left of: token y by gamma(n) p(y) in all. What is more comes from
-chances that are computed as 1 minus something, and from what is divided by the mass S of a residual, the
-probability of the rejection before it. S is off by gamma(n) of the row's mass and so by gamma(n) / S of
-itself, and with it all that follows: y by gamma(n) l(y), where l is the law of what follows. S l(y) is a
-part of p(y), so that l(y) <= p(y) / S. The same holds of an acceptance that is 1 minus a probability near
-1. With r the least such chance that the rule has been seen to meet,
+**The first token, from the observed coins.** `unit` says nothing about a token that is less probable than
+`unit` itself. Products and quotients are off by gamma(n) of themselves. The entries of a residual are off
+by gamma(n) of the target's entries that they come from, so token y by gamma(n) p(y) in total. Further
+errors come from chances that are computed as 1 minus something, and from division by the mass S of a
+residual, which is the probability of the rejection before it. S is off by gamma(n) of the row's mass, hence
+by gamma(n) / S of itself, and so is everything that follows: y by gamma(n) l(y), where l is the law of what
+follows. S l(y) is a part of p(y), so l(y) <= p(y) / S. The same holds for an acceptance that is 1 minus a
+probability near 1. With r the least such chance that the rule was observed to meet,
 
     error of y  <=  gamma(n) min(1, p(y) / r).
 
-r is the least, over the coins up to the first draw, of the chances of heads and of tails given the sides of
-the coins before and the tokens of as many nodes (a rule that tries its children in turn knows just these),
-averaged over what else was drafted; and of the chance that all coins up to this one show tails, over all
-trees (for rules that take one residual after the last child). Where all is rejected or accepted but for
-rounding, r is of the size of rounding, and no more than the first bound is asked: there float32 honestly
-loses improbable tokens. That r suffices is argued here to first order, for the ways to write a rule that
-are known, and measured for the rules of this package and for others
+r is the minimum of two kinds of chances. First, over all coins up to the first draw, the chances of heads
+and of tails, given the sides of the earlier coins and the tokens of as many nodes (a rule that tries its
+children in turn knows exactly these), averaged over the rest of the drafted tree. Second, the chance that
+all coins up to this one show tails, over all trees (for rules that take one residual after the last child).
+If everything is rejected or accepted up to rounding, r is of the size of rounding, and only the first bound
+applies: float32 then legitimately loses improbable tokens. That r suffices is argued here to first order,
+for the known ways to write a rule, and measured for the rules of this package and for others
 (`tests/treespec/testing/test_rounding.py`).
 """
 
@@ -60,20 +60,20 @@ from treespec.testing.coins import Choice, Weight
 __all__ = ["PASSES", "Chances", "Deviation", "Rounding"]
 
 PASSES = 2
-"""How often a rule may go over its rows at a node, and for a child, beyond the least it has to."""
+"""Passes over its rows that a rule may make at a node, and for a child, beyond the necessary ones."""
 
 
 _State = tuple[tuple[int, ...], tuple[bool, ...]]
-"""Tokens of the first nodes, and the sides of as many coins."""
+"""The tokens of the first nodes, and the sides of as many coins."""
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """Where a law is most off, compared with what rounding can do.
+    """The place where a law deviates most, relative to the rounding bound.
 
     Args:
-        share: the error there as a share of its bound; more than 1 is no rounding. Infinite for a token
-            that the target never gives.
+        share: the error as a share of its bound; above 1, rounding cannot explain it. Infinite for a token
+            to which the target gives probability 0.
         prefix: the tokens before.
         token: the token.
     """
@@ -85,13 +85,13 @@ class Deviation:
 
 @dataclass(frozen=True)
 class Rounding:
-    """What rounding can do to the law of a step.
+    """Bounds on the effect of rounding on the law of a step.
 
     Args:
-        dtype: of the rows.
-        size: nodes of the largest tree.
+        dtype: dtype of the rows.
+        size: number of nodes of the largest tree.
         vocab: V.
-        passes: that the rule may make over its rows beyond the least; see `PASSES`.
+        passes: further passes that the rule may make over its rows; see `PASSES`.
     """
 
     dtype: torch.dtype
@@ -101,16 +101,16 @@ class Rounding:
 
     @property
     def roundings(self) -> int:
-        """n: how many can add up in a probability of a token given those before it."""
+        """n: the roundings that can add up in the probability of a token given the tokens before it."""
         extra = self.passes * (self.vocab + 1)
         at_nodes = self.size * (3 * self.vocab + extra)
         return at_nodes + (self.size - 1) * (2 * self.vocab + 2 + extra)
 
     @property
     def unit(self) -> float:
-        """gamma(n), the largest error of the probability of a token given those before it."""
-        whole = self.roundings * torch.finfo(self.dtype).eps / 2
-        return whole / (1 - whole)
+        """gamma(n), the largest error of the probability of a token given the tokens before it."""
+        n_times_u = self.roundings * torch.finfo(self.dtype).eps / 2
+        return n_times_u / (1 - n_times_u)
 
     def deviation(
         self,
@@ -118,17 +118,17 @@ class Rounding:
         right: Float[Tensor, "..."],
         chance: float = 0.0,
     ) -> Deviation:
-        """The worst place of the first token whose law is further off than rounding, or else of all.
+        """The largest deviation of the first token whose law breaks its bound; else of all tokens.
 
         Args:
             emitted: joint law of the tokens, `[V, ..., V]`.
-            right: the target's.
-            chance: r, from `Chances`; at 0 `unit` is all that is asked of the first token too.
+            right: the target's joint law.
+            chance: r, from `Chances`; at 0, only `unit` bounds the first token too.
         """
         worst = Deviation(0.0, (), 0)
         for place in range(right.ndim):
-            least = 0.0 if place else chance
-            share = self._shares(_marginal(emitted, place), _marginal(right, place), least)
+            least_chance = 0.0 if place else chance
+            share = self._shares(_marginal(emitted, place), _marginal(right, place), least_chance)
             largest = float(share.max())
             if not largest <= worst.share:
                 index = [int(i) for i in torch.unravel_index(share.argmax(), share.shape)]
@@ -138,19 +138,19 @@ class Rounding:
         return worst
 
     def _shares(self, emitted: Tensor, right: Tensor, chance: float) -> Tensor:
-        """Error of each token's probability given the tokens before it, by its bound."""
-        met = (emitted.sum(-1, keepdim=True) > 0) & (right.sum(-1, keepdim=True) > 0)
-        was, should = (
-            torch.where(met, law / law.sum(-1, keepdim=True), 0) for law in (emitted, right)
+        """Error of each token's probability given the tokens before it, as a share of its bound."""
+        reached = (emitted.sum(-1, keepdim=True) > 0) & (right.sum(-1, keepdim=True) > 0)
+        actual, correct = (
+            torch.where(reached, law / law.sum(-1, keepdim=True), 0) for law in (emitted, right)
         )
-        parts = (should / chance).clamp_max(1) if chance > 0 else torch.ones_like(should)
-        allowed = torch.where(should > 0, self.unit * parts, 0)
-        error = (was - should).abs()
-        return torch.where(error > 0, error / allowed, 0)
+        factor = (correct / chance).clamp_max(1) if chance > 0 else torch.ones_like(correct)
+        bound = torch.where(correct > 0, self.unit * factor, 0)
+        error = (actual - correct).abs()
+        return torch.where(error > 0, error / bound, 0)
 
 
 class Chances:
-    """The least chance of heads or tails at the coins of a rule: r, gathered walk by walk."""
+    """The least chance of heads or tails at the coins of a rule: r, accumulated walk by walk."""
 
     def __init__(self) -> None:
         self._met: dict[_State, _Sides] = defaultdict(_Sides)
@@ -160,9 +160,9 @@ class Chances:
         """Count a walk.
 
         Args:
-            weight: its probability, that of its tree included.
-            tokens: of the nodes of its tree but the root.
-            choices: what the rule asked, in order.
+            weight: probability of the walk, including that of its tree.
+            tokens: tokens of its tree, without the root.
+            choices: choices of the rule, in order.
         """
         sides: tuple[bool, ...] = ()
         for choice in takewhile(lambda choice: choice.coin, choices):
@@ -176,13 +176,13 @@ class Chances:
     @property
     def least(self) -> float:
         """r; 1 for a rule without coins."""
-        each = (min(met.heads, met.all - met.heads) / met.all for met in self._met.values())
-        return max(min([1.0, *each, *self._rejected.values()]), 0.0)
+        rarer_sides = (min(met.heads, met.all - met.heads) / met.all for met in self._met.values())
+        return max(min([1.0, *rarer_sides, *self._rejected.values()]), 0.0)
 
 
 @dataclass
 class _Sides:
-    """How often a coin was met, and showed heads."""
+    """Probability that a coin is met, and that it shows heads."""
 
     all: float = 0.0
     heads: float = 0.0

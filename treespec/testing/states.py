@@ -1,4 +1,4 @@
-"""Where decoding stands: all that its parts remember, to tell whether two branches have the same future."""
+"""The state of decoding: all that its parts remember, to tell whether two branches have the same future."""
 
 import types
 from collections import deque
@@ -24,21 +24,21 @@ ATOMS = (
 )
 CONSTANT = (
     *(type, types.ModuleType, types.CodeType, Enum),
-    _lru_cache_wrapper,  # of functions that give the same for the same
+    _lru_cache_wrapper,  # cached functions are assumed to be pure
     torch.nn.Module,  # weights
 )
-"""What nothing is remembered in: one is the other only if it is the same object."""
+"""Types without mutable state that matters here: their objects are compared by identity."""
 
 MADE_IN_PYTHON = 1 << 9
-"""Py_TPFLAGS_HEAPTYPE: a class whose instances remember nothing but in attributes."""
+"""Py_TPFLAGS_HEAPTYPE: a class whose instances have no state outside their attributes."""
 
 
 class _Hidden(Exception):
-    """Something that may remember what cannot be looked at."""
+    """An object may have state that cannot be inspected."""
 
 
 class _Same:
-    """An object that equals itself alone. It is held, lest another one take its address."""
+    """An object compared by identity. The reference keeps its address from being reused."""
 
     __slots__ = ("held",)
 
@@ -53,20 +53,21 @@ class _Same:
 
 
 def state_of(*parts: Any) -> Hashable | None:
-    """All that these objects remember, as a value: parts with equal values go on alike.
+    """The state of these objects as a value: parts with equal values behave the same from then on.
 
-    Attributes, elements of containers, variables that functions close over, and what all these hold in
-    turn; numbers of tensors as they are, to the last bit. Equal values mean equal behaviour if the parts
-    keep what they remember there and in nothing that was made before them. Not looked into, and equal only
-    if it is the same object: the rows of a `TabularModel`, functions under `functools.cache` (both give the
-    same for the same), the weights of a `torch.nn.Module`. Fields alone count of a frozen dataclass.
+    The state comprises attributes, elements of containers, closure variables of functions, and what all of
+    these contain in turn; the numbers of tensors count to the last bit. Equal values mean equal behaviour
+    if the parts keep their state there, and not in objects made before them. Some objects are not inspected
+    and are equal only if identical: the rows of a `TabularModel` and functions under `functools.cache`
+    (both are assumed to be pure), and the weights of a `torch.nn.Module`. Of a frozen dataclass, only the
+    fields count.
 
     Args:
-        parts: drafter, target, and whatever else a branch has made for itself.
+        parts: drafter, target, and anything else that a branch has made for itself.
 
     Returns:
-        A value to compare; None if something may remember what cannot be looked at: a generator, an open
-        file, an object of a class written in C, a tensor that is sparse or of numbers that numpy lacks.
+        A value to compare; None if a part may have state that cannot be inspected: a generator, an open
+        file, an object of a class written in C, a tensor that is sparse or has a dtype that numpy lacks.
     """
     try:
         return tuple(_state(part, {}) for part in parts)
@@ -75,7 +76,7 @@ def state_of(*parts: Any) -> Hashable | None:
 
 
 _Seen = dict[int, tuple[int, object]]
-"""By address, the objects that have been looked into, in order; they are held, like those of `_Same`."""
+"""Inspected objects by address, with their order; the references keep addresses from being reused."""
 
 
 def _state(value: Any, seen: _Seen) -> Hashable:
@@ -88,7 +89,7 @@ def _state(value: Any, seen: _Seen) -> Hashable:
         return _state(value.__func__, seen), _state(value.__self__, seen)
     if kind is tuple:
         return kind, tuple(_state(item, seen) for item in value)
-    # Of two that are equal, changing one changes the other if it is the same object: so that counts.
+    # Identity matters: a later change to one of two equal values changes both if they are one object.
     if id(value) in seen:
         return "seen", seen[id(value)][0]
     seen[id(value)] = len(seen), value
@@ -104,24 +105,24 @@ def _contents(value: Any, seen: _Seen) -> Iterator[tuple[Hashable, ...]]:
         return
     if isinstance(value, types.FunctionType):
         yield _Same(value.__code__), _Same(value.__globals__)
-        filled = filter(_filled, value.__closure__ or ())
-        cells = tuple(cell.cell_contents for cell in filled)
-        inner = (value.__defaults__, value.__kwdefaults__, cells, value.__dict__)
-        yield tuple(_state(item, seen) for item in inner)
+        cells = tuple(cell.cell_contents for cell in value.__closure__ or () if _filled(cell))
+        attributes = (value.__defaults__, value.__kwdefaults__, cells, value.__dict__)
+        yield tuple(_state(item, seen) for item in attributes)
         return
     if isinstance(value, partial):
         yield tuple(_state(item, seen) for item in (value.func, value.args, value.keywords))
         return
     if isinstance(value, types.BuiltinFunctionType):
         owner = value.__self__
-        known = owner is None or isinstance(owner, types.ModuleType | type)
-        yield (_Same(value),) if known else (value.__name__, _state(owner, seen))
+        stateless = owner is None or isinstance(owner, types.ModuleType | type)
+        yield (_Same(value),) if stateless else (value.__name__, _state(owner, seen))
         return
-    yield from _of_containers(value, seen)
-    yield from _of_attributes(value, seen)
+    yield from _elements(value, seen)
+    yield from _attributes(value, seen)
 
 
-def _of_containers(value: Any, seen: _Seen) -> Iterator[tuple[Hashable, ...]]:
+def _elements(value: Any, seen: _Seen) -> Iterator[tuple[Hashable, ...]]:
+    """The states of a container's elements."""
     if isinstance(value, dict):
         yield tuple(_state(item, seen) for item in chain.from_iterable(value.items()))
         yield (_state(getattr(value, "default_factory", None), seen),)
@@ -132,31 +133,31 @@ def _of_containers(value: Any, seen: _Seen) -> Iterator[tuple[Hashable, ...]]:
         yield (frozenset(_state(item, {}) for item in value),)
 
 
-def _of_attributes(value: Any, seen: _Seen) -> Iterator[tuple[Hashable, ...]]:
-    kind, looked_into = type(value), (dict, list, tuple, deque, set, frozenset, object)
+def _attributes(value: Any, seen: _Seen) -> Iterator[tuple[Hashable, ...]]:
+    """The states of an object's attributes."""
+    kind, containers = type(value), (dict, list, tuple, deque, set, frozenset)
     if any(
-        not (c.__flags__ & MADE_IN_PYTHON or issubclass(c, looked_into[:-1]))
-        for c in kind.__mro__[:-1]
+        not (c.__flags__ & MADE_IN_PYTHON or issubclass(c, containers)) for c in kind.__mro__[:-1]
     ):
         raise _Hidden
     if is_dataclass(value) and kind.__dataclass_params__.frozen:  # pyrefly: ignore[missing-attribute]
         yield tuple(_state(getattr(value, field.name), seen) for field in fields(value))
         return
-    named = dict(getattr(value, "__dict__", {}))
+    attributes = dict(getattr(value, "__dict__", {}))
     if isinstance(value, TabularModel):
-        yield (named.pop("row"),)
-    for name, item in chain(named.items(), _slots(value)):
+        yield (attributes.pop("row"),)
+    for name, item in chain(attributes.items(), _slots(value)):
         yield name, _state(item, seen)
 
 
 def _slots(value: Any) -> Iterator[tuple[str, Any]]:
-    """What its slots hold, by name: that of a private one is not the name that `__slots__` says."""
+    """Names and contents of slots, by descriptor, since `__slots__` does not mangle private names."""
     for kind in type(value).__mro__:
         for name, slot in kind.__dict__.items():
             if isinstance(slot, types.MemberDescriptorType):
                 try:
                     yield name, slot.__get__(value)
-                except AttributeError:  # empty
+                except AttributeError:  # an empty slot
                     continue
 
 
@@ -170,11 +171,11 @@ def _filled(cell: types.CellType) -> bool:
 
 def _numbers(value: Tensor | np.ndarray) -> tuple[Hashable, ...]:
     """The numbers of a tensor or an array."""
-    array = getattr(value, "fractions", None)  # of Rationals
+    array = getattr(value, "fractions", None)  # an attribute of Rationals
     if array is None:
         try:
             array = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
-        except (TypeError, RuntimeError):  # sparse, or of numbers that numpy does not have
+        except (TypeError, RuntimeError):  # sparse, or of a dtype that numpy lacks
             raise _Hidden from None
     if isinstance(array, np.memmap):
         return (_Same(array),)

@@ -30,13 +30,13 @@ DraftWith = Callable[[TabularModel, Growth | TreeShape, Law, Sampling], Drafter]
 
 @dataclass(frozen=True, eq=False)
 class ExactLaw:
-    """A joint law of tokens and how it was found.
+    """A joint law of tokens, and data on its enumeration.
 
     Args:
-        probs: `[V, ..., V]`, one axis for each token.
-        runs: branches enumerated.
-        chance: of the law of a step, the least chance of heads or tails that the rule met; rounding counts
-            for more where it is small (`treespec.testing.rounding`).
+        probs: `[V, ..., V]`, one axis per token.
+        runs: number of branches enumerated.
+        chance: for the law of a step, the least chance of heads or tails that the rule met; rounding has a
+            larger effect if it is small (`treespec.testing.rounding`).
     """
 
     probs: Float[Tensor, "..."]
@@ -63,7 +63,7 @@ class SampledTable:
     """
 
     def __init__(self, model: TabularModel, sampling: Sampling) -> None:
-        # Not the model itself: it is what the table is kept for.
+        # Not the model itself: it is a weak key in `_TABLES`.
         self._logits, self._sampling = model.row, sampling
         self.vocab_size = model.vocab_size
         self._rows: dict[tuple[int, ...], Tensor] = {}
@@ -72,30 +72,30 @@ class SampledTable:
 
     @classmethod
     def of(cls, model: TabularModel, sampling: Sampling) -> "SampledTable":
-        """The one for this table and setting: what one tree has computed serves the next."""
+        """The shared object for this table and setting, so that rows are computed once for all trees."""
         tables = _TABLES.setdefault(model, {})
         if sampling not in tables:
             tables[sampling] = cls(model, sampling)
         return tables[sampling]
 
     def row(self, context: tuple[int, ...]) -> Float[Tensor, "V"]:
-        """The law of the next token, in the precision of the table: what a rule is given."""
+        """The law of the next token in the precision of the table, as a rule gets it."""
         if context not in self._rows:
             self._rows[context] = row = self._sampling(self._logits(context))
             self._fresh[context] = row._version
         return self._rows[context]
 
     def require_unchanged(self, context: tuple[int, ...]) -> None:
-        """Raise `TreespecError` if the row after a context has been written to since it was given out."""
+        """Raise `TreespecError` if the row after a context was modified since it was computed."""
         if self._rows[context]._version != self._fresh[context]:
             raise _changed(f"the target's row after {list(context)}")
 
     def law(self, context: tuple[int, ...], tokens: int) -> Float[Tensor, "..."]:
-        """The joint law of the next tokens in float64, `[V] * tokens`; of none, the scalar 1."""
+        """The joint law of the next tokens in float64, `[V] * tokens`; for 0 tokens, the scalar 1."""
         key = context, tokens
         if key not in self._laws:
             row = self.row(context).double()
-            row = row / row.sum()  # of float32 rows; a draw normalises too
+            row = row / row.sum()  # float32 rows do not sum to 1 exactly; a draw normalises too
             self._laws[key] = (
                 torch.ones_like(row[0])
                 if tokens == 0
@@ -112,7 +112,7 @@ _TABLES: WeakKeyDictionary[TabularModel, dict[Sampling, SampledTable]] = WeakKey
 class StepOracle:
     """All trees that a drafter can propose after a prompt, each with its probability.
 
-    The drafter's own code is enumerated, once; rules are then enumerated over its trees.
+    The drafter's own code is enumerated once; rules are then enumerated over its trees.
 
     Args:
         shape: the tree to draft, or a growth.
@@ -120,7 +120,7 @@ class StepOracle:
         target: the target's table.
         draft: the draft's table.
         prompt: committed tokens.
-        sampling: of target and draft.
+        sampling: sampling setting of target and draft.
         draft_with: makes the drafter.
     """
 
@@ -147,12 +147,16 @@ class StepOracle:
         self.trees = list(outcomes(propose))
 
     def verdicts(self, verifier: Verifier) -> list[tuple[Weight, TokenTree, Verdict]]:
-        """Every tree and verdict with its probability; the verifier's own code decides.
+        """Every tree and verdict with its probability, by enumerating the verifier's own code.
 
         Raises:
-            TreespecError: if the verifier writes to its inputs, or is no function of them and the coins.
+            TreespecError: if the verifier writes to its inputs, or is not a function of its inputs and the
+                coins.
         """
-        return [(w.drafted * w.accepted, w.tree, w.verdict) for w in self._walks(verifier)]
+        return [
+            (walk.drafted * walk.accepted, walk.tree, walk.verdict)
+            for walk in self._walks(verifier)
+        ]
 
     def _walks(self, verifier: Verifier) -> Iterator[_Walk]:
         for drafted, tree in self.trees:
@@ -161,20 +165,20 @@ class StepOracle:
                 yield _Walk(drafted, accepted, choices, tree, verdict)
 
     def law(self, verifier: Verifier) -> ExactLaw:
-        """The law of the step's tokens, completed by the target's own to depth + 1 tokens.
+        """The law of the step's tokens, completed to depth + 1 tokens by the target's own law.
 
         Raises:
-            TreespecError: if the verifier writes to its inputs, is no function of them and the coins, or
-                gives a bonus that is no token or a path that does not descend from the root.
+            TreespecError: if the verifier writes to its inputs, is not a function of its inputs and the
+                coins, or returns a bonus that is not a token or a path that does not descend from the root.
         """
-        total = self.target_law * 0  # the target's law is taken before a rule sees its rows
+        total = self.target_law * 0  # compute the target's law before a rule sees its rows
         emitted: dict[tuple[int, ...], Weight] = defaultdict(int)
         chances, runs = Chances(), 0
         for drafted, accepted, choices, tree, verdict in self._walks(verifier):
             text = (*(tree.token_ids[node] for node in verdict.path[1:]), verdict.bonus)
             if not 0 <= verdict.bonus < self.table.vocab_size:
                 raise TreespecError(
-                    f"{verdict}: the bonus is none of the {self.table.vocab_size} tokens"
+                    f"{verdict}: the bonus is not one of the {self.table.vocab_size} tokens"
                 )
             descends = all(tree.shape.parents[b] == a for a, b in pairwise(verdict.path))
             if verdict.path[:1] != (0,) or not descends:
@@ -195,7 +199,7 @@ class StepOracle:
 
     @cached_property
     def rounding(self) -> Rounding:
-        """What rounding can do to the law of a step over these trees."""
+        """Bounds on the effect of rounding on the law of a step over these trees."""
         shapes = [tree.shape for _, tree in self.trees]
         dtype = self.table.row(self.prompt).dtype
         size = max(shape.size for shape in shapes)
@@ -214,7 +218,7 @@ def _decide(
 
 
 def _versions(tree: TokenTree) -> tuple[int, int]:
-    """How often the tensors of a tree have been written to."""
+    """Versions of a tree's tensors; writing to a tensor increases its version."""
     return tree.tokens._version, 0 if tree.draft_probs is None else tree.draft_probs._version
 
 
@@ -239,6 +243,6 @@ class _PathRows:
         return self._rows[node]
 
     def require_unchanged(self) -> None:
-        """Raise `TreespecError` if a row has been written to."""
+        """Raise `TreespecError` if a row was modified."""
         for context in self._contexts:
             self._table.require_unchanged(context)

@@ -1,8 +1,8 @@
 """Tables of counts for `compare_laws`: cells, statistic, redraws under equality, and power.
 
-A p-value is (1 + redraws at least as large) / (1 + redraws), sequentially: the redraws end when 100 of them
-were as large (J. Besag, P. Clifford, Sequential Monte Carlo p-values, Biometrika 78, 1991). It is exact
-for any table: under equality it is at most a with a probability of at most a.
+A p-value is (1 + number of redraws at least as large) / (1 + number of redraws). Redrawing stops once 100
+redraws were as large (J. Besag, P. Clifford, Sequential Monte Carlo p-values, Biometrika 78, 1991). The
+p-value is exact for any table: under equality it is at most a with a probability of at most a.
 """
 
 from collections import Counter
@@ -23,32 +23,32 @@ __all__ = [
 ]
 
 LEAST_EXPECTED = 5
-"""Samples that a cell must be expected to hold."""
+"""Least number of expected samples per cell."""
 
 LEAST_SHARE = 1 / 100
-"""Share that a token must have for a cell of its own: more cells notice less, since the noise of the
+"""Least share of a token with a cell of its own: more cells reduce the power, since the noise of the
 statistic grows with the root of their number."""
 
 POOLED_IN_CELLS = 4
-"""A pooled cell holds at least so many times what a cell of its own must hold."""
+"""Least size of a pooled cell, in multiples of the least size of a token's own cell."""
 
 POWER = 0.9
 ENOUGH_EXCEEDANCES, BATCH, EXCEEDANCES_AT_LEVEL = 100, 512, 5
-"""Redraws end at so many exceedances, or after EXCEEDANCES_AT_LEVEL / level of them: then the verdict is
-certain enough."""
+"""Redrawing stops after ENOUGH_EXCEEDANCES exceedances, or after EXCEEDANCES_AT_LEVEL / level redraws:
+then the verdict is certain enough."""
 
 _SLACK = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
 class Stratum:
-    """The table of one context: how often each cell was met, and what equality makes of it.
+    """The table of one context: observed counts of each cell, and expected counts under equality.
 
     Args:
         prefix: the context.
         cells: the tokens of each cell.
         observed: `[cells]` counts of the samples.
-        expected: `[cells]` expected counts of the samples, by the law or by the pooled counts.
+        expected: `[cells]` expected counts of the samples, by the exact law or by the pooled counts.
         pooled: `[cells]` counts of samples and reference together; None against an exact law.
     """
 
@@ -60,22 +60,22 @@ class Stratum:
 
     @property
     def samples(self) -> int:
-        """Samples in the table."""
+        """Number of samples in the table."""
         return int(self.observed.sum())
 
     @property
     def spread(self) -> float:
-        """Variance of a cell's count over that against an exact law: m / (n + m) for m in reference."""
+        """Variance of a cell's count relative to an exact law's: m / (n + m) for m reference samples."""
         return 1.0 if self.pooled is None else 1 - self.samples / int(self.pooled.sum())
 
     @property
     def effective(self) -> float:
-        """Samples against an exact law that would notice as much."""
+        """Number of samples that would have the same power against an exact law."""
         return self.samples * self.spread
 
     @property
     def statistic(self) -> float:
-        """Pearson's chi-square, infinite if something impossible was observed."""
+        """Pearson's chi-square; infinite if a token of probability 0 was observed."""
         return float(self.statistics(self.observed[None])[0])
 
     @property
@@ -92,7 +92,7 @@ class Stratum:
         return np.nan_to_num(terms, posinf=np.inf).sum(-1)
 
     def redraw(self, draws: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """The statistic of as many samples drawn under equality."""
+        """The statistics of `draws` tables of as many samples, drawn under equality."""
         if self.pooled is None:
             shares = self.expected / self.expected.sum()
             return self.statistics(rng.multinomial(self.samples, shares, size=draws))
@@ -106,10 +106,9 @@ class Stratum:
 def against_law(
     prefix: tuple[int, ...], counts: Counter[int], law: NDArray[np.float64]
 ) -> Stratum | None:
-    """The table against a known law `[V]`; None if there are no two cells.
+    """The table of samples against a known law `[V]`; None if there are fewer than two cells.
 
-    Tokens of probability 0 have a cell of their own once one of them is observed: then equality is
-    refuted, whatever else.
+    Tokens of probability 0 that were observed form a cell of their own, which refutes equality.
 
     Raises:
         ValueError: if a token that occurs has no entry in the law.
@@ -138,26 +137,27 @@ def against_law(
 def against_samples(
     prefix: tuple[int, ...], counts: Counter[int], others: Counter[int]
 ) -> Stratum | None:
-    """The table of two samples; None if there are no two cells. Cells are made of both together."""
+    """The table of two samples; None if there are fewer than two cells. Both samples define the cells."""
     pooled = counts + others
     order = sorted(pooled, key=lambda token: (-pooled[token], token))
-    together, total = np.array([pooled[token] for token in order]), sum(counts.values())
+    token_counts, total = np.array([pooled[token] for token in order]), sum(counts.values())
     fewer = min(total, sum(others.values()))
-    cells = _cells(order, together * (fewer / together.sum()), fewer)
+    cells = _cells(order, token_counts * (fewer / token_counts.sum()), fewer)
     if len(cells) < 2:
         return None
-    sums = np.array([sum(pooled[token] for token in cell) for cell in cells])
+    cell_counts = np.array([sum(pooled[token] for token in cell) for cell in cells])
     observed = np.array([sum(counts[token] for token in cell) for cell in cells])
-    return Stratum(prefix, tuple(cells), observed, sums * (total / sums.sum()), sums)
+    expected = cell_counts * (total / cell_counts.sum())
+    return Stratum(prefix, tuple(cells), observed, expected, cell_counts)
 
 
 def monte_carlo_p_value(strata: Sequence[Stratum], level: float, rng: np.random.Generator) -> float:
-    """Probability, under equality, of a sum of statistics as large as the observed one.
+    """Probability, under equality, that the sum of statistics is at least the observed one.
 
     Args:
-        strata: the tables; their sizes are kept.
-        level: at which it will be compared; p-values far below it are not resolved.
-        rng: of the redraws.
+        strata: the tables; redraws have the same sizes.
+        level: level of the test; p-values far below it are not resolved.
+        rng: generator for the redraws.
     """
     limit = sum(s.statistic for s in strata) * (1 - _SLACK) - _SLACK
     if limit == np.inf:
@@ -176,15 +176,15 @@ def monte_carlo_p_value(strata: Sequence[Stratum], level: float, rng: np.random.
 
 
 def detectable_variation(degrees: int, effective: float, level: float) -> float:
-    """Total variation d between the cells that is noticed with a probability of 90 %, at least.
+    """Total variation d between the cells that is detected with a probability of at least 90 %.
 
-    Of all ways to move a mass d the chi-square divergence is at least 4 d^2 (Cauchy-Schwarz), so the
+    For every way to move a mass d, the chi-square divergence is at least 4 d^2 (Cauchy-Schwarz), so the
     noncentrality is at least 4 d^2 n, and more for most biases.
 
     Args:
-        degrees: of freedom.
-        effective: n.
-        level: of the test.
+        degrees: degrees of freedom.
+        effective: n, the effective number of samples.
+        level: level of the test.
 
     Example:
         >>> round(detectable_variation(40, 10_000.0, 1e-3), 3)
@@ -205,7 +205,7 @@ def detectable_variation(degrees: int, effective: float, level: float) -> float:
 def _require_entries(
     prefix: tuple[int, ...], counts: Counter[int], law: NDArray[np.float64]
 ) -> None:
-    """A negative id would be read from the end of the row."""
+    """Check that the law has an entry for each token; a negative id would index from the end."""
     for token in counts:
         if not 0 <= token < len(law):
             raise ValueError(
@@ -217,7 +217,7 @@ def _require_entries(
 def _cells(
     tokens: Sequence[int], expected: NDArray[np.float64], samples: int
 ) -> list[tuple[int, ...]]:
-    """Tokens in the order of their probabilities made into cells: large ones alone, others pooled."""
+    """Group tokens, ordered by probability, into cells: large ones alone, the others pooled."""
     least = max(LEAST_EXPECTED, LEAST_SHARE * samples)
     cells: list[tuple[int, ...]] = [
         (token,) for token, e in zip(tokens, expected, strict=True) if e >= least

@@ -1,4 +1,4 @@
-"""The tables over which rules are proved: random ones, and those that break what is nearly right."""
+"""Tables for proofs of rules: random tables, and degenerate ones that break rules with subtle errors."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
@@ -14,10 +14,10 @@ from treespec.testing.exact import AsGiven
 __all__ = ["TablePair", "adversarial_pairs", "graded_pairs", "random_pairs"]
 
 NEVER = -1e4
-"""A logit whose probability is exactly 0, and that is finite."""
+"""A finite logit whose probability is exactly 0."""
 
 GRADES = (4.0, 7.0, 9.0, 12.0, 5.0, 3.5, 10.0)
-"""Improbable tokens of graded tables have a probability of 10 to the minus one of these."""
+"""Improbable tokens of graded tables have probabilities 10**-grade."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,11 +25,11 @@ class TablePair:
     """A target and a draft under a sampling setting.
 
     Args:
-        name: for messages.
+        name: description for messages.
         target: the target's table.
         draft: the draft's table.
-        sampling: of both.
-        root: the token that is verified after.
+        sampling: sampling setting of both.
+        root: the root token of the tree.
     """
 
     name: str
@@ -46,16 +46,16 @@ def random_pairs(
     samplings: Collection[Sampling],
     dtype: torch.dtype = torch.float64,
 ) -> Iterator[TablePair]:
-    """Tables of independent normal logits for every context, each pair under every setting.
+    """Tables of independent normal logits for every context, each pair under every sampling setting.
 
-    The root is each token in turn.
+    Roots cycle through all tokens.
 
     Args:
         vocab: number of tokens.
         count: number of pairs.
-        seed: of the first; the others follow.
-        samplings: the settings.
-        dtype: of the rows.
+        seed: seed of the first pair; later pairs use the following seeds.
+        samplings: the sampling settings.
+        dtype: dtype of the rows.
     """
     for i in range(count):
         target, draft = (
@@ -70,15 +70,15 @@ def graded_pairs(vocab: int, seed: int, dtype: torch.dtype = torch.float64) -> I
     """Rows of mixed magnitudes, from nearly sure (0.999 to 1 - 1e-7) down to 1e-12, and rows nearly equal.
 
     Which token is nearly sure, and how improbable the others are, differs from context to context. The
-    first pair's draft leaves the sure token to the target, so that rejections are likely and even the
-    least probable token comes out with a small *relative* error, in float32 too; its last token is a
-    hundred times as improbable to the draft as to the target, so that it comes from residuals. In the
-    second both are nearly sure of one token. In the others little or next to nothing is left to reject.
+    first pair's draft rarely proposes the sure token, so that rejections are likely and even the least
+    probable token has a small *relative* error, in float32 too; the draft gives the last token a hundredth
+    of the target's probability, so that it comes from residuals. In the second pair, both models are nearly
+    sure of one token. In the others, rejections are rare or almost impossible.
 
     Args:
-        vocab: number of tokens, 2 at least.
-        seed: the first root, and of the tables that are nearly equal.
-        dtype: of the rows.
+        vocab: number of tokens, at least 2.
+        seed: the first root, and the seed of the nearly equal tables.
+        dtype: dtype of the rows.
     """
     p = random_table(vocab, 2 * seed)
     tilt = torch.arange(vocab, dtype=torch.float64) - (vocab - 1) / 2
@@ -98,56 +98,56 @@ def graded_pairs(vocab: int, seed: int, dtype: torch.dtype = torch.float64) -> I
 
 
 def _in(dtype: torch.dtype, row: Row) -> Row:
-    """The same rows in another precision, each made once."""
+    """The same rows in another precision, each computed once."""
     return cache(lambda context: row(context).to(dtype))
 
 
 def _order(vocab: int, context: tuple[int, ...]) -> tuple[list[int], int]:
-    """The tokens of a context, the nearly sure one first, and where its grades begin."""
-    mixed = 1
+    """The tokens in the order of a context, the nearly sure one first, and the index of its first grade."""
+    context_hash = 1
     for token in context:
-        mixed = (31 * mixed + token + 1) % 1_000_003
-    return [(mixed + i) % vocab for i in range(vocab)], mixed // vocab
+        context_hash = (31 * context_hash + token + 1) % 1_000_003
+    return [(context_hash + i) % vocab for i in range(vocab)], context_hash // vocab
 
 
 def _sure(vocab: int, context: tuple[int, ...], shift: int = 0) -> Tensor:
-    """Log-probabilities: the first token has nearly all mass."""
-    (_, *others), start = _order(vocab, context)
+    """Log-probabilities in which one token has nearly all mass."""
+    (_, *improbable), start = _order(vocab, context)
     probs = torch.zeros(vocab, dtype=torch.float64)
-    for place, token in enumerate(others):
+    for place, token in enumerate(improbable):
         probs[token] = 10 ** -GRADES[(start + shift + place) % len(GRADES)]
     return torch.where(probs > 0, probs, 1 - probs.sum()).log()
 
 
 def _elsewhere(vocab: int, context: tuple[int, ...]) -> Tensor:
-    """A draft for `_sure`: a tenth for its sure token, next to nothing for the last, the rest between."""
+    """A draft for `_sure`: 0.1 for its sure token, almost nothing for the last, the rest for the others."""
     (sure, *others), _ = _order(vocab, context)
     probs = torch.zeros(vocab, dtype=torch.float64)
     probs[sure] = 0.1
     if len(others) > 1:
         last = others.pop()
         probs[last] = _sure(vocab, context)[last].exp() / 100
-    left, shares = 1 - probs.sum(), range(1, len(others) + 1)
+    remaining, shares = 1 - probs.sum(), range(1, len(others) + 1)
     for token, share in zip(others, shares, strict=True):
-        probs[token] = left * share / sum(shares)
+        probs[token] = remaining * share / sum(shares)
     return probs.log()
 
 
 def adversarial_pairs(
     vocab: int, seed: int, one_hot: bool = False, dtype: torch.dtype = torch.float64
 ) -> Iterator[TablePair]:
-    """Every degenerate case that rules of this field have been seen to trip over.
+    """All degenerate cases in which acceptance rules have been seen to fail.
 
-    p = q, nearly so, p below q everywhere by rounding (the residual has no mass), ties, disjoint supports,
-    supports of one and two tokens on either side (duplicate siblings; drafts exhausted without
-    replacement; a hub with all mass), drafts that top-k, top-p or min-p gave probability 0, and
-    `graded_pairs`. The root is each token in turn.
+    p = q, exactly and nearly; p below q everywhere by rounding (the residual has no mass); ties; disjoint
+    supports; supports of one and two tokens on either side (duplicate siblings; drafts exhausted without
+    replacement; a hub with all mass); drafts to which top-k, top-p or min-p gave probability 0; and
+    `graded_pairs`. Roots cycle through all tokens.
 
     Args:
         vocab: number of tokens.
-        seed: of the random tables among them, and the first root.
-        one_hot: only temperature 0, for a rule that needs it.
-        dtype: of the rows.
+        seed: seed of the random tables among them, and the first root.
+        one_hot: only temperature 0, for a rule that needs one-hot rows.
+        dtype: dtype of the rows.
     """
     for i, pair in enumerate(_degenerate_pairs(vocab, seed, one_hot, dtype)):
         yield replace(pair, root=(seed + i) % vocab)
@@ -193,7 +193,7 @@ def _degenerate_pairs(
     yield pair("a draft that is nearly sure", p, lambda c: 12 * q(c))
     if one_hot:
         return
-    # Rows of probabilities: p is nowhere above q, so what a rejection leaves has no mass at all.
+    # Rows of probabilities: p is nowhere above q, so the residual of a rejection has no mass.
     covering = torch.arange(1, vocab + 1, dtype=dtype) / sum(range(1, vocab + 1))
     covered = covering.clone()
     covered[-1] = torch.nextafter(covered[-1], torch.zeros_like(covered[-1]))

@@ -1,4 +1,4 @@
-"""All trees of a size."""
+"""Enumeration of all trees of a given size."""
 
 from collections.abc import Iterator
 
@@ -8,9 +8,9 @@ __all__ = ["plane_trees"]
 
 
 def plane_trees(size: int) -> Iterator[TreeShape]:
-    """Every ordered tree of `size` nodes once, numbered breadth first.
+    """Yield every ordered tree of `size` nodes once, numbered breadth first.
 
-    There are Catalan(size - 1) of them: 1, 1, 2, 5, 14, 42 for sizes 1 to 6.
+    There are Catalan(size - 1) trees: 1, 1, 2, 5, 14, 42 for sizes 1 to 6.
 
     Example:
         >>> [sum(1 for _ in plane_trees(size)) for size in range(1, 7)]

@@ -111,7 +111,7 @@ def test_what_means_nothing_is_refused_by_key():
     for said, draft in {
         "methods[0].draft.layers = 0: must be greater": {"source": "early_exit", "layers": 0},
         "methods[0].draft.layers is missing": {"source": "early_exit"},
-        "'mlp' is no sublayer": {"source": "layer_skip", "skip": ["mlp"]},
+        "'mlp' is not a sublayer": {"source": "layer_skip", "skip": ["mlp"]},
         "give skip, such as": {"source": "layer_skip"},
         "and not both": {"source": "layer_skip", "skip": [], "file": "x"},
     }.items():
@@ -132,7 +132,7 @@ def test_an_architecture_that_cannot_is_refused_with_its_key(pair, monkeypatch):
     from treespec.errors import UnsupportedModel
 
     def refuse(skip):
-        raise UnsupportedModel("x models cannot leave layers out")
+        raise UnsupportedModel("x models cannot skip layers")
 
     monkeypatch.setattr(pair.target, "without", refuse)
     with pytest.raises(ConfigError, match=r"methods\[0\]\.draft: x models cannot"):

@@ -117,7 +117,7 @@ DAMAGED = {
     "is another version": {"version": 2},
     "must be 'treespec skip set'": {"format": "x"},
     "skip names mlp.3, but the model has 3 layers": {"skip": ["mlp.3"]},
-    "'x' is no sublayer": {"skip": ["x"]},
+    "'x' is not a sublayer": {"skip": ["x"]},
 }
 
 

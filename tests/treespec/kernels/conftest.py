@@ -1,4 +1,4 @@
-"""The kernels as different processors have them."""
+"""The kernels as compiled for different processors."""
 
 import pytest
 
@@ -16,6 +16,6 @@ def compiler():
 
 @pytest.fixture(params=BUILDS)
 def kernel(request, monkeypatch):
-    """With products of pairs (where the processor has them), without, and with fewer registers."""
+    """Kernels with products of pairs (if the processor has them), without, and with fewer registers."""
     built = build.built(*request.param.split())
     monkeypatch.setattr(build, "kernels", lambda: built)

@@ -1,4 +1,4 @@
-"""Draws of a level, against float64 within what its rounding allows."""
+"""Draws for a level, compared with float64 within a rounding bound."""
 
 import math
 
@@ -17,14 +17,14 @@ LAST = 1 - 2.0**-53
 
 
 def plan_of(counts):
-    """Uniforms of the last row first, children in the order of rows."""
+    """A plan with the uniforms of the last row first, and children in the order of rows."""
     before = [sum(counts[:i]) for i in range(len(counts))]
     behind = [sum(counts[i + 1 :]) for i in range(len(counts))]
     return torch.tensor([counts, behind, before])
 
 
 def draw(logits, counts, uniforms, temperature=1.0, distinct=True):
-    """Probabilities, the children of each row with the uniforms that they were drawn by, and extremes."""
+    """Probabilities, the children of each row with their uniforms, and extremes."""
     probs, extremes = torch.full(logits.shape, -1.0), torch.empty(2)
     plan = plan_of(counts)
     tokens = drawn_children(logits, plan, uniforms, temperature, distinct, probs, extremes)
@@ -36,7 +36,7 @@ def draw(logits, counts, uniforms, temperature=1.0, distinct=True):
 
 
 def require_right(row, found, distinct):
-    """Each token is where its uniform points, but for the rounding of sums."""
+    """Each token is the one that its uniform selects, up to the rounding of sums."""
     gone: list[int] = []
     for token, uniform in found:
         assert 0 <= token < len(row)
@@ -148,7 +148,7 @@ def test_rows_of_a_larger_tensor_and_threads(dtype):
 )  # fmt: skip
 @settings(max_examples=80, deadline=None)
 def check_best(dtype, rows, width, values, seed):
-    """Of few values, so that several are the best."""
+    """Logits with few distinct values, so that several tokens are the best."""
     draws = torch.Generator().manual_seed(seed)
     whole = torch.randint(-values, values, (rows, width + 3), generator=draws).to(dtype)
     logits, extremes = whole[:, :width], torch.empty(2)

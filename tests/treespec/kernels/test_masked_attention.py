@@ -1,4 +1,4 @@
-"""Attention of few rows, against float64 within a bound that its rounding allows."""
+"""Attention of few rows, compared with float64 within a rounding bound."""
 
 import math
 
@@ -20,7 +20,7 @@ HIDDEN = torch.finfo(SINGLE).min
 
 
 def inputs(seed, dtype, shared, group, rows, keys, dim, value_dim):
-    """Queries, keys, values, and what each row sees: half of the keys, and surely one."""
+    """Queries, keys, values, and a mask in which each row attends to half of the keys, and at least one."""
     draws = torch.Generator().manual_seed(seed)
     shapes = [(shared * group, rows, dim), (shared, keys, dim), (shared, keys, value_dim)]
     query, key, value = (torch.randn(1, *shape, generator=draws).to(dtype) for shape in shapes)
@@ -34,7 +34,7 @@ def bias_of(visible):
 
 
 def truth_and_bound(query, key, value, visible, sinks, scale, softcap):
-    """In float64, and how far off sums in float32 of weights rounded to the dtype may be."""
+    """The result in float64, and an error bound for float32 sums of weights rounded to the dtype."""
     group, (keys, dim) = query.shape[1] // key.shape[1], key.shape[2:]
     q, k, v = (one.double() for one in (query, key, value))
     k, v = (one.repeat_interleave(group, dim=1) for one in (k, v))
@@ -68,7 +68,7 @@ def check(dtype, shared, group, rows, keys, pairs, value_dim, softcap, sunk, sha
     dim = 2 * pairs - (dtype == SINGLE)
     query, key, value, visible = inputs(seed, dtype, shared, group, rows, keys, dim, value_dim)
     sinks = torch.randn(shared * group) if sunk else None
-    scale = 30.0 if sharp else dim**-0.5  # weights down to nothing
+    scale = 30.0 if sharp else dim**-0.5  # weights that underflow
     got = masked_attention(query, key, value, bias_of(visible), sinks, scale, softcap)
     assert (got.dtype, got.shape) == (dtype, (1, rows, shared * group, value_dim))
     truth, bound = truth_and_bound(query, key, value, visible, sinks, scale, softcap)
@@ -84,9 +84,9 @@ def test_keys_are_read_in_parts_where_there_are_more_threads_than_heads(kernel, 
     threads = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        for keys in (300, 900):  # of one part and of three
+        for keys in (300, 900):  # read in one part and in three
             query, key, value, visible = inputs(0, dtype, 1, 3, 5, keys, 16, 24)
-            visible[0] = torch.arange(keys) == keys - 1  # the first part sees nothing
+            visible[0] = torch.arange(keys) == keys - 1  # no visible key in the first part
             got = masked_attention(query, key, value, bias_of(visible), None, 0.25, 0.0)
             truth, bound = truth_and_bound(query, key, value, visible, None, 0.25, 0.0)
             assert ((got.transpose(1, 2).double() - truth).abs() <= bound).all()
@@ -162,7 +162,7 @@ def test_what_does_not_fit_together_is_refused():
 
 
 def test_compiled_code_calls_the_kernel():
-    """With rows of a cache, a query that is not contiguous, sinks and a softcap, in bfloat16."""
+    """Rows of a cache, a query that is not contiguous, sinks and a softcap, in bfloat16."""
     query, key, value, visible = inputs(6, BRAIN, 2, 2, 4, 40, 16, 8)
     bias, sinks = bias_of(visible), torch.randn(4)
 
@@ -183,7 +183,7 @@ def test_compiled_code_calls_the_kernel():
 
 @pytest.mark.parametrize(("softcap", "sunk"), [(None, False), (2.0, True)])
 def test_torch_attends_for_numbers_that_the_kernel_does_not_know(softcap, sunk):
-    """The two ways of a compiled pass, float64 and float32, outside of one."""
+    """Both implementations of a compiled pass, for float64 and float32, outside of a compiled pass."""
     query, key, value, _ = inputs(7, SINGLE, 2, 2, 3, 9, 16, 16)
     place, tree = torch.arange(3), tree_arrays((-1, 0, 0))
     seen = Seen(tree, place, torch.arange(9) - 6, torch.tensor(6))

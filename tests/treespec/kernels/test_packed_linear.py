@@ -1,4 +1,4 @@
-"""Products with packed weights, against float64 within a bound that its rounding allows."""
+"""Products with packed weights, compared with float64 within a rounding bound."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ SINGLE, BRAIN = torch.float32, torch.bfloat16
 
 
 def bound(x, weight, bias, truth):
-    """Of float32 sums in any order, and of rounding what they give."""
+    """Error bound for float32 sums in any order and for rounding the result."""
     terms = weight.shape[1] + 2
     unit = torch.finfo(torch.float32).eps / 2
     sizes = x.double().abs() @ weight.double().abs().T + bias.double().abs()
@@ -55,7 +55,7 @@ def test_a_row_does_not_depend_on_the_others(kernel, dtype):
 
 
 def test_rounding_is_that_of_torch(kernel):
-    """Ties, numbers between the largest of bfloat16 and of float32, infinity and what is not a number."""
+    """Ties, numbers between the largest of bfloat16 and of float32, infinity and NaN."""
     sums = torch.cat([torch.arange(1, 1 << 12) * 2.0**-3, torch.tensor([3.3961e38, 3.39e38])])
     high = sums.to(BRAIN)
     rest = (sums - high.float()).to(BRAIN)

@@ -1,4 +1,4 @@
-"""The walk of rules at one node and down a tree, against what its definition gives by hand."""
+"""Walks of rules at one node and down a tree, compared with results computed by hand."""
 
 import math
 
@@ -11,12 +11,12 @@ from treespec.verify.tree_plan import plan_of
 
 LAST = 1 - 2.0**-53
 FLAT = TreeShape.expansion([3])
-TARGET = torch.tensor([0.5, 0.3, 0.2, 1e-30])  # of the root and all children
+TARGET = torch.tensor([0.5, 0.3, 0.2, 1e-30])  # the same row at the root and all children
 DRAFT = torch.tensor([[0.2, 0.2, 0.6, 0.0]])
 
 
 def walk(kind, tokens, uniforms, target=TARGET, drafts=DRAFT, shape=FLAT, temperature=1.0):
-    """The verdict of a walk over rows that are all the same."""
+    """The verdict of a walk over rows that are all equal."""
     logits = temperature * target.log().expand(shape.size, -1).contiguous()
     given = [*uniforms, *[0.5] * (shape.size - len(uniforms))]
     drafts = drafts if kind in ("rrs", "rrsw") else None
@@ -31,16 +31,16 @@ def test_where_thresholds_lie(temperature):
 
     # p / q of token 2 is 1/3; then p is (3, 1, 0) / 4.
     assert at("rrs", [2, 2, 0], 0.3333, 0.1) == (1, 0, 2)
-    # a token that comes twice has nothing left; 0 has 0.75 over 0.2
+    # a repeated token has no mass left; the ratio of 0 is 0.75 / 0.2
     assert at("rrs", [2, 2, 0], 0.3334, 0.0, 0.999, 0.1) == (3, 0, 4)
-    # without 2 the draft is (1, 1) / 2: 1 has 1/4 over 1/2, and then p is all on 0
+    # without 2 the draft is (1, 1) / 2: the ratio of 1 is 1/4 over 1/2, and then p has all mass on 0
     assert at("rrsw", [2, 1, 0], 0.3334, 0.4999, 0.1) == (2, 0, 3)
     assert at("rrsw", [2, 1, 0], 0.3334, 0.5001, LAST, 0.1) == (3, 0, 4)
-    # one after the other, each over what elders left
+    # one after the other, each relative to the mass that elder siblings left
     assert at("onehot", [1, 2, 3], 0.2999, 0.1)[:2] == (1, 0)
     assert at("onehot", [1, 2, 3], 0.3001, 0.2857, 0.1)[:2] == (2, 0)
     assert at("onehot", [1, 2, 3], 0.3001, 0.2858, 0.5, 0.9) == (0, 0, 4)
-    # the draw, and the child that has it
+    # the drawn token, and the child that has it
     assert at("naive", [1, 2, 2], 0.7999, 0.81) == (1, 2, 2)
     assert at("naive", [1, 1, 1], 0.8001) == (0, 2, 1)
 
@@ -55,7 +55,7 @@ def test_the_best_token_of_equal_ones_is_the_first():
 
 def test_nothing_left_is_nothing_rejected():
     same = torch.tensor([0.25, 0.25, 0.5, 1e-30])
-    # p = q: rounding alone can reject, and leaves the row as it was
+    # p = q: only rounding can reject, and the row remains unchanged
     drafts = same[None].clone()
     drafts[0, 2] = 0.5000001
     node, bonus, used = walk("rrs", [2, 2, 2], [LAST, 0.99999999], same, drafts)
@@ -79,11 +79,11 @@ def test_a_draft_that_is_used_up_is_uniform_over_the_rest():
 def test_masses_whose_inverse_is_no_number():
     least = 1e-40
     drafts = torch.tensor([[1.0 - 2 * least, least, least, 0.0]])
-    none = 1e-39  # of a softmax nothing is left
+    none = 1e-39  # underflows to 0 in a softmax
     target = torch.tensor([none, 0.5, 0.5, none])
     # without 0 the draft is (1, 1) / 2, like the target
     assert walk("rrsw", [0, 1, 2], [0.1, LAST, 0.1], target, drafts) == (2, 1, 3)
-    # p and q differ by so little: what is left is all on 1
+    # p and q differ so little that the residual has all mass on 1
     target, drafts = torch.tensor([0.5, 0.5, none, none]), torch.tensor([[0.5, 0.5, 0.0, 0.0]])
     drafts[0, 2] = least
     node, bonus, _ = walk("rrs", [2, 2, 2], [0.1, 0.1, 0.1, 0.1], target, drafts)
@@ -118,6 +118,6 @@ def test_what_does_not_fit_together():
         {"tokens": [0, 1, 2, -1]}, {"plan": plan.long()}, {"plan": plan.T.contiguous().T},
         {"uniforms": [0.5] * 3},
     ):  # fmt: skip
-        with pytest.raises(ValueError, match="no walk"):
+        with pytest.raises(ValueError, match="cannot walk a tree"):
             walked_tree(**{**good, **change})
     assert walked_tree(**{**good, "kind": "greedy", "uniforms": [], "drafts": None})

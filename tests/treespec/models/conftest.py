@@ -114,7 +114,7 @@ def build(name: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
 
 
 def perturbed(model: PreTrainedModel, scale: float, seed: int = 1) -> PreTrainedModel:
-    """A copy whose weights are off by `scale` of their spread: a draft that is right now and then."""
+    """A copy with noise of `scale` standard deviations of each weight: a draft that is sometimes right."""
     generator = torch.Generator().manual_seed(seed)
     twin = type(model)(model.config).eval()
     twin.load_state_dict(model.state_dict())
@@ -128,7 +128,7 @@ def perturbed(model: PreTrainedModel, scale: float, seed: int = 1) -> PreTrained
 
 @pytest.fixture(scope="session")
 def made() -> Callable[..., PreTrainedModel]:
-    """Builds a model that need not be loaded, for fixtures that many tests share."""
+    """Builds a model without saving and loading it, for fixtures that many tests share."""
     return build
 
 
@@ -161,14 +161,14 @@ def prompt() -> torch.Tensor:
 
 @pytest.fixture
 def generated(prompt: torch.Tensor) -> Callable[..., list[int]]:
-    """What transformers' own greedy search writes after the prompt, or another one."""
+    """The text of transformers' own greedy search after the given or the default prompt."""
 
     def generated(model: TransformersModel, new: int, prompt: torch.Tensor = prompt) -> list[int]:
         with model.as_transformers() as plain:
             assert plain.config._attn_implementation != attention.NAME
             ids = plain.generate(
                 prompt[None],
-                attention_mask=torch.ones_like(prompt[None]),  # else token 0 is taken for padding
+                attention_mask=torch.ones_like(prompt[None]),  # otherwise token 0 counts as padding
                 do_sample=False,
                 max_new_tokens=new,
             )
@@ -179,7 +179,7 @@ def generated(prompt: torch.Tensor) -> Callable[..., list[int]]:
 
 @pytest.fixture
 def decoded(prompt: torch.Tensor) -> Callable[..., tuple[list[int], list[int]]]:
-    """What our loop writes (up to a difference from `until_not`), and how many drafts it accepted."""
+    """The text of our loop (up to a difference from `until_not`), and the tokens accepted per step."""
 
     def decoded(
         target: TransformersModel,
@@ -211,5 +211,5 @@ def decoded(prompt: torch.Tensor) -> Callable[..., tuple[list[int], list[int]]]:
 
 @pytest.fixture
 def traced(monkeypatch: pytest.MonkeyPatch, without_shape_checks: None) -> None:
-    """The traced graph is run as it is, without machine code."""
+    """Runs traced graphs as they are, without compiling machine code."""
     monkeypatch.setattr(compile_fx, "compile_fx", lambda graph, inputs, **options: graph.forward)

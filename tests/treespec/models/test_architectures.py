@@ -27,7 +27,7 @@ Written = Callable[..., Any]
 
 
 def smallest_margin(model: TransformersModel, prompt: torch.Tensor, text: list[int]) -> float:
-    """How near the two best logits came along a text, in standard deviations of the logits."""
+    """Smallest difference of the two best logits along a text, in standard deviations of the logits."""
     with model.as_transformers() as plain, torch.inference_mode():
         logits = plain(torch.cat([prompt, torch.tensor(text)])[None]).logits[
             0, len(prompt) - 1 : -1
@@ -59,7 +59,7 @@ def test_greedy_text_equals_generate(
         assert sum(accepted) > 0, "no draft was ever accepted: this proves little"
         assert min(accepted[:-1]) < shape.depth, "every draft was accepted: this proves little"
 
-    # What is above would notice a wrong mask, a missing window, a missing softcap and missing sinks.
+    # The test above would detect a wrong mask, a missing window, a missing softcap and missing sinks.
     drops = [drop_the_tree]
     options = ["window"] * (name in ("mistral", "gemma2", "gemma3", "starcoder2", "gpt_oss"))
     options += ["softcap"] * (name == "gemma2") + ["sinks"] * (name == "gpt_oss")
@@ -73,19 +73,19 @@ def test_greedy_text_equals_generate(
 
 
 def drop_the_tree(patch: pytest.MonkeyPatch) -> None:
-    """Every node sees all nodes before it, as a causal mask over rows has it."""
+    """Every node attends to all nodes before it, as under a causal mask over rows."""
 
-    def overlooked(tree_pass: TreePass) -> TreePass:
+    def as_chain(tree_pass: TreePass) -> TreePass:
         chain = topology(range(-1, tree_pass.topology.size - 1))
         return TreePass(chain, tree_pass.prefix_len, tree_pass.rows)
 
     for route in (routes.OwnAttention, routes.OwnMask):
         tree = route.tree
-        patch.setattr(route, "tree", lambda self, p, tree=tree: tree(self, overlooked(p)))
+        patch.setattr(route, "tree", lambda self, p, tree=tree: tree(self, as_chain(p)))
 
 
 def drop_an_option(option: str, where: type) -> Callable[[pytest.MonkeyPatch], None]:
-    """Every layer asks for attention without this option, in the prompt or in trees."""
+    """Every layer calls its attention without this option, on the prompt or on trees."""
     call = where.__call__
 
     def drop(patch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def test_what_cannot_work_is_refused_by_name(name: str, reason: str, load: Load)
 @pytest.mark.parametrize("name", OUR_ATTENTION + OUR_MASK)
 @pytest.mark.parametrize("prefix", [1, 23])
 def test_tree_rows_equal_sequential_decoding(name: str, prefix: int, load: Load) -> None:
-    """Logits of a tree that is run level by level, kept, and run again."""
+    """Logits of a tree that is run level by level, committed, and run again."""
     model = TransformersModel(load(name))
     generator = torch.Generator().manual_seed(prefix)
     text = torch.randint(96, (prefix,), generator=generator)

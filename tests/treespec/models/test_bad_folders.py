@@ -1,4 +1,4 @@
-"""Folders of models that are broken in many ways: refused in one sentence that names file and key."""
+"""Damaged model folders: each is refused in one sentence that names file and key."""
 
 import json
 import pickle
@@ -70,7 +70,7 @@ def cut(count):
 
 
 def instead(file, content):
-    """No weights but this file."""
+    """Replaces all weights by this file."""
 
     def change(folder):
         (folder / WEIGHTS).unlink()

@@ -1,4 +1,4 @@
-"""The cache against a plain list of rows, and under a model against computing everything anew."""
+"""The cache compared with a plain list of rows, and in a model compared with recomputing everything."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,14 +15,14 @@ SHAPES = [(2, 3), (2, 3), (1, 4)]
 
 
 def rows(values: list[int], layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values [1, H, T, D] that hold these numbers, different in each layer."""
+    """Keys and values [1, H, T, D] filled with these numbers, different in each layer."""
     heads, dim = SHAPES[layer]
     keys = torch.tensor(values, dtype=torch.float32)[None, None, :, None].expand(1, heads, -1, dim)
     return keys + 0.25 * layer, -keys - 0.25 * layer
 
 
 def write(cache: TreeCache, first: int, values: list[int], expected: list[int]) -> None:
-    """One pass of all layers; each must see all rows up to its last."""
+    """One pass through all layers; each must get all rows up to the last one written."""
     cache.begin(first, len(values))
     for layer in range(len(SHAPES)):
         assert cache.get_seq_length() == len(expected) - len(values)
@@ -40,7 +40,7 @@ def warm() -> TreeCache:
 
 @st.composite
 def passes(draw: st.DrawFn) -> list[tuple[int, int, list[int]]]:
-    """Trees of (nodes of the first pass, nodes of the second, kept nodes)."""
+    """Trees as (nodes of the first pass, nodes of the second pass, kept nodes)."""
     steps = []
     for _ in range(draw(st.integers(1, 5))):
         first, second = draw(st.integers(1, 90)), draw(st.integers(0, 90))
@@ -130,14 +130,14 @@ def test_room_that_is_reserved_is_there_from_the_beginning() -> None:
 
 @st.composite
 def kept_paths(draw: st.DrawFn) -> tuple[tuple[int, ...], int, int]:
-    """Parents of a tree, the last node of the path to keep, and where its second pass begins."""
+    """Parents of a tree, the last node of the path to keep, and the first node of the second pass."""
     size = draw(st.integers(1, 14))
     parents = (-1, *(draw(st.integers(0, i - 1)) for i in range(1, size)))
     return parents, draw(st.integers(0, size - 1)), draw(st.integers(1, size))
 
 
 def test_keeping_a_path_equals_computing_it_anew(load: Callable[..., Any]) -> None:
-    """With windows: the rows that a window passes by are not mistaken for others."""
+    """With windows: rows behind a window are not confused with others."""
     model = TransformersModel(load("gemma3"))
     anew = model.fresh()
     prompt = torch.arange(1, 6)

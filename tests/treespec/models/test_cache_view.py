@@ -1,4 +1,4 @@
-"""The first layers of a model in the model's own cache: what they run, store and draft."""
+"""The first layers of a model in the model's own cache: the rows they run and store, and their drafts."""
 
 from collections import Counter
 
@@ -23,7 +23,7 @@ LAYERS = 3
 
 @pytest.fixture
 def target(load):
-    """Whose last layer changes little, so that drafts are accepted without it."""
+    """A model whose last layer changes little, so that drafts made without it are accepted."""
     model = load("llama", num_hidden_layers=LAYERS)
     with torch.no_grad():
         for part in (model.model.layers[-1].self_attn.o_proj, model.model.layers[-1].mlp.down_proj):
@@ -40,14 +40,14 @@ def steps_of(target, drafter, prompt, new=24, coins=None, sampling=COLD, rule=gr
 
 
 class Unbound(EarlyExit):
-    """Has a cache of its own, whatever the target is."""
+    """A drafter that always has a cache of its own."""
 
     def bind_target(self, target):
-        """No."""
+        """Ignore the target."""
 
 
 def rows_run(target, drafter, prompt):
-    """Rows that went through each layer, and the steps."""
+    """Number of rows that went through each layer, and the steps."""
     rows, hooks = Counter(), []
     for i, layer in enumerate(target.model.model.layers):
 
@@ -64,13 +64,13 @@ def rows_run(target, drafter, prompt):
 
 
 def stored(cache: TreeCache) -> int:
-    """Bytes of a cache's own."""
-    tensors = (one for pool in cache._pools for one in (pool.keys, pool.values))
-    return sum(one.nbytes for one in tensors if one is not None)
+    """Bytes that the cache itself allocates."""
+    tensors = (rows for pool in cache._pools for rows in (pool.keys, pool.values))
+    return sum(rows.nbytes for rows in tensors if rows is not None)
 
 
 def test_layers_run_and_bytes_stored(target, prompt):
-    """Committed tokens go through the first layers once: in the target's passes."""
+    """Committed tokens go through the first layers only once, in the target's passes."""
     inner = sum(1 for children in SHAPE.children if children)
     before = len(prompt) - 1
     for kind in (EarlyExit, Unbound):
@@ -79,7 +79,7 @@ def test_layers_run_and_bytes_stored(target, prompt):
         verified = before + SHAPE.size * len(steps)
         drafted = [rows[i] - verified for i in range(LAYERS)]
         accepted = [step.verdict.accepted for step in steps]
-        pending = sum(n == SHAPE.depth for n in accepted[:-1])  # a leaf was never run
+        pending = sum(n == SHAPE.depth for n in accepted[:-1])  # an accepted leaf was never run
         if kind is EarlyExit:
             assert drafted == [inner * len(steps), inner * len(steps), 0]
             assert stored(drafter.model.runner.cache) == stored(drafter._alone.runner.cache) == 0
@@ -90,27 +90,27 @@ def test_layers_run_and_bytes_stored(target, prompt):
 
 
 def test_drafts_are_those_of_a_cache_of_its_own(target, prompt):
-    """Tree by tree, behind a prompt of one token, and beyond the first rows of a cache."""
+    """Compared tree by tree, behind a prompt of one token and beyond the initial capacity of a cache."""
     long = torch.cat([prompt] * 10)[:236]
     for text, sampling, law, rule in (
         (prompt[:1], COLD, BEST, greedy),
         (long, Sampling(0.7), Law.WITHOUT_REPLACEMENT, rrsw),
     ):
-        mine, other = (
+        shared, separate = (
             steps_of(
                 target, kind(target, 2, SHAPE, law, sampling), text, 16, sampling=sampling, rule=rule
             )
             for kind in (EarlyExit, Unbound)
         )  # fmt: skip
-        for one, two in zip(mine, other, strict=True):
-            assert one.tree.token_ids == two.tree.token_ids
-            assert one.verdict == two.verdict
-            if one.tree.draft_probs is not None:
-                torch.testing.assert_close(one.tree.draft_probs, two.tree.draft_probs)
+        for left, right in zip(shared, separate, strict=True):
+            assert left.tree.token_ids == right.tree.token_ids
+            assert left.verdict == right.verdict
+            if left.tree.draft_probs is not None:
+                torch.testing.assert_close(left.tree.draft_probs, right.tree.draft_probs)
 
 
 def test_what_the_target_scores_is_as_without_drafts(target, prompt):
-    """Rows of drafts lie where its next pass writes: nothing of them is left in its logits."""
+    """The target's next pass overwrites the rows of drafts, so they leave no trace in its logits."""
     drafter = EarlyExit(target, 2, SHAPE, BEST, COLD)
     alone = target.fresh()
     alone.prefill(prompt[:-1])
@@ -121,7 +121,7 @@ def test_what_the_target_scores_is_as_without_drafts(target, prompt):
 
 
 def test_the_law_of_a_text(target, prompt, without_shape_checks):
-    """Every branch of drafting and acceptance over several steps, drafted in the target's cache."""
+    """Every branch of drafting and acceptance over several steps, with drafts in the target's cache."""
     sampling, drafting = Sampling(top_k=2), Sampling(temperature=1.5, top_k=2)
     scores, found = ModelTarget(target), Counter()
     drafter = EarlyExit(target, 1, TreeShape.expansion([2]), Law.WITHOUT_REPLACEMENT, drafting)
@@ -148,7 +148,7 @@ def test_the_law_of_a_text(target, prompt, without_shape_checks):
 
 
 def test_memory_that_moves_between_two_levels_of_a_draft(target, prompt):
-    """What the levels before have written moves too: levels of 1, 4 and 8 nodes behind up to 252 rows."""
+    """Rows of earlier levels move too: levels of 1, 4 and 8 nodes behind up to 252 rows."""
     sampling, text, moved = Sampling(0.7), torch.cat([prompt] * 11), []
     for length in (243, 246, 252, 253):
         trees = []
@@ -167,7 +167,7 @@ def test_memory_that_moves_between_two_levels_of_a_draft(target, prompt):
 
 
 def test_below_a_cascade(target, prompt, generated):
-    """It drafts after tokens that the target has not committed either."""
+    """The lower drafter also drafts after tokens that the target has not committed."""
     above = target.without(["attention.2", "mlp.2"])
     below = EarlyExit(target, 1, TreeShape.chain(2), BEST, COLD)
     steps = steps_of(target, Cascade(above, below, greedy, 3, COLD, law=BEST), prompt)

@@ -1,4 +1,4 @@
-"""The note that lies beside compiled code: of this model, in this folder."""
+"""The note beside compiled code: for this model, in this folder."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Machine code that later processes find: its text must not name what is elsewhere in each of them."""
+"""Machine code that later processes find: its source must not contain addresses."""
 
 import pytest
 import torch

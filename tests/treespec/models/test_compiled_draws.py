@@ -1,8 +1,8 @@
-"""What is drawn by compiled passes is what eager ones draw, but where a uniform lies at an edge.
+"""Compiled passes draw the tokens that eager passes draw, unless a uniform lies near an edge.
 
-The whole pass differs in rounding, in float32 by some 1e-6 of a distribution's mass. A draw can then differ
-only where its uniform lies as close to the edge between two tokens, which is rare. The embedded pair has
-4,096 tokens.
+The passes round differently, which in float32 changes about 1e-6 of a distribution's mass. So a draw can
+differ only if its uniform lies that close to the edge between two tokens, which is rare. The embedded pair
+has 4,096 tokens.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ BRANCHING = (3, 2, 1)
 SHAPE = TreeShape.expansion(list(BRANCHING))
 DRAWS = 3 + 3 * 2 + 6 * 1
 CLOSE = 1e-5
-"""Of the whole mass: where a uniform may lie beside the edge of two tokens that are drawn by it."""
+"""Largest distance, as a share of all mass, of a uniform from the edge between two differing tokens."""
 
 TEXTS, STEPS = 10, 40
 
@@ -51,14 +51,14 @@ def distance(
     drawn: tuple[int, int],
     uniform: float,
 ) -> float:
-    """How far a uniform lies from the edges between two tokens, as a share of all mass, by our own forward.
+    """Distance of a uniform from the edges between two tokens, as a share of all mass, by an eager pass.
 
     Args:
-        model: eager.
-        text: up to the token after which was drawn.
-        taken: tokens that cannot be drawn any more.
-        drawn: by the two kinds of passes.
-        uniform: of this draw.
+        model: the eager model.
+        text: the text up to the token before the draw.
+        taken: tokens that can no longer be drawn.
+        drawn: the tokens drawn by the two kinds of passes.
+        uniform: the uniform of this draw.
     """
     own = model.fresh()
     own.prefill(torch.tensor(text[:-1], dtype=torch.long))
@@ -70,10 +70,10 @@ def distance(
 
 
 def first_draft_difference(trees: Sequence[TokenTree], uniforms: Sequence[float]) -> tuple | None:
-    """Node, its parent's path, earlier siblings, both tokens and the uniform, where trees first differ."""
+    """Where trees first differ: node, path of its parent, earlier siblings, both tokens and the uniform."""
     ours, theirs = (tree.token_ids for tree in trees)
     shape = trees[0].shape
-    # Every level draws row by row, so many of each row: in the order of the nodes.
+    # Every level draws row by row, as many children of each: in the order of the nodes.
     for node in range(1, shape.size):
         if ours[node] != theirs[node]:
             parent = shape.parents[node]
@@ -128,7 +128,7 @@ def test_draws_differ_only_at_edges(law, pairs):
                     target.commit(Step(tree, verdict, scores[i], kept))
                     if apart is None:
                         drafters[i].commit(Step(tree, verdict, scores[i], kept))
-                    else:  # the rows of the other tree are of other tokens
+                    else:  # the rows of the two trees belong to different tokens
                         drafters[i].prefill(torch.tensor(text))
     for of, far in found.items():
         print(

@@ -1,4 +1,4 @@
-"""Compiled passes against ordinary ones.
+"""Compiled passes compared with ordinary ones.
 
 One tiny model is compiled for real, for all tests of this file; other architectures are in
 `test_traced_pass`.
@@ -35,24 +35,24 @@ BUSHY = TreeShape.expansion([3, 2, 1])
 
 @pytest.fixture(scope="module")
 def written() -> Iterator[list[str]]:
-    """Code that the compiler has written."""
-    write: Any = GraphLowering.codegen_with_cpp_wrapper
-    found: list[str] = []
+    """The source code that the compiler has generated."""
+    original: Any = GraphLowering.codegen_with_cpp_wrapper
+    sources: list[str] = []
 
-    def noted(graph: Any) -> Any:
-        code = write(graph)
-        found.append(code[0].value)
+    def recorded(graph: Any) -> Any:
+        code = original(graph)
+        sources.append(code[0].value)
         return code
 
-    with patch.object(GraphLowering, "codegen_with_cpp_wrapper", noted):
-        yield found
+    with patch.object(GraphLowering, "codegen_with_cpp_wrapper", recorded):
+        yield sources
 
 
 @pytest.fixture(scope="module")
 def llama(made, written) -> tuple[TransformersModel, TransformersModel]:
-    """The same weights twice, the second time with passes that are compiled for real.
+    """The same weights twice, the second time with passes that are really compiled.
 
-    With three layers the places of their rows in one block are numbers of which the compiler says more.
+    With three layers, the compiler makes further guards on the offsets of their rows in one block.
     """
     model = TransformersModel(made("llama", max_position_embeddings=1024, num_hidden_layers=3))
     ordinary = model.fresh()
@@ -66,7 +66,7 @@ def llama(made, written) -> tuple[TransformersModel, TransformersModel]:
 
 @pytest.fixture(scope="module")
 def first_layers(llama) -> TransformersModel:
-    """Two of its layers, compiled for real."""
+    """Two layers of the model, really compiled."""
     part = llama[1].without(layers_from(2, 3))
     jaxtyping.config.update("jaxtyping_disable", True)
     try:
@@ -122,7 +122,7 @@ class TestCompiled:
         assert capacities == {256, 512}
 
     def test_caches_share_the_graphs_and_take_turns(self, llama, monkeypatch):
-        monkeypatch.setattr(compiled_pass, "DirectCall", None)  # nothing is compiled from now on
+        monkeypatch.setattr(compiled_pass, "DirectCall", None)  # from here on, compiling would fail
         ordinary, model = llama
         one, other = model.fresh(), model.fresh(vocab_size=100)
         tokens = torch.arange(30) * 5 % VOCAB
@@ -175,7 +175,7 @@ class TestCompiled:
 
     @pytest.mark.parametrize("bound", [True, False])
     def test_a_part_drafts_for_the_whole(self, bound, llama, first_layers, prompt, generated):
-        """In the target's cache and in one of its own, beyond the first rows of a cache."""
+        """In the target's cache and in a cache of its own, beyond the initial capacity of a cache."""
         ordinary, target = llama
         prompt, cold = torch.cat([prompt] * 10), Sampling(temperature=0.0)
         expected, steps = generated(target, 40, prompt), []
@@ -191,11 +191,11 @@ class TestCompiled:
             assert drafter.reads_target == bound
             assert drafter.model.passes.kind == model.passes.kind
             assert [token for step in steps[-1] for token in step.tokens] == expected
-        compiled, right = ([step.verdict.accepted for step in some] for some in steps)
+        compiled, right = ([step.verdict.accepted for step in text] for text in steps)
         assert compiled == right
 
     def test_what_a_text_before_left_in_memory(self, both):
-        """A first token alone sees no row but its own, whatever lies behind it."""
+        """A first token alone attends only to its own row, whatever memory lies behind it."""
         ordinary, compiled = both
         cache: Any = compiled._runner.cache
         compiled.prefill(torch.arange(5))
@@ -224,7 +224,7 @@ class TestCompiled:
 
     @pytest.mark.parametrize("part", [False, True])
     def test_the_law_of_a_text_is_that_of_ordinary_passes(self, part, both, first_layers, prompt):
-        """Every branch of drafting and acceptance, steps behind one another, in machine code."""
+        """Every branch of drafting and acceptance over several steps, in machine code."""
         ordinary, compiled = both
         sampling, drafting = Sampling(top_k=2), Sampling(temperature=1.5, top_k=3)
         target = RememberingModel(compiled)
@@ -275,7 +275,7 @@ class TestCompiled:
 
     @pytest.mark.parametrize("other", ["sdpa", "eager"])
     def test_another_attention_that_a_user_sets(self, other, both):
-        """The graphs would not notice: they have the attention that was there when they were made."""
+        """The graphs would ignore the change: they contain the attention of the time they were made."""
         ordinary, compiled = both
         for one in both:
             one.prefill(torch.arange(4))
@@ -287,7 +287,7 @@ class TestCompiled:
                     UnsupportedModel, match=f"set to '{other}' attention instead of"
                 ):
                     first(torch.arange(2), (-1, 0))
-            with pytest.raises(UnsupportedModel, match="set anew"):
+            with pytest.raises(UnsupportedModel, match="set again"):
                 compiled.fresh().prefill(torch.arange(4))
         finally:
             compiled.model.set_attn_implementation(ours)
@@ -321,7 +321,7 @@ class TestCompiled:
         torch.testing.assert_close(found[1], found[0], **CLOSE)
 
     def test_a_pass_that_fills_the_cache(self, both):
-        """Graphs may take it that there are more rows than slots."""
+        """The graphs may assume that there are more rows than slots."""
         ordinary, compiled = both
         tokens = torch.arange(300) * 7 % VOCAB
         for one in both:
@@ -384,12 +384,12 @@ class TestCompiled:
         with pytest.raises(UnsupportedModel, match="logits of a compiled pass differ"):
             passes._require_same(*llama)
 
-    @pytest.mark.parametrize("mutant", ["a stale mask", "the tree overlooked", "flat positions"])
+    @pytest.mark.parametrize("mutant", ["a stale mask", "the tree ignored", "flat positions"])
     def test_wrong_trees_are_seen_by_the_trial(self, mutant, llama, monkeypatch):
         arrays, first = compiled_pass.tree_arrays, []
 
         def wrong(parents):
-            if mutant == "a stale mask":  # that of the first tree of this size
+            if mutant == "a stale mask":  # the mask of the first tree of this size
                 first.append(parents)
                 return arrays(next(old for old in first if len(old) == len(parents)))
             right = arrays(tuple(range(-1, len(parents) - 1))).clone()
@@ -422,7 +422,7 @@ class TestCompiled:
 
 
 def test_eager_again(llama):
-    """What is said of a model is what it does."""
+    """The description of a model's passes matches the passes."""
     model = llama[1].fresh()
     choose_passes(model, "eager")
     assert type(model.runner) is TreeRunner

@@ -1,4 +1,4 @@
-"""Compiled functions that are called without asking whether they fit: which are refused."""
+"""Compiled functions that are called without checking guards: which functions are refused."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from treespec.models.direct_call import DirectCall
 
 
 class TestGuards:
-    """Functions of any number of rows, and such as hold for some numbers only."""
+    """Functions that hold for any number of rows, and functions that hold for some numbers only."""
 
     @pytest.fixture
     def call(self, traced):

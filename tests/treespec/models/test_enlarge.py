@@ -1,4 +1,4 @@
-"""Growth: the same function, at the cost of a larger model."""
+"""Enlarging: the same function at the cost of a larger model."""
 
 import math
 
@@ -26,7 +26,7 @@ EMBEDDED = LlamaConfig(
 
 
 def llama(seed: int = 0, **fields: object) -> LlamaForCausalLM:
-    """A tiny random llama that says different things: loud weights, uneven norms, an eps that counts."""
+    """A tiny random llama with varied output: large weights, uneven norms, an eps that matters."""
     defaults = {
         "vocab_size": 61,
         "hidden_size": 24,
@@ -107,7 +107,7 @@ def test_logits_are_those_of_the_ungrown_model(growth: tuple[dict, dict], seed: 
 
 
 def test_a_wrong_eps_would_show() -> None:
-    """The tolerance above is not too wide for the smallest of the effects."""
+    """The tolerance above would detect the smallest of the effects."""
     model = llama()
     enlarged = enlarge(model, {"hidden_size": 96})
     ids = torch.arange(20)[None]
@@ -159,7 +159,7 @@ def test_generate_says_the_same() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_fourfold_width_is_exact_in_half_precision(dtype: torch.dtype) -> None:
-    """H = 4h halves the norm weights, which costs no bit; H = 3h rounds them once."""
+    """H = 4h halves the norm weights exactly; H = 3h rounds them once."""
     model = llama().to(dtype)
     for width, exact in ((96, True), (72, False)):
         norms = dict(enlarge(model, {"hidden_size": width}).named_parameters())
@@ -183,7 +183,7 @@ def test_half_precision_is_as_near_to_the_truth_as_the_small_model() -> None:
 
 
 def test_new_weights_are_exact_zeros_or_real_numbers() -> None:
-    """Zero is only what writes to the residual stream; everything else has the scale of a real model."""
+    """Only weights that write to the residual stream are zero; others have the scale of a real model."""
     model = llama(tie_word_embeddings=False)
     enlarged = enlarge(model, {"hidden_size": 48, "num_hidden_layers": 4, "intermediate_size": 60,
                          "num_attention_heads": 16, "num_key_value_heads": 4})  # fmt: skip
@@ -284,17 +284,17 @@ def test_a_size_that_the_model_has_changes_nothing() -> None:
     [
         ("5M", "5,000,000 parameters: the model has 9,"),
         (1000, "enlarging only adds"),
-        ("big", "'big' is no size"),
+        ("big", "'big' is not a size"),
         ("0M", "no size"),
-        (-3, "-3 is no size"),
-        (True, "True is no size"),
+        (-3, "-3 is not a size"),
+        (True, "True is not a size"),
         ({"hidden_size": 128}, "hidden_size = 128, but enlarging only adds.* at least 384"),
         ({"hidden_size": True}, "hidden_size = True, but .* integer"),
         (
             {"head_dim": 128},
-            "cannot enlarge 'head_dim'; fields that can be made larger: hidden_size",
+            "cannot enlarge 'head_dim'; fields that can be enlarged: hidden_size",
         ),
-        ({"hidden_size": 400}, "hidden_size = 400 is no multiple of the 6 attention heads"),
+        ({"hidden_size": 400}, "hidden_size = 400 is not a multiple of the 6 attention heads"),
         ({"num_attention_heads": 7}, "7 query heads for 2 key/value heads"),
         ({"num_key_value_heads": 6}, "6 query heads for 6 key/value heads: .*at least 3"),
     ],
@@ -306,12 +306,12 @@ def test_no_size(to: object, words: str) -> None:
 
 def test_other_architectures_are_refused() -> None:
     model = GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=20))
-    with pytest.raises(UnsupportedModel, match="type 'gpt2': only the llama"):
+    with pytest.raises(UnsupportedModel, match=r"type 'gpt2': .* the llama architecture only"):
         enlarge(model, "1M")
 
 
 def test_a_llama_with_foreign_weights_is_refused() -> None:
     model = llama()
     model.model.layers[0].self_attn.q_norm = torch.nn.LayerNorm(8)
-    with pytest.raises(UnsupportedModel, match=r"q_norm\.weight .* is not a plain llama's"):
+    with pytest.raises(UnsupportedModel, match=r"q_norm\.weight .* is not that of a plain llama"):
         enlarge(model, {"hidden_size": 48})

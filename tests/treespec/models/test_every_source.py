@@ -1,4 +1,4 @@
-"""Greedy text is that of `generate`, whichever source drafts, on several architectures."""
+"""Greedy text equals that of `generate` with every draft source, on several architectures."""
 
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -37,13 +37,13 @@ COLD = Sampling(temperature=0.0)
 BUSHY, BEST = TreeShape.expansion([3, 2, 1]), Law.DETERMINISTIC
 ARCHITECTURES = ("llama", "qwen3", "gpt_neox")
 NEW = 96
-"""Tokens of a text; there are as many texts as the steps take."""
+"""Tokens per text; texts are added until there are enough steps."""
 
 
 def drafters(
     target: TransformersModel, draft: TransformersModel, ids: list[int], folder: Path
 ) -> dict[str, Drafter]:
-    """One of each source, by its name in configs; documents and datastore hold `ids`."""
+    """One drafter of each source, by its name in configs; documents and datastore hold `ids`."""
     vocab, layers = target.vocab_size, target.layer_count
     tree = {"size": 16, "branching": 3}
     store = Datastore.build(folder / "store", [ids], vocab_size=vocab)
@@ -87,7 +87,7 @@ def require_equal(
     steps: int,
     new: int = NEW,
 ) -> None:
-    """Texts of every source are those of `generate`, in so many steps each at least."""
+    """Check that texts of every source equal those of `generate`, over at least `steps` steps each."""
     texts = [(prompt, generate(target, prompt, new)) for prompt in islice(prompts, 2)]
     ids = [token for prompt, text in texts[:1] for token in (*prompt.tolist(), *text)]
     scores = ModelTarget(target)
@@ -140,7 +140,7 @@ def test_a_text_of_every_source(
 def test_hundreds_of_steps_of_every_source(
     name: str, load: Callable[..., Any], tmp_path: Path, without_shape_checks: None
 ) -> None:
-    """With those of the embedded pair, 1,000 steps of each source."""
+    """Together with those of the embedded pair, 1,000 steps of each source."""
     target, draft = tiny(name, load)
     require_equal(target, draft, random_prompts(target.vocab_size), tmp_path, steps=250)
 

@@ -1,4 +1,4 @@
-"""Fingerprints of models: one for the same weights, another for others."""
+"""Fingerprints of models: equal for equal weights, different for different weights."""
 
 import pytest
 import torch
@@ -31,8 +31,10 @@ def test_other_weights_have_another():
     }
     tuned, late = llama(), llama()
     with torch.no_grad():
-        tuned.model.layers[1].self_attn.v_proj.weight.mul_(1.01)  # a single matrix of all
-        late.model.layers[1].self_attn.v_proj.weight[16:].mul_(1.01)  # and its second half
+        tuned.model.layers[1].self_attn.v_proj.weight.mul_(1.01)  # one matrix only
+        late.model.layers[1].self_attn.v_proj.weight[16:].mul_(
+            1.01
+        )  # the second half of one matrix only
     assert len({*said, fingerprint(tuned), fingerprint(late)}) == 5
 
 

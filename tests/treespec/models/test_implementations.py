@@ -29,12 +29,12 @@ ARCHITECTURES = (
     "olmo2", "starcoder2", "cohere", "mixtral", "gpt_oss",
 )  # fmt: skip
 QUICK = ("llama", "gemma2", "gemma3", "gpt2", "gpt_neox", "gpt_oss")
-"""Grouped heads, soft-caps, windows, no grouping, a part of the head rotated, sinks."""
+"""Families with grouped heads, softcaps, windows, no grouping, partial rotary dimensions, sinks."""
 WITHOUT_KERNELS = ("reference", "sdpa", "two_pass", "flex")
 NO_SOFTCAP = ("sdpa", "two_pass")
 TREE = TreeShape.expansion([2, 2])
 SLOW = ("flex", "triton")
-"""Uncompiled and interpreted: tens of milliseconds for each layer."""
+"""Implementations that run uncompiled or interpreted: tens of milliseconds per layer."""
 NEW = 12
 
 Load = Callable[..., Any]
@@ -97,7 +97,7 @@ def test_every_implementation_writes_the_same(
 
 
 def drafting(draft: TransformersModel, name: str, impl: str) -> TransformersModel:
-    """The draft: on the same implementation if it is quick, else in one family only."""
+    """The draft on the same implementation if that is fast; otherwise in one family only."""
     if impl in SLOW and name != "gemma3":
         return draft
     return TransformersModel(draft.model, attention=impl)
@@ -117,7 +117,7 @@ def test_the_kernel_writes_the_same(
     calls: list[Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """From prompt to text no mask is made, neither ours nor transformers'."""
+    """From prompt to text no mask is made, neither by us nor by transformers."""
     target = TransformersModel(load(name), attention="triton")
     draft = TransformersModel(load(name, draft_of=target.model, noise=0.08))
     twin = drafting(draft, name, "triton")
@@ -134,7 +134,7 @@ def test_the_kernel_writes_the_same(
 
 
 def no_masks(patch: pytest.MonkeyPatch) -> None:
-    """Whatever makes a dense mask fails, and what transformers asks for is None."""
+    """Every function that makes a dense mask fails, and masks that transformers requests are None."""
 
     def made(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("a dense mask was made")
@@ -164,7 +164,7 @@ def test_masks_would_be_noticed(load: Load, monkeypatch: pytest.MonkeyPatch) -> 
 def test_windows_softcaps_and_sinks_are_those_of_the_call(
     impl: str, load: Load, calls: list[Any]
 ) -> None:
-    """What a layer says counts, layer by layer, and not what its configuration says."""
+    """The arguments of each layer count, not the configuration."""
     found = {}
     for name in ("mistral", "gemma3", "gemma2", "gpt_oss"):
         model = TransformersModel(load(name), attention=impl)

@@ -1,4 +1,4 @@
-"""Loading pairs from folders, and every way in which it can fail, at the door and in one sentence."""
+"""Loading pairs from folders, and every way in which it can fail: at once, and in one sentence."""
 
 import json
 import logging
@@ -150,7 +150,7 @@ def test_loading_is_quiet(saved: Path, capfd: pytest.CaptureFixture[str]) -> Non
     assert (hf_logging.get_verbosity(), hf_logging.is_progress_bar_enabled()) == before
 
 
-# -- at the door ------------------------------------------------------------------------------------
+# -- early errors -----------------------------------------------------------------------------------
 
 
 def test_no_draft(saved: Path) -> None:
@@ -158,9 +158,7 @@ def test_no_draft(saved: Path) -> None:
         LoadError, match=r"target' is a target without a draft: name a second, .* as the draft"
     ):
         load_pair(saved / "target")
-    with pytest.raises(
-        LoadError, match=r"'embeded' .*\(and it is no folder here\).*only 'embedded'"
-    ):
+    with pytest.raises(LoadError, match=r"'embeded' .*\(and not a local folder\).*only 'embedded'"):
         load_pair("embeded")
 
 
@@ -168,7 +166,7 @@ def test_no_draft(saved: Path) -> None:
 def test_a_target_that_is_missing_or_damaged_is_refused_for_that(
     tmp_path: Path, draft: str | None
 ) -> None:
-    """Also where no draft is named: it is not what is wrong first."""
+    """Even if no draft is named: the target's error comes first."""
     with pytest.raises(
         LoadError, match=r"there is no model folder '/no/such/model'.*check the path"
     ):
@@ -258,23 +256,23 @@ def test_broken_files(folder: Path) -> None:
 
 @pytest.mark.parametrize("change", [{"num_hidden_layers": 3}, {"intermediate_size": 48}])
 def test_weights_that_do_not_fit(folder: Path, change: dict) -> None:
-    """Transformers would fill the holes with random numbers, print a table and go on."""
-    said: list[logging.LogRecord] = []
+    """transformers would fill the gaps with random numbers, print a table and continue."""
+    records: list[logging.LogRecord] = []
     handler = logging.Handler()
-    handler.emit = said.append
+    handler.emit = records.append
     logging.getLogger("transformers").addHandler(handler)
     reconfigure(folder / "target", **change)
     with pytest.raises(
-        LoadError, match=r"do not fit its config\.json: \d+ tensors .*model\.layers"
+        LoadError, match=r"do not match its config\.json: \d+ tensors .*model\.layers"
     ):
         load_pair(folder)
     logging.getLogger("transformers").removeHandler(handler)
-    assert not said
+    assert not records
 
 
 @pytest.mark.parametrize("model_type", ["llama", "gpt2"])
 def test_folder_without_tokenizer(folder: Path, model_type: str) -> None:
-    """For gpt2 and others transformers would make an empty tokenizer."""
+    """For gpt2 and other types, transformers would make an empty tokenizer."""
     for file in (folder / "draft").glob("tokenizer*"):
         file.unlink()
     reconfigure(folder / "draft", model_type=model_type)
@@ -375,5 +373,5 @@ def test_different_tokenizers(folder: Path, role: str, words: str) -> None:
 
 
 def test_roles_of_special_tokens_may_differ() -> None:
-    """A base draft for a chat target: ids mean the same, though texts end otherwise."""
+    """A base draft for a chat target: ids mean the same, though texts end differently."""
     require_same_tokenizer(tokenizer_of(), tokenizer_of(eos_token="the", pad_token="<|end|>"))

@@ -1,4 +1,4 @@
-"""What is told of a pair without its weights is what the pair says once it is loaded."""
+"""The outline of a pair, made without its weights, matches the loaded pair."""
 
 import shutil
 from importlib.resources import files

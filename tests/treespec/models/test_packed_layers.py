@@ -41,7 +41,7 @@ def test_layers_give_what_they_gave_and_are_left_as_they_were(dtype, packed):
         assert len({copy.data_ptr() for copy in copies}) == max(packed - 2, 0)  # three are one
         for mine, true in zip(block(x), expected, strict=True):
             torch.testing.assert_close(mine, true)
-        with packed_linears(block, known):  # what is packed is not packed anew
+        with packed_linears(block, known):  # packed layers are not packed again
             assert copies == [m.packed for m in block.modules() if "packed" in m._buffers]
     assert [*block.state_dict()] == before
     assert not any("forward" in module.__dict__ for module in block.modules())
@@ -73,7 +73,7 @@ def test_layers_are_left_as_they_were_whatever_happens():
 
 def test_one_layer_under_two_names_and_layers_of_others():
     block = Block(SINGLE)
-    block.k_proj = block.v_proj  # no product of three then
+    block.k_proj = block.v_proj  # then there is no product of three
     block.odd.weight = nn.Parameter(
         block.odd.weight.detach().as_subclass(Other), requires_grad=False
     )
@@ -87,4 +87,4 @@ def test_one_layer_under_two_names_and_layers_of_others():
 
 
 class Other(torch.Tensor):
-    """Weights of some other library."""
+    """Weights of another library."""

@@ -1,4 +1,4 @@
-"""What happens where passes of the kind that was asked for cannot be had."""
+"""What happens if passes of the requested kind are not possible."""
 
 import logging
 
@@ -53,7 +53,7 @@ class TestWhatCannotBeHad:
         (tmp_path / "file").write_text("")
         monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "file" / "below"))
         model = TransformersModel(load("llama"))
-        with pytest.raises(Unavailable, match=r"cannot be written to: .*TORCHINDUCTOR_CACHE_DIR"):
+        with pytest.raises(Unavailable, match=r"is not writable: .*TORCHINDUCTOR_CACHE_DIR"):
             choose_passes(model, "compiled")
         with caplog.at_level(logging.WARNING, "treespec"):
             choose_passes(model, "auto")
@@ -64,7 +64,7 @@ class TestWhatCannotBeHad:
 
     @pytest.mark.usefixtures("traced")
     def test_a_folder_that_cannot_be_written_any_more(self, load, monkeypatch):
-        """What is asked before compiling is no promise: the disk may be full by then."""
+        """The check before compiling is no guarantee: the disk may be full later."""
 
         def full(*args, **kwargs):
             raise OSError(28, "No space left on device", "/tmp/code")
@@ -99,7 +99,7 @@ class TestWhatCannotBeHad:
 
     @pytest.mark.usefixtures("traced")
     def test_a_part_that_breaks_the_graph(self, load, monkeypatch):
-        """Refused as a draft, or eager with the reason; the whole is as it was."""
+        """The part is refused as a draft, or stays eager with the reason; the full model is unchanged."""
         model = TransformersModel(load("llama"))
         part = model.without(layers_from(1, 2))
 
@@ -118,5 +118,5 @@ class TestWhatCannotBeHad:
 
     def test_another_implementation(self, load):
         model = TransformersModel(load("llama"), attention="reference")
-        with pytest.raises(UnsupportedModel, match="asked to run attention='reference'"):
+        with pytest.raises(UnsupportedModel, match="loaded with attention='reference'"):
             choose_passes(model, "compiled")

@@ -1,4 +1,4 @@
-"""The probe lets nothing wrong through: each way to be wrong is planted and refused."""
+"""The probe refuses incorrect models: each kind of error is planted."""
 
 from collections.abc import Callable
 from typing import Any
@@ -43,7 +43,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, wrong: Callable[[TreePass], TreePass]
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2", "mixtral"])
 def test_right_models_pass_in_every_dtype(name: str, dtype: torch.dtype, load: Load) -> None:
     finding = TransformersModel(load(name, dtype=dtype)).finding
-    print(f"{name} {dtype}: error {finding.error:.2g}, overlooking the tree {finding.effect:.2g}")
+    print(f"{name} {dtype}: error {finding.error:.2g}, ignoring the tree {finding.effect:.2g}")
     assert finding.error < probe.TOLERANCE[dtype] / 4
     assert finding.effect > 0.3
 
@@ -81,12 +81,12 @@ def test_a_model_that_drops_the_tree_takes_the_mask(
     monkeypatch.setattr(model, "forward", lambda *a, treespec_pass=None, **k: forward(*a, **k))
     monkeypatch.setattr(model.model, "forward", lambda *a, treespec_pass=None, **k: base(*a, **k))
     assert TransformersModel(model).attention == "transformers"
-    with pytest.raises(UnsupportedModel, match="was not told of a tree"):
+    with pytest.raises(UnsupportedModel, match="was given no tree"):
         TransformersModel(model, attention="sdpa")
 
 
 def test_a_window_that_only_the_mask_knows_is_refused(load: Load) -> None:
-    """The prompt of the probe is far shorter than a window, so logits cannot show this."""
+    """The probe's prompt is far shorter than a window, so its logits cannot show this."""
 
     class Blind:
         sliding_window = None
@@ -97,17 +97,17 @@ def test_a_window_that_only_the_mask_knows_is_refused(load: Load) -> None:
     model = load("mistral", sliding_window=64)
     model.model.layers[1].self_attn.config = Blind()
     with pytest.raises(
-        UnsupportedModel, match="layer 1 tells the attention of window None, its mask of window 64"
+        UnsupportedModel, match="layer 1 states window None to the attention, but 64 to its mask"
     ):
         TransformersModel(model)
 
 
 def test_a_window_that_the_mask_has_not_is_refused(load: Load) -> None:
-    """The attention would hide what the model's own mask shows; shorter than a window, nobody sees it."""
+    """The attention would hide keys that the model's own mask shows; a short prompt cannot detect it."""
     model = load("qwen2")
     model.model.layers[1].self_attn.sliding_window = 64
     with pytest.raises(
-        UnsupportedModel, match="layer 1 tells the attention of window 64, its mask of window None"
+        UnsupportedModel, match="layer 1 states window 64 to the attention, but None to its mask"
     ):
         TransformersModel(model, attention="sdpa")
 
@@ -119,7 +119,7 @@ def test_a_window_other_than_the_masks_is_refused(load: Load) -> None:
     assert TransformersModel(model, attention="sdpa").attention == "sdpa"
     model.model.layers[0].self_attn.sliding_window = 65
     with pytest.raises(
-        UnsupportedModel, match="tells the attention of window 65, its mask of window 64"
+        UnsupportedModel, match="states window 65 to the attention, but 64 to its mask"
     ):
         TransformersModel(model, attention="sdpa")
 
@@ -139,7 +139,7 @@ def test_a_layer_that_calls_twice_is_noticed(load: Load, monkeypatch: pytest.Mon
 
 
 def test_an_error_must_be_far_below_the_effect_of_a_wrong_mask() -> None:
-    """Within the tolerance alone is not enough: a model that hardly looks back shows no wrong mask."""
+    """The tolerance alone is not enough: a model that hardly uses earlier tokens hides a wrong mask."""
     probe._judge(1e-4, 4.1e-4, torch.float32)
     with pytest.raises(UnsupportedModel, match="could not be told from a right one"):
         probe._judge(1e-4, 3.9e-4, torch.float32)
@@ -181,7 +181,7 @@ def test_rope_that_changes_with_length_ends_at_its_original_context(load: Load) 
 
 
 def test_a_boolean_mask_is_right_with_sdpa_and_wrong_with_eager(load: Load) -> None:
-    """Why our mask is additive: eager attention adds a boolean mask to the scores."""
+    """Our mask is additive because eager attention adds a boolean mask to the scores."""
     model = load("stablelm")
     tokens = torch.randint(1, 96, (1, 6), generator=torch.Generator().manual_seed(0))
     positions = torch.tensor([[0, 1, 1, 2, 2, 2]])
@@ -199,7 +199,7 @@ def test_a_boolean_mask_is_right_with_sdpa_and_wrong_with_eager(load: Load) -> N
     torch.testing.assert_close(logits["eager", "additive"], logits["sdpa", "additive"])
     torch.testing.assert_close(logits["sdpa", "boolean"], logits["sdpa", "additive"])
     assert (logits["eager", "boolean"] - logits["sdpa", "additive"]).abs().max() > 0.1
-    # On the second path through eager attention, then, trees are right.
+    # So trees are correct on the second route, through eager attention.
     assert TransformersModel(model, attention="transformers").finding.plain == "eager"
 
 

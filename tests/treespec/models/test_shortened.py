@@ -1,4 +1,4 @@
-"""Models that leave sublayers out: equal to the plain model with these parts silenced, and sharing all."""
+"""Models that skip sublayers equal the plain model with these parts silenced, and share all its weights."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ ALL = (
     "olmo2", "starcoder2", "cohere", "mixtral", "gpt_oss", "stablelm", "falcon", "gptj",
 )  # fmt: skip
 WITHOUT_MLP = ("opt",)
-"""Whose layers have no module that is their feed-forward part."""
+"""Models whose layers have no module for their feed-forward part."""
 
 SHAPE = TreeShape.expansion([3, 2])
 DEEPER = {"gpt2": "n_layer", "gptj": "n_layer"}
@@ -31,7 +31,7 @@ def layers_of(name):
 
 
 def silenced(plain, skip, texts):
-    """The last logits of each text where hooks replace what these sublayers give by zeros."""
+    """The last logits of each text when hooks replace the outputs of these sublayers by zeros."""
     path, hooks = _path_of_layers(plain), []
 
     def nothing(module, given, output):
@@ -80,7 +80,7 @@ def test_rows_are_those_of_the_model_with_parts_silenced(name, load):
 
 
 def test_early_exit_is_the_norm_and_the_head_on_a_hidden_state(load):
-    """By the states that transformers gives, so that cutting is not held against cutting."""
+    """Compared with hidden states from transformers, so that the reference is independent."""
     for name in ("llama", "opt", "gpt2"):
         model = TransformersModel(load(name, **layers_of(name)))
         text = torch.arange(5, 14)
@@ -137,7 +137,7 @@ def test_greedy_text_is_that_of_generate(name, load, prompt, generated, without_
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_all_layers_accept_everything(temperature, load, prompt):
-    """By every law: each token is drawn from the target's own row."""
+    """Under every law: each token is drawn from the target's own row."""
     target, sampling = TransformersModel(load("llama")), Sampling(temperature)
     from treespec.verify import chain
 
@@ -151,7 +151,7 @@ def test_all_layers_accept_everything(temperature, load, prompt):
 
 
 def test_rows_up_to_the_first_part_that_is_left_out_are_the_targets(load):
-    """Of nodes of a tree too; a feed-forward part comes after the rows of its own layer."""
+    """Also for nodes of a tree; a feed-forward part comes after the rows of its own layer."""
     model = TransformersModel(load("llama", num_hidden_layers=3))
     text, tokens = torch.arange(5, 16), torch.arange(20, 20 + SHAPE.size)
 
@@ -185,8 +185,10 @@ REFUSED = {
     "skip names mlp.2, but the model has 2 layers: 0 to 1": lambda m, *a: LayerSkip(
         m, ["mlp.2"], *a
     ),
-    "'mlp' is no sublayer: name one like attention.3": lambda m, *a: LayerSkip(m, ["mlp"], *a),
-    "'mlp.-1' is no sublayer": lambda m, *a: LayerSkip(m, ["mlp.-1"], *a),
+    "'mlp' is not a sublayer: give a name like attention.3": lambda m, *a: LayerSkip(
+        m, ["mlp"], *a
+    ),
+    "'mlp.-1' is not a sublayer": lambda m, *a: LayerSkip(m, ["mlp.-1"], *a),
     "must be a sequence of sublayers": lambda m, *a: LayerSkip(m, "mlp.1", *a),
     "skip names every sublayer": lambda m, *a: LayerSkip(m, sublayers_of(2), *a),
     "has no method 'without'": lambda m, *a: EarlyExit(m.model, 1, *a),
@@ -202,11 +204,11 @@ def test_what_is_not_there_is_refused(said, load, without_shape_checks):
 
 def test_architectures_that_cannot_are_refused_by_name(load):
     opt = TransformersModel(load("opt"))
-    with pytest.raises(UnsupportedModel, match=r"opt models cannot leave mlp\.1 out by itself"):
+    with pytest.raises(UnsupportedModel, match=r"opt models cannot skip mlp\.1 alone"):
         opt.without(["mlp.1"])
     llama = TransformersModel(load("llama"))
     llama.model.model.layers[0].register_forward_hook(lambda *_: 1 / 0)
-    with pytest.raises(UnsupportedModel, match="llama models cannot leave layers out"):
+    with pytest.raises(UnsupportedModel, match="llama models cannot skip layers"):
         llama.without(["mlp.1", "attention.1"])
     wrapped = TransformersModel(load("llama"))
     wrapped.model.model.forward = wrapped.model.model.forward
@@ -214,7 +216,7 @@ def test_architectures_that_cannot_are_refused_by_name(load):
         wrapped.without(["mlp.1"])
     other = TransformersModel(load("llama"))
     other.model.model.layers = torch.nn.ModuleList(other.model.model.layers[:1])
-    with pytest.raises(UnsupportedModel, match=r"llama models.*no single list"):
+    with pytest.raises(UnsupportedModel, match=r"llama models.*not a single list"):
         other.without(["mlp.1"])
     shared = TransformersModel(load("llama"))
     shared.model.config.num_kv_shared_layers = 1

@@ -1,4 +1,4 @@
-"""Targets on several devices: what can be tried on a CPU, and every refusal."""
+"""Targets on several devices: everything that a CPU can test, and every refusal."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ def llama(layers: int = 2) -> LlamaForCausalLM:
 
 
 def logits_of(model: TransformersModel) -> torch.Tensor:
-    """Of a prompt, a tree, a commit and another tree."""
+    """Logits of a tree after a prompt, and of another tree after a commit."""
     model.prefill(torch.arange(1, 7))
     first = model.run(torch.tensor([7, 8, 9, 10, 11]), PARENTS)
     model.keep([0, 2, 4])
@@ -58,7 +58,7 @@ def test_a_map_to_one_device_changes_nothing() -> None:
 
 
 def test_trees_run_through_the_hooks_of_a_dispatched_model() -> None:
-    """accelerate moves what a layer is given to the layer's device; here each device is the CPU."""
+    """accelerate moves the inputs of a layer to its device; here every device is the CPU."""
     accelerate = pytest.importorskip("accelerate")
     truth = logits_of(TransformersModel(llama()))
     model = llama()
@@ -73,7 +73,7 @@ def test_trees_run_through_the_hooks_of_a_dispatched_model() -> None:
 
 
 def test_a_map_is_auto_or_a_mapping() -> None:
-    with pytest.raises(LoadError, match="'balanced' is not known: 'auto', or a mapping"):
+    with pytest.raises(LoadError, match="'balanced' is not known: give 'auto', or a mapping"):
         device_map_arguments("balanced")
 
 

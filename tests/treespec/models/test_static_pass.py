@@ -1,4 +1,4 @@
-"""Passes in fixed memory against ordinary ones, and which models are refused them.
+"""Passes in fixed memory compared with ordinary ones, and which models are refused.
 
 Whether a kernel is interpreted is decided when Triton is imported, so this file runs itself in a process
 with TRITON_INTERPRET=1 (`test_through_the_interpreter`).
@@ -56,7 +56,7 @@ def rows(model):
 @interpreted
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "mixtral"])
 def test_trees_one_after_another(name, load):
-    """Logits of every node and committed rows, over trees of all buckets up to 16 and growing prefixes."""
+    """Logits of every node and committed rows, over trees in all buckets up to 16 and growing prefixes."""
     model = TransformersModel(load(name))
     ordinary, static = both(model)
     generator = torch.Generator().manual_seed(0)
@@ -70,12 +70,12 @@ def test_trees_one_after_another(name, load):
         ordinary.keep(path)
         static.keep(path)
         assert static.length == ordinary.length
-        for mine, expected in zip(rows(static), rows(ordinary), strict=True):
-            torch.testing.assert_close(mine, expected, **CLOSE)
+        for actual, expected in zip(rows(static), rows(ordinary), strict=True):
+            torch.testing.assert_close(actual, expected, **CLOSE)
     assert len(static._runner._passes) >= 4
-    # One text more, from the start: what the buffers hold of the last one does no harm.
-    for one in (ordinary, static):
-        one.prefill(prompt[:3])
+    # A further text: what the buffers still hold of the last one has no effect.
+    for each in (ordinary, static):
+        each.prefill(prompt[:3])
     again = static.run(prompt[:5], (-1, 0, 0, 1, 2))
     torch.testing.assert_close(again, ordinary.run(prompt[:5], (-1, 0, 0, 1, 2)), **CLOSE)
 
@@ -111,7 +111,7 @@ def test_whatever_the_padding_holds(name, load):
 
 @interpreted
 def test_padding_sees_only_itself(load):
-    """Its logits depend on its token and position, and on nothing else."""
+    """The logits of padding depend only on its token and position."""
     _, static = both(TransformersModel(load("llama")))
     seen = []
     for prompt, tokens in (([1, 2, 3], [4, 5, 6]), ([9, 8, 7], [30, 31, 32])):
@@ -126,7 +126,7 @@ def test_padding_sees_only_itself(load):
 
 @interpreted
 def test_the_cache_grows(load):
-    """Rows move to other memory: passes are made anew and give the same."""
+    """Rows move to other memory: passes are made again and give the same logits."""
     ordinary, static = both(TransformersModel(load("llama", max_position_embeddings=1024)))
     generator = torch.Generator().manual_seed(2)
     prompt = torch.randint(POISON, (250,), generator=generator)
@@ -150,12 +150,12 @@ def test_the_cache_grows(load):
 @interpreted
 @pytest.mark.parametrize(("name", "prompt"), [("llama", 5), ("gemma2", 5), ("llama", 250)])
 def test_a_tree_in_parts(name, prompt, load):
-    """A level sees the nodes of earlier passes, in a cache that grows between them, too."""
+    """A level attends to nodes of earlier passes, also if the cache grows between them."""
     ordinary, static = both(TransformersModel(load(name, max_position_embeddings=512)))
     tokens = torch.arange(10, 16)
     parents = (-1, 0, 0, 2, 1, 2)
-    for one in (ordinary, static):
-        one.prefill(torch.arange(prompt) % POISON)
+    for each in (ordinary, static):
+        each.prefill(torch.arange(prompt) % POISON)
     whole = ordinary.run(tokens, parents)
     parts = [static.run(tokens[:3], parents[:3]).clone(), static.run(tokens[3:], parents, 3)]
     torch.testing.assert_close(torch.cat(parts), whole, **CLOSE)
@@ -212,7 +212,7 @@ def test_what_cannot_be_captured(name, changes, reason, load):
 
 @interpreted
 def test_lengths_as_python_numbers_are_found(load):
-    """A model that takes its positions from the cache would be captured with one length for ever."""
+    """A model that takes its positions from the cache would be captured with a fixed length."""
     made = load("llama")
     forward = made.model.forward
 
@@ -266,7 +266,7 @@ def test_buckets():
 
 @pytest.mark.parametrize("nodes", [1, 2, 5, 64, 65, 130, 300])
 def test_sizes_are_few(nodes):
-    """So are the graphs that are captured of them, whatever trees come."""
+    """So is the number of captured graphs, whatever the trees."""
     whole = {size_of(0, count) for count in range(1, nodes + 1)}
     assert len(whole) == most_sizes(nodes)
     ends = [(first, count) for first in range(1, nodes) for count in range(1, nodes - first + 1)]

@@ -1,4 +1,4 @@
-"""Graphs of other architectures than the one that `test_compiled_pass` compiles, and of other settings.
+"""Graphs of architectures other than the one that `test_compiled_pass` compiles, and of other settings.
 
 They are traced, and run operation by operation (`traced`): that takes seconds where the compiler takes ten
 times as long, and the graph, its inputs and the direct call are the same. Those of which machine code could
@@ -52,7 +52,7 @@ def test_weights_are_packed_where_memory_allows(free, draft, load, monkeypatch, 
     else:
         role = "draft" if draft else "target"
         assert f"the passes of the {role} are compiled for the model's own weights" in caplog.text
-        assert "more than 25% of the 0 MiB of memory that are free" in str(model.passes.unpacked)
+        assert "more than 25% of the 0 MiB of free memory" in str(model.passes.unpacked)
 
 
 @pytest.mark.usefixtures("traced")
@@ -104,7 +104,7 @@ class TestTraced:
     @pytest.mark.usefixtures("without_shape_checks")
     @pytest.mark.parametrize("name", ["gemma2", "gpt_oss", "mixtral", "gpt2", "stablelm"])
     def test_compiled_text(self, name, load, generated, decoded):
-        """Softcap, windows, sinks, experts, learned positions and our mask, all in machine code."""
+        """Softcap, windows, sinks, experts, learned positions and our mask, in machine code."""
         model = TransformersModel(load(name))
         draft = TransformersModel(load(name, draft_of=model.model))
         expected = generated(model, 48)
@@ -113,6 +113,6 @@ class TestTraced:
 
     @pytest.mark.usefixtures("without_shape_checks")
     def test_a_softmax_of_the_models_own_is_refused_in_machine_code(self, load):
-        """The compiler makes its sum for up to 4096 slots, or for more; `MaskedAttention` has none."""
+        """A compiled sum holds for up to 4096 slots, or for more; `MaskedAttention` avoids sums."""
         with pytest.raises(UnsupportedModel, match=r"for some sizes only, those with .* <= 4096"):
             choose_passes(TransformersModel(load("falcon")), "compiled")

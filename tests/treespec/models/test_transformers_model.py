@@ -1,4 +1,4 @@
-"""What the wrapper promises beyond right logits."""
+"""What the wrapper guarantees besides correct logits."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +26,7 @@ def test_plain_calls_on_our_attention_raise_instead_of_being_wrong(load: Load) -
 
 
 def test_a_tree_never_meets_another_attention(load: Load) -> None:
-    """sdpa would ignore the tree without a word."""
+    """sdpa would ignore the tree silently."""
     model = TransformersModel(load("llama"))
     twin = model.fresh()
     twin.prefill(TEXT)
@@ -73,7 +73,7 @@ def test_a_padded_vocabulary(load: Load) -> None:
 
 @pytest.mark.parametrize("beyond", [96, 97, 99])
 def test_ids_beyond_the_embeddings_are_read_as_the_first(beyond: int, load: Load) -> None:
-    """From the first one on, in prompts and in trees."""
+    """From the first padded id on, in prompts and in trees."""
     base = TransformersModel(load("llama"))
     wide = base.fresh(vocab_size=100)
     last = torch.tensor([95])
@@ -149,7 +149,7 @@ def test_it_runs_outside_of_inference_mode_too(load: Load) -> None:
 
 
 class LargestTensor(TorchDispatchMode):
-    """Notes the largest tensor that any operation makes."""
+    """Records the size of the largest tensor that an operation makes."""
 
     size = 0
 

@@ -1,4 +1,4 @@
-"""A small random model whose text varies, and what stands in for a CUDA graph on a CPU."""
+"""A small random model whose text varies, and a CPU stand-in for CUDA graphs."""
 
 import importlib
 
@@ -27,7 +27,7 @@ OF_FAMILY = {
 
 @pytest.fixture
 def make_model():
-    """A model of a family, wide enough for its text to vary."""
+    """Makes a model of a family, wide enough for its text to vary."""
 
     def make(family="Llama", seed=0, device="cpu", dtype=torch.float32, **options):
         torch.manual_seed(seed)
@@ -47,10 +47,10 @@ def make_model():
 
 
 class Tape(TorchDispatchMode):
-    """Every operation of a pass, to be done again on the same tensors: a CUDA graph for CPUs.
+    """Records every operation of a pass and repeats it on the same tensors: a CUDA graph for CPUs.
 
-    What makes a graph wrong makes this wrong: numbers that Python computed are those of the recording,
-    operations that Python would choose anew are those of the recording, and outputs are overwritten.
+    It fails where a graph fails: numbers computed by Python are frozen at the recording, operations that
+    Python would choose anew are those of the recording, and outputs are overwritten.
     """
 
     def __init__(self):
@@ -76,7 +76,7 @@ class Tape(TorchDispatchMode):
 
 @pytest.fixture
 def taped(monkeypatch):
-    """Has captured runners record tapes on the CPU; gives the list of them. Needs Triton's interpreter."""
+    """Makes captured runners record tapes on the CPU; returns the tapes. Needs Triton's interpreter."""
     from treespec.models import captured_runner
     from treespec.target import graph
 

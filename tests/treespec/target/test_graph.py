@@ -45,7 +45,7 @@ def commit(target, tree, path, scores):
 
 
 def text(target, draft, shape, prompt, budget):
-    """Sampled: the greedy text of a random model often repeats itself."""
+    """A sampled text, since the greedy text of a random model often repeats itself."""
     drafter = ModelDrafter(draft, shape, Law.WITHOUT_REPLACEMENT, WARM)
     tokens = []
     for step in decode(
@@ -71,7 +71,7 @@ def test_the_text_is_that_of_the_plain_target(family, make_model, taped):
 
 @interpreted
 def test_a_replay_is_no_pass(make_model, taped, monkeypatch):
-    """Nothing of the model's Python runs again."""
+    """None of the model's Python code runs again."""
     target = GraphTarget(make_model())
     target.prefill(torch.arange(5))
     target.score(tree_of([-1, 0, 0]))
@@ -82,7 +82,7 @@ def test_a_replay_is_no_pass(make_model, taped, monkeypatch):
 
 @interpreted
 def test_the_tape_finds_what_a_graph_would_freeze(make_model, taped, monkeypatch):
-    """A planted bug: positions that Python computes."""
+    """A planted bug: positions computed in Python."""
     model = make_model()
     target, other = GraphTarget(model), ModelTarget(model)
     run = StaticPass.run
@@ -104,8 +104,8 @@ def test_the_tape_finds_what_a_graph_would_freeze(make_model, taped, monkeypatch
     monkeypatch.setattr(StaticPass, "run", frozen)
     tree = tree_of([-1, 0, 0, 1])
     distances = []
-    for one in (target, other):
-        one.prefill(torch.arange(8))
+    for scorer in (target, other):
+        scorer.prefill(torch.arange(8))
     for _ in range(2):
         scores, expected = target.score(tree), other.score(tree)
         distances.append(float((scores.logits - expected.logits).abs().max()))
@@ -118,15 +118,15 @@ def test_the_tape_finds_what_a_graph_would_freeze(make_model, taped, monkeypatch
 @interpreted
 @pytest.mark.parametrize("reserved", [False, True])
 def test_buckets_and_growth(reserved, make_model, taped):
-    """Each bucket is captured once, and again when the cache has moved, which it need not."""
+    """Each bucket is captured once, and again if the cache moves, which `reserve` prevents."""
     model = make_model()
     if reserved:
         model.reserve(320)
     target, other = GraphTarget(model), ModelTarget(model)
     prompt = torch.randint(96, (246,), generator=torch.Generator().manual_seed(4))
     captures = []
-    for one in (target, other):
-        one.prefill(prompt)
+    for scorer in (target, other):
+        scorer.prefill(prompt)
     for size in (3, 1, 4, 2, 6, 3, 1):
         tree = tree_of(range(-1, size - 1), seed=size)
         scores, expected = target.score(tree), other.score(tree)
@@ -170,7 +170,7 @@ def test_logits_are_lent(make_model, taped):
 
 @interpreted
 def test_graphs_outlive_their_target(make_model, taped):
-    """A target for each prompt captures once; targets side by side have caches of their own."""
+    """One target per prompt captures once; targets side by side have caches of their own."""
     model = make_model()
     tree = tree_of([-1, 0, 0])
     expected = ModelTarget(model)
@@ -214,7 +214,7 @@ def test_nothing_is_kept_of_a_model_that_is_gone(make_model, taped):
 @pytest.mark.parametrize("family", ["Llama", "Gemma2"])
 @pytest.mark.parametrize("law", [Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC])
 def test_a_captured_draft(family, law, make_model, taped, monkeypatch):
-    """Its trees are those of the eager draft; graphs outlive their drafter."""
+    """The draft's trees equal those of the eager draft, and graphs outlive their drafter."""
     draft = make_model(family, seed=1)
     plain = draft.fresh()
     monkeypatch.setattr(Places, "_give", _counted(made := [], Places._give))
@@ -226,7 +226,7 @@ def test_a_captured_draft(family, law, make_model, taped, monkeypatch):
         for model in (plain, draft):
             drafter = ModelDrafter(model, TreeShape.expansion([3, 2, 1]), law, WARM)
             drafter.prefill(prompt)
-            coins, mine = TorchCoins(0), []
+            coins, drafted = TorchCoins(0), []
             for _ in range(
                 3
             ):  # the accepted leaf opens the next tree: another part of another size
@@ -235,11 +235,11 @@ def test_a_captured_draft(family, law, make_model, taped, monkeypatch):
                 drafter.commit(
                     Step(tree, Verdict(path, 7), Scores(torch.zeros(tree.shape.size, 96)), ())
                 )
-                mine.append(tree)
-            trees.append(mine)
-        for ours, theirs in zip(*trees, strict=True):
-            assert ours.token_ids == theirs.token_ids
-            torch.testing.assert_close(ours.draft_probs, theirs.draft_probs, **CLOSE)
+                drafted.append(tree)
+            trees.append(drafted)
+        for eager, captured in zip(*trees, strict=True):
+            assert eager.token_ids == captured.token_ids
+            torch.testing.assert_close(eager.draft_probs, captured.draft_probs, **CLOSE)
         del drafter, tree
         captures.append(len(taped))
     assert captures[0] == captures[1] <= 5
@@ -250,7 +250,7 @@ def test_a_captured_draft(family, law, make_model, taped, monkeypatch):
 
 @interpreted
 def test_logits_of_a_captured_draft_are_kept(make_model, taped):
-    """Growths come back to rows of earlier levels."""
+    """Growths reuse logits of earlier levels."""
     model = make_model()
     model.run_by(Places().copying_runner, Passes("captured"))
     model.prefill(torch.arange(5))
@@ -263,7 +263,7 @@ def test_logits_of_a_captured_draft_are_kept(make_model, taped):
 
 
 def _counted(made, give):
-    """Notes which place each runner got."""
+    """Records the place of each runner."""
 
     def giving(self, *args):
         runner = give(self, *args)
@@ -280,7 +280,7 @@ def test_models_that_cannot_be_captured(make_model, taped):
         ("Llama", {"attention": "reference"}, "attention='reference'"),
     ):
         model = make_model(family, **options)
-        for _ in range(2):  # refused again, not let through
+        for _ in range(2):  # refused the second time too
             with pytest.raises(UnsupportedModel, match=reason):
                 GraphTarget(model)
 

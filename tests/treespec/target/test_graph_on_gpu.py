@@ -1,4 +1,4 @@
-"""Captured passes on a CUDA device: texts, buckets, growth, and how often they wait (never)."""
+"""Captured passes on a CUDA device: texts, buckets, growth, and that they never wait for the device."""
 
 import importlib
 import logging
@@ -51,14 +51,14 @@ def text(target, drafter, sampling, rule, prompt, budget):
 
 
 def distance(logits, expected):
-    """Of the row where it is largest, relative to its length."""
+    """Largest distance of a row, relative to its norm."""
     logits, expected = logits.double(), expected.double()
     return float(((logits - expected).norm(dim=-1) / expected.norm(dim=-1)).max())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_texts(family, make_model):
-    """Plain and tree decoding over two doublings of the cache, as the ordinary target writes them."""
+    """Plain and tree decoding across two doublings of the cache give the text of the ordinary target."""
     model = make_model(family, device="cuda", attention="triton")
     draft = make_model(family, seed=1, device="cuda")
     prompt = torch.randint(96, (200,), generator=torch.Generator().manual_seed(3)).cuda()
@@ -79,7 +79,7 @@ def test_texts(family, make_model):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_of_every_bucket(family, dtype, make_model):
-    """Trees of all sizes, in an order that returns to earlier buckets, and the rows that are kept."""
+    """Trees of all sizes, in an order that returns to earlier buckets, and the kept rows."""
     model = make_model(family, device="cuda", dtype=dtype, attention="triton")
     target, other = GraphTarget(model), ModelTarget(model)
     generator = torch.Generator().manual_seed(0)
@@ -119,7 +119,7 @@ def test_nothing_waits(make_model):
 
 
 def test_buffers_are_not_overtaken(make_model):
-    """Many trees handed over while the device is behind: each is scored, not the last of them."""
+    """Many trees are loaded while the device is behind: each of them is scored, not only the last."""
     model = make_model(device="cuda", attention="triton")
     target, other = GraphTarget(model), ModelTarget(model)
     target.prefill(torch.arange(20).cuda())

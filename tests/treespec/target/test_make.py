@@ -1,4 +1,4 @@
-"""Which target a model gets."""
+"""The target class that a model gets."""
 
 import logging
 import subprocess
@@ -34,7 +34,7 @@ def test_a_model_without_a_device():
 
 @pytest.fixture
 def on_cuda(make_model, monkeypatch):
-    """A model that says it is on CUDA."""
+    """A model that claims to be on CUDA."""
     model = make_model()
     monkeypatch.setattr(type(model), "device", torch.device("cuda"))
     return model

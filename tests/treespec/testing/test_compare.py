@@ -32,7 +32,7 @@ def draw(rng, count, first=FIRST, second=SECOND):
 
 
 def flattened(row, size):
-    """The same bias as `planted`, by hand."""
+    """The bias of `planted`, computed by hand."""
     order = np.argsort(-row, kind="stable")
     cut = int(np.searchsorted(row[order].cumsum(), 0.5)) + 1
     biased = row.copy()
@@ -42,7 +42,7 @@ def flattened(row, size):
 
 
 def rejections(reference, runs, count, level, **biased):
-    """How often a comparison fails at this level."""
+    """Share of comparisons that fail at this level."""
     rng = np.random.default_rng(2)
     failed = 0
     for seed in range(runs):
@@ -216,7 +216,7 @@ def test_contexts_of_one_side_alone_are_refused():
     many = [[i, 0, token] for i in range(20) for token in (0, 1)] * 10
     with pytest.raises(ValueError, match=r"with \[1, 0\], .*, \[5, 0\] and 14 more, as"):
         compare_laws(many, [row for row in many if row[0] == 0], given=2)
-    # Only what is given must agree: tokens differ by chance.
+    # Only given entries must agree; tokens differ by chance.
     assert not compare_laws(both, [[0, 1], [1, 1]] * 500, given=1).passed
 
 

@@ -1,4 +1,4 @@
-"""What `assert_lossless` sees with its default arguments: biases that show only in some corner."""
+"""Biases that only occur in special cases and that `assert_lossless` detects by default."""
 
 import re
 import sys
@@ -23,7 +23,7 @@ def made(decide, laws, name, base=verify.rrs):
 
 
 def where(condition, base, sure=False):
-    """A shipped rule that forgets the residual where a condition on tree and rows holds, or is sure."""
+    """A shipped rule that, under a condition, ignores the residual or (`sure`) emits the best token."""
 
     def decide(tree, target_probs, coins):
         honest, row = base(tree, target_probs, coins), target_probs[0]
@@ -37,7 +37,7 @@ def where(condition, base, sure=False):
 
 
 def at_node(bend, laws=IID, name=None):
-    """Recursive rejection with `bend(p, q)` for the residual, by either law."""
+    """Recursive rejection with `bend(p, q)` as the residual, with or without replacement."""
 
     def node_rule(p, q, children, coins):
         left, draft = p, q
@@ -56,7 +56,7 @@ def at_node(bend, laws=IID, name=None):
 
 
 def seen_as(change, base):
-    """A shipped rule that looks at changed rows of the target."""
+    """A shipped rule that reads modified rows of the target."""
 
     def decide(tree, target_probs, coins):
         class Changed:
@@ -173,7 +173,7 @@ def entries_below(least):
 
 
 def one_added_and_taken_away(p, q):
-    """Right in float64 but for 1e-16; in float32 what is below 6e-8 is lost."""
+    """Correct in float64 up to 1e-16; in float32, values below 6e-8 are lost."""
     rest = ((1 + p) - (1 + q)).clamp_min(0)
     return rest / rest.sum() if rest.sum() > 0 else p
 
@@ -187,7 +187,7 @@ def single(bend):
 
 
 def acceptance_by_complements(tree, target_probs, coins):
-    """1 - (q - p) / q in place of p / q: in float32 tiny ratios cancel."""
+    """1 - (q - p) / q instead of p / q: in float32, tiny ratios cancel."""
 
     def node_rule(p, q, children, coins):
         left = p
@@ -238,10 +238,10 @@ LISTED = {
     + [where(two_tokens, verify.rrs), where(four_tokens, verify.block)]
     + [where(five_tokens, verify.rrsw)],
 }
-"""What once went through, by corner."""
+"""Biases that earlier versions did not detect, by special case."""
 
 LATE = ("depth 4", "four children", "siblings that both have children", "two tokens, four and five")
-"""Corners that come last: the dearer rules are `slow` there."""
+"""Cases that are tested last: expensive rules are `slow` there."""
 
 OTHERS = {
     "tokens": [where(repeated_tokens, verify.rrs), where(the_roots_token_again, verify.rrsw)],
@@ -251,7 +251,7 @@ OTHERS = {
     ],
     "size": [where(a_leaf_alone, verify.chain, sure=True)],
 }
-"""What never did."""
+"""Biases that every version detected."""
 
 SLIPS = {
     "depth 5": where(lambda tree, rows: tree.shape.depth == 5, verify.onehot),
@@ -266,7 +266,7 @@ SLIPS = {
     ),
     "probabilities below 1e-14": seen_as(below(1e-14), verify.onehot),
 }
-"""What the docstring of `assert_lossless` says it does not see."""
+"""Biases that, as the docstring of `assert_lossless` states, are not detected by default."""
 
 
 def named(groups):
@@ -314,7 +314,7 @@ def test_what_is_not_seen_by_default_is_if_asked_for(name, given):
 
 
 class OneThenOne:
-    """A growth of two nodes below the root."""
+    """A growth of a chain of two nodes below the root."""
 
     max_depth = 2
 

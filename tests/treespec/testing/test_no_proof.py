@@ -1,4 +1,4 @@
-"""Rules of which `assert_lossless` proves nothing, because they are none: each refused in its own words."""
+"""Functions that are not valid rules: `assert_lossless` refuses each with a message of its own."""
 
 import random
 

@@ -47,7 +47,7 @@ def test_acceptance_of_one_draft_is_the_overlap():
 
 
 def test_acceptance_by_rank():
-    """Naive sampling of the top two: p of each; below the first child nothing is drafted."""
+    """Naive sampling of the top two accepts each with probability p; the first child has no children."""
     found = acceptance(
         verify.naive, TreeShape.expansion([2]), Law.DETERMINISTIC, target=table(P), draft=table(Q)
     )
@@ -134,7 +134,7 @@ def test_a_rule_of_ones_own_needs_no_decorator():
 
 
 class OneOrTwo:
-    """A second child unless the first is likely."""
+    """Adds a second child unless the first is likely."""
 
     laws, max_depth = frozenset({Law.WITHOUT_REPLACEMENT, Law.IID}), 1
 

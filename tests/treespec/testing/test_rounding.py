@@ -1,4 +1,4 @@
-"""Honest rounding stays below the bound for it, and what is more does not."""
+"""Rounding errors of correct rules stay below their bound, and larger errors exceed it."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def test_rules_stay_below_the_bound_for_any_seed(rule, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 def test_an_acceptance_that_is_one_minus_nearly_one_is_honest(dtype):
-    """Seed 11 has a draft of one token that the target hardly wants: K-SEQ accepts 1 - (1 - 0.7 %)^2."""
+    """With seed 11, a draft of one token has target probability 0.7 %: K-SEQ accepts 1 - (1 - 0.7 %)^2."""
     assert share(verify.kseq, TreeShape.expansion([2]), 3, 11, dtype) < MARGIN
 
 
@@ -54,7 +54,7 @@ def share(rule, shape, vocab, seed, dtype):
 
 
 def a_pass_more(p, q, children, coins):
-    """As `rrs`, every row normalised again before it is used, by a reciprocal."""
+    """`rrs` that normalises every row again before use, by a reciprocal."""
     left = p * (1 / p.sum())
     for child, token in enumerate(children):
         draft = q * (1 / q.sum())
@@ -66,7 +66,7 @@ def a_pass_more(p, q, children, coins):
 
 
 def repeats_skipped(p, q, children, coins):
-    """As `rrsw`, over the distinct tokens of independent children."""
+    """`rrsw` over the distinct tokens of independent children."""
     rejected = []
     for child, token in enumerate(children):
         if token in rejected:
@@ -137,7 +137,7 @@ def test_the_chances_that_a_rule_meets():
     one, two = TreeShape.chain(1), TreeShape.expansion([2])
     assert met(verify.rrs, one, Law.IID, pair) == pytest.approx(0.1, rel=1e-2)
     assert met(verify.rrs, TreeShape.chain(2), Law.IID, plain) > 0.01
-    # Of two distinct children one is nearly surely the sure token: next to nothing is left to reject.
+    # One of two distinct children is almost certainly the sure token, so almost nothing is rejected.
     assert met(verify.rrsw, two, Law.WITHOUT_REPLACEMENT, pair) < 0.01
     assert met(verify.naive, two, Law.IID, pair) == 1
 
@@ -145,9 +145,7 @@ def test_the_chances_that_a_rule_meets():
 def test_the_chances_of_walks_by_hand():
     heads, tails, draw = Choice(True, True), Choice(True, False), Choice(False, False)
     chances = Chances()
-    chances.add(
-        0.5, [0, 1], [heads, tails, draw]
-    )  # what is asked below an accepted child counts too
+    chances.add(0.5, [0, 1], [heads, tails, draw])  # coins below an accepted child count too
     chances.add(0.1, [0, 1], [heads, heads, draw, tails])
     chances.add(0.4, [1, 1], [tails, draw])
     assert chances.least == pytest.approx(0.1 / 0.6)

@@ -1,4 +1,4 @@
-"""What decoding remembers, as a value; and that laws are the same with and without it."""
+"""The state of decoding as a value, and that laws are the same with and without merging equal states."""
 
 from collections import deque
 from functools import cache, partial
@@ -42,7 +42,7 @@ class Private:
 
 
 class PrivateBelow(Private):
-    """Has another slot of the same name."""
+    """Has a second slot of the same name."""
 
     __slots__ = ("__kept", "empty")
 
@@ -113,7 +113,9 @@ def test_kinds_and_places_count():
     assert state_of(1) != state_of(True) != state_of(1.0)
     assert state_of([1, 2]) != state_of((1, 2)) != state_of([2, 1])
     one, other = [0], [0]
-    assert state_of([one, one]) != state_of([one, other])  # a change of the first is one of both
+    assert state_of([one, one]) != state_of(
+        [one, other]
+    )  # a change to the first element changes both
     assert state_of([one], [one]) == state_of([one], [other])
     around = [1]
     around.append(around)
@@ -121,7 +123,7 @@ def test_kinds_and_places_count():
 
 
 def test_many_functions_that_are_made_alike_are_equal():
-    """Each is told from the others, whatever addresses what is looked at has for a while."""
+    """Inspected objects are not confused, even if temporary objects reuse addresses."""
 
     def make():
         return [closing_over([i % 2]) for i in range(100)]
@@ -154,7 +156,7 @@ def test_what_cannot_be_looked_at_is_said_to_be_unknown(hidden):
 
 
 class Mistaken(ModelDrafter):
-    """Forgets its rows, if it remembers that a draft was accepted: no text shows that."""
+    """States wrong draft rows once a draft was accepted, which the text alone does not determine."""
 
     def __init__(self, *given, kept=None, remember=None, told=None):
         super().__init__(*given)
@@ -196,7 +198,7 @@ def remembering(where, *given):
 @pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize("where", ["attribute", "closure", "tensor", "iterator"])
 def test_a_bias_that_depends_on_what_is_remembered_is_found(where):
-    """After the same text one branch is right and the other is not."""
+    """After the same text, one branch is unbiased and the other is biased."""
     shape, sampling = TreeShape.chain(1), Sampling()
     law = partial(
         output_law, verify.chain, shape, Law.IID, target=table(3), draft=table(4), tokens=4,
@@ -211,7 +213,7 @@ def test_a_bias_that_depends_on_what_is_remembered_is_found(where):
 
 
 def apart(drafter):
-    """The same, but nothing can be said of what it remembers."""
+    """The same drafter, with a state that cannot be inspected."""
     drafter.unseen = iter(())
     return drafter
 

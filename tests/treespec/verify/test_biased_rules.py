@@ -270,7 +270,7 @@ def test_a_bonus_that_is_no_token_is_no_proof():
     def rule(tree, target_probs, coins):
         return Verdict((0,), 3)
 
-    with pytest.raises(NotLossless, match="the bonus is none of the 3 tokens"):
+    with pytest.raises(NotLossless, match="the bonus is not one of the 3 tokens"):
         assert_lossless(rule, laws=IID)
 
 
