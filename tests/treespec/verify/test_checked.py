@@ -114,7 +114,7 @@ def test_rows_that_are_too_few_or_too_short(rule):
     with pytest.raises(RefusedTree, match="3 nodes, but 1 target rows"):
         rule(tree, Sampling().rows(torch.zeros(1, 3)), TorchCoins(0))
     for given in ({}, []):
-        with pytest.raises(RefusedTree, match="there is no target row of node 0"):
+        with pytest.raises(RefusedTree, match="there is no target row for node 0"):
             rule(tree, given, TorchCoins(0))
     with pytest.raises(RefusedTree, match=r"node 1 has the token 1.* node 0, ends at token 0"):
         rule(tree, torch.ones(3, 1), TorchCoins(0))
@@ -163,7 +163,7 @@ def test_a_rule_of_ones_own_has_the_same_door():
     tree, coins = tree_of(Law.IID), TorchCoins(0)
     with pytest.raises(NotADistribution, match="the target's row of node 0"):
         verify.top_down(tree, torch.tensor([[0.4, 0.6, 1.0]] * 3), coins, first)
-    with pytest.raises(InvalidArgument, match="node_rule = None is no function"):
+    with pytest.raises(InvalidArgument, match="node_rule = None is not a function"):
         verify.top_down(tree, torch.tensor([ROW] * 3), coins, None)
     with pytest.raises(InvalidArgument, match=r"coins = 3 "):
         verify.top_down(tree, torch.tensor([ROW] * 3), 3, first)

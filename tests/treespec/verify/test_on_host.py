@@ -47,7 +47,7 @@ def test_other_settings():
 @pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize("wrong", ["rrs", verify.rrs.__wrapped__, None])
 def test_what_is_no_rule(wrong):
-    with pytest.raises(TypeError, match=r"is no acceptance rule.*give a rule of treespec\.verify"):
+    with pytest.raises(TypeError, match=r"not an acceptance rule.*give a rule of treespec\.verify"):
         on_host(wrong)
 
 
