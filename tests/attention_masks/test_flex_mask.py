@@ -208,7 +208,7 @@ def test_made_on_the_device_of_the_topology():
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"prefix_len": -1}, "prefix_len = -1, but it counts cached keys: at least 0"),
+        ({"prefix_len": -1}, "prefix_len = -1, but it counts cached keys: it must be at least 0"),
         ({"rows": [6]}, r"rows\[0\] = 6, but the tree has 6 nodes: rows must be in 0\.\.5"),
         ({"rows": []}, "rows is empty"),
         ({"window": 0}, "window = 0, but a row sees at least itself"),

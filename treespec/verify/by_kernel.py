@@ -72,7 +72,7 @@ class ByKernel(WrappedRule):
 
 
 def by_kernel(rule: Rule) -> ByKernel:
-    """Return a verifier that decides as `rule` does, by one kernel call where the kernel can, else by the rule.
+    """Return a verifier that decides as `rule` does, by one kernel call if possible, else by the rule.
 
     On rows of a few thousand tokens, a tensor operation takes less time than the Python that issues it,
     and a rule issues about fifty per step. The kernel computes softmax, ratios, residuals and draws of the
@@ -97,7 +97,7 @@ def by_kernel(rule: Rule) -> ByKernel:
 
 
 def verifier_for(rule: Rule, target: Any) -> Verifier:
-    """Return the cheapest verifier of a rule for a target: `by_kernel` if its passes are compiled, else `on_host`.
+    """The cheapest verifier for a target: `by_kernel` if its passes are compiled, else `on_host`.
 
     Args:
         rule: the acceptance rule.

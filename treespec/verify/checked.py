@@ -14,7 +14,7 @@ __all__ = ["CheckedRows", "draft_row", "require_rows", "require_width"]
 
 
 class CheckedRows:
-    """Target rows of a tree. Each is checked at its first visit, so a rule pays only for the nodes it visits.
+    """Target rows of a tree, each checked at its first visit: a rule pays only for the nodes it visits.
 
     A row must be a distribution that contains the tokens of the node's children, and as wide as the draft
     rows, even those that the rule does not read. Rows that `Sampling` computes from finite logits are
@@ -90,7 +90,7 @@ class CheckedRows:
         return int(token) if mass == 1 else None
 
     def _require_children(self, node: int, size: int) -> None:
-        """Refuse children whose tokens lie beyond the end of the node's row, and draft rows of other width."""
+        """Refuse children whose tokens lie beyond the node's row, and draft rows of another width."""
         ids = self._tree.token_ids
         for child in self._tree.shape.children[node]:
             if ids[child] >= size:

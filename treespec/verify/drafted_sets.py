@@ -67,7 +67,7 @@ def _iid(draft_probs: Sequence[Number], k: int) -> dict[tuple[int, ...], Number]
 
 
 def _without_replacement(draft_probs: Sequence[Number], k: int) -> dict[tuple[int, ...], Number]:
-    """Draw by draw; once the support is exhausted, uniformly over the rest, as `distributions.without` does."""
+    """Draw by draw; beyond the support, uniformly over the rest, as `distributions.without` does."""
     support = [token for token, q in enumerate(draft_probs) if q > 0]
     sets: dict[tuple[int, ...], Number] = {(): 1}
     for size in range(k):

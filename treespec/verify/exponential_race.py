@@ -9,7 +9,7 @@ from torch import Tensor
 __all__ = ["draws_in_prefix"]
 
 TOLERANCE = 1e-13
-"""Bound on each of three errors: of the trapezoid rule, and of truncating it on the left and on the right."""
+"""Bound on each of three errors: the trapezoid rule, and its truncation on the left and on the right."""
 BLOCK = 1024
 LARGEST_EXPONENT = 500.0
 """Within a block, numbers grow up to exp of this; float64 overflows at exp(709)."""

@@ -168,7 +168,7 @@ def _reject(
     row, draft, scratch, vocab, side, peak, best, temperature, norm, tried, draft_norm, spent, token,
     RULE: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write what the rejection of `token` leaves to the other scratch row; return its sum and the draft's."""
+    """Write what rejecting `token` leaves to the other scratch row; return its sum and the draft's."""
     tl.debug_barrier()  # no thread may still be reading what is written below
     to = tl.where(side == 1, vocab, 0)
     total = tl.full([], 0.0, tl.float64)

@@ -1,4 +1,4 @@
-"""`Rule`, a verifier that knows what it covers, and `top_down`, the walk for rules that decide node by node."""
+"""`Rule`, a verifier that knows what it covers, and `top_down`, the walk of rules that decide per node."""
 
 import enum
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -115,7 +115,7 @@ class Rule:
         scope: what the acceptance of a child depends on.
         child_acceptance: closed form for the probability, over the coins, that each child of a node is
             accepted; only for some rules of scope `ELDERS`.
-        on_trees: for a rule that needs chains, by law: the rule for arbitrary trees that equals it on chains.
+        on_trees: for a rule that needs chains, by law: the rule for any tree that equals it on chains.
         by_member: whether a deterministic child is accepted if and only if the emitted text continues with
             it, so that acceptance can be read off the text alone.
     """
@@ -298,7 +298,7 @@ def rule(
         distinct: whether siblings must be distinct, except those drawn independently.
         scope: what the acceptance of a child depends on; by default the whole tree.
         child_acceptance: the acceptance probability of each child; for rules of scope `ELDERS`.
-        on_trees: for a rule that needs chains, by law: the rule for arbitrary trees that equals it on chains.
+        on_trees: for a rule that needs chains, by law: the rule for any tree that equals it on chains.
         mixes: the laws that it covers in groups of mixed trees; empty if it does not cover such trees.
         by_member: whether it accepts a deterministic child if and only if the text continues with it.
     """
@@ -307,7 +307,7 @@ def rule(
 
 
 def top_down(tree: TokenTree, target_probs: Rows, coins: Coins, node_rule: NodeRule) -> Verdict:
-    """Walk down from the root, applying `node_rule` at each node, until it emits a token or a leaf is reached.
+    """Walk down from the root, applying `node_rule` at each node, until it emits a token or reaches a leaf.
 
     At a leaf the bonus is drawn from the target's distribution there. Only rows of visited nodes are
     read. `node_rule` receives None as `draft_probs` at nodes with deterministic children, whatever row
