@@ -30,7 +30,9 @@ def checked_prefix_len(prefix_len: Any) -> int:
     """The number of cached keys before node 0, at least 0."""
     value = checked_integer("prefix_len", prefix_len)
     if value < 0:
-        raise InvalidInput(f"prefix_len = {prefix_len}, but it counts cached keys: it must be at least 0")
+        raise InvalidInput(
+            f"prefix_len = {prefix_len}, but it counts cached keys: it must be at least 0"
+        )
     return value
 
 
@@ -113,11 +115,15 @@ def checked_device(value: Any) -> torch.device:
     try:
         return torch.device(value)
     except (TypeError, RuntimeError):
-        raise InvalidInput(f"device = {shown(value)} is not a device: use 'cpu' or 'cuda:0'") from None
+        raise InvalidInput(
+            f"device = {shown(value)} is not a device: use 'cpu' or 'cuda:0'"
+        ) from None
 
 
 def checked_dtype(value: Any) -> torch.dtype:
     """The value, if it is a floating-point dtype."""
     if not isinstance(value, torch.dtype) or not value.is_floating_point:
-        raise InvalidInput(f"dtype = {shown(value)}, but it must be a floating-point dtype: torch.float32")
+        raise InvalidInput(
+            f"dtype = {shown(value)}, but it must be a floating-point dtype: torch.float32"
+        )
     return value

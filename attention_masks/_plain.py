@@ -38,7 +38,7 @@ def plain_integer(value: Any) -> int | None:
 
 
 def plain_integers(values: Any) -> tuple[int, ...] | None:
-    """The values as Python integers, in order; None if one is not an integer, or they are not a sequence."""
+    """The values as Python integers, in order; None if one is not an integer or they are not a sequence."""
     items = plain_items(values)
     if items is None:
         return None
@@ -98,7 +98,10 @@ def shown(value: Any, most: int = MAX_VALUE_LENGTH) -> str:
         return f"the type {value.__name__}"
     try:
         text = " ".join(_Short(most).repr(value).split())
-    except (ValueError, RecursionError):  # Python refuses to print integers of more than 4300 digits
+    except (
+        ValueError,
+        RecursionError,
+    ):  # Python refuses to print integers of more than 4300 digits
         return f"a huge {'integer' if isinstance(value, int) else type(value).__name__}"
     return text if len(text) <= most else f"{text[: most - 4]} ..."
 

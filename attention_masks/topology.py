@@ -91,7 +91,9 @@ class Topology:
         try:
             device = torch.device(device)
         except (TypeError, RuntimeError):
-            raise InvalidInput(f"device = {shown(device)} is not a device: use 'cpu' or 'cuda:0'") from None
+            raise InvalidInput(
+                f"device = {shown(device)} is not a device: use 'cpu' or 'cuda:0'"
+            ) from None
         if device not in self._placed:
             packed = torch.stack([self.depth, self.order, self.pre, self.end])
             self._placed[device] = _placed(self.parents, self.depths, packed, device, self._placed)

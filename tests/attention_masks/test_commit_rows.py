@@ -212,9 +212,9 @@ def test_what_cannot_be_checked_stays_inside_the_slots(monkeypatch):
         ([-1, 5], 0, r"source\[0\] = -1 is below start = 0"),
         ([3, 12], 1, r"source\[1\] = 12, but there are 12 slots"),
         ([3], -1, r"slots -1\.\.-1, but there are 12"),
-        (list(range(4, 12)), 5, r"8 rows to slots 5\.\.12, but there are 12"),
+        (list(range(4, 12)), 5, r"8 rows go to slots 5\.\.12, but there are 12"),
         (torch.tensor([3, 3]), 1, r"source\[1\] = 3 after 3"),
-        (torch.tensor([3, 4]).short(), 1, r"torch.int16 \[2\], but must be one line of int32 or"),
+        (torch.tensor([3, 4]).short(), 1, r"torch.int16 \[2\], but must be a list of int32 or"),
     ],
 )
 def test_sources_are_checked_at_the_door(source, start, message):
@@ -231,7 +231,7 @@ def test_sources_are_checked_at_the_door(source, start, message):
 def test_other_wrong_inputs():
     keys, values = cache(12)
     for error, message, arguments, options in (
-        (InvalidInput, "alike in all but the last", (keys, values[:1], [3], 1), {}),
+        (InvalidInput, "equal in all but the last", (keys, values[:1], [3], 1), {}),
         (InvalidInput, "must be .layers, batch", (keys[0], None, [3], 1), {}),
         (InvalidInput, "values are on meta", (keys, values.to("meta"), [3], 1), {}),
         (InvalidInput, "keys are expanded", (keys[:1].expand(2, -1, -1, -1, -1), None, [3], 1), {}),

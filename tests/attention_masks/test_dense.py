@@ -103,7 +103,10 @@ def test_made_on_the_device_of_the_topology():
     [
         ({"prefix_len": -1}, "prefix_len = -1, but it counts cached keys: it must be at least 0"),
         ({"prefix_len": 1.5}, r"prefix_len = 1\.5, but it must be a plain integer"),
-        ({"window": 0}, "window = 0, but a row sees at least itself: it must be at least 1, or None"),
+        (
+            {"window": 0},
+            "window = 0, but a row sees at least itself: it must be at least 1, or None",
+        ),
         ({"window": 2.0}, r"window = 2\.0, but it must be a plain integer"),
         ({"rows": []}, "rows is empty: name at least one node, or None for all of them"),
         ({"rows": range(2, 2)}, "rows is empty"),

@@ -125,10 +125,13 @@ def test_made_on_the_device_of_the_trees():
         (lambda tree: tensorrt_llm_mask([]), "trees is empty"),
         (
             lambda tree: tensorrt_llm_mask([topology([-1]), tree], 5),
-            r"max_tokens = 5, but trees\[1\] has 6 nodes with its root: at least 6",
+            r"max_tokens = 5, but trees\[1\] has 6 nodes with its root: it must be at least 6",
         ),
         (lambda tree: inspect.unwrap(tensorrt_llm_mask)([tree], 7.5), r"max_tokens = 7\.5"),
-        (lambda tree: unpacked(packed_rows(tree), 33), r"1 of torch.int32 hold 0\.\.32 bits"),
+        (
+            lambda tree: unpacked(packed_rows(tree), 33),
+            r"1 elements of torch.int32 hold 0\.\.32 bits",
+        ),
         (lambda tree: unpacked(packed_rows(tree), -1), "size = -1"),
     ],
 )

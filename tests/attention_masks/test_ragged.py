@@ -114,7 +114,10 @@ def test_made_on_the_device_of_the_trees():
     ("call", "message"),
     [
         (lambda t: ragged_mask([], []), "trees is empty: give at least one"),
-        (lambda t: ragged_mask([t], []), "1 trees, but prefix_lens has 0 entries: one for each"),
+        (
+            lambda t: ragged_mask([t], []),
+            "prefix_lens has 0 entries: it must have one for each tree",
+        ),
         (lambda t: ragged_mask([t], [1], rows=[[0], [1]]), "1 trees, but rows has 2 entries"),
         (
             lambda t: ragged_mask([t, t], [1, 1], rows=[None, [0, 6]]),

@@ -46,7 +46,7 @@ def test_no_candidate_runs():
 def test_a_broken_file_is_named(tmp_path, text):
     path = tmp_path / "tiles.json"
     path.write_text(text)
-    with pytest.raises(InvalidInput, match=r"tiles\.json is no file of tiles.*delete it"):
+    with pytest.raises(InvalidInput, match=r"tiles\.json is not a file of tiles.*delete it"):
         TileFile(path, "3.7")
 
 

@@ -413,5 +413,7 @@ def test_which_rules_are_covered():
         with pytest.raises(Unavailable, match=rf"'{name}' has no fused kernel.*of treespec.verify"):
             fused(other)
     for wrong in ("rrs", verify.rrs.__wrapped__, None):
-        with pytest.raises(TypeError, match=r"not an acceptance rule.*give a rule of treespec\.verify"):
+        with pytest.raises(
+            TypeError, match=r"not an acceptance rule.*give a rule of treespec\.verify"
+        ):
             fused(wrong)
