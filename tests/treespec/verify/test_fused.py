@@ -343,7 +343,7 @@ def test_what_a_fused_rule_does_not_take():
     tree, rows = flat(Law.IID, [1], [0.5, 0.5], [0.5, 0.5])
     half = TokenTree(tree.shape, tree.tokens, tree.draft_probs.half(), Law.IID)
     for wrong, message in (
-        ((tree, rows, EnumeratingCoins()), "peek and skip, as TorchCoins have"),
+        ((tree, rows, EnumeratingCoins()), "peek and skip, such as TorchCoins"),
         ((tree, [rows[0], rows[1]], TorchCoins(0)), "reads `Sampling.rows.*not list"),
         ((tree, rows.half(), TorchCoins(0)), "float32 or float64, not torch.float16"),
         ((half, rows, TorchCoins(0)), "draft_probs in float32 or float64"),

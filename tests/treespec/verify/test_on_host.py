@@ -95,7 +95,7 @@ def test_decides_by_the_copies(rule, random_tree, outcome):
 
             with (
                 mock.patch.object(
-                    on_host_module, "_elsewhere", return_value={torch.device("meta")}
+                    on_host_module, "_accelerators", return_value={torch.device("meta")}
                 ),
                 mock.patch.object(on_host_module, "_copy", copy),
             ):
