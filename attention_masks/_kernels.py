@@ -35,6 +35,6 @@ def load_kernels(module: str, device: torch.device, tensors: str, instead: str) 
         raise Unavailable(f"impl='triton' needs Triton: pip install triton ({missing})") from None
     if not on_cuda and not kernels.INTERPRETED:
         raise Unavailable(
-            "TRITON_INTERPRET=1 was set after Triton had been imported: set it in the shell, before Python"
+            "TRITON_INTERPRET=1 was set after Triton had been imported: set it before Python starts"
         )
     return kernels
