@@ -8,12 +8,13 @@
     >>> tree_attention(q, k, v, tree, prefix_len=20).shape
     torch.Size([1, 8, 4, 64])
 
-The parts: `topology` (a parent array as the arrays that masks need), `dense_mask` and
-`additive_mask`, `tree_attention`, and for models with many layers `TreePass` with `attend` (masks
-made once for each pass). Imports torch and nothing heavier; knows no models and no tokens.
+The parts: `topology` (turns a parent array into the arrays that masks need), `dense_mask` and
+`additive_mask`, `tree_attention`, and for models with many layers `TreePass` with `attend`, which
+build each mask once per pass. The package imports torch and nothing heavier, and is independent of
+models and tokens.
 
-The functions `topology` and `tree_attention` have the names of the modules they come from, so reach
-into these modules with `from attention_masks.tree_attention import ...`.
+The functions `topology` and `tree_attention` share the names of their modules. To reach into these
+modules, write `from attention_masks.tree_attention import ...`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -59,7 +60,7 @@ __all__ = [
     "unpacked",
 ]
 
-# Forms of the mask load at first use, so that each of their files also runs with `python -m`.
+# Mask forms are imported at first use, so that each of their files also runs with `python -m`.
 _FORMS = {
     "additive_mask": "dense",
     "block_mask": "flex",
@@ -76,7 +77,7 @@ _FORMS = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load the file of a mask form when its name is first asked for."""
+    """Import the module of a mask form at the first use of its name."""
     if name not in _FORMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
@@ -85,5 +86,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names, those not loaded yet included."""
+    """The public names, including those not imported yet."""
     return sorted({*globals(), *__all__})

@@ -1,6 +1,6 @@
-"""Checks of the arguments that masks and attention share; each returns one fixed form.
+"""Checks of the arguments that masks and attention share; each returns the value in a canonical form.
 
-Typed as anything, since what they are for is what does not fit its type.
+Arguments are typed `Any`, because the checks exist for values of the wrong type.
 """
 
 from collections.abc import Iterable
@@ -30,7 +30,9 @@ def checked_prefix_len(prefix_len: Any) -> int:
     """The number of cached keys before node 0, at least 0."""
     value = checked_integer("prefix_len", prefix_len)
     if value < 0:
-        raise InvalidInput(f"prefix_len = {prefix_len}, but it counts cached keys: at least 0")
+        raise InvalidInput(
+            f"prefix_len = {prefix_len}, but it counts cached keys: it must be at least 0"
+        )
     return value
 
 
@@ -41,13 +43,13 @@ def checked_window(window: Any) -> int | None:
     value = checked_integer("window", window)
     if value < 1:
         raise InvalidInput(
-            f"window = {window}, but a row sees at least itself: at least 1, or None for no window"
+            f"window = {window}, but a row sees at least itself: it must be at least 1, or None"
         )
     return value
 
 
 def checked_rows(topology: Topology, rows: Iterable[Any] | None) -> range | tuple[int, ...]:
-    """The nodes that are queried, as a range where they are one (a view instead of a gather)."""
+    """The queried nodes, as a range if they are consecutive (a view instead of a gather)."""
     checked_topology(topology)
     if rows is None:
         return range(topology.size)
@@ -55,8 +57,8 @@ def checked_rows(topology: Topology, rows: Iterable[Any] | None) -> range | tupl
         nodes = rows
         inside = not rows or (rows[0] >= 0 and rows[-1] < topology.size)
     else:
-        given = checked_items("rows", rows, "nodes, or None for all of them")
-        nodes = tuple(checked_integer(f"rows[{i}]", node) for i, node in enumerate(given))
+        items = checked_items("rows", rows, "nodes, or None for all of them")
+        nodes = tuple(checked_integer(f"rows[{i}]", node) for i, node in enumerate(items))
         inside = not nodes or (min(nodes) >= 0 and max(nodes) < topology.size)
     if not nodes:
         raise InvalidInput("rows is empty: name at least one node, or None for all of them")
@@ -72,18 +74,18 @@ def checked_rows(topology: Topology, rows: Iterable[Any] | None) -> range | tupl
 
 
 def checked_integer(name: str, value: Any) -> int:
-    """The value as Python's integer."""
+    """The value as a Python integer."""
     number = plain_integer(value)
     if number is None:
         raise InvalidInput(f"{name} = {shown(value)}, but it must be a plain integer")
     return number
 
 
-def checked_items(name: str, value: Any, of: str) -> tuple[Any, ...]:
-    """The items of a sequence."""
+def checked_items(name: str, value: Any, kind: str) -> tuple[Any, ...]:
+    """The items of a sequence; `kind` names them in the message."""
     items = plain_items(value)
     if items is None:
-        raise InvalidInput(f"{name} = {shown(value)}, but it must be a sequence of {of}")
+        raise InvalidInput(f"{name} = {shown(value)}, but it must be a sequence of {kind}")
     return items
 
 
@@ -98,14 +100,14 @@ def checked_topology(value: Any, name: str = "topology") -> Topology:
 
 
 def checked_tensor(name: str, value: Any, optional: bool = False) -> None:
-    """Refuse what is no tensor."""
+    """Raise `InvalidInput` unless the value is a tensor whose numbers can be read."""
     if not isinstance(value, Tensor) and not (optional and value is None):
         allowed = "a tensor, or None" if optional else "a tensor"
         raise InvalidInput(
             f"{name} = {shown(value)} is a {type(value).__name__}, but it must be {allowed}"
         )
-    if (why := unreadable(value)) is not None:
-        raise InvalidInput(f"{name} {why}")
+    if (reason := unreadable(value)) is not None:
+        raise InvalidInput(f"{name} {reason}")
 
 
 def checked_device(value: Any) -> torch.device:
@@ -113,11 +115,15 @@ def checked_device(value: Any) -> torch.device:
     try:
         return torch.device(value)
     except (TypeError, RuntimeError):
-        raise InvalidInput(f"device = {shown(value)} is no device: 'cpu', 'cuda:0'") from None
+        raise InvalidInput(
+            f"device = {shown(value)} is not a device: use 'cpu' or 'cuda:0'"
+        ) from None
 
 
 def checked_dtype(value: Any) -> torch.dtype:
-    """The value, if it is a floating dtype."""
+    """The value, if it is a floating-point dtype."""
     if not isinstance(value, torch.dtype) or not value.is_floating_point:
-        raise InvalidInput(f"dtype = {shown(value)}, but it must be a floating one: torch.float32")
+        raise InvalidInput(
+            f"dtype = {shown(value)}, but it must be a floating-point dtype: torch.float32"
+        )
     return value

@@ -1,4 +1,4 @@
-"""How kernels are loaded: Triton at the first call, or an error that says what is missing."""
+"""Loading of Triton kernels: at the first call, with an error that names what is missing."""
 
 import os
 from importlib import import_module
@@ -12,16 +12,16 @@ __all__ = ["load_kernels"]
 
 
 def load_kernels(module: str, device: torch.device, tensors: str, instead: str) -> Any:
-    """The module with the kernels, which says in `INTERPRETED` whether they are interpreted.
+    """Import the module with the kernels; its `INTERPRETED` says whether Triton interprets them.
 
     Args:
         module: full name of the module.
-        device: where the kernels are to run.
-        tensors: what is on the device, for the message.
-        instead: what the user can ask for otherwise, for the message.
+        device: device that the kernels will run on.
+        tensors: name of the tensors on the device, for the message.
+        instead: alternatives that the user can ask for, for the message.
 
     Raises:
-        Unavailable: on a CPU outside Triton's interpreter, or without Triton.
+        Unavailable: on a CPU outside Triton's interpreter, or if Triton is not installed.
     """
     on_cuda = device.type == "cuda"
     if not on_cuda and os.environ.get("TRITON_INTERPRET") != "1":
@@ -35,6 +35,6 @@ def load_kernels(module: str, device: torch.device, tensors: str, instead: str) 
         raise Unavailable(f"impl='triton' needs Triton: pip install triton ({missing})") from None
     if not on_cuda and not kernels.INTERPRETED:
         raise Unavailable(
-            "TRITON_INTERPRET=1 was set after Triton had been imported: set it before, in the shell"
+            "TRITON_INTERPRET=1 was set after Triton had been imported: set it before Python starts"
         )
     return kernels

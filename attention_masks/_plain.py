@@ -1,4 +1,4 @@
-"""What counts as a whole number or a sequence where one is given: for this package and those above."""
+"""What this package and those above accept as an integer, a sequence, and a tensor with numbers."""
 
 import operator
 import reprlib
@@ -17,15 +17,15 @@ __all__ = [
     "without_numbers",
 ]
 
-MOST_LETTERS_OF_A_VALUE = 80
-"""Letters of a value in a message."""
+MAX_VALUE_LENGTH = 80
+"""Characters of a value in a message."""
 
 
 def plain_integer(value: Any) -> int | None:
-    """The value as Python's integer, None for what is none.
+    """The value as a Python integer; None if it is not an integer.
 
-    Integers of numpy and tensors of one integer are some. Truth values are not, though Python counts with
-    them, nor are floats that happen to be whole, NaN or text.
+    Numpy integers and tensors of one integer are accepted. Booleans are not, although Python treats them
+    as integers, nor are integral floats, NaN or text.
     """
     if type(value) is int:
         return value
@@ -38,37 +38,37 @@ def plain_integer(value: Any) -> int | None:
 
 
 def plain_integers(values: Any) -> tuple[int, ...] | None:
-    """The same for many, in order; None if one of them is no integer, or they are nothing to go through."""
-    given = plain_items(values)
-    if given is None:
+    """The values as Python integers, in order; None if one is not an integer or they are not a sequence."""
+    items = plain_items(values)
+    if items is None:
         return None
-    if set(map(type, given)) <= {int}:  # the usual case, at a tenth of the cost
-        return given
-    integers = tuple(map(plain_integer, given))
+    if set(map(type, items)) <= {int}:  # the usual case, at a tenth of the cost
+        return items
+    integers = tuple(map(plain_integer, items))
     return None if None in integers else integers  # pyrefly: ignore[bad-return]
 
 
 def plain_items(values: Any) -> tuple[Any, ...] | None:
-    """The items of anything that has them in an order; None for text, sets, mappings and single values."""
+    """The items of an ordered iterable; None for text, sets, mappings and single values."""
     if isinstance(values, tuple):
         return values
     if isinstance(values, str | bytes | Mapping | Set) or not isinstance(values, Iterable):
         return None
     try:
         return tuple(values)
-    except TypeError:  # a tensor or an array of one number
+    except TypeError:  # a tensor or an array without dimensions
         return None
 
 
 def unreadable(value: Any) -> str | None:
-    """Why the numbers of a tensor cannot be read as they are, and what to give; None if they can.
+    """Say why a tensor's numbers cannot be read directly, and what to pass instead; None if they can.
 
-    Anything but a tensor is left to others.
+    Returns None for values that are not tensors.
     """
     if not isinstance(value, Tensor):
         return None
     if value.is_nested:
-        return "is a nested tensor: give one of rows of equal length"
+        return "is a nested tensor: give one with rows of equal length"
     if value.layout != torch.strided:
         return "is a sparse tensor: give its to_dense()"
     if value.is_quantized:
@@ -77,18 +77,18 @@ def unreadable(value: Any) -> str | None:
 
 
 def without_numbers(value: Any) -> str | None:
-    """The same where the numbers are read at once: a tensor on the device meta has none."""
+    """As `unreadable`, where numbers are read at once: a tensor on the meta device has none."""
     if isinstance(value, Tensor) and value.device.type == "meta":
-        return "is a tensor on the device meta, which holds no numbers: give one with data"
+        return "is a tensor on the meta device, which holds no numbers: give one with data"
     return unreadable(value)
 
 
-def shown(value: Any, most: int = MOST_LETTERS_OF_A_VALUE) -> str:
-    """A value as it stands in a message: on one line, and cut where it is long.
+def shown(value: Any, most: int = MAX_VALUE_LENGTH) -> str:
+    """A value as text for a message: on one line, truncated if it is long.
 
     Args:
         value: anything, however large or deep.
-        most: letters.
+        most: maximum number of characters.
     """
     if isinstance(value, Tensor) and value.is_nested:
         return f"a nested tensor {str(value.dtype).removeprefix('torch.')}"
@@ -98,13 +98,16 @@ def shown(value: Any, most: int = MOST_LETTERS_OF_A_VALUE) -> str:
         return f"the type {value.__name__}"
     try:
         text = " ".join(_Short(most).repr(value).split())
-    except (ValueError, RecursionError):  # Python writes no integer of more than 4300 digits
+    except (
+        ValueError,
+        RecursionError,
+    ):  # Python refuses to print integers of more than 4300 digits
         return f"a huge {'integer' if isinstance(value, int) else type(value).__name__}"
     return text if len(text) <= most else f"{text[: most - 4]} ..."
 
 
 class _Short(reprlib.Repr):
-    """What Python writes, but for what would be cut all the same: a list of millions is not written out."""
+    """`repr` that stops early: a list of millions is not written out only to be truncated."""
 
     def __init__(self, most: int) -> None:
         super().__init__()

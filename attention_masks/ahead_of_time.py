@@ -1,11 +1,11 @@
-"""Kernels compiled for GPUs that need not be there, and what came of it: registers, spills, shared memory.
+"""Compile kernels for GPUs that need not be present, and report registers, spills and shared memory.
 
-Triton decides when it is imported whether it compiles or interprets, so this runs in processes without
-TRITON_INTERPRET. Compiling takes about a second and shares nothing, so spread it over processes: a
-`Compiled` pickles, a kernel does not, so hand a worker of a `ProcessPoolExecutor` the name of a kernel and
-let it import that.
+Triton decides at import whether it compiles or interprets, so this module works only in processes without
+TRITON_INTERPRET. Compiling a kernel takes about a second and shares nothing with others, so it can be
+spread over processes. A `Compiled` can be pickled but a kernel cannot: give a worker of a
+`ProcessPoolExecutor` the name of a kernel and let it import the kernel.
 
-Nothing here loads Triton before a kernel is compiled.
+Triton is imported only when a kernel is compiled.
 """
 
 import re
@@ -33,13 +33,13 @@ SHARED_LIMITS = {
     120: 99 * 1024,
     121: 99 * 1024,
 }
-"""Bytes of shared memory that one program can have, for each compute capability (8.0 is 80)."""
+"""Bytes of shared memory available to one program, by compute capability (8.0 is 80)."""
 
 TENSOR_MEMORY_LIMIT = 512
-"""Columns of tensor memory that one program can have, where there is such memory (sm_100, sm_103)."""
+"""Columns of tensor memory available to one program, on GPUs that have such memory (sm_100, sm_103)."""
 
-# What PTX calls what computes and what copies: tensor cores of Hopper, of Ampere, of Blackwell; copies to
-# shared memory behind the program's back, and those that go through a tensor map.
+# PTX names of instructions that compute and that copy: tensor cores of Hopper, of Ampere and of Blackwell;
+# asynchronous copies to shared memory, and copies through a tensor map.
 _INSTRUCTIONS = {
     "wgmma": r"\bwgmma\.mma_async\b",
     "mma": r"(?<!wg)\bmma\.(?:sync|sp)\b",
@@ -53,21 +53,21 @@ _SASS_LINE = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?\w+\s+)?([A-Z]\w*)")
 
 @dataclass(frozen=True)
 class Compiled:
-    """What a kernel became on one target.
+    """A kernel compiled for one target.
 
     Attributes:
-        kernel: its name.
-        label: which variant it is, in the caller's words.
+        kernel: name of the kernel.
+        label: the variant, in the caller's words.
         capability: compute capability of the target, 90 for sm_90.
-        warps: of one program.
-        registers: of one thread.
-        stack: bytes of local memory of one thread, 0 if nothing was spilled.
-        shared: bytes of shared memory of one program.
-        tensor_memory: columns of tensor memory of one program.
-        instructions: how often the PTX has "wgmma", "mma" (of sm_80), "tcgen05" (the mma of sm_100),
-            "cp.async" and "tma". Occurrences in the program text: a loop counts once.
+        warps: warps per program.
+        registers: registers per thread.
+        stack: bytes of local memory per thread, 0 if nothing was spilled.
+        shared: bytes of shared memory per program.
+        tensor_memory: columns of tensor memory per program.
+        instructions: number of occurrences in the PTX of "wgmma", "mma" (of sm_80), "tcgen05" (the mma of
+            sm_100), "cp.async" and "tma"; an instruction in a loop counts once.
         ptx: the program before ptxas.
-        cubin: the program after it.
+        cubin: the program after ptxas.
     """
 
     kernel: str
@@ -84,42 +84,40 @@ class Compiled:
 
     @cached_property
     def sass(self) -> str:
-        """The machine code, disassembled at first use (a second or so)."""
+        """The machine code, disassembled at first use (takes about a second)."""
         return _cuobjdump("--dump-sass", self.cubin)
 
     @cached_property
     def opcodes(self) -> Mapping[str, int]:
-        """How often the machine code has each instruction, without its modifiers: HGMMA, LDGSTS, BAR."""
+        """Occurrences of each machine instruction, without modifiers: HGMMA, LDGSTS, BAR."""
         return Counter(_SASS_LINE.findall(self.sass))
 
     @cached_property
     def spills(self) -> int:
-        """Instructions that move registers to or from local memory; there are none without a stack."""
+        """Number of instructions that move registers to or from local memory; 0 without a stack."""
         if not self.stack:
             return 0
         return self.opcodes.get("STL", 0) + self.opcodes.get("LDL", 0)
 
     @property
     def uses_wgmma(self) -> bool:
-        """Whether it computes with Hopper's warp-group instructions."""
+        """Whether the kernel uses Hopper's warp-group matrix instructions."""
         return self.instructions["wgmma"] > 0
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Why it will be slow, or not start at all; empty if all is well."""
-        sentences = []
+        """Reasons why the kernel is slow or does not start; empty if there are none."""
+        reasons = []
         limit = SHARED_LIMITS[self.capability]
         if self.shared > limit:
-            sentences.append(
-                f"shared memory {_kib(self.shared)} > {_kib(limit)} KiB: does not start"
-            )
+            reasons.append(f"shared memory {_kib(self.shared)} > {_kib(limit)} KiB: does not start")
         if self.tensor_memory > TENSOR_MEMORY_LIMIT:
-            sentences.append(
+            reasons.append(
                 f"tensor memory {self.tensor_memory} > {TENSOR_MEMORY_LIMIT} columns: does not start"
             )
         if self.stack:
-            sentences.append(f"{self.stack} bytes of stack, {self.spills} loads and stores of it")
-        return tuple(sentences)
+            reasons.append(f"{self.stack} bytes of stack, {self.spills} loads and stores of it")
+        return tuple(reasons)
 
 
 def compile_kernel(
@@ -132,26 +130,26 @@ def compile_kernel(
     *,
     label: str = "",
 ) -> Compiled:
-    """Compile a Triton kernel for a GPU that need not be there.
+    """Compile a Triton kernel for a GPU that need not be present.
 
     Args:
         fn: a function decorated with `triton.jit`.
-        signature: type of each argument that is known at run time only: "*bf16", "i32", "fp32".
-        constexprs: value of each other argument: what the kernel annotates as `tl.constexpr`, and what a
-            launch would specialise on, as a stride of 1 or an argument that is None.
-        divisible: arguments that are multiples of 16, which a launch would find out: pointers in bytes
-            (what torch allocates is; a view may not be), integers as they are.
+        signature: type of each argument known only at run time: "*bf16", "i32", "fp32".
+        constexprs: value of every other argument: those that the kernel annotates as `tl.constexpr`, and
+            those that a launch would specialise on, such as a stride of 1 or an argument that is None.
+        divisible: arguments that are multiples of 16, which a launch would detect: pointers in bytes
+            (true of tensors that torch allocates, not of every view), and integers.
         capability: 80, 90, 100 (see `SHARED_LIMITS`).
-        options: `num_warps`, `num_stages`, `maxnreg`, `enable_fp_fusion`, ... as the launch has them.
-            Fusion of multiplications with additions is on unless they say otherwise: that is said to
-            Triton explicitly, whose own default changes between versions.
-        label: which variant this is; for `table`.
+        options: `num_warps`, `num_stages`, `maxnreg`, `enable_fp_fusion`, ... as at the launch. Fusion of
+            multiplications with additions is on unless disabled here; it is passed to Triton explicitly,
+            because Triton's default changes between versions.
+        label: name of the variant, for `table`.
 
     Returns:
-        What came of it. Triton's cache (TRITON_CACHE_DIR) may answer instead of the compiler.
+        The compiled kernel. It may come from Triton's cache (TRITON_CACHE_DIR) instead of the compiler.
 
     Raises:
-        Unavailable: if Triton or its cuobjdump is not installed, and if it interprets.
+        Unavailable: if Triton or its cuobjdump is not installed, or if Triton interprets.
         InvalidInput: if the arguments do not fit the kernel, or the target is not known.
     """
     try:
@@ -163,20 +161,20 @@ def compile_kernel(
         raise Unavailable(
             f"compiling a kernel needs Triton: pip install triton ({error})"
         ) from error
-    # Triton's own functions (tl.sum and others) are kernels too, made when it was imported.
+    # Triton's own functions (tl.sum and others) are kernels too, created when Triton was imported.
     if not isinstance(triton.language.sum, JITFunction) or _is_interpreted(fn):
         raise Unavailable(
-            "TRITON_INTERPRET was on when Triton or the kernel was imported, and what is interpreted "
+            "TRITON_INTERPRET was on when Triton or the kernel was imported, and an interpreted kernel "
             "cannot be compiled: start a process without it (TRITON_INTERPRET=0)"
         )
     if not isinstance(fn, JITFunction):
-        raise InvalidInput(f"{fn!r} is no Triton kernel: decorate it with triton.jit, nothing else")
+        raise InvalidInput(f"{fn!r} is not a Triton kernel: decorate it with triton.jit alone")
     if capability not in SHARED_LIMITS:
         known = ", ".join(map(str, SHARED_LIMITS))
         raise InvalidInput(f"capability = {capability} is not known: it must be one of {known}")
     divisible = set(divisible)
     _check_arguments(fn, signature, constexprs, divisible)
-    # In the kernel's order, by which attributes count.
+    # In the kernel's argument order: attributes refer to arguments by position.
     types = {name: signature.get(name, "constexpr") for name in fn.arg_names}
     attributes = {
         (i,): [["tt.divisibility", 16]] for i, name in enumerate(fn.arg_names) if name in divisible
@@ -198,14 +196,14 @@ def compile_kernel(
         stack=numbers["STACK"] + numbers["LOCAL"],
         shared=metadata.shared,
         tensor_memory=getattr(metadata, "tmem_size", None) or 0,
-        instructions={name: len(re.findall(x, ptx)) for name, x in _INSTRUCTIONS.items()},
+        instructions={name: len(re.findall(regex, ptx)) for name, regex in _INSTRUCTIONS.items()},
         ptx=ptx,
         cubin=cubin,
     )
 
 
 def table(rows: Iterable[Compiled]) -> str:
-    """What came of several kernels, as aligned text: a line each, "ok" or its problems at the end."""
+    """Format compiled kernels as aligned text: one line per kernel, ending in "ok" or its problems."""
     columns: dict[str, Callable[[Compiled], Any]] = {
         "kernel": lambda x: f"{x.kernel} {x.label}".rstrip(),
         "target": lambda x: f"sm_{x.capability}",
@@ -232,18 +230,18 @@ def table(rows: Iterable[Compiled]) -> str:
 def _check_arguments(
     fn: Any, signature: Mapping[str, str], constexprs: Mapping[str, Any], divisible: set[str]
 ) -> None:
-    """Whether each argument of the kernel is given once; Triton's own error for this is an assertion."""
+    """Raise `InvalidInput` unless each argument is given once; Triton itself would fail an assertion."""
     twice = signature.keys() & constexprs.keys()
     given = signature.keys() | constexprs.keys()
-    wrong = {
+    problems = {
         "given in signature and in constexprs": twice,
         "not given": set(fn.arg_names) - given,
-        "no argument of the kernel": (given | divisible) - set(fn.arg_names),
+        "not an argument of the kernel": (given | divisible) - set(fn.arg_names),
         "divisible, but not in signature": divisible & constexprs.keys(),
     }
-    for what, names in wrong.items():
+    for problem, names in problems.items():
         if names:
-            raise InvalidInput(f"kernel {fn.__name__}: {', '.join(sorted(names))}: {what}")
+            raise InvalidInput(f"kernel {fn.__name__}: {', '.join(sorted(names))}: {problem}")
 
 
 def _is_interpreted(fn: Any) -> bool:
@@ -252,24 +250,24 @@ def _is_interpreted(fn: Any) -> bool:
     return isinstance(fn, InterpretedFunction)
 
 
-def _cuobjdump(what: str, cubin: bytes) -> str:
-    """What NVIDIA's tool, which is in Triton's wheel, says about a cubin."""
+def _cuobjdump(option: str, cubin: bytes) -> str:
+    """The output of NVIDIA's cuobjdump, which Triton's wheel ships, for a cubin."""
     from triton import knobs
 
     try:
         tool = knobs.nvidia.cuobjdump
     except RuntimeError:
         raise Unavailable(
-            "what became of a kernel is read with cuobjdump, which Triton's wheel ships and this "
-            "installation does not have: set TRITON_CUOBJDUMP_PATH to that of a CUDA toolkit"
+            "inspecting a compiled kernel needs cuobjdump, which Triton's wheel ships but this "
+            "installation lacks: set TRITON_CUOBJDUMP_PATH to the cuobjdump of a CUDA toolkit"
         ) from None
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "kernel.cubin")
         file.write_bytes(cubin)
-        done = subprocess.run([tool.path, what, file], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Unavailable(f"{tool.path} {what} failed: {done.stderr.strip()}")
-    return done.stdout
+        run = subprocess.run([tool.path, option, file], capture_output=True, text=True, check=False)
+    if run.returncode:
+        raise Unavailable(f"{tool.path} {option} failed: {run.stderr.strip()}")
+    return run.stdout
 
 
 def _kib(size: int) -> str:

@@ -1,4 +1,4 @@
-"""The accepted rows of a cache, moved next to the committed ones: all layers at once, in place."""
+"""Move the accepted rows of a cache next to the committed ones: all layers at once, in place."""
 
 import logging
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ __all__ = ["RowMover", "commit_rows"]
 log = logging.getLogger("attention_masks")
 
 MOST_ROWS_ONE_BY_ONE = 3
-"""Rows that are copied one by one where there is no kernel: gathering costs as much as four."""
+"""Up to this many rows are copied one by one without a kernel: a gather costs as much as four copies."""
 
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -34,8 +34,8 @@ def commit_rows(
 ) -> None:
     """Move slot `source[i]` to slot `start + i`, in every layer, sequence and head, in place.
 
-    Source and destination may overlap: every row is what it was before the call. Slots that are no
-    destination stay as they are.
+    Source and destination may overlap: every moved row has its value from before the call. Slots that
+    are not destinations stay unchanged.
 
         >>> import torch
         >>> keys = torch.arange(6.0).reshape(1, 1, 1, 6, 1)
@@ -43,19 +43,19 @@ def commit_rows(
         >>> keys.flatten().tolist()
         [0.0, 1.0, 3.0, 5.0, 4.0, 5.0]
 
-    On CUDA it is one launch for keys and values of all layers, which reads and writes each moved row once.
+    On CUDA, one launch moves keys and values of all layers; it reads and writes each moved row once.
 
     Args:
         keys: any dtype, any strides.
         values: in the same slots, of any dtype and dimension; None if there are none.
-        source: slots, strictly increasing, the first at least `start`: so none is moved upwards. Integers
-            and tensors on the CPU are checked, and are copied to the device without waiting. A tensor on
-            the device (int32 or int64) costs no copy and no synchronisation, and so *is not checked*: if
-            it breaks the rule, rows that end up at `start, start + 1, ...` are undefined. The kernel does
-            not move rows from outside the slots.
+        source: slots, strictly increasing, the first at least `start`, so that no row moves upwards.
+            Integers and tensors on the CPU are checked, and are copied to the device without waiting. A
+            tensor on the device (int32 or int64) costs no copy and no synchronisation, and therefore *is
+            not checked*: if it breaks the rule, the rows at `start, start + 1, ...` are undefined. The
+            kernel never moves rows from outside the slots.
         start: first destination.
         impl: "torch" (gathers a copy of the rows, then writes it), "triton", or "auto": the kernel on
-            CUDA where Triton is installed, else torch.
+            CUDA if Triton is installed, else torch.
 
     Raises:
         InvalidInput: if shapes, devices or numbers do not fit together.
@@ -66,12 +66,14 @@ def commit_rows(
 
 
 class RowMover:
-    """`commit_rows` for a cache whose memory stays: its tensors are looked at once.
+    """`commit_rows` for a cache whose memory stays in place: its tensors are checked once.
+
+    Arguments and errors are those of `commit_rows`.
 
     Args:
-        keys: see `commit_rows`, as the others and what is raised.
-        values: likewise.
-        impl: likewise.
+        keys: see `commit_rows`.
+        values: see `commit_rows`.
+        impl: see `commit_rows`.
     """
 
     def __init__(
@@ -96,7 +98,7 @@ class RowMover:
         for name, rows in (("keys", keys), ("values", values)):
             if rows is not None and rows.requires_grad and torch.is_grad_enabled():
                 raise Unsupported(
-                    f"{name} need gradients, and rows are moved in place: use no_grad"
+                    f"{name} need gradients, but rows are moved in place: use torch.no_grad()"
                 )
         start = checked_integer("start", start)
         slots = _checked_source(source, start, keys)
@@ -112,7 +114,7 @@ class RowMover:
 
 def _move(rows: Tensor, slots: list[int] | Tensor, start: int) -> None:
     if isinstance(slots, list) and len(slots) <= MOST_ROWS_ONE_BY_ONE:
-        # Rows never move upwards: none is written before it is read.
+        # Rows never move upwards, so none is overwritten before it is read.
         for target, slot in enumerate(slots, start):
             rows.select(3, target).copy_(rows.select(3, slot))
     else:
@@ -125,22 +127,22 @@ def _launch(kernel: Any, keys: Tensor, values: Tensor | None, index: Tensor, sta
     if not layers * batch * kv_heads:
         return
     keys = keys.view(_WORDS[keys.itemsize])
-    second = keys if values is None else values.view(_WORDS[values.itemsize])
+    values_or_keys = keys if values is None else values.view(_WORDS[values.itemsize])
     key_dim, value_dim = keys.shape[-1], 0 if values is None else values.shape[-1]
-    # A power of two, for the wider of the two; not below what a warp copies at once.
-    wide = min(kernel.BLOCK_D, max(32, 1 << (max(key_dim, value_dim) - 1).bit_length()))
-    key_blocks, value_blocks = -(-key_dim // wide), -(-value_dim // wide)
+    # A power of two that holds the wider of the two; at least what a warp copies at once.
+    block = min(kernel.BLOCK_D, max(32, 1 << (max(key_dim, value_dim) - 1).bit_length()))
+    key_blocks, value_blocks = -(-key_dim // block), -(-value_dim // block)
     if not key_blocks + value_blocks:
         return
     launch = {} if kernel.INTERPRETED else {"num_warps": 4, "num_stages": 1}
     if not kernel.INTERPRETED:
         launch["enable_fp_fusion"] = False
-    # Triton launches on the current device, which need not be that of the tensors.
+    # Triton launches on the current device, which need not be the tensors' device.
     with torch.cuda.device(keys.device if keys.is_cuda else -1):
         kernel.move_rows[(layers * batch * kv_heads, key_blocks + value_blocks)](
-            keys, second, index, start, len(index), slots, batch, kv_heads,
-            key_dim, key_blocks, *keys.stride(), value_dim, *second.stride(),
-            BLOCK_T=kernel.BLOCK_T, BLOCK_D=wide, **launch,
+            keys, values_or_keys, index, start, len(index), slots, batch, kv_heads,
+            key_dim, key_blocks, *keys.stride(), value_dim, *values_or_keys.stride(),
+            BLOCK_T=kernel.BLOCK_T, BLOCK_D=block, **launch,
         )  # fmt: skip
 
 
@@ -152,31 +154,31 @@ def _check_tensors(keys: Tensor, values: Tensor | None) -> None:
             continue
         if rows.ndim != 5 or rows.shape[:4] != keys.shape[:4]:
             raise InvalidInput(
-                f"{name} are {list(rows.shape)}, but must be [layers, batch, kv_heads, slots, dim], alike "
-                f"in all but the last (keys are {list(keys.shape)})"
+                f"{name} are {list(rows.shape)}, but must be [layers, batch, kv_heads, slots, dim], equal "
+                f"in all but the last dimension (keys are {list(keys.shape)})"
             )
         if rows.device != keys.device:
             raise InvalidInput(f"{name} are on {rows.device}, keys on {keys.device}")
         if any(not step and size > 1 for step, size in zip(rows.stride(), rows.shape, strict=True)):
             raise InvalidInput(f"{name} are expanded: several rows share memory and cannot move")
         if rows.itemsize not in _WORDS:
-            raise Unsupported(f"{name} are {rows.dtype}: elements have at most 8 bytes")
+            raise Unsupported(f"{name} are {rows.dtype}, but elements must have at most 8 bytes")
 
 
 def _checked_source(source: Any, start: int, keys: Tensor) -> list[int] | Int[Tensor, " rows"]:
-    """The slots, checked; or as they are, where one would have to wait for the device."""
+    """The slots, checked; unchecked if they are on a device, where checking would wait."""
     slots, device = keys.shape[3], keys.device
     if not isinstance(source, Tensor) or not source.ndim:
         source = checked_items("source", source, "slots")
     if start < 0 or start + len(source) > slots:
         raise InvalidInput(
-            f"start = {start}: {len(source)} rows to slots {start}..{start + len(source) - 1}, "
+            f"start = {start}: {len(source)} rows go to slots {start}..{start + len(source) - 1}, "
             f"but there are {slots} slots"
         )
     if isinstance(source, Tensor):
         if source.dtype not in (torch.int32, torch.int64) or source.ndim != 1:
             raise InvalidInput(
-                f"source is {source.dtype} {list(source.shape)}, but must be one line of int32 or int64"
+                f"source is {source.dtype} {list(source.shape)}, but must be a list of int32 or int64"
             )
         if source.device.type != "cpu":
             if source.device != device:
@@ -204,7 +206,7 @@ def _checked_source(source: Any, start: int, keys: Tensor) -> list[int] | Int[Te
 
 
 def _index(slots: list[int] | Tensor, device: torch.device) -> Tensor:
-    """The slots on the device, by a copy that does not wait."""
+    """The slots on the device, copied without waiting."""
     if isinstance(slots, Tensor):
         return slots
     index = torch.tensor(slots, dtype=torch.int64)
@@ -213,7 +215,7 @@ def _index(slots: list[int] | Tensor, device: torch.device) -> Tensor:
 
 @lru_cache
 def _choose(device: torch.device) -> str:
-    """What `impl="auto"` takes on this device; told to the log once."""
+    """The implementation that `impl="auto"` takes on this device; logged once."""
     name, missing = "torch", ""
     if device.type == "cuda":
         try:
@@ -226,5 +228,5 @@ def _choose(device: torch.device) -> str:
 
 
 def _kernel(device: torch.device) -> Any:
-    """The module with the kernel; Triton loads here."""
+    """The module with the kernel; Triton is imported here."""
     return load_kernels("attention_masks.commit_kernel", device, "rows", "impl='torch' or 'auto'")

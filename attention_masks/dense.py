@@ -1,14 +1,14 @@
 """Dense masks of a token tree behind a prefix: boolean, or additive for transformers.
 
 A row is a queried node, a column a key: first the `prefix_len` cached keys, then one key for each
-node, in node order. A row sees the whole prefix, itself and its ancestors, but no sibling and no
-other branch. The position of a node is `prefix_len + depth`, so siblings share one; a sliding
-window is over these positions, and equals the `sliding_window` of transformers: a key is visible if
+node, in node order. A row sees the whole prefix, itself and its ancestors, but neither siblings nor
+other branches. The position of a node is `prefix_len + depth`, so siblings share a position. A
+sliding window is over these positions, as the `sliding_window` of transformers: a key is visible if
 and only if `position of row - position of key < window`.
 
 Not covered: several trees or different prefixes in one batch, padding, sinks.
 
-`python -m attention_masks.dense` draws one.
+`python -m attention_masks.dense` draws an example.
 """
 
 from collections.abc import Sequence
@@ -33,10 +33,10 @@ def dense_mask(
     """Which keys each queried node may attend to: True is visible.
 
     Args:
-        topology: of the nodes whose keys are there; the mask is made on its device.
+        topology: tree of the nodes whose keys are present; the mask is on its device.
         prefix_len: number of cached keys before node 0.
-        rows: the queried nodes, in the order wanted; all of them by default.
-        window: keys at `window` positions or more before a row are hidden from it. None hides none.
+        rows: the queried nodes, in any order; all of them by default.
+        window: keys that are `window` or more positions before a row are hidden from it; None hides none.
 
     Returns:
         Mask `[len(rows), prefix_len + topology.size]`. Every row sees at least itself.
@@ -51,7 +51,9 @@ def dense_mask(
     if window is None:
         mask = to_nodes.new_ones((len(nodes), prefix_len + topology.size))
     else:
-        window = min(window, prefix_len + topology.size)  # wider hides nothing; int32 holds it
+        window = min(
+            window, prefix_len + topology.size
+        )  # wider hides nothing, but may exceed int32
         depth = of_nodes(topology.depth, nodes)[:, None]
         to_nodes &= topology.depth > depth - window
         positions = torch.arange(prefix_len + topology.size, device=topology.device)
@@ -68,18 +70,17 @@ def additive_mask(
     window: int | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, "rows prefix_and_nodes"]:
-    """The same as `dense_mask`, to be added to scores: 0 is visible, the least number hidden.
+    """`dense_mask` in additive form: 0 is visible, the lowest finite number of `dtype` is hidden.
 
-    The least *finite* number of `dtype` hides a key, as in transformers. Through a model's own
-    attention this form is safe (`mask[None, None]`), where eager attention would add up a boolean
-    one.
+    The number is *finite*, as in transformers. This form is safe in a model's own attention
+    (`mask[None, None]`); eager attention would add a boolean mask to the scores.
 
     Args:
-        topology: of the nodes whose keys are there; the mask is made on its device.
+        topology: tree of the nodes whose keys are present; the mask is on its device.
         prefix_len: number of cached keys before node 0.
-        rows: the queried nodes, in the order wanted; all of them by default.
+        rows: the queried nodes, in any order; all of them by default.
         window: see `dense_mask`.
-        dtype: of the scores, a floating one.
+        dtype: floating-point dtype of the scores.
 
     Returns:
         Mask `[len(rows), prefix_len + topology.size]` in `dtype`.
@@ -96,12 +97,12 @@ def additive_mask(
 def draw(
     topology: Topology, mask: Bool[Tensor, "rows keys"], rows: Sequence[int] | None = None
 ) -> str:
-    """A picture of a mask as text: one line for each queried node, `#` visible, `.` hidden.
+    """Draw a mask as text: one line for each queried node, `#` visible, `.` hidden.
 
     Args:
-        topology: the topology the mask was made from.
-        mask: what `dense_mask` gave; the columns before the nodes are the prefix.
-        rows: the nodes it was made for; all of them by default.
+        topology: the topology that the mask was made from.
+        mask: the result of `dense_mask`; the columns before the nodes are the prefix.
+        rows: the nodes that it was made for; all of them by default.
 
     Example:
         >>> tree = topology([-1, 0, 0, 1])
@@ -124,7 +125,7 @@ def draw(
 
 
 def of_nodes(values: Tensor, nodes: range | tuple[int, ...]) -> Tensor:
-    """One value for each of `nodes`: a view for a range, a gather otherwise."""
+    """The values of `nodes`: a view for a range, a gather otherwise."""
     if isinstance(nodes, range):
         return values[nodes.start : nodes.stop]
     return values[torch.tensor(nodes, device=values.device)]

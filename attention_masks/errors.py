@@ -1,4 +1,4 @@
-"""What can go wrong, by name. Every message says what was given and what is allowed."""
+"""The package's errors. Every message says what was given and what is allowed."""
 
 __all__ = ["AttentionMaskError", "InvalidInput", "NotATree", "Unavailable", "Unsupported"]
 
@@ -8,7 +8,7 @@ class AttentionMaskError(Exception):
 
 
 class NotATree(AttentionMaskError, ValueError):
-    """A parent array in which some node has no parent before it, or node 0 is no root."""
+    """A parent array in which a node has no parent before it, or node 0 is not the root."""
 
 
 class InvalidInput(AttentionMaskError, ValueError):
@@ -16,8 +16,8 @@ class InvalidInput(AttentionMaskError, ValueError):
 
 
 class Unsupported(AttentionMaskError, NotImplementedError):
-    """The implementation that was asked for cannot do what was asked of it; another one can."""
+    """The requested implementation does not support what was asked; another one does."""
 
 
 class Unavailable(AttentionMaskError, NotImplementedError):
-    """The implementation that was asked for is not there: not written, not installed, no device."""
+    """The requested implementation is not available: not written, not installed, or no device for it."""

@@ -1,15 +1,15 @@
-"""The mask of a token tree for `torch.nn.attention.flex_attention`: a function, and its blocks.
+"""The mask of a token tree for `torch.nn.attention.flex_attention`: a mask function and a block mask.
 
-`mask_mod` answers for one row and one key from three integers per node. `block_mask` says for whole
-tiles of rows and keys whether they are full (no mask is read), partial (`mask_mod` is asked) or
-absent (skipped). It is made by arithmetic: prefix tiles from the least and the greatest depth of the
-rows, and only the tiles that hold nodes from a dense mask of rows x nodes. `create_block_mask` would
-make rows x keys booleans first.
+`mask_mod` decides for one row and one key from three integers per node. `block_mask` says for whole
+tiles of rows and keys whether they are full (no mask is read), partial (`mask_mod` is called) or
+empty (skipped). It is computed arithmetically: prefix tiles from the smallest and the largest depth
+of the rows, and only tiles with nodes from a dense mask of rows x nodes. `create_block_mask` would
+first make rows x keys booleans.
 
-Rows may be folded: the query heads that share a key head are stacked, head by head, as
-`TreePass.bias` has them. Not covered: different trees in one batch, padding, sinks.
+Rows may be folded: the query heads that share a key head are stacked, head by head, as in
+`TreePass.bias`. Not covered: different trees in one batch, padding, sinks.
 
-`python -m attention_masks.flex` draws one.
+`python -m attention_masks.flex` draws an example.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,17 +44,17 @@ def mask_mod(
     window: int | None = None,
     group: int = 1,
 ) -> MaskMod:
-    """The mask as FlexAttention wants it: a function of batch, head, row and key.
+    """The mask in FlexAttention's form: a function of batch, head, row and key.
 
-    Batch and head are not looked at. Everything that changes from pass to pass is read from tensors
-    (the prefix length too), so that a compiled FlexAttention is not compiled anew for it.
+    Batch and head are ignored. Everything that changes from pass to pass, including the prefix length,
+    is read from tensors, so a compiled FlexAttention need not be recompiled.
 
     Args:
-        topology: of the nodes whose keys are there; the function is for tensors on its device.
+        topology: tree of the nodes whose keys are present; the function takes tensors on its device.
         prefix_len: number of cached keys before node 0.
-        rows: the queried nodes, in the order wanted; all of them by default.
-        window: keys at `window` positions or more before a row are hidden from it. None hides none.
-        group: how many times the rows are repeated: row `g * len(rows) + t` is row t of head g.
+        rows: the queried nodes, in any order; all of them by default.
+        window: keys that are `window` or more positions before a row are hidden from it; None hides none.
+        group: how often the rows are repeated: row `g * len(rows) + t` is row t of head g.
 
     Returns:
         A function for rows `0..group * len(rows) - 1` and keys from 0; keys after the nodes are
@@ -79,16 +79,17 @@ def mask_mod(
     start = torch.full((), prefix_len, dtype=torch.int32, device=topology.device)
     last = torch.full((), size - 1, dtype=torch.int32, device=topology.device)
 
-    @no_type_check  # the functions are read by name and code: a checking wrapper would hide them
+    @no_type_check  # FlexAttention reads the functions' names and code: a type-checking wrapper hides them
     def visible(batch, head, row, key):
         offset = key - start
         node = torch.minimum(offset.clamp(min=0), last)
-        at = rank[row]
-        return (offset < 0) | ((offset <= last) & (pre[node] <= at) & (at < end[node]))
+        row_rank = rank[row]
+        is_above = (pre[node] <= row_rank) & (row_rank < end[node])
+        return (offset < 0) | ((offset <= last) & is_above)
 
     if window is None:
         return visible
-    # A row sees positions from `oldest` on; a wider window hides nothing, and int32 holds it.
+    # A row sees positions from `oldest` on. A wider window hides nothing, but may exceed int32.
     oldest = level + (start - min(window, prefix_len + size) + 1)
 
     @no_type_check
@@ -113,21 +114,21 @@ def block_mask(
     """The tiles of the mask, for `flex_attention(q, k, v, block_mask=...)`.
 
     The tiles are those of `create_block_mask(mask_mod(...))`, with one difference: a tile that the
-    last rows do not fill counts as full if all the rows that there are see all of its keys. So the
-    prefix of a small tree is full too, where `create_block_mask` calls every tile partial.
+    last rows do not fill counts as full if all its existing rows see all of its keys. The prefix of a
+    small tree is thus full too, where `create_block_mask` calls every tile partial.
 
     Args:
-        topology: of the nodes whose keys are there; the mask is made on its device.
+        topology: tree of the nodes whose keys are present; the mask is on its device.
         prefix_len: number of cached keys before node 0.
-        rows: the queried nodes, in the order wanted; all of them by default.
+        rows: the queried nodes, in any order; all of them by default.
         window: see `mask_mod`.
         group: see `mask_mod`.
         block_size: rows and keys in a tile, or one number for both. The compiled kernel's own tiles
             must divide it.
 
     Returns:
-        A mask for `group * len(rows)` rows and exactly `prefix_len + topology.size` keys, one for all
-        sequences and heads; with the tables that gradients need.
+        A mask for `group * len(rows)` rows and exactly `prefix_len + topology.size` keys, shared by
+        all sequences and heads, with the tables that gradients need.
 
     Raises:
         InvalidInput: if `prefix_len`, `rows`, `window`, `group` or `block_size` is out of range.
@@ -145,33 +146,34 @@ def block_mask(
     slots = torch.arange(row_blocks * row_block, device=topology.device)
     folded = (slots.clamp(max=row_count - 1) % len(nodes)).view(row_blocks, row_block)
 
-    # Nodes: how many each row sees in each of the tiles from the first that holds one.
+    # Nodes: how many each row sees in each tile, from the first tile that contains nodes.
     first = prefix_len // key_block
     to_nodes = dense_mask(topology, 0, rows=rows, window=window)
     before, after = prefix_len - first * key_block, key_blocks * key_block - key_count
     to_nodes = torch.nn.functional.pad(to_nodes, (before, after))
     seen = to_nodes.view(len(nodes), -1, key_block).sum(dim=2, dtype=torch.int32)[folded]
-    least, most = seen.amin(dim=1), seen.amax(dim=1)
+    fewest, most = seen.amin(dim=1), seen.amax(dim=1)
 
-    # Prefix: a row at depth d sees its keys from prefix_len + d - window + 1 on.
+    # Prefix: a row at depth d sees the keys from prefix_len + d - window + 1 on.
     window = key_count if window is None else min(window, key_count)
     oldest = of_nodes(topology.depth, nodes)[folded] + (prefix_len - window + 1)
     start = torch.arange(0, key_blocks * key_block, key_block, device=topology.device)
     stop = (start + key_block).clamp(max=prefix_len)
-    some = stop > torch.maximum(start, oldest.amin(dim=1, keepdim=True))
+    visible_to_some = stop > torch.maximum(start, oldest.amin(dim=1, keepdim=True))
     full = (start >= stop) | (start >= oldest.amax(dim=1, keepdim=True))
 
-    some[:, first:] |= most > 0
-    inside = (stop - start).clamp(min=0)[first:]
-    full[:, first:] &= least + inside == key_block
-    return _from_tiles(some & ~full, full, (row_count, key_count), (row_block, key_block), visible)
+    visible_to_some[:, first:] |= most > 0
+    prefix_keys = (stop - start).clamp(min=0)[first:]
+    full[:, first:] &= fewest + prefix_keys == key_block
+    partial = visible_to_some & ~full
+    return _from_tiles(partial, full, (row_count, key_count), (row_block, key_block), visible)
 
 
 def draw(mask: BlockMask) -> str:
-    """A picture of the tiles as text, a line per block of rows: `#` full, `+` partial, `.` none.
+    """Draw the tiles as text, one line for each block of rows: `#` full, `+` partial, `.` empty.
 
     Args:
-        mask: for one sequence and head, as `block_mask` gives it.
+        mask: mask of one sequence and head, such as `block_mask` returns.
 
     Example:
         >>> print(draw(block_mask(topology([-1, 0, 0, 1]), prefix_len=9, block_size=2)))
@@ -201,7 +203,7 @@ def _from_tiles(
     block_size: tuple[int, int],
     visible: MaskMod,
 ) -> BlockMask:
-    """The mask whose tiles are flagged. The tables by key block cost 2 ms if torch makes them."""
+    """The mask with the flagged tiles. Makes the tables by key block itself: torch would take 2 ms."""
     mask = BlockMask.from_kv_blocks(
         *_listed(partial),
         *_listed(full),
@@ -218,7 +220,7 @@ def _from_tiles(
 def _listed(
     flags: Bool[Tensor, "lines tiles"],
 ) -> tuple[Int32[Tensor, "1 1 lines"], Int32[Tensor, "1 1 lines tiles"]]:
-    """How many tiles of each line are flagged, and which: those first, in order."""
+    """The number of flagged tiles of each line, and the indices of all tiles, flagged ones first."""
     counts = flags.sum(dim=1, dtype=torch.int32)
     tiles = torch.argsort((~flags).to(torch.int32), dim=1, stable=True).to(torch.int32)
     return counts[None, None], tiles[None, None]

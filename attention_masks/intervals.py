@@ -1,19 +1,19 @@
-"""The mask of a token tree as intervals of depth-first ranks: what a kernel reads, two int32 a node.
+"""The mask of a token tree as intervals of depth-first ranks: two int32 per node, read by kernels.
 
 Depth-first order numbers the nodes so that the descendants of a node follow it without a gap. Then
 
     visible(i, j) = pre[j] <= pre[i] < end[j]       (row i may attend to key j: j is i or above i)
 
-A row needs one number, a key two; no bit of the N x N mask is stored. A sliding window needs the depth
-as well: key j is hidden from row i if `depth[i] - depth[j] >= window`.
+A row needs one number and a key needs two; the N x N mask is never stored. A sliding window also needs
+the depth: key j is hidden from row i if `depth[i] - depth[j] >= window`.
 
-`Topology` holds these arrays. This file names them apart from the rest of it, turns them into a dense
-mask and back into a plain question about two nodes, and renumbers a tree so that `pre[i] == i`: then
-a tile of keys after the block's last row is seen by none of its rows and can be skipped.
+`Topology` holds these arrays. This module exposes them as a form of the mask, answers which nodes see
+which, expands them to a dense mask, and renumbers a tree so that `pre[i] == i`. After renumbering, no
+row of a block sees keys beyond the block's last row, so tiles of such keys can be skipped.
 
-Not covered: the prefix, which the intervals do not speak of. Without a window every row sees it all.
+Not covered: the prefix. Without a window every row sees all of it.
 
-`python -m attention_masks.intervals` draws one.
+`python -m attention_masks.intervals` draws an example.
 """
 
 from dataclasses import dataclass
@@ -31,11 +31,11 @@ __all__ = ["Intervals", "depth_first", "draw", "intervals"]
 
 @dataclass(frozen=True, eq=False)
 class Intervals:
-    """The arrays, in node order; do not write into them, they belong to the topology.
+    """The arrays, in node order. They belong to the topology: do not write into them.
 
     Attributes:
-        pre: depth-first rank of every node, from 0 for the root.
-        end: one past the rank of every node's last descendant.
+        pre: depth-first rank of each node, from 0 for the root.
+        end: one past the rank of each node's last descendant.
         depth: edges from the root; read only under a window.
     """
 
@@ -49,21 +49,21 @@ class Intervals:
         """Whether each row sees each key, for nodes given as indices that broadcast.
 
         Args:
-            row: nodes that look; not checked to be in the tree.
-            key: nodes that are looked at; likewise.
-            window: keys at `window` positions or more before a row are hidden. None hides none.
+            row: nodes that query; not checked to be in the tree.
+            key: nodes that are attended to; not checked either.
+            window: keys that are `window` or more positions before a row are hidden; None hides none.
 
         Returns:
             True where the key is the row itself or an ancestor of it, within the window.
 
         Raises:
-            InvalidInput: if `window` is out of range, or `row` or `key` is no tensor of integers.
+            InvalidInput: if `window` is out of range, or `row` or `key` is not an integer tensor.
         """
         window = checked_window(window)
         for name, nodes in (("row", row), ("key", key)):
             checked_tensor(name, nodes)
             if nodes.is_floating_point() or nodes.is_complex() or nodes.dtype == torch.bool:
-                raise InvalidInput(f"{name} is {nodes.dtype}, but nodes are integers")
+                raise InvalidInput(f"{name} is {nodes.dtype}, but nodes must be integers")
         rank = self.pre[row]
         seen = (self.pre[key] <= rank) & (rank < self.end[key])
         if window is not None:
@@ -71,7 +71,7 @@ class Intervals:
         return seen
 
     def dense(self, window: int | None = None) -> Bool[Tensor, "nodes nodes"]:
-        """The mask over the nodes alone: `dense_mask` with no prefix.
+        """The mask over the nodes alone: `dense_mask` without a prefix.
 
         Raises:
             InvalidInput: if `window` is out of range.
@@ -81,7 +81,7 @@ class Intervals:
 
 
 def intervals(topology: Topology) -> Intervals:
-    """The interval form of a tree: views, on the topology's device.
+    """The interval form of a tree: views of the topology's arrays, on its device.
 
     Example:
         >>> tree = intervals(topology([-1, 0, 0, 1]))
@@ -97,8 +97,8 @@ def intervals(topology: Topology) -> Intervals:
 def depth_first(tree: Topology) -> tuple[Topology, Int32[Tensor, " nodes"]]:
     """The same tree with its nodes renumbered so that `pre` is the identity.
 
-    Children keep their order, so what was in draw order still is. A tensor of rows follows with one
-    gather, and comes back with another:
+    Children keep their order, so draw order is preserved. One gather renumbers a tensor of rows, and
+    another restores it:
 
         renumbered, order = depth_first(tree)
         out = attention(q[..., order, :], ...)[..., tree.pre, :]
@@ -107,7 +107,7 @@ def depth_first(tree: Topology) -> tuple[Topology, Int32[Tensor, " nodes"]]:
         tree: any topology.
 
     Returns:
-        The renumbered topology, and `order`: node r of it is node `order[r]` of `tree`. Both on the
+        The renumbered topology, and `order`: its node r is node `order[r]` of `tree`. Both are on the
         device of `tree`.
 
     Example:
@@ -122,12 +122,12 @@ def depth_first(tree: Topology) -> tuple[Topology, Int32[Tensor, " nodes"]]:
 
 
 def draw(topology: Topology) -> str:
-    """A picture of the intervals as text: `#` the rank of a node, `=` those of its descendants.
+    """Draw the intervals as text: `#` the rank of a node, `=` the ranks of its descendants.
 
-    Read downwards, a column shows who is seen by the node of that rank: every line that is not `.`.
+    A column, read downwards, shows the nodes that the node of that rank sees: every line that is not `.`.
 
     Args:
-        topology: any.
+        topology: any topology.
 
     Example:
         >>> print(draw(topology([-1, 0, 0, 1])))

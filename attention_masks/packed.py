@@ -1,16 +1,16 @@
-"""Masks of token trees packed into bits: 32 keys to a word, and the layouts of two engines.
+"""Masks of token trees packed into bits: 32 keys per word, and the layouts of two engines.
 
-Bit i of a word or byte is key i of it, the least bit first, 1 is visible. Nodes are in node order and
-**the root counts**: it is key 0 and row 0 of every form here, as in the engines named.
+Bit i of a word or byte is its key i, least significant bit first; 1 is visible. Nodes are in node order
+and **the root counts**: it is key 0 and row 0 of every form here, as in the engines.
 
-- `packed_rows`: 32 nodes to an int32 word, a line for each row; for kernels that cannot use intervals.
+- `packed_rows`: 32 nodes per int32 word, one line for each row; for kernels that cannot use intervals.
 - `flashinfer_mask`: the bytes of FlashInfer's `packed_custom_mask`, prefix and nodes.
 - `tensorrt_llm_mask`: the words of TensorRT-LLM's `spec_decoding_packed_mask`, nodes only.
 
-What the layouts are was read in the engines' sources, in the files that the docstrings name; nothing
-here runs an engine. Not covered: sinks, and windows in TensorRT-LLM's form.
+The layouts were read from the engines' sources, in the files that the docstrings name; nothing here
+runs an engine. Not covered: sinks, and windows in TensorRT-LLM's form.
 
-`python -m attention_masks.packed` draws them.
+`python -m attention_masks.packed` draws examples.
 """
 
 from collections.abc import Sequence
@@ -40,16 +40,16 @@ __all__ = [
 def packed_rows(
     topology: Topology, *, rows: Sequence[int] | None = None, window: int | None = None
 ) -> Int32[Tensor, "rows words"]:
-    """The nodes that each row sees, 32 to a word: bit `j % 32` of word `j // 32` is node j.
+    """The nodes that each row sees, 32 per word: bit `j % 32` of word `j // 32` is node j.
 
-    The prefix is not in it. Without a window every row sees all of it. A window is over positions, so
-    here it hides nodes at `window` levels or more above the row; which prefix keys it hides follows
-    from the row's depth (those before `prefix_len + depth - window + 1`).
+    The prefix is not included; without a window every row sees all of it. A window is over positions:
+    it hides nodes `window` or more levels above the row, and prefix keys before
+    `prefix_len + depth - window + 1`, which follow from the row's depth.
 
     Args:
-        topology: of the nodes; the words are made on its device.
-        rows: the queried nodes, in the order wanted; all of them by default.
-        window: nodes at `window` positions or more before a row are hidden from it.
+        topology: tree of the nodes; the words are on its device.
+        rows: the queried nodes, in any order; all of them by default.
+        window: nodes that are `window` or more positions before a row are hidden from it.
 
     Returns:
         Words `[len(rows), ceil(topology.size / 32)]`; bits after the last node are 0.
@@ -70,9 +70,9 @@ class FlashInferMask:
 
     Attributes:
         packed_custom_mask: the bits of all requests, each padded to whole bytes.
-        mask_indptr: first byte of each request, and their number: what the kernel reads.
-        bit_indptr: first bit of each request if there were no padding, and their number: what goes
-            with the unpacked, flat `custom_mask`.
+        mask_indptr: first byte of each request, then the number of bytes; read by the kernel.
+        bit_indptr: first bit of each request without padding, then the number of bits; belongs to the
+            unpacked, flat `custom_mask`.
     """
 
     packed_custom_mask: UInt8[Tensor, " bytes"]
@@ -89,21 +89,21 @@ def flashinfer_mask(
 ) -> FlashInferMask:
     """The mask of a batch in the layout of FlashInfer's `packed_custom_mask`.
 
-    A request is its mask `[qo_len, kv_len]` flattened, rows one after another without padding, least
-    bit first, padded to whole bytes at its end. Its keys are the prefix, then the nodes; qo_len is the
-    number of queried nodes, the root included. (flashinfer: `segment_packbits` in
+    The mask `[qo_len, kv_len]` of a request is flattened, rows one after another without padding, least
+    significant bit first, and padded to whole bytes at its end. Its keys are the prefix, then the nodes;
+    qo_len is the number of queried nodes, the root included. (flashinfer: `segment_packbits` in
     `flashinfer/quantization.py`, called with `bitorder="little"` by `plan` in `flashinfer/prefill.py`;
     read back by `LogitsMask` in `include/flashinfer/attention/variants.cuh`.)
 
-    Beware: `plan` called with `packed_custom_mask` alone computes a `mask_indptr` in bits, where its
-    kernel reads bytes (flashinfer pull request 2201, open in its last stored copy): right for one
-    request only. And FlashInfer's own `window_left` counts slots, not positions: leave it at -1.
+    Caution: `plan`, called with `packed_custom_mask` alone, computes `mask_indptr` in bits, where its
+    kernel reads bytes (flashinfer pull request 2201, open in its last stored copy); this is correct for
+    one request only. FlashInfer's own `window_left` counts slots, not positions: leave it at -1.
 
     Args:
-        trees: of the nodes whose keys are there, one for each request, all on one device.
-        prefix_lens: number of cached keys before node 0 of each request.
-        rows: the queried nodes of each request, None for all of its nodes; None for all of all.
-        window: keys at `window` positions or more before a row are hidden from it.
+        trees: tree of the nodes whose keys are present, one for each request, all on one device.
+        prefix_lens: number of cached keys before node 0, for each request.
+        rows: the queried nodes of each request, or None for all its nodes; None queries all nodes of all.
+        window: keys that are `window` or more positions before a row are hidden from it.
 
     Returns:
         Bytes and offsets, on the device of the trees.
@@ -132,23 +132,23 @@ def tensorrt_llm_mask(
 ) -> Int32[Tensor, "sequences max_tokens words"]:
     """The mask of a batch in the layout of TensorRT-LLM's `spec_decoding_packed_mask`.
 
-    Bit `j % 32` of word `j // 32` of row i says that node i sees node j; the prefix is visible to all
-    and not in it. **The root counts**, in rows and in bits: `max_tokens` is the engine's
+    Bit `j % 32` of word `j // 32` of row i says whether node i sees node j. The prefix is visible to all
+    rows and not included. **The root counts**, in rows and in bits: `max_tokens` is the engine's
     `max_draft_tokens + 1`, and a tree's size goes into `spec_decoding_generation_lengths`. (TensorRT-LLM:
     `spec_decoding_packed_mask` in `tensorrt_llm/_torch/attention_backend/trtllm.py`; `SpecDecParams` in
     `cpp/kernels/xqa/specDec.h`; the kernel `get_spec_decoding_packed_mask`, beside
     `convertSpecDecodingMaskToPackedMask.h`.)
 
-    The shape here is that of trees of one size, and of the engine's buffer. If the sizes differ, the
-    engine's kernels expect the rows of all sequences one after another without padding, at the offsets
-    that the generation lengths add up to:
+    The shape here is that for trees of one size, and that of the engine's buffer. If the sizes differ,
+    the engine's kernels expect the rows of all sequences one after another without padding, at the
+    cumulative sums of the generation lengths:
     `torch.cat([words[: tree.size] for words, tree in zip(mask, trees)])`.
 
-    There is no window here: it would hide prefix keys too, which this form cannot say.
+    There is no window: it would also hide prefix keys, which this form cannot express.
 
     Args:
-        trees: one for each sequence, all on one device, all nodes queried.
-        max_tokens: rows of each sequence, the root included; the largest tree by default.
+        trees: one for each sequence, all on one device, with all nodes queried.
+        max_tokens: rows of each sequence, the root included; the size of the largest tree by default.
 
     Returns:
         Words `[len(trees), max_tokens, ceil(max_tokens / 32)]`; rows after a tree's last node are 0.
@@ -168,7 +168,7 @@ def tensorrt_llm_mask(
         i = next(i for i, tree in enumerate(trees) if tree.size > max_tokens)
         raise InvalidInput(
             f"max_tokens = {max_tokens}, but trees[{i}] has {trees[i].size} nodes with its root: "
-            f"at least {largest}"
+            f"it must be at least {largest}"
         )
     shape = len(batch), max_tokens, -(-max_tokens // 32)
     mask = torch.zeros(shape, dtype=torch.int32, device=batch[0].tree.device)
@@ -179,11 +179,11 @@ def tensorrt_llm_mask(
 
 
 def unpacked(packed: Integer[Tensor, "*rows packs"], size: int) -> Bool[Tensor, "*rows bits"]:
-    """The first `size` bits of words or bytes, the least bit of each first.
+    """Unpack the first `size` bits of words or bytes, least significant bit first.
 
     Args:
         packed: int32 or uint8.
-        size: number of bits wanted.
+        size: number of bits to unpack.
 
     Returns:
         Booleans `[..., size]`.
@@ -198,12 +198,12 @@ def unpacked(packed: Integer[Tensor, "*rows packs"], size: int) -> Bool[Tensor, 
     checked_tensor("packed", packed)
     if packed.dtype not in (torch.int32, torch.uint8) or not packed.ndim:
         raise InvalidInput(
-            f"packed is {packed.dtype} {list(packed.shape)}, but it must be lines of int32 or uint8"
+            f"packed is {packed.dtype} {list(packed.shape)}, but it must be rows of int32 or uint8"
         )
     size, width = checked_integer("size", size), torch.iinfo(packed.dtype).bits
     if not 0 <= size <= packed.shape[-1] * width:
         raise InvalidInput(
-            f"size = {size}, but {packed.shape[-1]} of {packed.dtype} hold "
+            f"size = {size}, but {packed.shape[-1]} elements of {packed.dtype} hold "
             f"0..{packed.shape[-1] * width} bits"
         )
     shifts = torch.arange(width, dtype=packed.dtype, device=packed.device)
@@ -212,7 +212,7 @@ def unpacked(packed: Integer[Tensor, "*rows packs"], size: int) -> Bool[Tensor, 
 
 
 def draw(words: Int32[Tensor, "rows words"], size: int) -> str:
-    """A picture of packed rows as text: the bits in node order, and the words as numbers.
+    """Draw packed rows as text: the bits in node order, and the words in hexadecimal.
 
     Example:
         >>> print(draw(packed_rows(topology([-1, 0, 0, 1])), 4))
@@ -229,11 +229,11 @@ def draw(words: Int32[Tensor, "rows words"], size: int) -> str:
 
 
 def _packed(bits: Bool[Tensor, "*rows bits"], dtype: torch.dtype) -> Integer[Tensor, "*rows packs"]:
-    """Bits along the last dimension as numbers of `dtype`, the least bit of each first."""
+    """Pack the bits along the last dimension into numbers of `dtype`, least significant bit first."""
     width = torch.iinfo(dtype).bits
     bits = pad(bits, (0, -bits.shape[-1] % width)).unflatten(-1, (-1, width))
     shifts = torch.arange(width, dtype=dtype, device=bits.device)
-    # One addend for each bit, so nothing is carried: the sign bit of an int32 is one like the others.
+    # One addend per bit, so nothing carries: the sign bit of an int32 is a bit like the others.
     return (bits.to(dtype) << shifts).sum(dim=-1, dtype=dtype)
 
 

@@ -2,8 +2,8 @@
 
 In a batch (`ragged_mask`) each sequence has its own tree and prefix length. Its key slots are, from
 the left, its `prefix_len` cached keys, one slot for each of its nodes, and padding; its rows are the
-queried nodes and then padding. In a forest (`forest`) several trees, of several drafters for example,
-stand one after another behind one shared prefix of one sequence and are verified in one pass.
+queried nodes, then padding. In a forest (`forest`) several trees, from several drafters for example,
+follow one shared prefix of one sequence and are verified in one pass.
 
 Windows are over positions, `prefix_len + depth`, as in `dense_mask`.
 
@@ -44,22 +44,22 @@ def ragged_mask(
 ) -> Bool[Tensor, "batch max_rows max_keys"]:
     """Which key slots each queried node of each sequence may attend to: True is visible.
 
-    A padded slot is hidden from all rows. A padded row sees nothing, so a softmax over it is NaN:
-    through attention that has no place for such rows, use `ragged_additive_mask`.
+    A padded slot is hidden from all rows. A padded row sees nothing, so its softmax is NaN: for
+    attention that cannot handle such rows, use `ragged_additive_mask`.
 
     Args:
-        trees: of the nodes whose keys are there, one for each sequence, all on one device.
-        prefix_lens: number of cached keys before node 0 of each sequence.
-        rows: the queried nodes of each sequence, None for all of its nodes; None for all of all.
-        window: keys at `window` positions or more before a row are hidden from it. None hides none.
+        trees: tree of the nodes whose keys are present, one for each sequence, all on one device.
+        prefix_lens: number of cached keys before node 0, for each sequence.
+        rows: the queried nodes of each sequence, or None for all its nodes; None queries all nodes of all.
+        window: keys that are `window` or more positions before a row are hidden from it; None hides none.
 
     Returns:
-        Mask `[len(trees), max_rows, max_keys]`: the most rows, and the most of
+        Mask `[len(trees), max_rows, max_keys]`: the largest number of rows, and the largest
         `prefix_len + tree.size`. Row r of sequence b is its node `rows[b][r]`.
 
     Raises:
-        InvalidInput: if the lengths or the devices differ, or a value is out of range; the message
-            names the sequence.
+        InvalidInput: if the lengths or the devices differ, or a value is out of range; names the
+            sequence.
 
     Example:
         >>> ragged_mask([topology([-1, 0, 0]), topology([-1])], [1, 2]).int()
@@ -88,21 +88,20 @@ def ragged_additive_mask(
     window: int | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Float[Tensor, "batch max_rows max_keys"]:
-    """The same as `ragged_mask`, to be added to scores: 0 is visible, the least number hidden.
+    """`ragged_mask` in additive form: 0 is visible, the lowest finite number of `dtype` is hidden.
 
-    With one difference: a padded row sees every slot, padding included, so that its softmax is
-    finite. What comes out of it means nothing; drop it. Keys and values in padded slots must be
-    finite for that (zeros are).
+    Unlike in `ragged_mask`, a padded row sees every slot, padding included, so that its softmax is
+    finite; discard its output. This requires finite keys and values in padded slots, such as zeros.
 
     Args:
         trees: see `ragged_mask`.
         prefix_lens: see `ragged_mask`.
         rows: see `ragged_mask`.
         window: see `ragged_mask`.
-        dtype: of the scores, a floating one.
+        dtype: floating-point dtype of the scores.
 
     Returns:
-        Mask `[len(trees), max_rows, max_keys]` in `dtype`; attention over heads wants
+        Mask `[len(trees), max_rows, max_keys]` in `dtype`; for attention over heads pass
         `mask[:, None]`.
 
     Raises:
@@ -120,10 +119,10 @@ class Forest:
     """Several trees behind one prefix.
 
     Attributes:
-        mask: rows are the nodes of all trees, one tree after another; columns the prefix, then the
+        mask: rows are the nodes of all trees, one tree after another; columns are the prefix, then the
             same nodes.
-        offsets: row of each tree's root, and the number of all nodes at the end: the rows of tree i
-            are `offsets[i]..offsets[i + 1] - 1`, its keys those plus the prefix length.
+        offsets: row of each tree's root, then the number of all nodes: tree i has the rows
+            `offsets[i]..offsets[i + 1] - 1`, and its keys are these plus the prefix length.
     """
 
     mask: Bool[Tensor, "nodes prefix_and_nodes"]
@@ -131,19 +130,19 @@ class Forest:
 
 
 def forest(trees: Sequence[Topology], prefix_len: int, *, window: int | None = None) -> Forest:
-    """The mask of trees that share a prefix and nothing else: each sees the prefix and itself.
+    """The mask of trees that share only a prefix: each tree sees the prefix and itself.
 
-    Every tree has its own root, at position `prefix_len`: the last committed token is computed once
-    for each tree. Trees whose roots are the same token can be merged under one root into one
-    `topology` instead, which computes it once.
+    Each tree has its own root, at position `prefix_len`, so the last committed token is computed once
+    for each tree. If the roots are the same token, merge the trees under one root into one `topology`
+    to compute it only once.
 
     Args:
         trees: the trees, in order, all on one device.
         prefix_len: number of cached keys before the first root.
-        window: keys at `window` positions or more before a row are hidden from it. None hides none.
+        window: keys that are `window` or more positions before a row are hidden from it; None hides none.
 
     Returns:
-        The mask over all nodes, and where each tree begins.
+        The mask over all nodes, and the offset of each tree.
 
     Raises:
         InvalidInput: if there is no tree, the devices differ, or `prefix_len` or `window` is out of
@@ -188,15 +187,15 @@ def checked_batch(
     prefix_lens: Sequence[int],
     rows: Sequence[Sequence[int] | None] | None,
 ) -> list[OneOfBatch]:
-    """The sequences of a batch; the message of what does not fit names the sequence."""
+    """Check the sequences of a batch; error messages name the sequence."""
     trees = _checked_trees(trees)
     prefix_lens = checked_items("prefix_lens", prefix_lens, "lengths, one for each tree")
-    of = "nodes of each tree, or None"
-    rows = (None,) * len(trees) if rows is None else checked_items("rows", rows, of)
+    kind = "nodes of each tree, or None"
+    rows = (None,) * len(trees) if rows is None else checked_items("rows", rows, kind)
     for name, values in (("prefix_lens", prefix_lens), ("rows", rows)):
         if len(values) != len(trees):
             raise InvalidInput(
-                f"{len(trees)} trees, but {name} has {len(values)} entries: one for each tree"
+                f"{len(trees)} trees, but {name} has {len(values)} entries: it must have one for each tree"
             )
     batch = []
     for i, (tree, prefix_len, nodes) in enumerate(zip(trees, prefix_lens, rows, strict=True)):
@@ -224,7 +223,7 @@ def _checked_trees(trees: Sequence[Topology]) -> Sequence[Topology]:
 
 
 def draw(mask: Bool[Tensor, "rows keys"]) -> str:
-    """A picture of one mask as text: a line for each row, `#` visible, `.` hidden.
+    """Draw one mask as text: a line for each row, `#` visible, `.` hidden.
 
     Example:
         >>> print(draw(forest([topology([-1, 0]), topology([-1])], prefix_len=2).mask))

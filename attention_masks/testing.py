@@ -1,6 +1,6 @@
-"""Slow and obvious twins of what this package computes, to test masks and kernels against.
+"""Slow, obvious implementations of what this package computes, to test masks and kernels against.
 
-None of them reads a `Topology`: they walk parents upwards, node by node and head by head.
+None of them reads a `Topology`: they follow parents upwards, node by node and head by head.
 """
 
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ def visible_by_walk(
     rows: Sequence[int] | None = None,
     window: int | None = None,
 ) -> Bool[Tensor, "rows prefix_and_nodes"]:
-    """The dense mask, by walking from each row to the root.
+    """The dense mask, computed by walking from each row to the root.
 
     Args:
         parents: a valid parent array.
         prefix_len: number of keys before node 0.
         rows: the queried nodes; all of them by default.
-        window: a key is hidden `window` or more steps of the walk before the row.
+        window: a key that is `window` or more steps of the walk from the row is hidden.
 
     Returns:
         Mask `[len(rows), prefix_len + len(parents)]`, True is visible.
@@ -53,10 +53,10 @@ def plain_attention(
     softcap: float | None = None,
     sinks: Float[Tensor, " q_heads"] | None = None,
 ) -> Float[Tensor, "batch q_heads rows head_dim"]:
-    """Attention one row at a time over the keys it sees, every operation rounded to `dtype`.
+    """Attention, one row at a time over the keys that it sees, every operation rounded to `dtype`.
 
-    In float64 it is the truth that kernels are measured against. In a kernel's own dtype it shows
-    what error is usual there. Hidden keys do not enter at all: there is no mask to get wrong.
+    In float64 it is the ground truth for kernels. In a kernel's own dtype it shows the usual error of
+    that dtype. Hidden keys do not enter at all, so there is no mask to get wrong.
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     group = q.shape[1] // k.shape[1]
@@ -89,22 +89,22 @@ def assert_accurate(
     """Assert that an attention output is about as close to the truth as its dtype allows.
 
     The truth is `plain_attention` in float64. The largest error may be twice that of
-    `plain_attention` in q's dtype on the same case, plus what one rounding can do: of the output in
+    `plain_attention` in q's dtype on the same case, plus the effect of one rounding: of the output in
     q's dtype, and of the largest score in float32 (a score off by e makes its weight off by e times
-    itself). So the bound follows from the case and no tolerance is tuned.
+    itself). The bound thus follows from the case, and no tolerance is tuned.
 
     Args:
-        out: what an implementation gave for the other arguments, in q's dtype.
+        out: output of an implementation for the other arguments, in q's dtype.
         q: queries.
         k: keys; hidden ones may hold NaN.
-        v: values, likewise.
-        visible: the dense mask, over the first `visible.shape[1]` slots.
+        v: values; hidden ones may hold NaN.
+        visible: the dense mask over the first `visible.shape[1]` slots.
         scale: see `tree_attention`.
         softcap: see `tree_attention`.
         sinks: see `tree_attention`.
 
     Raises:
-        AssertionError: with both errors and the bound.
+        AssertionError: with both errors and the unit of rounding.
     """
     assert out.dtype == q.dtype, f"output is {out.dtype}, queries {q.dtype}"
     truth, plain = (

@@ -1,11 +1,11 @@
 """The topology of a parent array, as the arrays that masks and attention kernels read.
 
 Depth-first order turns "is an ancestor of" into an interval: the descendants of a node follow it
-without a gap. So two integers per node (`pre`, `end`) hold the whole N x N mask,
+without a gap. Two integers per node (`pre`, `end`) therefore hold the whole N x N mask:
 
     visible(i, j) = pre[j] <= pre[i] < end[j]       (row i may attend to key j: j is i or above i)
 
-and the nodes themselves stay in the caller's order (breadth first when a tree is drafted level by
+The nodes themselves stay in the caller's order (breadth first when a tree is drafted level by
 level).
 """
 
@@ -28,19 +28,19 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, repr=False)
 class Topology:
-    """A rooted tree over nodes 0..size-1, made by `topology`; do not write into its tensors.
+    """A rooted tree over nodes 0..size-1, made by `topology`. Do not write into its tensors.
 
-    Two topologies are equal when their parents and their device are.
+    Two topologies are equal if their parents and devices are equal.
 
     Attributes:
-        parents: parent of every node, -1 for the root; plain integers.
-        depths: edges from the root to every node; plain integers, for code that must not wait for a
+        parents: parent of each node, -1 for the root; plain integers.
+        depths: edges from the root to each node; plain integers, for code that must not wait for a
             device.
-        device: where the tensors are.
+        device: device of the tensors.
         depth: `depths` as a tensor.
         order: the node at each depth-first rank; children in index order.
-        pre: depth-first rank of every node, the inverse of `order`.
-        end: one past the rank of every node's last descendant.
+        pre: depth-first rank of each node, the inverse of `order`.
+        end: one past the rank of each node's last descendant.
     """
 
     parents: tuple[int, ...]
@@ -53,7 +53,7 @@ class Topology:
     _placed: "dict[torch.device, Topology]" = field(compare=False)
 
     def __repr__(self) -> str:
-        """The parents, and the device if it is not the CPU."""
+        """Show the parents, and the device if it is not the CPU."""
         where = "" if self.device == CPU else f", device={str(self.device)!r}"
         return f"Topology(parents={self.parents}{where})"
 
@@ -64,7 +64,7 @@ class Topology:
 
     @cached_property
     def ancestors(self) -> Bool[Tensor, "nodes nodes"]:
-        """Whether column j is row i itself or one of its ancestors; computed at first use."""
+        """Whether node j (column) is node i (row) itself or one of its ancestors; computed at first use."""
         with torch.inference_mode(False):
             rank = self.pre[:, None]
             return (self.pre <= rank) & (rank < self.end)
@@ -83,15 +83,17 @@ class Topology:
         return paths
 
     def to(self, device: torch.device | str) -> "Topology":
-        """The same tree with its tensors on `device`, in one transfer; made once per device.
+        """The same tree with its tensors on `device`: one transfer, once per device.
 
         Raises:
-            InvalidInput: if that is no device.
+            InvalidInput: if `device` is not a device.
         """
         try:
             device = torch.device(device)
         except (TypeError, RuntimeError):
-            raise InvalidInput(f"device = {shown(device)} is no device: 'cpu', 'cuda:0'") from None
+            raise InvalidInput(
+                f"device = {shown(device)} is not a device: use 'cpu' or 'cuda:0'"
+            ) from None
         if device not in self._placed:
             packed = torch.stack([self.depth, self.order, self.pre, self.end])
             self._placed[device] = _placed(self.parents, self.depths, packed, device, self._placed)
@@ -99,20 +101,20 @@ class Topology:
 
 
 def topology(parents: Sequence[int]) -> Topology:
-    """The depths, depth-first order and subtree ends of a tree given as a parent array.
+    """Compute depths, depth-first order and subtree ends of a tree given as a parent array.
 
-    Cheap enough to be called once for every drafted level: the last 1024 different arrays are kept,
-    so a shape that repeats costs a dictionary lookup.
+    Cheap enough to call for every drafted level: the last 1024 different arrays are cached, so a
+    repeated shape costs a dictionary lookup.
 
     Args:
         parents: `parents[0] == -1` and `0 <= parents[i] < i` for every other node i. Plain
             integers.
 
     Returns:
-        A topology on the CPU, int32. The same object for the same parents while it is kept.
+        A topology on the CPU, int32; the same object for the same parents while it is cached.
 
     Raises:
-        NotATree: if `parents` is no such array; the message names index, value and what is allowed.
+        NotATree: if `parents` is not such an array; names the index, the value and what is allowed.
 
     Example:
         >>> tree = topology([-1, 0, 0, 1, 2])
@@ -125,11 +127,11 @@ def topology(parents: Sequence[int]) -> Topology:
     """
     if isinstance(parents, Tensor) and parents.device != CPU:
         raise NotATree(
-            f"parents are on {parents.device}, but the tree is worked out on the host, and to fetch them "
+            f"parents are on {parents.device}, but the tree is computed on the host, and fetching them "
             "would wait for the device: pass plain integers, or parents.tolist()"
         )
-    if (why := unreadable(parents)) is not None:
-        raise NotATree(f"parents {why}")
+    if (reason := unreadable(parents)) is not None:
+        raise NotATree(f"parents {reason}")
     plain = plain_integers(parents)
     if plain is None:
         raise NotATree(f"parents must be plain integers, got {shown(parents)}{_where(parents)}")
@@ -137,15 +139,16 @@ def topology(parents: Sequence[int]) -> Topology:
 
 
 def _where(parents: Any) -> str:
-    """The first that is no integer, in words; nothing where they are no sequence."""
-    items = plain_items(parents) or ()
-    wrong = [i for i, parent in enumerate(items) if plain_integer(parent) is None]
-    return f": parents[{wrong[0]}] = {shown(items[wrong[0]])}" if wrong else ""
+    """The first parent that is not an integer, in words; empty if `parents` is not a sequence."""
+    for i, parent in enumerate(plain_items(parents) or ()):
+        if plain_integer(parent) is None:
+            return f": parents[{i}] = {shown(parent)}"
+    return ""
 
 
 @lru_cache(maxsize=1024)
 def _topology(parents: tuple[int, ...]) -> Topology:
-    """Validate and derive, in three passes over the nodes."""
+    """Validate the parents and derive the arrays, in three passes over the nodes."""
     if not parents:
         raise NotATree("parents is empty, but a tree has at least its root: parents = [-1]")
     if parents[0] != -1:
@@ -164,7 +167,7 @@ def _topology(parents: tuple[int, ...]) -> Topology:
     for node in range(size - 1, 0, -1):
         subtree[parents[node]] += subtree[node]
     pre, end, order = [0] * size, [size] * size, [0] * size
-    free = [1] * size  # the next rank that is still free in each node's interval
+    free = [1] * size  # the next free rank in each node's interval
     for node in range(1, size):
         parent = parents[node]
         rank = free[parent]
@@ -185,8 +188,8 @@ def _placed(
 ) -> Topology:
     """A topology whose four arrays are rows of `packed` on `device`.
 
-    Never inference tensors: a topology outlives the mode it was first asked for in, and autograd
-    refuses to save an inference tensor.
+    The tensors are never inference tensors: a topology outlives the mode in which it was made, and
+    autograd refuses to save inference tensors.
     """
     with torch.inference_mode(False):
         packed = packed.to(device)

@@ -1,4 +1,4 @@
-"""Attention of token-tree nodes over a cache: one call, several implementations, one reference."""
+"""Attention of the nodes of a token tree over a cache: one call, several implementations, one reference."""
 
 from attention_masks.tree_attention.api import (
     IMPLEMENTATIONS,

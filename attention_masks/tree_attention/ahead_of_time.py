@@ -1,8 +1,8 @@
-"""Every tile that is shipped, compiled for three generations of GPUs that need not be there.
+"""Compile every shipped tile for three generations of GPUs, which need not be present.
 
 `python -m attention_masks.tree_attention.ahead_of_time` prints registers, spills, shared memory and tensor
-instructions of each, and fails if one spills, does not fit, or computes without the tensor cores that it
-was shaped for. `--all` takes every option with every tile: some minutes.
+instructions of each kernel. It fails if one spills, does not fit, or does not use the tensor cores that its
+tile is shaped for. `--all` combines every option with every tile and takes some minutes.
 """
 
 import argparse
@@ -20,7 +20,7 @@ __all__ = ["TARGETS", "Variant", "compile_variant", "complaints", "variants"]
 
 TARGETS = (80, 90, 100)
 GROUP = 8
-"""It does not change what is in a tile: rows are divided by it."""
+"""Does not change the contents of a tile: rows are divided by it."""
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -36,7 +36,7 @@ USED = {
     128: ("window", "pages"),  # Mistral, engines
     256: ("softcap, window",),  # Gemma
 }
-"""Which options models combine with which head dimension."""
+"""Options that models combine with each head dimension."""
 
 
 class Variant(NamedTuple):
@@ -50,14 +50,19 @@ class Variant(NamedTuple):
 
 
 def variants(everything: bool = False) -> Iterator[Variant]:
-    """What is compiled: each tile plain, and Hopper's largest, which spill first, with what models use.
+    """Yield the variants to compile.
+
+    By default each tile with the plain options, and Hopper's largest tiles, which spill first, also with
+    the options that models use.
 
     Args:
-        everything: each tile with every option and every head dimension that it serves.
+        everything: yield each tile with every option and every head dimension that it serves.
     """
     for capability in TARGETS:
         tiles = choices(capability // 10)
-        largest = {(size, dim): tile for size, dim, tile in tiles}  # the last of each
+        largest = {
+            (size, dim): tile for size, dim, tile in tiles
+        }  # the last of each is the largest
         for itemsize, block_d, tile in tiles:
             for head_dim in HEAD_DIMS:
                 if max(64, block_dim(head_dim)) != block_d:
@@ -70,7 +75,7 @@ def variants(everything: bool = False) -> Iterator[Variant]:
 
 
 def compile_variant(variant: Variant) -> Compiled:
-    """What came of it; see `attention_masks.ahead_of_time`."""
+    """Compile a variant; see `attention_masks.ahead_of_time`."""
     from attention_masks.tree_attention import triton_kernels
 
     capability, itemsize, dim, tile, options = variant
@@ -89,7 +94,7 @@ def compile_variant(variant: Variant) -> Compiled:
 
 
 def compile_merge(capability: int) -> Compiled:
-    """Stage 2 for the largest head dimension; the number of splits is not compiled in."""
+    """Compile stage 2 for the largest head dimension; the number of splits is a run-time argument."""
     from attention_masks.tree_attention import triton_kernels
 
     constants = {"GROUP": GROUP, "DIM": 256, "BLOCK_D": 256, "BLOCK_S": MERGED}
@@ -102,7 +107,7 @@ def compile_merge(capability: int) -> Compiled:
 
 
 def complaints(variant: Variant, made: Compiled) -> tuple[str, ...]:
-    """What is wrong with it; nothing is."""
+    """The problems of a compiled variant; empty if there are none."""
     problems = made.problems
     if variant.capability == 90 and variant.itemsize == 2 and variant.tile.block_m >= 64:
         problems += () if made.uses_wgmma else ("no wgmma",)
@@ -114,7 +119,7 @@ def complaints(variant: Variant, made: Compiled) -> tuple[str, ...]:
 def _arguments(
     kernel: Any, element: str, constants: dict[str, Any]
 ) -> tuple[dict[str, str], list[str]]:
-    """Types of the run-time arguments, and those that a launch finds divisible by 16."""
+    """The types of the run-time arguments, and the arguments that a launch finds divisible by 16."""
     type_of = {"part_ptr": "*fp32", "lse_ptr": "*fp32", "arrays_ptr": "*i32", "table_ptr": "*i32"}
     type_of |= {"inner": "fp32", "outer": "fp32"}
     names = [name for name in kernel.arg_names if name not in constants]
@@ -126,30 +131,34 @@ def _arguments(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compile, print the table, say what is wrong."""
+    """Compile the variants, print the table and the problems; return whether there are problems."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--all", action="store_true", help="every option with every tile")
     parser.add_argument(
-        "--capability", type=int, choices=TARGETS, action="append", help="for this one: 80, 90, 100"
+        "--capability",
+        type=int,
+        choices=TARGETS,
+        action="append",
+        help="target, can be repeated (all by default)",
     )
     given = parser.parse_args(arguments)
     targets = given.capability or list(TARGETS)
     jobs = [job for job in variants(given.all) if job.capability in targets]
-    made, wrong = [], []
+    kernels, problems = [], []
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         merges = pool.map(compile_merge, targets)
-        for i, (job, one) in enumerate(zip(jobs, pool.map(compile_variant, jobs), strict=True)):
-            made.append(one)
-            wrong += [f"{one.label} on sm_{one.capability}: {c}" for c in complaints(job, one)]
+        for i, (job, kernel) in enumerate(zip(jobs, pool.map(compile_variant, jobs), strict=True)):
+            kernels.append(kernel)
+            found = complaints(job, kernel)
+            problems += [f"{kernel.label} on sm_{kernel.capability}: {text}" for text in found]
             print(f"\r{i + 1} of {len(jobs)} kernels", end="", file=sys.stderr, flush=True)
         print(file=sys.stderr)
-        made += merges
-    wrong += [
-        f"merge on sm_{one.capability}: {c}" for one in made[len(jobs) :] for c in one.problems
-    ]
-    print(table(made))
-    print(f"\n{len(made)} kernels, {len(wrong)} problems", *wrong, sep="\n")
-    return bool(wrong)
+        kernels += merges
+    for kernel in kernels[len(jobs) :]:
+        problems += [f"merge on sm_{kernel.capability}: {text}" for text in kernel.problems]
+    print(table(kernels))
+    print(f"\n{len(kernels)} kernels, {len(problems)} problems", *problems, sep="\n")
+    return bool(problems)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""The one call for tree attention, and the table of what can answer it.
+"""`tree_attention` and `attend`, and the table of their implementations.
 
-An implementation is a function with the signature of `Implementation`; it may rely on what `attend`
-has checked. To add one, write it in a file of this folder and enter it in `IMPLEMENTATIONS`. An
-optional dependency is imported in the function that the table holds, and is `Unavailable` where it
-is missing. What was asked for by name runs or raises: only `impl="auto"` chooses.
+An implementation is a function with the signature of `Implementation`; it may rely on the checks of
+`attend`. To add one, write it in a file of this folder and enter it in `IMPLEMENTATIONS`. Import
+optional dependencies inside the function, and raise `Unavailable` if they are missing. An
+implementation requested by name runs or raises: only `impl="auto"` chooses.
 """
 
 import logging
@@ -48,15 +48,15 @@ log = logging.getLogger("attention_masks")
 
 
 class Implementation(Protocol):
-    """Tree attention of checked inputs: raises `Unsupported` for an option that it cannot do.
+    """Tree attention on checked inputs; raises `Unsupported` for options that it does not cover.
 
-    All but the kernel are given one sequence's tree at a time, and keys that are not in pages.
+    All implementations but "triton" receive one tree at a time, and keys that are not in pages.
     """
 
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, tree_pass: TreePass, options: Options, /
     ) -> Tensor:
-        """Output `[batch, q_heads, rows, head_dim]` in q's dtype."""
+        """Return the output `[batch, q_heads, rows, head_dim]` in q's dtype."""
         ...
 
 
@@ -69,11 +69,11 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
 }
 
 LARGEST_TREE_ROWS = 1024
-"""Rows of q from which on `impl="auto"` leaves the kernel, which is made for trees, on CUDA."""
+"""Up to this many rows `impl="auto"` takes the Triton kernel on CUDA; it is made for trees."""
 
 
 ROWS_WITH_GRADIENTS = LARGEST_TREE_ROWS + 1
-"""Rows that the kernel is not chosen for: where gradients are wanted, which it has not."""
+"""A row count that rules out the kernel: passed where gradients are needed, which the kernel lacks."""
 
 
 def choose(
@@ -85,22 +85,22 @@ def choose(
     softcap: float | None = None,
     paged: bool = False,
 ) -> str:
-    """The name of the implementation that `impl="auto"` takes; told to the log at its first use.
+    """The name of the implementation that `impl="auto"` takes; logged at its first use.
 
-    On CUDA the kernel, if Triton is there and it has a tile, for up to 1024 rows; it alone reads pages
-    without copying them. Elsewhere, and for longer inputs, sdpa, or the reference where there is a
-    softcap.
+    On CUDA, "triton" if Triton is installed, the kernel has a tile, and there are at most 1024 rows; with
+    pages for any number of rows, since only the kernel reads pages without copying them. Otherwise "sdpa",
+    or "reference" with a softcap or pages.
 
     Args:
-        device: of q.
-        rows: of q in each sequence.
-        head_dim: of q.
-        dtype: of q.
-        softcap: bound of the scores, if there is one.
+        device: device of q.
+        rows: rows of q in each sequence.
+        head_dim: head dimension of q.
+        dtype: dtype of q.
+        softcap: bound of the scores, None for no bound.
         paged: whether keys and values are in pages.
 
     Raises:
-        InvalidInput: if these are no device, integers and floating dtype.
+        InvalidInput: if an argument is not a device, an integer or a floating-point dtype, respectively.
     """
     rows, head_dim = checked_integer("rows", rows), checked_integer("head_dim", head_dim)
     dtype, device = checked_dtype(dtype), checked_device(device)
@@ -115,8 +115,8 @@ def _choose(device: torch.device, for_kernel: bool, beyond_sdpa: bool) -> str:
         name = "triton"
     else:
         name = "reference" if beyond_sdpa else "sdpa"
-    what = f"for_kernel={for_kernel}, beyond_sdpa={beyond_sdpa}"
-    log.info("tree attention on %s (%s): impl='auto' takes '%s'", device, what, name)
+    reasons = f"for_kernel={for_kernel}, beyond_sdpa={beyond_sdpa}"
+    log.info("tree attention on %s (%s): impl='auto' takes '%s'", device, reasons, name)
     return name
 
 
@@ -135,41 +135,41 @@ def tree_attention(
     block_table: Int32[Tensor, "batch blocks"] | None = None,
     impl: str = "auto",
 ) -> Float[Tensor, "batch q_heads rows head_dim"]:
-    """Attention of tree nodes over a prefix and the nodes above them.
+    """Attention of tree nodes over a prefix and over their ancestors.
 
     Each queried node attends to the `prefix_len` keys before the tree, to itself and to its
-    ancestors. Builds its mask anew: for several layers make one `TreePass` and call `attend`.
+    ancestors. Each call builds its mask: for several layers make one `TreePass` and call `attend`.
 
     Args:
         q: one query for each node of `rows`, in that order.
-        k: keys. Slot j is prefix key j, slot `prefix_len + i` is node i; what follows is not used
+        k: keys. Slot j is prefix key j, slot `prefix_len + i` is node i; later slots are not used
             and may hold anything, NaN included.
         v: values, in the same slots.
-        topology: of all nodes whose keys are there, from `attention_masks.topology(parents)`. One
-            for all sequences, or one for each; smaller trees then have padding behind their rows,
-            for which the output is 0.
-        prefix_len: number of cached keys before node 0; likewise one, or one for each.
+        topology: tree of all nodes whose keys are present, from `attention_masks.topology(parents)`.
+            One for all sequences, or one for each; the rows of smaller trees are then followed by
+            padding, for which the output is 0.
+        prefix_len: number of cached keys before node 0; one for all sequences, or one for each.
         rows: the nodes that q holds; all of them by default. A drafter that grows a tree level by
-            level queries its newest nodes only.
+            level queries only its newest nodes.
         scale: factor on the scores, `head_dim ** -0.5` by default.
         softcap: bound of the scores, `softcap * tanh(score / softcap)`, applied before the mask.
-        window: keys at `window` positions or more before a row are hidden; a node's position is
+        window: keys that are `window` or more positions before a row are hidden; a node's position is
             `prefix_len + depth`. The `sliding_window` of transformers.
-        sinks: for each query head one more score in the softmax, with no value: the `s_aux` of
+        sinks: for each query head, one more score in the softmax, without a value: the `s_aux` of
             GPT-OSS.
-        block_table: k and v are `[pages, kv_heads, page, head_dim]`, and this says which page holds
-            each `page` slots of a sequence. Its numbers are checked on the CPU; elsewhere that would wait
-            for the device, and a number that is no page's reads memory of others.
-        impl: "reference", "sdpa", "two_pass", "flex", "triton", or "auto" to have `choose` choose.
+        block_table: if given, k and v are `[pages, kv_heads, page, head_dim]`, and the table holds the
+            page of each block of `page` slots of a sequence. Its numbers are checked on the CPU only,
+            since checking on a device would wait; a number out of range reads foreign memory there.
+        impl: "reference", "sdpa", "two_pass", "flex", "triton", or "auto" to let `choose` decide.
 
     Returns:
         Output in q's shape and dtype.
 
     Raises:
         InvalidInput: if shapes, dtypes, devices or numbers do not fit together.
-        Unsupported: if `impl` cannot do what is asked (sdpa, two_pass: softcap; all but the
-            reference and triton: pages).
-        Unavailable: if `impl` is not there.
+        Unsupported: if `impl` does not cover an option (sdpa, two_pass: softcap; all but reference
+            and triton: pages).
+        Unavailable: if `impl` is not available.
 
     Not covered: dropout, ALiBi, keys and values of different head dimensions.
 
@@ -191,9 +191,10 @@ def tree_attention(
         tree_pass: AnyPass = TreePass(topology, cast("int", prefix_len), rows)
     else:
         batch = q.shape[0] if q.ndim else 0
-        of = "topologies, or one Topology"
-        one = isinstance(topology, Topology)
-        trees = [topology] * batch if one else checked_items("topology", topology, of)
+        if isinstance(topology, Topology):
+            trees: Sequence[Topology] = [topology] * batch
+        else:
+            trees = checked_items("topology", topology, "topologies, or one Topology")
         lengths = list(cast("Sequence[int]", prefix_len if several else [prefix_len] * batch))
         if not len(trees) == len(lengths) == batch:
             raise InvalidInput(
@@ -229,15 +230,15 @@ def attend(
     block_table: Int32[Tensor, "batch blocks"] | None = None,
     impl: str = "auto",
 ) -> Float[Tensor, "batch q_heads rows head_dim"]:
-    """The same as `tree_attention`, with the masks of a pass that many layers share.
+    """`tree_attention` with masks that the layers of a pass share.
 
     Args:
         q: one query for each row of `tree_pass`.
         k: keys, at least `tree_pass.key_count` slots.
         v: values, in the same slots.
-        tree_pass: a `TreePass` (one tree for every sequence) or a `RaggedPass` (one for each):
-            trees, prefixes and rows; keeps the masks.
-        scale: see `tree_attention`, as for all that follow.
+        tree_pass: trees, prefixes, rows and the cached masks: a `TreePass` (one tree for every
+            sequence) or a `RaggedPass` (one for each).
+        scale: factor on the scores; for this and the following options see `tree_attention`.
         softcap: bound of the scores.
         window: width of the sliding window.
         sinks: one more score for each query head.
@@ -249,8 +250,8 @@ def attend(
 
     Raises:
         InvalidInput: if shapes, dtypes, devices or numbers do not fit together.
-        Unsupported: if `impl` cannot do what is asked.
-        Unavailable: if `impl` is not there.
+        Unsupported: if `impl` does not cover an option.
+        Unavailable: if `impl` is not available.
     """
     check_kinds(q, k, v, tree_pass, block_table)
     check_numbers(scale, softcap)
@@ -293,21 +294,22 @@ def attend(
     if tree_pass.batch == 1:
         return call(q, k, v, tree_pass.passes[0], options)
     out = torch.zeros_like(q)
-    for i, one in enumerate(tree_pass.passes):
-        member, count = slice(i, i + 1), one.row_count
-        out[member, :, :count] = call(q[member, :, :count], k[member], v[member], one, options)
+    for i, own_pass in enumerate(tree_pass.passes):
+        sequence, count = slice(i, i + 1), own_pass.row_count
+        own_q = q[sequence, :, :count]
+        out[sequence, :, :count] = call(own_q, k[sequence], v[sequence], own_pass, options)
     return out
 
 
 def _from_pages(pages: Tensor, block_table: Tensor, tree_pass: AnyPass) -> Tensor:
     """Keys or values `[batch, kv_heads, slots, head_dim]`, copied out of the pages that are used.
 
-    Entries of the table behind a sequence's last page may hold anything.
+    Entries of the table after a sequence's last page may hold anything.
     """
     counts = tree_pass.key_counts(len(block_table))
-    size = pages.shape[2]
-    used = block_table[:, : -(-tree_pass.key_count // size)].long()
-    blocks = torch.tensor([-(-count // size) for count in counts], device=used.device)
-    first = torch.arange(used.shape[1], device=used.device) < blocks[:, None]
-    taken = pages[torch.where(first, used, 0)]  # [batch, blocks, kv_heads, page, head_dim]
-    return taken.transpose(1, 2).flatten(2, 3)
+    page_size = pages.shape[2]
+    table = block_table[:, : -(-tree_pass.key_count // page_size)].long()
+    block_counts = torch.tensor([-(-count // page_size) for count in counts], device=table.device)
+    in_use = torch.arange(table.shape[1], device=table.device) < block_counts[:, None]
+    blocks = pages[torch.where(in_use, table, 0)]  # [batch, blocks, kv_heads, page, head_dim]
+    return blocks.transpose(1, 2).flatten(2, 3)

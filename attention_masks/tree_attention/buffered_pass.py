@@ -1,4 +1,4 @@
-"""A pass whose tree is in a buffer on the device, to be changed between runs: for captured graphs."""
+"""A pass whose tree is in a buffer on the device and can change between runs, for captured graphs."""
 
 import torch
 
@@ -10,17 +10,17 @@ __all__ = ["BufferedPass"]
 
 
 class BufferedPass(AnyPass):
-    """Arrays that were made elsewhere, with room for so many rows, nodes and keys.
+    """A pass over given arrays with a fixed capacity of rows, nodes and keys.
 
-    Only kernels can run it: nobody else reads the tree on the device. A graph that was captured with
-    it runs for whatever `arrays.buffer` holds then; scratch is kept as long as the pass.
+    Only kernels can run it: no other implementation reads the tree from the device. A graph captured
+    with it uses whatever `arrays.buffer` holds at the replay; scratch lives as long as the pass.
 
     Args:
-        arrays: on the device of the run.
-        key_count: slots at most, prefix and nodes. Prefixes beyond it are not noticed.
+        arrays: arrays on the device of the run.
+        key_count: largest number of slots, prefix and nodes. Longer prefixes are not detected.
 
     Raises:
-        InvalidInput: if there is no room for the nodes.
+        InvalidInput: if `key_count` is smaller than the number of nodes.
     """
 
     def __init__(self, arrays: PassArrays, key_count: int) -> None:
@@ -32,16 +32,16 @@ class BufferedPass(AnyPass):
         self._arrays[arrays.buffer.device] = arrays
 
     def key_counts(self, batch: int) -> list[int]:
-        """None of the slots is known to be used: that stands in the buffer."""
+        """0 for each sequence: only the buffer knows the number of used slots."""
         return [0] * batch
 
     def arrays(self, device: torch.device) -> PassArrays:
-        """The arrays as they were given.
+        """The given arrays.
 
         Raises:
             InvalidInput: if they are on another device.
         """
         if device not in self._arrays:
-            held = ", ".join(map(str, self._arrays))
-            raise InvalidInput(f"the tree's arrays are on {held}, but q is on {device}")
+            arrays_device = ", ".join(map(str, self._arrays))
+            raise InvalidInput(f"the tree's arrays are on {arrays_device}, but q is on {device}")
         return self._arrays[device]

@@ -1,4 +1,4 @@
-"""What `attend` refuses before anything is computed, in a few microseconds: it runs in every layer."""
+"""The input checks of `attend`. They run in every layer, so they take only a few microseconds."""
 
 import math
 from numbers import Real
@@ -20,10 +20,10 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def check_kinds(q: Any, k: Any, v: Any, tree_pass: Any, block_table: Any) -> None:
-    """Refuse what are no tensors and no pass.
+    """Refuse arguments that are not tensors or not a pass.
 
     Raises:
-        InvalidInput: naming the argument and its value.
+        InvalidInput: names the argument and its value.
     """
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         checked_tensor(name, tensor)
@@ -41,7 +41,7 @@ def check_tensors(
     """Refuse tensors that do not fit each other or the pass.
 
     Raises:
-        InvalidInput: naming the shapes, dtypes or devices.
+        InvalidInput: names the shapes, dtypes or devices.
     """
     q_shape, k_shape = q.shape, k.shape
     if len(q_shape) != 4 or len(k_shape) != 4:
@@ -51,7 +51,7 @@ def check_tensors(
         )
     if v.shape != k_shape:
         raise InvalidInput(
-            f"k is {list(k_shape)} and v {list(v.shape)}, but they must have one shape"
+            f"k is {list(k_shape)} and v {list(v.shape)}, but they must have the same shape"
         )
     batch, slots = k_shape[0], k_shape[2]
     if block_table is not None:
@@ -59,23 +59,23 @@ def check_tensors(
         if block_table.device.type == "cpu":
             _check_pages(block_table, tree_pass, pages=k_shape[0], page=k_shape[2])
     if q_shape[0] != batch or q_shape[3] != k_shape[3]:
-        what = "" if block_table is None else f", block_table {list(block_table.shape)}"
+        table = "" if block_table is None else f", block_table {list(block_table.shape)}"
         raise InvalidInput(
-            f"q is {list(q_shape)} and k {list(k_shape)}{what}, "
+            f"q is {list(q_shape)} and k {list(k_shape)}{table}, "
             "but batch and head_dim must be equal"
         )
     if not q_shape[1] or not k_shape[1] or not q_shape[3]:
         raise InvalidInput(
-            f"q is {list(q_shape)} and k {list(k_shape)}, but there must be heads, and head_dim above 0"
+            f"q is {list(q_shape)} and k {list(k_shape)}, but heads and head_dim must be above 0"
         )
     if q_shape[1] % k_shape[1]:
         raise InvalidInput(
-            f"q has {q_shape[1]} heads and k {k_shape[1]}, but q_heads must be a multiple"
+            f"q has {q_shape[1]} heads and k {k_shape[1]}, but q_heads must be a multiple of kv_heads"
         )
     if tree_pass.batch not in (1, batch) or batch == 0:
         raise InvalidInput(
-            f"a pass of {tree_pass.batch} sequences for a batch of {batch}: one tree for all, or one "
-            "for each sequence"
+            f"a pass of {tree_pass.batch} sequences for a batch of {batch}: give one tree for all, or "
+            "one for each sequence"
         )
     if q_shape[2] != tree_pass.row_count:
         raise InvalidInput(
@@ -87,8 +87,7 @@ def check_tensors(
     if not (q.dtype == k.dtype == v.dtype and q.dtype in DTYPES):
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
         raise InvalidInput(
-            f"q, k, v are {q.dtype}, {k.dtype}, {v.dtype}, but they must be of one floating dtype of "
-            f"{known}"
+            f"q, k, v are {q.dtype}, {k.dtype}, {v.dtype}, but they must have one dtype, one of {known}"
         )
     if not q.device == k.device == v.device:
         raise InvalidInput(
@@ -99,25 +98,27 @@ def check_tensors(
 
 
 def check_numbers(scale: Any, softcap: Any) -> None:
-    """Refuse a scale or softcap that cannot be meant.
+    """Refuse a scale or softcap that is not a usable number.
 
     Raises:
-        InvalidInput: naming the value.
+        InvalidInput: names the value.
     """
     for name, value in (("scale", scale), ("softcap", softcap)):
         if isinstance(value, bool) or (value is not None and not isinstance(value, Real)):
             raise InvalidInput(f"{name} = {value!r}, but it must be a plain number, or None")
     if scale is not None and not math.isfinite(scale):
-        raise InvalidInput(f"scale = {scale}, but it multiplies the scores: finite")
+        raise InvalidInput(f"scale = {scale}, but it multiplies the scores: it must be finite")
     if softcap is not None and not 0 < softcap < math.inf:
-        raise InvalidInput(f"softcap = {softcap}, but it bounds the scores: above 0, or None")
+        raise InvalidInput(
+            f"softcap = {softcap}, but it bounds the scores: it must be above 0, or None"
+        )
 
 
 def check_options(q: Tensor, options: Options) -> None:
     """Refuse sinks that do not fit the queries.
 
     Raises:
-        InvalidInput: naming the value.
+        InvalidInput: names the dtype and shape, or the device.
     """
     sinks = options.sinks
     checked_tensor("sinks", sinks, optional=True)
@@ -125,7 +126,7 @@ def check_options(q: Tensor, options: Options) -> None:
         return
     if sinks.shape != (q.shape[1],) or not sinks.is_floating_point():
         raise InvalidInput(
-            f"sinks are {sinks.dtype} {list(sinks.shape)}, but must be one floating score for each of "
+            f"sinks are {sinks.dtype} {list(sinks.shape)}, but must be a floating-point score for each of "
             f"the {q.shape[1]} query heads"
         )
     if sinks.device != q.device:
@@ -133,7 +134,7 @@ def check_options(q: Tensor, options: Options) -> None:
 
 
 def _paged(k: Tensor, block_table: Tensor) -> tuple[int, int]:
-    """Sequences and slots of each."""
+    """The number of sequences, and the number of slots of each; refuses a malformed table."""
     if block_table.ndim != 2 or block_table.dtype != torch.int32 or block_table.stride(1) != 1:
         raise InvalidInput(
             f"block_table is {block_table.dtype} {list(block_table.shape)}, but must be int32 "
@@ -143,7 +144,7 @@ def _paged(k: Tensor, block_table: Tensor) -> tuple[int, int]:
 
 
 def _check_pages(block_table: Tensor, tree_pass: AnyPass, pages: int, page: int) -> None:
-    """Refuse numbers that are no page's, where a sequence uses them; those behind may be anything."""
+    """Refuse page numbers out of range among those that a sequence uses; later ones may be anything."""
     counts = tree_pass.key_counts(len(block_table))
     for sequence, (line, keys) in enumerate(zip(block_table.tolist(), counts, strict=True)):
         for block, number in enumerate(line[: -(-keys // page)] if page else ()):

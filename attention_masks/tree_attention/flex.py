@@ -1,7 +1,7 @@
 """Tree attention through FlexAttention: the mask as a function of indices, compiled into the kernel.
 
-On CUDA the compiled kernel runs, with tiles of BLOCK_M rows (its own default is all rows in one block).
-On a CPU the function runs as it is written, uncompiled: slow and exact, to see that masks are right.
+On CUDA the compiled kernel runs, with tiles of BLOCK_M rows (by default all rows are one block).
+On a CPU the function runs uncompiled: slow and exact, to check masks.
 """
 
 from functools import lru_cache
@@ -18,7 +18,7 @@ from attention_masks.tree_attention.with_lse import beside_sinks
 __all__ = ["KERNEL_OPTIONS", "flex"]
 
 KERNEL_OPTIONS: dict[str, Any] = {"BLOCK_M": 64, "BLOCK_N": 64}
-"""Tile of the compiled kernel."""
+"""Tile sizes of the compiled kernel."""
 
 
 def flex(
@@ -30,7 +30,8 @@ def flex(
 ) -> Float[Tensor, "batch q_heads rows head_dim"]:
     """The same as `reference`, by `torch.nn.attention.flex_attention`.
 
-    The BlockMask is built arithmetically, once for each pass and window; no dense mask is made.
+    The BlockMask is computed arithmetically, once for each pass and window, without a dense mask over all
+    keys.
     """
     from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
@@ -51,36 +52,39 @@ def flex(
     )
     compiled = q.device.type == "cuda"
     call = _compiled if compiled else flex_attention
-    given: dict[str, Any] = {"scale": options.scale, "block_mask": mask}
+    kwargs: dict[str, Any] = {"scale": options.scale, "block_mask": mask}
     if options.softcap is not None:
-        given["score_mod"] = _capped(options.softcap)
+        kwargs["score_mod"] = _capped(options.softcap)
     if compiled:
-        given["kernel_options"] = KERNEL_OPTIONS
+        kwargs["kernel_options"] = KERNEL_OPTIONS
     folded = q.reshape(batch, kv_heads, group * rows, head_dim)
     keys, values = k[:, :, :used], v[:, :, :used]
     if options.sinks is None:
-        return call(folded, keys, values, **given).reshape(q.shape)
-    out, aux = call(folded, keys, values, return_aux=AuxRequest(lse=True), **given)
+        return call(folded, keys, values, **kwargs).reshape(q.shape)
+    out, aux = call(folded, keys, values, return_aux=AuxRequest(lse=True), **kwargs)
     out, lse = (x.reshape(batch, q_heads, rows, -1) for x in (out, aux.lse))
     return (out * beside_sinks(lse, options.sinks)).to(q.dtype)
 
 
 @lru_cache(maxsize=8)
 def _capped(softcap: float) -> Any:
-    """The same function for the same bound: a new one would be compiled anew."""
+    """The softcap as a `score_mod`; cached, because a new function object would be recompiled."""
 
-    @no_type_check  # FlexAttention reads the code of the function, which import hooks would wrap
+    @no_type_check  # FlexAttention reads the function's code, which an import hook's wrapper would hide
     def cap(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, key: Tensor) -> Tensor:
         return softcap * torch.tanh(score / softcap)
 
     return cap
 
 
-def _compiled(*tensors: Tensor, **given: Any) -> Any:
-    """The compiled function. Head dimensions, options and dtypes each compile once, and there are more
-    than the 8 after which torch would go on uncompiled, and slow, with a warning."""
+def _compiled(*tensors: Tensor, **kwargs: Any) -> Any:
+    """Call the compiled function.
+
+    Each combination of head dimension, options and dtype compiles once. There are more than 8 of them,
+    torch's default limit, beyond which it would continue uncompiled and slow, with a warning.
+    """
     with torch._dynamo.config.patch(recompile_limit=64, fail_on_recompile_limit_hit=True):
-        return _function()(*tensors, **given)
+        return _function()(*tensors, **kwargs)
 
 
 @lru_cache

@@ -1,4 +1,4 @@
-"""How the scores of one layer become weights: what a layer says, apart from its tensors."""
+"""The options by which a layer turns scores into weights."""
 
 from dataclasses import dataclass
 
@@ -15,8 +15,8 @@ class Options:
     Attributes:
         scale: factor on the scores.
         softcap: bound of the scores, `softcap * tanh(score / softcap)`; None for no bound.
-        window: keys at `window` positions or more before a row are hidden; None hides none.
-        sinks: one more score for each query head, which takes its share of the softmax and has no
+        window: keys that are `window` or more positions before a row are hidden; None hides none.
+        sinks: one more score for each query head, which takes its share of the softmax but has no
             value: the `s_aux` of GPT-OSS. Neither scaled nor capped.
         block_table: page of each block of slots, if keys and values are stored in pages.
     """

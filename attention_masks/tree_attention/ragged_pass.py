@@ -14,15 +14,15 @@ __all__ = ["RaggedPass"]
 class RaggedPass(AnyPass):
     """One `TreePass` for each sequence of a batch.
 
-    q holds `row_count` rows of every sequence, as many as the longest has. The rows that a sequence
-    has fewer are padding behind its own: what q holds there does not matter, and their output is 0.
-    Slots of keys behind a sequence's own are not used either.
+    q holds `row_count` rows of every sequence, the largest count of any. The rows of a shorter sequence
+    are followed by padding: the contents of q there do not matter, and the output is 0. Key slots after
+    a sequence's own are not used either.
 
     Args:
-        passes: of the sequences, in order.
+        passes: the passes of the sequences, in order.
 
     Raises:
-        InvalidInput: if there is none.
+        InvalidInput: if there are no passes.
 
     Example:
         >>> from attention_masks import topology
@@ -34,28 +34,29 @@ class RaggedPass(AnyPass):
     def __init__(self, passes: Sequence[TreePass]) -> None:
         super().__init__()
         passes = checked_items("passes", passes, "TreePasses")
-        for i, one in enumerate(passes):
-            if not isinstance(one, TreePass):
-                raise InvalidInput(f"passes[{i}] = {shown(one)}, but it must be a TreePass")
+        for i, tree_pass in enumerate(passes):
+            if not isinstance(tree_pass, TreePass):
+                raise InvalidInput(f"passes[{i}] = {shown(tree_pass)}, but it must be a TreePass")
         if not passes:
             raise InvalidInput("passes is empty, but a batch has at least one sequence")
         self.passes = passes
         self.batch = len(self.passes)
-        self.row_count = max(one.row_count for one in self.passes)
-        self.key_count = max(one.key_count for one in self.passes)
+        self.row_count = max(tree_pass.row_count for tree_pass in self.passes)
+        self.key_count = max(tree_pass.key_count for tree_pass in self.passes)
 
     def key_counts(self, batch: int) -> list[int]:
-        """Slots that each sequence uses."""
-        counts = [one.key_count for one in self.passes]
+        """Number of slots that each sequence uses."""
+        counts = [tree_pass.key_count for tree_pass in self.passes]
         return counts if self.batch > 1 else counts * batch
 
     def __repr__(self) -> str:
-        """The passes."""
+        """Show the passes."""
         return f"RaggedPass({list(self.passes)})"
 
     def _make_arrays(self) -> PassArrays:
-        nodes = max(one.topology.size for one in self.passes)
+        nodes = max(tree_pass.topology.size for tree_pass in self.passes)
         arrays = PassArrays.empty(self.batch, self.row_count, nodes)
-        for sequence, one in enumerate(self.passes):
-            fill(arrays, sequence, one.topology.to("cpu"), one.prefix_len, one.rows)
+        for sequence, tree_pass in enumerate(self.passes):
+            topology = tree_pass.topology.to("cpu")
+            fill(arrays, sequence, topology, tree_pass.prefix_len, tree_pass.rows)
         return arrays

@@ -1,4 +1,4 @@
-"""Tree attention written out: scores, softmax, weighted sum. It defines what is correct."""
+"""Tree attention written out: scores, softmax, weighted sum. Defines the correct result."""
 
 import torch
 from jaxtyping import Float
@@ -17,11 +17,11 @@ def reference(
     tree_pass: TreePass,
     options: Options,
 ) -> Float[Tensor, "batch q_heads rows head_dim"]:
-    """Softmax of the visible keys' scores times their values, in float32 or wider.
+    """Softmax of the visible keys' scores, times their values, in float32 or wider.
 
     Per head, `softmax(mask(cap(scale * q @ k.T))) @ v` with `cap(x) = softcap * tanh(x / softcap)`.
-    A sink is one more column of scores, dropped after the softmax. float64 inputs stay float64, all
-    others are computed in float32 and rounded once at the end. Query heads that share a key head are
+    A sink is one more column of scores, dropped after the softmax. float64 inputs are computed in
+    float64, all others in float32 and rounded once at the end. Query heads that share a key head are
     rows of one matrix product, so keys are not repeated. Slots from `tree_pass.key_count` on are
     never read. Differentiable.
     """

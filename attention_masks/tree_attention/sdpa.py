@@ -2,7 +2,7 @@
 
 Query heads that share a key head are folded into its rows, so that keys and values are read once
 and never repeated. Measured on one CPU core (Xeon, torch 2.13; microseconds per call, Hq/Hkv = 8/2,
-head dim 64, the rows folded / `enable_gqa` / keys expanded with stride 0 / repeated):
+head dim 64; rows folded / `enable_gqa` / keys expanded with stride 0 / keys repeated):
 
     bf16   1 row  x  256 keys    28 / 217 / 229 / 242
     bf16   1 row  x 1024 keys    86 / 867 / 884 / 955
@@ -34,18 +34,18 @@ def sdpa(
 ) -> Float[Tensor, "batch q_heads rows head_dim"]:
     """The same as `reference`, by PyTorch's fused attention and an additive mask in q's dtype.
 
-    Keys before every row's window are not read, and a row that sees all keys needs no mask. With
-    sinks the kernel that also gives log-sum-exps is called by name (`with_lse`), and the output is
-    scaled by the share that a sink leaves.
+    Keys before every row's window are not read, and if all rows see all keys there is no mask. With
+    sinks, a kernel that also returns log-sum-exps is called by name (`with_lse`), and the output is
+    scaled by the share that the sink leaves to the keys.
 
     Raises:
-        Unsupported: for a softcap, which the fused function cannot apply; for sinks where gradients
-            are wanted.
+        Unsupported: for a softcap, which the fused function cannot apply; for sinks if gradients
+            are needed.
     """
     if options.softcap is not None:
         raise Unsupported(
             f"impl='sdpa' cannot apply softcap = {options.softcap}: use impl='reference', or "
-            "impl='auto', which takes one that can"
+            "impl='auto', which takes an implementation that can"
         )
     batch, q_heads, rows, head_dim = q.shape
     kv_heads = k.shape[1]

@@ -1,4 +1,4 @@
-"""What one forward pass over tree nodes shares across its layers, masks included."""
+"""What the layers of one forward pass over tree nodes share: sizes, rows and masks."""
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -15,12 +15,12 @@ __all__ = ["AnyPass", "TreePass"]
 
 
 class AnyPass:
-    """What every kind of pass has: its sizes, the arrays that kernels read, and their scratch memory.
+    """Base class of passes: their sizes, the arrays that kernels read, and scratch memory.
 
     Attributes:
-        batch: number of sequences that it tells apart; 1 serves every sequence of a batch alike.
+        batch: number of sequences with their own tree; 1 if all sequences of a batch share one tree.
         row_count: rows of q in each sequence, padding included.
-        key_count: slots that are used, of the longest sequence.
+        key_count: number of slots that the longest sequence uses.
     """
 
     batch: int = 1
@@ -32,7 +32,7 @@ class AnyPass:
         self._scratch: dict[torch.device, Tensor] = {}
 
     def key_counts(self, batch: int) -> list[int]:
-        """Slots that each sequence of a batch uses, where the host knows."""
+        """Number of slots that each sequence of a batch uses, as far as the host knows."""
         return [self.key_count] * batch
 
     def arrays(self, device: torch.device) -> PassArrays:
@@ -44,35 +44,35 @@ class AnyPass:
 
     def scratch(self, device: torch.device, numbers: int) -> Float[Tensor, " numbers"]:
         """Memory for partial sums, shared by the layers of the pass, which run one after another."""
-        held = self._scratch.get(device)
-        if held is None or held.numel() < numbers:
+        memory = self._scratch.get(device)
+        if memory is None or memory.numel() < numbers:
             with torch.inference_mode(False):
-                held = torch.empty(numbers, dtype=torch.float32, device=device)
-            self._scratch[device] = held
-        return held[:numbers]
+                memory = torch.empty(numbers, dtype=torch.float32, device=device)
+            self._scratch[device] = memory
+        return memory[:numbers]
 
     def _make_arrays(self) -> PassArrays:
         raise NotImplementedError
 
 
 class TreePass(AnyPass):
-    """The queried nodes of a tree behind a prefix, and each mask that they need, made once.
+    """The queried nodes of a tree behind a prefix, with each mask that the layers need, made once.
 
-    Make one for each forward pass and hand it to `attend` in every layer. Window, dtype and device
+    Make one for each forward pass and pass it to `attend` in every layer. Window, dtype and device
     come from the layer: a model that mixes them gets one mask for each combination, at first use.
 
-    Key slot of prefix key j is j, of node i `prefix_len + i`. Slots from `key_count` on are not
-    used.
+    The key of prefix key j is in slot j, that of node i in slot `prefix_len + i`. Slots from
+    `key_count` on are not used.
 
     Args:
-        topology: of all nodes whose keys are in the cache, the queried ones included. Committed
-            tokens that the model has not run yet come first in it, as a chain above the root.
+        topology: tree of all nodes whose keys are in the cache, the queried ones included. Committed
+            tokens that the model has not run yet come first, as a chain above the root.
         prefix_len: number of cached keys before node 0.
-        rows: the nodes that are queried, in the order of q's rows; all of them by default.
+        rows: the queried nodes, in the order of q's rows; all of them by default.
 
     Raises:
-        InvalidInput: if these are no topology, length and nodes, `prefix_len` is negative, or `rows` is
-            empty or not in the tree.
+        InvalidInput: if an argument has the wrong type, `prefix_len` is negative, or `rows` is empty or
+            not in the tree.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class TreePass(AnyPass):
         self._kept: dict[Hashable, Any] = {}
 
     def __repr__(self) -> str:
-        """The three arguments."""
+        """Show the three arguments."""
         return f"TreePass({self.topology}, prefix_len={self.prefix_len}, rows={self.rows})"
 
     def keys(self, window: int | None = None) -> slice:
-        """The slots that hold every key some row sees: all of them unless there is a window."""
+        """The slots that hold every key that any row sees: all slots unless there is a window."""
         window = self._binding(window)
         if window is None:
             return slice(0, self.key_count)
@@ -108,8 +108,8 @@ class TreePass(AnyPass):
     def mask(
         self, window: int | None, device: torch.device
     ) -> Bool[Tensor, "rows prefix_and_nodes"]:
-        """Which of all `key_count` keys each row sees, as `dense_mask` gives it."""
-        # Here, since only implementations that read a dense mask need that file.
+        """Which of all `key_count` keys each row sees: the result of `dense_mask`."""
+        # Imported here: only implementations that read a dense mask need it.
         from attention_masks.dense import dense_mask
 
         window = self._binding(window)
@@ -123,17 +123,17 @@ class TreePass(AnyPass):
     def bias(
         self, window: int | None, dtype: torch.dtype, device: torch.device, group: int = 1
     ) -> Float[Tensor, "group_and_rows keys"] | None:
-        """The additive mask over the slots `keys(window)`, or None where nothing is hidden.
+        """The additive mask over the slots `keys(window)`, or None if nothing is hidden.
 
         Args:
             window: width of the sliding window over positions, None for no window.
-            dtype: of the scores.
-            device: of the scores.
-            group: how many times the rows are repeated, for the query heads that share a key head:
+            dtype: dtype of the scores.
+            device: device of the scores.
+            group: how often the rows are repeated, for the query heads that share a key head:
                 row `g * row_count + t` is row t of head g.
 
         Returns:
-            Mask `[group * row_count, keys]`, 0 where visible, the least finite number elsewhere.
+            Mask `[group * row_count, keys]`, 0 where visible, the lowest finite number elsewhere.
         """
         window = self._binding(window)
         return self.kept(
@@ -144,24 +144,24 @@ class TreePass(AnyPass):
     def bias_parts(
         self, window: int | None, dtype: torch.dtype, device: torch.device, group: int
     ) -> tuple[Tensor | None, Tensor | None]:
-        """The additive mask over the prefix and over the nodes, None where nothing is hidden.
+        """The additive masks over the prefix and over the nodes; None for a part with nothing hidden.
 
-        Where the window cuts no prefix key that is read, only the part over the nodes is made.
+        If the window hides no prefix key in `keys(window)`, only the part over the nodes is made.
         """
         window = self._binding(window)
         if self.cuts_prefix(window):
             bias = self.bias(window, dtype, device, group)
-            border = self.prefix_len - self.keys(window).start
-            return (None, None) if bias is None else (bias[:, :border], bias[:, border:])
+            prefix_keys = self.prefix_len - self.keys(window).start
+            return (None, None) if bias is None else (bias[:, :prefix_keys], bias[:, prefix_keys:])
         if self._sees_all(window):
             return None, None
-        alone = self.kept("nodes", lambda: TreePass(self.topology, 0, self.rows))
-        return None, alone.bias(window, dtype, device, group)
+        without_prefix = self.kept("nodes", lambda: TreePass(self.topology, 0, self.rows))
+        return None, without_prefix.bias(window, dtype, device, group)
 
     def kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """What `make` gives, made at the first call with this key: for masks that layers share."""
+        """The cached value for `key`, made by `make` at the first call; for masks that layers share."""
         if key not in self._kept:
-            with torch.inference_mode(False):  # what is kept must serve autograd too
+            with torch.inference_mode(False):  # cached tensors must be usable by autograd
                 self._kept[key] = make()
         return self._kept[key]
 
@@ -172,7 +172,7 @@ class TreePass(AnyPass):
             return None
         from attention_masks.dense import additive_mask
 
-        # Positions count from the first slot that is read: a shorter prefix, the same differences.
+        # Count positions from the first slot that is read: the prefix is shorter, the differences equal.
         prefix_len = self.prefix_len - self.keys(window).start
         bias = additive_mask(
             self.topology.to(device), prefix_len, rows=self.rows, window=window, dtype=dtype
@@ -185,7 +185,7 @@ class TreePass(AnyPass):
         return arrays
 
     def _binding(self, window: int | None) -> int | None:
-        """None for a window that hides nothing, so that such layers share one mask."""
+        """The window, or None if it hides nothing, so that such layers share one mask."""
         if window is None or self.prefix_len + self._deepest < window:
             return None
         return window
@@ -193,7 +193,7 @@ class TreePass(AnyPass):
     def _sees_all(self, window: int | None) -> bool:
         """Whether no key in `keys(window)` is hidden from any row.
 
-        A row sees depth + 1 nodes, so all of them only as the end of a chain.
+        A row sees depth + 1 nodes, so it sees all nodes only as the last node of a chain.
         """
         if self._shallowest + 1 < self.topology.size:
             return False

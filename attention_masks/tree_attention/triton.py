@@ -1,12 +1,12 @@
 """Tree attention by Triton kernels: split keys, packed heads, a mask of two integers per node.
 
-Reads keys and values once, writes no mask, waits for nothing: the lengths and the tree are read on the
-device. On a CPU it runs through Triton's interpreter if TRITON_INTERPRET=1 is set before Triton is
+The kernels read keys and values once and write no mask. The host never waits: lengths and tree are read
+on the device. On a CPU they run in Triton's interpreter if TRITON_INTERPRET=1 is set before Triton is
 imported: slow, for tests.
 
-Per layer and sequence it moves `2 N Hkv D` elements of keys and values (N keys) and computes
-`4 T Hq N D` flops for T nodes. By the data sheet of an H200 (4.8 TB/s, 989 TFLOP/s in bfloat16) it is
-bound by memory while `T Hq / Hkv` is below 206.
+For each layer and sequence they read `2 N Hkv D` elements of keys and values (N keys) and compute
+`4 T Hq N D` flops for T nodes. By the data sheet of an H200 (4.8 TB/s, 989 TFLOP/s in bfloat16) they are
+memory-bound while `T Hq / Hkv` is below 206.
 """
 
 from contextlib import nullcontext
@@ -27,13 +27,13 @@ from attention_masks.tree_attention.tuning import tuned
 __all__ = ["available", "triton"]
 
 INTERPRETED_PROCESSORS = 8
-"""Multiprocessors that the interpreter is said to have: enough for several splits in small tests."""
+"""Number of multiprocessors assumed for the interpreter: enough for several splits in small tests."""
 
 LARGEST_GRID = 65535
-"""Programs along any axis of a grid but the first."""
+"""Largest number of programs along any axis of a grid but the first."""
 
 MERGED = 16
-"""Splits that stage 2 loads at once."""
+"""Number of splits that stage 2 loads at once."""
 
 LOG2E = 1.4426950408889634
 
@@ -48,24 +48,25 @@ def triton(
     tile_choice: Tile | None = None,
     split_count: int | None = None,
 ) -> Float[Tensor, "batch q_heads rows head_dim"]:
-    """The same as `reference`: sums in float32, weights rounded to the dtype of the values.
+    """The same as `reference`, with sums in float32 and weights rounded to the dtype of the values.
 
-    Two launches, or one where the keys are not split. Safe inside a captured CUDA graph: scratch
+    Takes two launches, or one if the keys are not split. Safe inside a captured CUDA graph: scratch
     belongs to the pass, and everything that changes from step to step is read from its arrays.
 
     Args:
-        q: queries; any strides, but the head dimension must be contiguous (copied otherwise).
+        q: queries, of any strides; copied if the head dimension is not contiguous.
         k: keys, `[batch, kv_heads, slots, head_dim]`, or `[pages, kv_heads, page, head_dim]` with
-            `options.block_table`; the head dimension contiguous.
-        v: values, likewise.
+            `options.block_table`; the head dimension must be contiguous.
+        v: values, in the same layout.
         tree_pass: one tree for all sequences, or one for each.
         options: scale, softcap, window, sinks, block table.
-        tile_choice: instead of the table's (`tuning` measures them).
-        split_count: instead of the chosen number of splits.
+        tile_choice: tile to use instead of the table's (`tuning` measures tiles).
+        split_count: number of splits to use instead of the computed one.
 
     Raises:
-        Unavailable: without Triton, or on a CPU outside the interpreter.
-        Unsupported: for head dimensions above 256, float64, or gradients.
+        Unavailable: if Triton is not installed, or on a CPU outside the interpreter.
+        Unsupported: for head dimensions above 256, float64, gradients, or more than 65535 key heads x
+            sequences.
         InvalidInput: if the head dimension of keys or values is not contiguous.
     """
     kernels = _kernels(q.device)
@@ -75,7 +76,7 @@ def triton(
         if x.stride(-1) != 1:
             raise InvalidInput(
                 f"{name} has stride {x.stride(-1)} along head_dim, but must be contiguous there: "
-                "a copy of the whole cache in every layer would be no kernel's time"
+                "a kernel call must not copy the whole cache in every layer"
             )
     if q.stride(-1) != 1:
         q = q.contiguous()
@@ -91,21 +92,21 @@ def triton(
         keys = min(keys, options.window + rows)
     processors, generation = _properties(q.device)
     if tile_choice is None:
-        # The table is asked in any case: the interpreter refuses what a GPU would.
+        # Look up the table in any case, so that the interpreter refuses what a GPU would.
         tile_choice = tile(rows * group, dim, q.element_size(), generation)
         if kernels.INTERPRETED:
             tile_choice = INTERPRETED
         else:
-            again = partial(triton, q, k, v, tree_pass, options)
+            call = partial(triton, q, k, v, tree_pass, options)
             measured = tuned(
-                q, rows * group, keys, generation, lambda shape: again(tile_choice=shape)
+                q, rows * group, keys, generation, lambda shape: call(tile_choice=shape)
             )
             tile_choice = measured or tile_choice
     blocks, columns = -(-rows * group // tile_choice.block_m), kv_heads * batch
     count = split_count or splits(keys, blocks * columns, tile_choice, processors)
 
     arrays = tree_pass.arrays(q.device)
-    # One tree for the whole batch: every sequence reads the same line.
+    # If the batch shares one tree, every sequence reads the same line.
     line = arrays.buffer.stride(0) if arrays.buffer.shape[0] > 1 else 0
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     part, lse = q, q  # neither read nor written
@@ -118,12 +119,12 @@ def triton(
         inner, outer = options.scale / options.softcap, options.softcap * LOG2E
     table = options.block_table
     constants = {"GROUP": group, "DIM": dim, "BLOCK_D": block_dim(dim)}
-    launch, merge = {}, {}  # the interpreter knows no warps
+    launch, merge = {}, {}  # the interpreter takes no compile options
     if not kernels.INTERPRETED:
         launch = {"num_warps": tile_choice.warps, "num_stages": tile_choice.stages}
         launch["enable_fp_fusion"] = True
         merge = {"num_warps": 4, "enable_fp_fusion": True}
-    # A kernel starts on the current device, whichever its tensors are on.
+    # Triton launches on the current device, which need not be the tensors' device.
     with torch.cuda.device(q.device) if q.device.type == "cuda" else nullcontext():
         kernels.attend_split[(blocks, columns, count)](
             q, k, v, out, part, lse, arrays.buffer,
@@ -147,7 +148,7 @@ def triton(
 
 
 def available(device: torch.device) -> str | None:
-    """None if the kernels run on this device, or what is missing."""
+    """None if the kernels run on this device, else what is missing."""
     try:
         _kernels(device)
     except Unavailable as missing:
@@ -162,7 +163,7 @@ def _kernels(device: torch.device) -> Any:
 
 @lru_cache
 def _properties(device: torch.device) -> tuple[int, int]:
-    """Multiprocessors and major compute capability."""
+    """Number of multiprocessors, and major compute capability."""
     if device.type != "cuda":
         return INTERPRETED_PROCESSORS, 9
     properties = torch.cuda.get_device_properties(device)

@@ -1,18 +1,18 @@
-# ruff: noqa: N803, SIM102  (compile-time arguments are in capitals, and must be asked alone)
+# ruff: noqa: N803, SIM102  (compile-time arguments are in capitals, and need an `if` of their own)
 """The two Triton kernels of tree attention: partial attention over a split of the keys, and their merge.
 
 Stage 1 (`attend_split`): a program owns BLOCK_M query rows of one key head and one split of the keys.
 Row m is node `m // GROUP` under query head `m % GROUP` of the group, so keys and values are read once
-for all heads that share them, and the group need not be a power of two. Over full tiles of the prefix
-there is no mask; the tile in which the prefix ends and those of the tree are masked by the intervals of
+for all heads that share them, and the group need not be a power of two. Full tiles of the prefix have no
+mask. The tile in which the prefix ends and the tiles of the tree are masked by the intervals of
 `topology`: a node sees a key if the key's rank <= its own rank < the end of the key's subtree. Tiles
-behind the block's last node are not read: ancestors come first in node order.
+after the block's last node are not read, because ancestors come first in node order.
 
-Stage 2 (`merge_splits`) weighs the splits of a row by their log-sum-exp. These are in base 2
-(FlashAttention writes natural logarithms).
+Stage 2 (`merge_splits`) weights the splits of a row by their log-sum-exp. These are in base 2
+(FlashAttention uses natural logarithms).
 
-Lengths and tree come from the buffer of `pass_arrays`, so a captured graph follows what is in it. A split
-without keys writes its log-sum-exp only; stage 2 then does not read its rows.
+Lengths and tree come from the buffer of `pass_arrays`, so a captured graph uses its current contents. A
+split without keys writes only its log-sum-exp, and stage 2 does not read its rows.
 
 The scheme is FlashDecoding's split of the keys (Dao et al. 2023; the online softmax of FlashAttention,
 arXiv:2205.14135) with grouped heads packed into rows, and a tree where decoding has one row.
@@ -26,23 +26,23 @@ import triton.language as tl
 __all__ = ["HIDDEN", "INTERPRETED", "MIN_CHUNK", "attend_split", "merge_splits"]
 
 HIDDEN: tl.constexpr = tl.constexpr(-1.0e30)
-"""Score of a hidden key, and log-sum-exp of nothing: finite, so that no difference is NaN."""
+"""Score of a hidden key, and log-sum-exp of no keys: finite, so that no difference is NaN."""
 
 TINY: tl.constexpr = tl.constexpr(1.0e-30)
-"""Instead of 0 below a fraction whose value is not used; sums of exponentials are at least 1."""
+"""Replaces a zero denominator where the quotient is not used; real sums of exponentials are at least 1."""
 
 MIN_CHUNK: tl.constexpr = tl.constexpr(256)
-"""Keys of a split at least; a multiple of every BLOCK_N."""
+"""Smallest number of keys of a split; a multiple of every BLOCK_N."""
 
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
-# `no_type_check` keeps import hooks that decorate every function away from what Triton compiles.
+# `no_type_check` stops import hooks that decorate every function from touching what Triton compiles.
 
 
 @triton.jit
 @no_type_check
 def _tanh(x):
-    """tanh by a polynomial near 0, where 1 - exp(-2x) would cancel; a few units in the last place."""
+    """tanh to a few units in the last place; a polynomial near 0, where 1 - exp(-2x) would cancel."""
     size = tl.abs(x)
     square = x * x
     series = 1 / 3 - square * (2 / 15 - square * (17 / 315 - square * (62 / 2835)))
@@ -55,7 +55,7 @@ def _tanh(x):
 @triton.jit
 @no_type_check
 def _slots(cols, inside, table, stride_page, stride_slot, PAGE: tl.constexpr):
-    """Where the rows of these keys begin: in their page, or one behind the other."""
+    """Offsets at which the rows of these keys begin: in their pages, or one row after another."""
     if PAGE == 0:
         at = cols.to(tl.int64) * stride_slot
     else:
@@ -72,7 +72,7 @@ def _tile(
     DIM: tl.constexpr, BLOCK_D: tl.constexpr,
     BOUNDED: tl.constexpr, MASKED: tl.constexpr, SOFTCAP: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """One tile of keys through the online softmax: BOUNDED loads, MASKED scores."""
+    """Pass one tile of keys through the online softmax; BOUNDED masks the loads, MASKED the scores."""
     dims = tl.arange(0, BLOCK_D)
     k_ptrs = k_head + k_at[None, :] + dims[:, None]
     v_ptrs = v_head + v_at[:, None] + dims[None, :]
@@ -107,7 +107,7 @@ def _tile(
     return acc, higher, total
 
 
-# Not specialised: what changes from step to step would be compiled anew for its divisors.
+# Not specialised: values that change from step to step would trigger recompilation by divisibility.
 @triton.jit(
     do_not_specialize=[
         "arrays_batch", "table_batch", "rows", "nodes", "kv_heads", "splits", "window"
@@ -125,8 +125,8 @@ def attend_split(
 ):  # fmt: skip
     """Attention of one block of rows over one split of the keys.
 
-    Grid: (blocks of rows, kv heads x batch, splits). `inner` is the factor that makes scores base-2
-    exponents (or the argument of tanh, with `outer` behind it).
+    Grid: (blocks of rows, kv heads x batch, splits). `inner` turns scores into base-2 exponents; with a
+    softcap it turns them into the argument of tanh, and `outer` turns the result into exponents.
     """
     head = tl.program_id(1) % kv_heads
     sequence = (tl.program_id(1) // kv_heads).to(tl.int64)
@@ -232,7 +232,7 @@ def merge_splits(
     out_batch, out_head, out_row, arrays_batch, rows, kv_heads, splits,
     GROUP: tl.constexpr, DIM: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
-    """The splits of one row, weighed by `2 ** (lse - highest)`. Grid: (rows x group, kv heads x batch)."""
+    """Merge the splits of one row by `2 ** (lse - max)`. Grid: (rows x group, kv heads x batch)."""
     line, column = tl.program_id(0), tl.program_id(1)
     head = column % kv_heads
     sequence = (column // kv_heads).to(tl.int64)
@@ -247,7 +247,7 @@ def merge_splits(
         at = (first + start + offs) * (rows * GROUP) + line
         lse = tl.load(lse_ptr + at, mask=start + offs < splits, other=HIDDEN)
         higher = tl.maximum(high, tl.max(lse, 0))
-        # Splits without keys have the log-sum-exp of nothing; nobody wrote their rows.
+        # Splits without keys have the log-sum-exp of no keys, and their rows were never written.
         weights = tl.where(lse > HIDDEN, tl.exp2(lse - higher), 0.0)
         part = tl.load(
             part_ptr + at[:, None] * DIM + dims[None, :],

@@ -1,11 +1,11 @@
-"""Tiles measured on the GPU at hand instead of taken from the table: only where it is asked for.
+"""Tiles measured on the GPU at hand instead of taken from the table; opt-in.
 
     >>> from attention_masks.tree_attention import tuning
     >>> tuning.enable("tiles.json")  # doctest: +SKIP
 
-From then on the first call with a new size (class of rows, head dimension, dtype, power of two of keys)
-times every candidate, a second or so with its compilation, and writes the fastest to the file; later runs
-read it. Files name the device and Triton's version, and are not read for others.
+From then on, the first call with a new size (class of rows, head dimension, dtype, power of two of keys)
+times every candidate, about a second each with its compilation, and writes the fastest to the file for
+later runs. Choices apply only to the device and the Triton version that they were measured with.
 """
 
 import json
@@ -25,7 +25,7 @@ __all__ = ["Size", "TileFile", "candidates", "disable", "enable", "tuned"]
 
 
 class Size(NamedTuple):
-    """What a choice is kept for: calls of one size share it."""
+    """The key of a choice: calls of the same size share it."""
 
     device: str
     itemsize: int
@@ -35,42 +35,42 @@ class Size(NamedTuple):
 
     @classmethod
     def of(cls, device: str, itemsize: int, rows: int, head_dim: int, keys: int) -> "Size":
-        """The size that a call belongs to: rows by their class, keys by the next power of two."""
-        wide = 1 << max(0, keys - 1).bit_length()
-        return cls(device, itemsize, row_class(rows, itemsize), head_dim, wide)
+        """The size of a call: rows rounded up to their class, keys to a power of two."""
+        rounded_keys = 1 << max(0, keys - 1).bit_length()
+        return cls(device, itemsize, row_class(rows, itemsize), head_dim, rounded_keys)
 
 
 class TileFile:
-    """The choices so far, in a JSON file.
+    """The tiles chosen so far, stored in a JSON file.
 
     Args:
-        path: of the file; it need not exist.
-        made_with: what the choices hold for, Triton's version; others are forgotten.
+        path: path of the file, which need not exist.
+        made_with: the Triton version that the choices are valid for; those of other versions are dropped.
 
     Raises:
-        InvalidInput: if the file is there and is no such file.
+        InvalidInput: if the file exists but is not a file of tiles.
     """
 
     def __init__(self, path: Path, made_with: str) -> None:
         self.path, self.made_with = path, made_with
         self.chosen: dict[Size, Tile] = {}
         try:
-            held = json.loads(path.read_text())
-            if held["triton"] == made_with:
-                self.chosen = {Size(*size): Tile(*shape) for size, shape in held["tiles"]}
+            content = json.loads(path.read_text())
+            if content["triton"] == made_with:
+                self.chosen = {Size(*size): Tile(*shape) for size, shape in content["tiles"]}
         except FileNotFoundError:
             return
         except OSError as error:
             raise InvalidInput(f"{path}: {error.strerror}") from None
         except (ValueError, KeyError, TypeError):
             raise InvalidInput(
-                f"{path} is no file of tiles, or a damaged one: delete it to tune anew"
+                f"{path} is not a file of tiles, or it is damaged: delete it to tune again"
             ) from None
 
     def tile(
         self, size: Size, tiles: Iterable[Tile], seconds: Callable[[Tile], float]
     ) -> Tile | None:
-        """The choice for a size, measured if it is new; None if no candidate runs."""
+        """The tile for a size, measured if the size is new; None if no candidate runs."""
         if size not in self.chosen:
             times = {shape: seconds(shape) for shape in tiles}
             best = min(times, key=lambda shape: times[shape])
@@ -83,20 +83,20 @@ class TileFile:
     def _save(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         tiles = [[list(size), list(shape)] for size, shape in self.chosen.items()]
-        half = self.path.with_name(f"{self.path.name}.{os.getpid()}")
-        half.write_text(json.dumps({"triton": self.made_with, "tiles": tiles}, indent=1))
-        half.replace(self.path)
+        temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+        temporary.write_text(json.dumps({"triton": self.made_with, "tiles": tiles}, indent=1))
+        temporary.replace(self.path)
 
 
 _file: TileFile | None = None
 
 
 def enable(path: str | Path = "~/.cache/treespec/tiles.json") -> None:
-    """Measure tiles from now on, in this process, and keep them in this file.
+    """Measure tiles from now on, in this process, and store them in this file.
 
     Raises:
         Unavailable: without a CUDA device or Triton.
-        InvalidInput: if the file holds something else.
+        InvalidInput: if the file is not a file of tiles.
     """
     global _file
     if not torch.cuda.is_available():
@@ -115,11 +115,11 @@ def disable() -> None:
 
 
 def candidates(itemsize: int, head_dim: int, generation: int) -> list[Tile]:
-    """What is worth trying: the tiles of all classes of rows for this head dimension, and neighbours."""
-    wide = max(64, block_dim(head_dim))
+    """The tiles to try: those of all classes of rows for this head dimension, and their neighbours."""
+    padded_dim = max(64, block_dim(head_dim))
     tiles = []
     for size, rows, dim in TABLE:
-        if (size, dim) == (itemsize, wide):
+        if (size, dim) == (itemsize, padded_dim):
             shape = tile(rows, head_dim, itemsize, generation)
             tiles += [shape, shape._replace(stages=shape.stages + 1)]
             if shape.stages > 1:
@@ -134,14 +134,14 @@ def candidates(itemsize: int, head_dim: int, generation: int) -> list[Tile]:
 def tuned(
     q: Tensor, rows: int, keys: int, generation: int, run: Callable[[Tile], object]
 ) -> Tile | None:
-    """The measured tile for a call, or None where nothing is measured: off, or while a graph is captured.
+    """The measured tile for a call; None if tuning is off, or for a new size while a graph is captured.
 
     Args:
         q: queries of the call, on a CUDA device.
         rows: nodes x query heads that share a key head.
-        keys: at most so many are read.
+        keys: largest number of keys read.
         generation: major compute capability.
-        run: the call itself, with a tile.
+        run: runs the call with a given tile.
     """
     if _file is None:
         return None
@@ -156,9 +156,9 @@ def tuned(
 
 
 def _seconds(shape: Tile, run: Callable[[Tile], object]) -> float:
-    """The fastest of several runs by the device's clock; infinite if the tile does not fit the device.
+    """Time of the fastest of several runs on the device's clock; infinite if the tile does not fit.
 
-    Before each run the cache is overwritten, which also gives the host time to launch it.
+    The cache is overwritten before each run, which also gives the host time to launch it.
     """
     from triton.errors import TritonError
     from triton.testing import do_bench

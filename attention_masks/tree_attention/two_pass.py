@@ -1,11 +1,11 @@
 """Two passes: the prefix without a mask, the tree under its mask, merged by their log-sum-exps.
 
-What one builds from library kernels where none takes a tree: the long part runs at the full speed of
-unmasked attention, at the price of a second set of launches and of reading both outputs once more.
+This is the way to build tree attention from library kernels that know no trees: the long part runs at the
+full speed of unmasked attention, at the price of a second set of launches and another read of both outputs.
 
-On a CPU it gains nothing, since there the mask costs nothing: attention of a tree is bound by arithmetic.
-Time over that of impl="sdpa" (`experiments.benchmarks.attention_on_cpu`: two cores of an Intel Xeon, torch
-2.13, Hq/Hkv = 12/4, head dim 64; 1 / 4 / 8 / 22 nodes), and that of the kernel of compiled passes
+On a CPU it gains nothing, because the mask costs nothing there: tree attention is bound by arithmetic. Time
+relative to impl="sdpa" (`experiments.benchmarks.attention_on_cpu`: two cores of an Intel Xeon, torch 2.13,
+Hq/Hkv = 12/4, head dim 64; 1 / 4 / 8 / 22 nodes), of the two passes and of the kernel of compiled passes
 (`treespec.kernels.masked_attention`):
 
     |              | two passes                | kernel                    |
@@ -36,12 +36,12 @@ def two_pass(
     tree_pass: TreePass,
     options: Options,
 ) -> Float[Tensor, "batch q_heads rows head_dim"]:
-    """The same as `reference`; each part in q's dtype, the merge in float32 or wider.
+    """The same as `reference`; each part is in q's dtype, the merge in float32 or wider.
 
-    With a window the prefix has a mask too: rows at different depths see its beginning differently.
+    With a window the prefix has a mask too, because its first visible key depends on a row's depth.
 
     Raises:
-        Unsupported: for a softcap, or where gradients are wanted.
+        Unsupported: for a softcap, or if gradients are needed.
     """
     if options.softcap is not None:
         raise Unsupported(
@@ -52,22 +52,22 @@ def two_pass(
     kv_heads = k.shape[1]
     folded = q.reshape(batch, kv_heads, -1, head_dim)
     visible = tree_pass.keys(options.window)
-    border = tree_pass.prefix_len
+    prefix_len = tree_pass.prefix_len
     group = q_heads // kv_heads
-    of_prefix, of_tree = tree_pass.bias_parts(options.window, q.dtype, q.device, group)
-    parts = [(slice(border, visible.stop), of_tree)]
-    if border > visible.start:
-        parts.append((slice(visible.start, border), of_prefix))
+    prefix_bias, tree_bias = tree_pass.bias_parts(options.window, q.dtype, q.device, group)
+    parts = [(slice(prefix_len, visible.stop), tree_bias)]
+    if prefix_len > visible.start:
+        parts.append((slice(visible.start, prefix_len), prefix_bias))
     results = [
         attention_with_lse(folded, k[:, :, keys], v[:, :, keys], mask, options.scale)
         for keys, mask in parts
     ]
-    (out, lse), *others = results
-    for other, other_lse in others:
-        # A row whose window ends behind the prefix has a log-sum-exp of nothing but hidden scores
-        # there: so low that its share is 0.
-        out = merge(out, lse, other, other_lse)
-        lse = lse.logaddexp(other_lse)
+    (out, lse), *prefix_results = results
+    for prefix_out, prefix_lse in prefix_results:
+        # If a row's window begins after the prefix, all its scores there are hidden, and their
+        # log-sum-exp is so low that the prefix's share is 0.
+        out = merge(out, lse, prefix_out, prefix_lse)
+        lse = lse.logaddexp(prefix_lse)
     out, lse = (x.reshape(batch, q_heads, rows, -1) for x in (out, lse))
     if options.sinks is not None:
         out = out * beside_sinks(lse, options.sinks)

@@ -1,7 +1,7 @@
-"""Attention that also gives the log-sum-exp of its scores, so that parts can be merged.
+"""Attention that also returns the log-sum-exp of its scores, so that partial results can be merged.
 
-`scaled_dot_product_attention` computes the log-sum-exps and keeps them to itself; the kernels under it
-give them. Base e throughout this file.
+`scaled_dot_product_attention` computes the log-sum-exps but does not return them; the kernels under it
+do. Base e throughout this file.
 """
 
 import torch
@@ -15,7 +15,7 @@ __all__ = ["attention_with_lse", "beside_sinks", "merge"]
 
 FLASH_DTYPES = (torch.float16, torch.bfloat16)
 ALIGNED = 8
-"""The CUDA kernel that takes a bias reads so many of its elements at once."""
+"""Number of bias elements that the CUDA kernel reads at once."""
 
 
 def attention_with_lse(
@@ -27,11 +27,11 @@ def attention_with_lse(
 ) -> tuple[Float[Tensor, "batch heads rows head_dim"], Float[Tensor, "batch heads rows"]]:
     """Softmax of `scale * q @ k.T + bias` times v, and the log-sum-exp of each row.
 
-    On a CPU its flash kernel; on CUDA FlashAttention where there is no bias and the dtype has two
-    bytes, the memory-efficient kernel otherwise.
+    Runs PyTorch's flash kernel on a CPU. On CUDA it runs FlashAttention if there is no bias, the dtype has
+    two bytes and the head dimension is a multiple of 8; otherwise the memory-efficient kernel.
 
     Raises:
-        Unsupported: where gradients are wanted: they would not flow through the log-sum-exps.
+        Unsupported: if gradients are needed, since they would not flow through the log-sum-exps.
     """
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
         raise Unsupported(
@@ -60,18 +60,18 @@ def merge(
     other: Float[Tensor, "*rows head_dim"],
     other_lse: Float[Tensor, "*rows"],
 ) -> Float[Tensor, "*rows head_dim"]:
-    """Attention over two sets of keys from attention over each, in float32 or wider.
+    """Attention over two sets of keys from the attention over each, in float32 or wider.
 
-    `out + (other - out) * sigmoid(other_lse - lse)`: each set has the share of its exponentials.
+    `out + (other - out) * sigmoid(other_lse - lse)`: each set weighs as much as its exponentials.
     """
     wide = lse.dtype
     share = torch.sigmoid(other_lse - lse)[..., None]
-    other = torch.where(share > 0, other.to(wide), 0)  # of rows that see nothing there: maybe NaN
+    other = torch.where(share > 0, other.to(wide), 0)  # rows that see nothing there may be NaN
     return torch.lerp(out.to(wide), other, share)
 
 
 def beside_sinks(
     lse: Float[Tensor, "batch q_heads rows 1"], sinks: Float[Tensor, " q_heads"]
 ) -> Float[Tensor, "batch q_heads rows 1"]:
-    """The share of the softmax that is left to the keys beside a sink for each head."""
+    """The share of the softmax that a sink per head leaves to the keys."""
     return torch.sigmoid(lse - sinks.to(lse.dtype)[:, None, None])

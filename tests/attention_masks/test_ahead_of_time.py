@@ -1,7 +1,7 @@
 """Compiling kernels without a GPU: what is read from the cubin, and what cannot be compiled.
 
-Whether Triton compiles or interprets is decided when it is imported, so this file runs itself in processes
-with and without TRITON_INTERPRET.
+Triton decides at import whether it compiles or interprets, so this file runs itself in processes with and
+without TRITON_INTERPRET.
 """
 
 import os
@@ -37,13 +37,13 @@ def product():
             total = tl.dot(x, y, total)
         tl.store(c + place, total)
 
-    multiply.__globals__["tl"] = tl  # where Triton looks names up
+    multiply.__globals__["tl"] = tl  # Triton looks names up there
     return triton.jit(multiply)
 
 
 def compiled():
     kernel = product()
-    made = [
+    kernels = [
         compile_kernel(
             kernel, SIGNATURE, {"SIZE": size}, "abc", capability, options, label=f"size={size}"
         )
@@ -51,18 +51,18 @@ def compiled():
             (80, 64, {"num_warps": 4, "num_stages": 3}),
             (90, 64, {"num_warps": 4, "num_stages": 3}),
             (100, 64, {"num_warps": 4, "num_stages": 3}),
-            # Accumulators that do not fit 64 registers.
+            # The accumulators do not fit into 64 registers.
             (80, 64, {"num_warps": 1, "num_stages": 2, "maxnreg": 64}),
         )
     ]
-    ampere, hopper, blackwell, spilled = made
-    for one in made[:3]:
-        assert one.problems == (), one
-        assert one.stack == one.spills == 0
-        assert one.shared >= 2 * 64 * 64 * 2
-        assert 0 < one.registers <= 255
-        assert "ld.param" in one.ptx
-        assert one.cubin[:4] == b"\x7fELF"
+    ampere, hopper, blackwell, spilled = kernels
+    for without_spills in kernels[:3]:
+        assert without_spills.problems == (), without_spills
+        assert without_spills.stack == without_spills.spills == 0
+        assert without_spills.shared >= 2 * 64 * 64 * 2
+        assert 0 < without_spills.registers <= 255
+        assert "ld.param" in without_spills.ptx
+        assert without_spills.cubin[:4] == b"\x7fELF"
     assert ampere.instructions["mma"]
     assert not ampere.uses_wgmma
     assert ampere.instructions["cp.async"]
@@ -77,12 +77,12 @@ def compiled():
     assert spilled.stack
     assert spilled.spills
     assert "stack" in spilled.problems[0]
-    assert [pickle.loads(pickle.dumps(one)) for one in made] == made
-    print(table(made))
+    assert pickle.loads(pickle.dumps(kernels)) == kernels
+    print(table(kernels))
 
 
 def fusion():
-    """Off means off: no product is rounded together with a sum."""
+    """If fusion is off, no product and sum are rounded together."""
     import triton
     import triton.language as tl
 
@@ -104,11 +104,11 @@ def refused():
     for wrong, message in (
         ((kernel, {"a": "*fp16"}, {"SIZE": 64}, "a", 90), "b, c, count: not given"),
         ((kernel, SIGNATURE, {"SIZE": 64, "a": None}, "b", 90), "a: given in signature and in"),
-        ((kernel, SIGNATURE, {"SIZE": 64, "B": 1}, "a", 90), "B: no argument of the kernel"),
-        ((kernel, SIGNATURE, {"SIZE": 64}, ["d"], 90), "d: no argument of the kernel"),
+        ((kernel, SIGNATURE, {"SIZE": 64, "B": 1}, "a", 90), "B: not an argument of the kernel"),
+        ((kernel, SIGNATURE, {"SIZE": 64}, ["d"], 90), "d: not an argument of the kernel"),
         ((kernel, SIGNATURE, {"SIZE": 64}, ["SIZE"], 90), "SIZE: divisible, but not in"),
         ((*good[:4], 70), "capability = 70 is not known: it must be one of 80,"),
-        ((len, *good[1:]), "is no Triton kernel"),
+        ((len, *good[1:]), "is not a Triton kernel"),
     ):
         with pytest.raises(InvalidInput, match=message):
             compile_kernel(*wrong)
@@ -120,7 +120,7 @@ def interpreted():
 
 
 @pytest.mark.parametrize("what", ["compiled fusion refused", "interpreted"])
-def test_in_a_process_of_its_own(what, tmp_path):
+def test_in_a_separate_process(what, tmp_path):
     interpret = str(int(what == "interpreted"))
     env = {**os.environ, "TRITON_INTERPRET": interpret, "TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(
@@ -129,7 +129,7 @@ def test_in_a_process_of_its_own(what, tmp_path):
     assert done.returncode == 0, done.stderr[-4000:]
 
 
-def one(**changes):
+def compiled_with(**changes):
     values = {
         "kernel": "walk",
         "label": "",
@@ -148,14 +148,17 @@ def one(**changes):
 
 def test_limits():
     for capability, limit in SHARED_LIMITS.items():
-        assert not one(capability=capability, shared=limit).problems
-        assert "does not start" in one(capability=capability, shared=limit + 1).problems[0]
+        assert not compiled_with(capability=capability, shared=limit).problems
+        too_large = compiled_with(capability=capability, shared=limit + 1)
+        assert "does not start" in too_large.problems[0]
     assert (SHARED_LIMITS[80], SHARED_LIMITS[90]) == (163 * 1024, 227 * 1024)
-    assert "tensor memory 1024 > 512" in one(capability=100, tensor_memory=1024).problems[0]
+    too_large = compiled_with(capability=100, tensor_memory=1024)
+    assert "tensor memory 1024 > 512" in too_large.problems[0]
 
 
 def test_table():
-    head, first, second = table([one(label="n=1"), one(shared=228 * 1024)]).splitlines()
+    kernels = [compiled_with(label="n=1"), compiled_with(shared=228 * 1024)]
+    head, first, second = table(kernels).splitlines()
     assert head.split()[:3] == ["kernel", "target", "warps"]
     assert head.index("target") == first.index("sm_90") == second.index("sm_90")
     assert first.startswith("walk n=1 ")

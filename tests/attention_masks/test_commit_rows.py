@@ -1,7 +1,7 @@
 """Moving accepted rows: the kernel through its interpreter, compiled ahead of time, and on a GPU.
 
-Whether a kernel is interpreted is decided when Triton is imported, so this file runs itself in a process
-with TRITON_INTERPRET=1 (`test_through_the_interpreter`), and in one without it to compile.
+Triton decides at import whether it interprets kernels, so this file runs itself in a process with
+TRITON_INTERPRET=1 (`test_through_the_interpreter`), and in one without it to compile.
 """
 
 import doctest
@@ -39,7 +39,7 @@ def _interpreter(request):
 
 @st.composite
 def moves(draw):
-    """Slots, sources and the first destination, often close enough to overlap."""
+    """Number of slots, sources and first destination, often close enough to overlap."""
     start = draw(st.integers(0, 6))
     gaps = draw(st.lists(st.integers(1, 3) | st.just(1), max_size=40))
     first = start + draw(st.integers(0, 3))
@@ -48,18 +48,18 @@ def moves(draw):
 
 
 def cache(slots, shape=(2, 1, 2), dims=(5, 3), dtype=torch.float32, device="cpu"):
-    """Keys and values in which every number is another one, or nearly."""
-    made = []
+    """Keys and values with random numbers of a wide range, so that few are equal."""
+    tensors = []
     for seed, dim in enumerate(dims):
         size = *shape, slots, dim
         generator = torch.Generator().manual_seed(seed)
         numbers = torch.randint(0, 200, size, generator=generator)
-        made.append(numbers.to(dtype).to(device))
-    return made
+        tensors.append(numbers.to(dtype).to(device))
+    return tensors
 
 
 def by_hand(rows, source, start):
-    """From a copy, slot by slot."""
+    """The moved rows, written slot by slot into a copy."""
     moved = rows.clone()
     for i, slot in enumerate(source):
         moved[:, :, :, start + i] = rows[:, :, :, slot]
@@ -67,15 +67,15 @@ def by_hand(rows, source, start):
 
 
 def bits(rows):
-    """So that NaN equals NaN."""
+    """The rows as bytes, so that NaN equals NaN."""
     return rows.contiguous().view(torch.uint8)
 
 
 def check(source, start, keys, values, impl, given=None):
     expected = [None if x is None else by_hand(x, source, start) for x in (keys, values)]
     commit_rows(keys, values, source if given is None else given, start, impl=impl)
-    for got, hoped in zip((keys, values), expected, strict=True):
-        assert got is None or torch.equal(bits(got), bits(hoped)), (source, start)
+    for found, right in zip((keys, values), expected, strict=True):
+        assert found is None or torch.equal(bits(found), bits(right)), (source, start)
 
 
 @interpreted
@@ -116,10 +116,10 @@ def test_column_blocks_layers_sequences_and_heads(blocks, monkeypatch):
 
 @interpreted
 def test_any_strides():
-    """Values stored next to keys, heads behind slots, every second sequence, columns apart."""
+    """Values stored beside keys, heads after slots, every second sequence, columns with gaps."""
     source = [3, 4, 6, 7, 9]
-    both = cache(12, (2, 4, 2), (8, 0))[0]
-    check(source, 2, both[..., :5], both[..., 5:], "triton")
+    keys_and_values = cache(12, (2, 4, 2), (8, 0))[0]
+    check(source, 2, keys_and_values[..., :5], keys_and_values[..., 5:], "triton")
     check(source, 2, *(x.transpose(2, 3).contiguous().transpose(2, 3) for x in cache(12)), "triton")
     keys, values = cache(12, (2, 4, 2))
     check(source, 2, keys[:, ::2], values[:, 1::2], "triton")
@@ -128,7 +128,7 @@ def test_any_strides():
 
 @pytest.mark.parametrize("impl", ["torch", pytest.param("triton", marks=interpreted)])
 def test_poisoned_rows_stay_where_they_are(impl):
-    """NaN in every slot that is no source: none reaches a destination, none is healed."""
+    """NaN in every slot that is not a source: none reaches a destination, and none is overwritten."""
     source, start = [4, 5, 8, 11, 12], 3
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         keys, values = cache(16, dtype=dtype)
@@ -138,12 +138,12 @@ def test_poisoned_rows_stay_where_they_are(impl):
         check(source, start, keys, values, impl)
         for rows in (keys, values):
             finite = rows.isfinite().all(-1).flatten(0, 2)
-            kept = [slot in source or start <= slot < start + 5 for slot in range(16)]
-            assert finite.tolist() == [kept] * len(finite)
+            expected = [slot in source or start <= slot < start + 5 for slot in range(16)]
+            assert finite.tolist() == [expected] * len(finite)
 
 
 @pytest.mark.parametrize("impl", ["torch", pytest.param("triton", marks=interpreted)])
-def test_bits_are_kept(impl):
+def test_moves_preserve_bits(impl):
     """NaN with a payload, infinities, signed zeros, subnormals."""
     words = torch.tensor([0x7FC12345, -1, 0x7F800001, -(2**31), 1, 0x7F800000], dtype=torch.int32)
     keys = words.repeat(1, 1, 1, 9, 1).roll(3, dims=-1)
@@ -191,8 +191,8 @@ def test_wrong_kernels_are_caught(mutant, tmp_path, monkeypatch):
 
 
 @interpreted
-def test_what_cannot_be_checked_stays_inside_the_slots(monkeypatch):
-    """Tensors on the device are not checked; the kernel passes over slots that are not there."""
+def test_unchecked_sources_stay_inside_the_slots(monkeypatch):
+    """Sources on the device are not checked; the kernel skips slots that do not exist."""
     monkeypatch.setattr(module, "_checked_source", lambda source, *_: source)
     keys = cache(10)[0]
     held = torch.full((2, 1, 2, 30, 5), math.nan)
@@ -212,12 +212,12 @@ def test_what_cannot_be_checked_stays_inside_the_slots(monkeypatch):
         ([-1, 5], 0, r"source\[0\] = -1 is below start = 0"),
         ([3, 12], 1, r"source\[1\] = 12, but there are 12 slots"),
         ([3], -1, r"slots -1\.\.-1, but there are 12"),
-        (list(range(4, 12)), 5, r"8 rows to slots 5\.\.12, but there are 12"),
+        (list(range(4, 12)), 5, r"8 rows go to slots 5\.\.12, but there are 12"),
         (torch.tensor([3, 3]), 1, r"source\[1\] = 3 after 3"),
-        (torch.tensor([3, 4]).short(), 1, r"torch.int16 \[2\], but must be one line of int32 or"),
+        (torch.tensor([3, 4]).short(), 1, r"torch.int16 \[2\], but must be a list of int32 or"),
     ],
 )
-def test_sources_are_checked_at_the_door(source, start, message):
+def test_sources_are_checked(source, start, message):
     keys, values = cache(12)
     before = keys.clone(), values.clone()
     for impl in ("torch", "auto"):
@@ -231,7 +231,7 @@ def test_sources_are_checked_at_the_door(source, start, message):
 def test_other_wrong_inputs():
     keys, values = cache(12)
     for error, message, arguments, options in (
-        (InvalidInput, "alike in all but the last", (keys, values[:1], [3], 1), {}),
+        (InvalidInput, "equal in all but the last", (keys, values[:1], [3], 1), {}),
         (InvalidInput, "must be .layers, batch", (keys[0], None, [3], 1), {}),
         (InvalidInput, "values are on meta", (keys, values.to("meta"), [3], 1), {}),
         (InvalidInput, "keys are expanded", (keys[:1].expand(2, -1, -1, -1, -1), None, [3], 1), {}),
@@ -275,13 +275,13 @@ def test_no_silent_fallback(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     with pytest.raises(Unavailable, match="needs Triton: pip install triton"):
         commit_rows(keys, values, [3], 1, impl="triton")
-    # Even where there is nothing to do.
+    # Even if there is nothing to move.
     with pytest.raises(Unavailable, match="needs Triton"):
         commit_rows(keys, values, [], 1, impl="triton")
     check([3], 1, keys, values, "auto")
 
 
-def test_what_auto_takes_is_told_once(caplog):
+def test_the_choice_of_auto_is_logged_once(caplog):
     module._choose.cache_clear()
     with caplog.at_level(logging.INFO, "attention_masks"):
         for _ in range(2):
@@ -309,12 +309,13 @@ def test_ahead_of_time(tmp_path):
 
 
 def compile_ahead_of_time():
-    """A line for each cubin: no stack, no shared memory, and a barrier between loads and stores."""
+    """Print one line for each cubin; assert no stack, no shared memory, and a barrier after the loads."""
     assert "triton" not in sys.modules, "importing attention_masks loads Triton"
     from attention_masks import commit_kernel
 
-    kernel, made = commit_kernel.move_rows, []
-    strides = [f"{name}_{of}" for name in "kv" for of in ("layer", "batch", "head", "slot", "col")]
+    kernel, cubins = commit_kernel.move_rows, []
+    axes = ("layer", "batch", "head", "slot", "col")
+    strides = [f"{name}_{axis}" for name in "kv" for axis in axes]
     constants = {"BLOCK_T": commit_kernel.BLOCK_T, "BLOCK_D": commit_kernel.BLOCK_D}
     constants |= {"k_col": 1, "v_col": 1, "batch": 1}
     aligned = [*strides, "k_dim", "v_dim", "keys", "values", "source"]
@@ -322,7 +323,7 @@ def compile_ahead_of_time():
         for word in ("i16", "i32"):
             types = dict.fromkeys(kernel.arg_names, "i32")
             types |= {"keys": f"*{word}", "values": f"*{word}", "source": "*i64"}
-            one = compile_kernel(
+            cubin = compile_kernel(
                 kernel,
                 {name: type for name, type in types.items() if name not in constants},
                 constants,
@@ -331,27 +332,27 @@ def compile_ahead_of_time():
                 {"num_warps": 4, "num_stages": 1, "enable_fp_fusion": False},
                 label=word,
             )
-            made.append(one)
-            assert not one.problems, one.problems
-            assert one.stack == one.shared == 0
-            assert re.search(r"ld\.global\S*\.v4\.b32", one.ptx), "rows are read in narrow pieces"
-            # Keys, then values: their rows are loaded, all threads meet, their rows are stored. The
-            # machine code says the same: the assembler did not move a load or store over the barrier.
+            cubins.append(cubin)
+            assert not cubin.problems, cubin.problems
+            assert cubin.stack == cubin.shared == 0
+            assert re.search(r"ld\.global\S*\.v4\.b32", cubin.ptx), "rows are read in narrow pieces"
+            # For keys, then for values: rows are loaded, all threads meet, rows are stored. The same
+            # holds in machine code: the assembler moved no load or store across the barrier.
             for text, words in (
-                (one.ptx, {"ld.global": "l", "bar.sync": "b", "barrier.sync": "b", "st.global": "s"}),
-                (one.sass, {"LDG": "l", "BAR.SYNC": "b", "STG": "s"}),
+                (cubin.ptx, {"ld.global": "l", "bar.sync": "b", "barrier.sync": "b", "st.global": "s"}),
+                (cubin.sass, {"LDG": "l", "BAR.SYNC": "b", "STG": "s"}),
             ):  # fmt: skip
                 found = re.findall("|".join(map(re.escape, words)), text)
                 order = "".join(words[x] for x in found)
                 assert re.fullmatch(r"(l+bs+)+l*", order), order
                 assert order.count("b") >= 2, order
-    print(table(made))
+    print(table(cubins))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_on_gpu(dtype):
-    """Hazards between threads are only there: long, tight moves of many layers, over and over."""
+    """Races between threads occur only on a GPU: repeat long, overlapping moves of many layers."""
     for seed in range(20):
         generator = torch.Generator().manual_seed(seed)
         picked = torch.randperm(300, generator=generator)[: 1 + 13 * seed].sort().values

@@ -46,7 +46,7 @@ def test_a_window_by_hand():
         [0, 0, 1, 0, 1, 0, 1, 0],
         [0, 0, 1, 1, 0, 0, 0, 1],
     ]
-    # A window of two hides the root from level two, though its index is far from the row's.
+    # A window of two is over positions, not over slots: it hides the root from level two.
     assert dense_mask(topology(TREE), 1, rows=[5, 1], window=2).int().tolist() == [
         [0, 0, 1, 0, 0, 0, 1],
         [0, 1, 1, 0, 0, 0, 0],
@@ -79,7 +79,7 @@ def test_windows_are_those_of_transformers(window):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_additive_masks_hold_zero_and_the_least_finite_number(dtype):
+def test_additive_masks_hold_zero_and_the_lowest_finite_number(dtype):
     mask = additive_mask(topology([-1, 0, 0]), 1, dtype=dtype)
     low = torch.finfo(dtype).min
     assert mask.dtype == dtype
@@ -101,9 +101,12 @@ def test_made_on_the_device_of_the_topology():
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"prefix_len": -1}, "prefix_len = -1, but it counts cached keys: at least 0"),
+        ({"prefix_len": -1}, "prefix_len = -1, but it counts cached keys: it must be at least 0"),
         ({"prefix_len": 1.5}, r"prefix_len = 1\.5, but it must be a plain integer"),
-        ({"window": 0}, "window = 0, but a row sees at least itself: at least 1, or None"),
+        (
+            {"window": 0},
+            "window = 0, but a row sees at least itself: it must be at least 1, or None",
+        ),
         ({"window": 2.0}, r"window = 2\.0, but it must be a plain integer"),
         ({"rows": []}, "rows is empty: name at least one node, or None for all of them"),
         ({"rows": range(2, 2)}, "rows is empty"),
@@ -114,7 +117,7 @@ def test_made_on_the_device_of_the_topology():
         ({"rows": ["a"]}, r"rows\[0\] = 'a', but it must be a plain integer"),
     ],
 )
-def test_what_does_not_fit_is_refused(kwargs, message):
+def test_invalid_arguments_are_refused(kwargs, message):
     kwargs = {"prefix_len": 2, **kwargs}
     with pytest.raises(ValueError, match=message) as caught:
         inspect.unwrap(dense_mask)(topology(TREE), **kwargs)

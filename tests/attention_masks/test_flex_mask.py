@@ -1,4 +1,4 @@
-"""The mask for FlexAttention: its function, its tiles, and what comes out of it."""
+"""The mask for FlexAttention: its function, its tiles, and attention under it."""
 
 import inspect
 import subprocess
@@ -34,9 +34,9 @@ block_sizes = st.integers(1, 16) | st.tuples(st.integers(1, 16), st.integers(1, 
 
 
 def walked(parents, prefix_len, options):
-    """The mask of the folded rows."""
-    kept = {"rows": options["rows"], "window": options["window"]}
-    return visible_by_walk(parents, prefix_len, **kept).repeat(options["group"], 1)
+    """The mask of the folded rows, by walking from each row to the root."""
+    unfolded = {"rows": options["rows"], "window": options["window"]}
+    return visible_by_walk(parents, prefix_len, **unfolded).repeat(options["group"], 1)
 
 
 def flags(counts, tiles):
@@ -49,22 +49,22 @@ def flags(counts, tiles):
 
 
 def as_a_kernel_reads(mask):
-    """Rows x keys as a kernel sees them: full tiles unasked, partial ones by the function."""
+    """Rows x keys as a kernel sees them: full tiles without a mask, partial ones by the function."""
     (rows, keys), (height, width) = mask.seq_lengths, mask.BLOCK_SIZE
-    spread = [
+    full, partial = [
         tiles.repeat_interleave(height, 0).repeat_interleave(width, 1)[:rows, :keys]
         for tiles in (
             flags(mask.full_kv_num_blocks, mask.full_kv_indices),
             flags(mask.kv_num_blocks, mask.kv_indices),
         )
     ]
-    asked = mask.mask_mod(ZERO, ZERO, torch.arange(rows)[:, None], torch.arange(keys))
-    return spread[0] | (spread[1] & asked)
+    visible = mask.mask_mod(ZERO, ZERO, torch.arange(rows)[:, None], torch.arange(keys))
+    return full | (partial & visible)
 
 
 @settings(max_examples=50)
 @given(cases())
-def test_the_function_is_the_walk_and_hides_what_comes_after(case):
+def test_the_function_equals_the_walk_and_hides_keys_after_the_nodes(case):
     parents, prefix_len, options = case
     visible = mask_mod(topology(parents), prefix_len, **options)
     expected = walked(parents, prefix_len, options)
@@ -84,15 +84,15 @@ def test_tiles_are_those_of_the_mask(case, block_size):
     expected = walked(parents, prefix_len, options)
     assert mask.shape == (1, 1, *expected.shape)
     assert torch.equal(as_a_kernel_reads(mask), expected)
-    # No tile too many, and none partial that could be full: rows that are not there see everything.
+    # No superfluous tile, and none partial that could be full: missing rows count as seeing everything.
     height, width = mask.BLOCK_SIZE
     bottom, right = -expected.shape[0] % height, -expected.shape[1] % width
-    for padding, every in ((False, False), (True, True)):
-        tall = torch.nn.functional.pad(expected, (0, 0, 0, bottom), value=padding)
+    for missing_rows_see_all in (False, True):
+        tall = torch.nn.functional.pad(expected, (0, 0, 0, bottom), value=missing_rows_see_all)
         wide = torch.nn.functional.pad(tall, (0, right), value=False)
         tiles = wide.unflatten(0, (-1, height)).unflatten(2, (-1, width)).transpose(1, 2)
         full = flags(mask.full_kv_num_blocks, mask.full_kv_indices)
-        if every:
+        if missing_rows_see_all:
             assert torch.equal(full, tiles.flatten(2).all(dim=2))
         else:
             partial = flags(mask.kv_num_blocks, mask.kv_indices)
@@ -107,17 +107,17 @@ def test_coverage_and_tables_are_those_of_torch(case, block_size):
     mask = block_mask(topology(parents), prefix_len, block_size=block_size, **options)
     _, _, rows, keys = mask.shape
     visible = mask_mod(topology(parents), prefix_len, **options)
-    made = torch_flex.create_block_mask(
+    by_torch = torch_flex.create_block_mask(
         visible, None, None, rows, keys, device="cpu", BLOCK_SIZE=block_size
     )
-    assert torch.equal(mask.to_dense(), made.to_dense())
-    assert mask.shape == made.shape
-    assert mask.BLOCK_SIZE == made.BLOCK_SIZE
-    # The tables by key block, for gradients, are what torch makes of ours.
+    assert torch.equal(mask.to_dense(), by_torch.to_dense())
+    assert mask.shape == by_torch.shape
+    assert mask.BLOCK_SIZE == by_torch.BLOCK_SIZE
+    # The tables by key block, for gradients, equal those that torch derives from ours.
     tables = mask.kv_num_blocks, mask.kv_indices, mask.full_kv_num_blocks, mask.full_kv_indices
-    again = torch_flex.BlockMask.from_kv_blocks(*tables)
+    derived = torch_flex.BlockMask.from_kv_blocks(*tables)
     for name in ("q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices"):
-        ours, theirs = getattr(mask, name), getattr(again, name)
+        ours, theirs = getattr(mask, name), getattr(derived, name)
         assert torch.equal(ours, theirs), name
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
 
@@ -130,7 +130,7 @@ def test_only_the_edges_are_partial():
         "   4 | # # # + +",
         "   8 | # # # + +",
     ]
-    # Rows at depth 0 to 2 see from positions 7, 8 and 9 on.
+    # Rows at depths 0 to 2 see positions from 7, 8 and 9 on.
     assert draw(block_mask(tree, 11, window=5, block_size=2)).splitlines()[1:] == [
         "   0 | . . . + # # + . .",
         "   2 | . . . . + # + + .",
@@ -144,7 +144,7 @@ def test_only_the_edges_are_partial():
         "   4 | . + + .",
         "   8 | . . + +",
     ]
-    # A long prefix is never laid out: two tables of 8 by 8201 tiles instead of 10^9 booleans.
+    # A long prefix is never expanded: two tables of 8 by 8201 tiles instead of 10^9 booleans.
     mask = block_mask(topology(range(-1, 1023)), 2**20, block_size=128)
     assert mask.full_kv_num_blocks.tolist() == [[list(range(8192, 8200))]]
     assert mask.kv_num_blocks.tolist() == [[[1] * 8]]
@@ -152,7 +152,7 @@ def test_only_the_edges_are_partial():
 
 @pytest.fixture
 def eager(monkeypatch):
-    """FlexAttention as it is written, not traced: exact, and no second for each new shape."""
+    """FlexAttention uncompiled: exact, and without a second of tracing for each new shape."""
     monkeypatch.setattr(torch_flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
 
 
@@ -169,8 +169,8 @@ def tensors(rows, keys, heads=1, group=1):
 def test_attention_is_that_of_the_dense_mask(case):
     parents, prefix_len, options = case
     tree, group = topology(parents), options["group"]
-    kept = {"rows": options["rows"], "window": options["window"]}
-    visible = dense_mask(tree, prefix_len, **kept)
+    unfolded = {"rows": options["rows"], "window": options["window"]}
+    visible = dense_mask(tree, prefix_len, **unfolded)
     rows, keys = visible.shape
     q, k, v = tensors(rows, keys, heads=2, group=group)
     mask = block_mask(tree, prefix_len, **options)
@@ -208,7 +208,7 @@ def test_made_on_the_device_of_the_topology():
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"prefix_len": -1}, "prefix_len = -1, but it counts cached keys: at least 0"),
+        ({"prefix_len": -1}, "prefix_len = -1, but it counts cached keys: it must be at least 0"),
         ({"rows": [6]}, r"rows\[0\] = 6, but the tree has 6 nodes: rows must be in 0\.\.5"),
         ({"rows": []}, "rows is empty"),
         ({"window": 0}, "window = 0, but a row sees at least itself"),
@@ -216,7 +216,7 @@ def test_made_on_the_device_of_the_topology():
         ({"group": 1.5}, r"group = 1\.5, but it must be a plain integer"),
     ],
 )
-def test_what_does_not_fit_is_refused(function, kwargs, message):
+def test_invalid_arguments_are_refused(function, kwargs, message):
     with pytest.raises(InvalidInput, match=message):
         inspect.unwrap(function)(topology(TREE), **{"prefix_len": 2, **kwargs})
 

@@ -1,4 +1,4 @@
-"""Every public function with something wrong in each argument: a sentence of ours that names it."""
+"""Every public function with a wrong value in each argument: one of our errors, naming the argument."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ DOORS = {
         {"q": Q, "k": K, "v": K},
     ),
     "pages": (
-        lambda **given: am.tree_attention(topology=TREE, prefix_len=3, impl="reference", **given),
+        lambda **kwargs: am.tree_attention(topology=TREE, prefix_len=3, impl="reference", **kwargs),
         {"q": Q, "k": PAGES, "v": PAGES, "block_table": TABLE},
     ),
     "choose": (
@@ -64,7 +64,7 @@ DOORS = {
         {"device": "cpu", "rows": 1, "head_dim": 128, "dtype": torch.float32},
     ),
     "commit_rows": (
-        lambda **given: commit_rows(**given),
+        lambda **kwargs: commit_rows(**kwargs),
         {
             "keys": torch.zeros(1, 1, 1, 6, 2),
             "values": None,
@@ -75,9 +75,9 @@ DOORS = {
     ),
 }
 TAKEN = NONE | NUMBERS | {("sinks", "floats")}
-"""By argument and kind; sinks are as many as heads."""
+"""Pairs (argument, kind) that are valid; "floats" has as many numbers as there are heads."""
 SOMETIMES = {
-    ("pages", "block_table", "None"),  # then these are no pages, and the shapes do not fit
+    ("pages", "block_table", "None"),  # without pages, the error is about shapes
     ("choose", "rows", "negative"),
     ("choose", "head_dim", "negative"),
 }
@@ -90,40 +90,40 @@ def cases():
 
 
 @pytest.mark.parametrize(("door", "argument"), cases())
-def test_something_else_in_each_argument(door, argument):
-    function, right = DOORS[door]
-    function(**right)
+def test_a_wrong_value_in_each_argument(door, argument):
+    function, valid = DOORS[door]
+    function(**valid)
     for kind, value in WRONG.items():
         if (argument, kind) in TAKEN or (door, argument, kind) in SOMETIMES:
             continue
         if door == "topology" and kind == "empty":
-            continue  # says that it is empty
+            continue  # the message says that it is empty
         try:
-            taken = function(**right | {argument: value})
+            result = function(**valid | {argument: value})
         except AttentionMaskError as error:
-            said = str(error)
+            message = str(error)
         else:
-            pytest.fail(f"{argument} = {shown(value)} is taken in silence: {taken!r}")
+            pytest.fail(f"{argument} = {shown(value)} is accepted silently: {result!r}")
         names = {argument, argument.split("_")[0], "k" if argument == "v" else argument}
         names |= {"trees"} if argument == "topology" else set()
-        assert any(name in said for name in names), (kind, said)
-        assert "Error" not in said
-        assert len(said) < 400
+        assert any(name in message for name in names), (kind, message)
+        assert "Error" not in message
+        assert len(message) < 400
 
 
 @pytest.mark.parametrize("number", [-1, 4, 2**31 - 1, -(2**31)])
 @pytest.mark.parametrize("impl", ["reference", "auto"])
-def test_pages_that_are_not_there(number, impl):
-    """Where a sequence uses them; behind its last page anything may stand."""
+def test_pages_that_do_not_exist(number, impl):
+    """Refused where a sequence uses them; entries after its last page may hold anything."""
     for place in (0, 1):
         table = TABLE.clone()
         table[0, place] = number
-        says = rf"block_table\[0, {place}\] = {number}, but the pages are 0\.\.3"
-        with pytest.raises(InvalidInput, match=says):
+        message = rf"block_table\[0, {place}\] = {number}, but the pages are 0\.\.3"
+        with pytest.raises(InvalidInput, match=message):
             am.tree_attention(Q, PAGES, PAGES, TREE, 3, block_table=table, impl=impl)
-    behind = torch.tensor([[0, 1, number]], dtype=torch.int32)
+    longer = torch.tensor([[0, 1, number]], dtype=torch.int32)
     expected = am.tree_attention(Q, PAGES, PAGES, TREE, 3, block_table=TABLE, impl=impl)
-    found = am.tree_attention(Q, PAGES, PAGES, TREE, 3, block_table=behind, impl=impl)
+    found = am.tree_attention(Q, PAGES, PAGES, TREE, 3, block_table=longer, impl=impl)
     assert torch.equal(found, expected)
 
 
@@ -137,14 +137,14 @@ def test_pages_of_sequences_of_different_length():
 
 
 @pytest.mark.parametrize("truth", [True, np.bool_(True), torch.tensor(True)], ids=repr)
-def test_truth_values_are_no_integers(truth):
+def test_booleans_are_not_integers(truth):
     with pytest.raises(InvalidInput, match=r"prefix_len = .*rue.*must be a plain integer"):
         am.dense_mask(TREE, truth)
     with pytest.raises(NotATree, match=r"parents\[1\] = .*rue"):
         am.topology([-1, truth])
 
 
-def test_integers_of_any_kind_still_are():
+def test_integers_of_any_type_are_accepted():
     for three in (3, np.int64(3), np.uint8(3), torch.tensor(3)):
         assert am.dense_mask(TREE, three).shape == (4, 7)
     for array in (np.array([-1, 0, 0]), torch.tensor([-1, 0, 0]), (-1, 0, 0), iter([-1, 0, 0])):

@@ -42,11 +42,11 @@ def test_equal_to_a_walk_to_the_root(parents, window):
     form = intervals(topology(parents))
     walked = visible_by_walk(parents, 0, window=window)
     assert torch.equal(form.dense(window), walked)
-    one_by_one = [
+    pairwise = [
         [bool(form.visible(torch.tensor(i), torch.tensor(j), window)) for j in range(len(parents))]
         for i in range(min(3, len(parents)))
     ]
-    assert one_by_one == walked[:3].tolist()
+    assert pairwise == walked[:3].tolist()
 
 
 @settings(max_examples=50)
@@ -56,19 +56,19 @@ def test_depth_first_keeps_the_tree_and_makes_pre_the_identity(parents, window):
     renumbered, order = depth_first(tree)
     assert renumbered.pre.tolist() == list(range(tree.size)) == renumbered.order.tolist()
     assert sorted(order.tolist()) == list(range(tree.size))
-    # The mask is the same one, rows and columns gathered; and gathering with `pre` undoes it.
+    # The mask is the same with rows and columns gathered, and gathering with `pre` restores it.
     mask = dense_mask(tree, 0, window=window)
     moved = dense_mask(renumbered, 0, window=window)
     assert torch.equal(moved, mask[order][:, order])
     assert torch.equal(moved[tree.pre][:, tree.pre], mask)
-    # Siblings stay in the order in which they were.
+    # Siblings keep their order.
     for parent in range(tree.size):
         children = [node for node in order.tolist() if parents[node] == parent]
         assert children == sorted(children)
-    # No key after a row's own rank is seen: tiles there can be skipped.
+    # No row sees a key after its own rank, so tiles there can be skipped.
     assert not moved.triu(1).any()
-    again, same = depth_first(renumbered)
-    assert (again, same.tolist()) == (renumbered, list(range(tree.size)))
+    unchanged, identity = depth_first(renumbered)
+    assert (unchanged, identity.tolist()) == (renumbered, list(range(tree.size)))
 
 
 def test_made_on_the_device_of_the_topology():
@@ -92,7 +92,7 @@ def test_the_picture_shows_the_mask():
     lines = draw(tree).splitlines()
     assert lines[2] == "   1    1    4 | . # = = . ."
     marks = [line.split("| ")[1].split() for line in lines[1:]]
-    # Node j is seen by the nodes of the ranks that its line marks.
+    # The line of node j marks the ranks of the nodes that see it.
     for j, line in enumerate(marks):
         assert [mark != "." for mark in line] == dense_mask(tree, 0)[tree.order, j].tolist()
 

@@ -1,4 +1,4 @@
-"""The package at its door: public names, what importing it loads, docstring examples."""
+"""The package from outside: public names, modules that importing it loads, docstring examples."""
 
 import doctest
 import importlib
@@ -23,7 +23,7 @@ def test_every_public_name_is_there():
         _ = attention_masks.treeattention
 
 
-def test_importing_it_loads_torch_and_nothing_heavier():
+def test_importing_the_package_loads_torch_and_nothing_heavier():
     heavy = ("transformers", "networkx", "scipy", "matplotlib", "polars", "pydantic", "triton")
     before = "import sys, torch; before = set(sys.modules); import attention_masks; "
     after = "print(*sorted({m.split('.')[0] for m in set(sys.modules) - before}))"

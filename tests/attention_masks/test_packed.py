@@ -1,4 +1,4 @@
-"""Packed masks: bits by hand, against walks to the root, and as each engine's kernel reads them."""
+"""Packed masks: by hand, against walks to the root, and as each engine's kernel reads them."""
 
 import inspect
 import subprocess
@@ -18,9 +18,9 @@ TREE = [-1, 0, 0, 1, 2, 1]
 
 
 @st.composite
-def sequences(draw, most=80):
-    """A parent array of up to `most` nodes, a prefix length, some of the nodes in any order."""
-    draws = draw(st.lists(st.integers(0, 10**6), max_size=most - 1))
+def sequences(draw, max_nodes=80):
+    """A parent array of up to `max_nodes` nodes, a prefix length, some of the nodes in any order."""
+    draws = draw(st.lists(st.integers(0, 10**6), max_size=max_nodes - 1))
     parents = [-1, *(value % (i + 1) for i, value in enumerate(draws))]
     rows = draw(st.none() | st.lists(st.integers(0, len(draws)), min_size=1, max_size=8))
     return parents, draw(st.integers(0, 9)), rows
@@ -32,7 +32,7 @@ windows = st.none() | st.integers(1, 20)
 def test_bits_by_hand():
     assert packed_rows(topology(TREE)).tolist() == [[1], [3], [5], [11], [21], [35]]
     assert packed_rows(topology(TREE), rows=[5, 1], window=2).tolist() == [[34], [3]]
-    # The last row of a chain of 33 fills one word, sign bit included, and begins the next.
+    # The last row of a chain of 33 fills one word, sign bit included, and one bit of the next.
     chain = packed_rows(topology(range(-1, 32)))
     assert chain.dtype == torch.int32
     assert chain[[0, 30, 31, 32]].tolist() == [[1, 0], [2**31 - 1, 0], [-1, 0], [-1, 1]]
@@ -45,7 +45,7 @@ def test_rows_are_those_of_a_walk(sequence, window):
     words = packed_rows(topology(parents), rows=rows, window=window)
     walked = visible_by_walk(parents, 0, rows=rows, window=window)
     assert torch.equal(unpacked(words, len(parents)), walked)
-    # Bit by bit, as a kernel asks, and nothing after the last node.
+    # Bit by bit, as a kernel reads them, with nothing after the last node.
     for line, row in zip(words.tolist(), walked.tolist(), strict=True):
         number = sum((word & 0xFFFFFFFF) << 32 * i for i, word in enumerate(line))
         assert number == sum(1 << j for j, seen in enumerate(row) if seen)
@@ -97,8 +97,8 @@ def test_tensorrt_llm_words_hold_each_tree_and_zeros(batch, max_tokens):
 
 
 @pytest.mark.parametrize(("size", "words"), [(31, 1), (32, 1), (33, 2), (64, 2), (65, 3)])
-def test_no_word_more_than_the_nodes_need(size, words):
-    """The engine's buffer has as many: a word more would shift every row behind the first."""
+def test_no_more_words_than_the_nodes_need(size, words):
+    """The engine's buffer has exactly as many: one more would shift every row after the first."""
     tree = topology(range(-1, size - 1))
     assert packed_rows(tree).shape == (size, words)
     assert tensorrt_llm_mask([tree]).shape == (1, size, words)
@@ -125,14 +125,17 @@ def test_made_on_the_device_of_the_trees():
         (lambda tree: tensorrt_llm_mask([]), "trees is empty"),
         (
             lambda tree: tensorrt_llm_mask([topology([-1]), tree], 5),
-            r"max_tokens = 5, but trees\[1\] has 6 nodes with its root: at least 6",
+            r"max_tokens = 5, but trees\[1\] has 6 nodes with its root: it must be at least 6",
         ),
         (lambda tree: inspect.unwrap(tensorrt_llm_mask)([tree], 7.5), r"max_tokens = 7\.5"),
-        (lambda tree: unpacked(packed_rows(tree), 33), r"1 of torch.int32 hold 0\.\.32 bits"),
+        (
+            lambda tree: unpacked(packed_rows(tree), 33),
+            r"1 elements of torch.int32 hold 0\.\.32 bits",
+        ),
         (lambda tree: unpacked(packed_rows(tree), -1), "size = -1"),
     ],
 )
-def test_what_does_not_fit_is_refused(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(InvalidInput, match=message):
         call(topology(TREE))
 

@@ -1,4 +1,4 @@
-"""Masks of several trees: each sequence and each tree against walks to the root, padding by hand."""
+"""Masks of several trees: each sequence and tree against walks to the root, padding by hand."""
 
 import inspect
 import subprocess
@@ -31,7 +31,7 @@ windows = st.none() | st.integers(1, 20)
 
 @settings(max_examples=50)
 @given(batches, windows)
-def test_each_sequence_is_its_own_walk_and_the_rest_is_hidden(batch, window):
+def test_each_sequence_equals_its_walk_and_the_rest_is_hidden(batch, window):
     all_parents, prefix_lens, rows = zip(*batch, strict=True)
     trees = [topology(parents) for parents in all_parents]
     mask = ragged_mask(trees, prefix_lens, rows=rows, window=window)
@@ -59,16 +59,16 @@ def test_each_sequence_is_its_own_walk_and_the_rest_is_hidden(batch, window):
 @given(batches, st.integers(0, 9), windows)
 def test_trees_of_a_forest_see_the_prefix_and_themselves(batch, prefix_len, window):
     all_parents = [parents for parents, _, _ in batch]
-    whole = forest([topology(parents) for parents in all_parents], prefix_len, window=window)
-    assert whole.offsets[0] == 0
-    left = whole.mask.clone()
-    for parents, start, stop in zip(all_parents, whole.offsets, whole.offsets[1:], strict=False):
+    found = forest([topology(parents) for parents in all_parents], prefix_len, window=window)
+    assert found.offsets[0] == 0
+    unexplained = found.mask.clone()
+    for parents, start, stop in zip(all_parents, found.offsets, found.offsets[1:], strict=False):
         walked = visible_by_walk(parents, prefix_len, window=window)
         keys = [*range(prefix_len), *range(prefix_len + start, prefix_len + stop)]
-        assert torch.equal(whole.mask[start:stop][:, keys], walked)
-        left[start:stop, keys] = False
-    assert whole.mask.shape == (whole.offsets[-1], prefix_len + whole.offsets[-1])
-    assert not left.any()
+        assert torch.equal(found.mask[start:stop][:, keys], walked)
+        unexplained[start:stop, keys] = False
+    assert found.mask.shape == (found.offsets[-1], prefix_len + found.offsets[-1])
+    assert not unexplained.any()
 
 
 def test_padding_by_hand():
@@ -85,7 +85,7 @@ def test_padding_by_hand():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_attention_over_a_padded_batch_is_finite_and_that_of_each_sequence(dtype):
+def test_attention_over_a_padded_batch_is_finite_and_equals_that_of_each_sequence(dtype):
     trees = [topology(TREE), topology([-1]), topology([-1, 0, 1])]
     prefix_lens, window = [3, 9, 0], 4
     attend = torch.nn.functional.scaled_dot_product_attention
@@ -114,7 +114,10 @@ def test_made_on_the_device_of_the_trees():
     ("call", "message"),
     [
         (lambda t: ragged_mask([], []), "trees is empty: give at least one"),
-        (lambda t: ragged_mask([t], []), "1 trees, but prefix_lens has 0 entries: one for each"),
+        (
+            lambda t: ragged_mask([t], []),
+            "prefix_lens has 0 entries: it must have one for each tree",
+        ),
         (lambda t: ragged_mask([t], [1], rows=[[0], [1]]), "1 trees, but rows has 2 entries"),
         (
             lambda t: ragged_mask([t, t], [1, 1], rows=[None, [0, 6]]),
@@ -133,7 +136,7 @@ def test_made_on_the_device_of_the_trees():
         (lambda t: inspect.unwrap(forest)([t], 1.5), r"prefix_len = 1\.5, but it must be a plain"),
     ],
 )
-def test_what_does_not_fit_is_refused(call, message):
+def test_invalid_arguments_are_refused(call, message):
     with pytest.raises(InvalidInput, match=message):
         call(topology(TREE))
 

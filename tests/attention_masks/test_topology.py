@@ -1,4 +1,4 @@
-"""Depths, depth-first order, subtree ends and paths, by hand and against walks."""
+"""Depths, depth-first order, subtree ends and paths: by hand, and against walks of the tree."""
 
 import dataclasses
 import inspect
@@ -30,7 +30,7 @@ def test_a_tree_by_hand():
     #     /   \
     #    1     2
     #   / \    |
-    #  3   5   4     (5 comes late: children are not next to each other)
+    #  3   5   4     (5 comes late: siblings are not consecutive)
     tree = topology([-1, 0, 0, 1, 2, 1])
     assert tree.size == 6
     assert tree.parents == (-1, 0, 0, 1, 2, 1)
@@ -100,7 +100,7 @@ def test_equal_parents_share_one_topology():
     assert repr(tree) == "Topology(parents=(-1, 0, 1))"
 
 
-def test_it_is_frozen():
+def test_a_topology_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         topology([-1]).parents = (-1, 0)
 
@@ -140,10 +140,9 @@ def test_made_in_inference_mode_it_still_serves_autograd():
         (3, "parents must be plain integers, got 3"),
     ],
 )
-def test_what_is_no_tree_is_refused_by_index_and_value(parents, message):
-    topology(
-        [-1, 0]
-    )  # equal to [-1, 0.0] as a key: the answer must not depend on what was asked before
+def test_invalid_parents_are_refused_with_index_and_value(parents, message):
+    # Equal to [-1, 0.0] as a key: the result must not depend on what is cached.
+    topology([-1, 0])
     with pytest.raises(NotATree, match=message) as caught:
         inspect.unwrap(topology)(parents)  # without type checks, as users call it
     assert isinstance(caught.value, ValueError)

@@ -1,4 +1,4 @@
-"""Tree attention: by hand, against float64 on random trees, against itself, and what it refuses."""
+"""Tree attention: by hand, against float64 on random trees, against itself, and its refusals."""
 
 import importlib
 import inspect
@@ -23,14 +23,14 @@ from attention_masks.testing import assert_accurate, plain_attention, visible_by
 from attention_masks.tree_attention import IMPLEMENTATIONS, choose
 from attention_masks.tree_attention.with_lse import merge
 
-IMPLS = [name for name in IMPLEMENTATIONS if name != "triton"]  # which test_triton.py takes
+IMPLS = [name for name in IMPLEMENTATIONS if name != "triton"]  # see test_triton.py
 WITHOUT_SOFTCAP = ("sdpa", "two_pass")
 TREE = [-1, 0, 0, 1, 2, 1, 4]
 CPU = torch.device("cpu")
 
 
 def tensors(seed, rows, slots, used, *, batch=1, kv_heads=2, group=2, dim=8, dtype=torch.float32):
-    """q as models give it (heads transposed, not contiguous), k and v as views of a cache.
+    """q as models compute it (heads transposed, not contiguous), k and v as views of a cache.
 
     Slots from `used` on hold NaN.
     """
@@ -44,7 +44,7 @@ def tensors(seed, rows, slots, used, *, batch=1, kv_heads=2, group=2, dim=8, dty
 
 @st.composite
 def cases(draw):
-    """A tree, the queried rows, prefix, window and soft-cap, and sizes of the tensors."""
+    """A tree, its prefix length, the queried rows, options, and tensors of random sizes."""
     draws = draw(st.lists(st.integers(0, 10**6), max_size=12))
     parents = [-1, *(value % (i + 1) for i, value in enumerate(draws))]
     rows = draw(st.none() | st.lists(st.integers(0, len(draws)), min_size=1, max_size=6))
@@ -92,7 +92,7 @@ def test_as_accurate_as_plain_attention_on_random_trees(impl, case):
     check_accuracy(impl, case)
 
 
-@settings(max_examples=8)  # uncompiled, each takes a tenth of a second
+@settings(max_examples=8)  # each takes a tenth of a second uncompiled
 @given(case=cases())
 def test_flex_is_as_accurate(case):
     check_accuracy("flex", case)
@@ -109,8 +109,9 @@ def check_accuracy(impl, case):
         q, k, v, topology(parents), prefix_len, rows=rows, window=window, impl=impl, **options
     )
     assert_accurate(out, q, k, v, visible, **options)
-    for now, then in zip((q, k, v), before, strict=True):
-        assert torch.equal(now, then) or torch.allclose(now, then, rtol=0, atol=0, equal_nan=True)
+    for tensor, copy in zip((q, k, v), before, strict=True):
+        equal = torch.equal(tensor, copy)
+        assert equal or torch.allclose(tensor, copy, rtol=0, atol=0, equal_nan=True)
 
 
 @given(case=cases())
@@ -247,17 +248,17 @@ def test_layers_of_one_pass_share_its_masks():
 
 
 @pytest.mark.parametrize("impl", ["reference", "sdpa", "two_pass"])
-def test_one_tree_for_every_sequence_however_it_is_said(impl):
+def test_one_tree_for_every_sequence_in_all_notations(impl):
     q, k, v = tensors(8, 7, 20, 17, batch=3)
-    one = TreePass(topology(TREE), 10)
-    expected = attend(q, k, v, one, impl=impl)
-    assert torch.equal(attend(q, k, v, RaggedPass([one]), impl=impl), expected)
-    each = attend(q, k, v, RaggedPass([one] * 3), impl=impl)
-    torch.testing.assert_close(each, expected)
+    tree_pass = TreePass(topology(TREE), 10)
+    expected = attend(q, k, v, tree_pass, impl=impl)
+    assert torch.equal(attend(q, k, v, RaggedPass([tree_pass]), impl=impl), expected)
+    repeated = attend(q, k, v, RaggedPass([tree_pass] * 3), impl=impl)
+    torch.testing.assert_close(repeated, expected)
 
 
 def test_a_part_that_sees_nothing_may_hold_nan():
-    """Kernels give NaN for rows without keys; their share is 0, and 0 times NaN is NaN."""
+    """Kernels return NaN for rows without keys; their share is 0, but 0 times NaN would be NaN."""
     out, nan = torch.ones(2, 3), torch.full((2, 3), math.nan)
     lse, nothing = torch.zeros(2), torch.full((2,), -math.inf)
     assert torch.equal(merge(out, lse, nan, nothing), out)
@@ -267,13 +268,13 @@ def test_a_part_that_sees_nothing_may_hold_nan():
 def test_entries_of_the_block_table_that_are_not_used_may_hold_anything():
     q, k, v = tensors(9, 7, 20, 17)
     table = torch.tensor([[0, 2**30, -(2**30)]], dtype=torch.int32)
-    given = [q, k, v, topology(TREE), 10]
-    out = tree_attention(*given, block_table=table, impl="reference")
-    assert torch.equal(out, tree_attention(*given, impl="reference"))
+    arguments = [q, k, v, topology(TREE), 10]
+    out = tree_attention(*arguments, block_table=table, impl="reference")
+    assert torch.equal(out, tree_attention(*arguments, impl="reference"))
 
 
-def test_nor_are_those_read_behind_a_shorter_sequence():
-    """Two pages of 20 slots for 37 keys; one for 12, whose second entry is no page."""
+def test_entries_after_a_shorter_sequence_are_not_read():
+    """Two pages of 20 slots for 37 keys; one page for 12 keys, whose second entry is invalid."""
     _, pages, values = tensors(10, 7, 20, 20, batch=3)
     q = tensors(11, 7, 20, 20, batch=2)[0]
     table = torch.tensor([[0, 1], [2, 2**30]], dtype=torch.int32)
@@ -286,7 +287,7 @@ def test_nor_are_those_read_behind_a_shorter_sequence():
         torch.testing.assert_close(out[i : i + 1], alone)
 
 
-def test_auto_takes_what_can_and_says_which():
+def test_auto_takes_the_implementation_that_choose_names():
     q, k, v = tensors(6, 7, 20, 17)
     assert choose() == "sdpa"
     assert choose(softcap=3.0) == "reference"
@@ -315,7 +316,7 @@ def test_auto_takes_the_kernel_where_it_has_a_tile(monkeypatch):
     api._choose.cache_clear()
 
 
-def test_what_an_implementation_cannot_do_is_never_done_by_another():
+def test_an_implementation_never_falls_back_to_another():
     q, k, v = tensors(7, 7, 20, 17)
     with pytest.raises(Unsupported, match=r"'sdpa' cannot apply softcap = 3\.0: use .*reference"):
         tree_attention(q, k, v, topology(TREE), 10, softcap=3.0, impl="sdpa")
@@ -351,20 +352,20 @@ BAD = [
     ({"rows": [0, 7]}, r"rows\[1\] = 7, but the tree has 7 nodes"),
     ({"rows": []}, "rows is empty"),
     ({"q": torch.zeros(1, 4, 7, 8).half()}, r"are torch\.float16, torch\.float32, torch\.float32"),
-    ({"v": torch.zeros(1, 2, 20, 8).double()}, "must be of one floating dtype"),
-    ({name: GOOD[name].int() for name in "qkv"}, "must be of one floating dtype"),
+    ({"v": torch.zeros(1, 2, 20, 8).double()}, "must have one dtype, one of"),
+    ({name: GOOD[name].int() for name in "qkv"}, "must have one dtype, one of"),
     ({"q": torch.zeros(1, 4, 7, 8, device="meta")}, "are on meta, cpu, cpu, but must be on one"),
     ({"window": 0}, "window = 0"),
-    ({"softcap": 0.0}, r"softcap = 0\.0, but it bounds the scores: above 0, or None"),
+    ({"softcap": 0.0}, r"softcap = 0\.0, but it bounds the scores: it must be above 0"),
     ({"softcap": math.nan}, "softcap = nan"),
     ({"softcap": math.inf}, "softcap = inf"),
     ({"softcap": "a"}, "softcap = 'a', but it must be a plain number"),
     ({"scale": torch.tensor(0.5)}, r"scale = tensor\(0.5000\), but it must be a plain number"),
-    ({"q": torch.zeros(1, 0, 7, 8)}, "there must be heads, and head_dim above 0"),
-    ({name: GOOD[name][..., :0] for name in "qkv"}, "there must be heads, and head_dim above 0"),
-    ({name: GOOD[name].to(torch.float8_e5m2) for name in "qkv"}, "one floating dtype of float16, "),
+    ({"q": torch.zeros(1, 0, 7, 8)}, "but heads and head_dim must be above 0"),
+    ({name: GOOD[name][..., :0] for name in "qkv"}, "but heads and head_dim must be above 0"),
+    ({name: GOOD[name].to(torch.float8_e5m2) for name in "qkv"}, "one dtype, one of float16, "),
     ({"impl": "spda"}, "impl = 'spda' is not known: .* 'reference', 'sdpa', 'two_pass', 'flex', "),
-    ({"scale": math.inf}, "scale = inf, but it multiplies the scores: finite"),
+    ({"scale": math.inf}, "scale = inf, but it multiplies the scores: it must be finite"),
     (
         {"sinks": torch.zeros(2)},
         r"sinks are torch.float32 \[2\], but must be .* each of the 4 query",
@@ -381,12 +382,13 @@ BAD = [
 
 @pytest.mark.parametrize(("change", "message"), BAD)
 @pytest.mark.parametrize("impl", ["auto", *IMPLS])
-def test_what_does_not_fit_is_refused_at_the_door(monkeypatch, impl, change, message):
-    # As users call it, without the type checks that tests switch on and that would speak first.
-    bare = inspect.unwrap(tree_attention)
-    monkeypatch.setitem(bare.__globals__, "attend", inspect.unwrap(attend))
+def test_invalid_arguments_are_refused(monkeypatch, impl, change, message):
+    # As users call it, without the type checks of the tests, which would raise first.
+    unchecked = inspect.unwrap(tree_attention)
+    monkeypatch.setitem(unchecked.__globals__, "attend", inspect.unwrap(attend))
     for check in ("check_numbers", "check_tensors", "check_options"):
-        monkeypatch.setitem(bare.__globals__, check, inspect.unwrap(bare.__globals__[check]))
+        bare_check = inspect.unwrap(unchecked.__globals__[check])
+        monkeypatch.setitem(unchecked.__globals__, check, bare_check)
     with pytest.raises(ValueError, match=message) as caught:
-        bare(**{**GOOD, "topology": topology(TREE), "impl": impl, **change})
+        unchecked(**{**GOOD, "topology": topology(TREE), "impl": impl, **change})
     assert isinstance(caught.value, InvalidInput)

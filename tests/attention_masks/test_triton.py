@@ -1,7 +1,7 @@
-"""The Triton kernels through their interpreter, against float64 and against anything left in memory.
+"""The Triton kernels through their interpreter, against float64 and with poisoned memory.
 
-Whether a kernel is interpreted is decided when Triton is imported, so this file runs itself in a process
-with TRITON_INTERPRET=1 (`test_through_the_interpreter`).
+Triton decides at import whether it interprets kernels, so this file runs itself in a process with
+TRITON_INTERPRET=1 (`test_through_the_interpreter`).
 """
 
 import importlib
@@ -39,7 +39,7 @@ NAN = math.nan
 
 @pytest.fixture(autouse=True)
 def _poisoned(request, monkeypatch):
-    """What the kernels are to write holds NaN before."""
+    """Fill the output with NaN before the kernels write it."""
     if not INTERPRETED:
         return
     request.getfixturevalue("quick_interpreter")
@@ -54,15 +54,15 @@ def tensors(seed, batch, kv_heads, group, rows, slots, dim, dtype=torch.float32)
     return q.to(dtype), k, v
 
 
-def run(q, k, v, tree_pass, options=None, **more):
-    """The kernel, with scratch that holds NaN."""
+def run(q, k, v, tree_pass, options=None, **kwargs):
+    """Run the kernel with scratch that holds NaN."""
     options = options or Options(scale=q.shape[-1] ** -0.5)
     tree_pass.scratch(q.device, 1 << 20).fill_(NAN)
-    return module.triton(q, k, v, tree_pass, options, **more)
+    return module.triton(q, k, v, tree_pass, options, **kwargs)
 
 
-def trees(draw, most=20):
-    draws = draw(st.lists(st.integers(0, 10**6), max_size=most - 1))
+def draw_parents(draw, max_size=20):
+    draws = draw(st.lists(st.integers(0, 10**6), max_size=max_size - 1))
     return [-1, *(value % (i + 1) for i, value in enumerate(draws))]
 
 
@@ -70,15 +70,15 @@ def trees(draw, most=20):
 def cases(draw):
     """Trees and prefixes of up to three sequences, options, tensors and a number of splits."""
     batch = draw(st.sampled_from([1, 1, 2, 3]))
-    alike = draw(st.booleans())
-    some = [
-        (trees(draw), draw(st.integers(0, 70) | st.integers(250, 700)))
-        for _ in range(1 if alike else batch)
+    one_tree_for_all = draw(st.booleans())
+    sequences = [
+        (draw_parents(draw), draw(st.integers(0, 70) | st.integers(250, 700)))
+        for _ in range(1 if one_tree_for_all else batch)
     ]
-    only = draw(st.none() | st.integers(1, 3))  # the last nodes alone are queried
+    last = draw(st.none() | st.integers(1, 3))  # query only that many last nodes
     rows = [
-        range(max(0, len(parents) - only), len(parents)) if only else range(len(parents))
-        for parents, _ in some
+        range(max(0, len(parents) - last), len(parents)) if last else range(len(parents))
+        for parents, _ in sequences
     ]
     group = draw(st.sampled_from([1, 1, 2, 3, 4, 5, 7, 8, 16]))
     kv_heads = draw(st.integers(1, 2))
@@ -88,40 +88,39 @@ def cases(draw):
         "softcap": draw(st.none() | st.sampled_from([0.5, 5.0, 50.0])),
         "scale": draw(st.sampled_from([dim**-0.5, 0.05])),
     }
-    slots = max(prefix_len + len(parents) for parents, prefix_len in some)
+    slots = max(prefix_len + len(parents) for parents, prefix_len in sequences)
     seed = draw(st.integers(0, 99))
     dtype = draw(st.sampled_from([torch.float32] * 4 + [torch.float16]))
-    most = max(map(len, rows))
+    max_rows = max(map(len, rows))
     q, k, v = tensors(
-        seed, batch, kv_heads, group, most, slots + draw(st.integers(0, 9)), dim, dtype
+        seed, batch, kv_heads, group, max_rows, slots + draw(st.integers(0, 9)), dim, dtype
     )
-    sinks = torch.randn(kv_heads * group) if draw(st.booleans()) else None
-    return some, rows, options | {"sinks": sinks}, (q, k, v), draw(st.none() | st.integers(1, 4))
+    options["sinks"] = torch.randn(kv_heads * group) if draw(st.booleans()) else None
+    return sequences, rows, options, (q, k, v), draw(st.none() | st.integers(1, 4))
 
 
 @interpreted
 @settings(max_examples=CASES)
 @given(case=cases())
 def test_as_accurate_as_plain_attention(case):
-    some, rows, options, (q, k, v), splits = case
+    sequences, rows, options, (q, k, v), splits = case
     batch = len(q)
     passes = [
         TreePass(topology(parents), prefix_len, nodes)
-        for (parents, prefix_len), nodes in zip(some, rows, strict=True)
+        for (parents, prefix_len), nodes in zip(sequences, rows, strict=True)
     ]
-    own = passes if len(passes) == batch else passes * batch
-    for i, one in enumerate(own):  # unused slots
-        k[i, :, one.key_count :] = v[i, :, one.key_count :] = NAN
-    whole = passes[0] if len(passes) == 1 else RaggedPass(passes)
-    out = run(q, k, v, whole, Options(**options), split_count=splits)
+    by_sequence = passes if len(passes) == batch else passes * batch
+    for i, tree_pass in enumerate(by_sequence):  # unused slots
+        k[i, :, tree_pass.key_count :] = v[i, :, tree_pass.key_count :] = NAN
+    shared_or_ragged = passes[0] if len(passes) == 1 else RaggedPass(passes)
+    out = run(q, k, v, shared_or_ragged, Options(**options), split_count=splits)
     window = options.pop("window")
-    for i, one in enumerate(own):
-        visible = visible_by_walk(
-            one.topology.parents, one.prefix_len, rows=one.rows, window=window
-        )
-        at, count = slice(i, i + 1), one.row_count
-        assert_accurate(out[at, :, :count], q[at, :, :count], k[at], v[at], visible, **options)
-        assert not out[at, :, count:].any()  # padding
+    for i, tree_pass in enumerate(by_sequence):
+        parents, prefix_len = tree_pass.topology.parents, tree_pass.prefix_len
+        visible = visible_by_walk(parents, prefix_len, rows=tree_pass.rows, window=window)
+        own, count = slice(i, i + 1), tree_pass.row_count
+        assert_accurate(out[own, :, :count], q[own, :, :count], k[own], v[own], visible, **options)
+        assert not out[own, :, count:].any()  # padding
 
 
 @interpreted
@@ -149,7 +148,7 @@ def test_borders_of_tiles_and_splits(prefix_len, window):
 @interpreted
 @pytest.mark.parametrize("rising", [1, -1])
 def test_more_splits_than_are_merged_at_once(rising):
-    """The largest score stands in the last step of the merge, or in the first."""
+    """The largest score is in the last step of the merge, or in the first."""
     prefix_len = (module.MERGED + 2) * MIN_CHUNK
     q, k, v = tensors(2, 1, 1, 1, 7, prefix_len + 7, 16)
     k *= torch.linspace(2.1 - 1.9 * rising, 2.1 + 1.9 * rising, prefix_len + 7)[:, None]
@@ -159,8 +158,8 @@ def test_more_splits_than_are_merged_at_once(rising):
 
 @interpreted
 @pytest.mark.parametrize("window", [1, 2, 3, 4, 5])
-def test_windows_inside_the_tree_go_by_depth(window):
-    parents = [-1, 0, 0, 1, 1, 2, 3, 5, 6, 7]  # slots run ahead of depths
+def test_windows_inside_the_tree_are_over_depths(window):
+    parents = [-1, 0, 0, 1, 1, 2, 3, 5, 6, 7]  # slots grow faster than depths
     q, k, v = tensors(8, 1, 1, 2, 10, 13, 16)
     out = run(q, k, v, TreePass(topology(parents), 3), Options(0.25, window=window))
     assert_accurate(out, q, k, v, visible_by_walk(parents, 3, window=window))
@@ -196,18 +195,18 @@ def test_pages_in_any_order(seed, page, ragged):
             for slot in range(lengths[i] + 7):
                 stored[table[i, slot // page], :, slot % page] = x[i, :, slot]
     trees = [topology(TREE)] * 2
-    outs = [
+    by_kernel, by_reference = (
         tree_attention(q, *pages, trees, lengths, block_table=table, impl=impl, window=50)
         for impl in ("triton", "reference")
-    ]
-    flat = tree_attention(q, k, v, trees, lengths, impl="reference", window=50)
-    assert torch.equal(outs[1], flat)
-    torch.testing.assert_close(outs[0], flat)
+    )
+    without_pages = tree_attention(q, k, v, trees, lengths, impl="reference", window=50)
+    assert torch.equal(by_reference, without_pages)
+    torch.testing.assert_close(by_kernel, without_pages)
 
 
 @interpreted
-def test_what_the_buffer_holds_is_what_runs():
-    """As a captured graph does it: one pass, sized for more, whose tree and prefix change."""
+def test_the_kernel_runs_the_current_contents_of_the_buffer():
+    """As in a captured graph: one pass with spare capacity, whose tree and prefix change."""
     small, large = TreePass(topology([-1, 0, 1]), 31), TreePass(topology(TREE), 300)
     buffered = BufferedPass(RaggedPass([large]).arrays(torch.device("cpu")), key_count=400)
     q, k, v = tensors(4, 1, 1, 2, 7, 400, 16)
@@ -216,9 +215,9 @@ def test_what_the_buffer_holds_is_what_runs():
     from attention_masks.tree_attention.pass_arrays import fill
 
     fill(buffered.arrays(q.device), 0, small.topology, small.prefix_len, small.rows)
-    again = run(q, k, v, buffered, split_count=2)
-    torch.testing.assert_close(again[:, :, :3], run(q[:, :, :3], k, v, small))
-    assert not again[:, :, 3:].any()
+    second = run(q, k, v, buffered, split_count=2)
+    torch.testing.assert_close(second[:, :, :3], run(q[:, :, :3], k, v, small))
+    assert not second[:, :, 3:].any()
     with pytest.raises(Unsupported, match="'sdpa' cannot read a tree from a buffer"):
         attend(q, k, v, buffered, impl="sdpa")
     with pytest.raises(InvalidInput, match="key_count = 6 has no room for 7 nodes"):
@@ -233,17 +232,16 @@ def test_strides_and_alignment_do_not_matter():
     shifted = [torch.empty(x.numel() + 1)[1:].view(x.shape).copy_(x) for x in (q, k, v)]
     by_slot = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
     sinks = torch.randn(4, 3)[:, 1]
-    capped = Options(0.25, sinks=sinks)
-    apart = run(q, k, v, tree_pass, capped)
-    assert torch.equal(apart, run(q, k, v, tree_pass, Options(0.25, sinks=sinks.clone())))
-    torch.testing.assert_close(apart, attend(q, k, v, tree_pass, sinks=sinks, impl="reference"))
+    out = run(q, k, v, tree_pass, Options(0.25, sinks=sinks))
+    assert torch.equal(out, run(q, k, v, tree_pass, Options(0.25, sinks=sinks.clone())))
+    torch.testing.assert_close(out, attend(q, k, v, tree_pass, sinks=sinks, impl="reference"))
     columns = q.transpose(2, 3).contiguous().transpose(2, 3)
-    for given_q, given_k, given_v in (shifted, by_slot, (columns, k, v)):
-        assert torch.equal(run(given_q, given_k, given_v, tree_pass), expected)
+    for qkv in (shifted, by_slot, (columns, k, v)):
+        assert torch.equal(run(*qkv, tree_pass), expected)
 
 
 @interpreted
-def test_what_the_kernel_cannot_do_is_refused():
+def test_the_kernel_refuses_what_it_does_not_cover():
     q, k, v = tensors(6, 1, 1, 2, 7, 107, 16)
     tree_pass = TreePass(topology(TREE), 100)
 

@@ -1,4 +1,4 @@
-"""Every shipped tile of the tree attention kernel, compiled for sm_80, sm_90 and sm_100: no spills."""
+"""Every shipped tile of the tree attention kernel compiles for sm_80, sm_90 and sm_100 without spills."""
 
 import os
 import re
@@ -45,7 +45,7 @@ def made(**changed):
     return Compiled(**(fields | changed), ptx="", cubin=b"")
 
 
-def test_what_is_wrong_is_said():
+def test_complaints_name_the_problem():
     hopper = Variant(90, 2, 128, Tile(64, 64, 4, 3), "plain")
     assert not complaints(hopper, made())
     none = dict.fromkeys(("wgmma", "mma", "tcgen05", "cp.async", "tma"), 0)
@@ -62,9 +62,8 @@ def test_the_table_has_a_tile_for_every_size():
             for dim in (8, 64, 80, 96, 128, 256):
                 for size in (2, 4):
                     chosen = tile(rows, dim, size, generation)
-                    assert (size, max(64, 1 << (dim - 1).bit_length()), chosen) in choices(
-                        generation
-                    )
+                    padded_dim = max(64, 1 << (dim - 1).bit_length())
+                    assert (size, padded_dim, chosen) in choices(generation)
                     assert 256 % chosen.block_n == 0  # splits begin at tiles
     with pytest.raises(Unsupported, match="no tile for head_dim = 257"):
         tile(1, 257, 2, 9)
@@ -75,13 +74,13 @@ def test_the_table_has_a_tile_for_every_size():
     [
         (1, 1, 4, 1),
         (100, 8, 4, 1),
-        (600, 8, 4, 3),  # no part below 256 keys
+        (600, 8, 4, 3),  # no split below 256 keys
         (100_000, 8, 4, 33),  # 264 programs fit at once
         (100_000, 9, 4, 28),
-        (100_000, 8, 8, 16),  # 132 do: 17 parts would be a second wave
+        (100_000, 8, 8, 16),  # 132 programs fit: 17 splits would need a second wave
         (100_000, 132, 8, 1),
         (100_000, 60, 8, 2),
-        (100_000, 100, 8, 1),  # two halves one after another are no faster
+        (100_000, 100, 8, 1),  # two halves, one after the other, would not be faster
         (100_000, 200, 8, 1),
     ],
 )

@@ -1,4 +1,4 @@
-"""Measured tiles: kept by size, written to a file, and off unless asked for."""
+"""Measured tiles: stored by size, written to a file, and off by default."""
 
 import importlib
 import json
@@ -19,19 +19,19 @@ TIMES = {FAST: 0.001, SLOW: 0.002, TOO_LARGE: math.inf}
 
 def test_the_fastest_is_kept_and_found_again(tmp_path):
     path = tmp_path / "cache" / "tiles.json"
-    asked = []
+    timed = []
 
     def seconds(shape):
-        asked.append(shape)
+        timed.append(shape)
         return TIMES[shape]
 
     file = TileFile(path, "3.7")
     assert file.tile(SIZE, TIMES, seconds) == FAST
     assert file.tile(SIZE, TIMES, seconds) == FAST
     assert TileFile(path, "3.7").tile(SIZE, TIMES, seconds) == FAST
-    assert len(asked) == len(TIMES)  # once
+    assert len(timed) == len(TIMES)  # each tile is timed once
     assert TileFile(path, "3.8").tile(SIZE._replace(rows=16), [SLOW], seconds) == SLOW
-    assert json.loads(path.read_text())["triton"] == "3.8"  # what another version measured is gone
+    assert json.loads(path.read_text())["triton"] == "3.8"  # choices of another version are dropped
     assert [file.name for file in path.parent.iterdir()] == ["tiles.json"]
 
 
@@ -46,7 +46,7 @@ def test_no_candidate_runs():
 def test_a_broken_file_is_named(tmp_path, text):
     path = tmp_path / "tiles.json"
     path.write_text(text)
-    with pytest.raises(InvalidInput, match=r"tiles\.json is no file of tiles.*delete it"):
+    with pytest.raises(InvalidInput, match=r"tiles\.json is not a file of tiles.*delete it"):
         TileFile(path, "3.7")
 
 
@@ -67,7 +67,7 @@ def test_the_table_is_among_the_candidates(generation, itemsize):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without CUDA")
-def test_it_is_refused_without_a_device(tmp_path):
+def test_tuning_is_refused_without_a_device(tmp_path):
     with pytest.raises(Unavailable, match="measured on a CUDA device, and there is none"):
         tuning.enable(tmp_path / "tiles.json")
 

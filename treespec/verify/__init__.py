@@ -1,7 +1,7 @@
-"""Acceptance rules, one a file. Each is `(tree, target_probs, coins) -> Verdict`, pure.
+"""Acceptance rules, one per file: pure functions `(tree, target_probs, coins) -> Verdict`.
 
-`RULES` lists them by name. Each says what it covers (`.covers(shape, law)`), `.laws`, `.lossless`, `.scope`
-and `.reference`. `optimal_acceptance` is the ceiling of what any lossless rule accepts at one node.
+`RULES` lists them by name. Each rule states what it covers (`.covers(shape, law)`, `.laws`), `.lossless`,
+`.scope` and `.reference`. `optimal_acceptance` is the largest acceptance of any lossless rule at one node.
 """
 
 from importlib import import_module
@@ -70,7 +70,7 @@ __all__ = [
 
 
 def _rules() -> dict[str, Rule]:
-    """The rules of this package: of each module the rule that has the module's name."""
+    """The rules of this package: from each module, the rule named after the module."""
     rules: dict[str, Rule] = {}
     for module in iter_modules(__path__):
         if module.name.endswith("_kernel"):  # needs Triton
@@ -82,9 +82,9 @@ def _rules() -> dict[str, Rule]:
 
 
 RULES = _rules()
-"""The field's rules by name. A new one takes no more than its file."""
+"""Published rules by name. To add a rule, add its file."""
 
-# A module takes the name of its rule when it is first imported.
+# Importing a submodule binds it to the name of its rule: rebind each name to the rule.
 globals().update(RULES)
 
 RULE_OF_LAW: dict[Law, Rule] = {
@@ -94,14 +94,14 @@ RULE_OF_LAW: dict[Law, Rule] = {
     Law.TOP_THEN_SAMPLE: greedy_multidraft,
     Law.HUB: spechub,
 }
-"""The rule for children drawn by a law, where none is asked for: cheap, and made for trees of any shape."""
+"""Default rule for each law of children: cheap, and applicable to trees of any shape."""
 
 
 def usual_law(sampling: Sampling) -> Law:
-    """How children of a tree are chosen where nobody says: without chance only at temperature 0."""
+    """The default law of children: deterministic at temperature 0, otherwise without replacement."""
     return Law.DETERMINISTIC if sampling.greedy else Law.WITHOUT_REPLACEMENT
 
 
 def usual_rule(law: Law, sampling: Sampling) -> Rule:
-    """`greedy` at temperature 0, else the rule of the law in `RULE_OF_LAW`."""
+    """The default rule: `greedy` at temperature 0, otherwise `RULE_OF_LAW[law]`."""
     return greedy if sampling.greedy else RULE_OF_LAW[law]

@@ -1,4 +1,4 @@
-"""Block verification of a chain, and the same along one path with any draft distributions."""
+"""Block verification of a chain, and of one path of a tree under any draft distributions."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -23,19 +23,19 @@ __all__ = ["block", "block_along"]
     scope=Scope.TREE,
 )
 def block(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
-    """Accept the longest prefix of the chain that passes a test of its own, judged as a block.
+    """Test each prefix of the chain as a block and accept the longest one that passes.
 
-    Block verification (Sun et al., arXiv:2403.10444, Algorithm 2): the best rule for one chain; never
-    fewer accepted tokens in expectation than `chain`. It reads the rows of all nodes of the chain, but of
-    the leaf only if the whole chain is kept.
+    Block verification (Sun et al., arXiv:2403.10444, Algorithm 2), the optimal rule for one chain: it
+    accepts at least as many tokens in expectation as `chain`. It reads the rows of all nodes of the chain,
+    but the leaf's row only if the whole chain is accepted.
 
     Args:
         tree: a chain whose nodes were drawn from `draft_probs`.
         target_probs: `[V]` rows by node.
-        coins: one coin for each prefix tried, the longest first, and one draw at the end.
+        coins: one coin for each prefix tested, the longest first, and one draw at the end.
 
     Raises:
-        RefusedTree: if the tree branches or was not sampled, or a node has draft probability 0.
+        RefusedTree: if the tree branches or was not sampled, or if a token has draft probability 0.
     """
     path = tree.shape.path(tree.shape.leaves[0])
     odds = []
@@ -54,16 +54,17 @@ def block_along(
 ) -> Verdict:
     """Block verification of one path from the root to a leaf.
 
-    P_0 = 1 and P_i = min(1, P_{i-1} p(x_i) / q(x_i)) are the shares of the prefixes; prefix i < n is kept
-    with s_i / (s_i + 1 - P_i), s_i = sum [P_i p_i - q_i]+, the whole path with P_n. The bonus follows
-    norm([P_i p_i - q_i]+), after the whole path p_n. 0/0 counts as 0.
+    The prefixes have the shares P_0 = 1 and P_i = min(1, P_{i-1} p(x_i) / q(x_i)). The whole path is
+    accepted with probability P_n; then, from the longest down, prefix i < n is accepted with probability
+    s_i / (s_i + 1 - P_i), where s_i = sum [P_i p_i - q_i]+. The bonus is drawn from p_n after the whole
+    path, otherwise from norm([P_i p_i - q_i]+). 0/0 counts as 0.
 
     Args:
         path: nodes from the root down.
-        odds: p(x_i) / q(x_i) of each node of the path but the root.
+        odds: p(x_i) / q(x_i) for each node of the path except the root.
         target_probs: `[V]` rows by node.
-        draft_probs: q_i, what the child of the i-th node of the path was drawn from; asked for where a
-            test needs the whole row.
+        draft_probs: function that returns q_i, the distribution that the child of the i-th node of the
+            path was drawn from; called only if a test needs the whole row.
         coins: see `block`.
     """
     last = len(path) - 1
@@ -76,12 +77,12 @@ def block_along(
     if coins.accept(shares[last]):
         return Verdict(tuple(path), coins.draw(target_probs[path[last]]))
     for i in range(last - 1, -1, -1):
-        if shares[i] == 0:  # nothing of it is left to keep
+        if shares[i] == 0:  # this prefix is never accepted
             continue
         row = target_probs[path[i]]
-        rest = (shares[i] * row - draft_probs(i)).clamp_min(0)
-        mass = rest.sum()
+        surplus = (shares[i] * row - draft_probs(i)).clamp_min(0)
+        mass = surplus.sum()
         require_number(mass, path[i])
         if i == 0 or (mass > 0 and coins.accept(mass / (mass + (1 - shares[i])))):
-            return Verdict(tuple(path[: i + 1]), coins.draw(rest if mass > 0 else row))
-    raise AssertionError("the root is always kept")
+            return Verdict(tuple(path[: i + 1]), coins.draw(surplus if mass > 0 else row))
+    raise AssertionError("the root is always accepted")

@@ -1,4 +1,4 @@
-"""Acceptance rules as one call of a kernel on the CPU, for targets whose passes are compiled."""
+"""Acceptance rules as a single kernel call on the CPU, for targets whose passes are compiled."""
 
 from typing import Any
 
@@ -34,20 +34,20 @@ _KINDS = {
     onehot: "onehot",
 }
 _DRAWN = ("rrs", "rrsw")
-"""Kinds that read what children were drawn from."""
+"""Kinds that read the distributions that children were drawn from."""
 
 
 class ByKernel(WrappedRule):
-    """What `by_kernel` gives: a verifier with the name and the attributes of its rule."""
+    """The verifier that `by_kernel` returns, with the name and the attributes of its rule."""
 
     def __call__(self, tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
-        """The rule's verdict; takes as many uniforms from the coins as the rule would.
+        """Return the rule's verdict; consumes as many uniforms of `coins` as the rule would.
 
         Raises:
-            TreespecError: what the rule itself raises, which words all errors.
+            TreespecError: whatever the rule itself raises; all error messages are the rule's.
         """
         kind = _KINDS.get(self.rule._plain)
-        if kind is None or not _is_known(kind, tree, target_probs, coins):
+        if kind is None or not _kernel_can_decide(kind, tree, target_probs, coins):
             return on_host(self.rule)(tree, target_probs, coins)
         assert isinstance(target_probs, SampledRows)
         assert isinstance(coins, TorchCoins)
@@ -72,45 +72,46 @@ class ByKernel(WrappedRule):
 
 
 def by_kernel(rule: Rule) -> ByKernel:
-    """The same rule, by one call of a kernel wherever that knows how; elsewhere the rule decides itself.
+    """Return a verifier that decides as `rule` does, by one kernel call if possible, else by the rule.
 
-    Of rows of a few thousand tokens an operation takes less time than the Python that asks for it, and a
-    rule asks for some fifty a step. The kernel takes softmax, ratios, residuals and draws of the visited
-    rows at once, by the same uniforms. The verdict is the rule's own, except where a uniform lies within
-    rounding of a threshold.
+    On rows of a few thousand tokens, a tensor operation takes less time than the Python that issues it,
+    and a rule issues about fifty per step. The kernel computes softmax, ratios, residuals and draws of the
+    visited rows in one call, from the same uniforms. The verdict equals the rule's, except where a uniform
+    lies within rounding of a threshold.
 
-    It knows `greedy` at temperature 0, and above it `naive`, `chain`, `rrs`, `rrsw` and `onehot` without
-    top-k, top-p and min-p; on trees that are not mixed, with `TorchCoins` and rows of `Sampling`, of logits
-    in float32 or bfloat16 on the CPU; draft rows in float32 that somebody vouches for, as drafters of
-    models do. It needs the compiler of compiled passes (`treespec.kernels`).
+    The kernel covers `greedy` at temperature 0 and, above it, `naive`, `chain`, `rrs`, `rrsw` and `onehot`
+    without top-k, top-p and min-p. It requires an unmixed tree, `TorchCoins`, rows of `Sampling` from
+    float32 or bfloat16 logits on the CPU, and vouched-for draft rows in float32, such as those of model
+    drafters. It needs the compiler of compiled passes (`treespec.kernels`).
 
     Args:
-        rule: any rule of `verify.RULES`, or one's own.
+        rule: any rule of `verify.RULES`, or your own.
 
     Returns:
         A verifier with the rule's name and attributes.
 
     Raises:
-        InvalidArgument: for what is no rule.
+        InvalidArgument: if `rule` is not a rule.
     """
     return ByKernel(rule)
 
 
 def verifier_for(rule: Rule, target: Any) -> Verifier:
-    """How a rule costs least beside a target: by a kernel where its passes are compiled, else `on_host`.
+    """The cheapest verifier for a target: `by_kernel` if its passes are compiled, else `on_host`.
 
     Args:
-        rule: that decides.
-        target: the model. It says by `draws_by_kernel` that kernels are there and know its logits.
+        rule: the acceptance rule.
+        target: the target model. Its attribute `draws_by_kernel` says whether kernels are available and
+            can read its logits.
 
     Raises:
-        InvalidArgument: for what is no rule.
+        InvalidArgument: if `rule` is not a rule.
     """
     return by_kernel(rule) if getattr(target, "draws_by_kernel", False) else on_host(rule)
 
 
-def _is_known(kind: str, tree: Any, rows: Any, coins: Any) -> bool:
-    """Whether the kernel can decide; of what is no tree and no rows it cannot."""
+def _kernel_can_decide(kind: str, tree: Any, rows: Any, coins: Any) -> bool:
+    """Whether the kernel covers these arguments; False if they are not a tree, rows and coins."""
     if not (
         isinstance(tree, TokenTree) and type(rows) is SampledRows and type(coins) is TorchCoins
     ):
@@ -123,16 +124,16 @@ def _is_known(kind: str, tree: Any, rows: Any, coins: Any) -> bool:
     cut = cut or (sampling.top_p is not None and sampling.top_p < 1) or bool(sampling.min_p)
     if cut and not sampling.greedy:
         return False
-    fits = len(logits) >= tree.shape.size and _is_read(logits, DTYPES) and not tree.is_mixed
+    fits = len(logits) >= tree.shape.size and _is_readable(logits, DTYPES) and not tree.is_mixed
     fits = fits and min(ids) >= 0 and max(ids[1:], default=0) < width
     if drafts is None or not tree.shape.internal:
         return fits
-    looked_at = (
-        kind in ("greedy", "onehot") or tree.is_vouched
-    )  # rules look at rows of children drawn
-    read = kind not in _DRAWN or _is_read(drafts, (torch.float32,))
-    return fits and drafts.shape[1] == width and looked_at and read
+    # Rules for drawn children validate the draft rows; the kernel does not.
+    valid = kind in ("greedy", "onehot") or tree.is_vouched
+    readable = kind not in _DRAWN or _is_readable(drafts, (torch.float32,))
+    return fits and drafts.shape[1] == width and valid and readable
 
 
-def _is_read(rows: Tensor, dtypes: tuple[torch.dtype, ...]) -> bool:
+def _is_readable(rows: Tensor, dtypes: tuple[torch.dtype, ...]) -> bool:
+    """Whether the kernel can read rows: on the CPU, in one of these dtypes, contiguous along tokens."""
     return rows.is_cpu and rows.dtype in dtypes and rows.stride(1) == 1

@@ -1,4 +1,4 @@
-"""Choose one of the drafts with weights, then verify that one alone."""
+"""Canonical decomposition: select one of the drafts by weights, then verify only that draft."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,29 +20,29 @@ from treespec.verify.rule import NodeChoice, Scope, ratio, rule, top_down
 __all__ = ["LP_TOKENS", "Tournament", "canonical", "tournament"]
 
 LP_TOKENS = 48
-"""The pairs of so many tokens get their weights from a linear programme: 1128 pairs, milliseconds."""
+"""Number of tokens whose pairs get their weights from a linear programme: 1128 pairs, milliseconds."""
 CACHED_TOURNAMENTS = 64
 CACHED_VOCABULARY = 8192
-"""Tournaments of larger rows are not kept: such rows hardly come twice."""
+"""Tournaments over larger vocabularies are not cached: their rows hardly ever recur."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """One comparison: the winner so far against the next draft, its challenger.
+    """One comparison: the current winner against the next draft, its challenger.
 
-    Tokens go by their places in the order of p / q.
+    Tokens are identified by their places in the order of p / q.
 
     Args:
-        takes: for each token the probability that, as challenger, it replaces a winner of lower place.
-        weights: of the pairs (i, j), i < j, of tokens inside the programme, the probability that i is the
-            next winner, whichever of them challenges; `takes` is for all other pairs.
+        takes: for each token, the probability that it replaces a winner of lower place when it challenges.
+        weights: for pairs (i, j), i < j, of tokens in the linear programme, the probability that i is the
+            next winner, whichever of the two challenges. `takes` applies to all other pairs.
     """
 
     takes: list[Number]
     weights: dict[tuple[int, int], Number]
 
     def replaces(self, winner: int, challenger: int) -> Number:
-        """The probability that the challenger is the next winner; both are places, and differ."""
+        """The probability that the challenger is the next winner, for two different places."""
         low, high = min(winner, challenger), max(winner, challenger)
         if (low, high) in self.weights:
             weight = self.weights[low, high]
@@ -55,9 +55,9 @@ class Tournament:
     """How one of k i.i.d. drafts is selected.
 
     Args:
-        places: of each token in the order of p / q.
-        rounds: k - 1 of them.
-        law: the law of the selected token, by token.
+        places: place of each token in the order of p / q.
+        rounds: the k - 1 comparisons.
+        law: distribution of the selected token, by token.
     """
 
     places: list[int]
@@ -67,32 +67,32 @@ class Tournament:
 
 @rule(laws={Law.IID}, reference="arXiv:2410.18234", scope=Scope.SIBLINGS)
 def canonical(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
-    """Select one draft, then verify it by min(1, p / r) and norm([p - r]+), r the law of what is selected.
+    """Select one draft, then verify it by min(1, p / r) and norm([p - r]+), r the selected draft's law.
 
     The canonical decomposition (Khisti et al., arXiv:2410.18234, Section 3): importance-weighted
-    selection of a draft followed by single-draft rejection loses nothing against the optimal transport,
-    if of each pair {i, j} of drafts i is selected with a weight w(i, j) such that sum min(p, r) is
-    largest, a linear programme. For more drafts the winner so far plays against the next draft: a
-    tournament. For two drafts out of at most `LP_TOKENS` tokens acceptance is `optimal_acceptance`.
+    selection of a draft, followed by single-draft rejection, loses nothing against the optimal transport
+    if draft i of each pair {i, j} is selected with a weight w(i, j) that maximises sum min(p, r), a linear
+    programme. With more drafts, the current winner plays against the next draft: a tournament. For two
+    drafts from at most `LP_TOKENS` tokens, acceptance is `optimal_acceptance`.
 
-    Ours differs in the truncation of the programme (their Section 4, which too fixes the weights of all
-    pairs but those among a few tokens) and in the rounds before the last. There a challenger, drawn from
-    q, replaces a winner of smaller p / q with a probability that keeps the challenger's law from exceeding
-    p, found from the largest p / q down. (With probability 1 it overshoots, and acceptance *falls* with
-    many drafts; a programme in every round is shortsighted.) In the last round the weights among the
-    `LP_TOKENS` tokens of largest draft mass are the programme's, written as a flow from pairs to what
-    their tokens lack of p. The law r follows from sums over one sorted order, in time V log V, and from
-    the weights actually used: the rule is lossless however far from the best they are.
+    Ours differs in the truncation of the programme (Section 4 of the paper also fixes the weights of all
+    pairs except those among a few tokens) and in the rounds before the last. There a challenger, drawn
+    from q, replaces a winner of smaller p / q with a probability that keeps the challenger's law from
+    exceeding p, computed from the largest p / q down. (With probability 1 it overshoots, and acceptance
+    *falls* with many drafts; a programme in every round is shortsighted.) In the last round, the weights
+    among the `LP_TOKENS` tokens of largest draft mass solve the programme, written as a flow from pairs to
+    what their tokens lack of p. The law r is computed by sums over one sorted order, in time V log V, from
+    the weights actually used: the rule is lossless however far these are from optimal.
 
     Args:
         tree: children drawn i.i.d. from `draft_probs`; siblings may repeat.
         target_probs: `[V]` rows by node.
-        coins: for each visited node one coin for each comparison of two different tokens, one for the
-            token selected, and at most one draw. A residual token that is another child is that child:
-            lossless, because the children were drawn before.
+        coins: for each visited node, one coin for each comparison of two different tokens, one for the
+            selected token, and at most one draw. A residual token that equals another child accepts that
+            child: lossless, because the children were drawn before.
 
     Raises:
-        RefusedTree: for children drawn by another law, or that the draft could not have drawn.
+        RefusedTree: for children drawn by another law, or children that the draft could not have drawn.
     """
     return top_down(tree, target_probs, coins, _at_node)
 
@@ -106,7 +106,7 @@ def _at_node(
     assert draft_probs is not None
     for token in children:
         ratio(target_probs, draft_probs, token)
-    # The winner's law is a sum of products, of rows that sum to 1: float32 would lose some of it.
+    # The winner's law is a sum of products of normalised rows: float32 would lose precision.
     target, draft = (row.double() / row.double().sum() for row in (target_probs, draft_probs))
     plan = tournament(target, draft, len(children))
     winner = children[0]
@@ -124,13 +124,13 @@ def _at_node(
 def tournament(
     target_probs: Float[Tensor, "V"], draft_probs: Float[Tensor, "V"], k: int
 ) -> Tournament:
-    """The weights with which one of k i.i.d. drafts is selected, and the law of what is selected.
+    """The weights that select one of k i.i.d. drafts, and the law of the selected draft.
 
-    sum min(p, law) is the acceptance of the selected draft. The last few tournaments are kept.
+    sum min(p, law) is the acceptance of the selected draft. The most recent tournaments are cached.
 
     Args:
         target_probs: the target's row.
-        draft_probs: what the drafts are drawn from.
+        draft_probs: the distribution that the drafts are drawn from.
         k: number of drafts.
 
     Example:
@@ -148,7 +148,7 @@ def tournament(
 
 @dataclass(frozen=True)
 class _Rows:
-    """Two rows that are equal when their numbers are."""
+    """Two rows as a cache key: equal if their numbers are."""
 
     numbers: tuple[tuple[Number, ...], ...]
     kind: str
@@ -161,7 +161,7 @@ def _cached(given: _Rows, k: int) -> Tournament:
 
 
 def _play(target_probs: Float[Tensor, "V"], draft_probs: Float[Tensor, "V"], k: int) -> Tournament:
-    # Tokens that are never drafted never play: where they stand does not matter.
+    # Tokens that are never drafted never play: their places do not matter.
     drafted = torch.where(draft_probs > 0, draft_probs, torch.ones_like(draft_probs))
     order = (target_probs / drafted).argsort()
     target, draft = target_probs[order].tolist(), draft_probs[order].tolist()
@@ -178,18 +178,18 @@ def _play(target_probs: Float[Tensor, "V"], draft_probs: Float[Tensor, "V"], k: 
 def _challenge(
     target: list[Number], draft: list[Number], winner: list[Number]
 ) -> tuple[list[Number], list[Number]]:
-    """How challengers replace a winner of this law, and the next winner's law; all rows by place."""
+    """For a winner of this law: how challengers replace it, and the next winner's law; rows by place."""
     takes: list[Number] = [0] * len(winner)
     law: list[Number] = [0] * len(winner)
     lower, unable = [0, *accumulate(winner)], [*accumulate(draft)]
     declined: Number = 0
     for i in range(len(winner) - 1, -1, -1):
-        # What challengers of higher place leave of its law, and what it can take from lower winners. Only
-        # sums of what is positive: a difference could round a law that is tiny to 0.
-        kept, offered = winner[i] * (unable[i] + declined), draft[i] * lower[i]
-        lack = target[i] - kept
+        # The mass it retains as winner, and the mass it can take from lower winners as challenger. Only
+        # positive terms are summed: a difference could round a tiny law to 0.
+        retained, offered = winner[i] * (unable[i] + declined), draft[i] * lower[i]
+        lack = target[i] - retained
         take = 0 if lack <= 0 else 1 if lack >= offered else lack / offered
-        takes[i], law[i] = take, kept + offered * take
+        takes[i], law[i] = take, retained + offered * take
         declined += draft[i] * (1 - take)
     return takes, law
 
@@ -201,10 +201,10 @@ def _weigh(
     takes: list[Number],
     law: list[Number],
 ) -> dict[tuple[int, int], Number]:
-    """The weights of the pairs of the `LP_TOKENS` tokens of largest draft mass; `law` is changed to theirs.
+    """The weights of pairs among the `LP_TOKENS` tokens of largest draft mass; updates `law` in place.
 
-    All other games are counted first. Then a pair's mass goes to its two tokens as far as these lack of
-    the target, and what neither lacks to the lower one.
+    All other comparisons are counted first. Then each pair's mass goes to its two tokens up to what they
+    lack of the target, and what neither lacks goes to the token of lower place.
     """
     inside = sorted(nlargest(LP_TOKENS, range(len(draft)), key=draft.__getitem__))
     members = frozenset(inside)
@@ -216,16 +216,16 @@ def _weigh(
     unable = [*accumulate(q for q, _ in outside)]
     declined = [*accumulate((q for _, q in reversed(outside)), initial=0)][::-1]
     for i in inside:
-        kept = winner[i] * (draft[i] + unable[i] + declined[i])
-        law[i] = kept + draft[i] * takes[i] * lower[i]
+        retained = winner[i] * (draft[i] + unable[i] + declined[i])
+        law[i] = retained + draft[i] * takes[i] * lower[i]
     pairs = list(combinations(range(len(inside)), 2))
     ends = [(inside[a], inside[b]) for a, b in pairs]
     masses = [winner[i] * draft[j] + winner[j] * draft[i] for i, j in ends]
     flows = largest_flow(masses, pairs, [max(target[i] - law[i], 0) for i in inside])
     weights: dict[tuple[int, int], Number] = {}
-    for (i, j), both, (_, to_high) in zip(ends, masses, flows, strict=True):
-        weight = min(max(1 - to_high / both, 0), 1) if both > 0 else 1
+    for (i, j), mass, (_, to_high) in zip(ends, masses, flows, strict=True):
+        weight = min(max(1 - to_high / mass, 0), 1) if mass > 0 else 1
         weights[i, j] = weight
-        law[i] += both * weight
-        law[j] += both * (1 - weight)
+        law[i] += mass * weight
+        law[j] += mass * (1 - weight)
     return weights

@@ -22,14 +22,14 @@ def chain(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
 
     Speculative decoding (Leviathan et al., arXiv:2211.17192, Algorithm 1) and speculative sampling (Chen
     et al., arXiv:2302.01318, Algorithm 2). Acceptance is the sum of min(p, q). With one child the two
-    sampled laws are the same law, and `rrs` at each node is this rule: its code decides here too.
+    sampled laws coincide and `rrs` reduces to this rule, so the code of `rrs` decides here too.
 
     Args:
         tree: a chain whose nodes were drawn from `draft_probs`.
         target_probs: `[V]` rows by node.
-        coins: one coin for each node tried and one draw at the end.
+        coins: one coin for each node tested and one draw at the end.
 
     Raises:
-        RefusedTree: if the tree branches or was not sampled, or a token tried has draft probability 0.
+        RefusedTree: if the tree branches or was not sampled, or a tested token has draft probability 0.
     """
     return top_down(tree, target_probs, coins, in_draw_order)

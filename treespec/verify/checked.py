@@ -1,4 +1,4 @@
-"""The rows that a rule reads, looked at when it first reads them."""
+"""Target and draft rows, validated when a rule first reads them."""
 
 from jaxtyping import Float
 from torch import Tensor
@@ -14,22 +14,21 @@ __all__ = ["CheckedRows", "draft_row", "require_rows", "require_width"]
 
 
 class CheckedRows:
-    """Target rows of a tree: each is checked at its first visit, so a rule pays for the nodes it visits.
+    """Target rows of a tree, each checked at its first visit: a rule pays only for the nodes it visits.
 
-    A row must be a distribution, and must reach to the tokens of the node's children. Rows that `Sampling`
-    makes of finite logits are distributions by what they are: those are not summed.
+    A row must be a distribution that contains the tokens of the node's children, and as wide as the draft
+    rows, even those that the rule does not read. Rows that `Sampling` computes from finite logits are
+    distributions by construction and are not summed.
 
     Args:
         tree: what was drafted.
-        target_probs: the rows, by nodes.
-
-    Draft rows are held against them in width, those too that a rule does not read.
+        target_probs: the rows, by node.
 
     Raises:
-        InvalidArgument: if these are no tree and no rows.
-        RefusedTree: if there are fewer rows than nodes; when a row is read, if it is not there, ends
-            before a child's token, or is over another vocabulary than the draft's.
-        NotADistribution: when a row is read that is none.
+        InvalidArgument: if `tree` is not a tree or `target_probs` are not rows.
+        RefusedTree: if there are fewer rows than nodes; on reading a row, if it is missing, ends before a
+            child's token, or has another vocabulary than the draft's rows.
+        NotADistribution: on reading a row that is not a distribution.
     """
 
     def __init__(self, tree: TokenTree, target_probs: Rows) -> None:
@@ -37,7 +36,7 @@ class CheckedRows:
         if isinstance(target_probs, str | bytes) or not hasattr(target_probs, "__getitem__"):
             raise InvalidArgument(
                 f"target_probs = {shown(target_probs)}, but must be a tensor [N, V] of probabilities, or "
-                "anything that gives a row by a node, such as `Sampling().rows(logits)`"
+                "an object with a row for each node, such as `Sampling().rows(logits)`"
             )
         plainly_laid_out("target_probs", target_probs)
         if isinstance(target_probs, Tensor) and target_probs.ndim != 2:
@@ -56,7 +55,7 @@ class CheckedRows:
 
     @classmethod
     def of(cls, tree: TokenTree, target_probs: Rows) -> "CheckedRows":
-        """The rows themselves if they are checked ones of this tree."""
+        """Wrap `target_probs`; return it unchanged if it holds checked rows of this tree already."""
         if isinstance(target_probs, cls) and target_probs._tree is tree:
             return target_probs
         return cls(tree, target_probs)
@@ -72,16 +71,16 @@ class CheckedRows:
             row = self._given[node]
         except (IndexError, KeyError):
             size = self._tree.shape.size
-            raise RefusedTree(f"{size} nodes, but there is no target row of node {node}") from None
+            raise RefusedTree(f"{size} nodes, but there is no target row for node {node}") from None
         if not self._made_here:
             require_distribution(row, f"the target's row of node {node}")
         self._require_children(node, row.shape[0])
         return row
 
     def greedy_token(self, node: int) -> int | None:
-        """The token that has all the mass of a row; None if there is none.
+        """The token that holds all the mass of a node's row; None if no token does.
 
-        Rows that `Sampling` makes at temperature 0 are not made for this.
+        Does not materialise the row if `Sampling` computes it at temperature 0.
         """
         given = self._given
         if self._made_here and isinstance(given, SampledRows) and given.sampling.greedy:
@@ -91,7 +90,7 @@ class CheckedRows:
         return int(token) if mass == 1 else None
 
     def _require_children(self, node: int, size: int) -> None:
-        """Refuse children, and draft rows, beyond the end of a node's row."""
+        """Refuse children whose tokens lie beyond the node's row, and draft rows of another width."""
         ids = self._tree.token_ids
         for child in self._tree.shape.children[node]:
             if ids[child] >= size:
@@ -106,8 +105,8 @@ def draft_row(tree: TokenTree, node: int, target_probs: Float[Tensor, "V"]) -> F
     """The draft's row of a node, checked against the target's.
 
     Raises:
-        RefusedTree: if the two rows are over different vocabularies.
-        NotADistribution: if the draft's is none.
+        RefusedTree: if the two rows have different vocabularies.
+        NotADistribution: if the draft's row is not a distribution.
     """
     row = tree.checked_draft_probs_of(node)
     require_rows(node, target_probs, row)
@@ -117,13 +116,13 @@ def draft_row(tree: TokenTree, node: int, target_probs: Float[Tensor, "V"]) -> F
 def require_rows(
     node: int, target_probs: Float[Tensor, "V"], draft_probs: Float[Tensor, "W"]
 ) -> None:
-    """Raise `RefusedTree` unless the two rows of a node are over one vocabulary."""
+    """Raise `RefusedTree` unless the two rows of a node have the same vocabulary."""
     if draft_probs.shape != target_probs.shape:
         raise RefusedTree(_other_width(node, len(draft_probs), len(target_probs)))
 
 
 def require_width(tree: TokenTree, width: int) -> None:
-    """Raise `RefusedTree` unless the draft rows, which are one tensor, are over so many tokens."""
+    """Raise `RefusedTree` unless the draft rows, all in one tensor, have this width."""
     drafted, internal = tree.draft_probs, tree.shape.internal
     if drafted is not None and internal and drafted.shape[1] != width:
         raise RefusedTree(_other_width(internal[0], drafted.shape[1], width))
@@ -132,5 +131,5 @@ def require_width(tree: TokenTree, width: int) -> None:
 def _other_width(node: int, drafted: int, target: int) -> str:
     return (
         f"the draft distribution of node {node} has {drafted} tokens, the target's has {target}: cut or "
-        "pad the draft's to the target's vocabulary"
+        "pad the draft's row to the target's vocabulary"
     )

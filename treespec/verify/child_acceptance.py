@@ -1,6 +1,6 @@
-"""The exact probability that each child of one node is accepted, by rules that try them in draw order.
+"""The exact probability that each child of a node is accepted, for rules that test them in draw order.
 
-What `treespec.testing.tree_acceptance` finds by enumeration for any rule, here by formulas.
+Closed forms of what `treespec.testing.tree_acceptance` finds by enumeration for any rule.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ def of_target_mass(
     draft_probs: Float[Tensor, "V"] | None,
     children: Sequence[int],
 ) -> list[float]:
-    """A child has the target's probability; an equal elder sibling takes all of it."""
+    """A child's target probability; 0 if an earlier sibling has the same token."""
     return [
         0.0 if token in children[:i] else float(target_probs[token])
         for i, token in enumerate(children)
@@ -32,9 +32,9 @@ def of_iid_children(
     draft_probs: Float[Tensor, "V"] | None,
     children: Sequence[int],
 ) -> list[float]:
-    """What the elder siblings left, times the child's own ratio to the residual; all drawn alike."""
+    """For children drawn i.i.d.: P(all earlier siblings rejected) times the child's own acceptance."""
     assert draft_probs is not None
-    return _tried(target_probs, children, lambda elders: draft_probs)
+    return _acceptance_in_turn(target_probs, children, lambda elders: draft_probs)
 
 
 def of_distinct_children(
@@ -42,26 +42,26 @@ def of_distinct_children(
     draft_probs: Float[Tensor, "V"] | None,
     children: Sequence[int],
 ) -> list[float]:
-    """The same for children drawn without replacement: each from what its elder siblings left."""
+    """The same for children drawn without replacement, each from what its earlier siblings left."""
     assert draft_probs is not None
 
     def draft_after(elders: Sequence[int]) -> Float[Tensor, "V"]:
         gone = torch.tensor(elders, dtype=torch.long, device=draft_probs.device)
         return without(draft_probs, gone) if elders else draft_probs
 
-    return _tried(target_probs, children, draft_after)
+    return _acceptance_in_turn(target_probs, children, draft_after)
 
 
-def _tried(
+def _acceptance_in_turn(
     target_probs: Float[Tensor, "V"],
     children: Sequence[int],
     draft_after: Callable[[Sequence[int]], Float[Tensor, "V"]],
 ) -> list[float]:
-    left, reached, chances = target_probs, 1.0, []
+    left, all_rejected, acceptance = target_probs, 1.0, []
     for i, token in enumerate(children):
         draft = draft_after(children[:i])
         accept = min(1.0, float(ratio(left, draft, token)))
-        chances.append(reached * accept)
-        reached *= 1.0 - accept
+        acceptance.append(all_rejected * accept)
+        all_rejected *= 1.0 - accept
         left = residual(left, draft)
-    return chances
+    return acceptance

@@ -1,4 +1,4 @@
-"""The law of the set of drafted tokens, as plain numbers."""
+"""The distribution of the set of drafted tokens, in plain numbers."""
 
 import math
 from collections.abc import Sequence
@@ -10,17 +10,17 @@ __all__ = ["count_sets", "drafted_sets"]
 
 
 def drafted_sets(draft_probs: Sequence[Number], k: int, law: Law) -> dict[tuple[int, ...], Number]:
-    """The probability of each set of distinct tokens among k children; the order of draws is forgotten.
+    """The probability of each set of distinct tokens among k children, whatever the order of the draws.
 
-    Sums of products only, nothing subtracted, so that floats lose nothing, and fractions stay exact.
+    Computed by sums of products without subtraction: floats do not cancel, and fractions stay exact.
 
     Args:
         draft_probs: one number for each token.
-        k: number of children, no more than tokens without replacement.
+        k: number of children; without replacement, at most the number of tokens.
         law: `IID` or `WITHOUT_REPLACEMENT`.
 
     Returns:
-        By sets, as ascending tuples; those of probability 0 are left out.
+        Probability of each set, an ascending tuple of tokens; sets of probability 0 are left out.
 
     Example:
         >>> drafted_sets([0.5, 0.5, 0.0], 2, Law.IID)
@@ -31,7 +31,7 @@ def drafted_sets(draft_probs: Sequence[Number], k: int, law: Law) -> dict[tuple[
 
 
 def count_sets(draft_probs: Sequence[Number], k: int, law: Law) -> tuple[int, int]:
-    """How many sets can be drafted, and how many pairs of a set and a token in it there are."""
+    """The number of sets that can be drafted, and the number of pairs (set, token in the set)."""
     support = sum(q > 0 for q in draft_probs)
     if law is Law.IID:
         counts = [(math.comb(support, size), size) for size in range(1, k + 1)]
@@ -43,14 +43,14 @@ def count_sets(draft_probs: Sequence[Number], k: int, law: Law) -> tuple[int, in
 
 
 def _iid(draft_probs: Sequence[Number], k: int) -> dict[tuple[int, ...], Number]:
-    """k! times the coefficient of z^k in the product over the set of exp(q z) - 1."""
+    """k! times the coefficient of z^k in the product of exp(q z) - 1 over the tokens of the set."""
     series = {
         token: [q**n / math.factorial(n) for n in range(k + 1)]
         for token, q in enumerate(draft_probs)
         if q > 0
     }
-    one: list[Number] = [1, *[0] * k]
-    layer: dict[tuple[int, ...], list[Number]] = {(): one}
+    empty_product: list[Number] = [1, *[0] * k]
+    layer: dict[tuple[int, ...], list[Number]] = {(): empty_product}
     sets: dict[tuple[int, ...], Number] = {}
     for _ in range(k):
         grown: dict[tuple[int, ...], list[Number]] = {}
@@ -67,21 +67,21 @@ def _iid(draft_probs: Sequence[Number], k: int) -> dict[tuple[int, ...], Number]
 
 
 def _without_replacement(draft_probs: Sequence[Number], k: int) -> dict[tuple[int, ...], Number]:
-    """Draw by draw; after the support uniformly over the tokens left, as `distributions.without` does."""
+    """Draw by draw; beyond the support, uniformly over the rest, as `distributions.without` does."""
     support = [token for token, q in enumerate(draft_probs) if q > 0]
     sets: dict[tuple[int, ...], Number] = {(): 1}
     for size in range(k):
         if size < len(support):
-            left, weights = support, draft_probs
+            drawable, weights = support, draft_probs
         else:
-            left, weights = range(len(draft_probs)), [1] * len(draft_probs)
+            drawable, weights = range(len(draft_probs)), [1] * len(draft_probs)
         grown: dict[tuple[int, ...], Number] = {}
         for tokens, mass in sets.items():
-            rest = [token for token in left if token not in tokens]
-            total = sum(weights[token] for token in rest)
-            for token in rest:
-                together = tuple(sorted((*tokens, token)))
-                # Not mass / total first: of integer weights that would be rounded.
-                grown[together] = grown.get(together, 0) + mass * weights[token] / total
+            undrawn = [token for token in drawable if token not in tokens]
+            total = sum(weights[token] for token in undrawn)
+            for token in undrawn:
+                larger = tuple(sorted((*tokens, token)))
+                # Multiply before dividing: with integer weights, mass / total could be rounded.
+                grown[larger] = grown.get(larger, 0) + mass * weights[token] / total
         sets = grown
     return sets

@@ -1,4 +1,4 @@
-"""Acceptance rules as one kernel on the device: one synchronisation a step."""
+"""Acceptance rules as a single kernel on the device, with one synchronisation per step."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -42,12 +42,12 @@ _KINDS = {
 _WIDEST = 1 << 30
 
 BLOCK = 4096
-"""Tokens that a kernel reads at once."""
+"""Number of tokens that the kernel reads at once."""
 
 
 @runtime_checkable
 class _Stream(Protocol):
-    """Coins that show the numbers to come."""
+    """Coins that reveal their next uniforms."""
 
     def peek(self, count: int) -> Sequence[float]: ...
 
@@ -55,7 +55,7 @@ class _Stream(Protocol):
 
 
 class _DeviceRows(NamedTuple):
-    """Target rows as the kernel reads them: what they are, and the temperature if they are logits."""
+    """Target rows as the kernel reads them: values, their kind, and the temperature if they are logits."""
 
     values: Float[Tensor, "N V"]
     kind: str
@@ -63,15 +63,15 @@ class _DeviceRows(NamedTuple):
 
 
 class Fused(WrappedRule):
-    """What `fused` gives: a verifier with the name and the attributes of its rule."""
+    """The verifier that `fused` returns, with the name and the attributes of its rule."""
 
     def __init__(self, rule: Rule, block: int = BLOCK) -> None:
         super().__init__(rule)
         if _plain(rule) not in _KINDS:
             covered = ", ".join(map(str, _KINDS))
             raise Unavailable(
-                f"rule '{rule}' has no fused kernel ({covered} of treespec.verify have): use "
-                f"on_host({rule}), which synchronises once too"
+                f"rule '{rule}' has no fused kernel (only {covered} of treespec.verify have one): use "
+                f"on_host({rule}), which also synchronises once"
             )
         block = integer("block", block, error=Unavailable)
         if block < 1 or block & (block - 1):
@@ -80,26 +80,27 @@ class Fused(WrappedRule):
         self.block = block
 
     def __call__(self, tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
-        """The rule's verdict; takes as many uniforms from the coins as the rule would.
+        """Return the rule's verdict; consumes as many uniforms of `coins` as the rule would.
 
         Raises:
-            Unavailable: for tensors that the kernel cannot run on, rows that it cannot read and coins that
-                do not show their uniforms; and what the rule itself raises.
+            Unavailable: for tensors that the kernel cannot run on, rows that it cannot read, and coins
+                that do not reveal their uniforms.
+            TreespecError: whatever the rule itself raises.
         """
-        CheckedRows.of(tree, target_probs)  # refuses what is no tree and no rows
+        CheckedRows.of(tree, target_probs)  # refuses arguments that are not a tree and rows
         rule, plain, shape = self.rule, _plain(self.rule), tree.shape
         if not isinstance(coins, _Stream):
             raise Unavailable(
-                f"fused({rule}) hands uniforms to a kernel, so it needs coins with peek and skip, as "
-                f"TorchCoins have, not {type(coins).__name__}: use the plain rule"
+                f"fused({rule}) passes uniforms to a kernel, so it needs coins with peek and skip, such as "
+                f"TorchCoins, not {type(coins).__name__}: use the plain rule"
             )
-        # Only what does not read tokens; repeated siblings are the kernel's to find.
+        # `covers` reads no tokens, so it does not synchronise; the kernel finds repeated siblings.
         if reason := rule.covers(shape, tree.law):
             raise RefusedTree(reason)
         if tree.is_mixed and plain not in (greedy, naive):
             raise Unavailable(
-                f"fused({rule}) does not decide on mixed trees: use on_host({rule}), which synchronises "
-                "once too"
+                f"fused({rule}) does not cover mixed trees: use on_host({rule}), which also synchronises "
+                "once"
             )
         kernel = _kernel()
         rows = _device_rows(target_probs, rule)
@@ -147,14 +148,14 @@ class Fused(WrappedRule):
             )
             refused, node, bonus, used = out.tolist()  # the synchronisation
         if refused:
-            # The rule words the error. What only rounding (or a NaN that it does not look at) made
-            # the kernel refuse, it decides.
+            # The rule raises the error. If only rounding, or a NaN that the rule does not read, made the
+            # kernel refuse, the rule decides.
             return rule(tree, target_probs, coins)
         coins.skip(used)
         return Verdict(shape.path(node), bonus)
 
     def _draft_probs(self, tree: TokenTree, device: torch.device) -> Float[Tensor, "M V"] | None:
-        """The draft distributions that the kernel reads, None if the rule reads none."""
+        """The draft distributions that the kernel reads; None if the rule reads none."""
         draft_probs, plain = tree.draft_probs, _plain(self.rule)
         if draft_probs is None or plain in (greedy, naive, onehot):
             return None
@@ -169,52 +170,52 @@ class Fused(WrappedRule):
 
 
 def fused(rule: Rule, *, block: int = BLOCK) -> Fused:
-    """The same rule as one kernel that walks the tree on the device: one synchronisation a call.
+    """Return a verifier that runs `rule` as one kernel on the device, with one synchronisation per call.
 
-    The kernel gets the next uniforms of the stream and writes four integers, the last node of the path,
-    the bonus, how many uniforms it used and whether the reference must look; reading them is the
-    synchronisation. Its arithmetic is the rule's: ratio, residual and renormalisation in float32 (float64
-    for float64 rows), the same rule where no mass is left, draws by token id with float64 sums. So the
-    verdict is the rule's own on the same stream, except where a uniform falls within rounding of a
-    threshold, since exponentials and sums differ in their last bits (through Triton's interpreter: none of
-    1200 trees over 128256 tokens).
+    The kernel receives the next uniforms of the stream and writes four integers: the last node of the
+    path, the bonus, the number of uniforms used, and whether the reference must decide. Reading them is
+    the synchronisation. The arithmetic is the rule's: ratio, residual and renormalisation in float32
+    (float64 for float64 rows), the same fallback where no mass is left, and draws by token id with float64
+    sums. The verdict on the same stream thus equals the rule's, except where a uniform falls within
+    rounding of a threshold, since exponentials and sums differ in their last bits (through Triton's
+    interpreter: in none of 1200 trees over 128256 tokens).
 
-    Errors are the rule's own too. A tree or row that the kernel cannot pass (logits that are not finite, a
-    child with draft probability 0, repeated siblings, rows that are not one-hot for `greedy`) is handed to
-    the rule, which words the error from tensors on the device, synchronising as it likes.
+    Errors are the rule's as well. A tree or row that the kernel rejects (logits that are not finite, a
+    child with draft probability 0, repeated siblings, rows that are not one-hot for `greedy`) is passed to
+    the rule, which raises the error from tensors on the device and may synchronise more often.
 
-    Rows may be a tensor of probabilities (float32 or float64) or `SampledRows`. From logits in float32,
-    float16 or bfloat16 the kernel takes the softmax of the visited rows itself, at any temperature. With
+    Rows may be a tensor of probabilities (float32 or float64) or `SampledRows`. For logits in float32,
+    float16 or bfloat16 the kernel computes the softmax of the visited rows itself, at any temperature. With
     top-k, top-p or min-p, and for float64 logits, the distributions of *all* nodes are computed first, by
     tensor operations without a synchronisation (`N V` floats of memory).
 
-    Rows that nobody vouches for are looked at, as rules look at those that they visit: target rows given as
-    probabilities at every call, without waiting; the draft's once for each tree, which waits once more
-    (`ModelDrafter` vouches for its own). What is no distribution goes to the rule too.
+    Rows that are not vouched for are validated: target probabilities at every call, without waiting for
+    the device; draft rows once per tree, at the cost of one more synchronisation (`ModelDrafter` vouches
+    for its own). Rows that are not distributions are passed to the rule too.
 
-    The walk is one program on one multiprocessor (its cost: `treespec.verify.fused_kernel`): made for the
-    tens to hundreds of nodes of one sequence, not for batches.
+    The walk is one program on one multiprocessor (for its cost see `treespec.verify.fused_kernel`): it is
+    meant for the tens to hundreds of nodes of one sequence, not for batches.
 
     Args:
         rule: `greedy`, `naive`, `chain`, `rrs`, `rrsw` or `onehot`.
-        block: tokens that the kernel reads at once, a power of two.
+        block: number of tokens that the kernel reads at once, a power of two.
 
     Returns:
         A verifier with the rule's name, `laws`, `lossless`, `one_hot`, `reference`, `settings`, `using` and
         `require` (which reads tokens, so that calling it synchronises).
 
     Raises:
-        InvalidArgument: for what is no rule.
-        Unavailable: for other rules, and where Triton is not installed.
+        InvalidArgument: if `rule` is not a rule.
+        Unavailable: for other rules, or if Triton is not installed.
     """
     return Fused(rule, block)
 
 
 def options(block: int) -> dict[str, Any]:
-    """How the kernel is compiled.
+    """Compile options of the kernel.
 
-    Eight tokens a thread, and leave to use all registers: for sm_80 to sm_100 float32 then compiles
-    without spills, or with up to 48 bytes a thread (rows that are no multiple of 16 tokens; `naive` at
+    Eight tokens per thread, and permission to use all registers: on sm_80 to sm_100, float32 then compiles
+    without spills, or with up to 48 bytes per thread (rows whose length is not a multiple of 16; `naive` at
     temperature 0 on sm_100).
     """
     plain = {"num_warps": max(1, min(16, block // 256)), "enable_fp_fusion": False}
@@ -222,9 +223,9 @@ def options(block: int) -> dict[str, Any]:
 
 
 def _plain(rule: Rule) -> Rule:
-    """The registered object that this rule is, or that it is with settings: what `_KINDS` knows.
+    """The registered rule that this rule is, or of which it is a copy with settings: the key of `_KINDS`.
 
-    Neither the rule itself, which `using` copies, nor its name would do: others may call theirs `rrs`.
+    Neither the rule itself, which `using` copies, nor its name would do: a user's rule may be called `rrs`.
     """
     return rule._plain
 
@@ -242,7 +243,7 @@ def _device_rows(target_probs: Rows, rule: Rule) -> _DeviceRows:
         if logits.dtype in (torch.float32, *half) and (sampling.greedy or not cut):
             kind = "ARGMAX" if sampling.greedy else "LOGITS"
             return _DeviceRows(_rows(logits), kind, sampling.temperature or 1.0)
-        # NaN marks the rows that must not be used; a lone -inf would look like a token cut off.
+        # NaN marks rows that must not be used; a single -inf would look like a token that was cut off.
         bad = ~logits.isfinite().all(-1, keepdim=True)
         return _DeviceRows(sampling(logits).masked_fill(bad, torch.nan), "PROBS")
     if not isinstance(target_probs, Tensor):
@@ -260,7 +261,7 @@ def _device_rows(target_probs: Rows, rule: Rule) -> _DeviceRows:
 
 
 def _rows(tensor: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
-    """The same rows, each of them contiguous."""
+    """The same rows, each contiguous."""
     return tensor if tensor.stride(1) == 1 else tensor.contiguous()
 
 
@@ -271,7 +272,7 @@ def _plan(shape: TreeShape, device: torch.device) -> Int[Tensor, "4 N"]:
 
 
 def _onto(tensor: Shaped[Tensor, "*dims"], device: torch.device) -> Shaped[Tensor, "*dims"]:
-    """The tensor on the device, by a copy that does not wait if it is not there yet."""
+    """The tensor on the device; copied without waiting if it is elsewhere."""
     if tensor.device == device:
         return tensor
     if tensor.device.type == "cpu":
@@ -281,7 +282,7 @@ def _onto(tensor: Shaped[Tensor, "*dims"], device: torch.device) -> Shaped[Tenso
 
 @lru_cache
 def _kernel() -> ModuleType:
-    """The module with the kernel; Triton loads here."""
+    """The module with the kernel; Triton is imported here."""
     try:
         from treespec.verify import fused_kernel
     except ImportError as error:

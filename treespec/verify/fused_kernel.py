@@ -1,18 +1,19 @@
 # ruff: noqa: N803, SIM108, SIM109  (compile-time arguments are in capitals; Triton compiles plain ifs)
 """The Triton kernel of `treespec.verify.fused`: one program walks one tree, from the root to the bonus.
 
-Legend: `row` is the target's row of the node at hand; `left` is what rejections leave of it. `left` is
-never stored as such: it is `weight / norm`, with weights that come from the row itself (`side` 0:
-exponentials, probabilities or a one-hot row) or from one of two scratch rows (`side` 1 and 2, written in
-turns, so that a rejection that leaves no mass can keep what was there). Sums over tokens are float64.
+Names: `row` is the target's row of the current node; `left` is what rejections have left of it. `left` is
+never stored: it equals `weight / norm`, where the weights come from the row itself (`side` 0:
+exponentials, probabilities or a one-hot row) or from one of two scratch rows (`side` 1 and 2). Rejections
+write the scratch rows alternately, so one that leaves no mass can keep the previous row. Sums over tokens
+are float64.
 
-What it costs: the program runs on one multiprocessor, so the time is bytes read and written over the
-bandwidth of *one* of them, plus a latency for each block. With b bytes for an element of the target's
-rows and V tokens, a visited node reads b V to open its row; each rejection there reads b V (later ones
-4 V) of `left` and 4 V of the draft and writes 4 V; `rrsw` also writes (and later reads) 4 V for the draft
-that remains. A draw reads `left` up to the block of the drawn token. Accepting reads two numbers.
+Cost: the program runs on one multiprocessor, so its time is the bytes read and written divided by the
+bandwidth of *one* multiprocessor, plus a latency for each block. With b bytes per element of the target's
+rows and V tokens, a visited node reads b V to open its row. Each rejection there reads b V (later ones
+4 V) of `left` and 4 V of the draft, and writes 4 V; `rrsw` also writes (and later reads) 4 V for the
+remaining draft. A draw reads `left` up to the block of the drawn token. Accepting reads two numbers.
 
-Scratch is written by some threads and read by others of the same program, so `_reject` is fenced by
+Some threads of the program write scratch that others read, so `_reject` is fenced by
 `tl.debug_barrier()`, a barrier that also orders global memory within the program.
 """
 
@@ -25,7 +26,7 @@ import triton.language as tl
 __all__ = ["INTERPRETED", "TYPES", "walk"]
 
 TYPES = {torch.float32: tl.float32, torch.float64: tl.float64}
-"""What residuals can be computed in."""
+"""Dtypes that residuals can be computed in."""
 
 GREEDY: tl.constexpr = tl.constexpr(0)
 NAIVE: tl.constexpr = tl.constexpr(1)
@@ -37,7 +38,7 @@ PROBS: tl.constexpr = tl.constexpr(0)
 LOGITS: tl.constexpr = tl.constexpr(1)
 ARGMAX: tl.constexpr = tl.constexpr(2)
 
-# `no_type_check` keeps import hooks that decorate every function away from what Triton compiles.
+# `no_type_check` stops import hooks that decorate every function from touching what Triton compiles.
 
 
 @triton.jit
@@ -56,7 +57,7 @@ def _divide(a, b):
 def _weight(
     row, scratch, offs, vocab, side, peak, best, temperature, ROWS: tl.constexpr, WIDE: tl.constexpr
 ):
-    """What `left` is before it is normalised; 0 past the end."""
+    """`left` before normalisation; 0 past the end."""
     if side == 0:
         if ROWS == ARGMAX:
             weight = tl.where(offs == best, 1.0, 0.0).to(WIDE)
@@ -73,7 +74,7 @@ def _weight(
 @triton.jit
 @no_type_check
 def _open(row, vocab, temperature, ROWS: tl.constexpr, RULE: tl.constexpr, BLOCK: tl.constexpr):
-    """The row's maximum, where it first stands, the sum of its weights, and whether it is unusable."""
+    """The row's maximum, its first position, the sum of the weights, and whether the row is unusable."""
     peak = tl.full([], float("-inf"), tl.float32)
     if ROWS == PROBS:
         peak = peak.to(row.dtype.element_ty)
@@ -125,7 +126,7 @@ def _draw(
         offs = start + tl.arange(0, BLOCK)
         weight = _weight(row, scratch, offs, vocab, side, peak, best, temperature, ROWS, WIDE)
         mass = tl.sum(weight.to(tl.float64), axis=0)
-        # Blocks without mass are passed over: `block` is the last that can hold the token.
+        # Blocks without mass are skipped: `block` is the last one that can hold the token.
         block = tl.where(mass > 0.0, start, block)
         before = tl.where(mass > 0.0, reached, before)
         reached += mass
@@ -134,7 +135,7 @@ def _draw(
     weight = _weight(row, scratch, offs, vocab, side, peak, best, temperature, ROWS, WIDE)
     beyond = before + tl.cumsum(weight.to(tl.float64), axis=0) > point
     first = tl.min(tl.where(beyond & (weight > 0.0), offs, vocab), axis=0)
-    # Sums taken in another order can miss the point by rounding: then it is the last token with mass.
+    # Sums in another order can miss the point by rounding: then the last token with mass is drawn.
     last = tl.max(tl.where(weight > 0.0, offs, 0), axis=0)
     return tl.where(first < vocab, first, last)
 
@@ -142,10 +143,10 @@ def _draw(
 @triton.jit
 @no_type_check
 def _draft(draft, scratch, offs, vocab, tried, norm, spent, RULE: tl.constexpr):
-    """The draft distribution of the next child, and the draft row with tokens that left it marked -1.
+    """The draft distribution of the next child, and the draft row in which removed tokens are marked -1.
 
-    `tried` children were rejected before. `spent` says that they were the draft's whole support: then it is
-    uniform over the other tokens (`distributions.without`).
+    `tried` is the number of rejected children. `spent` says that they exhausted the draft's support: the
+    draft is then uniform over the other tokens (`distributions.without`).
     """
     inside = offs < vocab
     if RULE == RRSW:
@@ -167,7 +168,7 @@ def _reject(
     row, draft, scratch, vocab, side, peak, best, temperature, norm, tried, draft_norm, spent, token,
     RULE: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Writes what the rejection of `token` leaves to the other scratch row; its sum, and the draft's."""
+    """Write what rejecting `token` leaves to the other scratch row; return its sum and the draft's."""
     tl.debug_barrier()  # no thread may still be reading what is written below
     to = tl.where(side == 1, vocab, 0)
     total = tl.full([], 0.0, tl.float64)
@@ -190,7 +191,7 @@ def _reject(
                 tl.store(scratch + 2 * vocab + offs, marked, mask=inside)
         total += tl.sum(rest.to(tl.float64), axis=0)
         tl.store(scratch + to + offs, rest, mask=inside)
-    tl.debug_barrier()  # and none may read before all has been written
+    tl.debug_barrier()  # no thread may read before everything is written
     return total, draft_total
 
 
@@ -221,19 +222,19 @@ def walk(
     size, vocab, row_stride, draft_stride, limit, temperature,
     RULE: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One tree's verdict: `out` = whether the reference must look, last node of the path, bonus, used.
+    """One tree's verdict: `out` = whether the reference must decide, last node of the path, bonus, used.
 
     - rows: `[N, V]` probabilities (PROBS) or logits (LOGITS, ARGMAX).
     - draft_probs: `[M, V]`, read by RRS and RRSW.
     - tokens: `[N]`.
-    - plan: `[4, N]` first child, next sibling, sibling before, row of `draft_probs`; -1 for none.
-    - uniforms: `[N]` float64, the next of the stream.
-    - scratch: `[2, V]` of dtype WIDE, a third row for RRSW; not read by GREEDY and NAIVE.
+    - plan: `[4, N]` first child, next sibling, previous sibling, row of `draft_probs`; -1 for none.
+    - uniforms: `[N]` float64, the next uniforms of the stream.
+    - scratch: `[2, V]` of dtype WIDE, with a third row for RRSW; not read by GREEDY and NAIVE.
     - out: `[4]` int32.
-    - limit: least token id that is too large.
-    - RULE, ROWS: what to do, and what the rows are.
+    - limit: smallest token id that is out of range.
+    - RULE, ROWS: the rule, and the kind of the rows.
     - WIDE: the dtype that residuals are computed in.
-    - BLOCK: tokens read at once, a power of two.
+    - BLOCK: number of tokens read at once, a power of two.
     """
     following, elder, draft_rows = plan + size, plan + 2 * size, plan + 3 * size
     node = tl.full([], 0, tl.int32)
@@ -259,7 +260,7 @@ def walk(
                     row, scratch, vocab, 0, peak, best, temperature, total, uniform,
                     ROWS, WIDE, BLOCK,
                 )  # fmt: skip
-            while (child >= 0) & (accepted < 0):  # of equal siblings the first
+            while (child >= 0) & (accepted < 0):  # the first of equal siblings
                 accepted = tl.where(tl.load(tokens + child).to(tl.int32) == chosen, child, -1)
                 child = tl.load(following + child)
             bonus = tl.where(accepted < 0, chosen, -1)
@@ -293,7 +294,7 @@ def walk(
                         row, draft, scratch, vocab, side, peak, best, temperature, norm, tried,
                         draft_norm, spent, token, RULE, ROWS, WIDE, BLOCK,
                     )  # fmt: skip
-                    if mass > 0.0:  # else there was nothing to reject: `left` stays
+                    if mass > 0.0:  # otherwise only rounding rejected: keep `left`
                         side = tl.where(side == 1, 2, 1)
                         norm = mass.to(WIDE)
                         total = mass

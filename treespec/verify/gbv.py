@@ -1,4 +1,4 @@
-"""Greedy multi-path block verification: the best of K paths, judged as a block."""
+"""Greedy multi-path block verification: select the best of K paths and verify it as a block."""
 
 from collections.abc import Sequence
 
@@ -26,50 +26,50 @@ def _not_paths(shape: TreeShape, laws: Sequence[LawOfNode]) -> str | None:
 
 @rule(laws={Law.IID}, reference="arXiv:2602.16961", needs=_not_paths, scope=Scope.TREE)
 def gbv(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
-    """Keep the path that the target prefers most, then block verification with the law of that path.
+    """Select the path with the largest p / q, then apply block verification with the law of that path.
 
-    Greedy multi-path block verification (arXiv:2602.16961). At every node tokens are ordered by p / q,
-    paths lexicographically, and the highest path is kept. Its law at a node is
+    Greedy multi-path block verification (arXiv:2602.16961). Tokens are ordered by p / q at every node,
+    paths lexicographically, and the highest path is selected. Its law at a node is
     [(A + y + z)^K - (A + y)^K] / [(A + w)^K - A^K], where w = q(prefix), A is the mass of lower prefixes,
     y = w q(lower tokens) and z = w q(x). With K = 1 this is `block`. Ours divides the difference of powers
     by z and w, so that nothing cancels however improbable the prefix is. Ties go to the higher id.
 
     The K paths are drawn independently: `TreeShape.independent_chains(K, depth)` with `Law.IID`. Equal
-    prefixes are scored twice; of their rows the first is used.
+    prefixes are scored several times; the rows of the first are used.
 
     Args:
-        tree: K paths of one length.
-        target_probs: `[V]` rows by node; those of the kept path are read.
-        coins: as `block`.
+        tree: K paths of equal length.
+        target_probs: `[V]` rows by node; those of the selected path are read.
+        coins: as in `block`.
 
     Raises:
-        RefusedTree: for another shape or law, or a kept token whose draft probability is 0.
+        RefusedTree: for another shape or law, or a selected token whose draft probability is 0.
     """
-    kept = [tree.shape.path(leaf) for leaf in tree.shape.leaves]
-    width, levels, odds = len(kept), [], []
+    highest = [tree.shape.path(leaf) for leaf in tree.shape.leaves]
+    width, levels, odds = len(highest), [], []
     lower, mass = 0, 1
     for depth in range(tree.shape.depth):
-        node = kept[0][depth]
+        node = highest[0][depth]
         draft_probs = draft_row(tree, node, target_probs[node])
         level = _Level(target_probs[node], draft_probs, lower, mass, width)
-        tokens = [tree.token_ids[path[depth + 1]] for path in kept]
+        tokens = [tree.token_ids[path[depth + 1]] for path in highest]
         best = max(tokens, key=level.rank)
-        kept = [path for path, token in zip(kept, tokens, strict=True) if token == best]
+        highest = [path for path, token in zip(highest, tokens, strict=True) if token == best]
         before, chance = level.law_of(best)
         odds.append(ratio(target_probs[node], level.draft, best) * level.draft[best] / chance)
         lower, mass = lower + mass * before, mass * level.draft[best]
         levels.append(level)
-    return block_along(kept[0], odds, target_probs, lambda i: levels[i].law(), coins)
+    return block_along(highest[0], odds, target_probs, lambda i: levels[i].law(), coins)
 
 
 class _Level:
-    """One node of the kept path: how tokens are ordered there, and the law of the kept child.
+    """One node of the selected path: the order of tokens there, and the law of the selected child.
 
     Args:
-        target_probs: of the node.
-        draft_probs: of the node.
-        lower: mass of the prefixes below the kept one (A).
-        mass: of the kept prefix (w).
+        target_probs: the node's target row.
+        draft_probs: the node's draft row.
+        lower: mass of the prefixes lower than the selected one (A).
+        mass: mass of the selected prefix (w).
         width: number of paths (K).
     """
 
@@ -85,21 +85,21 @@ class _Level:
         self._lower, self._mass, self._width = lower, mass, width
         drawn = self.draft > 0
         odds = target_probs / torch.where(drawn, self.draft, 1)
-        self._odds = torch.where(drawn, odds, -1)  # tokens that are never drawn have no mass anyway
+        self._odds = torch.where(drawn, odds, -1)  # tokens that are never drawn have no mass
 
     def rank(self, token: int) -> tuple[float, int]:
-        """Orders tokens."""
+        """Sort key of a token: p / q, ties by id."""
         return self._odds[token].item(), token
 
     def law_of(self, token: int) -> tuple[Tensor, Tensor]:
-        """Of one token: mass of the draft's tokens below it, and its probability as the kept child."""
+        """The draft mass of tokens lower than `token`, and its probability of being the selected child."""
         odds, ids = self._odds, torch.arange(len(self._odds), device=self._odds.device)
         below = (odds < odds[token]) | ((odds == odds[token]) & (ids < token))
         before = torch.where(below, self.draft, 0).sum()
         return before, self._law(before, self.draft[token])
 
     def law(self) -> Float[Tensor, "V"]:
-        """Of all tokens: the probability of being the kept child."""
+        """The probability of each token of being the selected child."""
         order = self._odds.argsort(stable=True)
         ordered = self.draft[order]
         law = self._law(ordered.cumsum(0) - ordered, ordered)
@@ -110,8 +110,8 @@ class _Level:
         scale = self._lower + self._mass  # keeps the powers of improbable prefixes in range
         low = (self._lower + self._mass * before) / scale
         high = low + self._mass * draft / scale
-        whole = _powers(torch.ones_like(low), self._lower / scale, self._width)
-        return draft * _powers(high, low, self._width) / whole
+        total = _powers(torch.ones_like(low), self._lower / scale, self._width)
+        return draft * _powers(high, low, self._width) / total
 
 
 def _powers(high: Tensor, low: Tensor | float | int, k: int) -> Tensor:

@@ -21,10 +21,10 @@ __all__ = ["greedy"]
     by_member=True,
 )
 def greedy(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
-    """Follow the child equal to the target's token at temperature 0, as long as there is one.
+    """Follow the children that equal the target's token at temperature 0, as far as they were drafted.
 
     SpecInfer's greedy verification (arXiv:2305.09781, Algorithm 2, VerifyGreedy). No coin is used. Every
-    other rule coincides with it on one-hot rows. Of equal siblings the first is taken.
+    other rule coincides with it on one-hot rows. Among equal siblings the first is followed.
 
     Args:
         tree: any tree.
@@ -32,7 +32,7 @@ def greedy(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
         coins: not used.
 
     Raises:
-        RefusedTree: if a visited row is not one-hot; sampling needs a sampling rule.
+        RefusedTree: if a visited row is not one-hot; at other temperatures use another rule.
     """
     rows, path = CheckedRows.of(tree, target_probs), [0]
     while True:

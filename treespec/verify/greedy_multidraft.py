@@ -1,4 +1,4 @@
-"""Greedy multi-draft acceptance: all drafts but the last are the draft's best tokens."""
+"""Greedy multi-draft acceptance: all drafts but the last are the draft's most probable tokens."""
 
 from collections.abc import Sequence
 
@@ -18,12 +18,12 @@ __all__ = ["greedy_multidraft"]
 
 @rule(laws={Law.TOP_THEN_SAMPLE}, reference="arXiv:2502.18779", distinct=True, scope=Scope.SIBLINGS)
 def greedy_multidraft(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
-    """Accept the one drawn child y with min(1, p / q~); else a draw from norm([p - q~]+) is the output.
+    """Accept the one sampled child y with min(1, p / q~), else output a draw from norm([p - q~]+).
 
     Greedy multi-draft speculative sampling (Hu et al., arXiv:2502.18779): the first k - 1
-    children T are the draft's most probable tokens, the last is drawn from q~, the draft's distribution
-    outside T. A draw from the residual that lies in T *is* that child. Acceptance is
-    p(T) + sum outside T of min(p, q~), the optimum for children drawn so.
+    children T are the draft's most probable tokens; the last is drawn from q~, the draft's distribution
+    outside T. A draw from the residual that lies in T accepts that child. Acceptance is
+    p(T) + sum outside T of min(p, q~), the optimum for children drawn this way.
 
     Args:
         tree: children drawn by `Law.TOP_THEN_SAMPLE`.
@@ -31,7 +31,7 @@ def greedy_multidraft(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> V
         coins: one coin and at most one draw for each visited node.
 
     Raises:
-        RefusedTree: for children drawn by another law, siblings that repeat, or a last child that the
+        RefusedTree: for children drawn by another law, repeated siblings, or a last child that the
             draft could not have drawn.
     """
     return top_down(tree, target_probs, coins, _at_node)

@@ -1,4 +1,4 @@
-"""K-SEQ: every draft is tried with one and the same, slightly stricter test."""
+"""K-SEQ: every draft faces the same, slightly stricter test."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -16,25 +16,25 @@ from treespec.verify.rule import NodeChoice, Scope, ratio, rule, top_down
 __all__ = ["division_factor", "kseq"]
 
 MARGIN = 1e-12
-"""How far above its root the division factor is kept: there the residual cannot be negative."""
+"""Relative margin of the division factor above its root: there the residual cannot be negative."""
 
 
 @rule(laws={Law.IID}, reference="arXiv:2310.15141", scope=Scope.SIBLINGS)
 def kseq(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
-    """Try the k children in draw order, each with min(1, p / (r q)); then a draw from what r leaves of p.
+    """Test the k children in draw order, each with min(1, p / (r q)); if all fail, draw from the residual.
 
     SpecTr's K-SEQ (arXiv:2310.15141, Algorithm 2). With beta(r) = sum min(q, p / r), the division factor
-    r is the root of 1 - (1 - beta)^k = r beta in [1, k]; then acceptance is 1 - (1 - beta)^k, at least
+    r is the root of 1 - (1 - beta)^k = r beta in [1, k]; acceptance is then 1 - (1 - beta)^k, at least
     (1 - 1/e) of the optimum. The residual is p - min(q, p / r) (1 - (1 - beta)^k) / beta. Ours keeps r
-    above the root by a part in 1e12: at any such r the rule is lossless, whatever the error of the search.
+    above the root by one part in 1e12: at any such r the rule is lossless, whatever the search error.
 
     Args:
         tree: children drawn i.i.d. from `draft_probs`; siblings may repeat.
         target_probs: `[V]` rows by node.
-        coins: one coin for each child tried and one draw at the end.
+        coins: one coin for each child tested and one draw at the end.
 
     Raises:
-        RefusedTree: for children drawn by another law, or a child tried whose draft probability is 0.
+        RefusedTree: for children drawn by another law, or a tested child whose draft probability is 0.
     """
     return top_down(tree, target_probs, coins, _at_node)
 
@@ -61,11 +61,11 @@ def _at_node(
 def division_factor(
     target_probs: Float[Tensor, "V"], draft_probs: Float[Tensor, "V"], k: int
 ) -> float:
-    """The r of K-SEQ for k drafts: the root of 1 - (1 - beta(r))^k = r beta(r), from above.
+    """The division factor r of K-SEQ for k drafts: just above the root of 1 - (1 - beta(r))^k = r beta(r).
 
     Args:
         target_probs: `[V]`.
-        draft_probs: `[V]`, what each of the k drafts was drawn from.
+        draft_probs: `[V]`, the distribution that each of the k drafts was drawn from.
         k: number of drafts.
     """
     if k == 1:
@@ -73,8 +73,8 @@ def division_factor(
     from scipy.optimize import brentq
 
     target, draft = (row.double().cpu().numpy() for row in (target_probs, draft_probs))
-    room = np.empty_like(target)  # a fresh one for every factor would cost more than the sums
-    excess = partial(_excess, target=target, draft=draft, k=k, room=room)
+    buffer = np.empty_like(target)  # allocating one for every factor would cost more than the sums
+    excess = partial(_excess, target=target, draft=draft, k=k, buffer=buffer)
     if excess(1.0) <= 0:  # the supports are disjoint, or the rows are equal
         return 1.0
     factor, above = float(k), MARGIN
@@ -86,9 +86,9 @@ def division_factor(
 
 
 def _excess(
-    factor: float, target: np.ndarray, draft: np.ndarray, k: int, room: np.ndarray
+    factor: float, target: np.ndarray, draft: np.ndarray, k: int, buffer: np.ndarray
 ) -> float:
-    """1 - (1 - beta(r))^k - r beta(r), which falls with r; `room` is written to."""
-    np.minimum(draft, np.divide(target, factor, out=room), out=room)
-    beta = min(float(room.sum()), 1.0)
+    """1 - (1 - beta(r))^k - r beta(r), which falls with r; overwrites `buffer`."""
+    np.minimum(draft, np.divide(target, factor, out=buffer), out=buffer)
+    beta = min(float(buffer.sum()), 1.0)
     return 1 - (1 - beta) ** k - factor * beta

@@ -1,4 +1,4 @@
-"""The linear programme of the transport rules, and its repair in the numbers of the rows."""
+"""The linear programme of the transport rules, and the repair of its solution in the rows' own numbers."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -6,16 +6,16 @@ from fractions import Fraction
 __all__ = ["Number", "largest_flow", "numbers_like"]
 
 Number = int | float | Fraction
-"""What plain arithmetic on rows is made of: floats, or fractions where a rule is run exactly."""
+"""A number of a row in plain arithmetic: a float, or a fraction if a rule runs exactly."""
 
 DENOMINATOR = 10**9
-"""Of fractions that stand for a solver's floats: corners of small programmes come out exactly."""
+"""Largest denominator of fractions that replace a solver's floats; makes small programmes exact."""
 SCALE = 1e4
-"""Masses are given to the solver times this, since its tolerances are absolute."""
+"""Factor on the masses passed to the solver, whose tolerances are absolute."""
 
 
 def numbers_like(row: Sequence[Number], values: Sequence[float]) -> list[Number]:
-    """A solver's floats as numbers that can be mixed with those of a row without rounding these."""
+    """A solver's floats, as numbers that can be mixed with those of a row without rounding the row's."""
     if any(isinstance(number, Fraction) for number in row):
         return [Fraction(value).limit_denominator(DENOMINATOR) for value in values]
     return [float(value) for value in values]
@@ -24,20 +24,20 @@ def numbers_like(row: Sequence[Number], values: Sequence[float]) -> list[Number]
 def largest_flow(
     supply: Sequence[Number], choices: Sequence[Sequence[int]], capacity: Sequence[Number]
 ) -> list[list[Number]]:
-    """The most mass that sources can send to the sinks that each may choose among.
+    """A largest flow from sources to sinks, each source restricted to its own choice of sinks.
 
     maximise sum m  subject to  sum_x m(s, x) <= supply(s),  sum_s m(s, x) <= capacity(x),  m >= 0, solved
-    by HiGHS and then repaired: masses below 0 become 0, and sources and sinks that are over are scaled
-    down. So the constraints hold in the numbers given (for floats: up to the rounding of a sum), and the
-    solver's tolerance costs some of the optimum, never losslessness.
+    by HiGHS and then repaired: negative masses become 0, and sources and sinks above their bounds are
+    scaled down. The constraints therefore hold in the given numbers (for floats, up to the rounding of a
+    sum), and the solver's tolerance costs part of the optimum, never losslessness.
 
     Args:
-        supply: of each source.
+        supply: supply of each source.
         choices: the sinks that each source can send to.
-        capacity: of each sink.
+        capacity: capacity of each sink.
 
     Returns:
-        m, one number for each choice of each source.
+        m: for each source, one mass for each of its choices.
 
     Raises:
         RuntimeError: if the solver finds no solution.
@@ -45,10 +45,10 @@ def largest_flow(
     ends = [(source, sink) for source, sinks in enumerate(choices) for sink in sinks]
     values = iter(numbers_like([*supply, *capacity], _solve(supply, ends, capacity)))
     masses = [[max(next(values), 0) for _ in sinks] for sinks in choices]
-    for source, most in enumerate(supply):
+    for source, limit in enumerate(supply):
         sent = sum(masses[source])
-        if sent > most:
-            masses[source] = [mass * most / sent for mass in masses[source]]
+        if sent > limit:
+            masses[source] = [mass * limit / sent for mass in masses[source]]
     received: list[Number] = [0] * len(capacity)
     for source, sinks in enumerate(choices):
         for sink, mass in zip(sinks, masses[source], strict=True):

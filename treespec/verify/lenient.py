@@ -1,4 +1,4 @@
-"""Leniency: rejection sampling that forgives. Lossy, for comparison only."""
+"""Lenient rejection sampling. Lossy, for comparison only."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -19,16 +19,16 @@ __all__ = ["lenient"]
 def lenient(
     tree: TokenTree, target_probs: Rows, coins: Coins, /, *, lenience: float = 0.5
 ) -> Verdict:
-    """Lossy: as `rrs`, but the draft's probabilities are multiplied by the lenience before they count.
+    """Lossy: `rrs` with the draft's probabilities multiplied by the lenience.
 
-    The lenience of Leviathan et al. (arXiv:2211.17192, Appendix A.5), at every child of a tree: x is
-    accepted with min(1, p(x) / (l q(x))), and after a rejection p <- norm([p - l q]+). Lenience 1 is
+    The lenience of Leviathan et al. (arXiv:2211.17192, Appendix A.5), applied to every child of a tree: x
+    is accepted with min(1, p(x) / (l q(x))), and after a rejection p <- norm([p - l q]+). Lenience 1 is
     `rrs`; 0 accepts everything.
 
     Args:
         tree: children drawn i.i.d. from `draft_probs`.
         target_probs: `[V]` rows by node.
-        coins: as `rrs`.
+        coins: as in `rrs`.
         lenience: l in [0, 1].
     """
     return top_down(tree, target_probs, coins, partial(_at_node, lenience))

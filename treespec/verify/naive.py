@@ -1,4 +1,4 @@
-"""Naive sampling: draw from the target, and follow the draw as far as it was drafted."""
+"""Naive sampling: draw from the target, and follow the draws as far as they were drafted."""
 
 from collections.abc import Sequence
 
@@ -23,12 +23,12 @@ __all__ = ["naive"]
     by_member=True,
 )
 def naive(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
-    """At each node draw y from the target; if y is a child go there, else y is the bonus.
+    """At each node draw y from the target; if y is a child, go there, else y is the bonus.
 
     The naive sampling that SpecInfer (arXiv:2305.09781, Section 4.3) compares with; OPT-Tree, SpecExec
-    and DDTree decode so. Acceptance at a node is the target's mass on its children. Lossless for any
-    children that were chosen without seeing these coins. One draw a node, which is also the output:
-    drawing again after a mismatch is biased. Of equal siblings the first is taken.
+    and DDTree decode this way. Acceptance at a node is the target's mass on its children. Lossless for any
+    children that were chosen independently of these coins. There is one draw per node, and it is also the
+    output: drawing again after a mismatch is biased. Among equal siblings the first is followed.
 
     Args:
         tree: any tree.

@@ -1,4 +1,4 @@
-"""Any acceptance rule on the CPU, after one synchronisation with the device."""
+"""Any acceptance rule, run on the CPU after one synchronisation with the device."""
 
 from collections.abc import Sequence
 
@@ -19,35 +19,36 @@ __all__ = ["OnHost", "on_host"]
 
 
 class OnHost(WrappedRule):
-    """What `on_host` gives: a verifier with the name and the attributes of its rule."""
+    """The verifier that `on_host` returns, with the name and the attributes of its rule."""
 
     def __call__(self, tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
-        """The rule's verdict, computed on the CPU.
+        """Return the rule's verdict, computed on the CPU.
 
         Raises:
-            Unavailable: for a tree on a device with target rows that are neither `SampledRows` nor a
-                tensor, so that nobody knows how to copy them; and what the rule itself raises.
+            Unavailable: for a tree on a device whose target rows cannot be copied, because they are
+                neither `SampledRows` nor a tensor.
+            TreespecError: whatever the rule itself raises.
         """
-        CheckedRows.of(tree, target_probs)  # refuses what is no tree and no rows
+        CheckedRows.of(tree, target_probs)  # refuses arguments that are not a tree and rows
         drafted = [tensor for tensor in (tree.tokens, tree.draft_probs) if tensor is not None]
         if not isinstance(target_probs, SampledRows | Tensor):
-            if _elsewhere(drafted):
+            if _accelerators(drafted):
                 raise Unavailable(
                     f"on_host({self}) copies `Sampling.rows(logits)` or a tensor of probabilities, "
                     f"not {type(target_probs).__name__}: use the plain rule"
                 )
             return self.rule(tree, target_probs, coins)
         rows = target_probs if isinstance(target_probs, Tensor) else target_probs.logits
-        given = [rows, *drafted]
-        devices = _elsewhere(given)
+        tensors = [rows, *drafted]
+        devices = _accelerators(tensors)
         if not devices:
             return self.rule(tree, target_probs, coins)
-        host = [_copy(tensor) for tensor in given]
-        for device in devices:  # one, unless tree and rows live apart
+        host = [_copy(tensor) for tensor in tensors]
+        for device in devices:  # one, unless tree and rows are on different devices
             if device.type == "cuda":
                 torch.cuda.current_stream(device).synchronize()
         draft_probs = host[2] if tree.draft_probs is not None else None
-        # The laws go as they are, so that the tree on the host is this tree.
+        # Keep the laws, so that the tree on the host equals this tree.
         copied = TokenTree(tree.shape, host[1], draft_probs, tree.law)
         copied = copied.vouched() if tree.is_vouched else copied
         if isinstance(target_probs, SampledRows):
@@ -61,29 +62,29 @@ class OnHost(WrappedRule):
 
 
 def on_host(rule: Rule) -> OnHost:
-    """The same rule, deciding on the CPU: all that it may read is copied there at once.
+    """Return a verifier that runs `rule` on the CPU, after copying all its inputs there at once.
 
-    A rule written with tensors asks the device a question for nearly every number that it looks at, and
-    each question waits for the device. Here logits (or probabilities), `draft_probs` and tokens go to
-    pinned memory by copies that do not wait, and the host waits once. Whatever the rule then does, it
-    does on CPU tensors; the uniforms were there already. Verdicts are those of the rule on the CPU: the
-    softmax of another device can differ from them by rounding.
+    A rule written with tensors queries the device for nearly every number that it reads, and each query
+    waits for the device. Here logits (or probabilities), `draft_probs` and tokens are copied to pinned
+    memory asynchronously, and the host waits once. The rule then works on CPU tensors only; the uniforms
+    are on the CPU anyway. Verdicts are those of the rule on the CPU: a softmax on another device can
+    differ by rounding.
 
-    What it costs: `N V` elements of the logits' dtype and `M V` of the draft's through the bus, visited or
-    not (64 nodes, 24 of them with children, 128256 tokens, bfloat16 and float32: 16 MB + 12 MB), and the
-    softmax of each visited row on the CPU. Use it for rules that `treespec.verify.fused.fused` does not
-    cover, and for rows that it does not take. On CPU tensors nothing is copied, and a tree that is there
-    may come with any rows at all: the rule gets them as they are.
+    Cost: `N V` elements of the logits' dtype and `M V` of the draft's are transferred, visited or not
+    (64 nodes, 24 of them with children, 128256 tokens, bfloat16 and float32: 16 MB + 12 MB), and the
+    softmax of each visited row runs on the CPU. Use it for rules and rows that
+    `treespec.verify.fused.fused` does not cover. With CPU tensors nothing is copied: the rule gets the tree
+    and its rows, of any kind, as they are.
 
     Args:
-        rule: any rule of `verify.RULES`, or one's own.
+        rule: any rule of `verify.RULES`, or your own.
 
     Returns:
         A verifier with the rule's name, `laws`, `lossless`, `one_hot`, `reference`, `settings`, `using` and
         `require`.
 
     Raises:
-        InvalidArgument: for what is no rule.
+        InvalidArgument: if `rule` is not a rule.
 
     Example:
         >>> from treespec import verify
@@ -93,14 +94,14 @@ def on_host(rule: Rule) -> OnHost:
     return OnHost(rule)
 
 
-def _elsewhere(tensors: Sequence[Tensor]) -> set[torch.device]:
-    """The devices, other than the CPU, that they are on."""
+def _accelerators(tensors: Sequence[Tensor]) -> set[torch.device]:
+    """The devices of these tensors, other than the CPU."""
     return {tensor.device for tensor in tensors if tensor.device.type != "cpu"}
 
 
 def _copy(tensor: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
-    """The tensor in pinned host memory, once the device's stream has come so far.
+    """The tensor in host memory; on CUDA the copy is complete once the device's stream reaches it.
 
-    Devices of other kinds do not promise to be waited for so: their copies wait themselves.
+    Other kinds of devices do not guarantee that order: their copies wait themselves.
     """
     return tensor.to("cpu", non_blocking=tensor.device.type == "cuda")

@@ -1,4 +1,4 @@
-"""Children tested in turn, each against what it was drawn from: the decision of several rules."""
+"""Children tested in turn, each against the distribution it was drawn from: shared by several rules."""
 
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -19,7 +19,7 @@ from treespec.verify.rule import NodeChoice, ratio, walk_down
 __all__ = ["MIXES", "Sibling", "accept_in_turn", "one_by_one", "siblings"]
 
 MIXES = frozenset({Law.IID, Law.WITHOUT_REPLACEMENT, Law.DETERMINISTIC})
-"""Laws of groups whose children can be tested in turn: each has a row of its own, given its elders."""
+"""Laws whose children can be tested in turn: each child has its own row, given its earlier siblings."""
 
 
 class Sibling(NamedTuple):
@@ -27,8 +27,8 @@ class Sibling(NamedTuple):
 
     Args:
         token: its id.
-        draft_probs: what it was drawn from, given its elders; None if it is sure, a draw from a one-hot
-            row.
+        draft_probs: the distribution that it was drawn from, given its earlier siblings; None if it is
+            deterministic, which is a draw from a one-hot row.
     """
 
     token: int
@@ -36,12 +36,12 @@ class Sibling(NamedTuple):
 
 
 def one_by_one(tree: TokenTree, target_probs: Rows, coins: Coins) -> Verdict:
-    """Top-down: at each node the children in turn, group after group, by `accept_in_turn`.
+    """Walk down; at each node test the children group by group with `accept_in_turn`.
 
     Args:
-        tree: children of the laws in `MIXES`.
+        tree: its children follow laws in `MIXES`.
         target_probs: `[V]` rows by node.
-        coins: one coin for each child tried and one draw at the end.
+        coins: one coin for each child tested and one draw at the end.
     """
     return walk_down(tree, target_probs, coins, partial(_at_node, tree, coins))
 
@@ -55,35 +55,35 @@ def _at_node(
 def accept_in_turn(
     target_probs: Float[Tensor, "V"], children: Iterable[Sibling], coins: Coins
 ) -> NodeChoice:
-    """Accept each child with min(1, p / q), q its own row; after a rejection p <- norm([p - q]+).
+    """Test each child with min(1, p / q), q its own row; after a rejection p <- norm([p - q]+).
 
-    Lossless for any children of which each was drawn from its row, given its elders. If none is
-    accepted the bonus is drawn from what is left of p.
+    Lossless if each child was drawn from its row, given its earlier siblings. If none is accepted, the
+    bonus is drawn from the remaining p.
 
     Args:
         target_probs: p at the node.
-        children: in the order in which they are tried; asked for one by one.
-        coins: one coin for each child tried and one draw at the end.
+        children: in test order; consumed lazily.
+        coins: one coin for each child tested and one draw at the end.
 
     Raises:
-        RefusedTree: if a child tried has draft probability 0.
+        RefusedTree: if a tested child has draft probability 0.
     """
     left = target_probs
     for child, (token, draft_probs) in enumerate(children):
         odds = left[token] if draft_probs is None else ratio(left, draft_probs, token)
         if coins.accept(odds):
             return NodeChoice(child=child)
-        left = _struck(left, token) if draft_probs is None else residual(left, draft_probs)
+        left = _without_token(left, token) if draft_probs is None else residual(left, draft_probs)
     return NodeChoice(token=coins.draw(left))
 
 
 def siblings(tree: TokenTree, node: int, target_probs: Float[Tensor, "V"]) -> Iterator[Sibling]:
-    """The children of a node as draws, in index order, rows computed when they are asked for.
+    """Yield the children of a node as draws, in index order; their rows are computed lazily.
 
     Args:
         tree: what was drafted.
-        node: one with children.
-        target_probs: its target row, for the width.
+        node: a node with children.
+        target_probs: its target row, against which the width of draft rows is checked.
     """
     for group in tree.groups_of(node):
         yield from _of_group(tree, node, group, target_probs)
@@ -96,18 +96,18 @@ def _of_group(
     if group.row is None:
         yield from (Sibling(token, None) for token in tokens)
         return
-    first = tree.checked_row(node, group.row)
-    require_rows(node, target_probs, first)
+    draft_probs = tree.checked_row(node, group.row)
+    require_rows(node, target_probs, draft_probs)
     for i, token in enumerate(tokens):
         if i and group.law is Law.WITHOUT_REPLACEMENT:
-            elders = torch.tensor(tokens[:i], device=first.device)
-            yield Sibling(token, without(first, elders))
+            elders = torch.tensor(tokens[:i], device=draft_probs.device)
+            yield Sibling(token, without(draft_probs, elders))
         else:
-            yield Sibling(token, first)
+            yield Sibling(token, draft_probs)
 
 
-def _struck(probs: Float[Tensor, "V"], token: int) -> Float[Tensor, "V"]:
-    """The row without a token; itself where rounding leaves nothing else (p(x) just below 1)."""
+def _without_token(probs: Float[Tensor, "V"], token: int) -> Float[Tensor, "V"]:
+    """The row without a token, renormalised; unchanged if rounding leaves no mass (p(x) just below 1)."""
     rest = probs.clone()
     rest[token] = 0
     mass = rest.sum()

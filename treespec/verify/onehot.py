@@ -19,16 +19,16 @@ __all__ = ["onehot"]
     by_member=True,
 )
 def onehot(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
-    """Accept each child x in turn with the target's p(x); after a rejection p(x) <- 0, renormalise.
+    """Test the children in turn, x with the target's p(x); after a rejection set p(x) to 0 and renormalise.
 
-    The acceptance of EAGLE-2/3 (arXiv:2406.16858) and SGLang: rejection sampling in which each child is
-    a draft distribution of one token. Has the law of naive sampling on the same children. Biased if they
-    repeat.
+    The acceptance of EAGLE-2/3 (arXiv:2406.16858) and SGLang: rejection sampling with a one-hot draft
+    distribution for each child. Its output has the same law as naive sampling on the same children.
+    Biased if children repeat.
 
     Args:
         tree: a tree with deterministic, distinct children.
         target_probs: `[V]` rows by node.
-        coins: one coin for each child tried and one draw at the end.
+        coins: one coin for each child tested and one draw at the end.
 
     Raises:
         RefusedTree: if children were sampled or repeat.

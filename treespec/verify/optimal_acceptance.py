@@ -1,4 +1,4 @@
-"""The ceiling of every per-node rule: the most that any lossless scheme can accept."""
+"""The upper bound on every per-node rule: the largest acceptance of any lossless scheme."""
 
 import torch
 from jaxtyping import Float
@@ -21,31 +21,31 @@ def optimal_acceptance(
 
     The value of the optimal transport between the target's row and the law of the drafts (SpecTr,
     arXiv:2310.15141): 1 + min over sets H of tokens of [p(H) - P(all drafts in H)], where the
-    empty set gives 1. For drafts i.i.d. the best H is a prefix of the tokens sorted by p / q, and so it is
-    for drafts without replacement (Hu et al., arXiv:2502.18779, who call what makes it
-    so q-convexity). With one draft it is the sum of min(p, q).
+    empty set gives 1. For i.i.d. drafts the minimising H is a prefix of the tokens sorted by p / q. The
+    same holds for drafts without replacement, by a property that Hu et al. (arXiv:2502.18779) call
+    q-convexity. With one draft the value is the sum of min(p, q).
 
-    Ours differs from Hu et al. in that P(all drafts in H) without replacement is an integral
-    (`draws_in_prefix`, within 1e-12), whatever k, and in that drawing on beyond the draft's support,
-    uniformly over the tokens left, is covered too. For the other laws the minimum is a closed form:
-    `DETERMINISTIC` p(T), T the k best; `TOP_THEN_SAMPLE` p(T) + sum outside T of min(p, q~), T the k - 1
-    best and q~ the draft outside T (arXiv:2502.18779); `HUB` with two children
+    Ours differs from Hu et al. in two ways: without replacement, P(all drafts in H) is an integral
+    (`draws_in_prefix`, within 1e-12), whatever k; and draws beyond the draft's support, uniform over the
+    remaining tokens, are covered. For the other laws the value has a closed form:
+    `DETERMINISTIC`: p(T), T the k best; `TOP_THEN_SAMPLE`: p(T) + sum outside T of min(p, q~), T the k - 1
+    best and q~ the draft outside T (arXiv:2502.18779); `HUB` with two children:
     1 + min(0, p(a) - sum over i != a of [r(i) - p(i)]+), a the hub and r(i) the probability of the pair
-    {i, a} in either order: any H without the hub holds no pair.
+    {i, a} in either order, since no pair lies in an H without the hub.
 
     Args:
         target_probs: the target's row, of any float dtype, on any device; computed in float64 on the CPU.
-        draft_probs: what the children are drawn from, of the same length.
+        draft_probs: the distribution that the children are drawn from, of the same length.
         k: number of children.
         law: how they are drawn.
 
     Returns:
-        A probability.
+        The probability.
 
     Raises:
-        InvalidArgument: if the rows are no tensors.
-        InvalidTree: if the rows differ in length, k is no integer, or the law gives no k children (k < 1,
-            more distinct children than tokens, three around a hub).
+        InvalidArgument: if the rows are not tensors.
+        InvalidTree: if the rows differ in length, k is not an integer, or the law cannot draw k children
+            (k < 1, more distinct children than tokens, three around a hub).
         NotADistribution: if a row is not finite, has negative numbers, or does not sum to 1.
 
     Example:
@@ -55,8 +55,8 @@ def optimal_acceptance(
     """
     for name, row in (("target_probs", target_probs), ("draft_probs", draft_probs)):
         instance(name, row, Tensor, "a tensor of probabilities [V]")
-        if (why := without_numbers(row)) is not None:
-            raise InvalidArgument(f"{name} {why}")
+        if (reason := without_numbers(row)) is not None:
+            raise InvalidArgument(f"{name} {reason}")
     if target_probs.ndim != 1 or target_probs.shape != draft_probs.shape:
         raise InvalidTree(
             f"target_probs has shape {list(target_probs.shape)} and draft_probs "
@@ -73,18 +73,18 @@ def optimal_acceptance(
         pairs[hub] = 0
         loss = float(target[hub] - (pairs - target).clamp_min(0).sum())
     else:
-        # Ties are broken on the row as it was given: the drafter saw that one.
-        sure = chosen_children(draft_probs[None], k, law).cpu()
-        outside = target.scatter(0, sure[0], 0)
+        # Break ties on the row as given, which is the row that the drafter saw.
+        chosen = chosen_children(draft_probs[None], k, law).cpu()
+        outside = target.scatter(0, chosen[0], 0)
         loss = -float(outside.sum())
-        if sure.shape[1] < k:
-            drawn = next_child(draft[None], sure, law)[0]
+        if chosen.shape[1] < k:
+            drawn = next_child(draft[None], chosen, law)[0]
             loss = -float((outside - drawn).clamp_min(0).sum())
     return 1 + min(loss, 0.0)
 
 
 def _best_prefix(target: Float[Tensor, "V"], draft: Float[Tensor, "V"], k: int, law: Law) -> float:
-    """The least p(H) - P(all drafts in H), H the prefixes in the order of p / q."""
+    """The minimum of p(H) - P(all drafts in H) over prefixes H in the order of p / q."""
     possible = draft > 0
     if law is Law.WITHOUT_REPLACEMENT and k > possible.sum():
         return _beyond_support(target, possible, k)
@@ -103,8 +103,8 @@ def _best_prefix(target: Float[Tensor, "V"], draft: Float[Tensor, "V"], k: int, 
 def _beyond_support(target: Float[Tensor, "V"], possible: Tensor, k: int) -> float:
     """The same for more draws without replacement than the support has tokens.
 
-    The support is drawn for sure, and then k' of the n tokens outside it, uniformly: H holds the support
-    and the m outside tokens of least p, and all drafts with probability C(m, k') / C(n, k').
+    The draws are the whole support and k' of the n tokens outside it, uniformly. H is the support and the
+    m outside tokens of smallest p; it contains all drafts with probability C(m, k') / C(n, k').
     """
     rest = target[~possible].sort().values
     more, count = k - int(possible.sum()), torch.arange(1, len(rest) + 1, dtype=torch.float64)
@@ -118,7 +118,7 @@ def _row(probs: Float[Tensor, "V"], name: str) -> Float[Tensor, "V"]:
     """The row in float64 on the CPU, summing to 1.
 
     Raises:
-        NotADistribution: if it is none, beyond what rounding to its dtype explains.
+        NotADistribution: if it is not a distribution, up to rounding in its dtype.
     """
     require_distribution(probs, name)
     row = torch.from_numpy(probs.detach().cpu().double().numpy())

@@ -1,4 +1,4 @@
-"""The acceptance rule that no other can beat, for vocabularies that a linear programme can hold."""
+"""The per-node rule of largest acceptance, for vocabularies small enough for a linear programme."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,19 +21,21 @@ from treespec.verify.rule import NodeChoice, Scope, require_number, rule, top_do
 __all__ = ["LARGEST_PROGRAMME", "Plan", "optimal_transport", "transport_plan"]
 
 LARGEST_PROGRAMME = 100_000
-"""Most variables (a set of drafts and a token in it) of a linear programme: seconds of work."""
+"""Largest number of variables, pairs of a set and a token in it, of a linear programme: takes seconds."""
 CACHED_PLANS = 32
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a target's row and the law of the drafted tokens are coupled.
+    """A coupling of a target's row with the law of the drafted tokens.
 
     Args:
-        sets: by the sets of distinct tokens that can be drafted (ascending), the place in the other two.
-        probs: the probability that each is drafted.
-        masses: for each set, the probability that it is drafted *and* each of its tokens is the output.
-        residual: what of the target's row the drafts do not supply, not normalised.
+        sets: index into `probs` and `masses` of each set of distinct tokens that can be drafted; the
+            tokens of a set are ascending.
+        probs: the probability that each set is drafted.
+        masses: for each set and each of its tokens, the probability that the set is drafted *and* the
+            token is the output.
+        residual: the part of the target's row that the drafts do not supply, not normalised.
     """
 
     sets: dict[tuple[int, ...], int]
@@ -43,13 +45,13 @@ class Plan:
 
     @property
     def value(self) -> Number:
-        """The probability that the output is supplied by the drafts."""
+        """The probability that the output is one of the drafts."""
         return sum(map(sum, self.masses))
 
 
 def _both_laws(shape: TreeShape, laws: Sequence[LawOfNode]) -> str | None:
     if len({laws[node] for node in shape.internal if len(shape.children[node]) > 1}) > 1:
-        return "needs one law at all nodes of several children, but the tree has both of its laws"
+        return "needs one law at all nodes with several children, but the tree has both of its laws"
     return None
 
 
@@ -61,28 +63,28 @@ def _both_laws(shape: TreeShape, laws: Sequence[LawOfNode]) -> str | None:
     scope=Scope.SIBLINGS,
 )
 def optimal_transport(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
-    """At each node draw the output from the coupling of target and drafts that accepts most often.
+    """At each node, draw the output from the coupling of target and drafts with the largest acceptance.
 
     SpecTr's optimal transport with membership cost (arXiv:2310.15141), solved as a linear programme.
-    Ours keeps of a tuple of drafts only its set of distinct tokens, on which the optimum is the same, and
-    writes the plan down for outputs among the drafts alone: the rest is the target's residual, whatever
-    was drafted. The solver's plan is repaired (see `largest_flow`) and the residual computed from what it
-    then is, so that the rule is lossless whatever the solver's tolerance. Acceptance at a node is
+    Ours reduces a tuple of drafts to its set of distinct tokens, which leaves the optimum unchanged, and
+    states the plan only for outputs among the drafts: all other outputs come from the target's residual,
+    whatever was drafted. The solver's plan is repaired (see `largest_flow`) and the residual computed from
+    the repaired plan, so the rule is lossless whatever the solver's tolerance. Acceptance at a node is
     `optimal_acceptance`.
 
     Args:
         tree: children drawn i.i.d. (siblings may repeat) or without replacement from `draft_probs`.
         target_probs: `[V]` rows by node.
-        coins: for each visited node one coin for each distinct child that may be accepted, in the order
-            of their ids, and one draw of the residual if none is. A residual token that is a child is
-            that child.
+        coins: for each visited node, one coin for each distinct child that may be accepted, in the order
+            of their ids, and one draw from the residual if none is. A residual token that equals a child
+            accepts that child.
 
     Raises:
-        RefusedTree: for children drawn by another law or by both of these, children that could not have
-            been drawn, or a programme of more than `LARGEST_PROGRAMME` variables.
+        RefusedTree: for children drawn by another law or by both of these laws, children that could not
+            have been drawn, or a programme of more than `LARGEST_PROGRAMME` variables.
     """
     branching = [n for n in tree.shape.internal if len(tree.shape.children[n]) > 1]
-    law = tree.law_of(branching[0]) if branching else Law.IID  # of one child both are the same
+    law = tree.law_of(branching[0]) if branching else Law.IID  # for one child both laws coincide
 
     return top_down(tree, target_probs, coins, partial(_at_node, law))
 
@@ -96,7 +98,7 @@ def _at_node(
 ) -> NodeChoice:
     assert draft_probs is not None
     require_number(target_probs.sum() + draft_probs.sum())
-    if len(children) == 1:  # the optimum needs no programme, at any size of the vocabulary
+    if len(children) == 1:  # the optimum needs no programme, for any vocabulary
         return in_draw_order(target_probs, draft_probs, children, coins)
     plan = transport_plan(target_probs, draft_probs, len(children), law)
     tokens = tuple(sorted(set(children)))
@@ -105,15 +107,15 @@ def _at_node(
     place = plan.sets[tokens]
     left: Number = 1
     for token, mass in zip(tokens, plan.masses[place], strict=True):
-        # Of the set's probability: that itself can be too small for the rows' dtype.
+        # Relative to the set's probability, which can be too small for the rows' dtype.
         share = mass / plan.probs[place]
         chance = share / left if left > share else 1.0
-        # Floats stay as they are: in the rows' dtype, what is nearly sure would be rounded to be sure.
+        # Floats stay floats: the rows' dtype could round a chance just below 1 up to 1.
         coin = chance if isinstance(chance, float) else target_probs.new_tensor(chance)
         if share > 0 and coins.accept(coin):
             return NodeChoice.of(token, children)
         left -= share
-    # Rounding can leave nothing: then there was nothing to reject.
+    # If the residual is empty, only rounding rejected: draw from the target.
     residual = target_probs.new_tensor(plan.residual)
     return NodeChoice.of(coins.draw(residual if residual.sum() > 0 else target_probs), children)
 
@@ -123,18 +125,18 @@ def transport_plan(
 ) -> Plan:
     """The coupling of the target's row with the drafted tokens that maximises P(output among drafts).
 
-    Computed in plain numbers: floats, or fractions for rows whose `tolist` gives fractions. The last few
-    plans are kept.
+    Computed in plain numbers: floats, or fractions for rows whose `tolist` returns fractions. The most
+    recent plans are cached.
 
     Args:
         target_probs: the target's row.
-        draft_probs: what the children are drawn from.
+        draft_probs: the distribution that the children are drawn from.
         k: number of children.
         law: `IID` or `WITHOUT_REPLACEMENT`.
 
     Raises:
         InvalidTree: if there are more distinct children than tokens.
-        RefusedTree: if the law is another, or the linear programme too large.
+        RefusedTree: for another law, or if the linear programme is too large.
 
     Example:
         >>> import torch
@@ -144,12 +146,12 @@ def transport_plan(
     """
     if law not in optimal_transport.laws:
         raise RefusedTree(
-            f"no transport plan for children drawn {law}: only for iid and without_replacement"
+            f"no transport plan for children drawn {law}: the laws covered are iid and without_replacement"
         )
     require_children(k, len(draft_probs), law)
-    # A row of float32 may sum to 1 - 1e-8; what is missing would come out as the residual's rarest tokens.
+    # A float32 row may sum to 1 - 1e-8; the missing mass would end up on the residual's rarest tokens.
     target, draft = (_normalised(row.tolist()) for row in (target_probs, draft_probs))
-    # 1/2 and 0.5 are equal as keys, but not the same kind of plan.
+    # The type is part of the key: 1/2 and 0.5 are equal, but give different kinds of plans.
     return _plan(tuple(target), tuple(draft), k, law, type(target[0]))
 
 
@@ -166,8 +168,8 @@ def _plan(
     if variables > LARGEST_PROGRAMME:
         raise RefusedTree(
             f"the transport of {k} children out of {sum(q > 0 for q in draft)} tokens has {count} sets of "
-            f"drafts and {variables} variables, but the largest programme that is solved has "
-            f"{LARGEST_PROGRAMME}; `optimal_acceptance` gives its value at any size"
+            f"drafts and {variables} variables, but at most {LARGEST_PROGRAMME} are solved: use another "
+            "rule, or `optimal_acceptance` for the value at any size"
         )
     sets = drafted_sets(draft, k, law)
     probs = tuple(sets.values())

@@ -23,23 +23,23 @@ __all__ = ["in_draw_order", "rrs"]
     child_acceptance=of_iid_children,
 )
 def rrs(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
-    """Try the children in draw order, each with min(1, p / q); after each rejection p <- norm([p - q]+).
+    """Test the children in draw order, each with min(1, p / q); after each rejection p <- norm([p - q]+).
 
     SpecInfer's multi-step speculative sampling (arXiv:2305.09781, Algorithm 2, VerifyStochastic). If no
-    child is accepted the bonus is drawn from what is left of p.
+    child is accepted, the bonus is drawn from the remaining p.
 
-    In a mixed tree each child is tested against the row that it was drawn from, given its elders in its
-    group, and a deterministic child x as a draw from the row that has all its mass on x. A node of several
-    groups accepts most if the deterministic ones come last.
+    In a mixed tree each child is tested against the row that it was drawn from, given the earlier children
+    of its group; a deterministic child x counts as a draw from the row with all its mass on x. A node with
+    several groups accepts most if the deterministic ones come last.
 
     Args:
-        tree: children drawn i.i.d. from `draft_probs`, siblings may repeat; or a mixed tree.
+        tree: children drawn i.i.d. from `draft_probs` (siblings may repeat), or a mixed tree.
         target_probs: `[V]` rows by node.
-        coins: one coin for each child tried and one draw at the end.
+        coins: one coin for each child tested and one draw at the end.
 
     Raises:
-        RefusedTree: for children drawn by another law; on top-k children this rule is biased. Also for a
-            child tried whose draft probability is 0.
+        RefusedTree: for children drawn by another law (on top-k children this rule is biased), or a
+            tested child whose draft probability is 0.
     """
     return one_by_one(tree, target_probs, coins)
 
@@ -50,6 +50,6 @@ def in_draw_order(
     children: Sequence[int],
     coins: Coins,
 ) -> NodeChoice:
-    """What `rrs` does at one node; with one child, the acceptance of a chain."""
+    """The decision of `rrs` at one node; with one child, that of `chain`."""
     assert draft_probs is not None
     return accept_in_turn(target_probs, (Sibling(token, draft_probs) for token in children), coins)

@@ -19,21 +19,21 @@ __all__ = ["rrsw"]
     child_acceptance=of_distinct_children,
 )
 def rrsw(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
-    """As `rrs`, and after each rejection the rejected token leaves the draft distribution too.
+    """Test as `rrs` does; each rejected token is also removed from the draft distribution.
 
-    Sequoia's verification (arXiv:2402.12374, Algorithm 2); also RSD (arXiv:2402.14160). When the draft's
-    support is exhausted it becomes uniform over the tokens not yet rejected. Ours differs from Sequoia
-    in that the drafter goes on drawing by the same function (`treespec.distributions.without`): padding
-    with anything else is biased. Acceptance is 1 - TV(p, q) with one child, and 1 when the children
+    Sequoia's verification (arXiv:2402.12374, Algorithm 2); also RSD (arXiv:2402.14160). Once the draft's
+    support is exhausted, the draft becomes uniform over the tokens not yet rejected. Ours differs from
+    Sequoia in that the drafter continues to draw by the same function (`treespec.distributions.without`):
+    padding with anything else is biased. Acceptance is 1 - TV(p, q) with one child, and 1 if the children
     cover the target's support. Mixed trees are decided as by `rrs`, child by child.
 
     Args:
-        tree: children drawn without replacement from `draft_probs`; or a mixed tree.
+        tree: children drawn without replacement from `draft_probs`, or a mixed tree.
         target_probs: `[V]` rows by node.
-        coins: one coin for each child tried and one draw at the end.
+        coins: one coin for each child tested and one draw at the end.
 
     Raises:
-        RefusedTree: for children drawn by another law, siblings that repeat, or a child tried that the
-            draft could not have drawn after its elder siblings.
+        RefusedTree: for children drawn by another law, repeated siblings, or a tested child that the
+            draft could not have drawn after its earlier siblings.
     """
     return one_by_one(tree, target_probs, coins)

@@ -1,4 +1,4 @@
-"""What an acceptance rule says about itself, and the two shapes that rules come in."""
+"""`Rule`, a verifier that knows what it covers, and `top_down`, the walk of rules that decide per node."""
 
 import enum
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -37,14 +37,18 @@ __all__ = [
 
 
 LARGEST_RATIO = 1e30
-"""Ratios of probabilities end here."""
+"""Upper bound on ratios of probabilities."""
 
 
 @dataclass(frozen=True)
 class NodeChoice:
-    """What a per-node rule decided: which child (its place among the siblings), or which token instead.
+    """The decision of a per-node rule: accept a child, or emit a token in place of the children.
 
-    Exactly one of the two is given.
+    Exactly one of the two is set.
+
+    Args:
+        child: index of the accepted child among its siblings.
+        token: the token to emit instead.
     """
 
     child: int | None = None
@@ -52,10 +56,10 @@ class NodeChoice:
 
     @classmethod
     def of(cls, token: int, children: Sequence[int]) -> "NodeChoice":
-        """The output is this token: the child that has it, if there is one.
+        """Emit `token`: by accepting the first child that holds it, or as a token if no child does.
 
-        Going on below a child that was not accepted as such is lossless too: the subtree was drafted
-        without regard to this draw.
+        Continuing below a child that a draw happens to hit is lossless too, because its subtree was
+        drafted independently of that draw.
         """
         return cls(child=children.index(token)) if token in children else cls(token=token)
 
@@ -72,48 +76,48 @@ class NodeRule(Protocol):
         coins: Coins,
         /,
     ) -> NodeChoice:
-        """Choose among the tokens of the children, in draw order, or a token of the target's own."""
+        """Accept one of `children` (token ids in draw order), or emit a token of the target's own."""
         ...
 
 
 class Scope(enum.Enum):
-    """What decides whether a child is accepted, besides the rows above it."""
+    """What the acceptance of a child depends on, besides the rows of its ancestors."""
 
     ELDERS = "elders"
-    """The siblings before it: those that come after it, and what hangs below, change nothing."""
+    """The siblings before it. Later siblings and subtrees have no influence."""
     SIBLINGS = "siblings"
-    """All its siblings, so that it matters how many there are."""
+    """All its siblings, hence also their number."""
     TREE = "tree"
-    """What hangs below, or other branches too."""
+    """The subtree below it, or other branches as well."""
 
 
 ChildAcceptance = Callable[
     [Float[Tensor, "V"], Float[Tensor, "V"] | None, Sequence[int]], list[float]
 ]
-"""From the target's row, the draft's and the children, in draw order: how probably each is accepted."""
+"""`(target_probs, draft_probs, children in draw order) -> acceptance probability of each child`."""
 
 Needs = Callable[[TreeShape, Sequence[LawOfNode]], str | None]
-"""From the shape of a tree and the law of each node: what is wrong with it, or None."""
+"""`(shape, law of each node) -> why the rule cannot decide on such a tree, or None if it can`."""
 
 
 class Rule:
     """A verifier that knows what it covers.
 
-    Calling it checks the tree first, then decides. `rule.__wrapped__` is the plain function.
+    A call first checks the tree, then decides. `rule.__wrapped__` is the plain function.
 
     Attributes:
-        laws: how children may have been drawn for the rule to be lossless (lossy rules: to be run).
-        mixes: the same of the groups of a mixed tree; empty if the rule decides on no such trees.
-        lossless: whether the emitted tokens follow the target's own law.
+        laws: laws of children for which the rule is lossless (for a lossy rule: for which it runs).
+        mixes: laws of groups in mixed trees for which it is; empty if the rule does not cover mixed trees.
+        lossless: whether the emitted tokens follow the target's distribution.
         one_hot: whether target rows must be one-hot (temperature 0).
         reference: where the rule was published.
-        settings: of a rule that has some; the keyword-only arguments of the plain function.
+        settings: keyword-only arguments of the plain function and their values.
         scope: what the acceptance of a child depends on.
-        child_acceptance: of some rules of scope `ELDERS`, the exact probability that each child of a node
-            is accepted, over the coins, by a formula.
-        on_trees: of a rule for chains, by law: the rule for any tree that is this one on a chain.
-        by_member: whether a deterministic child is accepted if and only if the text goes on with it, which
-            the text alone tells.
+        child_acceptance: closed form for the probability, over the coins, that each child of a node is
+            accepted; only for some rules of scope `ELDERS`.
+        on_trees: for a rule that needs chains, by law: the rule for any tree that equals it on chains.
+        by_member: whether a deterministic child is accepted if and only if the emitted text continues with
+            it, so that acceptance can be read off the text alone.
     """
 
     def __init__(
@@ -145,16 +149,16 @@ class Rule:
         self._plain = self
 
     def __call__(self, tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
-        """The rule's verdict on a tree.
+        """Decide on a tree.
 
-        Every row that the rule visits is looked at first (`treespec.verify.checked`). `__wrapped__`, the
-        plain function, looks at less.
+        Each row is validated when the rule first visits it (`treespec.verify.checked`). `__wrapped__`, the
+        plain function, validates less.
 
         Raises:
-            InvalidArgument: if these are no tree, rows and coins.
-            RefusedTree: if children were drawn by a law, or the tree has a shape, that the rule does not
-                cover; if a visited row is missing or over another vocabulary.
-            NotADistribution: if a visited row of target or draft is none; it names the node.
+            InvalidArgument: if an argument is not a tree, rows or coins.
+            RefusedTree: if the rule does not cover the tree's shape or the law of its children, or if a
+                visited row is missing or has another vocabulary.
+            NotADistribution: if a visited row of target or draft is not a distribution; names the node.
         """
         rows = CheckedRows.of(tree, target_probs)
         able("coins", coins, "accept draw", "coins, such as TorchCoins(0)")
@@ -162,10 +166,10 @@ class Rule:
         return self._decide(tree, rows, coins, **self.settings)
 
     def using(self, **settings: float | int) -> "Rule":
-        """The same rule with other settings.
+        """Return the rule with other settings.
 
         Raises:
-            InvalidSetting: if the rule has no such setting, or the value is not in [0, 1].
+            InvalidSetting: if the rule has no such setting, or a value is not in [0, 1].
         """
         for name, value in settings.items():
             if name not in self.settings:
@@ -173,10 +177,10 @@ class Rule:
                 raise InvalidSetting(f"rule '{self}' has no setting {name!r} (settings: {known})")
             if not 0 <= number(f"{name} of rule '{self}'", value, InvalidSetting) <= 1:
                 raise InvalidSetting(f"{name} = {value!r} of rule '{self}', but must be in [0, 1]")
-        other = object.__new__(Rule)  # `copy` would give this very object: see __reduce__
-        other.__dict__.update(self.__dict__)
-        other.settings = {**self.settings, **{k: float(v) for k, v in settings.items()}}
-        return other
+        changed = object.__new__(Rule)  # `copy` would return this very object: see __reduce__
+        changed.__dict__.update(self.__dict__)
+        changed.settings = {**self.settings, **{k: float(v) for k, v in settings.items()}}
+        return changed
 
     def covers(
         self,
@@ -184,20 +188,20 @@ class Rule:
         law: Law | str | Sequence[Law | str | Sequence[tuple[Law | str, int]]],
         vocabulary: int | None = None,
     ) -> str | None:
-        """Why the rule cannot decide on trees of this shape and law, or None: then it can.
+        """Say why the rule cannot decide on trees of this shape and law; None if it can.
 
-        Also if there are no such trees, because the law does not give so many children.
+        A reason is also given if no such tree exists because the law cannot draw that many children.
 
         Args:
             shape: the tree.
-            law: how children are drawn: one law for all nodes, or for each node one or its groups, as a
-                `TokenTree` has them.
-            vocabulary: tokens to draw from; None for as many as it takes.
+            law: how children are drawn: one law for all nodes, or, as in `TokenTree`, a law or the groups
+                of each node.
+            vocabulary: number of tokens to draw from; None for as many as needed.
         """
         return self._refusal(shape, laws_by_node(law, shape), vocabulary)
 
     def require(self, tree: TokenTree) -> None:
-        """Raise `RefusedTree` unless the rule covers this tree; its tokens count besides its shape."""
+        """Raise `RefusedTree` unless the rule covers this tree: its shape, its laws and its tokens."""
         instance("tree", tree, TokenTree, "a TokenTree")
         laws: Any = tree.law  # a tuple since __post_init__
         reason = _refusal_once(self, tree.shape, laws)
@@ -237,7 +241,7 @@ class Rule:
         return reason and f"rule '{self}' {reason}"
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """Pickled by its name, as functions are: a rule lives at the top of a module."""
+        """Pickle by name, as functions are: a rule is defined at the top of a module."""
         if self is self._plain:
             return self.__qualname__  # pyrefly: ignore[missing-attribute]  (set by wraps)
         return _with_settings, (self._plain, dict(self.settings))
@@ -254,12 +258,12 @@ class Rule:
 
 @lru_cache(maxsize=1024)
 def _refusal_once(rule: Rule, shape: TreeShape, laws: tuple[LawOfNode, ...]) -> str | None:
-    """Why a rule does not cover trees of a shape and laws: most are decided on over and over."""
+    """`Rule._refusal`, cached: a run decides on the same few shapes again and again."""
     return rule._refusal(shape, laws)
 
 
 def _groups(law: LawOfNode, shape: TreeShape, node: int) -> tuple[tuple[Law, int], ...]:
-    """Law and number of children of each group of a node."""
+    """The law and the number of children of each group of a node."""
     return ((law, len(shape.children[node])),) if isinstance(law, Law) else law
 
 
@@ -281,49 +285,49 @@ def rule(
     mixes: Collection[Law] = (),
     by_member: bool = False,
 ) -> Callable[[Callable[..., Verdict]], Rule]:
-    """Make a `Rule` of a function `(tree, target_probs, coins) -> Verdict`.
+    """Decorate a function `(tree, target_probs, coins) -> Verdict` to make it a `Rule`.
 
-    Keyword-only arguments of the function, numbers in [0, 1] with defaults, are the rule's settings.
+    The function's keyword-only arguments, numbers in [0, 1] with defaults, become the rule's settings.
 
     Args:
-        laws: the laws that it covers.
+        laws: the laws that the rule covers.
         reference: where it was published.
-        lossless: whether it keeps the target's law.
+        lossless: whether it preserves the target's distribution.
         one_hot: whether it needs one-hot target rows.
-        needs: says what is wrong with a tree's shape, or None.
-        distinct: whether siblings must be distinct, but for those drawn independently.
+        needs: function that says what is wrong with a tree's shape, or None.
+        distinct: whether siblings must be distinct, except those drawn independently.
         scope: what the acceptance of a child depends on; by default the whole tree.
-        child_acceptance: how probably each child is accepted; for rules of scope `ELDERS`.
-        on_trees: of a rule for chains, by law: the rule for any tree that is this one on a chain.
-        mixes: the laws that it covers in groups of mixed trees; none if it does not decide on them.
-        by_member: whether it accepts a deterministic child if and only if the text goes on with it.
+        child_acceptance: the acceptance probability of each child; for rules of scope `ELDERS`.
+        on_trees: for a rule that needs chains, by law: the rule for any tree that equals it on chains.
+        mixes: the laws that it covers in groups of mixed trees; empty if it does not cover such trees.
+        by_member: whether it accepts a deterministic child if and only if the text continues with it.
     """
     facts = lossless, one_hot, needs, distinct, scope, child_acceptance, on_trees, mixes, by_member
     return lambda decide: Rule(decide, laws, reference, *facts)
 
 
 def top_down(tree: TokenTree, target_probs: Rows, coins: Coins, node_rule: NodeRule) -> Verdict:
-    """Walk from the root, deciding node by node, until a token is not drafted or a leaf is reached.
+    """Walk down from the root, applying `node_rule` at each node, until it emits a token or reaches a leaf.
 
-    At a leaf the bonus is a draw from the target's distribution there. Only rows of visited nodes are
-    read. `node_rule` gets no draft distribution at a node whose children are deterministic, whatever row
-    the tree holds for it, nor at any node of a mixed tree.
+    At a leaf the bonus is drawn from the target's distribution there. Only rows of visited nodes are
+    read. `node_rule` receives None as `draft_probs` at nodes with deterministic children, whatever row
+    the tree holds for them, and at every node of a mixed tree.
 
     Raises:
-        RefusedTree: if draft and target distributions of a visited node have different lengths, or
-            `node_rule` refuses its children; the error names the node.
-        NotADistribution: if a visited row is none; likewise.
+        RefusedTree: if draft and target distributions of a visited node differ in length, or if
+            `node_rule` refuses its children; names the node.
+        NotADistribution: if a visited row is not a distribution; names the node.
     """
     if not callable(node_rule):
-        raise InvalidArgument(f"node_rule = {shown(node_rule)} is no function: see NodeRule")
+        raise InvalidArgument(f"node_rule = {shown(node_rule)} is not a function: see NodeRule")
     return walk_down(tree, target_probs, coins, partial(_at_node, tree, node_rule, coins))
 
 
 def _at_node(
     tree: TokenTree, node_rule: NodeRule, coins: Coins, node: int, row: Float[Tensor, "V"]
 ) -> NodeChoice:
-    sure = tree.is_mixed or tree.law_of(node) is Law.DETERMINISTIC
-    draft_probs = None if sure else draft_row(tree, node, row)
+    without_draft = tree.is_mixed or tree.law_of(node) is Law.DETERMINISTIC
+    draft_probs = None if without_draft else draft_row(tree, node, row)
     return node_rule(row, draft_probs, _tokens(tree, node), coins)
 
 
@@ -333,13 +337,13 @@ def walk_down(
     coins: Coins,
     decide: Callable[[int, Float[Tensor, "V"]], NodeChoice],
 ) -> Verdict:
-    """The walk of `top_down`, with a decision that reads the tree itself.
+    """The walk of `top_down`, for decisions that look up children and draft rows in the tree themselves.
 
     Args:
         tree: what was drafted.
         target_probs: `[V]` rows by node.
         coins: for the draw at a leaf.
-        decide: from a node with children and its target row.
+        decide: `(node with children, its target row) -> NodeChoice`.
     """
     rows, path = CheckedRows.of(tree, target_probs), [0]
     able("coins", coins, "accept draw", "coins, such as TorchCoins(0)")
@@ -368,18 +372,18 @@ def _tokens(tree: TokenTree, node: int) -> list[int]:
 def ratio(
     target_probs: Float[Tensor, "V"], draft_probs: Float[Tensor, "V"], token: int
 ) -> Float[Tensor, ""]:
-    """The target's over the draft's probability of a drawn token.
+    """The target's probability of a drawn token divided by the draft's.
 
     Raises:
-        RefusedTree: if the draft could not have drawn the token. Its ratio would be infinite, so that it
-            would always be accepted, whatever the target thinks of it.
+        RefusedTree: if the draft could not have drawn the token. Its infinite ratio would make the rule
+            accept it always, whatever its target probability.
     """
     draft = draft_probs[token]
     if not draft.item() > 0:
         raise RefusedTree(
             f"token {token} cannot have been drawn: its draft probability is {float(draft):g}"
         )
-    # Probabilities can be so small that their ratio overflows honestly.
+    # With a tiny draft probability the ratio can overflow legitimately.
     return (target_probs[token] / draft).clamp_max(min(LARGEST_RATIO, torch.finfo(draft.dtype).max))
 
 
@@ -391,5 +395,5 @@ def require_number(value: Float[Tensor, ""], node: int | None = None) -> None:
 
 
 def branches(shape: TreeShape, laws: Sequence[LawOfNode]) -> str | None:
-    """What is wrong with a tree that is no chain, for rules that need one."""
+    """`needs` of rules for chains: the complaint about a tree that branches."""
     return None if shape.is_chain else "needs a chain, but the tree has siblings"

@@ -1,4 +1,4 @@
-"""Traversal verification: a tree is judged from its leaves up."""
+"""Traversal verification: decide on a tree from its leaves up."""
 
 from collections.abc import Iterator
 
@@ -22,26 +22,27 @@ __all__ = ["traversal"]
     scope=Scope.TREE,
 )
 def traversal(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
-    """Test the leaves in depth-first order; a rejected leaf is deleted, and its parent's row pays for it.
+    """Test the leaves in depth-first order; delete a rejected leaf and update its parent's rows.
 
-    Traversal verification (arXiv:2505.12398). The share of the root is 1, that of child x of
-    node v is a(x) = min(1, a(v) p_v(x) / q_v(x)). The first leaf c is accepted with a(c): its path is
-    kept, and the bonus drawn from p_c. Otherwise, with r = [a(v) p_v - q_v]+ and s = sum r at its parent
-    v: p_v <- r / s, a(v) <- s / (s + 1 - a(v)) (the root stays 1), and q_v loses the token if the
-    children were drawn without replacement. A node whose children are all deleted is a leaf. On a chain
-    this is block verification. Ours starts at the shares, so a subtree of share 0 is deleted at once,
-    and takes for q_v what the next child was drawn from, so that it decides on mixed trees too.
+    Traversal verification (arXiv:2505.12398). The root has share 1, child x of node v has share
+    a(x) = min(1, a(v) p_v(x) / q_v(x)). The first leaf c is accepted with probability a(c): its path is
+    the verdict's, and the bonus is drawn from p_c. Otherwise its parent v is updated with
+    r = [a(v) p_v - q_v]+ and s = sum r: p_v <- r / s, a(v) <- s / (s + 1 - a(v)) (1 at the root), and q_v
+    loses the token if the children were drawn without replacement. A node whose children are all deleted
+    is a leaf. On a chain this is block verification. Ours deletes a subtree of share 0 at once, and uses
+    for q_v the distribution that the next child was drawn from, so it covers mixed trees too.
 
-    Unlike the rules that go top-down it reads the rows of every node on its way, most of the tree.
+    Unlike top-down rules it reads the rows of every node that it passes, which is most of the tree.
 
     Args:
-        tree: children drawn i.i.d. or without replacement from `draft_probs`, by nodes; or a mixed tree.
+        tree: at each node, children drawn i.i.d. or without replacement from `draft_probs`; or a mixed
+            tree.
         target_probs: `[V]` rows by node.
-        coins: one coin for each leaf tested and one draw at the end.
+        coins: one coin for each tested leaf and one draw at the end.
 
     Raises:
-        RefusedTree: for children drawn by another law, siblings drawn without replacement that repeat, or
-            a child tried that the draft could not have drawn.
+        RefusedTree: for children drawn by another law, repeated siblings drawn without replacement, or a
+            visited child that the draft could not have drawn.
     """
     shape = tree.shape
     rows: dict[int, Tensor] = {}
@@ -49,8 +50,8 @@ def traversal(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
     waiting: dict[int, Iterator[Sibling]] = {}
     draft: dict[
         int, Tensor
-    ] = {}  # of each node, what its first child that is not deleted was drawn from
-    deleted = [0] * shape.size
+    ] = {}  # by node: the distribution of its first child that is not deleted
+    deleted = [0] * shape.size  # by node: number of deleted children
     node = 0
     while True:
         if node not in rows:
@@ -70,20 +71,20 @@ def traversal(tree: TokenTree, target_probs: Rows, coins: Coins, /) -> Verdict:
             return Verdict(shape.path(node), coins.draw(rows[node]))
         else:
             node = shape.parents[node]
-        rest = (shares[node] * rows[node] - draft[node]).clamp_min(0)
-        mass = rest.sum()
+        surplus = (shares[node] * rows[node] - draft[node]).clamp_min(0)
+        mass = surplus.sum()
         require_number(mass, node)
         if mass > 0:
-            rows[node] = rest / mass
+            rows[node] = surplus / mass
         if node:
             shares[node] = mass / (mass + (1 - shares[node])) if mass > 0 else mass
         deleted[node] += 1
 
 
 def _row(sibling: Sibling, like: Tensor) -> Tensor:
-    """What a child was drawn from; a row with all mass on it if it is sure."""
+    """The distribution that a child was drawn from; one-hot for a deterministic child."""
     if sibling.draft_probs is not None:
         return sibling.draft_probs
-    sure = torch.zeros_like(like)
-    sure[sibling.token] = 1
-    return sure
+    one_hot = torch.zeros_like(like)
+    one_hot[sibling.token] = 1
+    return one_hot

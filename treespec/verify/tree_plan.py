@@ -1,4 +1,4 @@
-"""A tree as kernels walk it."""
+"""The links of a tree, as arrays for kernels that walk it."""
 
 from functools import lru_cache
 from itertools import pairwise
@@ -14,9 +14,9 @@ __all__ = ["plan_of"]
 
 @lru_cache(maxsize=256)
 def plan_of(shape: TreeShape) -> Int[Tensor, "4 N"]:
-    """First child, next sibling, sibling before and row of `draft_probs` of each node; -1 for none.
+    """First child, next sibling, previous sibling and row of `draft_probs` of each node; -1 for none.
 
-    In int32, on the CPU. Whoever asks shares it.
+    Int32, on the CPU. Cached and shared between callers: do not write to it.
     """
     plan = torch.full((4, shape.size), -1, dtype=torch.int32, device="cpu")
     for row, node in enumerate(shape.internal):

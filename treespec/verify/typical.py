@@ -1,4 +1,4 @@
-"""Typical acceptance: keep what the target finds probable enough. Lossy, for comparison only."""
+"""Typical acceptance: accept tokens that the target finds probable enough. Lossy, for comparison only."""
 
 import torch
 from jaxtyping import Float
@@ -22,17 +22,17 @@ def typical(
     epsilon: float = 0.09,
     delta: float = 0.3,
 ) -> Verdict:
-    """Lossy: keep the longest path on which every token has p(x) > min(epsilon, delta exp(-H(p))).
+    """Lossy: accept the longest path on which every token has p(x) > min(epsilon, delta exp(-H(p))).
 
     Typical acceptance of Medusa (arXiv:2401.10774, Section 2.3.1), with the thresholds of its code as
-    defaults. No coin decides, so a token is kept whenever it is drafted and probable enough: the text has
-    more of what the draft likes. Of paths of one length the one that the target finds most probable is
-    kept. Ours may keep no token at all (Medusa always emits a greedy one first; here the bonus is drawn
-    from the target).
+    defaults. No coin decides: a drafted token that is probable enough is always accepted, which biases the
+    text towards the draft. Among paths of equal length, the one most probable under the target is
+    accepted. Ours may accept no token at all (Medusa always emits a greedy token first; here the bonus is
+    drawn from the target).
 
     Args:
         tree: any tree.
-        target_probs: `[V]` rows by node; those of all kept nodes are read.
+        target_probs: `[V]` rows by node; those of all passing nodes are read.
         coins: one draw for the bonus.
         epsilon: a token more probable than this always passes.
         delta: scale of the entropy-dependent threshold.

@@ -1,4 +1,4 @@
-"""What verifiers that decide as a rule does, elsewhere, have in common."""
+"""Base class of verifiers that decide as a rule does, but by other means or on another device."""
 
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
@@ -14,10 +14,10 @@ class WrappedRule:
     """A verifier with the name and the attributes of its rule.
 
     Args:
-        rule: one of `treespec.verify`, or one's own made with `treespec.verify.rule`.
+        rule: one of `treespec.verify`, or your own, made with `treespec.verify.rule`.
 
     Raises:
-        InvalidArgument: if it is no `Rule`.
+        InvalidArgument: if it is not a `Rule`.
     """
 
     __name__: str
@@ -28,7 +28,7 @@ class WrappedRule:
     def __init__(self, rule: Rule) -> None:
         if not isinstance(rule, Rule):
             raise InvalidArgument(
-                f"{rule!r} is no acceptance rule, but {type(rule).__name__}: give a rule of "
+                f"{rule!r} is a {type(rule).__name__}, not an acceptance rule: give a rule of "
                 "treespec.verify, such as verify.rrs (by name: verify.RULES['rrs'])"
             )
         self.rule, self.__name__ = rule, str(rule)
@@ -44,22 +44,22 @@ class WrappedRule:
         law: Law | str | Sequence[Law | str | Sequence[tuple[Law | str, int]]],
         vocabulary: int | None = None,
     ) -> str | None:
-        """Why the rule cannot decide on trees of this shape and law; None if it can."""
+        """Say why the rule cannot decide on trees of this shape and law; None if it can."""
         return self.rule.covers(shape, law, vocabulary)
 
     def require(self, tree: TokenTree) -> None:
-        """Raise `RefusedTree` unless the rule covers this tree; reads tokens of the tree."""
+        """Raise `RefusedTree` unless the rule covers this tree; reads the tree's tokens."""
         self.rule.require(tree)
 
     def using(self, **settings: float | int) -> "WrappedRule":
-        """The same with other settings of the rule.
+        """Return this verifier with other settings of the rule.
 
         Raises:
-            InvalidSetting: if the rule has no such setting, or the value is not in [0, 1].
+            InvalidSetting: if the rule has no such setting, or a value is not in [0, 1].
         """
-        other = copy(self)
-        WrappedRule.__init__(other, self.rule.using(**settings))
-        return other
+        changed = copy(self)
+        WrappedRule.__init__(changed, self.rule.using(**settings))
+        return changed
 
     def __str__(self) -> str:
         return self.__name__

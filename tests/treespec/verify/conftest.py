@@ -1,4 +1,4 @@
-"""Random drafted trees and what a verifier makes of them, for several files: pytest imports each apart."""
+"""Fixtures for several files: random drafted trees, and the outcome of a verifier on them."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def outcome():
 
 
 def _random_tree(rule, generator, vocab, size, device="cpu"):
-    """A tree drafted by a law that the rule covers, and target logits that resemble the draft's."""
+    """A tree drafted by laws that the rule covers, and target logits that resemble the draft's."""
 
     def below(n):
         return int(torch.randint(n, (), generator=generator))
@@ -43,7 +43,7 @@ def _random_tree(rule, generator, vocab, size, device="cpu"):
 
 
 def _outcome(verifier, tree, rows, coins):
-    """The verdict or the error, and the next number of the stream unless there was an error."""
+    """The verdict and the next uniform of the stream, or the error's type and message."""
     try:
         return verifier(tree, rows, coins), coins.peek(1)
     except (TreespecError, IndexError) as error:

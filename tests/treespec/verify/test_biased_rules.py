@@ -1,4 +1,4 @@
-"""Rules and drafters with the field's classic bugs. Each must be caught by `assert_lossless`."""
+"""Rules and drafters with classic bugs of the field. `assert_lossless` must catch each of them."""
 
 from dataclasses import replace
 from functools import wraps
@@ -79,7 +79,7 @@ def bonus_from_the_root(tree, target_probs, coins):
 
 @per_node
 def bonus_without_the_sampling_settings(p, q, children, coins):
-    """After a rejection the bonus comes from a row that the truncations never touched."""
+    """After a rejection, the bonus is drawn from a row without top-k and top-p."""
     choice = in_draw_order(p, q, children, coins)
     if choice.token is None:
         return choice
@@ -96,7 +96,7 @@ def kseq_with_a_factor_too_small(p, q, children, coins):
 
 @per_node
 def greedy_multidraft_against_the_whole_draft(p, q, children, coins):
-    """q in place of q~, which is 0 on the tokens that were taken without chance."""
+    """q in place of q~, which is 0 on the deterministic tokens."""
     if coins.accept(p[children[-1]] / q[children[-1]]):
         return NodeChoice(child=len(children) - 1)
     return NodeChoice.of(coins.draw(residual(p, q)), children)
@@ -114,7 +114,7 @@ def spechub_that_forgets_what_the_hub_took(p, q, children, coins):
 
 
 def block_without_the_joint_share(tree, target_probs, coins):
-    """Each prefix is judged by its last token alone."""
+    """Tests each prefix by its last token alone."""
     path = tree.shape.path(tree.shape.leaves[0])
     for i in range(len(path) - 1, 0, -1):
         p, q = target_probs[path[i - 1]], tree.draft_probs_of(path[i - 1])
@@ -127,13 +127,13 @@ def block_without_the_joint_share(tree, target_probs, coins):
 
 
 def traversal_without_deleting_the_token(tree, target_probs, coins):
-    """Children drawn without replacement are judged as if they were independent."""
-    pretended = replace(tree, law=Law.IID)
-    return verify.traversal(pretended, target_probs, coins)
+    """Treats children drawn without replacement as independent."""
+    relabelled = replace(tree, law=Law.IID)
+    return verify.traversal(relabelled, target_probs, coins)
 
 
 def gbv_with_the_law_of_a_single_path(tree, target_probs, coins):
-    """The best of K paths, judged as if it had been the only one."""
+    """Verifies the best of K paths as if it were the only one."""
     token = max(
         (tree.token_ids[c] for c in tree.shape.children[0]),
         key=lambda t: float(target_probs[0][t] / tree.draft_probs_of(0)[t]),
@@ -148,7 +148,7 @@ def gbv_with_the_law_of_a_single_path(tree, target_probs, coins):
 
 
 def resorted(drafter):
-    """Children put in the order of their tokens after they were drawn."""
+    """A drafter that sorts children by token after drawing them."""
 
     class Resorted(drafter):
         def propose(self, coins):
@@ -163,7 +163,7 @@ def resorted(drafter):
 
 
 class TopKCalledIID(ModelDrafter):
-    """Takes the k most probable tokens and says that they were drawn."""
+    """Takes the k most probable tokens, but labels them as drawn."""
 
     def propose(self, coins):
         class Fixed(type(coins)):
@@ -215,7 +215,7 @@ def test_a_biased_rule_of_paths_fails(rule, shape):
 
 
 def test_top_p_that_only_the_accepted_tokens_know_fails():
-    """The bonus is drawn from the rows before top-p: right for temperature 1, wrong under top-p."""
+    """The bonus is drawn from rows before top-p: correct without top-p, wrong with it."""
 
     def rule(tree, target_probs, coins):
         verdict = verify.rrs(tree, target_probs, coins)
@@ -261,12 +261,12 @@ def residual_divided_by_nothing(p, q, children, coins):
     return NodeChoice(token=coins.draw(left))
 
 
-def test_a_residual_without_mass_is_met():
+def test_proofs_include_a_residual_without_mass():
     with pytest.raises(NotLossless, match=r"a residual without mass(.|\n)*without positive mass"):
         assert_lossless(residual_divided_by_nothing, laws=IID)
 
 
-def test_a_bonus_that_is_no_token_is_no_proof():
+def test_a_bonus_outside_the_vocabulary_fails():
     def rule(tree, target_probs, coins):
         return Verdict((0,), 3)
 
@@ -275,7 +275,7 @@ def test_a_bonus_that_is_no_token_is_no_proof():
 
 
 def test_the_failure_shows_the_first_law_that_is_wrong():
-    """The first token is right here; what follows it is not."""
+    """The first token has the right law; the token after it has not."""
 
     def rule(tree, target_probs, coins):
         verdict = verify.rrs(tree, target_probs, coins)

@@ -1,4 +1,4 @@
-"""Rules by a kernel against the rules themselves: the same verdict, and the stream at the same place."""
+"""Rules by a kernel against the rules themselves: same verdict, same position of the stream."""
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -26,11 +26,11 @@ def _compiler():
 
 @pytest.fixture
 def alone(outcome):
-    """What the kernel makes of a tree; the rule is not asked."""
+    """The outcome of the kernel; fails if it falls back to the rule."""
 
     def decide(rule, tree, rows, coins):
-        asked = AssertionError("the rule was asked")
-        with mock.patch.object(verify.Rule, "__call__", side_effect=asked):
+        fallback = AssertionError("the rule was called")
+        with mock.patch.object(verify.Rule, "__call__", side_effect=fallback):
             return outcome(by_kernel(rule), tree, rows, coins)
 
     return decide
@@ -57,11 +57,11 @@ def test_random_trees(rule, temperature, random_tree, outcome, alone):
 
 
 @pytest.mark.usefixtures("without_shape_checks")
-def test_what_the_kernel_does_not_know_the_rule_decides(random_tree, outcome):
+def test_the_rule_decides_what_the_kernel_does_not_cover(random_tree, outcome):
     tree, logits = random_tree(verify.rrsw, torch.Generator().manual_seed(1), 40, 9)
     rows = Sampling().rows(logits)
-    looked_at = TokenTree(tree.shape, tree.tokens, tree.draft_probs, tree.law)
-    shared = (tree.vouched(), rows), (looked_at, rows), (tree, logits.softmax(-1))
+    not_vouched = TokenTree(tree.shape, tree.tokens, tree.draft_probs, tree.law)
+    shared = (tree.vouched(), rows), (not_vouched, rows), (tree, logits.softmax(-1))
     settings = (
         Sampling(top_k=9),
         Sampling(top_p=0.8),
@@ -95,7 +95,7 @@ def test_rows_of_all_layouts_threads_and_modes(random_tree, outcome):
         rows = Sampling().rows(wide[:9, :70])
         cases.append((tree.vouched(), rows, outcome(verify.rrsw, tree, rows, TorchCoins(seed))))
 
-    def all_again(_):
+    def compare_all(_):
         with torch.inference_mode():
             return [
                 outcome(by_kernel(verify.rrsw), tree, rows, TorchCoins(seed)) == expected
@@ -103,11 +103,11 @@ def test_rows_of_all_layouts_threads_and_modes(random_tree, outcome):
             ]
 
     with ThreadPoolExecutor(4) as threads:
-        assert all(map(all, threads.map(all_again, range(4))))
+        assert all(map(all, threads.map(compare_all, range(4))))
 
 
 @pytest.mark.usefixtures("without_shape_checks")
-def test_what_the_rule_does_not_touch_is_not_touched(outcome):
+def test_the_kernel_reads_no_more_than_the_rule(outcome):
     shape = TreeShape((-1,))
     alone = TokenTree(shape, torch.tensor([3]), torch.empty(0, 4), Law.IID)
     rows = Sampling().rows(torch.randn(1, 5))
@@ -150,7 +150,7 @@ def test_errors_are_the_rules(random_tree, outcome):
             assert coins.peek(1) == before
 
 
-def test_naive_looks_at_rows_that_nobody_vouches_for():
+def test_naive_checks_draft_rows_that_are_not_vouched_for():
     drafts = torch.full((1, 5), torch.nan)
     tree = TokenTree(TreeShape((-1, 0)), torch.tensor([3, 1]), drafts, Law.IID)
     for rule in (verify.naive, by_kernel(verify.naive)):
@@ -160,13 +160,13 @@ def test_naive_looks_at_rows_that_nobody_vouches_for():
 
 @pytest.mark.parametrize("rule", verify.RULES.values(), ids=str)
 def test_attributes_are_the_rules(rule):
-    made = pickle.loads(pickle.dumps(by_kernel(rule)))
+    verifier = pickle.loads(pickle.dumps(by_kernel(rule)))
     for name in ("laws", "lossless", "one_hot", "reference", "settings", "__name__"):
-        assert getattr(made, name) == getattr(rule, name)
-    assert (str(made), repr(made)) == (str(rule), f"by_kernel({rule})")
+        assert getattr(verifier, name) == getattr(rule, name)
+    assert (str(verifier), repr(verifier)) == (str(rule), f"by_kernel({rule})")
 
 
-def test_it_is_for_targets_with_kernels():
+def test_kernels_are_used_for_targets_that_have_them():
     assert isinstance(
         verifier_for(verify.rrs, SimpleNamespace(draws_by_kernel=True)), verify.ByKernel
     )

@@ -13,7 +13,7 @@ from treespec.verify.optimal_acceptance import optimal_acceptance
 
 @pytest.fixture
 def module(monkeypatch):
-    """The module, with its plans forgotten before and after."""
+    """The module of the rule, with an empty cache of tournaments before and after the test."""
     import sys
 
     module = sys.modules[canonical.__module__]
@@ -29,28 +29,28 @@ def random_rows(size, seed, spread=2.0):
 
 
 def acceptance(target, draft, k):
-    """Of the selected draft; a residual token that is another child comes on top."""
+    """Acceptance of the selected draft, without residual tokens that hit another child."""
     return float(torch.minimum(target, tournament(target, draft, k).law).sum())
 
 
 def law_by_all_drafts(plan, draft, k):
-    """The law of the selected token, by every tuple of drafts."""
+    """The law of the selected token, by enumeration of all tuples of drafts."""
     law = [0] * len(draft)
     for drafts in product(range(len(draft)), repeat=k):
         mass = 1
         for token in drafts:
             mass = mass * draft[token]
-        now = {drafts[0]: mass}
+        winners = {drafts[0]: mass}
         for token, play in zip(drafts[1:], plan.rounds, strict=True):
-            after = {}
-            for winner, weight in now.items():
+            next_winners = {}
+            for winner, weight in winners.items():
                 wins = 1
                 if winner != token:
                     wins = play.replaces(plan.places[winner], plan.places[token])
-                after[token] = after.get(token, 0) + weight * wins
-                after[winner] = after.get(winner, 0) + weight * (1 - wins)
-            now = after
-        for token, weight in now.items():
+                next_winners[token] = next_winners.get(token, 0) + weight * wins
+                next_winners[winner] = next_winners.get(winner, 0) + weight * (1 - wins)
+            winners = next_winners
+        for token, weight in winners.items():
             law[token] += weight
     return law
 
@@ -156,7 +156,7 @@ def test_one_draft_is_the_rule_of_chains():
         rows = target.expand(2, -1)
         found = canonical(tree, rows, TorchCoins(seed))
         right = verify.chain(tree, rows, TorchCoins(seed))
-        # Acceptance decides alike; a rejected token cannot be drawn from the residual.
+        # Both accept with the same coin, and the residual never yields the rejected token.
         assert found == right
 
 
@@ -172,7 +172,7 @@ def test_large_vocabularies(size):
     for seed in range(2):
         verdict = canonical(tree, target.expand(4, -1), TorchCoins(seed))
         assert 0 <= verdict.bonus < size
-    # Float32 rows of so many tokens sum to 1 within some 1e-6 only.
+    # Float32 rows of this many tokens sum to 1 only within about 1e-6.
     target, draft = (row.double() / row.double().sum() for row in (target, draft))
     plan = tournament(target, draft, 3)
     assert float(plan.law.sum()) == pytest.approx(1, abs=1e-12)
@@ -193,7 +193,7 @@ def test_refusals():
 
 
 def test_the_law_of_a_selected_token_is_never_rounded_away():
-    """Twice a token that is hardly ever drafted: its law is the square of next to nothing, but not 0."""
+    """A token that is hardly ever drafted, drafted twice: its law is tiny, but not 0."""
     draft = torch.tensor([[1e-18, 1.0, 1e-20]], dtype=torch.float64)
     for k in (2, 3, 4):
         shape = TreeShape.expansion([k])

@@ -1,4 +1,4 @@
-"""Rows that are none, before every rule: refused by node and value; what is right is not refused."""
+"""Invalid rows, for every rule: refused with node and value. Valid rows, however odd, are accepted."""
 
 import re
 
@@ -76,10 +76,10 @@ def test_target_rows_with_wrong_numbers(rule, kind, wrapped):
     for node in (0, 1, 2):
         rows = right_rows(rule)
         if not rule.one_hot:
-            rows[:] = torch.tensor([0.0, 0.5, 0.5])  # leaves a way down to the leaf
+            rows[:] = torch.tensor([0.0, 0.5, 0.5])  # lets every node down to the leaf be accepted
         rows[node] = torch.tensor(wrong)
         caught = None
-        for seed in range(40):  # a row that is not visited is not looked at
+        for seed in range(40):  # rows that are not visited are not checked
             try:
                 verifier(tree_of(any_law(rule), [0.0, 0.5, 0.5]), rows, TorchCoins(seed))
             except NotADistribution as error:
@@ -100,7 +100,7 @@ def test_target_rows_of_another_kind(rule, kind):
 
 @pytest.mark.parametrize("kind", NO_ROWS)
 @pytest.mark.parametrize("rule", RULES, ids=str)
-def test_what_gives_no_rows(rule, kind):
+def test_target_probs_that_are_not_rows(rule, kind):
     for verifier in (rule, verify.on_host(rule)):
         with pytest.raises(InvalidArgument, match=r"target_probs .*must be "):
             verifier(tree_of(any_law(rule)), NO_ROWS[kind], TorchCoins(0))
@@ -113,9 +113,9 @@ def test_rows_that_are_too_few_or_too_short(rule):
         rule(tree, rows[:2], TorchCoins(0))
     with pytest.raises(RefusedTree, match="3 nodes, but 1 target rows"):
         rule(tree, Sampling().rows(torch.zeros(1, 3)), TorchCoins(0))
-    for given in ({}, []):
-        with pytest.raises(RefusedTree, match="there is no target row of node 0"):
-            rule(tree, given, TorchCoins(0))
+    for no_rows in ({}, []):
+        with pytest.raises(RefusedTree, match="there is no target row for node 0"):
+            rule(tree, no_rows, TorchCoins(0))
     with pytest.raises(RefusedTree, match=r"node 1 has the token 1.* node 0, ends at token 0"):
         rule(tree, torch.ones(3, 1), TorchCoins(0))
 
@@ -133,7 +133,7 @@ def test_draft_rows_with_wrong_numbers(rule, kind):
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_five_columns_against_three(rule):
-    """Also where the rule does not read them."""
+    """Refused even if the rule does not read the draft rows."""
     for law in rule.laws:
         shape = TreeShape.chain(2)
         tree = TokenTree(shape, torch.tensor([0, 1, 2]), torch.full((2, 5), 0.2), law)
@@ -143,7 +143,7 @@ def test_five_columns_against_three(rule):
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
-def test_what_is_no_tree_and_no_coins(rule):
+def test_arguments_that_are_not_a_tree_or_coins(rule):
     tree, rows = tree_of(any_law(rule)), right_rows(rule)
     for wrong in (None, "tree", [-1, 0], rows, TreeShape.chain(2), TokenTree):
         for verifier in (rule, verify.on_host(rule)):
@@ -156,17 +156,17 @@ def test_what_is_no_tree_and_no_coins(rule):
             rule(tree, rows, wrong)
 
 
-def test_a_rule_of_ones_own_has_the_same_door():
-    def first(target_probs, draft_probs, children, coins):
+def test_a_custom_rule_has_the_same_checks():
+    def first_child(target_probs, draft_probs, children, coins):
         return verify.NodeChoice(child=0)
 
     tree, coins = tree_of(Law.IID), TorchCoins(0)
     with pytest.raises(NotADistribution, match="the target's row of node 0"):
-        verify.top_down(tree, torch.tensor([[0.4, 0.6, 1.0]] * 3), coins, first)
-    with pytest.raises(InvalidArgument, match="node_rule = None is no function"):
+        verify.top_down(tree, torch.tensor([[0.4, 0.6, 1.0]] * 3), coins, first_child)
+    with pytest.raises(InvalidArgument, match="node_rule = None is not a function"):
         verify.top_down(tree, torch.tensor([ROW] * 3), coins, None)
     with pytest.raises(InvalidArgument, match=r"coins = 3 "):
-        verify.top_down(tree, torch.tensor([ROW] * 3), 3, first)
+        verify.top_down(tree, torch.tensor([ROW] * 3), 3, first_child)
 
 
 @pytest.mark.parametrize("name", ["k", "law", "target_probs", "draft_probs"])
@@ -190,7 +190,7 @@ def test_optimal_acceptance(name):
 
 @pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True")
 @pytest.mark.parametrize("rule", RULES, ids=str)
-def test_what_is_right_though_odd(rule):
+def test_odd_but_valid_rows(rule):
     """Half precision, exact zeros, one token, lists and mappings, more rows than nodes, gradients."""
     law = any_law(rule)
     halves = torch.eye(3)[[0, 1, 2, 0]] if rule.one_hot else torch.tensor([[0.5, 0.5, 0.0]] * 4)
@@ -207,23 +207,23 @@ def test_what_is_right_though_odd(rule):
     assert rule(one, torch.ones(2, 1), TorchCoins(0)).bonus == 0
 
 
-def test_a_row_is_looked_at_once_and_only_if_it_is_visited():
-    asked = []
+def test_a_row_is_read_once_and_only_if_it_is_visited():
+    reads = []
 
     class Rows:
         def __getitem__(self, node):
-            asked.append(node)
+            reads.append(node)
             return torch.tensor(ROW)
 
     rows = CheckedRows(tree_of(Law.IID), Rows())
     assert rows[1] is rows[1]
-    assert asked == [1]
+    assert reads == [1]
     assert CheckedRows.of(rows._tree, rows) is rows
     assert CheckedRows.of(tree_of(Law.IID), rows) is not rows
 
 
 def test_rows_of_sampling_are_not_summed(monkeypatch):
-    """They are distributions by what they are; those of a class of one's own are looked at."""
+    """They are distributions by construction; rows of a subclass of `Sampling` are checked."""
 
     class Doubled(Sampling):
         def __call__(self, logits):
@@ -232,14 +232,14 @@ def test_rows_of_sampling_are_not_summed(monkeypatch):
     tree, logits = tree_of(Law.IID), torch.zeros(3, 3)
     with pytest.raises(NotADistribution, match=r"target's row of node 0 .* sum to 2"):
         verify.rrs(tree, Doubled().rows(logits), TorchCoins(0))
-    looked = []
+    checked = []
     monkeypatch.setattr(
-        "treespec.verify.checked.require_distribution", lambda row, name: looked.append(name)
+        "treespec.verify.checked.require_distribution", lambda row, name: checked.append(name)
     )
     verify.rrs(tree, Sampling().rows(logits), TorchCoins(0))
-    assert not looked
+    assert not checked
     verify.rrs(tree, logits.softmax(-1), TorchCoins(0))
-    assert looked
+    assert checked
 
 
 def test_greedy_reads_tokens_of_logits_without_making_rows(monkeypatch):
@@ -266,16 +266,16 @@ def test_greedy_reads_tokens_of_logits_without_making_rows(monkeypatch):
         rule(tree, Doubled(temperature=0.0).rows(torch.eye(3)[[0] * 4]), TorchCoins(0))
 
 
-def test_what_a_drafter_vouches_for_is_not_looked_at():
+def test_draft_rows_that_a_drafter_vouches_for_are_not_checked():
     tree = tree_of(Law.IID, [0.4, 0.6, 1.0])
     assert not tree.is_vouched
     assert not tree.look_at_rows()
     assert tree.vouched() is tree
     assert tree.is_vouched
     assert verify.rrs(tree, torch.tensor([ROW] * 3), TorchCoins(0)).bonus in range(3)
-    fine = tree_of(Law.IID)
-    assert fine.look_at_rows()
-    assert fine.is_vouched
+    valid = tree_of(Law.IID)
+    assert valid.look_at_rows()
+    assert valid.is_vouched
 
 
 def test_coins_of_any_kind_that_accept_and_draw():

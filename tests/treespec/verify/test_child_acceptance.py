@@ -1,4 +1,4 @@
-"""The formulas by which some rules say how probably each child is accepted."""
+"""The closed forms of some rules for the probability that each child is accepted."""
 
 import numpy as np
 import pytest
@@ -14,10 +14,12 @@ RULES = [
 ]  # fmt: skip
 
 
-def test_only_lossless_rules_that_try_children_in_order_have_one():
-    given = {name: rule for name, rule in verify.RULES.items() if rule.child_acceptance}
-    assert set(given) == {name for name, _ in RULES}
-    assert all(rule.lossless and rule.scope is verify.Scope.ELDERS for rule in given.values())
+def test_only_lossless_rules_that_test_children_in_order_have_one():
+    with_formula = {name: rule for name, rule in verify.RULES.items() if rule.child_acceptance}
+    assert set(with_formula) == {name for name, _ in RULES}
+    for rule in with_formula.values():
+        assert rule.lossless
+        assert rule.scope is verify.Scope.ELDERS
 
 
 @pytest.mark.parametrize(("rule", "law"), RULES)

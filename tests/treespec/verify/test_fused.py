@@ -1,7 +1,7 @@
-"""Fused rules against the rules themselves: the same verdict, and the stream at the same place after it.
+"""Fused rules against the rules themselves: same verdict, same position of the stream afterwards.
 
-Whether a kernel is interpreted is decided when Triton is imported, so this file runs itself in a process
-with TRITON_INTERPRET=1 (`test_through_the_interpreter`).
+Triton decides at import whether it interprets kernels, so this file runs itself in a process with
+TRITON_INTERPRET=1 (`test_through_the_interpreter`).
 """
 
 import importlib
@@ -40,7 +40,7 @@ ROWS = {
     "top_p": Sampling(temperature=1.3, top_p=0.8),
 }
 PER_CASE = 34
-"""Random trees for each of 6 rules and 5 kinds of rows: 1020."""
+"""Random trees for each of 6 rules and 5 kinds of rows: 1020 in total."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -50,7 +50,7 @@ def _quick(request):
 
 
 class Given(TorchCoins):
-    """A stream of given numbers."""
+    """Coins whose stream is given."""
 
     def __init__(self, *uniforms):
         super().__init__(0)
@@ -68,11 +68,11 @@ class Given(TorchCoins):
 
 @pytest.fixture
 def by_kernel(outcome):
-    """What the kernel makes of a tree; the rule is not asked."""
+    """The outcome of the kernel; fails if it falls back to the rule."""
 
     def decide(rule, tree, rows, coins, block=16):
-        asked = AssertionError("the rule was asked")
-        with mock.patch.object(verify.Rule, "__call__", side_effect=asked):
+        fallback = AssertionError("the rule was called")
+        with mock.patch.object(verify.Rule, "__call__", side_effect=fallback):
             return outcome(fused(rule, block=block), tree, rows, coins)
 
     return decide
@@ -80,7 +80,7 @@ def by_kernel(outcome):
 
 @pytest.fixture
 def agree(outcome, by_kernel):
-    """Kernel and rule on the same streams; what came out."""
+    """Assert that kernel and rule agree on the same streams; return the verdicts."""
 
     def compare(rule, tree, rows, seeds=range(6), block=4):
         expected = [outcome(rule, tree, rows, TorchCoins(seed)) for seed in seeds]
@@ -154,7 +154,7 @@ def test_a_draft_that_is_the_target_and_one_that_covers_it(agree):
     p = [0.25, 0.5, 0.125, 0.125]
     verdicts = agree(verify.rrs, *flat(Law.IID, [1, 1], p, p))
     assert {v.path for v in verdicts} == {(0, 1)}
-    # Nothing is left of the target after a rejection: it stands as it was.
+    # A rejection leaves nothing of the target, so the target stays unchanged.
     covering = [2 * x for x in p]
     tree, rows = flat(Law.IID, [1, 2], p, covering)
     verdicts = agree(verify.rrs, tree.vouched(), rows, range(40))
@@ -183,7 +183,7 @@ def test_tokens_of_probability_zero_are_never_drawn(by_kernel):
 
 @interpreted
 def test_the_last_number_of_the_stream_draws_the_last_token_that_has_mass(outcome, by_kernel):
-    """Sums in another order may end below the point; no token is past the last with mass."""
+    """Sums in another order may end below the point, but no token after the last with mass is drawn."""
     tree = TokenTree(TreeShape((-1,)), torch.tensor([0]), None, Law.DETERMINISTIC)
     for seed in range(10):
         logits = torch.randn(1, 37, generator=torch.Generator().manual_seed(seed))
@@ -300,8 +300,8 @@ def test_errors_are_the_rules_own(outcome):
 
 
 @interpreted
-def test_however_small_a_residual_is_one(outcome):
-    """What the draft cannot supply is 1e-8 of the target: a rejection yields that, and nothing else."""
+def test_a_tiny_residual_counts(outcome):
+    """The draft cannot supply 1e-8 of the target: a rejection yields that token and no other."""
     draft = torch.tensor([[0.4, 0.6, 0.0]], dtype=torch.float64)
     rows = torch.tensor([[0.4, 0.6 - 1e-8, 1e-8]], dtype=torch.float64).expand(2, -1).contiguous()
     for rule, law in ((verify.rrs, Law.IID), (verify.rrsw, Law.WITHOUT_REPLACEMENT)):
@@ -313,7 +313,7 @@ def test_however_small_a_residual_is_one(outcome):
 
 @interpreted
 @pytest.mark.parametrize("bad", [torch.nan, -0.25, 0.0])
-def test_draft_probabilities_that_are_none_of_a_child_that_is_tried(bad, outcome):
+def test_invalid_draft_probabilities_of_a_tested_child(bad, outcome):
     target, draft = [0.0, 0.25, 0.25, 0.5], [0.5, bad, 0.25, 0.25]
     for rule, law, tokens in (
         (verify.rrs, Law.IID, [1, 2]),
@@ -331,7 +331,7 @@ def test_draft_probabilities_that_are_none_of_a_child_that_is_tried(bad, outcome
                     f"draft's row of node 0 is no distribution: token 1 has the probability {bad:g}"
                 )
                 assert says in got[1]
-            # What is vouched for is looked at only where it is needed.
+            # Of rows that are vouched for, only the tested child's probability is checked.
             got = outcome(fused(rule, block=4), tree.vouched(), rows, Given(*[uniform] * 3))
             assert got == outcome(rule, tree, rows, Given(*[uniform] * 3))
             assert got[0] is RefusedTree
@@ -339,11 +339,11 @@ def test_draft_probabilities_that_are_none_of_a_child_that_is_tried(bad, outcome
 
 
 @interpreted
-def test_what_a_fused_rule_does_not_take():
+def test_arguments_that_a_fused_rule_does_not_cover():
     tree, rows = flat(Law.IID, [1], [0.5, 0.5], [0.5, 0.5])
     half = TokenTree(tree.shape, tree.tokens, tree.draft_probs.half(), Law.IID)
     for wrong, message in (
-        ((tree, rows, EnumeratingCoins()), "peek and skip, as TorchCoins have"),
+        ((tree, rows, EnumeratingCoins()), "peek and skip, such as TorchCoins"),
         ((tree, [rows[0], rows[1]], TorchCoins(0)), "reads `Sampling.rows.*not list"),
         ((tree, rows.half(), TorchCoins(0)), "float32 or float64, not torch.float16"),
         ((half, rows, TorchCoins(0)), "draft_probs in float32 or float64"),
@@ -353,7 +353,7 @@ def test_what_a_fused_rule_does_not_take():
 
 
 @interpreted
-def test_nothing_given_is_changed(random_tree, agree):
+def test_inputs_are_not_mutated(random_tree, agree):
     tree, logits = random_tree(verify.rrsw, torch.Generator().manual_seed(5), 20, 9)
     before = [tensor.clone() for tensor in (tree.tokens, tree.draft_probs, logits)]
     agree(verify.rrsw, tree, Sampling(top_p=0.9).rows(logits), range(5))
@@ -386,21 +386,21 @@ def test_no_silent_fallback(monkeypatch):
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_attributes_are_the_rules(rule):
-    made = pickle.loads(pickle.dumps(fused(rule, block=16).using()))
+    verifier = pickle.loads(pickle.dumps(fused(rule, block=16).using()))
     for name in ("laws", "lossless", "one_hot", "reference", "settings", "__name__"):
-        assert getattr(made, name) == getattr(rule, name)
-    assert (str(made), repr(made), made.block) == (str(rule), f"fused({rule})", 16)
+        assert getattr(verifier, name) == getattr(rule, name)
+    assert (str(verifier), repr(verifier), verifier.block) == (str(rule), f"fused({rule})", 16)
     with pytest.raises(InvalidSetting, match="settings: none"):
-        made.using(lenience=0.5)
+        verifier.using(lenience=0.5)
     foreign = TokenTree(TreeShape((-1, 0, 0)), torch.zeros(3).long(), torch.ones(1, 1), Law.HUB)
     if Law.HUB not in rule.laws:
         with pytest.raises(RefusedTree, match=f"'{rule}' does not cover"):
-            made.require(foreign)
+            verifier.require(foreign)
 
 
 @pytest.mark.usefixtures("without_shape_checks")
 def test_which_rules_are_covered():
-    """What decides as ours does, whatever object it is; not what is only called so."""
+    """Copies of our rules are covered; other rules of the same name are not."""
     for rule in RULES:
         assert fused(rule.using()).rule is not rule
 
@@ -408,10 +408,12 @@ def test_which_rules_are_covered():
     def rrs(tree, target_probs, coins, /):
         return Verdict((0,), 0)
 
-    mine = verify.rule(laws={Law.IID}, reference="mine")(verify.chain.__wrapped__)
-    for other, name in ((rrs, "rrs"), (mine, "chain"), (verify.lenient.using(), "lenient")):
+    own_chain = verify.rule(laws={Law.IID}, reference="mine")(verify.chain.__wrapped__)
+    for rule, name in ((rrs, "rrs"), (own_chain, "chain"), (verify.lenient.using(), "lenient")):
         with pytest.raises(Unavailable, match=rf"'{name}' has no fused kernel.*of treespec.verify"):
-            fused(other)
+            fused(rule)
     for wrong in ("rrs", verify.rrs.__wrapped__, None):
-        with pytest.raises(TypeError, match=r"no acceptance rule.*give a rule of treespec\.verify"):
+        with pytest.raises(
+            TypeError, match=r"not an acceptance rule.*give a rule of treespec\.verify"
+        ):
             fused(wrong)

@@ -1,7 +1,7 @@
-"""The fused kernel compiled for GPUs that need not be there: it compiles, and spills no registers.
+"""The fused kernel compiles for GPUs that need not be present, and spills no registers.
 
-Whether Triton compiles or interprets is decided when it is imported, so this file runs itself in a process
-without TRITON_INTERPRET.
+Triton decides at import whether it compiles or interprets, so this file runs itself in a process without
+TRITON_INTERPRET.
 """
 
 import importlib
@@ -22,7 +22,7 @@ def test_ahead_of_time(tmp_path):
 
 
 def compile_ahead_of_time():
-    """A line for each cubin; spills nowhere."""
+    """Print one line for each cubin; assert that none spills."""
     assert "triton" not in sys.modules, "importing treespec loads Triton"
     import triton.language as tl
 
@@ -35,7 +35,7 @@ def compile_ahead_of_time():
     made = []
     for rule, rows, dtype, arch in (
         *((rule, "LOGITS", "bf16", 90) for rule in ("GREEDY", "NAIVE", "RRS", "ONEHOT", "RRSW")),
-        # The most registers of all rules: where spills would begin.
+        # RRSW needs the most registers of all rules, so spills would begin here.
         ("RRSW", "LOGITS", "bf16", 100),
         ("RRSW", "ARGMAX", "fp16", 80),
         ("RRSW", "PROBS", "fp32", 80),

@@ -1,4 +1,4 @@
-"""Fused rules and rules on the host on a CUDA device: verdicts, errors and how often they wait."""
+"""`fused` and `on_host` rules on a CUDA device: verdicts, errors and number of synchronisations."""
 
 import warnings
 
@@ -18,7 +18,7 @@ SAMPLINGS = [COLD, Sampling(temperature=0.7), Sampling(), Sampling(temperature=1
 
 
 def synchronisations(verifier, *args):
-    """What the verifier gives, and how often it waited for the device."""
+    """The verdict, and the number of times that the verifier waited for the device."""
     torch.cuda.synchronize()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -27,12 +27,12 @@ def synchronisations(verifier, *args):
             verdict = verifier(*args)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    return verdict, sum("called a synchronizing" in str(one.message) for one in caught)
+    return verdict, sum("called a synchronizing" in str(warning.message) for warning in caught)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_verdicts_and_synchronisations(rule, random_tree):
-    """Fused, on the host and the rule itself, at the size of a real vocabulary, on one device."""
+    """The rule itself, fused and on the host, on one device, with a vocabulary of real size."""
     different = 0
     for seed in range(60):
         generator = torch.Generator().manual_seed(seed)
@@ -75,7 +75,7 @@ def test_errors():
 
 @pytest.mark.parametrize("bad", [torch.nan, -0.25])
 @pytest.mark.parametrize("rule", [verify.rrs, verify.rrsw], ids=str)
-def test_draft_probabilities_that_are_none(rule, bad):
+def test_invalid_draft_probabilities(rule, bad):
     law = Law.IID if rule is verify.rrs else Law.WITHOUT_REPLACEMENT
     draft = torch.tensor([[0.5, bad, 0.5, 0.25]], device="cuda")
     tree = TokenTree(TreeShape((-1, 0)), torch.tensor([0, 1], device="cuda"), draft, law)

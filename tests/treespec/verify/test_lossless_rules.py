@@ -1,4 +1,4 @@
-"""Every lossless rule, proved by enumeration: on all small trees, without rounding, on tiny masses."""
+"""Every lossless rule, proved by enumeration: on all small trees, in exact arithmetic, on tiny masses."""
 
 import pytest
 import torch
@@ -18,19 +18,19 @@ from treespec.testing import (
 LOSSLESS = [rule for rule in verify.RULES.values() if rule.lossless]
 BIG = [TreeShape.expansion(k) for k in ([2, 1], [1, 3], [4], [1, 1, 1, 1])]
 BIG += [TreeShape.independent_chains(2, 2), TreeShape.from_parents([-1, 0, 0, 1, 2, 2])]
-"""Trees of five nodes and more that join the exhaustive set of up to four."""
+"""Trees of five and more nodes, in addition to all trees of up to four."""
 
 TWICE = ("optimal_transport", "canonical")
 """Rules whose own test files prove them on the same trees."""
 
 DEAR = ("naive", "traversal")
-"""Rules of many laws or branches, which are otherwise tried on the trees of up to four nodes alone."""
+"""Rules of many laws or branches, which are otherwise proved only on trees of up to four nodes."""
 
 MARGIN = 1 / 4
-"""How much of what rounding may do our own rules use, at most."""
+"""Largest share of the error allowed for rounding that our own rules may use."""
 
 QUICK = ("block",)
-"""Rules tried on larger trees every time; `make prove` takes all rules to all trees of six nodes."""
+"""Rules always proved on larger trees; `make prove` proves all rules on all trees of six nodes."""
 
 
 @pytest.mark.usefixtures("without_shape_checks")
@@ -94,7 +94,7 @@ SMALL = {
 @pytest.mark.parametrize("rows", SMALL)
 @pytest.mark.parametrize("rule", [rule for rule in LOSSLESS if not rule.one_hot], ids=str)
 def test_no_mass_is_too_small_to_count(rule, rows):
-    """A residual of 1e-8 is a residual: taken for none it is drawn from the whole row, by 1e-8 wrong."""
+    """A residual of 1e-8 counts: a rule that drops it draws from the whole row, with an error of 1e-8."""
     logits = torch.tensor(SMALL[rows], dtype=torch.float64).log().clamp_min(-1e4)
     target, draft = (TabularModel(lambda context, row=row: row, 3) for row in logits)
     shapes = (TreeShape.chain(2), TreeShape.expansion([2]))
@@ -114,7 +114,7 @@ def test_nothing_enumerated_is_no_proof():
 
 
 def test_the_other_child_of_a_nearly_sure_hub_counts():
-    """The hub is drawn for all but 2e-8; what is beside it is accepted as often as it can be."""
+    """The hub has all but 2e-8 of the draft; the token beside it is accepted as often as possible."""
     p, q = (torch.tensor(row, dtype=torch.float64) for row in SMALL["a draft that is nearly sure"])
     accepted = 0.0
     for weight, tokens in outcomes(lambda coins: coins.draw_many(q[None], 2, Law.HUB)[0].tolist()):
@@ -128,6 +128,6 @@ def test_the_other_child_of_a_nearly_sure_hub_counts():
 @pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize("rule", [verify.gbv, verify.traversal], ids=str)
 def test_paths_of_three_levels(rule):
-    """What lies below the kept prefix adds up over levels, which shows from the third on."""
+    """The mass below the selected prefix accumulates over levels, which shows from the third on."""
     proof = assert_lossless(rule, shapes=[TreeShape.independent_chains(2, 3)], vocab=2, tables=3)
     assert proof.cases >= 18

@@ -1,4 +1,4 @@
-"""Nodes with children of several groups: the rules that decide on them, and the mistakes that bias."""
+"""Nodes with several groups of children: the rules that cover them, and mistakes that bias the output."""
 
 from functools import partial
 
@@ -27,18 +27,18 @@ SECOND = (0.1, 0.3, 0.6)
 
 
 def toy(row):
-    """A table whose rows are all the same."""
+    """A tabular model with the same row in every context."""
     logits = torch.tensor(row, dtype=torch.float64).log()
     return TabularModel(lambda context: logits, len(row))
 
 
 def drafted_by(make):
-    """For the oracles: the drafter, whatever tree is asked for."""
+    """A `draft_with` for the oracles that ignores the requested tree."""
     return lambda draft, shape, law, sampling: make(draft, sampling)
 
 
 def first_token(rule, target, *parts, tokens=lambda *_: [0]):
-    """The law of the next token, one node and its groups."""
+    """The law of the next token, for one node with these groups."""
     found = step_law(
         rule, TreeShape.chain(1), IID, target=toy(target), draft=toy(target),
         draft_with=lambda *_: Mixed(parts, tokens=tokens),
@@ -47,7 +47,7 @@ def first_token(rule, target, *parts, tokens=lambda *_: [0]):
 
 
 def accepted(rule, target, *parts):
-    """The probability that a draft token is accepted, and that each child is."""
+    """The probability that a draft token is accepted, for one node with these groups."""
     shape = TreeShape.expansion([sum(part.count for part in parts)])
     found = acceptance(
         rule, shape, IID, target=toy(target), draft=toy(target),
@@ -68,7 +68,7 @@ NODES = {
 
 
 def second_source(draft, sampling):
-    """Rows of another source, of the kind and precision of the first's."""
+    """Rows of another source, of the same kind and precision as those of the first."""
     table = random_table(3, 77)
 
     def row(context):
@@ -82,7 +82,7 @@ def second_source(draft, sampling):
 @pytest.mark.parametrize("node", NODES)
 @pytest.mark.parametrize("rule", IN_TURN, ids=str)
 def test_mixed_nodes_on_adversarial_tables(rule, node):
-    """One node of each kind, on all tables that rules of this field have been seen to trip over."""
+    """One node of each kind, on all tables on which rules of this field are known to fail."""
 
     def make(draft, sampling):
         other = TabularModel(second_source(draft, sampling), 3)
@@ -97,7 +97,7 @@ def test_mixed_nodes_on_adversarial_tables(rule, node):
 
 
 def levels(rule, q, r):
-    """A tree of two levels whose inner nodes are mixed, below drawn and sure children alike."""
+    """A tree of two levels with mixed inner nodes, below both drawn and deterministic children."""
     law = WITHOUT if rule is verify.rrsw else IID
     first = Part(law, 1, q), Part(SURE, 1)
     below = Part(IID, 1, r), Part(SURE, 1)
@@ -111,7 +111,7 @@ def levels(rule, q, r):
     ids=str,
 )
 def test_several_steps_keep_the_law(rule):
-    """Every coin on every side through `decode`, mixed nodes below the root too."""
+    """All outcomes of all coins through `decode`, with mixed nodes below the root too."""
     target, q, r = (TabularModel(random_table(2, seed), 2) for seed in (3, 4, 5))
     sampling = Sampling(temperature=0.0) if rule.one_hot else Sampling()
     found = output_law(
@@ -126,7 +126,7 @@ def test_several_steps_keep_the_law(rule):
 @pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize("rule", IN_TURN, ids=str)
 def test_two_levels_without_any_error(rule):
-    """In fractions, a step of two levels with a group of two."""
+    """A step of two levels with a group of two children, in fractions."""
     other = TabularModel(random_table(2, 5), 2)
 
     def make(draft, sampling):
@@ -145,8 +145,8 @@ def test_two_levels_without_any_error(rule):
 
 
 @pytest.mark.parametrize("rule", IN_TURN, ids=str)
-def test_a_child_drawn_beside_a_sure_one_is_tested_with_what_it_was_drawn_from(rule):
-    """q~ = q without T; tested with the whole q after T the law is .5, .375, .125."""
+def test_a_child_drawn_beside_a_sure_one_is_tested_against_its_own_row(rule):
+    """q~ is q without T; tested against the whole q after T, the law would be .5, .375, .125."""
     q = toy(SPOILT)
     right = partial(Part, IID, 1, q, beside=True)
     law = first_token(rule, OTHER, Part(SURE, 1), right())
@@ -157,7 +157,7 @@ def test_a_child_drawn_beside_a_sure_one_is_tested_with_what_it_was_drawn_from(r
 
 @pytest.mark.parametrize("rule", IN_TURN, ids=str)
 def test_drawn_children_first_and_beside_the_sure_accept_most(rule):
-    """.95; T first .875; drawn from the whole row .70."""
+    """Acceptance is .95; with T first .875; with draws from the whole row .70."""
     q, sure = toy(SPOILT), Part(SURE, 1)
     beside = Part(IID, 1, q, beside=True)
     assert accepted(rule, EVEN, beside, sure) == pytest.approx(0.95, abs=1e-12)
@@ -167,7 +167,7 @@ def test_drawn_children_first_and_beside_the_sure_accept_most(rule):
 
 @pytest.mark.parametrize("rule", IN_TURN, ids=str)
 def test_children_of_two_sources_each_have_their_own_row(rule):
-    """Accepts .97; with the first row for both the law is .3, .3917, .3083."""
+    """Acceptance is .97; with the first row for both, the law would be .3, .3917, .3083."""
     q, r = toy(SPOILT), toy(SECOND)
     own = Part(IID, 1, q), Part(IID, 1, r)
     assert accepted(rule, EVEN, *own) == pytest.approx(0.97, abs=1e-12)
@@ -177,36 +177,36 @@ def test_children_of_two_sources_each_have_their_own_row(rule):
 
 
 @pytest.mark.parametrize("rule", IN_TURN, ids=str)
-def test_equal_draws_and_sure_children_share_no_test(rule):
-    """The oracle finds whoever unites them: two i.i.d. draws, the second equal or not, and a sure one."""
+def test_equal_draws_and_sure_children_are_tested_separately(rule):
+    """Two i.i.d. draws, equal or not, and a sure child: the oracle catches rules that merge equals."""
     q = toy(SPOILT)
     assert first_token(rule, EVEN, Part(IID, 2, q), Part(SURE, 1)) == pytest.approx(EVEN, abs=1e-12)
 
-    def united(tree, probs, coins):
-        """Keeps the first of equal children, whichever group they are of."""
+    def merging(tree, probs, coins):
+        """Keep the first of equal children, whichever groups they belong to."""
         ids, laws, rows = [tree.token_ids[0]], [], []
         for group in tree.groups_of(0):
-            fresh = [tree.token_ids[c] for c in group.children if tree.token_ids[c] not in ids[1:]]
-            fresh = list(dict.fromkeys(fresh))
-            if fresh:
-                laws.append((group.law, len(fresh)))
+            new = [tree.token_ids[c] for c in group.children if tree.token_ids[c] not in ids[1:]]
+            new = list(dict.fromkeys(new))
+            if new:
+                laws.append((group.law, len(new)))
                 rows += [] if group.row is None else [tree.draft_probs[group.row]]
-            ids += fresh
+            ids += new
         shape = TreeShape.expansion([len(ids) - 1])
         entries = [laws, *(() for _ in ids[1:])]
-        kept = TokenTree(shape, torch.tensor(ids), torch.stack(rows), entries)
-        verdict = rule(kept, probs, coins)
+        merged = TokenTree(shape, torch.tensor(ids), torch.stack(rows), entries)
+        verdict = rule(merged, probs, coins)
         if not verdict.accepted:
             return verdict
         node = tree.token_ids[1:].index(ids[verdict.path[1]]) + 1
         return type(verdict)((0, node), verdict.bonus)
 
-    wrong = first_token(united, EVEN, Part(IID, 2, q), Part(SURE, 1))
+    wrong = first_token(merging, EVEN, Part(IID, 2, q), Part(SURE, 1))
     assert max(abs(a - b) for a, b in zip(wrong, EVEN, strict=True)) > 0.01
 
 
 def mixed_tree(**changes):
-    """A root with two drawn children and a sure one."""
+    """A root with two drawn children and a deterministic one."""
     parts = {
         "shape": TreeShape.expansion([3]),
         "tokens": torch.tensor([0, 1, 1, 2]),
@@ -268,9 +268,9 @@ def test_a_tree_tells_its_groups():
     assert [group.row for node in (0, 1) for group in two.groups_of(node)] == [0, 1, None, 2]
 
 
-@pytest.mark.usefixtures("without_shape_checks")  # which look at some items of lists, by chance
+@pytest.mark.usefixtures("without_shape_checks")  # which check random items of lists
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"law": [[(IID, 3), (SURE, 1)], (), (), ()]}, "groups of 4 children, but the node has 3"),
         ({"law": [[(IID, 0), (SURE, 3)], (), (), ()]}, "a law and their number, at least 1"),
@@ -281,12 +281,12 @@ def test_a_tree_tells_its_groups():
         ({"tokens": torch.tensor([0, 1, 1, 3])}, "the rows of draft_probs end at token 2"),
     ],
 )
-def test_groups_that_do_not_fit_are_refused(changes, said):
-    with pytest.raises(InvalidTree, match=said):
+def test_groups_that_do_not_fit_are_refused(changes, message):
+    with pytest.raises(InvalidTree, match=message):
         mixed_tree(**changes)
 
 
-def test_one_law_is_not_asked_of_groups():
+def test_a_mixed_tree_has_no_single_law():
     tree = mixed_tree()
     with pytest.raises(InvalidTree, match="ask groups_of"):
         tree.law_of(0)
@@ -294,7 +294,7 @@ def test_one_law_is_not_asked_of_groups():
         tree.draft_probs_of(0)
 
 
-def test_every_row_of_a_node_is_looked_at():
+def test_every_row_of_a_node_is_checked():
     rows = torch.tensor([SPOILT, (0.5, 0.5, 0.5)])
     law = [[(IID, 2), (WITHOUT, 1)], (), (), ()]
     tree = mixed_tree(draft_probs=rows, law=law)

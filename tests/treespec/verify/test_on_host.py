@@ -1,4 +1,4 @@
-"""Rules on the host: decided by copies of what is on a device, and the rule itself on the CPU."""
+"""Rules on the host: decided from copies of tensors on a device, or by the rule itself on the CPU."""
 
 import importlib
 import pickle
@@ -22,14 +22,14 @@ RULES = [
 
 @pytest.mark.parametrize("rule", verify.RULES.values(), ids=str)
 def test_attributes_are_the_rules(rule):
-    made = pickle.loads(pickle.dumps(on_host(rule)))
+    verifier = pickle.loads(pickle.dumps(on_host(rule)))
     for name in ("laws", "lossless", "one_hot", "reference", "settings", "__name__"):
-        assert getattr(made, name) == getattr(rule, name)
-    assert (str(made), repr(made)) == (str(rule), f"on_host({rule})")
+        assert getattr(verifier, name) == getattr(rule, name)
+    assert (str(verifier), repr(verifier)) == (str(rule), f"on_host({rule})")
     foreign = TokenTree(TreeShape((-1, 0, 0)), torch.zeros(3).long(), torch.ones(1, 1), Law.HUB)
     if Law.HUB not in rule.laws:
         with pytest.raises(RefusedTree, match=f"'{rule}' does not cover"):
-            made.require(foreign)
+            verifier.require(foreign)
 
 
 def test_other_settings():
@@ -38,16 +38,16 @@ def test_other_settings():
     assert usual.settings == verify.typical.settings
     tree = TokenTree(TreeShape((-1, 0)), torch.tensor([0, 1]), None, Law.DETERMINISTIC)
     rows = torch.tensor([[0.6, 0.4]]).expand(2, -1)  # exp(-H) is 0.51: more than 0.4 = p(1)
-    for made, path in ((usual, (0, 1)), (pickle.loads(pickle.dumps(never)), (0,))):
-        assert made(tree, rows, TorchCoins(0)).path == path
+    for verifier, path in ((usual, (0, 1)), (pickle.loads(pickle.dumps(never)), (0,))):
+        assert verifier(tree, rows, TorchCoins(0)).path == path
     with pytest.raises(InvalidSetting, match="settings: none"):
         on_host(verify.rrs).using(lenience=0.5)
 
 
 @pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize("wrong", ["rrs", verify.rrs.__wrapped__, None])
-def test_what_is_no_rule(wrong):
-    with pytest.raises(TypeError, match=r"is no acceptance rule.*give a rule of treespec\.verify"):
+def test_arguments_that_are_not_a_rule(wrong):
+    with pytest.raises(TypeError, match=r"not an acceptance rule.*give a rule of treespec\.verify"):
         on_host(wrong)
 
 
@@ -62,8 +62,8 @@ def test_nothing_is_copied_on_the_cpu(random_tree, outcome):
 
 @pytest.mark.usefixtures("without_shape_checks")
 @pytest.mark.parametrize("exact", [False, True])
-def test_proofs_go_through(exact):
-    """The oracle's rows are objects of its own, read one at a time."""
+def test_proofs_accept_the_verifier(exact):
+    """The oracle's rows are neither tensors nor `SampledRows`, and are read one at a time."""
     shapes = [TreeShape((-1, 0, 0))]
     proof = assert_lossless(on_host(verify.rrs), shapes=shapes, tables=1, exact=exact)
     assert proof == assert_lossless(verify.rrs, shapes=shapes, tables=1, exact=exact)
@@ -78,14 +78,14 @@ def test_rows_of_unknown_kind_with_a_tree_on_a_device():
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
 def test_decides_by_the_copies(rule, random_tree, outcome):
-    """A device that is not there: what is 'elsewhere' is the originals, spoilt once they are copied."""
+    """Simulates a device: the originals count as remote, and are zeroed once they are copied."""
     for seed in range(10):
         tree, logits = random_tree(rule, torch.Generator().manual_seed(seed), 13, 7)
         sampling = Sampling(temperature=0.0) if rule.one_hot else Sampling(top_p=0.9)
         for rows in (sampling.rows(logits, "far"), sampling(logits)):
             expected = outcome(rule, tree, rows, TorchCoins(seed))
-            far = TokenTree(tree.shape, tree.tokens.clone(), tree.draft_probs.clone(), tree.law)
-            originals = [far.tokens, far.draft_probs]
+            remote = TokenTree(tree.shape, tree.tokens.clone(), tree.draft_probs.clone(), tree.law)
+            originals = [remote.tokens, remote.draft_probs]
 
             def copy(tensor, originals=originals):
                 clone = tensor.clone()
@@ -95,9 +95,9 @@ def test_decides_by_the_copies(rule, random_tree, outcome):
 
             with (
                 mock.patch.object(
-                    on_host_module, "_elsewhere", return_value={torch.device("meta")}
+                    on_host_module, "_accelerators", return_value={torch.device("meta")}
                 ),
                 mock.patch.object(on_host_module, "_copy", copy),
             ):
-                assert outcome(on_host(rule), far, rows, TorchCoins(seed)) == expected
-            assert not far.draft_probs.any()
+                assert outcome(on_host(rule), remote, rows, TorchCoins(seed)) == expected
+            assert not remote.draft_probs.any()

@@ -45,7 +45,7 @@ def random_case(seed, law):
 
 
 def law_of_sets(draft, k, law):
-    """By the code that drafts: every branch of `draw_many`."""
+    """The law of the drafted set, by enumeration of `draw_many`, the code that drafts."""
     sets = {}
     for weight, tokens in outcomes(
         lambda c: frozenset(c.draw_many(draft[None], k, law)[0].tolist())
@@ -55,18 +55,18 @@ def law_of_sets(draft, k, law):
 
 
 def by_linear_programme(target, sets):
-    """Most mass that sets can send to their own tokens, by a plain dense programme."""
+    """The largest mass that sets can send to their own tokens, by a plain dense programme."""
     ends = [(i, x) for i, tokens in enumerate(sets) for x in sorted(tokens)]
     table = np.zeros((len(sets) + len(target), len(ends)))
     for column, (i, x) in enumerate(ends):
         table[i, column] = table[len(sets) + x, column] = 1
-    # The solver's tolerances are absolute, so the masses are given to it larger.
+    # The solver's tolerances are absolute, so scale the masses up.
     limits = 1e6 * np.array([*sets.values(), *target.tolist()])
     return -linprog(-np.ones(len(ends)), A_ub=table, b_ub=limits, method="highs").fun / 1e6
 
 
 def by_all_sets(target, sets):
-    """1 + min over H, all of them."""
+    """1 + min over all sets H."""
     target, size = target.tolist(), len(target)
     subsets = (set(h) for m in range(size + 1) for h in combinations(range(size), m))
     return 1 + min(
@@ -105,7 +105,7 @@ def test_by_hand():
     assert optimal_acceptance(p, q, 2, Law.DETERMINISTIC) == pytest.approx(0.8)
     # T = {1}, then tokens 0 and 2 with probability 1/2 each.
     assert optimal_acceptance(p, q, 2, TOP) == pytest.approx(0.3 + 0.5 + 0.2)
-    # The pairs {1, 0} and {1, 2}, 1/2 each: all of it fits. If p is (.1, .1, .8), {1, 0} gives only 0.2.
+    # The pairs {1, 0} and {1, 2}, 1/2 each: all mass fits. If p is (.1, .1, .8), {1, 0} supplies only 0.2.
     assert optimal_acceptance(p, q, 2, Law.HUB) == pytest.approx(1.0)
     assert optimal_acceptance(row(0.1, 0.1, 0.8), q, 2, Law.HUB) == pytest.approx(0.7)
 
@@ -122,7 +122,7 @@ def test_corners(law):
     assert optimal_acceptance(one, one, 1, law) == 1
     assert optimal_acceptance(one, other, 1, law) == 0
     assert optimal_acceptance(row(1), row(1), 1, law) == 1
-    # The draft knows token 1 only; the second child is uniform over the others, where they are distinct.
+    # The draft has all its mass on token 1; a distinct second child is uniform over the other tokens.
     expected = {Law.IID: 0.25, Law.DETERMINISTIC: 0.75}.get(law, 1.0)
     assert optimal_acceptance(p, other, 2, law) == pytest.approx(expected)
 
@@ -152,7 +152,7 @@ def test_draws_in_a_prefix_by_all_draws(seed, k):
 
 @pytest.mark.parametrize("descending", [False, True])
 def test_draws_among_many_tokens(descending):
-    """Triples of 50 tokens, written out: late rings of small tokens count, to 1e-12."""
+    """Against all triples of 50 tokens: late rings of small tokens count, to 1e-12."""
     generator = torch.Generator().manual_seed(150)
     q = torch.randn(50, generator=generator, dtype=torch.float64).softmax(-1)
     q = q.sort(descending=descending).values
@@ -176,7 +176,7 @@ def test_draws_of_equal_tokens_are_hypergeometric(k):
 
 
 def test_tokens_of_very_different_mass():
-    # After the first token (1 - 1e-30 of the mass) the draws are those of the others alone.
+    # After the first token (1 - 1e-30 of the mass), the draws are among the other tokens alone.
     tiny = row(0.2, 0.5, 0.3)
     found = draws_in_prefix(torch.cat([row(1.0), tiny * 1e-30]), 2)
     assert torch.allclose(found, row(0, 0.2, 0.7, 1.0), atol=1e-12)
@@ -220,7 +220,7 @@ def test_any_float_dtype(dtype):
         )
 
 
-def test_rows_of_fractions_and_rows_that_keep_what_they_were():
+def test_rows_of_fractions_and_rows_are_not_mutated():
     p, q = row(0.5, 0.25, 0.25), row(0.25, 0.5, 0.25)
     before = p.clone(), q.clone()
     for law in LAWS:

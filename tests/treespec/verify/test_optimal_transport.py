@@ -31,7 +31,7 @@ def tree_of(law, tokens, draft):
 
 
 def acceptance(rule, law, target, draft, k):
-    """P(some child accepted) at one node, over all drafts and coins."""
+    """P(a child is accepted) at one node, over all drafts and coins."""
     total = 0.0
     for drafted, tokens in outcomes(lambda c: c.draw_many(draft[None], k, law)[0].tolist()):
         tree, rows = tree_of(law, tokens, draft), target.expand(k + 1, -1)
@@ -55,7 +55,7 @@ def test_lossless_on_all_trees_up_to_four_nodes():
 def test_lossless_with_more_tokens_and_children(law):
     shapes = [TreeShape.expansion([3]), TreeShape.expansion([2])]
     assert assert_lossless(optimal_transport, laws=[law], shapes=shapes, vocab=4, seed=3).cases
-    # Four distinct children of four tokens: the draft's support is exhausted in some tables.
+    # Four distinct children from four tokens: some tables exhaust the draft's support.
     shape = TreeShape.expansion([4])
     assert assert_lossless(optimal_transport, laws=[law], shapes=[shape], vocab=4, tables=1).cases
 
@@ -73,8 +73,8 @@ def test_accepts_as_often_as_can_be(law):
             assert acceptance(optimal_transport, law, target, draft, k) == pytest.approx(
                 best, abs=1e-9
             )
-            other = verify.rrs if law is Law.IID else verify.rrsw
-            assert acceptance(other, law, target, draft, k) <= best + 1e-12
+            in_turn = verify.rrs if law is Law.IID else verify.rrsw
+            assert acceptance(in_turn, law, target, draft, k) <= best + 1e-12
 
 
 @pytest.mark.parametrize("law", LAWS, ids=str)
@@ -106,7 +106,7 @@ def test_in_fractions_the_output_is_the_target_exactly(law):
                 output[token] += mass
         assert output == target.tolist()
         assert all(type(share) is not float for masses in plan.masses for share in masses)
-        # What the children do not supply is what the residual holds: the rule adds up without rounding.
+        # The residual holds exactly what the children do not supply.
         assert sum(plan.residual) == 1 - plan.value
         assert float(plan.value) == pytest.approx(optimal_acceptance(target, draft, k, law))
     half = Rationals([1, 1])
@@ -132,7 +132,7 @@ def test_the_law_of_the_drafted_set(law):
 
 
 def test_a_wrong_solution_is_repaired(monkeypatch):
-    """Whatever the solver says, the flow keeps within supply and capacity."""
+    """Whatever the solver returns, the flow respects supply and capacity."""
     from treespec.verify import largest_flow as module
 
     supply, choices, capacity = [0.5, 0.3, 0.2], [(0, 1), (1, 2), (2,)], [0.25, 0.25, 0.1]
@@ -140,21 +140,22 @@ def test_a_wrong_solution_is_repaired(monkeypatch):
         monkeypatch.setattr(module, "_solve", lambda *_, w=wrong: w)
         masses = largest_flow(supply, choices, capacity)
         received = [0.0] * 3
-        for most, sinks, sent in zip(supply, choices, masses, strict=True):
-            assert sum(sent) <= most + 1e-15
+        for limit, sinks, sent in zip(supply, choices, masses, strict=True):
+            assert sum(sent) <= limit + 1e-15
             for sink, mass in zip(sinks, sent, strict=True):
                 assert mass >= 0
                 received[sink] += mass
-        assert all(got <= most + 1e-15 for got, most in zip(received, capacity, strict=True))
+        for mass, limit in zip(received, capacity, strict=True):
+            assert mass <= limit + 1e-15
 
 
 @pytest.mark.usefixtures("without_shape_checks")
-def test_lossless_whatever_the_solver_says(monkeypatch):
+def test_lossless_whatever_the_solver_returns(monkeypatch):
     from treespec.verify import largest_flow as module
 
     rule_module = import_module(
         "treespec.verify.optimal_transport"
-    )  # the package has the rule there
+    )  # in the package, this name is the rule
 
     monkeypatch.setattr(module, "_solve", lambda supply, ends, capacity: [0.3] * len(ends))
     rule_module._plan.cache_clear()
@@ -209,7 +210,7 @@ def test_one_law_where_nodes_branch():
     mixed = TokenTree(shape, torch.tensor([0, 1, 2, 0, 1]), rows, laws)
     with pytest.raises(RefusedTree, match="needs one law at all nodes"):
         optimal_transport(mixed, torch.full((5, 3), 1 / 3), TorchCoins(0))
-    # Of a single child both laws are the same.
+    # For a single child both laws coincide.
     shape = TreeShape.from_parents([-1, 0, 1, 1])
     mixed = TokenTree(shape, torch.tensor([0, 1, 2, 0]), rows, laws[:4])
     assert optimal_transport(mixed, torch.full((4, 3), 1 / 3), TorchCoins(0)).emitted >= 1
@@ -233,7 +234,7 @@ def test_importing_the_rules_loads_no_scipy():
 
 
 def test_the_bound_of_the_programme_is_on_its_variables():
-    """400 tokens make 80,200 pairs and single tokens, but 160,000 variables."""
+    """400 tokens give 80,200 sets of one or two tokens, but 160,000 variables."""
     flat = torch.full((400,), 1 / 400, dtype=torch.float64)
     with pytest.raises(RefusedTree, match="80200 sets of drafts and 160000 variables"):
         transport_plan(flat, flat, 2, Law.IID)

@@ -1,4 +1,4 @@
-"""What theory says about rules beside each other, exactly, on random tables."""
+"""Relations between rules that theory states, checked exactly on random tables."""
 
 import itertools
 import math
@@ -30,10 +30,10 @@ VOCAB = 4
 
 @st.composite
 def rows(draw, vocab=VOCAB):
-    """A target's and a draft's row; some tokens have no mass on one side."""
+    """A target's and a draft's row; some tokens have no mass in one of them."""
     weights = st.lists(st.integers(0, 12), min_size=vocab, max_size=vocab)
-    both = draw(weights.filter(any)), draw(weights.filter(any))
-    return tuple(torch.tensor(w, dtype=torch.float64) / sum(w) for w in both)
+    pair = draw(weights.filter(any)), draw(weights.filter(any))
+    return tuple(torch.tensor(w, dtype=torch.float64) / sum(w) for w in pair)
 
 
 def at_node(rule, law, k, probs, draft_probs):
@@ -90,7 +90,7 @@ def test_rrs_is_at_most_rrsw(pair, k):
 
 
 def test_kseq_can_beat_rrsw():
-    """K-SEQ looks at all drafts at once, rrsw at one after the other: neither dominates."""
+    """K-SEQ uses all drafts at once, rrsw one after the other: neither dominates."""
     probs, draft_probs = torch.tensor([[0, 7, 9], [2, 5, 9]], dtype=torch.float64) / 16
     kseq = at_node(verify.kseq, Law.IID, 2, probs, draft_probs)
     rrsw = at_node(verify.rrsw, Law.WITHOUT_REPLACEMENT, 2, probs, draft_probs)
@@ -98,7 +98,7 @@ def test_kseq_can_beat_rrsw():
 
 
 def verdicts(rule, shape, law, seed):
-    """The exact law of a rule's verdicts, with the tokens."""
+    """The exact law of a rule's verdicts together with the drafted tokens."""
     target, draft = (TabularModel(random_table(3, 2 * seed + i), 3) for i in (0, 1))
     oracle = StepOracle(
         shape, law, target=target, draft=draft, prompt=(0,), sampling=Sampling(),
@@ -110,10 +110,10 @@ def verdicts(rule, shape, law, seed):
     return found
 
 
-def assert_same_law(one, two):
-    assert one.keys() | two.keys()
-    for key in one.keys() | two.keys():
-        assert one[key] == pytest.approx(two[key], abs=1e-12), key
+def assert_same_law(left, right):
+    assert left.keys() | right.keys()
+    for key in left.keys() | right.keys():
+        assert left[key] == pytest.approx(right[key], abs=1e-12), key
 
 
 @pytest.mark.parametrize("law", [Law.IID, Law.WITHOUT_REPLACEMENT], ids=str)
@@ -139,12 +139,12 @@ def test_gbv_of_one_path_is_block_verification(depth):
 def test_one_hot_is_naive_sampling_on_distinct_children(size):
     for shape in plane_trees(size):
         for seed in range(3):
-            paths = []
+            laws = []
             for rule in (verify.onehot, verify.naive):
-                found = verdicts(rule, shape, Law.DETERMINISTIC, seed)
-                assert math.isclose(sum(found.values()), 1)
-                paths.append(found)
-            assert_same_law(*paths)
+                law = verdicts(rule, shape, Law.DETERMINISTIC, seed)
+                assert math.isclose(sum(law.values()), 1)
+                laws.append(law)
+            assert_same_law(*laws)
 
 
 @pytest.mark.parametrize("depth", [2, 3])
@@ -180,7 +180,7 @@ def test_rules_of_whole_paths_accept_at_least_as_much_as_rrs(shape):
 
 @given(rows(), st.data())
 def test_acceptance_of_one_drafted_tree_lumps_the_tokens_that_it_does_not_hold(pair, data):
-    """The oracle for large vocabularies against the full enumeration."""
+    """The oracle for large vocabularies against full enumeration."""
     probs, draft_probs = pair
     drawn = [t for t in range(VOCAB) if draft_probs[t] > 0]
     assume(len(drawn) >= 1)

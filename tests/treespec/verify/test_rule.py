@@ -1,4 +1,4 @@
-"""What every rule shares: the walk from the root, refusals of trees, pickling."""
+"""What all rules share: the walk from the root, refusals of trees, pickling."""
 
 import pickle
 
@@ -25,7 +25,7 @@ def test_rules_pickle_by_name():
 
 
 def mixed_tree():
-    """Two children drawn at the root, one chosen without chance below the first of them."""
+    """Two children drawn at the root, and one deterministic child below the first of them."""
     shape = TreeShape.from_parents([-1, 0, 0, 1])
     rows = torch.tensor([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1]], dtype=torch.float64)
     laws = [Law.IID, Law.DETERMINISTIC, Law.IID, Law.IID]
@@ -33,19 +33,19 @@ def mixed_tree():
 
 
 def test_no_draft_distribution_where_nothing_was_drawn():
-    tree, seen = mixed_tree(), []
+    tree, calls = mixed_tree(), []
 
     def first_child(target_probs, draft_probs, children, coins):
-        seen.append((draft_probs, children))
+        calls.append((draft_probs, children))
         return verify.NodeChoice(child=0)
 
     rows = torch.full((4, 3), 1 / 3, dtype=torch.float64)
     assert verify.top_down(tree, rows, TorchCoins(0), first_child).path == (0, 1, 3)
-    (drawn, children), (chosen, only) = seen
-    assert torch.equal(drawn, tree.draft_probs[0])
-    assert children == [1, 2]
-    assert chosen is None
-    assert only == [0]
+    (drawn_probs, drawn_children), (sure_probs, sure_children) = calls
+    assert torch.equal(drawn_probs, tree.draft_probs[0])
+    assert drawn_children == [1, 2]
+    assert sure_probs is None
+    assert sure_children == [0]
 
 
 @pytest.mark.parametrize("rule", [verify.rrs, verify.rrsw, verify.onehot], ids=str)
@@ -79,13 +79,13 @@ class Rejecting(TorchCoins):
 )
 @pytest.mark.parametrize("target", [[0.2, 0.2, 0.6], [0.6, 0.4, 0.0]])
 def test_a_child_that_cannot_have_been_drawn(rule, law, tokens, target):
-    """Its ratio is infinite (or 0 / 0): it would always be accepted, and the output biased."""
+    """Its ratio is infinite (or 0 / 0), so it would always be accepted and bias the output."""
     tree, rows = siblings(law, *tokens, draft=[0.5, 0.5, 0.0]), torch.tensor([target] * 3)
     with pytest.raises(RefusedTree, match=r"node 0.*token 2 cannot.*draft probability is 0"):
         rule(tree, rows, Rejecting(0))
 
 
-def test_a_ratio_that_overflows_is_no_impossible_child():
+def test_a_child_whose_ratio_overflows_is_not_refused():
     tree = siblings(Law.IID, 1, draft=[1.0, 1e-45])
     assert verify.chain(tree, torch.tensor([[0.5, 0.5]] * 2), TorchCoins(0)).accepted == 1
 
@@ -95,10 +95,10 @@ DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_ratios_are_finite_however_improbable_the_draft(dtype):
-    """Down to the least number of a dtype, which is not a normal one."""
+    """Down to the smallest number of a dtype, which is subnormal."""
     info = torch.finfo(dtype)
-    least = info.smallest_normal * info.eps
-    for draft in (least, info.tiny, info.eps):
+    smallest = info.smallest_normal * info.eps
+    for draft in (smallest, info.tiny, info.eps):
         rows = torch.tensor([0.25, 0.75], dtype=dtype), torch.tensor([1.0, draft], dtype=dtype)
         assert rows[1][1] > 0
         found = float(ratio(*rows, 1))
@@ -108,13 +108,13 @@ def test_ratios_are_finite_however_improbable_the_draft(dtype):
 
 @pytest.mark.parametrize("rule", [verify.block, verify.traversal, verify.gbv], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_nothing_times_a_ratio_that_overflows_is_nothing(rule, dtype):
-    """Below a token that the target rules out, a ratio beyond the dtype's numbers: 0 times inf is NaN."""
-    least = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+def test_a_share_of_zero_stays_zero_when_the_ratio_overflows(rule, dtype):
+    """Below a token of target probability 0, a ratio overflows the dtype: 0 times inf would be NaN."""
+    smallest = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
     tree = TokenTree(
         TreeShape.chain(3),
         torch.tensor([0, 0, 1, 0]),
-        torch.tensor([[0.5, 0.5], [1.0, least], [0.5, 0.5]], dtype=dtype),
+        torch.tensor([[0.5, 0.5], [1.0, smallest], [0.5, 0.5]], dtype=dtype),
         Law.IID,
     )
     rows = torch.tensor([[0.0, 1.0], [0.5, 0.5], [0.5, 0.5], [0.5, 0.5]], dtype=dtype)
@@ -122,8 +122,8 @@ def test_nothing_times_a_ratio_that_overflows_is_nothing(rule, dtype):
         assert rule(tree, rows, TorchCoins(seed)) == Verdict((0,), 1)
 
 
-def test_rrsw_goes_by_the_draft_without_elder_siblings():
-    """The support is exhausted after token 0: the rest was drawn uniformly, and is no impossible child."""
+def test_rrsw_uses_the_draft_without_earlier_siblings():
+    """The support is exhausted after token 0: token 2 was drawn uniformly, so it is not impossible."""
     rows = torch.tensor([[0.2, 0.3, 0.5]] * 3)
 
     def tree(*tokens):
@@ -145,7 +145,7 @@ SHAPES += [TreeShape.chain(5), TreeShape.independent_chains(2, 3), TreeShape.exp
 
 
 def drafted(shape, law):
-    """A tree by the drafter's own code, and target rows; None if the law does not give one."""
+    """A tree drafted by the drafter's own code, and target logits; None if the law gives no such tree."""
     draft, target = (TabularModel(random_table(4, seed), 4) for seed in (0, 1))
     drafter = ModelDrafter(draft, shape, law, Sampling())
     drafter.prefill(torch.tensor([0]))
@@ -160,15 +160,15 @@ def drafted(shape, law):
 
 @pytest.mark.parametrize("law", Law, ids=str)
 def test_a_rule_covers_exactly_the_trees_that_it_decides_on(law):
-    """A law's own limits count too: nobody decides on trees that cannot be drafted."""
+    """A law's own limits count too: no rule covers trees that cannot be drafted."""
     for shape in SHAPES:
-        made = drafted(shape, law)
+        draft = drafted(shape, law)
         for rule in verify.RULES.values():
             reason = rule.covers(shape, law)
-            if made is None:
+            if draft is None:
                 assert reason, (str(rule), shape)
                 continue
-            tree, logits = made
+            tree, logits = draft
             rows = Sampling(temperature=0.0 if rule.one_hot else 1.0)(logits)
             if reason is None:
                 assert rule(tree, rows, TorchCoins(5)).path[0] == 0
@@ -192,9 +192,9 @@ def test_what_a_rule_covers_can_depend_on_the_vocabulary_and_on_each_node():
         verify.rrs.covers(two, laws)
 
 
-def test_what_a_rule_for_chains_is_on_trees():
-    for law, other in verify.chain.on_trees.items():
+def test_a_rule_for_chains_equals_its_counterpart_on_trees():
+    for law, rule in verify.chain.on_trees.items():
         for seed in range(20):
             tree = drafted(TreeShape.chain(3), law)[0]
             rows = torch.full((4, 4), 1 / 4)
-            assert verify.chain(tree, rows, TorchCoins(seed)) == other(tree, rows, TorchCoins(seed))
+            assert verify.chain(tree, rows, TorchCoins(seed)) == rule(tree, rows, TorchCoins(seed))

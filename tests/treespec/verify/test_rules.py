@@ -1,4 +1,4 @@
-"""What each rule accepts, refuses and leaves alone; `test_lossless_rules` proves their laws."""
+"""What each rule accepts, refuses and leaves unchanged; `test_lossless_rules` proves losslessness."""
 
 import itertools
 import pickle
@@ -38,7 +38,7 @@ def test_every_rule_is_greedy_at_temperature_zero(rule):
         rows = cold(torch.stack([target(c) for c in contexts]))
         cold_text = text_of(tree, rule(tree, rows, TorchCoins(1)))
         greedy_text = text_of(tree, verify.greedy(tree, rows, TorchCoins(2)))
-        # Rules that look at whole paths may go on below a sibling that repeats the first one's token.
+        # Rules that judge whole paths may continue below a sibling with the same token as the first.
         short = min(len(cold_text), len(greedy_text))
         assert cold_text[:short] == greedy_text[:short]
         assert len(cold_text) >= len(greedy_text)
@@ -73,7 +73,7 @@ def test_greedy_refuses_rows_that_are_not_one_hot():
 
 
 def test_greedy_refuses_rows_that_are_nearly_one_hot():
-    """Taken for certain, a probability of 0.999999 would be a rule that is not lossless."""
+    """A rule that rounded a probability of 0.999999 up to 1 would not be lossless."""
     tree = tree_of(Law.IID, [0, 1], [-1, 0])
     with pytest.raises(RefusedTree, match=r"node 0 has probability 0\.999999"):
         verify.greedy(tree, torch.tensor([[1e-6, 1 - 1e-6, 0.0]] * 2).double(), TorchCoins(0))
@@ -92,7 +92,7 @@ def test_lenience_by_hand():
 
 
 def test_typical_acceptance_at_its_threshold():
-    """Only what is more probable than the threshold passes; of paths that are alike the first is kept."""
+    """Only tokens above the threshold pass; among equally good paths the first is accepted."""
     rule = verify.typical.using(epsilon=0.25, delta=1.0)
     rows = torch.tensor([[0.25, 0.75, 0.0]] * 2, dtype=torch.float64)
     for token, path in ((0, (0,)), (1, (0, 1)), (2, (0,))):
@@ -103,7 +103,7 @@ def test_typical_acceptance_at_its_threshold():
 
 
 def acceptance(rule, law, tokens, probs, draft):
-    """P(some child accepted) at the root of a tree of depth one, given the drafted tokens."""
+    """P(a child is accepted) at the root of a tree of depth one, given the drafted tokens."""
     shape = TreeShape.expansion([len(tokens)])
     tree = TokenTree(shape, torch.tensor([0, *tokens]), draft[None], law)
     rows = probs.expand(shape.size, -1)
@@ -169,35 +169,36 @@ def test_shapes_that_a_rule_does_not_cover():
 
 
 @pytest.mark.parametrize("rule", SAMPLING, ids=str)
-def test_rules_change_nothing_that_they_are_given(rule):
+def test_rules_do_not_mutate_their_inputs(rule):
     law = sorted(rule.laws, key=str)[0]
     tree = tree_of(law, [0, 1, 2], [-1, 0, 1])
     rows = Sampling()(torch.randn(3, 3, generator=torch.Generator().manual_seed(0)))
     before = (rows.clone(), tree.tokens.clone(), tree.draft_probs.clone())
     for seed in range(50):
         rule(tree, rows, TorchCoins(seed))
-    for now, then in zip((rows, tree.tokens, tree.draft_probs), before, strict=True):
-        assert torch.equal(now, then)
+    after = (rows, tree.tokens, tree.draft_probs)
+    for tensor, copy in zip(after, before, strict=True):
+        assert torch.equal(tensor, copy)
 
 
 def test_rules_visit_only_the_nodes_on_their_way():
-    class Watched:
+    class RecordingRows:
         def __init__(self, rows):
-            self.rows, self.asked = rows, set()
+            self.rows, self.visited = rows, set()
 
         def __getitem__(self, node):
-            self.asked.add(node)
+            self.visited.add(node)
             return self.rows[node]
 
     tree = tree_of(Law.IID, [0, *[1, 2] * 7], [-1, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6])
     for rule in (verify.rrs, verify.naive):
-        rows = Watched(torch.full((15, 3), 1 / 3, dtype=torch.float64))
+        rows = RecordingRows(torch.full((15, 3), 1 / 3, dtype=torch.float64))
         verdict = rule(tree, rows, TorchCoins(3))
-        assert rows.asked == set(verdict.path)
+        assert rows.visited == set(verdict.path)
 
 
 def test_a_residual_without_mass_keeps_the_target():
-    """p and q differ by rounding only, and the coin falls on the wrong side."""
+    """p equals q, but a coin rejects, as rounding can make it."""
 
     class AlwaysReject(TorchCoins):
         def accept(self, probability):
@@ -243,7 +244,7 @@ def test_settings_of_a_rule():
 
 
 def test_typical_acceptance_by_hand():
-    """Node 1 passes the threshold, node 2 does not; node 3 below it is never looked at."""
+    """Node 1 passes the threshold, node 2 does not; node 3 below node 2 is never visited."""
     probs = torch.tensor([[0.6, 0.35, 0.05], [0.3, 0.3, 0.4], [0.2, 0.2, 0.6], [0.0, 1.0, 0.0]])
     tree = tree_of(Law.IID, [0, 0, 2, 1], [-1, 0, 0, 2])
     assert verify.typical(tree, probs, TorchCoins(0)).path == (0, 1)
@@ -259,7 +260,7 @@ def test_typical_acceptance_by_hand():
 def test_a_pair_without_the_hub_is_refused():
     rows = torch.tensor([[0.1, 0.6, 0.3]])
     tree = TokenTree(TreeShape.expansion([2]), torch.tensor([0, 0, 2]), rows, Law.HUB)
-    with pytest.raises(RefusedTree, match=r"node 0.*\[0, 2\].*most probable token, 1"):
+    with pytest.raises(RefusedTree, match=r"node 0.*\[0, 2\].*most probable token 1"):
         verify.spechub(tree, rows.expand(3, -1), TorchCoins(0))
 
 
@@ -297,8 +298,8 @@ def test_no_token_comes_from_rows_that_hold_nan(rule):
 
 
 @pytest.mark.parametrize("rule", [r for r in SAMPLING if str(r) != "onehot"], ids=str)
-def test_nor_from_such_rows_below_the_root(rule):
-    """Node 1 is accepted for sure, so its row is visited: that its child's mass is NaN is no rejection."""
+def test_no_token_comes_from_rows_with_nan_below_the_root(rule):
+    """Node 1 is always accepted, so its row is visited: NaN for its child must not count as a rejection."""
     tree = tree_of(sorted(rule.laws, key=str)[0], [0, 1, 1, 1], [-1, 0, 1, 2])
     rows = torch.tensor([[0.0, 1.0, 0.0]]).repeat(4, 1)
     rows[1, 1] = torch.nan
@@ -307,7 +308,7 @@ def test_nor_from_such_rows_below_the_root(rule):
             rule(tree, rows, TorchCoins(seed))
 
 
-def test_a_pair_that_the_hub_law_does_not_give_is_refused():
+def test_a_pair_that_the_hub_law_cannot_draw_is_refused():
     rows = torch.tensor([[0.6, 0.4, 0.0]])
     tree = TokenTree(TreeShape.expansion([2]), torch.tensor([0, 0, 2]), rows, Law.HUB)
     with pytest.raises(RefusedTree, match="token 2 cannot have been drawn beside the hub 0"):
