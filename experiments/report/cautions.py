@@ -72,8 +72,7 @@ LEAST_STEPS, LEAST_GAIN = 20, 0.1
 
 
 def prompts_to_tell(ratio: Interval, prompts: int) -> int | None:
-    """Number of prompts that would make the interval narrow enough; None if it already is, or has no
-    bounds.
+    """Number of prompts for a narrow enough interval; None if it is already, or has no bounds.
 
     Example:
         >>> prompts_to_tell(Interval(1.0, 0.8, 1.25), 12)

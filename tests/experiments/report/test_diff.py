@@ -276,7 +276,7 @@ def test_what_an_unfinished_run_has_not_reached_is_no_difference_of_methods(tmp_
     change_rows(b, lambda rows: rows.filter(sampling="T=0"))
     diff = compare_runs(load_run(a), load_run(b))
     assert (diff.only_a, diff.only_b) == ((), ())
-    assert diff.not_compared == ("T=1: plain: no prompt that both finished (B has no row of it)",)
+    assert diff.not_compared == ("T=1: plain: no prompt that both finished (B has no rows for it)",)
 
 
 def test_nothing_that_both_finished_says_why(tmp_path):
