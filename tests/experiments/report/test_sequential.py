@@ -54,7 +54,7 @@ def test_student_has_the_tail_of_the_normal_boundary():
 
 @pytest.mark.parametrize("shares", [(), (0.0, 1.0), (0.5, 0.5), (0.6, 0.4), (0.5, 1.2)])
 def test_shares_must_grow(shares):
-    with pytest.raises(ValueError, match="shares of looks must grow"):
+    with pytest.raises(ValueError, match="shares of looks must increase"):
         boundaries(shares)
 
 
