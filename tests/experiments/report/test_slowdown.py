@@ -255,9 +255,9 @@ def test_steps_that_cannot_be_are_refused():
     steps = run(prompts=2).steps
     with pytest.raises(ValueError, match="differ in length"):
         replace(steps, at=steps.at[1:])
-    with pytest.raises(ValueError, match="less than no time"):
+    with pytest.raises(ValueError, match="negative duration"):
         replace(steps, seconds=-steps.seconds)
-    with pytest.raises(ValueError, match="no place in time"):
+    with pytest.raises(ValueError, match="not finite"):
         replace(steps, at=np.full(len(steps.at), np.nan))
     with pytest.raises(ValueError, match="two methods"):
         replace(steps, work=np.zeros_like(steps.work))
