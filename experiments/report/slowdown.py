@@ -1,5 +1,4 @@
-"""The cost of a step on the machine in its usual state, estimated from steps of other methods close in
-time.
+"""The cost of a step on the machine in its usual state, read from steps of other methods close in time.
 
 **Model.** A step takes (cost of its class) x (slowdown of the machine at that time) x (noise). Methods take
 turns step by step, so a burst of other work on the machine hits all of them. The slowdown at a step is read
@@ -22,8 +21,8 @@ methods cost the same; all steps of a class do equal work.
 
 **Intervals.** `Adjusted.seconds` holds one value per method and prompt. Resampled over prompts, these
 values have, to first order, the variance of the estimator with tokens, class counts and weighted class
-sums resampled together. On average over runs, the bounds agree with those of the joint bootstrap within 5
-% of the width of the interval at 12 and 24 prompts (`tests/experiments/report/test_slowdown.py`).
+sums resampled together. On average over runs, the bounds agree with those of the joint bootstrap within
+5 % of the width of the interval at 12 and 24 prompts (`tests/experiments/report/test_slowdown.py`).
 
 **Simulation** by `python -m treespec.experiments.studies.interleaved_estimator` (1,000 experiments per row,
 12 prompts of 48 tokens, steps of 4 to 20 ms; synthetic machines: bursts slow steps 1.6 to 3 times for 0.7 s

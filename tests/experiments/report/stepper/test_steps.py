@@ -89,10 +89,10 @@ def test_an_unfinished_run_reads_its_log(tmp_path):
     ("column", "value", "problem"),
     [
         ("parents", [-1, 0, 7], "must be in 0..1"),
-        ("path", [0, 4], "no path of its tree"),
-        ("path", [], "no path of its tree"),
+        ("path", [0, 4], "not a path of its tree"),
+        ("path", [], "not a path of its tree"),
         ("path", [0, -1], "which is below 0"),
-        ("pieces", ["x"], "1 pieces for"),
+        ("pieces", ["x"], "pieces of text, got 1"),
         ("method", "other", "none of the methods"),
     ],
 )

@@ -64,5 +64,5 @@ def test_a_run_that_kept_steps(tmp_path):
 
 
 def test_nothing_to_show():
-    with pytest.raises(ValueError, match="no step to show"):
+    with pytest.raises(ValueError, match="no steps to show"):
         Stepper([])
