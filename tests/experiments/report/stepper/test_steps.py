@@ -182,7 +182,7 @@ def test_steps_of_decode_become_pictures(step):
     ids = show(step)._repr_html_()
     assert ">9</text>" in ids
     assert "2 4 9</pre>" in ids
-    assert show([])._repr_html_() == "<p>No step was kept.</p>"
+    assert show([])._repr_html_() == "<p>No steps were kept.</p>"
 
 
 def test_trees_and_steps_draw_themselves(step):
