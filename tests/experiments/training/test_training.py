@@ -376,5 +376,5 @@ def test_a_folder_of_others_is_not_taken_for_a_draft(tmp_path: Path) -> None:
     (folder / "thesis.tex").write_text("years")
     done = CliRunner().invoke(drafts.app, ["--out", str(tmp_path)])
     assert done.exit_code == 2
-    assert "is no draft" in done.output
+    assert "exists and is not a draft" in " ".join(done.output.replace("│", " ").split())
     assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
