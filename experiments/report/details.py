@@ -203,7 +203,7 @@ def _is_chosen(entry: Mapping[str, Any], chosen: Mapping[str, Any]) -> bool:
 
 def errors(run: RunRecords) -> Finding | None:
     """Every prompt on which a method failed, in turns or decoding alone; None without errors."""
-    alone = pl.format("by itself, under the meters: {}", pl.col("alone_error"))
+    alone = pl.format("decoding alone, with meters: {}", pl.col("alone_error"))
     failed = run.prompts.with_columns(pl.coalesce("error", alone))
     rows = failed.filter(failed["error"].is_not_null()).to_dicts()
 

@@ -49,8 +49,7 @@ MISSING = (
 
 @dataclass(frozen=True)
 class Choice:
-    """The method that the search chose for a sampling setting, beside the fastest lossless method of the
-    run.
+    """The method that the search chose for a sampling setting, beside the run's fastest lossless method.
 
     Args:
         method: name of the chosen method.

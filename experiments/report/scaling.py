@@ -47,8 +47,7 @@ class Point:
 
 
 def scaling(data: Measurements) -> dict[str, list[Point]]:
-    """Tokens per step by number of nodes, for each family of static trees with at least `LEAST_SIZES`
-    sizes.
+    """Tokens per step by number of nodes, for families of static trees with at least `LEAST_SIZES` sizes.
 
     Families: `one chain`, `independent chains` (sharing only the root), and `trees` (all others). Among
     trees of a family with the same number of nodes, the one that keeps the most tokens counts. Trees

@@ -79,7 +79,7 @@ class SamplingSummary:
     """All methods under one sampling setting.
 
     Args:
-        sampling: its name.
+        sampling: name of the setting.
         rows: one per method that finished a prompt.
         baseline: name of the faster plain baseline; None without one.
         prompts: number of compared prompts.

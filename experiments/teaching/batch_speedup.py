@@ -158,8 +158,7 @@ def roofline_latency(
 
 
 def measured_latency(target: PassCost, draft: PassCost, batches: Sequence[int]) -> LatencyModel:
-    """The latency model from measured passes, if b texts of N nodes cost as much as a pass over b x N
-    tokens.
+    """The latency model from measured passes: b texts of N nodes cost as much as a pass over b x N tokens.
 
     The assumption holds for the weights, and for caches as short as those measured. For each batch size,
     times extend as far as passes were measured.

@@ -141,8 +141,7 @@ def pass_flops(model: Any, nodes: int, prefix: int) -> float:
 def measure_peaks(
     dtype: torch.dtype, device: torch.device, *, megabytes: int = 256, side: int = 1024
 ) -> Peak:
-    """Measure the peak rates of reading and of arithmetic in a few attempts, with torch's number of
-    threads.
+    """Measure the peak rates of reading and arithmetic in a few attempts, with all threads of torch.
 
     Reading is the faster of a sum and a matrix-vector product over memory larger than any cache. Arithmetic
     is a product of square matrices.

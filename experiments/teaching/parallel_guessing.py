@@ -101,8 +101,7 @@ def independent_law(rows: Float[Tensor, "depth V"]) -> Float[Tensor, "..."]:
 
 
 class ParallelDrafter:
-    """Drafts with perfect parallel heads: every depth from its own distribution, blind to the other
-    guesses.
+    """Drafts with perfect parallel heads: each depth from its own distribution, blind to other guesses.
 
     Args:
         model: the tabular model whose law the heads know.

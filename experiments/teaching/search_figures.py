@@ -50,8 +50,7 @@ class AdvantageMap:
 
 
 def falling_rates(alpha: float, ranks: int = 8, share: float = 0.3) -> Float[np.ndarray, "ranks"]:
-    """Acceptance rates by rank: `alpha` for the first child, a share of the remainder for each further
-    child.
+    """Acceptance rates by rank: `alpha` for the first child, a share of the remainder for each other one.
 
     Args:
         alpha: rate of the first child.
