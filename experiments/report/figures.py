@@ -215,13 +215,9 @@ def accepted_figure(
                 left += width
             spread = spreads.get((sampling, name))
             if spread is not None and spread.nothing is not None:
-                sides = reach([spread.nothing])
-                axes.errorbar(
-                    100 * share[0],
-                    axis.places[name],
-                    xerr=sides and [[100 * x for x in side] for side in sides],
-                    **WHISKER,
-                )
+                percent = spread.nothing.scaled(100)
+                whisker = reach([percent])
+                axes.errorbar(100 * share[0], axis.places[name], xerr=whisker, **WHISKER)
         axes.set_xlim(0, 100)
     figure.supxlabel("share of steps, %", fontsize=10.5)
     bar = figure.colorbar(

@@ -208,7 +208,7 @@ def prediction_finding(
     for sampling in with_rows:
         trees = [row for row in rows if row.sampling == sampling]
         missing = [entry for entry in unpredicted if entry.sampling == sampling]
-        said = _said(trees, choices[sampling]) + _without(missing)
+        said = _conclusion(trees, choices[sampling]) + _without(missing)
         title = f"predicted and measured, {sampling}"
         tables.append(Table(sampling, COLUMNS, trees, title=title, said=said))
     disturbances = dict.fromkeys(row.disturbed for row in rows if row.disturbed)
@@ -249,7 +249,7 @@ def _without(unpredicted: Sequence[Unpredicted]) -> str:
     return f" Without a prediction: {listed}."
 
 
-def _said(rows: Sequence[Prediction], choice: Choice | None) -> str:
+def _conclusion(rows: Sequence[Prediction], choice: Choice | None) -> str:
     """Sentences on the accuracy of the prediction, and on the speed reached by following it."""
     tokens, speedup = median_errors(rows)
     predicted_best, measured_best = first_ranked(rows)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from math import cos, hypot, pi, sin
+from math import cos, hypot, isnan, pi, sin
 from typing import TYPE_CHECKING, NamedTuple
 
 from treespec.experiments.report.figure_axes import WIDTH, reach
@@ -111,7 +111,8 @@ Points = Sequence[tuple[Interval, Interval]]
 def _draw(axes: "Axes", points: Points, groups: Sequence[str]) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    values = [v for pair in points for x in pair for v in (x.estimate, x.low, x.high) if v == v]
+    shown = [interval for pair in points for interval in pair]
+    values = [v for i in shown for v in (i.estimate, i.low, i.high) if not isnan(v)]
     low, high = min(values), max(values)
     margin = 0.08 * (high - low or high or 1.0)
     limits = low - margin, high + margin
