@@ -159,7 +159,7 @@ def test_groups_are_compared_through_their_copies_of_one_method(grouped, tmp_pat
             for one in (loaded, even)
         ]
         assert ratios[0] / ratios[1] == pytest.approx(1.0 if copied else 1 / 1.2, rel=0.02)
-    said = "compared through plain, which ran in each" if copied else "met one group more"
+    said = "compared through plain, which ran in each" if copied else "hit one group more"
     assert said in data.remark
     assert any(said in line for line in loaded.verdicts["T=1"])
 
@@ -240,7 +240,7 @@ def test_one_method_has_totals_and_nothing_to_compare(start, method, together):
         loaded = load_run(done.folder)
         verdict, busy = loaded.verdicts["T=0"]
         assert verdict.startswith(
-            "No verdict: the run holds one method: there is nothing to compare"
+            "No verdict: the run has a single method: there is nothing to compare"
         )
         assert "its times are not reliable" in busy
         assert loaded.findings["times"] is None
@@ -256,8 +256,10 @@ def test_a_run_by_prompts_has_totals_and_says_so(start, settings):
     )
     assert loaded.findings["times"] is None
     assert resolution_sentence(loaded.measurements["T=0"]) is None
-    assert "one method after the other" in loaded.measurements["T=0"].totals_because
-    assert sum("one method after the other" in line for line in loaded.verdicts["T=0"]) == 1
+    assert "decoded each prompt one after another" in loaded.measurements["T=0"].totals_because
+    assert (
+        sum("decoded each prompt one after another" in line for line in loaded.verdicts["T=0"]) == 1
+    )
     for method in ("plain", "chain 2"):
         values = loaded.measurements["T=0"].values
         assert (values[method, "decode_s"] == values[method, CLOCK]).all()

@@ -186,8 +186,8 @@ def test_another_recipe_in_the_same_work_folder_is_refused(
 def test_folder_without_sources_is_refused(tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, arguments(tmp_path, tmp_path / "out"))
     assert refused.exit_code == 2
-    words = refused.output.replace("│", " ").split()  # the message is broken into lines in a box
-    assert "must hold Python files" in " ".join(words)
+    words = refused.output.replace("│", " ").split()  # the message is wrapped inside a box
+    assert "must contain Python files" in " ".join(words)
 
 
 def random_files(count: int = 5) -> list[np.ndarray]:
