@@ -15,7 +15,7 @@ VOID = {"meta", "link", "br", "img", "input", "hr"}
 
 
 class Structure(HTMLParser):
-    """Follows tags, and complains of those that are not closed in order."""
+    """Tracks open tags, and fails on tags that are not closed in order."""
 
     def __init__(self):
         super().__init__()

@@ -43,7 +43,7 @@ def step():
 
 
 class Letters:
-    """A tokenizer of ten letters."""
+    """A tokenizer with a vocabulary of ten letters."""
 
     def decode(self, token_ids, /):
         return "".join("abcde <\n&"[token] if token < 9 else "!" for token in token_ids)

@@ -20,7 +20,7 @@ def steps():
 
 @pytest.fixture
 def outputs(monkeypatch):
-    """What a cell would show: plain bundles, and widgets."""
+    """The outputs of a cell: plain MIME bundles, and widgets."""
     found = []
     monkeypatch.setattr("IPython.display.display", lambda value, raw=False: found.append(value))
     return found
